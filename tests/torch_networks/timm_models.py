@@ -27,7 +27,13 @@ def model(name: str, kind: str, size: int = 64, moving: bool = False, **options:
     return Case(f"timm_{name}", "vision", "timm", build)
 
 
-_SWIN = {"img_size": 64, "window_size": 4, "embed_dim": 16, "depths": (1, 1, 1, 1), "num_heads": (1, 2, 4, 8)}
+_SWIN: dict[str, Any] = {
+    "img_size": 64,
+    "window_size": 4,
+    "embed_dim": 16,
+    "depths": (1, 1, 1, 1),
+    "num_heads": (1, 2, 4, 8),
+}
 CASES = (
     model("resnet18", "resnet18", moving=True),
     model("resnet50", "resnet50", moving=True),

@@ -22,8 +22,15 @@ _VIT: dict[str, Any] = {
     "image_size": 32,
     "patch_size": 8,
 }
-_SWIN = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
-_STAGES = {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}
+_SWIN: dict[str, Any] = {
+    "image_size": 32,
+    "patch_size": 4,
+    "embed_dim": 16,
+    "depths": [2, 2],
+    "num_heads": [2, 4],
+    "window_size": 4,
+}
+_STAGES: dict[str, Any] = {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}
 vit = image_model("vit", "ViTConfig", "ViTModel", **_VIT)
 vit_classes = image_model("vit_classes", "ViTConfig", "ViTForImageClassification", num_labels=5, **_VIT)
 deit = image_model("deit", "DeiTConfig", "DeiTModel", **_VIT)
@@ -32,10 +39,10 @@ dinov2 = image_model("dinov2", "Dinov2Config", "Dinov2Model", **_VIT)
 siglip_vision = image_model("siglip_vision", "SiglipVisionConfig", "SiglipVisionModel", **_VIT)
 swin = image_model("swin", "SwinConfig", "SwinModel", **_SWIN)
 swinv2 = image_model("swinv2", "Swinv2Config", "Swinv2Model", **_SWIN)
-_CONVNEXT = {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2}
+_CONVNEXT: dict[str, Any] = {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2}
 convnext = image_model("convnext", "ConvNextConfig", "ConvNextModel", moving=True, **_CONVNEXT)
 convnextv2 = image_model("convnextv2", "ConvNextV2Config", "ConvNextV2Model", moving=True, **_CONVNEXT)
-_RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
+_RESNET: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
 resnet = image_model("resnet", "ResNetConfig", "ResNetModel", moving=True, **_RESNET)
 regnet = image_model(
     "regnet",
@@ -118,11 +125,11 @@ def vit_mae() -> Network:
     import transformers
 
     model = transformers.ViTMAEModel(transformers.ViTMAEConfig(**_VIT))
-    call = {"pixel_values": torch.randn(2, 3, 32, 32), "noise": torch.rand(2, 16)}
+    call: dict[str, Any] = {"pixel_values": torch.randn(2, 3, 32, 32), "noise": torch.rand(2, 16)}
     return Network(model, (), {"pixel_values": {0: "batch"}, "noise": {0: "batch"}}, kwargs=call)
 
 
-_WORDS = {
+_WORDS: dict[str, Any] = {
     "vocab_size": 128,
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -140,7 +147,11 @@ def clip() -> Network:
     import transformers
 
     config = transformers.CLIPConfig(text_config=_WORDS, vision_config=_VIT, projection_dim=16)
-    call = {"input_ids": ids(2, 8), "pixel_values": torch.randn(2, 3, 32, 32), "attention_mask": padded(2, 8)}
+    call: dict[str, Any] = {
+        "input_ids": ids(2, 8),
+        "pixel_values": torch.randn(2, 3, 32, 32),
+        "attention_mask": padded(2, 8),
+    }
     dynamic = {"input_ids": TOKENS, "pixel_values": {0: "images"}, "attention_mask": TOKENS}
     return Network(transformers.CLIPModel(config), (), dynamic, kwargs=call, sizes={"length": 11})
 
@@ -150,7 +161,7 @@ def siglip() -> Network:
     import transformers
 
     config = transformers.SiglipConfig(text_config=_WORDS, vision_config=_VIT)
-    call = {"input_ids": ids(2, 8), "pixel_values": torch.randn(2, 3, 32, 32)}
+    call: dict[str, Any] = {"input_ids": ids(2, 8), "pixel_values": torch.randn(2, 3, 32, 32)}
     dynamic = {"input_ids": TOKENS, "pixel_values": {0: "images"}}
     return Network(transformers.SiglipModel(config), (), dynamic, kwargs=call, sizes={"length": 11})
 
@@ -159,15 +170,15 @@ def siglip() -> Network:
 def sam() -> Network:
     import transformers
 
-    vision = {"hidden_size": 16, "output_channels": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    vision: dict[str, Any] = {"hidden_size": 16, "output_channels": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
     vision |= {"image_size": 32, "patch_size": 8, "window_size": 2, "global_attn_indexes": [1], "num_pos_feats": 4}
-    masks = {"hidden_size": 8, "mlp_dim": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    masks: dict[str, Any] = {"hidden_size": 8, "mlp_dim": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.SamConfig(
         vision_config={**vision, "mlp_dim": 32},
         prompt_encoder_config={"hidden_size": 8, "image_size": 32, "patch_size": 8, "mask_input_channels": 4},
         mask_decoder_config={**masks, "iou_head_hidden_dim": 8},
     )
-    call = {
+    call: dict[str, Any] = {
         "pixel_values": torch.randn(1, 3, 32, 32),
         "input_points": torch.rand(1, 1, 2, 2) * 32,
         "input_labels": torch.ones(1, 1, 2, dtype=torch.int64),
@@ -186,9 +197,14 @@ def rt_detr() -> Network:
         layer_type="basic",
         out_features=["stage2", "stage3", "stage4"],
     )
-    encoder = {"encoder_hidden_dim": 16, "encoder_in_channels": [8, 16, 16], "encoder_layers": 1}
+    encoder: dict[str, Any] = {"encoder_hidden_dim": 16, "encoder_in_channels": [8, 16, 16], "encoder_layers": 1}
     encoder |= {"encoder_ffn_dim": 16, "encoder_attention_heads": 2, "feat_strides": [8, 16, 32]}
-    decoder = {"d_model": 16, "num_queries": 6, "decoder_in_channels": [16, 16, 16], "decoder_ffn_dim": 16}
+    decoder: dict[str, Any] = {
+        "d_model": 16,
+        "num_queries": 6,
+        "decoder_in_channels": [16, 16, 16],
+        "decoder_ffn_dim": 16,
+    }
     decoder |= {"decoder_n_points": 2, "decoder_layers": 1, "decoder_attention_heads": 2, "num_denoising": 0}
     config = transformers.RTDetrConfig(backbone_config=backbone, use_pretrained_backbone=False, **encoder, **decoder)
     return Network(transformers.RTDetrModel(config), (), kwargs={"pixel_values": torch.randn(1, 3, 64, 64)})

@@ -27,7 +27,7 @@ class StaticStep(torch.nn.Module):
 
         self.model = model
         config = model.config.get_text_config()
-        self.cache = StaticCache(config=config, max_cache_len=LENGTH)
+        self.cache: Any = StaticCache(config=config, max_cache_len=LENGTH)
         self.cache.layers[:] = [
             layer if type(layer) is StaticLayer else StaticLayer(LENGTH) for layer in self.cache.layers
         ]
@@ -111,8 +111,8 @@ def static_by_transformers(name: str, config: str, kind: str, **options: Any) ->
     return Case(name, "step, static cache", "transformers", build, "by transformers' own recipe")
 
 
-_GROUPED = {"num_key_value_heads": 2}
-_GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+_GROUPED: dict[str, Any] = {"num_key_value_heads": 2}
+_GPT: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 CASES = (
     static("llama_static", "LlamaConfig", "LlamaForCausalLM", **_GROUPED),
     static("gemma2_static", "Gemma2Config", "Gemma2ForCausalLM", head_dim=16, sliding_window=4, **_GROUPED),

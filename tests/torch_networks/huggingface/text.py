@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.torch_networks.huggingface.models import decoder, encoder
 
 ENCODERS = (
@@ -29,8 +31,8 @@ ENCODERS = (
     encoder("ernie", "ErnieConfig", "ErnieModel"),
     encoder("megatron_bert", "MegatronBertConfig", "MegatronBertModel"),
 )
-_GROUPED = {"num_key_value_heads": 2}
-_GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+_GROUPED: dict[str, Any] = {"num_key_value_heads": 2}
+_GPT: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 DECODERS = (
     decoder("gpt2", "GPT2Config", "GPT2LMHeadModel", **_GPT),
     decoder("gptj", "GPTJConfig", "GPTJForCausalLM", rotary_dim=4, **_GPT),
@@ -57,7 +59,7 @@ DECODERS = (
     decoder("helium", "HeliumConfig", "HeliumForCausalLM", head_dim=8, **_GROUPED),
     decoder("nemotron", "NemotronConfig", "NemotronForCausalLM", **_GROUPED),
 )
-_ROUTED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_ROUTED: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 EXPERTS = (
     decoder("mixtral", "MixtralConfig", "MixtralForCausalLM", "experts", num_local_experts=4, **_GROUPED),
     decoder(

@@ -14,9 +14,9 @@ from tests.torch_networks.network import Network, collected, network
 
 torch: Any = pytest.importorskip("torch")
 
-_T5 = {"vocab_size": 128, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
-_T5 = {**_T5, "decoder_start_token_id": 0}
-_LAYERS = {
+_T5_SIZES: dict[str, Any] = {"vocab_size": 128, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+_T5: dict[str, Any] = {**_T5_SIZES, "decoder_start_token_id": 0}
+_LAYERS: dict[str, Any] = {
     "vocab_size": 128,
     "d_model": 32,
     "encoder_layers": 2,
@@ -29,7 +29,7 @@ _LAYERS = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-_BART = {**_LAYERS, "max_position_embeddings": 64, "decoder_start_token_id": 2}
+_BART: dict[str, Any] = {**_LAYERS, "max_position_embeddings": 64, "decoder_start_token_id": 2}
 t5 = translator("t5", "T5Config", "T5ForConditionalGeneration", **_T5)
 t5_gated = translator("t5_gated", "T5Config", "T5ForConditionalGeneration", feed_forward_proj="gated-gelu", **_T5)
 mt5 = translator("mt5", "MT5Config", "MT5ForConditionalGeneration", **_T5)
@@ -39,7 +39,7 @@ marian = translator("marian", "MarianConfig", "MarianMTModel", decoder_vocab_siz
 pegasus = translator("pegasus", "PegasusConfig", "PegasusForConditionalGeneration", **_BART)
 m2m_100 = translator("m2m_100", "M2M100Config", "M2M100ForConditionalGeneration", **_BART)
 
-_WAVES = {
+_WAVES: dict[str, Any] = {
     "vocab_size": 32,
     "hidden_size": 32,
     "num_hidden_layers": 2,
