@@ -37,12 +37,16 @@ def main() -> int:
     parser.add_argument("patterns", nargs="*", help="regular expressions; a network runs if one is found in its name")
     parser.add_argument("--seconds", type=int, default=300, help="the most that one network may take")
     parser.add_argument("--rows", type=Path, help="a file of verdicts: those in it are not judged again")
-    parser.add_argument("--page", action="store_true", help="judge nothing, and write the page of the rows that are known")
+    parser.add_argument(
+        "--page", action="store_true", help="judge nothing, and write the page of the rows that are known"
+    )
     options = parser.parse_args()
     chosen = [c for c in ALL if not options.patterns or any(re.search(p, full_name(c)) for p in options.patterns)]
     known = _known(options.rows)
     if options.page:
-        PAGE.write_text(as_page([known[full_name(c)] for c in ALL if full_name(c) in known], len(ALL)), encoding="utf-8")
+        PAGE.write_text(
+            as_page([known[full_name(c)] for c in ALL if full_name(c) in known], len(ALL)), encoding="utf-8"
+        )
         return 0
     holds = _imported()
     found: list[Judged] = []

@@ -61,7 +61,7 @@ def judge(case: Case) -> Judged:
         return replace(row, detail=f"{case.package} is not installed")
     start = time.process_time()
     try:
-        row, _ = judged(built(case), row)
+        row, _ = compared(built(case), row)
     except WrongError as error:
         row = replace(row, verdict="wrong", detail=str(error))
     except dovetail.UnsupportedError as error:
@@ -84,7 +84,7 @@ def built(case: Case) -> Network:
     return made
 
 
-def judged(network: Network, row: Judged) -> tuple[Judged, Report]:
+def compared(network: Network, row: Judged) -> tuple[Judged, Report]:
     """The verdict on a network, and the report of its program; an error where it is not right."""
     eager = copy.deepcopy(network.module)
     exact = (copy.deepcopy(network.module).double() if network.exact is None else network.exact).eval()

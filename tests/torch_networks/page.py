@@ -36,9 +36,10 @@ def as_page(rows: list[Judged], declared: int) -> str:
         "change were exported: by name, left to torch (*automatic*), or fixed. *Attention* is how many of the "
         "attentions of a network are one kernel.",
         "",
-        f"{len(judged)} of {declared} networks are judged: {_told(judged)}. {sum(r.sizes != 'fixed' for r in right)} of the "
-        f"{sum(r.changes for r in right)} whose sizes may change keep them. Attention is found in "
-        f"{sum(r.found >= r.attention for r in attending)} of the {len(attending)} networks that have it.",
+        f"{len(judged)} of {declared} networks are judged: {_told(judged)}. "
+        f"{sum(r.sizes != 'fixed' for r in right)} of the {sum(r.changes for r in right)} whose sizes may change keep "
+        f"them. Attention is found in {sum(r.found >= r.attention for r in attending)} of the {len(attending)} "
+        "networks that have it.",
         "",
         "## Missed",
         "",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.torch_networks.every import named
-from tests.torch_networks.judge import Judged, built, judged
+from tests.torch_networks.judge import Judged, built, compared
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -18,5 +18,5 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 )
 def test_higher_order_operator(name: str) -> None:
     case = named(f"torch/{name}")
-    row, _ = judged(built(case), Judged(name, case.kind, "absent"))
+    row, _ = compared(built(case), Judged(name, case.kind, "absent"))
     assert row.verdict == "right"

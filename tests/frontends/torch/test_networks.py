@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.torch_networks.every import PLAIN, full_name
-from tests.torch_networks.judge import Judged, built, judged
+from tests.torch_networks.judge import Judged, built, compared
 from tests.torch_networks.network import Case
 
 torch: Any = pytest.importorskip("torch")
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", PLAIN, ids=full_name)
 def test_network_is_as_exact_as_eager(case: Case) -> None:
     network = built(case)
-    row, report = judged(network, Judged(full_name(case), case.kind, "absent"))
+    row, report = compared(network, Judged(full_name(case), case.kind, "absent"))
     assert row.verdict == "right"
     assert row.found >= row.attention
     for rule, count in network.fused.items():

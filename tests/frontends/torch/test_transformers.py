@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.torch_networks.every import named
-from tests.torch_networks.judge import Judged, built, judged
+from tests.torch_networks.judge import Judged, built, compared
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
@@ -24,7 +24,7 @@ MODELS: dict[str, dict[str, int]] = {
 @pytest.mark.parametrize("name", MODELS)
 def test_model_of_transformers(name: str) -> None:
     case = named(f"transformers/{name}")
-    row, report = judged(built(case), Judged(name, case.kind, "absent"))
+    row, report = compared(built(case), Judged(name, case.kind, "absent"))
     assert row.verdict == "right"
     assert row.found >= row.attention
     for rule, count in MODELS[name].items():
