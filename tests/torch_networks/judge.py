@@ -114,6 +114,9 @@ def compared(network: Network, row: Judged) -> tuple[Judged, Report]:
         distance=round(worst, 3),
         steps=len(program.plan.steps),
     )
+    if found.found < found.attention:
+        missed = [f"{m.reason}: {m.message}" for m in program.report.missed if m.rule.endswith("attention")]
+        found = replace(found, detail=missed[0] if missed else "no part of the graph looks like attention")
     return found, program.report
 
 

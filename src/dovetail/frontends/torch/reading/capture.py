@@ -136,7 +136,7 @@ def _has_buffers_of_two_names(program: Any) -> bool:
     held = {**program.state_dict, **program.constants}
     places: dict[str, set[int]] = {"BUFFER": set(), "CONSTANT_TENSOR": set()}
     for spec in program.graph_signature.input_specs:
-        tensor = held.get(spec.target)
+        tensor: Any = held.get(spec.target)
         if spec.kind.name in places and isinstance(tensor, torch_module().Tensor) and tensor.numel():
             places[spec.kind.name].add(tensor.data_ptr())
     return not places["BUFFER"].isdisjoint(places["CONSTANT_TENSOR"])

@@ -74,7 +74,9 @@ class Reading:
             if not isinstance(value, self.torch.Tensor):
                 return None
             return Leaf(node.name, "input", self._input_type(value), node.name)
-        tensor = None if spec.target is None else self._held(spec.target)
+        if spec.target is None:
+            return None  # a token, which orders effects
+        tensor = self._held(spec.target)
         if not isinstance(tensor, self.torch.Tensor):
             return None
         type_ = self._input_type(tensor)
