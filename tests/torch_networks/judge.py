@@ -15,6 +15,8 @@ from typing import Any, Literal
 import pytest
 
 import dovetail
+from dovetail.frontends.torch.exported import Exported
+from dovetail.frontends.torch.reading.program import read_program
 from dovetail.ir.dim import Dim
 from dovetail.report.report import Report
 from tests.torch_networks.attention_calls import attention_calls
@@ -109,7 +111,7 @@ def compared(network: Network, row: Judged) -> tuple[Judged, Report]:
         verdict="right",
         sizes=sizes,
         changes=network.dynamic is not None,
-        attention=attention_calls(program._imported.exported),
+        attention=attention_calls(exported_of(program)),
         found=sum(any(r.endswith("attention") for r in (f.rule, *f.chain)) for f in program.report.fused),
         distance=round(worst, 3),
         steps=len(program.plan.steps),
@@ -118,6 +120,12 @@ def compared(network: Network, row: Judged) -> tuple[Judged, Report]:
         missed = [f"{m.reason}: {m.message}" for m in program.report.missed if m.rule.endswith("attention")]
         found = replace(found, detail=missed[0] if missed else "no part of the graph looks like attention")
     return found, program.report
+
+
+def exported_of(program: Any) -> Exported:
+    """The program of torch that a compiled module comes from, as plain data."""
+    captured = program._imported.captured
+    return read_program(captured.program, names=captured.names)
 
 
 def _compiled(network: Network, call: tuple[Any, Mapping[str, Any]]) -> tuple[Any, Sizes]:
@@ -146,7 +154,7 @@ def unnamed(spec: Any) -> Any:
 
 def kept_sizes(network: Network, program: Any) -> frozenset[str]:
     """The names of sizes that are symbols on every axis that has them."""
-    types = [leaf.type for leaf in program._imported.exported.leaves if leaf.kind == "input"]
+    types = [leaf.type for leaf in exported_of(program).leaves if leaf.kind == "input"]
     tensors = [t for t in pytree.tree_leaves((network.args, dict(network.kwargs))) if isinstance(t, torch.Tensor)]
     if len(types) != len(tensors):
         return frozenset()
