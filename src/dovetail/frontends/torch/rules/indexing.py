@@ -8,7 +8,7 @@ from dovetail import ops
 from dovetail.frontends.torch.importing.node import Node, axis_of, cast, common_shape, size_value, with_axis
 from dovetail.frontends.torch.importing.rule import Number, collected, rule
 from dovetail.frontends.torch.rules.iotas import as_view
-from dovetail.ir.dim import Size
+from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import bool_, i64, u8
 from dovetail.ir.value import Value
 from dovetail.ops import build
