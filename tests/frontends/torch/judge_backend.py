@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.frontends.torch.judge import assert_as_near_as_eager, leaves, wide
+from tests.frontends.torch.networks import NETWORKS
 
 import dovetail
 from dovetail.torch import reports
-from tests.frontends.torch.judge import assert_as_near_as_eager, leaves, wide
-from tests.frontends.torch.networks import NETWORKS
 
 torch: Any = pytest.importorskip("torch")
 dynamo: Any = pytest.importorskip("torch._dynamo")

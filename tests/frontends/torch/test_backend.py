@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import pytest
+from tests.frontends.torch.judge import assert_as_near_as_eager, wide
 
 import dovetail
 import dovetail.torch as backend_module
@@ -20,7 +21,6 @@ from dovetail.frontends.torch.dynamo.region import Region
 from dovetail.torch import explain, reports
 from dovetail.torch.compiled import CompiledGraph, live
 from dovetail.torch.region_call import DeviceRegionCall
-from tests.frontends.torch.judge import assert_as_near_as_eager, wide
 from tests.sources import ROOT
 
 torch: Any = pytest.importorskip("torch")
