@@ -221,6 +221,11 @@ def leaves(tree: Any) -> list[Any]:
     return [v for v in pytree.tree_leaves(tree) if isinstance(v, torch.Tensor)]
 
 
+def assert_as_near_as_eager(found: Any, wanted: Any, exact: Any) -> None:
+    """Twice eager's own distance from float64, and a few roundings."""
+    assert distance(found, wanted, exact) <= 1
+
+
 def distance(found: Any, wanted: Any, exact: Any) -> float:
     """How far a result is from float64 as a multiple of what is allowed: twice eager's distance, and few roundings."""
     if pytree.tree_structure(found) != pytree.tree_structure(wanted):

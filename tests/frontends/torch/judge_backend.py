@@ -16,14 +16,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.frontends.torch.judge import assert_as_near_as_eager, leaves, wide
-from tests.frontends.torch.networks import NETWORKS
 
 import dovetail
 from dovetail.torch import reports
+from tests.torch_networks.every import PLAIN
+from tests.torch_networks.judge import assert_as_near_as_eager, leaves, wide
 
 torch: Any = pytest.importorskip("torch")
 dynamo: Any = pytest.importorskip("torch._dynamo")
+NETWORKS = {case.name: case for case in PLAIN}
 
 
 def judged(name: str) -> str:

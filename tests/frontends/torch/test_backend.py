@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import pytest
-from tests.frontends.torch.judge import assert_as_near_as_eager, wide
 
 import dovetail
 import dovetail.torch as backend_module
@@ -22,6 +21,7 @@ from dovetail.torch import explain, reports
 from dovetail.torch.compiled import CompiledGraph, live
 from dovetail.torch.region_call import DeviceRegionCall
 from tests.sources import ROOT
+from tests.torch_networks.judge import assert_as_near_as_eager, wide
 
 torch: Any = pytest.importorskip("torch")
 nn: Any = torch.nn
