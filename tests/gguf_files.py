@@ -11,7 +11,7 @@ import numpy as np
 from dovetail.frontends.gguf.file import BLOCKS
 from dovetail.ir.literal import Array
 from dovetail.language.tokenizer import byte_of
-from tests.blocks import random_blocks
+from tests.block_arrays import random_blocks
 
 _KINDS = {bool: (7, "?"), int: (4, "I"), float: (6, "f")}
 _PLAIN = {"f32": 0, "f16": 1}

@@ -14,7 +14,7 @@ from dovetail.frontends.gguf import file as gguf
 from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import read_gguf, read_head
 from fuzz import mutations
-from tests.blocks import random_blocks
+from tests.block_arrays import random_blocks
 from tests.gguf_files import decoder, text, written
 
 FIELDS = {"general.architecture": "llama", "a.count": 7, "a.rate": 0.5, "a.on": True, "a.words": ["x", "", "é"]}

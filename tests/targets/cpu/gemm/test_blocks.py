@@ -26,7 +26,7 @@ from dovetail.targets.cpu.gemm.policy import INT8_TILES
 from dovetail.targets.cpu.isa import Host, host_device
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime.packed_weights import wanted_steps
-from tests.blocks import random_blocks
+from tests.block_arrays import random_blocks
 from tests.kernels.bytes import SDOT, VNNI
 from tests.kernels.machines import code_for, on_stack
 
