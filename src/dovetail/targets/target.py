@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
@@ -19,7 +19,9 @@ from dovetail.plan.served import Served
 from dovetail.settings import Settings
 from dovetail.targets.runtime.array_library import ArrayLibrary
 from dovetail.targets.runtime.device_array import DeviceArray
-from dovetail.targets.runtime.prepared_call import Launch
+
+if TYPE_CHECKING:
+    from dovetail.targets.runtime.prepared_call import Launch
 
 
 class Runner(Protocol):
