@@ -41,7 +41,8 @@ def main() -> None:
     x = torch.randn(1, 8)
     with torch.inference_mode():
         program = dovetail.compile(module, args=(x,), threads=1)
-        program(x), program(x)
+        program(x)
+        program(x)
         runner = program.program._binding.runner  # pyright: ignore[reportPrivateUsage]
         assert isinstance(runner, NativeRunner)
         (space,) = runner.foreign_calls[torch_library()].workspaces

@@ -57,7 +57,8 @@ def profiled(work: Work, threads: int) -> Measured:
             feeds[name] = np.asarray(numbers[name], np.float32)
         elif name not in feeds:
             given = weights(work).get(name)
-            feeds[name] = np.full(value.shape, 1e-3, np.float32) if given is None else given
+            shape = [int(str(size)) for size in value.shape]
+            feeds[name] = np.full(shape, 1e-3, np.float32) if given is None else given
     return trainer.program.profile(feeds, runs=5)
 
 

@@ -60,7 +60,7 @@ def make_request(
         claims=claims,
         ops=vocabulary,
         groups=library.GROUPS,
-        without=frozenset(_listed("without", without, str)) | (FUSING if claims.fuses_itself else frozenset()),
+        without=frozenset([*_listed("without", without, str), *(FUSING if claims.fuses_itself else ())]),
         policy=_policy(dispatch or {}, vocabulary),
         strict=settings.strict,
         precision=settings.precision,

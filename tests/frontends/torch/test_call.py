@@ -150,8 +150,8 @@ def test_relations_from_a_file_are_data() -> None:
         "L['x'].size()[0] % 2 == 0",
         "max(1, 2) == 3",
     ]
-    program = type("Program", (), {"_guards_code": said, "range_constraints": {}})()
-    program.graph = type("G", (), {"nodes": [_Node()]})()
+    graph = type("Graph", (), {"nodes": [_Node()]})()
+    program = type("Program", (), {"_guards_code": said, "range_constraints": {}, "graph": graph})()
     limits = limits_of(program, [("x", "L['x']", "x")])
     assert limits is not None and [r.text for r in limits.relations] == ["x.shape[0] % 2 == 0"]
 

@@ -1,7 +1,7 @@
 """Custom operators: a body is the rule, the fusion and the gradient; without one the error says how to give it."""
 
 # torch is optional, and its classes have no types here.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 from __future__ import annotations
 
