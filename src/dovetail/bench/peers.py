@@ -68,8 +68,7 @@ def _dovetail_module(case: Case, setting: Setting) -> Run:
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(setting.threads)
     arguments: list[Any] = [torch.from_numpy(array) for array in case.feeds().values()]
-    module: Any = compile(_network(case), args=arguments, target="cpu", threads=setting.threads)
-    return _on_tensors(module)
+    return _on_tensors(cast(Any, compile(_network(case), args=arguments, target="cpu", threads=setting.threads)))
 
 
 def _network(case: Case) -> Any:
