@@ -95,8 +95,8 @@ def plain(given: Any) -> Any:
     """Arguments with dicts for what acts like one and torch does not know: the dict of a tokeniser."""
     kind: type[Any] = given.__class__
     if kind in (list, tuple):
-        rebuilt: Any = kind([plain(item) for item in given])
-        return rebuilt
+        make = cast(Any, kind)
+        return make([plain(item) for item in given])
     if issubclass(kind, Mapping) and kind not in _nodes():
         return {key: plain(value) for key, value in given.items()}
     return given
