@@ -7,6 +7,7 @@ from typing import Any
 from dovetail.errors import DovetailError, UnsupportedError
 from dovetail.frontends.torch.dynamo.nodes import is_number, value_of
 from dovetail.frontends.torch.exported import Call, Leaf, Result, Unknown
+from dovetail.frontends.torch.reading.package import torch_module
 from dovetail.frontends.torch.reading.places import describe
 from dovetail.frontends.torch.reading.program import Reading
 from dovetail.frontends.torch.reading.sizes import size_of
@@ -37,7 +38,9 @@ class GraphReading(Reading):
             return Call(node.name, "input", (), (), {}, found, (), node.name)
         if tensor is None:
             return Leaf(node.name, "input", found, node.name)
-        return Leaf(node.name, "constant", found, node.name, array_of(tensor))
+        # torch traces while we read: it would take the constant for one of its tensors without memory.
+        with torch_module("torch._subclasses.fake_tensor").unset_fake_temporarily():
+            return Leaf(node.name, "constant", found, node.name, array_of(tensor))
 
     def type(self, node: Any) -> TensorType:
         """The type of a tensor that is known to have one."""

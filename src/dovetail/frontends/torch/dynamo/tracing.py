@@ -56,10 +56,15 @@ def traced(module: Any, inputs: Sequence[Any], compilers: Compilers, kept: Colle
             bw_compiler=partial(_compiled, compilers.backward),
             inference_compiler=inference,
             partition_fn=divided,
-            decompositions={op: f for op, f in decompositions().items() if str(op) not in kept},
+            decompositions={op: f for op, f in decompositions().items() if str(op) not in kept and not _draws(op)},
             keep_inference_input_mutations=True,
         )
     return direct[0] if direct else made
+
+
+def _draws(op: Any) -> bool:
+    """Whether an operator draws random numbers: torch's decomposition of it draws others than eager does."""
+    return torch_module().Tag.nondeterministic_seeded in getattr(op, "tags", ())
 
 
 def compile_name() -> str:

@@ -177,7 +177,9 @@ class Reading:
     def _argument(self, given: Any) -> Any:
         torch = self.torch
         if isinstance(given, torch.fx.Node):
-            return self._body(given) if given.op == "get_attr" else Ref(given.name)
+            # Bodies of higher-order operators have no value; constants of a traced graph do.
+            is_body = given.op == "get_attr" and given.meta.get("val") is None
+            return self._body(given) if is_body else Ref(given.name)
         if isinstance(given, list | tuple):
             return [self._argument(item) for item in cast(Iterable[Any], given)]
         if isinstance(given, torch.SymInt):
