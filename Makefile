@@ -42,7 +42,7 @@ train-demo: $(FOR_DEMO) ## train digits and a transformer that writes like Shake
 test: $(FOR_TEST) ## run all tests, one case of those that take long; ARGS="-k fuse" picks some, TIER= runs every case
 	@$(PYTEST) $(PARALLEL) $(TIER) $(ARGS)
 
-exhaustive: $(FOR_TEST) ## run the cases and tests that make test leaves out; CI runs both
+exhaustive: $(FOR_TEST) ## run the cases and tests that make test leaves out; CI runs all of them
 	@$(PYTEST) $(PARALLEL) --exhaustive $(ARGS)
 
 quick: $(FOR_TEST) ## run one case of each test and none that takes long: under a minute, while you work
