@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from dovetail.errors import BindError, LoadError, UnsupportedError
+from dovetail.errors import BindError, LoadError, NeedsValueError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from dovetail.ir.dtype import f32, i32, i64
 from tests.frontends.onnx.build import Array, assert_like_onnxruntime, by_dovetail, model, node
@@ -218,11 +218,20 @@ def test_sizes_computed_from_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "told"),
-    [({"antialias": 1, "mode": "linear"}, "antialias"), ({"keep_aspect_ratio_policy": "not_larger"}, "sizes")],
+    "attributes", [{"antialias": 1, "mode": "linear"}, {"keep_aspect_ratio_policy": "not_larger"}], ids=str
 )
-def test_what_cannot_be_resampled_to_data_is_refused(attributes: dict[str, Any], told: str) -> None:
+def test_what_cannot_be_resampled_to_data_needs_it_when_it_is_compiled(attributes: dict[str, Any]) -> None:
+    """The error names the input, and with its value the model is compiled."""
     nodes = [node("Resize x e e s -> y", axes=[2, 3], **attributes)]
     made = model(nodes, {"x": f32[1, 2, 5, 6], "s": i64[2]}, ["y"], opset=19, initializers={"e": _vector()})
-    with pytest.raises(UnsupportedError, match=told):
+    with pytest.raises(NeedsValueError, match="sizes of Resize decides the structure") as caught:
+        import_model(made)
+    assert caught.value.inputs == ("s",)
+    assert import_model(made, fixed={"s": np.array([3, 4])}).outputs["y"].rank == 4
+
+
+def test_corners_aligned_by_scales_need_them_when_they_are_compiled() -> None:
+    nodes = [node("Resize x e s -> y", mode="linear", coordinate_transformation_mode="align_corners")]
+    made = model(nodes, {"x": f32[1, 1, 4, 4], "s": f32[4]}, ["y"], opset=19, initializers={"e": _vector()})
+    with pytest.raises(NeedsValueError, match="scales of Resize"):
         import_model(made)

@@ -28,6 +28,8 @@ class Sampling:
 
 def by_sizes_in_run(n: Node, x: Value, axes: tuple[int, ...], sizes: Value, how: Sampling) -> Value:
     """x with axes brought to sizes that the run computes."""
+    if _decides(how):
+        raise n.needs(sizes, "sizes")
     for axis, size in zip(axes, numbers_in(n, sizes, "sizes"), strict=True):
         if n.sizes(size) != (x.shape[axis],):
             x = _resized(n, x, axis, size, None, how)
@@ -36,8 +38,8 @@ def by_sizes_in_run(n: Node, x: Value, axes: tuple[int, ...], sizes: Value, how:
 
 def by_scales_in_run(n: Node, x: Value, axes: tuple[int, ...], scales: Value, how: Sampling) -> Value:
     """x with axes scaled by numbers that the run computes."""
-    if how.coordinates == "align_corners":
-        raise n.unsupported("corners aligned by scales that the run computes", hint="give sizes")
+    if _decides(how) or how.coordinates == "align_corners":
+        raise n.needs(scales, "scales")
     for i, axis in enumerate(axes):
         scale = ops.cast(build.select(scales, axis=0, index=i), dtype=f32)
         whole = ops.cast(size_value(x.shape[axis]), dtype=f32)
@@ -45,9 +47,12 @@ def by_scales_in_run(n: Node, x: Value, axes: tuple[int, ...], scales: Value, ho
     return x
 
 
+def _decides(how: Sampling) -> bool:
+    """Whether sizes decide what is computed: how many pixels are read, and which region."""
+    return how.antialias or how.coordinates == "tf_crop_and_resize"
+
+
 def _resized(n: Node, x: Value, axis: int, size: Value, scale: Value | None, how: Sampling) -> Value:
-    if how.antialias:
-        raise n.unsupported("antialias to sizes that the run computes", hint="how many pixels it reads depends on them")
     # Where a scale puts places between two pixels by its rounding alone, float32 decides, as in `ops.resize`.
     precise = f32 if how.mode == "nearest" and scale is not None else f64
     axis -= x.rank if axis >= 0 else 0
@@ -98,7 +103,7 @@ def _places(
         case "align_corners":
             return at * (length - 1) / ops.maximum(count - 1, 1)
         case _:
-            raise n.unsupported(f"{how.coordinates} to sizes that the run computes", hint="fix the sizes")
+            raise n.malformed(f"coordinate_transformation_mode is {how.coordinates!r}")
 
 
 def _index(element: Value, last: Value) -> Value:
