@@ -117,12 +117,13 @@ def reason(outcome: Outcome) -> str:
 
 
 def quick(outcomes: Sequence[Outcome]) -> list[str]:
-    """The first cases of each operator that pass at once, each as `operator name`."""
+    """The first cases of each operator that pass at once, one if none does, each as `operator name`."""
     of = titled(outcomes)
     chosen: dict[str, list[str]] = {}
-    for outcome in sorted(outcomes, key=lambda o: o.name):
-        if outcome.verdict == "passed" and outcome.seconds <= MOST_QUICK_SECONDS:
+    # The first case of a process takes long whatever it is: imports are part of it.
+    for outcome in sorted(outcomes, key=lambda o: (o.seconds > MOST_QUICK_SECONDS, o.name)):
+        if outcome.verdict == "passed":
             found = chosen.setdefault(of[outcome.name], [])
-            if len(found) < EACH:
+            if not found or (len(found) < EACH and outcome.seconds <= MOST_QUICK_SECONDS):
                 found.append(outcome.name)
     return [f"{operator} {name}" for operator, names in sorted(chosen.items()) for name in names]
