@@ -319,7 +319,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("batch_regions", "legal", _batch_regions),
     Pass("lower_bodies", "legal", _lower_bodies),
 )
-IN_BODIES = tuple(step for step in PASSES[3:] if step.name not in ("batch_regions", "lower_bodies"))
+_BODIES = ("fuse", "join", "legalize", "tidy", "widen_inside", "mark_regions", "fuse_epilogues")
+IN_BODIES = tuple(step for step in PASSES if step.name in _BODIES)
 """The passes that bodies of branches and loops go through."""
 FUSING = frozenset({"fuse", "join", "widen_inside", "mark_regions", "fuse_epilogues", "batch_regions"})
 """The passes that a target does without if it fuses itself."""

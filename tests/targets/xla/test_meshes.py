@@ -78,6 +78,8 @@ def test_a_mesh_that_is_larger_than_the_machine_is_refused() -> None:
     ("mesh", "place", "said"),
     [
         ({"dp": 0}, {}, "a mesh axis 'dp' of size 0"),
+        ({"dp": "2"}, {}, "a mesh axis 'dp' of size '2'"),
+        ({"tp": 2}, {"layers.*.wq": 1}, "layers.*.wq is placed 1"),
         ({"dp": 2}, {"layers.*.wq": "- tp"}, "the mesh has no axis 'tp'"),
         ({"tp": 2}, {"layers.*.wq": "tp tp"}, "uses tp twice"),
         ({"tp": 2}, {"layers.*.wx": "tp"}, "no parameter or input of llama fits 'layers.*.wx'"),
@@ -85,7 +87,7 @@ def test_a_mesh_that_is_larger_than_the_machine_is_refused() -> None:
         ({"tp": 3}, {"layers.*.wq": "tp"}, "has 64 elements, and tp has 3 devices"),
     ],
 )
-def test_placements_that_cannot_be_are_refused(mesh: dict[str, int], place: dict[str, str], said: str) -> None:
+def test_placements_that_cannot_be_are_refused(mesh: dict[str, Any], place: dict[str, Any], said: str) -> None:
     graph, _ = work("llama")
     with pytest.raises(OptionError, match=re.escape(said)):
         Placement.of(mesh, place).check(graph)

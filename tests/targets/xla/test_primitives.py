@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from dovetail import Builder, Graph, compile, ops
-from dovetail.errors import BindError, UnsupportedError
+from dovetail.errors import BindError, DeviceError, UnsupportedError
 from dovetail.ir.dtype import DType, bool_, c64, f16, f32, f64, i8, i32, i64, u8, u32
 from dovetail.ir.leaf import constant, input
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.ops import tracing
 from dovetail.ops.primitive import Primitive
-from dovetail.targets.xla.claims import FOUND_IN_DATA
+from dovetail.targets.xla.claims import FOUND_IN_DATA, HOST
 from tests.targets.cuda.judged import expected_of
 from tests.targets.cuda.test_every_primitive import COMPLEX, CONTROL, given, sample
 from tests.tolerances import assert_close
@@ -31,6 +33,20 @@ def test_it_computes_what_numpy_does(op: Primitive) -> None:
     found = compile(graph, target="xla").run(feeds)["y"]
     assert found.dtype == value.dtype.numpy
     assert_close(found, expected_of(graph, feeds)["y"], value.dtype)
+
+
+def test_every_primitive_has_a_meaning_or_is_named_as_without_one() -> None:
+    table: Any = pytest.importorskip("dovetail.targets.xla.meanings.table")
+    trace: Any = pytest.importorskip("dovetail.targets.xla.trace")
+    homes = [*table.MEANINGS, *trace.CONTROL, *HOST, *FOUND_IN_DATA, "refusal"]
+    assert sorted(homes) == sorted(op.name for op in ops.ALL)
+
+
+@pytest.mark.parametrize("name", HOST)
+def test_the_report_tells_what_numpy_computes(name: str) -> None:
+    graph = Graph.of({"y": sample(next(op for op in ops.ALL if op.name == name))})
+    hosted = [kernel.op for kernel in compile(graph, target="xla").report.kernels if kernel.on_host]
+    assert hosted == [name]
 
 
 @pytest.mark.parametrize("name", FOUND_IN_DATA)
@@ -162,7 +178,30 @@ def test_scans_in_both_directions() -> None:
         agrees(ops.concat(found.outputs[0], ops.unsqueeze(found.carries[0], axes=(-2,)), axis=-2), **feeds)
 
 
-def test_weights_are_prepared_once_and_inputs_can_be_donated() -> None:
+def test_a_donated_input_is_overwritten() -> None:
+    builder = Builder("count")
+    total, x = builder.input("total", f32[3]), builder.input("x", f32[3])
+    builder.output("next", total + x, into="total")
+    given = np.zeros(3, np.float32)
+    found = compile(builder.graph(), target="xla").run({"total": given, "x": np.ones(3, np.float32)})["next"]
+    assert found is given and given.tolist() == [1, 1, 1]
+
+
+def test_what_xla_reports_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    jax: Any = pytest.importorskip("jax")
+    run: Any = pytest.importorskip("dovetail.targets.xla.run")
+
+    def fails(*_: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("INTERNAL: a device is lost\nmore lines")
+
+    x = input("x", f32[3])
+    program = compile(Graph.of({"y": x + 1.0}), target="xla")
+    monkeypatch.setattr(run.XlaRunner, "compiled", fails)
+    with pytest.raises(DeviceError, match=r"XLA: INTERNAL: a device is lost\n  hint"):
+        program.run({"x": np.ones(3, np.float32)})
+
+
+def test_weights_are_prepared_when_they_are_bound() -> None:
     builder = Builder("step")
     x = builder.input("x", f32[2, 3])
     w = builder.param("w", f32[3, 3])

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import cast
 
 from dovetail.errors import OptionError
 from dovetail.ir.graph import Graph
@@ -53,7 +54,7 @@ class Placement:
         Rules of the user come before those of the preset.
         """
         for name, size in mesh.items():
-            if not name.isidentifier() or isinstance(size, bool) or size < 1:
+            if not name.isidentifier() or not isinstance(cast(object, size), int) or size is True or size < 1:
                 raise OptionError(f"a mesh axis {name!r} of size {size!r}", hint='name sizes: {"dp": 2, "tp": 4}')
         sizes = tuple(mesh.items())
         own = [_rule(pattern, placed, mesh) for pattern, placed in (place or {}).items()]
@@ -116,6 +117,8 @@ class Placement:
 
 
 def _rule(pattern: str, placed: str, mesh: Mapping[str, int], *, preset: bool = False) -> Rule:
+    if not isinstance(cast(object, placed), str):
+        raise OptionError(f"{pattern} is placed {placed!r}", hint='name a mesh axis for each axis: "- tp"')
     axes = tuple(() if word == WHOLE else tuple(word.split("+")) for word in placed.split())
     used = [a for over in axes for a in over]
     for axis in used:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -79,16 +80,20 @@ class XlaRunner:
         with wide_types():
             graph = self.graph
             shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype.numpy, sharding=graph.sharding(v)) for v in graph.inputs]
-            return graph.traced.lower(self.known, shapes).compile()
+            with _told():
+                return graph.traced.lower(self.known, shapes).compile()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name, in memory that the caller owns. Arrays of donated inputs are overwritten."""
         graph, plan = self.graph, self.graph.plan
         with wide_types():
             given = [(v, np.asarray(inputs[_name(v)], v.dtype.numpy)) for v in graph.inputs]
-            put = [jax.device_put(array, graph.sharding(v)) for v, array in given]
-            results, flags = self.compiled(self.known, put)
-        if _any(flags):
+            compiled = self.compiled
+            with _told():
+                put = [jax.device_put(array, graph.sharding(v)) for v, array in given]
+                results, flags = compiled(self.known, put)
+                raised = _any(flags)
+        if raised:
             # The NumPy meaning says what is wrong, and where.
             PlannedGraph(plan).bind(self.params).run({name: np.array(a) for name, a in inputs.items()})
         found = {name: np.array(r) for name, r in zip(plan.graph.outputs, results, strict=True)}
@@ -111,6 +116,16 @@ def _mesh(placement: Placement) -> Any:
     shape = tuple(size for _, size in placement.mesh)
     devices = np.array(found[: placement.devices]).reshape(shape)
     return jax.sharding.Mesh(devices, tuple(name for name, _ in placement.mesh))
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    """What XLA itself reports, as one error of ours: too little memory, a device that is lost."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        first = str(error).strip().splitlines()[0]
+        raise DeviceError(f"XLA: {first}", hint="the message is XLA's own; jax.devices() lists what it sees") from error
 
 
 def _any(flags: list[Any]) -> bool:

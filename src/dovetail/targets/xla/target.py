@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dovetail.errors import OptionError
+from dovetail.ir.dim import Size
+from dovetail.ir.value import Value
 from dovetail.plan.plan import Plan
+from dovetail.plan.served import Served
 from dovetail.settings import Settings
 from dovetail.targets.target import Executable, Target
-from dovetail.targets.xla.claims import claims
+from dovetail.targets.xla.claims import HOST, claims
 from dovetail.targets.xla.placement import Placement
 from dovetail.targets.xla.presets import PRESETS
 
@@ -20,7 +23,12 @@ def _compiled(plan: Plan, settings: Settings) -> Executable:
     return XlaGraph(plan, None)
 
 
-TARGET = Target("xla", claims, _compiled)
+def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
+    """The steps that XLA calls back for."""
+    return {s.value: Served(None, why="NumPy computes it") for s in plan.phase("run") if s.value.op.name in HOST}
+
+
+TARGET = Target("xla", claims, _compiled, variants=_variants)
 """One device: the first that JAX finds."""
 
 

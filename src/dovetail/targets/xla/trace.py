@@ -14,6 +14,7 @@ from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.ops.control import MOST_TRIPS
 from dovetail.ops.primitive import Primitive
+from dovetail.targets.xla.claims import HOST
 from dovetail.targets.xla.meanings.table import FLAGS, MEANINGS
 from dovetail.targets.xla.package import jax, jnp, lax
 
@@ -64,8 +65,8 @@ class Tracer:
             return operands[0][int(attrs["index"])]
         if op is leaf.PACK:
             return tuple(operands)
-        if op.name in _CONTROL:
-            return _CONTROL[op.name](self, operands, **attrs)
+        if op.name in CONTROL:
+            return CONTROL[op.name](self, operands, **attrs)
         if op.name in FLAGS:
             self.flags.append(FLAGS[op.name](*operands, **attrs))
         if op.name == "refusal":
@@ -73,7 +74,7 @@ class Tracer:
             return jnp.zeros(attrs["shape"], attrs["dtype"].numpy)
         if op.name in MEANINGS:
             return MEANINGS[op.name](*operands, **attrs)
-        assert isinstance(op, Primitive), f"{op.name} was to be spelled out"
+        assert isinstance(op, Primitive) and op.name in HOST, f"{op.name} has no meaning in JAX"
         return _on_host(op, value, operands)
 
     def body(self, graph: Subgraph, operands: Sequence[Any]) -> tuple[list[Any], Any]:
@@ -150,7 +151,7 @@ class Tracer:
         return (*carried, *outputs)
 
 
-_CONTROL: dict[str, Callable[..., Any]] = {"if": Tracer.if_, "while": Tracer.while_, "scan": Tracer.scan}
+CONTROL: dict[str, Callable[..., Any]] = {"if": Tracer.if_, "while": Tracer.while_, "scan": Tracer.scan}
 
 
 def _on_host(op: Primitive, value: Value, operands: list[Any]) -> Any:
@@ -166,4 +167,4 @@ def _on_host(op: Primitive, value: Value, operands: list[Any]) -> Any:
     return tuple(results) if len(types) > 1 else results[0]
 
 
-__all__ = ["Tracer", "Where"]
+__all__ = ["CONTROL", "Tracer", "Where"]

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from dovetail.errors import DovetailError
@@ -31,8 +32,10 @@ class Child:
         self.of_process = os.getpid()
         environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         pipe = subprocess.PIPE
+        # A pipe that is not read would fill up, and the child would wait.
+        self.said = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # closed with the child
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM)], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment
+            [sys.executable, str(PROGRAM)], stdin=pipe, stdout=pipe, stderr=self.said, text=True, env=environment
         )
 
     def collectives(self, module: str, mesh: Sequence[str]) -> list[dict[str, Any]]:
@@ -56,8 +59,9 @@ class Child:
 
     def _failed(self) -> ShardyError:
         self.process.kill()
-        _, said = self.process.communicate()
-        last = (said or "").strip().splitlines()
+        self.process.communicate()
+        self.said.seek(0)
+        last = self.said.read().strip().splitlines()
         why = last[-1] if last else f"exit code {self.process.returncode}"
         return ShardyError(f"Shardy's passes failed: {why}", hint=_HINT)
 
@@ -66,6 +70,7 @@ class Child:
         self.process.kill()
         if not (self.process.stdout is None or self.process.stdout.closed):
             self.process.communicate()
+        self.said.close()
 
 
 _HINT = "collectives are then read from the compiled program, without reasons"

@@ -1,4 +1,4 @@
-"""Every primitive that XLA computes, by name; those that a callback computes on the host; those that it cannot have."""
+"""Every primitive that XLA computes, by name, and those that flag what NumPy would refuse."""
 
 from __future__ import annotations
 
