@@ -31,6 +31,9 @@ def test_the_body_of_a_scan_is_fused_and_means_the_same() -> None:
     program = dovetail.compile(graph)
     assert {"matmul_add", "region"} <= body_ops(program.graph)
     assert "matmul_add" not in body_ops(dovetail.compile(graph, without=["lower_bodies"]).graph)
+    # A pass that is switched off is off in bodies, too.
+    assert "matmul_add" not in body_ops(dovetail.compile(graph, without=["fuse"]).graph)
+    assert "region" not in body_ops(dovetail.compile(graph, without=["mark_regions", "fuse_epilogues"]).graph)
     rng = np.random.default_rng(0)
     feeds = {"x": rng.standard_normal((5, 2, 8)), "w": rng.standard_normal((4, 8)), "h": rng.standard_normal((2, 4))}
     state, expected = feeds["h"], list[object]()

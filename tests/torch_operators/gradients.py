@@ -33,7 +33,7 @@ from dovetail.frontends.torch.rules import BY_NAME
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.train.losses import total
-from tests.torch_operators.samples import Judged, Sample, Traced, _samples, full_name, operators
+from tests.torch_operators.samples import Judged, Sample, Traced, first_line, full_name, operators, samples_of, traced
 
 TOLERANCE = 1e-6
 """Relative to the largest element of a gradient, and absolute below 1."""
@@ -52,27 +52,17 @@ def gradient_verdicts(ops_: Sequence[Any], most: int) -> Iterator[Judged]:
     """Verdicts on the gradients of the first samples of some operators."""
     samples: list[Sample] = []
     for op in ops_:
-        found = _samples(op, torch.float64, most)
+        found = samples_of(op, torch.float64, most)
         samples += [f for f in found if isinstance(f, Sample) and not f.random]
         yield from (f for f in found if isinstance(f, Judged))
-    pending = [samples]
-    while pending:
-        group = pending.pop()
-        if not group:
-            continue
-        try:
-            traced = Traced(group)
-        except Exception as error:
-            if len(group) > 1:
-                half = len(group) // 2
-                pending += [group[:half], group[half:]]
-            else:
-                yield group[0].judged("untraceable", _line(error))
+    for program in traced([samples]):
+        if isinstance(program, Judged):
+            yield program
             continue
         at = 0
-        for index, sample in enumerate(group):
+        for index, sample in enumerate(program.samples):
             count = sum(isinstance(v, torch.Tensor) for v in pytree.tree_leaves(sample.call))
-            yield _verdict(traced, index, sample, range(at, at + count))
+            yield _verdict(program, index, sample, range(at, at + count))
             at += count
 
 
@@ -80,17 +70,17 @@ def _verdict(traced: Traced, index: int, sample: Sample, places: range) -> Judge
     try:
         wanted = _by_torch(sample)
     except Exception as error:
-        return sample.judged("skipped", f"torch: {_line(error)}")
+        return sample.judged("skipped", f"torch: {first_line(error)}")
     if wanted is None:
         return sample.judged("skipped", "nothing to differentiate")
     try:
         found = _by_dovetail(traced, index, wanted.counted, places)
     except GradientError as error:
-        return sample.judged("refused", f"no gradient: {_line(error)}")
+        return sample.judged("refused", f"no gradient: {first_line(error)}")
     except DovetailError as error:
-        return sample.judged("refused", _line(error))
+        return sample.judged("refused", first_line(error))
     except Exception as error:
-        return sample.judged("error", f"{type(error).__name__}: {_line(error)}")
+        return sample.judged("error", f"{type(error).__name__}: {first_line(error)}")
     for place, (mine, theirs) in enumerate(zip(found, wanted.gradients, strict=True)):
         if theirs is None and mine is None:
             continue
@@ -151,7 +141,7 @@ def _by_torch(sample: Sample) -> Wanted | None:
 
 
 def _by_dovetail(traced: Traced, index: int, counted: frozenset[int], places: range) -> list[Any]:
-    graph = Import(traced._part([index]), BY_NAME).graph()
+    graph = Import(traced.part([index]), BY_NAME).graph()
     floats = [v for v in graph.outputs.values() if v.dtype.name == "f64"]
     if any(not v.tensor.is_static for v in floats):
         raise GradientError("data decides the sizes of a result")
@@ -173,10 +163,6 @@ def _by_dovetail(traced: Traced, index: int, counted: frozenset[int], places: ra
         found = dovetail.evaluate(made, {n: traced.arrays[n] for n in inputs})
     by_name = {str(v.attrs["name"]): found[f"d{i}"] for i, v in enumerate(gradients)}
     return [by_name.get(name) for name in names]
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(line.strip() for line in str(error).splitlines()[:2])[:200]
 
 
 def main(argv: Sequence[str]) -> int:

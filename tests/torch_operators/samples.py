@@ -117,35 +117,39 @@ def judge(ops: Sequence[Any], dtypes: Sequence[Any], most: int) -> Iterator[Judg
     samples: list[Sample] = []
     for op in ops:
         for dtype in dtypes:
-            found = _samples(op, dtype, most)
+            found = samples_of(op, dtype, most)
             samples += [f for f in found if isinstance(f, Sample)]
             yield from (f for f in found if isinstance(f, Judged))
-    alone = [sample for sample in samples if sample.op in BY_DATA]
-    pending = [*([sample] for sample in alone), [sample for sample in samples if sample.op not in BY_DATA]]
+    alone = [[sample] for sample in samples if sample.op in BY_DATA]
+    for found in traced([*alone, [sample for sample in samples if sample.op not in BY_DATA]]):
+        yield from found.verdicts() if isinstance(found, Traced) else [found]
+
+
+def traced(groups: Sequence[list[Sample]]) -> Iterator[Traced | Judged]:
+    """Groups of samples as programs; one that torch does not trace is halved, and a sample alone is untraceable."""
+    pending = [group for group in groups if group]
     while pending:
         group = pending.pop()
-        if not group:
-            continue
         try:
-            traced = Traced(group)
+            found = Traced(group)
         except Exception as error:
             if len(group) > 1:
                 half = len(group) // 2
                 pending += [group[:half], group[half:]]
             else:
-                yield group[0].judged("untraceable", _first(error))
+                yield group[0].judged("untraceable", first_line(error))
             continue
-        yield from traced.verdicts()
+        yield found
 
 
-def _samples(op: Any, dtype: Any, most: int) -> list[Sample | Judged]:
+def samples_of(op: Any, dtype: Any, most: int) -> list[Sample | Judged]:
     name, kind = full_name(op), str(dtype).removeprefix("torch.")
     if dtype not in op.supported_dtypes("cpu"):
         return []
     try:
         found = list(op.sample_inputs("cpu", dtype, requires_grad=False))[:most]
     except Exception as error:
-        return [Judged(name, kind, 0, "skipped", f"no samples: {_first(error)}")]
+        return [Judged(name, kind, 0, "skipped", f"no samples: {first_line(error)}")]
     if UNDEFINED.match(op.name):
         return [Judged(name, kind, i, "skipped", "its result is undefined") for i in range(len(found))]
     limits = tolerance(op, dtype)
@@ -157,7 +161,7 @@ def _samples(op: Any, dtype: Any, most: int) -> list[Sample | Judged]:
             sample.random = bool(differs(sample.eager(1), sample.wanted, limits))
             made.append(sample)
         except Exception as error:
-            made.append(sample.judged("skipped", f"eager: {_first(error)}"))
+            made.append(sample.judged("skipped", f"eager: {first_line(error)}"))
     return made
 
 
@@ -242,9 +246,9 @@ class Traced:
 
     def _refused(self, index: int) -> str | None:
         try:
-            Import(self._part([index]), BY_NAME).graph()
+            Import(self.part([index]), BY_NAME).graph()
         except DovetailError as error:
-            return None if isinstance(error, GraphError) and "has no outputs" in str(error) else _first(error)
+            return None if isinstance(error, GraphError) and "has no outputs" in str(error) else first_line(error)
         return None
 
     def _run(self, indices: list[int]) -> Iterator[Judged]:
@@ -255,15 +259,15 @@ class Traced:
                 for index in indices:
                     yield from self._run([index])
             elif isinstance(error, DovetailError):
-                yield self.samples[indices[0]].judged("refused", _first(error))
+                yield self.samples[indices[0]].judged("refused", first_line(error))
             else:
-                yield self.samples[indices[0]].judged("error", f"{type(error).__name__}: {_first(error)}")
+                yield self.samples[indices[0]].judged("error", f"{type(error).__name__}: {first_line(error)}")
             return
         for index, found in zip(indices, results, strict=True):
             yield self.samples[index].verdict(found)
 
     def _results(self, indices: list[int]) -> list[list[Any]]:
-        part = self._part(indices)
+        part = self.part(indices)
         names = {id(output): f"output_{at}" for at, output in enumerate(part.outputs)}
         found: dict[str, Any] = {}
         types: dict[str, Any] = {}
@@ -281,7 +285,7 @@ class Traced:
 
         return [[leaf(o) for o in self.outputs[i]] for i in indices]
 
-    def _part(self, indices: list[int]) -> Exported:
+    def part(self, indices: list[int]) -> Exported:
         """The part of the program that computes some samples."""
         outputs = tuple(output for index in indices for output in self.outputs[index])
         needed = {o.value.name for o in outputs if isinstance(o.value, Ref)}
@@ -385,7 +389,7 @@ def no_farther(found: Any, wanted: Any, exact: Any) -> bool:
     return True
 
 
-def _first(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2])[:200]
 
