@@ -299,15 +299,29 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         self.log.append(f"launch {kernel.name}")
         buffers = {name: self.found(at) for name, at in zip(kernel.pointers, node.arguments, strict=False)}
         numbers = dict(zip(kernel.sizes, node.arguments[len(kernel.pointers) :], strict=True))
-        SizedMachine(kernel, buffers, node.grid, numbers).run()
+        SizedMachine(kernel, buffers, node.grid, numbers, node.maps).run()
 
     def _node(self, function: Any, grid: int, block: int, shared: int, pointers: int) -> Node:
-        kernel = self.objects[_number(function)]
+        kernel: Kernel = self.objects[_number(function)]
         assert kernel.launch is not None and block == kernel.launch.block and shared == kernel.launch.shared_bytes
         assert grid > 0, "a grid has a block"
         count = len(kernel.pointers) + len(kernel.sizes)
-        places = (ctypes.c_void_p * count).from_address(pointers)
-        return Node(kernel, grid, tuple([ctypes.c_int64.from_address(at or 0).value for at in places]))
+        places = (ctypes.c_void_p * (count + len(kernel.maps))).from_address(pointers)
+        arguments = tuple([ctypes.c_int64.from_address(at or 0).value for at in places[:count]])
+        maps = tuple([tuple((ctypes.c_int64 * 4).from_address(at or 0)) for at in places[count:]])
+        for one, (address, *_) in zip(kernel.maps, maps, strict=True):
+            base = arguments[kernel.pointers.index(one.pointer)]
+            assert address == base + one.offset or not isinstance(one.offset, int), "a matrix moves with its pointer"
+        return Node(kernel, grid, arguments, maps)
+
+    def _cuTensorMapEncodeTiled(self, target: int, *given: Any) -> int:
+        dtype, rank, address, shape, strides, box, steps, *layout = given
+        assert (dtype, rank, tuple(steps), layout) == (1, 2, (1, 1), [0, 3, 3, 0])
+        assert target % 64 == 0 and box[0] == 64 and 1 <= box[1] <= 256 and min(shape) > 0
+        if address % 16 or strides[0] % 16 or not 0 < strides[0] < 1 << 40:
+            return INVALID_VALUE
+        (ctypes.c_int64 * 4).from_address(target)[:] = (address, shape[1], shape[0], strides[0])
+        return 0
 
     def _add(self, stream: int, node: Node) -> None:
         graph = self.capturing.get(stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dovetail.ir.dim import Dim, Size
@@ -14,9 +15,17 @@ class SizedMachine(Machine):
     """A machine that is given sizes as a launch gives them: by argument."""
 
     def __init__(
-        self, kernel: Kernel, buffers: dict[str, tuple[Array, int]], grid: int, numbers: dict[Dim, int]
+        self,
+        kernel: Kernel,
+        buffers: dict[str, tuple[Array, int]],
+        grid: int,
+        numbers: dict[Dim, int],
+        maps: Sequence[tuple[int, ...]] = (),
     ) -> None:
-        self.numbers = numbers
+        self.numbers = dict(numbers)
+        for one, (_, *sizes) in zip(kernel.maps, maps, strict=True):
+            given = zip((one.lines, one.length, one.pitch), sizes, strict=True)
+            self.numbers |= {size: n for size, n in given if isinstance(size, Dim)}
         self.launched = grid
         super().__init__(kernel, buffers, {})
 
@@ -34,6 +43,8 @@ class Node:
     kernel: Kernel | None
     grid: int = 0
     arguments: tuple[int, ...] = ()
+    maps: tuple[tuple[int, ...], ...] = ()
+    """Address, lines, elements of a line and pitch of each matrix."""
     event: int = 0
 
 

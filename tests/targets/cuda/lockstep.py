@@ -7,8 +7,10 @@ store different values in one place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,14 +22,19 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import (
     Alloc,
+    AllocBarriers,
     AllReduce,
+    Arrive,
     AtomicUpdate,
     AwaitCopies,
+    AwaitPhase,
     AwaitProducts,
     Barrier,
     Call,
     CommitCopies,
     CopyAsync,
+    CopyBox,
+    ExpectBytes,
     Expr,
     Extent,
     FenceShared,
@@ -40,13 +47,16 @@ from dovetail.kernels.loops.ir import (
     MultiplyShared,
     Name,
     Number,
+    Roles,
     Set,
     Statement,
     Store,
     Tensor,
     ThreadIndex,
+    WarpBarrier,
     When,
 )
+from tests.targets.cuda.phases import PhaseBarrier, Turns, boxed
 
 LANES = 32
 _CHUNK = c64
@@ -73,6 +83,11 @@ class Machine:
         """Whether kernels before this one may still run: it may read constants alone."""
         self.groups: list[list[tuple[Array, Array, Array]]] = [[]]
         """Copies that have not arrived: bytes of shared memory, where, and what."""
+        self.products: list[Callable[[], None]] = []
+        """Products by warpgroups that have started: they read shared memory as late as they may."""
+        self.barriers: dict[str, list[PhaseBarrier]] = {}
+        self.turns: Turns | None = None
+        self.role = 0
 
     def size(self, size: Size) -> int:
         return size if isinstance(size, int) else evaluate(size, self.sizes)
@@ -149,9 +164,76 @@ class Machine:
             case FenceShared():
                 assert mask.all(), "every thread orders what it copied"
             case AwaitProducts():
-                assert mask.all(), "whole warpgroups wait"
+                self.groups_of(mask)
+                self.multiplied()
             case MultiplyShared():
-                self.multiply_shared(statement, mask)
+                self.multiplied()
+                self.products.append(partial(self.multiply_shared, statement, self.matrices(statement, mask)))
+            case Roles():
+                self.roles(statement, mask)
+            case AllocBarriers(name, count, arrivals):
+                assert mask.all(), "every thread waits for new barriers"
+                self.barriers[name] = [PhaseBarrier(arrivals) for _ in range(count)]
+            case ExpectBytes(barrier, slot, count):
+                assert mask.sum() == 1, "one thread expects bytes"
+                self.barrier(barrier, slot, mask).arrive(1, count)
+            case Arrive(barrier, slot):
+                self.barrier(barrier, slot, mask).arrive(int(mask.sum()))
+            case AwaitPhase(barrier, slot, phase):
+                found, left = self.barrier(barrier, slot, mask), self.same(phase, mask)
+                assert self.turns is not None, "roles wait for each other"
+                self.turns.until(self.role, lambda: found.has_left(left))
+            case CopyBox():
+                self.copy_box(statement, mask)
+            case WarpBarrier():
+                warps = mask.reshape(-1, LANES)
+                assert (warps.all(1) | ~warps.any(1)).all(), "every lane of a warp takes part"
+
+    def roles(self, statement: Roles, mask: Array) -> None:
+        """Both bodies, in turns."""
+        first = self.threads < statement.warps * LANES
+        self.turns = Turns(2)
+
+        def run(index: int) -> None:
+            own = copy(self)
+            own.role, own.names, own.memo, own.groups, own.products = index, dict(self.names), {}, [[]], []
+            own.statements(*((statement.body, mask & first) if index == 0 else (statement.other, mask & ~first)))
+
+        self.turns.run((run, run))
+
+    def same(self, expr: Expr, mask: Array) -> int:
+        """What all threads have in common."""
+        (found,) = set(self.value(expr, mask)[mask].tolist())
+        return int(found)
+
+    def barrier(self, name: str, slot: Expr, mask: Array) -> PhaseBarrier:
+        return self.barriers[name][self.same(slot, mask)]
+
+    def copy_box(self, statement: CopyBox, mask: Array) -> None:
+        assert mask.sum() == 1, "one thread copies a box"
+        of = statement.source
+        buffer, start = self.buffers[of.pointer]
+        lines, length, pitch, offset = [self.size(n) for n in (of.lines, of.length, of.pitch, of.offset)]
+        at = self.same(statement.line, mask), self.same(statement.element, mask)
+        raw = boxed(buffer, start + offset, lines, length, pitch, *at, of.box_lines)
+        target = int(self.address(statement.target, statement.target_at, mask)[mask][0])
+        assert target % 1024 == 0 and pitch % 16 == 0, "boxes start where the swizzle begins"
+        assert len(raw) == statement.nbytes
+        where = target + np.arange(len(raw))
+        shared = self.buffers[statement.target.pointer][0]
+        shared[where] = 0xA5
+        self.barrier(statement.barrier, statement.slot, mask).copies.append((shared, where, raw))
+
+    def multiplied(self) -> None:
+        """The products that have started are done."""
+        while self.products:
+            self.products.pop(0)()
+
+    def groups_of(self, mask: Array) -> list[int]:
+        """The first thread of each warpgroup that takes part."""
+        groups = mask.reshape(-1, 4 * LANES)
+        assert (groups.all(1) | ~groups.any(1)).all(), "whole warpgroups multiply"
+        return [int(g) * 4 * LANES for g in np.nonzero(groups.all(1))[0]]
 
     def update(self, tensor: Tensor, address: Array, op: str, value: Array, mask: Array) -> None:
         """Atomic updates; threads come in reverse, since kernels must not depend on their order."""
@@ -204,31 +286,28 @@ class Machine:
         total = np.stack([made[:, r + 8 * (e // 2), c + e % 2].reshape(-1) for e in range(4)], -1)
         self.keep(statement.sums, statement.sums_at, np.ascontiguousarray(sums + total).view(np.uint16), mask)
 
-    def multiply_shared(self, statement: MultiplyShared, mask: Array) -> None:
-        assert mask.all(), "whole warpgroups multiply"
-        right = self.matrix(statement, statement.right, statement.right_at, statement.columns, statement.right_along_k)
-        groups = self.block // (4 * LANES)
+    def matrices(self, statement: MultiplyShared, mask: Array) -> list[tuple[int, int, int]]:
+        """The first thread of each warpgroup, and where its factors start."""
+        left = self.address(statement.left, statement.left_at, mask)
+        right = self.address(statement.right, statement.right_at, mask)
+        return [(first, int(left[first]), int(right[first])) for first in self.groups_of(mask)]
+
+    def multiply_shared(self, statement: MultiplyShared, starts: list[tuple[int, int, int]]) -> None:
         r, c = np.arange(LANES) // 4, 2 * (np.arange(LANES) % 4)
-        flat = replace(statement.sums, strides=(4,))
-        for group in range(groups):
-            left = self.matrix(
-                statement, statement.left, statement.left_at, 64, statement.left_along_k, group * 4 * LANES
-            )
+        buffer, each = self.buffers[statement.sums.pointer]
+        sums = buffer.view(np.float32).reshape(self.block, each // 4)
+        for first, left_at, right_at in starts:
+            left = self.matrix(statement, statement.left, left_at, 64, statement.left_along_k)
+            right = self.matrix(statement, statement.right, right_at, statement.columns, statement.right_along_k)
             made = left @ right.T
             for warp in range(4):
-                first = (group * 4 + warp) * LANES
+                lanes = slice(first + warp * LANES, first + (warp + 1) * LANES)
                 for j in range(statement.columns // 8):
                     for e in range(4):
-                        buffer, each = self.buffers[flat.pointer]
-                        sums = buffer.view(np.float32).reshape(self.block, each // 4)
-                        part = made[16 * warp + r + 8 * (e // 2), 8 * j + c + e % 2]
-                        sums[first : first + LANES, 4 * j + e] += part
+                        sums[lanes, 4 * j + e] += made[16 * warp + r + 8 * (e // 2), 8 * j + c + e % 2]
 
-    def matrix(
-        self, statement: MultiplyShared, tensor: Tensor, at: Sequence[Expr], rows: int, along_k: bool, thread: int = 0
-    ) -> Array:
+    def matrix(self, statement: MultiplyShared, tensor: Tensor, start: int, rows: int, along_k: bool) -> Array:
         """Rows along 64 of k, as tensor cores find them in shared memory by a descriptor."""
-        start = int(self.address(tensor, at, np.ones(self.block, bool))[thread])
         assert start % 1024 == 0, "tiles start where the swizzle begins"
         row, k = np.meshgrid(np.arange(rows), np.arange(64), indexing="ij")
         line, along = (row, k) if along_k else (k, row % 64)

@@ -30,6 +30,8 @@ from dovetail.kernels.loops.ir import (
     Matrix,
     Name,
     Number,
+    Pipeline,
+    Roles,
     Set,
     Statement,
     Store,
@@ -77,7 +79,7 @@ class Printer:
                 case _:
                     self.threaded(statement)
 
-    def threaded(self, statement: Alloc | Barrier | AllReduce | Exchange | Matrix) -> None:
+    def threaded(self, statement: Roles | Alloc | Barrier | AllReduce | Exchange | Matrix | Pipeline) -> None:
         """What only threads of a GPU's block do."""
         raise GraphError(f"{type(statement).__name__} in a kernel for a CPU", hint="schedule the kernel for a GPU")
 

@@ -17,6 +17,7 @@ THREAD = "llvm.nvvm.read.ptx.sreg.tid.x"
 BLOCK = "llvm.nvvm.read.ptx.sreg.ctaid.x"
 BLOCKS = "llvm.nvvm.read.ptx.sreg.nctaid.x"
 BARRIER = "llvm.nvvm.barrier0"
+WARP_BARRIER = "llvm.nvvm.bar.warp.sync"
 SHUFFLE = "llvm.nvvm.shfl.sync.bfly.i32"
 SHUFFLE_INDEX = "llvm.nvvm.shfl.sync.idx.i32"
 AWAIT_KERNELS = 'call void asm sideeffect "griddepcontrol.wait;", "~{memory}"()'

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from dovetail.codegen.llvm import exchange, nvvm, scalar, tensor_cores
+from dovetail.codegen.llvm import exchange, nvvm, pipeline, scalar, tensor_cores
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
@@ -19,18 +19,23 @@ from dovetail.codegen.llvm.maths import functions
 from dovetail.codegen.llvm.maths.f64 import FUNCTIONS as F64
 from dovetail.codegen.llvm.maths.remainder import with_exact_remainders
 from dovetail.errors import GraphError
-from dovetail.ir.dtype import f32, f64
+from dovetail.ir.dtype import f32, f64, i64
 from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, everything, shared_bytes
 from dovetail.kernels.loops.exchange import AtomicUpdate, Exchange, FromLane
 from dovetail.kernels.loops.ir import (
     Alloc,
+    AllocBarriers,
     AllReduce,
+    Arrive,
     AwaitCopies,
+    AwaitPhase,
     AwaitProducts,
     Barrier,
     Call,
     CommitCopies,
     CopyAsync,
+    CopyBox,
+    ExpectBytes,
     Expr,
     Extent,
     FenceShared,
@@ -42,8 +47,12 @@ from dovetail.kernels.loops.ir import (
     MultiplyShared,
     Name,
     Number,
+    Pipeline,
+    Roles,
+    Statement,
     Tensor,
     ThreadIndex,
+    WarpBarrier,
 )
 from dovetail.kernels.loops.policy import ScalarSupport
 
@@ -155,7 +164,7 @@ class _Printer(Printer):
             found = self.text.let(_quotient(nvvm.NEAR_QUOTIENT, x, y))
         return scalar.cast(self.text, found, f32, expr.dtype)
 
-    def threaded(self, statement: Alloc | Barrier | AllReduce | Exchange | Matrix) -> None:
+    def threaded(self, statement: Roles | Alloc | Barrier | AllReduce | Exchange | Matrix | Pipeline) -> None:
         match statement:
             case CopyAsync():
                 inside = self.value(statement.inside)
@@ -174,6 +183,10 @@ class _Printer(Printer):
                 left = self.address(statement.left, statement.left_at)
                 right = self.address(statement.right, statement.right_at)
                 tensor_cores.multiply(self.text, sums, left, right, statement.left.dtype)
+            case Roles():
+                self.roles(statement)
+            case AllocBarriers() | CopyBox() | ExpectBytes() | Arrive() | AwaitPhase() | WarpBarrier():
+                self.pipelined(statement)
             case FenceShared():
                 tensor_cores.fence(self.text)
             case AwaitProducts():
@@ -193,8 +206,7 @@ class _Printer(Printer):
             case Alloc():
                 self.allocate(statement)
             case Barrier():
-                self.text.use(f"declare void @{nvvm.BARRIER}()")
-                self.text.emit(f"call void @{nvvm.BARRIER}()")
+                self.barrier()
             case AllReduce():
                 self.all_reduce(statement)
             case FromLane():
@@ -206,6 +218,53 @@ class _Printer(Printer):
                 address = self.address(statement.tensor, statement.at)
                 pointer = self.pointer(statement.tensor)
                 exchange.atomic_update(self.text, statement.op, pointer, address, value, statement.tensor.dtype)
+
+    def barrier(self) -> None:
+        self.text.use(f"declare void @{nvvm.BARRIER}()")
+        self.text.emit(f"call void @{nvvm.BARRIER}()")
+
+    def roles(self, statement: Roles) -> None:
+        first = self.text.icmp("ult", I64(self.indices["warp"]), statement.warps)
+        more, fewer = statement.registers or (None, None)
+        self.text.either(
+            first,
+            lambda: self.role(statement.body, more, "inc"),
+            lambda: self.role(statement.other, fewer, "dec"),
+        )
+
+    def role(self, body: Sequence[Statement], registers: int | None, change: str) -> None:
+        if registers is not None:
+            pipeline.set_registers(self.text, registers, change)
+        self.statements(body)
+
+    def pipelined(self, statement: Pipeline) -> None:
+        match statement:
+            case AllocBarriers(name, count, arrivals):
+                self.allocate(Alloc(name, i64, count, "shared"))
+                with self.text.when(self.text.icmp("eq", I64(self.indices["thread"]), 0)):
+                    pipeline.initialise(self.text, self.pointers[name], count, arrivals)
+                self.barrier()
+            case CopyBox():
+                target = self.address(statement.target, statement.target_at)
+                kernel = self.kernel
+                argument = len(kernel.pointers) + len(kernel.sizes) + kernel.maps.index(statement.source)
+                source = pipeline.map_of(self.text, kernel.name, argument)
+                element, line = self.value(statement.element), self.value(statement.line)
+                pipeline.copy_box(
+                    self.text, target, source, element, line, self.slot(statement.barrier, statement.slot)
+                )
+            case ExpectBytes(barrier, at, count):
+                pipeline.expect(self.text, self.slot(barrier, at), count)
+            case Arrive(barrier, at):
+                pipeline.arrive(self.text, self.slot(barrier, at))
+            case AwaitPhase(barrier, at, phase):
+                pipeline.await_phase(self.text, self.slot(barrier, at), self.value(phase))
+            case WarpBarrier():
+                pipeline.warp_barrier(self.text)
+
+    def slot(self, barrier: str, at: Expr) -> str:
+        """The place of a barrier in shared memory."""
+        return pipeline.slot(self.text, self.pointers[barrier], self.value(at))
 
     def allocate(self, statement: Alloc) -> None:
         name, kind = statement.pointer, f"[{statement.count} x {scalar.stored(statement.dtype)}]"
@@ -247,7 +306,8 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
     attributes = f"nounwind {nvvm.threads(body.threads, kernel.launch.resident)}"
     pointers = [f"{body.spaces[n]}{_attributes(kernel, n, alignment)} %p{i}" for i, n in enumerate(kernel.pointers)]
     given = ", ".join([*pointers, *(f"i64 %s{i}" for i in range(len(kernel.sizes)))])
-    entry = f"define {nvvm.KERNEL} void @{kernel.name}({given}) {attributes}"
+    maps = [f"ptr byval([{pipeline.MAP_BYTES} x i8]) align 64 %m{i}" for i in range(len(kernel.maps))]
+    entry = f"define {nvvm.KERNEL} void @{kernel.name}({', '.join([given, *maps])}) {attributes}"
     if kernel.launch.dependent:
         before = _waiting(kernel, alignment)
         printers = (body, before)

@@ -14,11 +14,10 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fma import FmaTile
-from dovetail.kernels.gpu.fragments import (
-    Factor,
-)
+from dovetail.kernels.gpu.fragments import Factor, is_multiple
+from dovetail.kernels.gpu.pipelined_tile import PipelinedTile
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
-from dovetail.kernels.gpu.tile import H200, tile_of
+from dovetail.kernels.gpu.tile import CHUNK, FEWEST_ROWS, H200, BlockTile, pipelined_tile_of, tile_of
 from dovetail.kernels.gpu.tile_writer import TileWriter
 from dovetail.kernels.gpu.tiled import Element, Tiled
 from dovetail.kernels.loops.body import cast_to, lying_beneath
@@ -31,6 +30,7 @@ from dovetail.kernels.loops.ir import (
     collapsed,
     stretched,
 )
+from dovetail.kernels.loops.pipeline import BOX
 from dovetail.kernels.problems.contraction import Contraction, epilogue_of, find_products
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.plan.plan import Step
@@ -117,16 +117,31 @@ class Writer(TileWriter):
         return self.finished(self._by_fma())
 
     def _by_tensor_cores(self, dtype: DType) -> Tiled:
-        tile = tile_of(product(self.batch), self.rows, self.columns, self.streams, self.device)
         left, rights = self.left(), self.rights()
         axis = left.dense_axis(self.alignment(left))
         axes = [right.dense_axis(self.alignment(right)) for right in rights]
         # All streams share a tile of shared memory, which has lines along one axis.
         other = axes[0] if len(set(axes)) == 1 else ""
         axis, other = (axis, other) if axis and other else ("", "")
+        tile = self._pipelined(left, rights, axis, other)
+        if tile is not None:
+            assert isinstance(self.depth, int), "it was checked"
+            return PipelinedTile(tile, dtype, left, rights, axis, other, self.depth).tiled()
+        tile = tile_of(product(self.batch), self.rows, self.columns, self.streams, self.device)
         early = self.early(left, rights)
         engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, early=early)
         return engine.tiled(self.device)
+
+    def _pipelined(self, left: Factor, rights: list[Factor], axis: str, other: str) -> BlockTile | None:
+        """The tile of a kernel with a producer; None where the TMA cannot copy the factors, or rows are few."""
+        if not other or self.batch or not isinstance(self.depth, int) or not self.depth:
+            return None
+        if not is_multiple(self.columns, CHUNK) or not PipelinedTile.takes((left, *rights)):
+            return None
+        if isinstance(self.rows, int) and self.rows < FEWEST_ROWS:
+            return None
+        panel = BOX if other == "row" else CHUNK
+        return pipelined_tile_of(self.rows, self.columns, self.depth, self.streams, panel, self.device)
 
     def _by_fma(self) -> Tiled:
         dtype = self.found.products[0].dtype

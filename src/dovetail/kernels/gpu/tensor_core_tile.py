@@ -249,7 +249,7 @@ class TensorCoreTile:
 
     def _products(self, stage: Expr) -> list[Statement]:
         if self.tile.by_warpgroup:
-            return [self._shared_product(stage)]
+            return [self.shared_product(stage, divided(ThreadIndex("warp"), 4), self.sums)]
         left, right = self.fragments
         deep = self.tile.warps_deep
         step = Name("step") if deep == 1 else add(mul(Name("step"), Extent(deep)), self.deep)
@@ -275,16 +275,15 @@ class TensorCoreTile:
             )
         ]
 
-    def _shared_product(self, stage: Expr) -> MultiplyShared:
-        """The product of a stage by warpgroups."""
-        group = divided(ThreadIndex("warp"), 4)
-        line, chunk = mul(group, Extent(GROUP_ROWS)), mul(group, Extent(GROUP_ROWS // CHUNK))
+    def shared_product(self, stage: Expr, block: Expr, sums: Tensor) -> MultiplyShared:
+        """The product of a stage by a warpgroup, for one block of 64 rows."""
+        line, chunk = mul(block, Extent(GROUP_ROWS)), mul(block, Extent(GROUP_ROWS // CHUNK))
         by_row = self.left_axis == "row"
         left, left_at = self.left_tile.place(stage, ZERO if by_row else line, chunk if by_row else ZERO)
         right, right_at = self.right_tile.place(stage, ZERO, ZERO)
         panel = (self.left_tile if by_row else self.right_tile).panel_bytes
         return MultiplyShared(
-            self.sums, left, left_at, right, right_at, self.tile.columns, not by_row, self.right_axis != "row", panel
+            sums, left, left_at, right, right_at, self.tile.columns, not by_row, self.right_axis != "row", panel
         )
 
     def elements(self) -> list[Element]:

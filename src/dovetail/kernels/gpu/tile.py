@@ -34,6 +34,10 @@ class BlockTile:
     """Whether four warps multiply 64 rows together, out of shared memory."""
     warps_deep: int = 1
     """Warps that share the elements of k among them, and add up their sums in the end."""
+    blocks: int = 1
+    """Blocks of a multiprocessor at once, where a warp of its own copies for the others."""
+    width: int = 32
+    """Columns that a warp then puts through shared memory at a time, of all streams together."""
 
     @property
     def threads(self) -> int:
@@ -51,6 +55,12 @@ class BlockTile:
     def shared_bytes(self) -> int:
         """Shared memory for all stages of both factors."""
         return self.stages * (self.rows + self.columns) * DEPTH * 2
+
+    @property
+    def pipelined_bytes(self) -> int:
+        """The same with barriers, and with room for results of each warp."""
+        staging = self.threads // LANES * WARP_ROWS * (self.width + CHUNK) * 4
+        return self.shared_bytes + -(-staging // 1024) * 1024 + BARRIERS_BYTES
 
     def resident(self, device: GpuDevice) -> int:
         """Blocks that one multiprocessor holds, by shared memory and by registers."""
@@ -82,11 +92,30 @@ GROUP_TILES = (
     BlockTile(64, 64, 4, 1, 4, by_warpgroup=True),
 )
 """The same where warpgroups multiply out of shared memory, in lines of at least 64 columns."""
-GROUP_ROWS = 64
+GROUP_ROWS, WARP_ROWS = 64, 16
+"""Rows of a warpgroup, and of each of its warps."""
+PIPELINED_TILES = (
+    BlockTile(128, 256, 8, 1, 4, by_warpgroup=True),
+    BlockTile(128, 192, 8, 1, 5, by_warpgroup=True),
+    BlockTile(128, 128, 8, 1, 6, by_warpgroup=True),
+    BlockTile(128, 128, 4, 1, 3, by_warpgroup=True, blocks=2),
+    BlockTile(64, 256, 4, 1, 5, by_warpgroup=True),
+    BlockTile(64, 192, 4, 1, 3, by_warpgroup=True, blocks=2),
+    BlockTile(64, 128, 4, 1, 4, by_warpgroup=True, blocks=2),
+    BlockTile(64, 64, 4, 1, 6, by_warpgroup=True, blocks=2),
+    BlockTile(64, 64, 4, 1, 12, by_warpgroup=True),
+)
+"""The same where a warp copies for the others."""
 ROWS = 512
 """Rows of a product whose size is known at run time only."""
 MULTIPLY_CYCLES, GROUP_CYCLES, COPY_CYCLES = 1 / 1024, 1 / 2048, 1 / 40
 """Cycles of a multiprocessor for a product of two elements, by warps and by warpgroups, and for a byte copied."""
+FEWEST_ROWS = 33
+"""Rows from which a warpgroup is not mostly idle."""
+START_CYCLES, ROUND_CYCLES, BOX_CYCLES, RESULT_CYCLES = 2000, 140, 1 / 40, 1 / 10
+"""Cycles before the first stage is full, of a small stage, for a byte that the TMA copies, for a result."""
+BARRIERS_BYTES, RESERVED_BYTES = 2048, 1024
+"""Shared memory for barriers, and what every block takes for itself."""
 STAGE_CYCLES, STEP_CYCLES, FRAGMENT_CYCLES = 180, 40, 4
 """Latency of a stage, of 16 elements of k in it, and of each 16×8 product of a warp."""
 
@@ -105,6 +134,30 @@ def tile_of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDev
     """The tile with the lowest estimate."""
     work = _Work.of(batch, rows, columns, streams, device)
     return min(_fitting(streams, device), key=lambda tile: work.stage_cycles(tile, 1))
+
+
+def pipelined_tile_of(
+    rows: Size, columns: Size, depth: int, streams: int, panel: int, device: GpuDevice
+) -> BlockTile | None:
+    """The tile with the lowest estimate of those with a producer; None where the device has none that fits.
+
+    The columns of each stream are a multiple of `panel`.
+    """
+    work = _Work.of(1, rows, columns, streams, device)
+    fitting = [
+        tile
+        for tile in PIPELINED_TILES
+        if has_warpgroups(device)
+        and tile.columns % (panel * streams) == 0
+        and tile.width >= streams * LANES // WARP_ROWS * CHUNK
+        and tile.pipelined_bytes <= (device.shared_bytes + RESERVED_BYTES) // tile.blocks - RESERVED_BYTES
+    ]
+    return min(fitting, key=lambda tile: work.pipelined_cycles(tile, depth), default=None)
+
+
+def has_warpgroups(device: GpuDevice) -> bool:
+    """Whether four warps of the device multiply together, out of shared memory."""
+    return any(shape[0] == GROUP_ROWS for shape in device.tensor_core_shapes)
 
 
 def split_of(batch: Size, rows: Size, columns: Size, depth: int, device: GpuDevice) -> tuple[BlockTile, int]:
@@ -132,8 +185,8 @@ def split_of(batch: Size, rows: Size, columns: Size, depth: int, device: GpuDevi
 
 def _fitting(streams: int, device: GpuDevice) -> list[BlockTile]:
     """The tiles that a device has the instructions and the shared memory for."""
-    grouped = any(shape[0] == GROUP_ROWS for shape in device.tensor_core_shapes)
-    fitting = [t for t in (*(GROUP_TILES if grouped else ()), *TILES) if t.warp_columns % (CHUNK * streams) == 0]
+    every = (*(GROUP_TILES if has_warpgroups(device) else ()), *TILES)
+    fitting = [t for t in every if t.warp_columns % (CHUNK * streams) == 0]
     return [t for t in fitting if t.shared_bytes <= device.shared_bytes]
 
 
@@ -168,10 +221,34 @@ class _Work:
         latency = STAGE_CYCLES + DEPTH // 16 // tile.warps_deep * (STEP_CYCLES + FRAGMENT_CYCLES * fragments)
         return max(at_once * work, -(-at_once // fit) * latency) + at_once * work / 8
 
+    def pipelined_cycles(self, tile: BlockTile, depth: int) -> float:
+        """Cycles of a kernel whose producer runs ahead: the start, products or copies, and results."""
+        tiles = -(-self.blocks(tile) // self.device.multiprocessors)
+        products = tile.rows * tile.columns * DEPTH * GROUP_CYCLES
+        copies = (tile.rows + tile.columns) * 2 * DEPTH * BOX_CYCLES
+        results = tile.rows * tile.columns * RESULT_CYCLES
+        # Blocks of one multiprocessor hide each other's results.
+        shown = tiles if tile.blocks == 1 else -(-tiles // tile.blocks)
+        return START_CYCLES + tiles * -(-depth // DEPTH) * max(products, copies, ROUND_CYCLES) + shown * results
+
     def sum_cycles(self, parts: int) -> float:
         """Cycles to write and read the sums of all parts."""
         nbytes = 2 * 4 * parts * self.count * self.down * self.across
         return nbytes * COPY_CYCLES / self.device.multiprocessors
 
 
-__all__ = ["CHUNK", "DEPTH", "GROUP_ROWS", "H200", "LANES", "TILES", "BlockTile", "split_of", "tile_of"]
+__all__ = [
+    "CHUNK",
+    "DEPTH",
+    "FEWEST_ROWS",
+    "GROUP_ROWS",
+    "H200",
+    "LANES",
+    "TILES",
+    "WARP_ROWS",
+    "BlockTile",
+    "has_warpgroups",
+    "pipelined_tile_of",
+    "split_of",
+    "tile_of",
+]

@@ -10,13 +10,15 @@ from dovetail.ir.dtype import bool_, f32
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.fragments import Factor, both, divided, is_multiple, less, remainder, spread
+from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, is_multiple, less, remainder, spread
+from dovetail.kernels.gpu.hoisted import Hoisted
 from dovetail.kernels.gpu.passes import in_passes
-from dovetail.kernels.gpu.tile import CHUNK, LANES
-from dovetail.kernels.gpu.tiled import Element, Tiled
-from dovetail.kernels.loops.analysis import pointers_in, shared_bytes
+from dovetail.kernels.gpu.tile import CHUNK, LANES, WARP_ROWS
+from dovetail.kernels.gpu.tiled import Element, Producer, Tiled
+from dovetail.kernels.loops.analysis import maps_in, pointers_in, shared_bytes
 from dovetail.kernels.loops.ir import (
     ZERO,
+    Alloc,
     Barrier,
     Call,
     Expr,
@@ -27,11 +29,13 @@ from dovetail.kernels.loops.ir import (
     Loop,
     Name,
     Number,
+    Roles,
     Set,
     Statement,
     Store,
     Tensor,
     ThreadIndex,
+    WarpBarrier,
     When,
     add,
     indices,
@@ -112,20 +116,26 @@ class TileWriter(ABC):
             Set("side", mul(block, Extent(tiled.columns))),
             Set("top", mul(strip, Extent(tiled.rows))),
         )
-        statements = (
-            *tiled.allocations,
-            Loop(
-                "tile",
-                Extent(tiles),
-                (*place, *tiled.body, *self._epilogue(tiled)),
-                kind="block",
-            ),
-        )
-        shared_tiles = [a for a in tiled.allocations if a.space == "shared"]
+
+        def each_tile(*body: Statement) -> Loop:
+            return Loop("tile", Extent(tiles), (*place, *body), kind="block")
+
+        statements: tuple[Statement, ...]
+        producer, grid = tiled.producer, tiles
+        if producer is None:
+            statements = (*tiled.allocations, each_tile(*tiled.body, *self._epilogue(tiled)))
+        else:
+            consume = (*producer.start, each_tile(*tiled.body, *self._by_warps(tiled, producer)))
+            one = less(ThreadIndex("thread"), Extent(producer.first + 1))
+            produce = (*producer.start, When(one, (each_tile(*producer.body),)))
+            statements = (*tiled.allocations, Roles(producer.first // LANES, consume, produce, producer.registers))
+            # Blocks stay and go on to further tiles, whose copies start while results are written.
+            grid = min(tiles, self.device.multiprocessors * tiled.resident) if isinstance(tiles, int) else tiles
+        shared_tiles = [a for a in tiled.allocations if isinstance(a, Alloc) and a.space == "shared"]
         early = (*shared_tiles, Set("tile", ThreadIndex("block")), *place, *tiled.early) if tiled.early else ()
         shared = shared_bytes(tiled.allocations)
         dynamic = shared if shared > STATIC_BYTES or tiled.is_aligned else 0
-        launch = Launch(tiles, tiled.threads, dynamic, tiled.resident)
+        launch = Launch(grid, tiled.threads, dynamic, tiled.resident)
         written = self._results() if parts == 1 else (PARTIAL,)
         return self._kernel(self.name if parts == 1 else f"{self.name}_parts", statements, launch, written, early)
 
@@ -143,7 +153,8 @@ class TileWriter(ABC):
         used = pointers_in((*early, *body))
         pointers = [n for n in (PARTIAL, *self.bindings) if n in used and n not in written]
         sizes = sizes_in((*early, *body))
-        return Kernel(name, (*pointers, *written), written, "tile", body, sizes=sizes, launch=launch, early=early)
+        every, maps = (*pointers, *written), maps_in(body)
+        return Kernel(name, every, written, "tile", body, sizes=sizes, launch=launch, early=early, maps=maps)
 
     @staticmethod
     def _launched(kernel: Kernel) -> Launch:
@@ -203,6 +214,46 @@ class TileWriter(ABC):
             Loop("own", Extent(count), tuple(groups[0]), kind="thread", rolled=True),
             Barrier(),
         ]
+
+    def _by_warps(self, tiled: Tiled, producer: Producer) -> list[Statement]:
+        """The results of each warp, through shared memory of its own, in vectors.
+
+        Operands of the epilogue are loaded a chunk ahead: a warp has few others to wait with.
+        """
+        groups = producer.width // CHUNK
+        turns = range(WARP_ROWS * groups // LANES)
+        lines = [divided(add(LANE, Extent(turn * LANES)), groups) for turn in turns]
+        group = mul(remainder(LANE, groups), Extent(CHUNK))
+        found: list[Statement] = [Set("first", add(Name("side"), group))]
+        loads: list[list[Statement]] = []
+        stores: list[list[Statement]] = []
+        for number, chunk in enumerate(producer.chunks):
+            first = add(Name("first"), Extent(chunk.column))
+            top = add(Name("top"), chunk.row)
+            loads.append([])
+            stores.append([])
+            for turn in turns:
+                row = add(top, lines[turn])
+                given = Hoisted(f"given{number % 2}_{turn}_")
+                made: list[Store] = []
+                for e in range(CHUNK):
+                    column = add(group, Extent(e))
+                    places = [(ThreadIndex("warp"), Extent(s), lines[turn], column) for s in range(self.streams)]
+                    sums = tuple([Load(producer.staged, at) for at in places])
+                    element = Element(lines[turn], column, sums)
+                    made += map(given.store, self._written(element, (*self.lead, row, add(first, Extent(e)))))
+                inside = self._inside(row, first, tiled)
+                loads[-1] += [When(inside, tuple(given.sets))] if given.sets else []
+                stores[-1].append(When(inside, tuple(made)))
+        for number, chunk in enumerate(producer.chunks):
+            found += loads[0] if number == 0 else []
+            for element in chunk.elements:
+                for s, value in enumerate(element.sums):
+                    at = (ThreadIndex("warp"), Extent(s), element.row, element.column)
+                    found.append(Store(producer.staged, at, value))
+            found += loads[number + 1] if number + 1 < len(loads) else []
+            found += [WarpBarrier(), *stores[number], WarpBarrier()]
+        return found
 
     def _to_shared(self, tiled: Tiled) -> list[Statement]:
         """All sums of the block in shared memory, which the factors need no more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dovetail.kernels.loops.ir import ZERO, Alloc, Expr, Statement, Tensor
+from dovetail.kernels.loops.ir import ZERO, Alloc, AllocBarriers, Expr, Statement, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Tiled:
     threads: int
     body: Sequence[Statement]
     elements: Sequence[Element]
-    allocations: Sequence[Alloc]
+    allocations: Sequence[Alloc | AllocBarriers]
     is_aligned: bool = False
     """Whether tiles start at multiples of 1,024 bytes, as dynamic shared memory does."""
     resident: int = 1
@@ -39,6 +39,38 @@ class Tiled:
     """Which part this thread has."""
     early: Sequence[Statement] = ()
     """Copies of constant factors, which a block may start while kernels before it still run."""
+    producer: Producer | None = None
+    """The warp that copies for the others, tile after tile; None where all threads copy."""
 
 
-__all__ = ["Element", "Tiled"]
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Sums of a warp that go through shared memory together: where they are in the tile, and those of a thread."""
+
+    row: Expr
+    column: int
+    elements: Sequence[Element]
+    """Their rows and columns are those of the chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """A thread of a warpgroup beyond those that multiply, which copies to shared memory."""
+
+    first: int
+    """Its first thread, which copies; those before it multiply."""
+    start: Sequence[Statement]
+    """What either role does before its first tile."""
+    body: Sequence[Statement]
+    """What it does for a tile."""
+    chunks: Sequence[Chunk]
+    """The sums of a warp."""
+    staged: Tensor
+    """Shared memory for a chunk of each warp: warp, stream, row, column."""
+    width: int
+    """Columns of a chunk."""
+    registers: tuple[int, int]
+    """Registers of a thread that multiplies, and of one that copies."""
+
+
+__all__ = ["Chunk", "Element", "Producer", "Tiled"]

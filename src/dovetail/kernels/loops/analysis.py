@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from dovetail.ir.dtype import DType
 from dovetail.kernels.loops.ir import (
     Alloc,
+    AllocBarriers,
     Call,
     CopyAsync,
+    CopyBox,
     Expr,
     Extent,
     Kernel,
     Load,
     Loop,
     Name,
+    Roles,
     Set,
     Statement,
     Store,
+    TensorMap,
     When,
 )
 
@@ -58,19 +62,25 @@ def parallel(body: Sequence[Statement]) -> Iterator[Loop]:
 
 
 def everything(body: Sequence[Statement]) -> Iterator[Statement]:
+    """Each statement, with those in its bodies."""
     for statement in body:
         yield statement
-        if isinstance(statement, (Loop, When)):
+        if isinstance(statement, (Loop, When, Roles)):
             yield from everything(statement.body)
+        if isinstance(statement, Roles):
+            yield from everything(statement.other)
 
 
 SHARED_ALIGNMENT = 1024
 """Bytes: where allocations of dynamic shared memory start, so that tensor cores can read swizzled tiles there."""
+BARRIER_BYTES = 8
+"""Bytes of a barrier in shared memory."""
 
 
 def shared_bytes(body: Sequence[Statement]) -> int:
     """Shared memory of all allocations, each at a multiple of the alignment."""
     sizes = [s.count * s.dtype.itemsize for s in everything(body) if isinstance(s, Alloc) and s.space == "shared"]
+    sizes += [s.count * BARRIER_BYTES for s in everything(body) if isinstance(s, AllocBarriers)]
     return sum([-(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in sizes])
 
 
@@ -106,10 +116,18 @@ def pointers_in(body: Sequence[Statement]) -> set[str]:
             case CopyAsync(source=source, source_at=at, inside=inside):
                 found.add(source.pointer)
                 used = (inside, *at)
+            case CopyBox(source=matrix):
+                found.add(matrix.pointer)
+                used = ()
             case _:
                 used = ()
         found |= {load.tensor.pointer for expr in used for load in _loads(expr)}
     return found
+
+
+def maps_in(body: Sequence[Statement]) -> tuple[TensorMap, ...]:
+    """The matrices that a body copies boxes of, each once."""
+    return tuple(dict.fromkeys([s.source for s in everything(body) if isinstance(s, CopyBox)]))
 
 
 def reads_what_it_wrote(kernel: Kernel) -> bool:

@@ -26,6 +26,16 @@ from dovetail.kernels.loops.matrix import (
     MultiplyMatrices,
     MultiplyShared,
 )
+from dovetail.kernels.loops.pipeline import (
+    AllocBarriers,
+    Arrive,
+    AwaitPhase,
+    CopyBox,
+    ExpectBytes,
+    Pipeline,
+    TensorMap,
+    WarpBarrier,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,17 @@ class When:
 
 
 @dataclass(frozen=True, slots=True)
+class Roles:
+    """Two bodies at the same time: the first `warps` warps of a block run `body`, the others run `other`."""
+
+    warps: int
+    body: tuple[Statement, ...]
+    other: tuple[Statement, ...]
+    registers: tuple[int, int] | None = None
+    """Registers of a thread in each role, where both are warpgroups; None where all have the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class Alloc:
     """Memory of a block or of a thread, under the name of a pointer, for as long as the kernel runs."""
 
@@ -96,7 +117,7 @@ class AllReduce:
     """Neighbouring lanes that combine, a power of two; None for all of a warp."""
 
 
-Statement: TypeAlias = Store | Set | Loop | When | Alloc | Barrier | AllReduce | Exchange | Matrix
+Statement: TypeAlias = Store | Set | Loop | When | Roles | Alloc | Barrier | AllReduce | Exchange | Matrix | Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +158,8 @@ class Kernel:
     """What each block does before `body`, while kernels before it may still run: it reads constants alone."""
     constants: tuple[str, ...] = ()
     """Pointers to what no kernel of a run writes: parameters and what the bind phase computes."""
+    maps: tuple[TensorMap, ...] = ()
+    """Matrices that the tensor memory accelerator copies from, in the order of the arguments, after the sizes."""
 
 
 def add(x: Expr, y: Expr) -> Expr:
@@ -239,6 +262,15 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
                 pending += [*reversed(part.body), part.extent]
             case When():
                 pending += [*reversed(part.body), part.condition]
+            case Roles():
+                pending += [*reversed(part.other), *reversed(part.body)]
+            case CopyBox():
+                yield from _of_tensors(part.target)
+                pending += [*part.target_at, part.line, part.element, part.slot]
+            case AwaitPhase():
+                pending += [part.slot, part.phase]
+            case ExpectBytes() | Arrive():
+                pending.append(part.slot)
             case Call():
                 pending += part.operands
             case Extent():
@@ -262,7 +294,7 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
                 pending.append(part.lane)
             case Number() | Name() | ThreadIndex() | Alloc() | Barrier() | AllReduce():
                 pass
-            case CommitCopies() | AwaitCopies() | FenceShared() | AwaitProducts():
+            case CommitCopies() | AwaitCopies() | FenceShared() | AwaitProducts() | AllocBarriers() | WarpBarrier():
                 pass
 
 
@@ -272,9 +304,10 @@ def _of_tensors(*tensors: Tensor) -> Iterator[Size]:
 
 
 __all__ = [
-    "ONE", "ZERO", "AllReduce", "Alloc", "AtomicUpdate", "AwaitCopies", "AwaitProducts", "Barrier", "Call",
-    "CommitCopies", "CopyAsync", "Expr", "Extent", "FenceShared", "FromLane", "Kernel", "Launch", "Load",
-    "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Set",
-    "Space", "Statement", "Store", "Tensor", "ThreadIndex", "When", "add", "collapsed", "in_memory_order", "indices",
+    "ONE", "ZERO", "AllReduce", "Alloc", "AllocBarriers", "Arrive", "AtomicUpdate", "AwaitCopies", "AwaitPhase",
+    "AwaitProducts", "Barrier", "Call", "CommitCopies", "CopyAsync", "CopyBox", "ExpectBytes", "Expr", "Extent",
+    "FenceShared", "FromLane", "Kernel", "Launch", "Load", "LoadMatrices", "Loop", "LoopKind", "Matrix",
+    "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline", "Roles", "Set", "Space", "Statement", "Store",
+    "Tensor", "TensorMap", "ThreadIndex", "WarpBarrier", "When", "add", "collapsed", "in_memory_order", "indices",
     "minimum", "mul", "sizes_in", "stretched",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.targets.cuda.api import OLDEST, Functions, LaunchAttribute, LaunchConfig, error_of, library, too_old
 from dovetail.targets.cuda.ptx_compiler import architecture_of, tensor_core_shapes, to_ptx
 from dovetail.targets.cuda.select import GpuKernel
+from dovetail.targets.cuda.tensor_map import EncodedMap, Matrix
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a grid along its first axis."""
@@ -62,18 +63,36 @@ class Function:
 class Launch:
     """A launch with its arguments in memory that the driver reads; they may change between launches."""
 
-    __slots__ = ("block", "function", "grid", "pointers", "shared_bytes", "words")
+    __slots__ = ("block", "function", "grid", "maps", "pointers", "shared_bytes", "words")
 
-    def __init__(self, function: Function, grid: int, block: int, shared_bytes: int, arguments: Sequence[int]) -> None:
+    def __init__(
+        self,
+        function: Function,
+        grid: int,
+        block: int,
+        shared_bytes: int,
+        arguments: Sequence[int],
+        matrices: Sequence[Matrix] = (),
+    ) -> None:
         if grid > MOST_BLOCKS:
             raise UnsupportedError(
                 f"a grid of {grid:,} blocks", hint=f"a launch has at most {MOST_BLOCKS:,}; split the inputs"
             )
         self.function, self.grid, self.block, self.shared_bytes = function, grid, block, shared_bytes
-        count = max(1, len(arguments))
-        self.words = (ctypes.c_int64 * count)(*arguments)
+        self.words = (ctypes.c_int64 * max(1, len(arguments)))(*arguments)
+        self.maps = [EncodedMap(function.driver, matrix) for matrix in matrices]
         first = ctypes.addressof(self.words)
-        self.pointers = (c_void_p * count)(*[first + 8 * i for i in range(count)])
+        places = [first + 8 * i for i in range(len(self.words))] + [one.address for one in self.maps]
+        self.pointers = (c_void_p * len(places))(*places)
+        for argument in dict.fromkeys([one.matrix.argument for one in self.maps]):
+            self.set(argument, self.words[argument])
+
+    def set(self, argument: int, address: int) -> None:
+        """Point to another address, and so the matrices that are there; 0 is none yet."""
+        self.words[argument] = address
+        for one in self.maps:
+            if one.matrix.argument == argument and address and self.grid:
+                one.encode(address)
 
     def enqueue(self, stream: int) -> None:
         """Launch it; a grid without blocks is no launch."""

@@ -23,6 +23,7 @@ from dovetail.targets.cuda.driver import DEFAULT_STREAM, Event, Launch, OwnStrea
 from dovetail.targets.cuda.graph import LaunchGraph
 from dovetail.targets.cuda.memory import CudaBuffer, PinnedBuffer
 from dovetail.targets.cuda.select import GpuKernel
+from dovetail.targets.cuda.tensor_map import matrices_of
 from dovetail.targets.runtime.device_array import DeviceArray
 from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.interpreter import evaluate_values
@@ -101,9 +102,11 @@ class Frame:
             base, offset = self._argument(made, name)
             if base not in self.bound.fixed:
                 self.uses.setdefault(base, []).append((index, len(arguments), offset))
-            arguments.append(self.addresses.get(base, 0) + offset)
+            address = self.addresses.get(base)
+            arguments.append(0 if address is None else address + offset)
         arguments += [number(size) for size in made.kernel.sizes]
-        return Launch(one.function, number(shape.grid), shape.block, shape.shared_bytes, arguments)
+        matrices = matrices_of(made.kernel, number)
+        return Launch(one.function, number(shape.grid), shape.block, shape.shared_bytes, arguments, matrices)
 
     def _argument(self, made: GpuKernel, name: str) -> tuple[Base, int]:
         if name in made.workspace:
@@ -158,7 +161,7 @@ class Frame:
         if self.addresses.get(base) != address:
             self.addresses[base] = address
             for launch, argument, offset in self.uses.get(base, ()):
-                self.launches[launch].words[argument] = address + offset
+                self.launches[launch].set(argument, address + offset)
                 self.changed.add(launch)
 
     def address(self, alias: Alias) -> int:

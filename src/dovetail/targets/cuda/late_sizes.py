@@ -19,6 +19,7 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.bound_plan import BoundPlan, LoadedKernel, OnHost
 from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver, Launch
 from dovetail.targets.cuda.memory import CudaBuffer, PinnedBuffer
+from dovetail.targets.cuda.tensor_map import matrices_of
 from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.interpreter import evaluate_values
 from dovetail.targets.runtime.memory import Memory
@@ -113,9 +114,9 @@ class _Run:
             else:
                 pointers.append(self.address(self.plan.locate(made.bindings[name])))
         sizes = [number(size) for size in made.kernel.sizes]
-        Launch(one.function, number(shape.grid), shape.block, shape.shared_bytes, [*pointers, *sizes]).enqueue(
-            DEFAULT_STREAM
-        )
+        arguments, matrices = [*pointers, *sizes], matrices_of(made.kernel, number)
+        launch = Launch(one.function, number(shape.grid), shape.block, shape.shared_bytes, arguments, matrices)
+        launch.enqueue(DEFAULT_STREAM)
 
     def _workspace(self, count: int) -> int:
         """The address of the workspace; kernels that run later may need more."""

@@ -7,7 +7,7 @@ import struct
 from dataclasses import replace
 
 from dovetail.kernels.gpu.packed_filters import DepthwiseByTap, FiltersByTap
-from dovetail.kernels.loops.ir import Kernel, Launch
+from dovetail.kernels.loops.ir import Kernel, Launch, TensorMap
 from dovetail.plan.plan import Plan
 from dovetail.targets.cuda.select import GpuKernel
 from dovetail.targets.runtime.registry import Registry
@@ -19,6 +19,7 @@ RECORDS = Registry(
         "gpu.kernel": GpuKernel,
         "loops": Kernel,
         "launch": Launch,
+        "tensor_map": TensorMap,
         "gpu.pack.by_tap": FiltersByTap,
         "gpu.pack.depthwise": DepthwiseByTap,
     }

@@ -1,0 +1,86 @@
+"""Barriers in shared memory and copies by the tensor memory accelerator, as PTX: LLVM has no intrinsics for all."""
+
+from __future__ import annotations
+
+from dovetail.codegen.llvm import nvvm
+from dovetail.codegen.llvm.builder import Builder
+
+_SHARED = f"ptr addrspace({nvvm.SHARED})"
+MAP_BYTES = 128
+"""Bytes of a tensor map, which is an argument of a kernel by value."""
+
+
+def place(t: Builder, pointer: str) -> str:
+    """A pointer to shared memory as the i32 that instructions take."""
+    return t.let(f"ptrtoint {_SHARED} {pointer} to i32")
+
+
+def slot(t: Builder, barriers: str, index: str) -> str:
+    """The place of one barrier of several."""
+    return place(t, t.let(f"getelementptr i64, {_SHARED} {barriers}, i64 {index}"))
+
+
+def initialise(t: Builder, barriers: str, count: int, arrivals: int) -> None:
+    """Set barriers to the start of phase 0, for copies of the TMA as well; one thread does it."""
+    for index in range(count):
+        _do(t, f"mbarrier.init.shared::cta.b64 [$0], {arrivals};", f"i32 {slot(t, barriers, str(index))}")
+    t.emit('call void asm sideeffect "fence.mbarrier_init.release.cluster;", "~{memory}"()')
+
+
+def expect(t: Builder, barrier: str, nbytes: int) -> None:
+    _do(t, f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {nbytes};", f"i32 {barrier}")
+
+
+def arrive(t: Builder, barrier: str) -> None:
+    _do(t, "mbarrier.arrive.shared::cta.b64 _, [$0];", f"i32 {barrier}")
+
+
+def await_phase(t: Builder, barrier: str, phase: str) -> None:
+    """Wait until a barrier has left a phase, an i64."""
+    lines = (
+        "{",
+        ".reg .pred left;",
+        "AGAIN:",
+        "mbarrier.try_wait.parity.shared::cta.b64 left, [$0], $1;",
+        "@!left bra AGAIN;",
+        "}",
+    )
+    parity = t.let(f"trunc i64 {phase} to i32")
+    _do(t, "\\0A".join(lines), f"i32 {barrier}", f"i32 {parity}")
+
+
+def map_of(t: Builder, kernel: str, argument: int) -> str:
+    """The address of a tensor map among the arguments of a kernel, by the name that LLVM gives to it."""
+    # LLVM would copy an argument by value to the stack as soon as its address is used.
+    lines = ("{", ".reg .b64 at;", f"mov.b64 at, {kernel}_param_{argument};", "cvta.param.u64 $0, at;", "}")
+    text = "\\0A".join(lines)
+    return t.let(f'call i64 asm "{text}", "=l"()')
+
+
+def copy_box(t: Builder, target: str, source: str, element: str, line: str, barrier: str) -> None:
+    """Copy a box from an element, an i64, of a line on."""
+    at = [t.let(f"trunc i64 {index} to i32") for index in (element, line)]
+    name = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    given = (f"i32 {place(t, target)}", f"i64 {source}", f"i32 {at[0]}", f"i32 {at[1]}", f"i32 {barrier}")
+    _do(t, f"{name} [$0], [$1, {{$2, $3}}], [$4];", *given)
+
+
+def set_registers(t: Builder, count: int, change: str) -> None:
+    """Give a warpgroup more (inc) or fewer (dec) registers for each of its threads."""
+    t.emit(f'call void asm sideeffect "setmaxnreg.{change}.sync.aligned.u32 {count};", ""()')
+
+
+def warp_barrier(t: Builder) -> None:
+    t.use(f"declare void @{nvvm.WARP_BARRIER}(i32)")
+    t.emit(f"call void @{nvvm.WARP_BARRIER}(i32 -1)")
+
+
+def _do(t: Builder, text: str, *given: str) -> None:
+    constraints = ",".join(["l" if x.startswith("i64") else "r" for x in given] + ["~{memory}"])
+    t.emit(f'call void asm sideeffect "{text}", "{constraints}"({", ".join(given)})')
+
+
+__all__ = [
+    "MAP_BYTES", "arrive", "await_phase", "copy_box", "expect", "initialise", "map_of", "place", "set_registers",
+    "slot", "warp_barrier",
+]  # fmt: skip

@@ -1,0 +1,216 @@
+"""Tiles of sums by warpgroups, with a warp that copies for them: it runs ahead, also into the tiles that follow.
+
+The producer starts copies of boxes (TMA) into stages of shared memory that are empty; warpgroups multiply stages that
+are full. Barriers in shared memory say which is which, so that no thread waits for all others of its block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from dovetail.ir.dtype import DType, f32, i64
+from dovetail.kernels.gpu.fragments import LANE, Factor, SharedTile, both, divided, less, private, remainder, zeroed
+from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
+from dovetail.kernels.gpu.tile import CHUNK, DEPTH, GROUP_ROWS, LANES, WARP_ROWS, BlockTile
+from dovetail.kernels.gpu.tiled import Chunk, Element, Producer, Tiled
+from dovetail.kernels.loops.ir import (
+    ONE,
+    ZERO,
+    Alloc,
+    AllocBarriers,
+    Arrive,
+    AwaitPhase,
+    AwaitProducts,
+    Call,
+    CopyBox,
+    ExpectBytes,
+    Expr,
+    Extent,
+    Load,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Tensor,
+    TensorMap,
+    ThreadIndex,
+    When,
+    add,
+    mul,
+)
+from dovetail.kernels.loops.pipeline import BOX
+
+FULL, EMPTY = "full", "empty"
+GROUP = 128
+"""Threads of a warpgroup: registers are given to it as a whole."""
+REGISTERS, MOST_REGISTERS, COPYING = 65_536, 240, 24
+"""Registers of a multiprocessor, the most of a thread that multiplies, and those of one that copies."""
+_STAGE, _PHASE, _BEFORE = Name("stage"), Name("phase"), Name("before")
+_FIRST_LANE = less(LANE, ONE)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinedTile:
+    """The sums of a tile by warpgroups that wait for a producer."""
+
+    tile: BlockTile
+    dtype: DType
+    left: Factor
+    rights: Sequence[Factor]
+    left_axis: str
+    right_axis: str
+    depth: int
+
+    @staticmethod
+    def takes(factors: Sequence[Factor]) -> bool:
+        """Whether the TMA can copy these factors: plain matrices whose lines are known to be aligned."""
+        return all(not factor.lead and _pitch(factor) > 0 for factor in factors)
+
+    @property
+    def core(self) -> TensorCoreTile:
+        return TensorCoreTile(
+            self.tile, self.dtype, self.left, self.rights, self.left_axis, self.right_axis, self.depth
+        )
+
+    @property
+    def rounds(self) -> int:
+        return -(-self.depth // DEPTH)
+
+    @property
+    def width(self) -> int:
+        """Columns of the result in a chunk."""
+        return self.tile.width // len(self.rights)
+
+    def tiled(self) -> Tiled:
+        tile, core = self.tile, self.core
+        warps = tile.threads // LANES
+        pitch = (self.width + CHUNK) * f32.itemsize
+        rows = WARP_ROWS * pitch
+        streams = len(self.rights)
+        staged = Tensor("staged", f32, (streams * rows, rows, pitch, f32.itemsize), space="shared")
+        allocations = [
+            *[one for one in core.allocations() if one.pointer == "tiles"],
+            *[Alloc(sums.pointer, f32, self.tile.columns // 2, "private") for sums in self._sums],
+            Alloc("staged", f32, warps * streams * rows // f32.itemsize, "shared"),
+        ]
+        start: list[Statement] = [Set(_STAGE.name, ZERO), Set(_PHASE.name, ZERO), Set(_BEFORE.name, ZERO)]
+        producer = Producer(tile.threads, start, self._copies(), self._chunks(), staged, self.width, self._registers())
+        barriers = (AllocBarriers(FULL, tile.stages, 1), AllocBarriers(EMPTY, tile.stages, warps))
+        return Tiled(
+            tile.rows,
+            tile.columns // streams,
+            tile.threads + GROUP,
+            self._products(),
+            (),
+            (*allocations, *barriers),
+            is_aligned=True,
+            resident=tile.blocks,
+            producer=producer,
+        )
+
+    @property
+    def _sums(self) -> list[Tensor]:
+        """The sums of a thread for each block of 64 rows that its warpgroup has: 4 for every 8 columns."""
+        count = self.tile.rows // (self.tile.threads // GROUP * GROUP_ROWS)
+        return [private(f"sums{block}", f32, self.tile.columns // 8, 4) for block in range(count)]
+
+    def _block(self, index: int) -> Expr:
+        """Which block of 64 rows of the tile is number `index` of this warpgroup."""
+        group = divided(ThreadIndex("warp"), 4)
+        return add(mul(group, Extent(len(self._sums))), Extent(index))
+
+    def _registers(self) -> tuple[int, int]:
+        """Of a thread that multiplies, and of one that copies, which needs few."""
+        threads = self.tile.threads + GROUP
+        every = REGISTERS // (self.tile.blocks * threads) // 8 * 8
+        more = (every * threads - COPYING * GROUP) // self.tile.threads // 8 * 8
+        return min(more, MOST_REGISTERS), COPYING
+
+    def _following(self) -> list[Statement]:
+        """Go on to the next stage; after the last one, phases change."""
+        following = add(_STAGE, ONE)
+        more = less(Name("following"), Extent(self.tile.stages))
+        other = Call("sub", (ONE, _PHASE), i64)
+        return [
+            Set("following", following),
+            Set(_PHASE.name, Call("where", (more, _PHASE, other), i64)),
+            Set(_STAGE.name, Call("where", (more, Name("following"), ZERO), i64)),
+        ]
+
+    def _products(self) -> list[Statement]:
+        """The sums of a tile. A product that starts waits for the one before, whose stage is then empty."""
+        core, every = self.core, self._sums
+        released = When(both(_FIRST_LANE, less(ZERO, Name("round"))), (Arrive(EMPTY, _BEFORE),))
+        body = (
+            AwaitPhase(FULL, _STAGE, _PHASE),
+            core.shared_product(_STAGE, self._block(0), every[0]),
+            released,
+            *[core.shared_product(_STAGE, self._block(i), every[i]) for i in range(1, len(every))],
+            Set(_BEFORE.name, _STAGE),
+            *self._following(),
+        )
+        return [
+            *[zeroed(sums, self.tile.columns // 2) for sums in every],
+            Loop("round", Extent(self.rounds), body),
+            *[AwaitProducts(sums, self.tile.columns) for sums in every],
+            When(_FIRST_LANE, (Arrive(EMPTY, _BEFORE),)),
+        ]
+
+    def _copies(self) -> list[Statement]:
+        """The copies of a tile, each stage as soon as it is empty."""
+        core, k = self.core, mul(Name("round"), Extent(DEPTH))
+        boxes = self._boxes(core.left_tile, self.left, self.left_axis, Name("top"), k, self.tile.rows, 0)
+        each = self.tile.columns // len(self.rights)
+        for at, right in enumerate(self.rights):
+            boxes += self._boxes(core.right_tile, right, self.right_axis, Name("side"), k, each, at * each)
+        empty = Call("sub", (ONE, _PHASE), i64)
+        expected = ExpectBytes(FULL, _STAGE, sum(box.nbytes for box in boxes))
+        body = (AwaitPhase(EMPTY, _STAGE, empty), expected, *boxes, *self._following())
+        return [Loop("round", Extent(self.rounds), body, rolled=True)]
+
+    def _boxes(
+        self, tile: SharedTile, factor: Factor, axis: str, first: Expr, k: Expr, rows: int, skipped: int
+    ) -> list[CopyBox]:
+        """Rows of a factor from `first` on, to the rows of a tile after `skipped` ones."""
+        of = factor.tensor
+        if axis == "k":
+            matrix = TensorMap(of.pointer, of.offset, factor.rows, factor.depth, of.strides[0], rows)
+            target, at = tile.place(_STAGE, Extent(skipped), ZERO)
+            return [CopyBox(target, at, matrix, first, k, FULL, _STAGE)]
+        matrix = TensorMap(of.pointer, of.offset, factor.depth, factor.rows, of.strides[1], DEPTH)
+        found: list[CopyBox] = []
+        for panel in range(0, rows, BOX):
+            target, at = tile.place(_STAGE, ZERO, Extent((skipped + panel) // CHUNK))
+            found.append(CopyBox(target, at, matrix, k, add(first, Extent(panel)), FULL, _STAGE))
+        return found
+
+    def _chunks(self) -> list[Chunk]:
+        """The sums of a warp, chunk by chunk; those of a stream are side by side."""
+        streams = len(self.rights)
+        across = self.tile.columns // 8 // streams
+        each = self.width // 8
+        chunks: list[Chunk] = []
+        for block, sums in enumerate(self._sums):
+            warp = mul(remainder(ThreadIndex("warp"), 4), Extent(WARP_ROWS))
+            top = add(mul(self._block(block), Extent(GROUP_ROWS)), warp)
+            for first in range(0, across, each):
+                found: list[Element] = []
+                for half, j, e in product(range(2), range(each), range(2)):
+                    row = add(divided(LANE, 4), Extent(8 * half))
+                    column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
+                    places = [(Extent(s * across + first + j), Extent(2 * half + e)) for s in range(streams)]
+                    found.append(Element(row, column, tuple([Load(sums, at) for at in places])))
+                chunks.append(Chunk(top, 8 * first, found))
+        return chunks
+
+
+def _pitch(factor: Factor) -> int:
+    """Bytes from line to line of a matrix; 0 where they are not known."""
+    item = factor.tensor.dtype.itemsize
+    other = [s for s in factor.tensor.strides if s != item]
+    return other[0] if len(other) == 1 and isinstance(other[0], int) else 0
+
+
+__all__ = ["PipelinedTile"]

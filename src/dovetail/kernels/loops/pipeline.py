@@ -1,0 +1,99 @@
+"""Statements of the loop language for pipelines between warps: some copy to shared memory, others compute on it.
+
+The tensor memory accelerator (TMA) copies boxes of a matrix. Barriers in shared memory (mbarriers) count arrivals and
+the bytes of copies: a phase of a barrier ends when both have come. Phases alternate between 0 and 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dovetail.ir.dim import Size
+from dovetail.kernels.loops.expr import Expr, Tensor
+
+BOX = 64
+"""Elements of 16 bits along a line of a box: 128 bytes, which is what swizzling permutes the chunks of."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A matrix of 16-bit elements in memory of the device, as the TMA is told of it when a kernel is launched."""
+
+    pointer: str
+    offset: Size
+    """Bytes from the pointer to the first element."""
+    lines: Size
+    length: Size
+    """Elements of a line, which are dense."""
+    pitch: Size
+    """Bytes from line to line, a multiple of 16."""
+    box_lines: int
+    """Lines of one copy, at most 256; it has `BOX` elements of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocBarriers:
+    """Barriers in shared memory, each in its phase 0, before any thread of the block goes on."""
+
+    name: str
+    count: int
+    arrivals: int
+    """Arrivals that end a phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBox:
+    """Start a copy of a box to shared memory, swizzled there; zeros outside of the matrix. One thread does it."""
+
+    target: Tensor
+    target_at: tuple[Expr, ...]
+    """A place at a multiple of 1,024 bytes."""
+    source: TensorMap
+    line: Expr
+    element: Expr
+    barrier: str
+    """It counts the bytes."""
+    slot: Expr
+
+    @property
+    def nbytes(self) -> int:
+        return self.source.box_lines * BOX * 2
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectBytes:
+    """Arrive at a barrier, whose phase then also counts the bytes of copies."""
+
+    barrier: str
+    slot: Expr
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """Each thread that comes here arrives at a barrier."""
+
+    barrier: str
+    slot: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitPhase:
+    """Wait until a barrier has left a phase; one that is new has left phase 1."""
+
+    barrier: str
+    slot: Expr
+    phase: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class WarpBarrier:
+    """No lane of a warp goes on before all have come here; what they stored in shared memory is seen by all."""
+
+
+Pipeline: TypeAlias = AllocBarriers | CopyBox | ExpectBytes | Arrive | AwaitPhase | WarpBarrier
+
+__all__ = [
+    "BOX", "AllocBarriers", "Arrive", "AwaitPhase", "CopyBox", "ExpectBytes", "Pipeline", "TensorMap", "WarpBarrier",
+]  # fmt: skip

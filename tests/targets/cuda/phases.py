@@ -1,0 +1,116 @@
+"""Barriers in shared memory, copies that they count, and roles of warps that take turns, for the machine in NumPy."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dovetail.ir.literal import Array
+from dovetail.kernels.loops.pipeline import BOX
+
+
+@dataclass(slots=True)
+class PhaseBarrier:
+    """One barrier: what its phase still waits for, and copies that have not arrived."""
+
+    arrivals: int
+    missing: int = field(init=False)
+    nbytes: int = 0
+    phase: int = 0
+    copies: list[tuple[Array, Array, Array]] = field(default_factory=list[tuple[Array, Array, Array]])
+    """Bytes of shared memory, where, and what."""
+
+    def __post_init__(self) -> None:
+        self.missing = self.arrivals
+
+    def arrive(self, threads: int, nbytes: int = 0) -> None:
+        self.missing -= threads
+        self.nbytes += nbytes
+        assert self.missing >= 0, "no more threads arrive than a phase has"
+        self._end()
+
+    def has_left(self, phase: int) -> bool:
+        """Whether a phase has ended; copies arrive when they are waited for."""
+        while self.copies:
+            buffer, where, raw = self.copies.pop(0)
+            buffer[where] = raw
+            self.nbytes -= raw.size
+        self._end()
+        return self.phase % 2 != phase
+
+    def _end(self) -> None:
+        if self.missing == 0 and self.nbytes == 0:
+            self.phase += 1
+            self.missing = self.arrivals
+
+
+def boxed(matrix: Array, start: int, lines: int, length: int, pitch: int, line: int, element: int, count: int) -> Array:
+    """The bytes of a box of a matrix as the TMA writes them: zeros outside, chunks of each line permuted."""
+    made = np.zeros((count, BOX), np.uint16)
+    rows = np.arange(line, line + count)
+    inside = np.arange(max(element, 0), max(min(element + BOX, length), max(element, 0)))
+    for at, row in enumerate(rows):
+        if 0 <= row < lines and len(inside):
+            first = start + row * pitch + 2 * int(inside[0])
+            assert first + 2 * len(inside) <= len(matrix), "a box is inside of the matrix"
+            made[at, inside - element] = matrix[first : first + 2 * len(inside)].view(np.uint16)
+    chunks = made.view(np.uint8).reshape(count, 8, 16)
+    order = np.arange(8)[None, :] ^ (np.arange(count) % 8)[:, None]
+    return np.take_along_axis(chunks, order[..., None], 1).reshape(-1)
+
+
+class Turns:
+    """Roles that run one at a time: each goes on until it waits for what another one does."""
+
+    def __init__(self, count: int) -> None:
+        self.condition = threading.Condition()
+        self.running = 0
+        self.waiting: dict[int, Callable[[], bool]] = {}
+        self.alive = set(range(count))
+        self.failed: list[BaseException] = []
+
+    def run(self, roles: Sequence[Callable[[int], None]]) -> None:
+        """Run all roles to their ends."""
+        threads = [threading.Thread(target=self._role, args=(i, role), daemon=True) for i, role in enumerate(roles)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self.failed:
+            raise self.failed[0]
+
+    def _role(self, index: int, role: Callable[[int], None]) -> None:
+        try:
+            with self.condition:
+                self.condition.wait_for(lambda: self.running == index or self.failed)
+            if not self.failed:
+                with np.errstate(all="ignore"):
+                    role(index)
+        except BaseException as error:
+            self.failed.append(error)
+        finally:
+            with self.condition:
+                self.alive.discard(index)
+                self._next(index)
+
+    def until(self, index: int, ready: Callable[[], bool]) -> None:
+        """Let others run until something is so."""
+        while not ready():
+            with self.condition:
+                self.waiting[index] = ready
+                assert any(r not in self.waiting or self.waiting[r]() for r in self.alive), "all roles wait: a deadlock"
+                self._next(index)
+                self.condition.wait_for(lambda: self.running == index or self.failed)
+            assert not self.failed, "another role has failed"
+        self.waiting.pop(index, None)
+
+    def _next(self, index: int) -> None:
+        others = sorted(self.alive - {index}) or sorted(self.alive)
+        self.running = others[0] if others else -1
+        self.condition.notify_all()
+
+
+__all__ = ["PhaseBarrier", "Turns", "boxed"]

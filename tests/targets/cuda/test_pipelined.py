@@ -1,0 +1,87 @@
+"""Products with a producer: roles that wait for each other, in lockstep with few multiprocessors, and tiles as PTX."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, Value, library, ops
+from dovetail.ir.dtype import bf16, f16
+from dovetail.kernels.gpu import tile as tiles
+from dovetail.kernels.gpu.tile import H200, PIPELINED_TILES, BlockTile
+from dovetail.kernels.loops.ir import AwaitPhase, Extent, Kernel, Launch, Roles
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.ptx_compiler import to_ptx
+from dovetail.targets.cuda.run import kernels_of
+from tests.targets.cuda.graphs import Case, x_of
+from tests.targets.cuda.judged import check, feeds_of, in_lockstep
+from tests.targets.cuda.lockstep import Machine
+from tests.targets.cuda.phases import PhaseBarrier, boxed
+
+SMALL = BlockTile(64, 64, 4, 1, 3, by_warpgroup=True)
+TALL = BlockTile(128, 128, 4, 1, 2, by_warpgroup=True)
+"""One warpgroup with two blocks of 64 rows."""
+FEW = replace(H200, multiprocessors=2)
+"""Blocks go on to further tiles, in the middle of a phase."""
+_TURNED = (-1, -2)
+PRODUCTS: dict[str, tuple[BlockTile, Value]] = {
+    "bias": (
+        SMALL,
+        library.linear(x_of(f16, 130, 200), x_of(f16, 200, 136, name="w"), x_of(f16, 136, name="b"), act="relu"),
+    ),
+    "added": (
+        TALL,
+        library.matmul_add(x_of(bf16, 130, 136), x_of(bf16, 136, 136, name="w"), x_of(bf16, 130, 136, name="z")),
+    ),
+    "streams": (
+        BlockTile(64, 128, 4, 1, 2, by_warpgroup=True),
+        library.swiglu(x_of(f16, 70, 136), x_of(f16, 136, 72, name="u"), x_of(f16, 136, 72, name="g")),
+    ),
+    "left_turned": (SMALL, ops.matmul(ops.permute(x_of(f16, 72, 136), order=_TURNED), x_of(f16, 72, 72, name="w"))),
+    "right_turned": (SMALL, ops.matmul(x_of(f16, 70, 72), ops.permute(x_of(f16, 72, 72, name="w"), order=_TURNED))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_blocks_that_stay_compute_all_tiles(name: str) -> None:
+    tile, value = PRODUCTS[name]
+    case = Case({"y": value}, scale=8.0)
+    feeds = feeds_of(Graph.of(case.outputs), {})
+    with patch.object(tiles, "PIPELINED_TILES", (tile,)):
+        ((_, made),) = kernels_of(make_plan(Graph.of(case.outputs), target="cuda"), device=FEW)
+        assert made.kernel.maps and made.kernel.launch is not None and made.kernel.launch.grid == 2
+        check(case, in_lockstep(case, feeds, device=FEW), feeds)
+
+
+@pytest.mark.parametrize("tile", PIPELINED_TILES, ids=lambda t: f"{t.rows}x{t.columns}x{t.stages}")
+def test_every_tile_becomes_ptx(tile: BlockTile) -> None:
+    x, w = x_of(bf16, 4096, 768), x_of(bf16, 768, 768, name="w")
+    with patch.object(tiles, "PIPELINED_TILES", (tile,)):
+        ((_, made),) = kernels_of(make_plan(Graph.of({"y": ops.matmul(x, w)}), target="cuda"))
+    ptx = to_ptx(made.text, "sm_90a")
+    assert "cp.async.bulk.tensor.2d" in ptx and "mbarrier.try_wait.parity" in ptx and "setmaxnreg.inc" in ptx
+    assert "__local_depot" not in ptx, "nothing is kept outside of registers"
+    assert ptx.count("cvta.param.u64") >= 2, "tensor maps stay where the driver puts them"
+
+
+def test_roles_that_wait_for_each_other_are_an_error() -> None:
+    wait = (AwaitPhase("full", Extent(0), Extent(0)),)
+    kernel = Kernel("stuck", (), (), "tile", (Roles(1, wait, wait),), launch=Launch(1, 64))
+    machine = Machine(kernel, {}, {})
+    machine.barriers["full"] = [PhaseBarrier(1)]
+    with pytest.raises(AssertionError, match="deadlock"):
+        machine.run()
+
+
+def test_a_box_has_zeros_outside_and_its_chunks_permuted() -> None:
+    matrix = np.arange(3 * 72, dtype=np.uint16)
+    found = boxed(matrix.view(np.uint8), 0, 3, 72, 144, 1, 64, 4).view(np.uint16).reshape(4, 8, 8)
+    for line in range(4):
+        for chunk in range(8):
+            for element in range(8):
+                inside = line + 1 < 3 and 8 * chunk + element + 64 < 72
+                want = matrix[(line + 1) * 72 + 64 + 8 * chunk + element] if inside else 0
+                assert found[line, chunk ^ (line % 8), element] == want
