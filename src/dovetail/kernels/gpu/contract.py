@@ -17,6 +17,7 @@ from dovetail.kernels.gpu.fma import FmaTile
 from dovetail.kernels.gpu.fragments import (
     Factor,
 )
+from dovetail.kernels.gpu.stream import stream_of
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.tile import H200, tile_of
 from dovetail.kernels.gpu.tile_writer import TileWriter
@@ -117,14 +118,17 @@ class Writer(TileWriter):
         return self.finished(self._by_fma())
 
     def _by_tensor_cores(self, dtype: DType) -> Tiled:
-        tile = tile_of(product(self.batch), self.rows, self.columns, self.streams, self.device)
         left, rights = self.left(), self.rights()
         axis = left.dense_axis(self.alignment(left))
         axes = [right.dense_axis(self.alignment(right)) for right in rights]
+        early = self.early(left, rights)
+        few = stream_of(dtype, left, rights, axes, self.batch, self.device, early="right" in early)
+        if few is not None:
+            return few.tiled()
+        tile = tile_of(product(self.batch), self.rows, self.columns, self.streams, self.device)
         # All streams share a tile of shared memory, which has lines along one axis.
         other = axes[0] if len(set(axes)) == 1 else ""
         axis, other = (axis, other) if axis and other else ("", "")
-        early = self.early(left, rights)
         engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, early=early)
         return engine.tiled(self.device)
 
