@@ -289,7 +289,8 @@ def main() -> None:
     if args.dependent:
         from dovetail.targets.cuda.driver import driver
 
-        driver().description = replace(driver().description, dependent_launches=args.dependent == "always")
+        starts = {"dependent_launches": args.dependent == "always", "dependent_intensity": 0.0}
+        driver().description = replace(driver().description, **starts)
     for name in args.shape:
         for cached in args.cached:
             measured(torch, name, cached, compiled=args.compile, kernels=args.kernels)
