@@ -61,7 +61,7 @@ MOST_ROWS = 16
 WIDTHS = (64, 32, 16)
 """Columns of a block, from wide to narrow. Rows of 32 bytes are the shortest that memory reads without waste."""
 STAGE_BYTES = 16 << 10
-"""Weights of a stage: enough copies for each thread of a block that a barrier is short beside them."""
+"""Weights of a stage: enough copies for each thread of a block that a barrier costs little."""
 WEIGHT_BYTES = 96 << 10
 """Weights of a block that are in shared memory at once: two blocks fit a multiprocessor, of one kernel or of two."""
 WARPS = 8
