@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo chat train-demo test exhaustive quick slow browser test-cuda bench-cuda test-deep fuzz faults conformance torch torch-zoo test-torch test-xla models check page format golden bench clean
+.PHONY: help demo chat train-demo test exhaustive quick slow browser test-cuda bench-cuda bench-decode test-deep fuzz faults conformance torch torch-zoo test-torch test-xla models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ test-cuda: ## run the tests of NVIDIA GPUs with the Python of the environment; n
 
 bench-cuda: ## measure models on an NVIDIA GPU beside torch, with the Python of the environment; ARGS="minilm_1x16 --compile"
 	@PYTHONPATH=src $(PYTHON) benchmarks/cuda/models.py $(ARGS)
+
+bench-decode: ## measure one token of decoders on an NVIDIA GPU beside torch; ARGS="--shape qwen3_0.6b --cached 512 --compile"
+	@PYTHONPATH=src $(PYTHON) benchmarks/cuda/decode.py $(ARGS)
 
 test-deep: $(FOR_TEST) ## run the tests with many more random examples
 	@$(PYTEST) $(PARALLEL) --hypothesis-profile=deep $(ARGS)

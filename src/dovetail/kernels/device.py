@@ -104,7 +104,10 @@ class GpuDevice:
     tensor_core_shapes: tuple[tuple[int, int, int], ...] = ()
     """M×N×K of matrix instructions."""
     dependent_launches: bool = False
-    """Whether a kernel may start while the one before it still runs: programmatic dependent launch."""
+    """Whether a kernel starts while the one before it still runs: programmatic dependent launch."""
+    dependent_intensity: float = 0.0
+    """Operations for each byte up to which all kernels of a program may go for dependent launches to pay; 0 where the
+    device has none."""
 
 
 Device: TypeAlias = CpuDevice | GpuDevice

@@ -34,11 +34,13 @@ class LlamaShape:
     normed_heads: bool = False
     """Whether queries and keys are normalised head by head, as in Qwen3."""
     dtype: DType = f32
+    head_width: int | None = None
+    """The size of one head; None where all heads are as wide as the hidden state."""
 
     @property
     def width(self) -> int:
         """The size of one head."""
-        return self.hidden // self.heads
+        return self.hidden // self.heads if self.head_width is None else self.head_width
 
 
 def llama(
@@ -105,13 +107,13 @@ def head(builder: Builder, of: LlamaShape, x: Value) -> Value:
 
 def layer_weights(builder: Builder, of: LlamaShape, name: str) -> tuple[list[Value], Value | None, Value | None]:
     """The parameters of a layer in the order of `llama_layer`, then the gains of queries and keys."""
-    hidden, narrow = of.hidden, of.kv_heads * of.width
+    hidden, wide, narrow = of.hidden, of.heads * of.width, of.kv_heads * of.width
     types = {
         "norm1.gain": of.dtype[hidden],
-        "wq": of.dtype[hidden, hidden],
+        "wq": of.dtype[hidden, wide],
         "wk": of.dtype[hidden, narrow],
         "wv": of.dtype[hidden, narrow],
-        "wo": of.dtype[hidden, hidden],
+        "wo": of.dtype[wide, hidden],
         "norm2.gain": of.dtype[hidden],
         "up": of.dtype[hidden, of.inner],
         "gate": of.dtype[hidden, of.inner],

@@ -88,7 +88,9 @@ def _attentions() -> Mapping[str, Value]:
         "one_query_long": _attention(f16, (1, 1, 300, 64), heads=1),
         "few_queries_masked": _attention(f16, (1, 20, 300, 40), heads=1, mask=True, dv=20),
         "few_queries_unseen": _attention(f16, (1, 20, 300, 32), keep=True, fill=-math.inf, zero_unseen=True),
-        "many_heads": _attention(f16, (2, 40, 70, 16), heads=70),
+        "one_query_groups": _attention(bf16, (1, 1, 300, 32), heads=4, groups=2, keep=True, fill=-math.inf),
+        "few_queries_long": _attention(f16, (1, 3, 330, 40), heads=1, dv=20, mask=True),
+        "many_heads": _attention(f16, (2, 40, 16, 16), heads=70),
         "unseen": _attention(f16, wide, keep=True, fill=-math.inf, zero_unseen=True),
     }
 
@@ -116,6 +118,11 @@ def cases() -> dict[str, Case]:
     )
     found["attention_any"] = Case(
         {"y": _attention(f16, (1, "n", "m", 32))}, ({"n": 3, "m": 70}, {"n": 70, "m": 3}, {"n": 2, "m": 0}), scale=4.0
+    )
+    found["attention_any_keys"] = Case(
+        {"y": _attention(f16, (1, 1, "m", 32), heads=4, groups=4, keep=True, fill=-math.inf, zero_unseen=True)},
+        ({"m": 0}, {"m": 70}, {"m": 1100}),
+        scale=4.0,
     )
     found |= {f"attention_{name}": Case({"y": value}, scale=4.0) for name, value in _attentions().items()}
     found |= {f"rotated_{form}": Case({"y": _rotated(form)}, scale=8.0) for form in FORMS}

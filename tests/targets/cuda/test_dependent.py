@@ -72,6 +72,16 @@ def test_devices_without_dependent_launches_get_kernels_that_do_not_wait() -> No
         assert not made.kernel.early and "griddepcontrol" not in made.text
 
 
+@pytest.mark.parametrize(("rows", "starts_early"), [(1, True), (16, True), (128, False)])
+def test_programs_that_multiply_little_for_each_byte_start_kernels_early(rows: int, starts_early: bool) -> None:
+    x = input("x", f16[rows, 768])
+    h = library.layer_norm(x, param("g", f16[768]), param("c", f16[768]), eps=1e-5)
+    plan = make_plan(Graph.of({"y": library.linear(h, param("w", f16[768, 768]), param("b", f16[768]))}), target="cuda")
+    for device, wanted in ((replace(H200, dependent_intensity=32.0), starts_early), (H200, False), (DEPENDENT, True)):
+        launches = [made.kernel.launch for _, made in kernels_of(plan, device=device)]
+        assert [launch is not None and launch.dependent for launch in launches] == [wanted] * len(launches)
+
+
 @pytest.mark.parametrize("architecture", ["sm_90a", "sm_100"])
 def test_they_assemble_without_spills(architecture: str, tmp_path: Path) -> None:
     assembler = shutil.which("ptxas")

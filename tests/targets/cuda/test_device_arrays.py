@@ -88,7 +88,7 @@ def test_nothing_is_copied_between_programs() -> None:
     for _ in range(3):
         found = program.run({"x": found["h"]}, outputs="device")
     assert not [name for name in device.log if "Memcpy" in name or "Synchronize" in name]
-    assert [device.log.count(name) for name in ("cuLaunchKernel", "cuGraphLaunch")] == [2, 2], "the second one captures"
+    assert [device.log.count(n) for n in ("cuLaunchKernelEx", "cuGraphLaunch")] == [2, 2], "the second one captures"
     device.synchronize()
     assert device.log.count("launch map") == 3
 

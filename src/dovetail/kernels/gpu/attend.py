@@ -1,7 +1,8 @@
 """Attend: attention with an online softmax on tensor cores.
 
 A block has up to 64 queries of one head, 16 for each warp. It goes through the keys 64 at a time, with copies of the
-next ones in flight. Scores stay in registers, where they become the left factor of the second product.
+next ones in flight. Scores stay in registers, where they become the left factor of the second product. Where queries
+are few and keys are many, blocks share the keys, and a second kernel combines what they found.
 """
 
 from __future__ import annotations
@@ -12,14 +13,23 @@ from functools import partial
 from typing import Any
 
 from dovetail.declare.fused import FusedOp
-from dovetail.ir.dim import floordiv, product
+from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import bf16, bool_, f16, f32, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.attend_result import written
+from dovetail.kernels.gpu.attend_result import parts_combined, written
 from dovetail.kernels.gpu.attend_softmax import weighted
-from dovetail.kernels.gpu.attend_tile import HALVES, KEYS, MINUS_INFINITY, AttendTile, f32_name, times
+from dovetail.kernels.gpu.attend_tile import (
+    HALVES,
+    KEYS,
+    MINUS_INFINITY,
+    PARTIAL,
+    AttendTile,
+    by_key_head,
+    f32_name,
+    times,
+)
 from dovetail.kernels.gpu.fragments import (
     LANE,
     Factor,
@@ -36,6 +46,7 @@ from dovetail.kernels.gpu.fragments import (
     unrolled,
     zeroed,
 )
+from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.policy import WIDEST
 from dovetail.kernels.gpu.tile import CHUNK, H200
 from dovetail.kernels.gpu.tile_writer import STATIC_BYTES
@@ -69,9 +80,12 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.problems.attention import Attention, attention_of
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
+from dovetail.ops.view import quotient
 from dovetail.plan.plan import Step
 
 _TILES = ("q", "k", "v")
+COPIES_AT_ONCE = 4
+"""Copies that a thread starts before it computes further addresses."""
 
 
 def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
@@ -88,7 +102,30 @@ def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     if max(found.d, found.dv) > WIDEST:
         return Refused("features_fit_registers", str(max(found.d, found.dv)), f"at most {WIDEST}")
     bindings = {name: of.step.results[0] if name == "y" else call[name] for name in found.pointers}
+    found = by_key_head(found)
     return Offer(lambda: _Writer(of.step, found, bindings, of.locations, of.device or H200).job())
+
+
+def _is_dense(factor: Factor, axis: str, alignment: int) -> bool:
+    """Whether 16 bytes along an axis can be copied at once; steps between rows may be symbolic."""
+    item = factor.tensor.dtype.itemsize
+    *lead, row, k = factor.tensor.strides
+    dense, along, size = (k, row, factor.depth) if axis == "k" else (row, k, factor.rows)
+    apart = (factor.tensor.offset, *lead, along, alignment)
+    aligned = all(quotient(step, CHUNK * item) is not None for step in apart)
+    return factor.read is None and dense == item and isinstance(size, int) and size % CHUNK == 0 and aligned
+
+
+def _rolled(copies: Statement) -> Statement:
+    """Copies that a thread starts, some at a time where they are many: addresses of all of them take its registers."""
+    if not isinstance(copies, Loop) or not isinstance(copies.extent, Extent) or not isinstance(copies.extent.size, int):
+        return copies
+    turns = copies.extent.size
+    if turns <= 2 * COPIES_AT_ONCE or turns % COPIES_AT_ONCE:
+        return copies
+    turn = Set(copies.variable, add(mul(Name("turns"), Extent(COPIES_AT_ONCE)), Name("at_once")))
+    some = unrolled("at_once", COPIES_AT_ONCE, turn, *copies.body)
+    return Loop("turns", Extent(turns // COPIES_AT_ONCE), (some,), rolled=True)
 
 
 class _Writer:
@@ -108,8 +145,7 @@ class _Writer:
         aligned = locations.alignment(dict(bindings))
         self.factors = {name: self._factor(name) for name in _TILES}
         axes: dict[str, str] = {"q": "k", "k": "k", "v": "row"}
-        fits = [f.dense_axis(aligned[name]) == axes[name] for name, f in self.factors.items()]
-        self.copies = all(fits)
+        self.copies = all([_is_dense(f, axes[name], aligned[name]) for name, f in self.factors.items()])
         self.axes = axes if self.copies else dict.fromkeys(axes, "k")
 
     def _factor(self, name: str) -> Factor:
@@ -167,8 +203,10 @@ class _Writer:
     def job(self) -> Job | Refused:
         a = self.problem
         blocks = floordiv(a.queries + (self.rows - 1), self.rows)
-        shape = (*a.lead, a.heads, blocks)
-        *front, block = indices(shape, Name("tile"))
+        parts = self.block.parts
+        shape = (*a.lead, a.heads, blocks, parts)
+        *front, block, part = indices(shape, Name("tile"))
+        share = [Set("part", part), Set("first_round", mul(Name("part"), Extent(self.block.part_rounds)))]
         allocations = self._allocations()
         body = (
             *allocations,
@@ -178,6 +216,7 @@ class _Writer:
                 (
                     *(Set(name.name, index) for name, index in zip(self.lead, front, strict=True)),
                     Set("top", mul(block, Extent(self.rows))),
+                    *(share if parts > 1 else ()),
                     *self._queries(),
                     *self._keys(),
                     *written(self.block),
@@ -189,17 +228,29 @@ class _Writer:
         if shared > self.device.shared_bytes:
             return Refused("tiles_fit_shared_memory", f"{shared:,} bytes", f"at most {self.device.shared_bytes:,}")
         launch = Launch(product(shape), self.threads, shared if shared > STATIC_BYTES else 0)
-        kernel = Kernel("attend", tuple(self.bindings), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
-        return Job(kernel, self.bindings, Tiles(product(shape), self.rows))
+        if parts == 1:
+            kernel = Kernel("attend", tuple(self.bindings), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
+            return Job(kernel, self.bindings, Tiles(product(shape), self.rows))
+        pointers = (*(name for name in self.bindings if name != "y"), PARTIAL)
+        kernel = Kernel("attend_parts", pointers, (PARTIAL,), "tile", body, sizes=sizes_in(body), launch=launch)
+        every = ((kernel, product(shape)), self._combining())
+        return in_passes(every, self.bindings, {PARTIAL: self.block.partial_bytes})
+
+    def _combining(self) -> tuple[Kernel, Size]:
+        """The kernel that combines the parts of the keys: a block for each query, a thread for each column."""
+        a = self.problem
+        shape = (*a.lead, a.heads, a.queries)
+        place = zip((*self.lead, Name("query")), indices(shape, Name("tile")), strict=True)
+        each = (*(Set(name.name, index) for name, index in place), *parts_combined(self.block))
+        body = (Loop("tile", Extent(product(shape)), each, kind="block"),)
+        launch = Launch(product(shape), min(256, -(-a.dv // 32) * 32))
+        made = Kernel("attend_sum", (PARTIAL, "y"), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
+        return made, product(shape)
 
     def _allocations(self) -> list[Alloc]:
         return [
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in _TILES),
-            *(
-                [Alloc("parts", f32, self.block.splits * self.rows * (self.dv + CHUNK), "shared")]
-                if self.block.splits > 1
-                else []
-            ),
+            *self.block.shares_allocated(),
             Alloc("sums", f32, self.dv // 8 * 4, "private"),
             Alloc("scores", f32, KEYS // 8 * 4, "private"),
             Alloc("q_fragment", self.dtype, self.d // 16 * 8, "private"),
@@ -210,11 +261,11 @@ class _Writer:
     def _loaded(self, name: str, number: Expr, stage: Expr) -> list[Statement]:
         """Queries from the block's first on, or a round of keys or values."""
         tile, factor, axis = self.tile(name), self.factors[name], self.axes[name]
-        at = mul(number, Extent(self.keys))
+        at = mul(self.block.key_round(number), Extent(self.keys))
         first, k = (Name("top"), ZERO) if name == "q" else (at, ZERO) if name == "k" else (ZERO, at)
         if not self.copies:
             return stored(tile, factor, first, k, self.threads, 0, 1)
-        return copied(tile, factor, axis, first, k, stage, self.threads, 0, 1)
+        return [_rolled(s) for s in copied(tile, factor, axis, first, k, stage, self.threads, 0, 1)]
 
     def _queries(self) -> list[Statement]:
         row = mul(remainder(ThreadIndex("warp"), self.warps), Extent(16))
@@ -241,7 +292,11 @@ class _Writer:
         keys: Expr = Extent(a.keys)
         if a.causal and a.fill is not None and math.isinf(a.fill):
             keys = minimum(keys, add(Name("top"), Extent(self.rows)))
-        return Call("div", (add(keys, Extent(self.keys - 1)), Extent(self.keys)), i64)
+        every = Call("div", (add(keys, Extent(self.keys - 1)), Extent(self.keys)), i64)
+        if self.block.parts == 1:
+            return every
+        left = Call("maximum", (Call("sub", (every, Name("first_round")), i64), ZERO), i64)
+        return minimum(left, Extent(self.block.part_rounds))
 
     def _keys(self) -> list[Statement]:
         work = [*self._scored(), *weighted(self.block), *self._summed()]

@@ -39,6 +39,8 @@ from dovetail.kernels.loops.ir import (
 
 def written(tile: AttendTile) -> list[Statement]:
     """The weighted sums over their totals."""
+    if tile.parts > 1:
+        return _left_over(tile)
     if tile.splits > 1:
         return _combined(tile)
     sums = private("sums", f32, tile.dv // 8, 4)
@@ -78,9 +80,58 @@ def _inverse(tile: AttendTile, total: Expr) -> Expr:
     return found
 
 
+def _left_over(tile: AttendTile) -> list[Statement]:
+    """What this block has of each query, in the workspace."""
+    sums, partial = private("sums", f32, tile.dv // 8, 4), tile.partial
+    found: list[Statement] = []
+    for half in HALVES:
+        at = (*tile.lead, Name("part"), Name(half.query))
+        stores: list[Statement] = []
+        for j in range(tile.dv // 8):
+            for e in range(2):
+                column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
+                stores.append(Store(partial, (*at, column), Load(sums, (Extent(j), Extent(2 * half.number + e)))))
+        own = [Store(partial, (*at, Extent(tile.dv)), f32_name(half.most))]
+        own.append(Store(partial, (*at, Extent(tile.dv + 1)), f32_name(half.total)))
+        stores.append(When(Call("equal", (remainder(LANE, 4), ZERO), bool_), tuple(own)))
+        found.append(When(less(Name(half.query), Extent(tile.problem.queries)), tuple(stores)))
+    return found
+
+
+def parts_combined(tile: AttendTile) -> list[Statement]:
+    """A query from what all blocks along the keys have of it, always in one order."""
+    partial, column = tile.partial, Name("column")
+
+    def of(part: Expr, last: Expr) -> Expr:
+        return Load(partial, (*tile.lead, part, Name("query"), last))
+
+    part = Name("each")
+    most = Call("maximum", (f32_name("most"), of(part, Extent(tile.dv))), f32)
+    none = Call("equal", (f32_name("most"), MINUS_INFINITY), bool_)
+    share = near_exp(minus(of(part, Extent(tile.dv)), f32_name("most")))
+    store = _stored(tile, Name("query"), column, times(f32_name("value"), f32_name("inverse")), fits=True)
+    columns = (
+        Set("most", MINUS_INFINITY),
+        unrolled("each", tile.parts, Set("most", most)),
+        Set("most", Call("where", (none, Number(0.0, f32), f32_name("most")), f32)),
+        Set("total", Number(0.0, f32)),
+        Set("value", Number(0.0, f32)),
+        unrolled(
+            "each",
+            tile.parts,
+            Set("share", share),
+            Set("total", plus(f32_name("total"), times(f32_name("share"), of(part, Extent(tile.dv + 1))))),
+            Set("value", plus(f32_name("value"), times(f32_name("share"), of(part, column)))),
+        ),
+        Set("inverse", _inverse(tile, f32_name("total"))),
+        store,
+    )
+    return [Loop("column", Extent(tile.problem.dv), columns, kind="thread")]
+
+
 def _combined(tile: AttendTile) -> list[Statement]:
     """Sums of several warps along the keys, each relative to its own largest score."""
-    sums, parts = private("sums", f32, tile.dv // 8, 4), tile.parts
+    sums, shares = private("sums", f32, tile.dv // 8, 4), tile.shares
     warp = ThreadIndex("warp")
     part, first = divided(warp, tile.warps), mul(remainder(warp, tile.warps), Extent(16))
     found: list[Statement] = []
@@ -89,9 +140,9 @@ def _combined(tile: AttendTile) -> list[Statement]:
         for j in range(tile.dv // 8):
             for e in range(2):
                 column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
-                found.append(Store(parts, (part, row, column), Load(sums, (Extent(j), Extent(2 * half.number + e)))))
-        own = [Store(parts, (part, row, Extent(tile.dv)), f32_name(half.most))]
-        own.append(Store(parts, (part, row, Extent(tile.dv + 1)), f32_name(half.total)))
+                found.append(Store(shares, (part, row, column), Load(sums, (Extent(j), Extent(2 * half.number + e)))))
+        own = [Store(shares, (part, row, Extent(tile.dv)), f32_name(half.most))]
+        own.append(Store(shares, (part, row, Extent(tile.dv + 1)), f32_name(half.total)))
         found.append(When(Call("equal", (remainder(LANE, 4), ZERO), bool_), tuple(own)))
     groups = tile.dv // CHUNK
     row, group = divided(Name("own"), groups), remainder(Name("own"), groups)
@@ -101,7 +152,7 @@ def _combined(tile: AttendTile) -> list[Statement]:
         Set("most", MINUS_INFINITY),
     ]
     for s in range(tile.splits):
-        more = Load(parts, (Extent(s), Name("row"), Extent(tile.dv)))
+        more = Load(shares, (Extent(s), Name("row"), Extent(tile.dv)))
         body.append(Set("most", Call("maximum", (f32_name("most"), more), f32)))
     none = Call("equal", (f32_name("most"), MINUS_INFINITY), bool_)
     body += [
@@ -109,15 +160,15 @@ def _combined(tile: AttendTile) -> list[Statement]:
         Set("total", Number(0.0, f32)),
     ]
     for s in range(tile.splits):
-        share = near_exp(minus(Load(parts, (Extent(s), Name("row"), Extent(tile.dv))), f32_name("most")))
-        total = times(f32_name(f"share{s}"), Load(parts, (Extent(s), Name("row"), Extent(tile.dv + 1))))
+        share = near_exp(minus(Load(shares, (Extent(s), Name("row"), Extent(tile.dv))), f32_name("most")))
+        total = times(f32_name(f"share{s}"), Load(shares, (Extent(s), Name("row"), Extent(tile.dv + 1))))
         body += [Set(f"share{s}", share), Set("total", plus(f32_name("total"), total))]
     body.append(Set("inverse", _inverse(tile, f32_name("total"))))
     e = Name("e")
     column = add(mul(group, Extent(CHUNK)), e)
     value: Expr = Number(0.0, f32)
     for s in range(tile.splits):
-        value = plus(value, times(f32_name(f"share{s}"), Load(parts, (Extent(s), Name("row"), column))))
+        value = plus(value, times(f32_name(f"share{s}"), Load(shares, (Extent(s), Name("row"), column))))
     value = times(value, f32_name("inverse"))
     fits = tile.problem.dv % CHUNK == 0 and tile.problem.dv == tile.dv
     stores = unrolled("e", CHUNK, _stored(tile, Name("query"), column, value, fits))
@@ -125,4 +176,4 @@ def _combined(tile: AttendTile) -> list[Statement]:
     return [*found, Barrier(), Loop("own", Extent(tile.rows * groups), tuple(body), kind="thread"), Barrier()]
 
 
-__all__ = ["written"]
+__all__ = ["parts_combined", "written"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import divided
 from dovetail.kernels.gpu.tile import CHUNK, LANES
-from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, mul
+from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
 from dovetail.kernels.problems.attention import Attention
 
 KEYS = 64
@@ -17,6 +18,9 @@ KEYS = 64
 MOST_WARPS = 4
 SPLIT_BYTES = 128 << 10
 """Shared memory for keys and values that warps share out among them."""
+MOST_PARTS = 32
+"""Parts into which keys go, each of them for a block of its own."""
+PARTIAL = "partial0"
 MINUS_INFINITY = Number(-math.inf, f32)
 
 
@@ -56,9 +60,14 @@ class AttendTile:
     """Warps along queries, 16 each."""
     splits: int
     """Warps along keys, whose results are combined."""
+    parts: int = 1
+    """Blocks along keys, whose results a second kernel combines; each has one warp along them."""
 
     @staticmethod
     def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
+        parts = _parts(problem, device)
+        if parts > 1:
+            return AttendTile(problem, dtype, 1, 1, parts)
         return AttendTile(problem, dtype, *_warps(problem, device))
 
     @property
@@ -91,16 +100,38 @@ class AttendTile:
         return (*(Name(f"b{i}") for i in range(len(self.problem.lead))), Name("head"))
 
     @property
-    def parts(self) -> Tensor:
+    def shares(self) -> Tensor:
         """What each warp along the keys has of each row: weighted sums, then the largest score and the total."""
         item = f32.itemsize
         width = (self.dv + CHUNK) * item
-        return Tensor("parts", f32, (self.rows * width, width, item), space="shared")
+        return Tensor("shares", f32, (self.rows * width, width, item), space="shared")
 
-    def parts_allocated(self) -> list[Alloc]:
-        """Shared memory for the parts, where warps share the keys."""
+    def shares_allocated(self) -> list[Alloc]:
+        """Shared memory for the shares, where warps share the keys."""
         count = self.splits * self.rows * (self.dv + CHUNK)
-        return [Alloc("parts", f32, count, "shared")] if self.splits > 1 else []
+        return [Alloc("shares", f32, count, "shared")] if self.splits > 1 else []
+
+    @property
+    def partial(self) -> Tensor:
+        """The same of each block along the keys, in the workspace: leading axes, head, part, query, column."""
+        shape = (*self.problem.lead, self.problem.heads, self.parts, self.problem.queries, self.dv + CHUNK)
+        strides = [product(shape[i + 1 :]) * f32.itemsize for i in range(len(shape))]
+        return Tensor(PARTIAL, f32, tuple(strides))
+
+    @property
+    def partial_bytes(self) -> Size:
+        count = product((*self.problem.lead, self.problem.heads, self.problem.queries))
+        return count * self.parts * (self.dv + CHUNK) * f32.itemsize
+
+    @property
+    def part_rounds(self) -> Size:
+        """Rounds of keys of a part."""
+        span = self.keys * self.parts
+        return floordiv(self.problem.keys + (span - 1), span)
+
+    def key_round(self, number: Expr) -> Expr:
+        """A round of this block, counted from the first key."""
+        return number if self.parts == 1 else add(Name("first_round"), number)
 
     @property
     def own_keys(self) -> Expr:
@@ -126,6 +157,38 @@ def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:
     return warps, splits
 
 
+def _parts(a: Attention, device: GpuDevice) -> int:
+    """Blocks along keys: enough to fill the device twice where queries are few and keys are many."""
+    if not isinstance(a.queries, int) or a.queries > 16 or a.causal:
+        return 1
+    rounds = MOST_PARTS
+    if isinstance(a.keys, int):
+        if a.keys <= KEYS * MOST_WARPS:
+            return 1
+        rounds = -(-a.keys // KEYS)
+    heads = 1
+    for size in (*a.lead, a.heads):
+        heads *= size if isinstance(size, int) else 1
+    return max(1, min(MOST_PARTS, rounds, 2 * device.multiprocessors // heads))
+
+
+def by_key_head(a: Attention) -> Attention:
+    """The same attention with the queries of all heads that share keys as the rows of one head, where each has one.
+
+    Keys and values are then read once for all of them.
+    """
+    if a.queries != 1 or not 1 < a.groups <= 16 or a.causal:
+        return a
+
+    def rows(strides: tuple[Size, ...]) -> tuple[Size, ...]:
+        *lead, head, _, last = strides
+        return (*lead, head * a.groups, head, last)
+
+    moved = ("q", "y", "mask", "keep", "cos_q", "sin_q")
+    strides = {name: rows(s) if name in moved else s for name, s in a.strides.items()}
+    return replace(a, heads=a.shared, queries=a.groups, groups=1, strides=strides)
+
+
 def f32_name(name: str) -> Name:
     return Name(name, f32)
 
@@ -148,5 +211,6 @@ def near_exp(x: Expr) -> Expr:
 
 
 __all__ = [
-    "HALVES", "KEYS", "MINUS_INFINITY", "AttendTile", "Half", "f32_name", "minus", "near_exp", "plus", "times",
+    "HALVES", "KEYS", "MINUS_INFINITY", "PARTIAL", "AttendTile", "Half", "by_key_head", "f32_name", "minus", "near_exp",
+    "plus", "times",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fma import FmaTile
 from dovetail.kernels.gpu.fragments import Factor, is_multiple
 from dovetail.kernels.gpu.pipelined_tile import PipelinedTile
+from dovetail.kernels.gpu.stream import stream_of
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.tile import CHUNK, FEWEST_ROWS, H200, BlockTile, pipelined_tile_of, tile_of
 from dovetail.kernels.gpu.tile_writer import TileWriter
@@ -120,6 +121,10 @@ class Writer(TileWriter):
         left, rights = self.left(), self.rights()
         axis = left.dense_axis(self.alignment(left))
         axes = [right.dense_axis(self.alignment(right)) for right in rights]
+        early = self.early(left, rights)
+        few = stream_of(dtype, left, rights, axes, self.batch, self.device, early="right" in early)
+        if few is not None:
+            return few.tiled()
         # All streams share a tile of shared memory, which has lines along one axis.
         other = axes[0] if len(set(axes)) == 1 else ""
         axis, other = (axis, other) if axis and other else ("", "")
@@ -128,7 +133,6 @@ class Writer(TileWriter):
             assert isinstance(self.depth, int), "it was checked"
             return PipelinedTile(tile, dtype, left, rights, axis, other, self.depth).tiled()
         tile = tile_of(product(self.batch), self.rows, self.columns, self.streams, self.device)
-        early = self.early(left, rights)
         engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, early=early)
         return engine.tiled(self.device)
 

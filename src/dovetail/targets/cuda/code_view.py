@@ -13,6 +13,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.driver import Driver
+from dovetail.targets.cuda.launches import with_launches
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import locations_of, steps_of
 from dovetail.targets.cuda.select import GpuKernel, make_kernels
@@ -49,7 +50,7 @@ def _kernels(plan: Plan, step: Step, device: GpuDevice) -> tuple[GpuKernel, ...]
     if step.phase == "bind":
         hint = "it runs once, as NumPy, when parameters are bound"
         raise UnsupportedError(f"{name} has no code: it depends on parameters alone", hint=hint)
-    kernels = make_kernels(step, locations_of(plan), device=device)
+    kernels = make_kernels(step, locations_of(plan), device=with_launches(plan, device))
     if not kernels:
         raise UnsupportedError(f"{name} has no code: no kernel takes it", hint="it runs as NumPy on the host")
     return kernels

@@ -46,7 +46,7 @@ class LaunchGraph:
         for index, launch in enumerate(launches):
             if events:
                 events[index].record(stream, captured=True)
-            launch.enqueue_blocks(max(launch.grid, 1), stream)
+            launch.enqueue_blocks(max(launch.grid, 1), stream, in_order=bool(events))
             self._nodes.append(self._last(stream))
         if events:
             events[len(launches)].record(stream, captured=True)

@@ -21,6 +21,7 @@ from dovetail.targets.cuda.bound_plan import LoadedKernel, OnHost
 from dovetail.targets.cuda.code import modules_of, ptx_of
 from dovetail.targets.cuda.driver import Driver, Function, driver
 from dovetail.targets.cuda.late_sizes import LateSizesRunner
+from dovetail.targets.cuda.launches import with_launches
 from dovetail.targets.cuda.loops import LOOPS
 from dovetail.targets.cuda.runner import CudaRunner
 from dovetail.targets.cuda.select import GpuKernel, make_kernels
@@ -44,6 +45,7 @@ def steps_of(
     Layers repeat: steps with equal signatures share their kernels.
     """
     locations = locations_of(plan)
+    device = with_launches(plan, device)
     known: dict[Hashable, tuple[Step, tuple[GpuKernel, ...]]] = {}
     found: list[tuple[Step, tuple[GpuKernel, ...]]] = []
     for step in plan.phase("run"):

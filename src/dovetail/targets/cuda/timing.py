@@ -45,7 +45,7 @@ def _one_by_one(frame: Frame) -> list[Mark]:
         if isinstance(one, LoadedKernel):
             begin, end = Event(driver), Event(driver)
             begin.record(frame.stream)
-            next(launches).enqueue(frame.stream)
+            next(launches).enqueue(frame.stream, in_order=True)
             end.record(frame.stream)
             from_, until = (started + int(1e9 * event.seconds_since(first)) for event in (begin, end))
             spans.append((one.step, from_, until, False))

@@ -1,0 +1,300 @@
+"""One token of a decoder on an NVIDIA GPU beside torch: bf16 weights, a KV cache that is updated in place.
+
+    PYTHONPATH=src python3 benchmarks/cuda/decode.py [--shape NAME ...] [--cached N ...] [--compile] [--kernels]
+
+Our caches are donated inputs whose length is a symbol; those of torch are buffers of a fixed size, which it updates in
+place. Peers are torch eager, eager in a CUDA graph and, with --compile, torch.compile in three modes. `models.py` says
+how times and errors are taken. `floor` is the time in which 4 TB/s read weights and cache once, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dovetail
+from dovetail import bf16, library, models, ops
+from dovetail.ir.dtype import i64
+from dovetail.ir.graph import Builder, Graph
+from dovetail.ir.value import Value
+from dovetail.models import LlamaShape
+from dovetail.models.llama_cache import with_rows
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+ROOM = 64
+"""Rows of a cache beyond those that are filled."""
+READ_BYTES = 4.0e12
+"""Bytes a second of the floor."""
+MODES = ("default", "reduce-overhead", "max-autotune")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpt2Shape:
+    """The sizes of a decoder as GPT-2 has it: layer norms, biases, GELU, learned positions, all heads alike."""
+
+    layers: int = 12
+    hidden: int = 768
+    heads: int = 12
+    inner: int = 3072
+    vocabulary: int = 50257
+    positions: int = 8192
+    eps: float = 1e-5
+
+    @property
+    def kv_heads(self) -> int:
+        return self.heads
+
+    @property
+    def width(self) -> int:
+        return self.hidden // self.heads
+
+
+Shape = LlamaShape | Gpt2Shape
+SHAPES: Mapping[str, Shape] = {
+    "qwen3_0.6b": LlamaShape(
+        28, 1024, 16, 8, 3072, 151936, theta=1e6, eps=1e-6, normed_heads=True, dtype=bf16, head_width=128
+    ),
+    "llama_1b": LlamaShape(16, 2048, 32, 8, 8192, 128256, theta=5e5, dtype=bf16),
+    "gpt2": Gpt2Shape(),
+}
+
+
+def step_graph(of: Shape) -> Graph:
+    """One token and caches in; logits and the caches with its keys and values, in their memory, out."""
+    if isinstance(of, Gpt2Shape):
+        return _gpt2(of)
+    full = models.llama_cached(of, batch=1)
+    outputs = {n: v for n, v in full.outputs.items() if n == "logits" or "cache" in n}
+    return Graph.of(outputs, name="decode").donate({n: s for n, s in full.donated.items() if n in outputs})
+
+
+def _gpt2(of: Gpt2Shape) -> Graph:
+    builder = Builder("decode", lines=False)
+
+    def linear(name: str, x: Value, into: int, out: int) -> Value:
+        return x @ builder.param(f"{name}", bf16[into, out]) + builder.param(f"{name}.bias", bf16[out])
+
+    def norm(name: str, x: Value) -> Value:
+        gain, shift = (builder.param(f"{name}.{part}", bf16[of.hidden]) for part in ("gain", "shift"))
+        return library.layer_norm.body(x, gain, shift, eps=of.eps)
+
+    with builder.recording():
+        ids, positions = builder.input("input_ids", i64[1, 1]), builder.input("positions", i64[1])
+        keys = builder.input("keys", i64["t"])
+        keep = ops.less_equal(keys, ops.unsqueeze(positions, axes=(-1,)))
+        x = ops.gather(builder.param("embedding", bf16[of.vocabulary, of.hidden]), ids, axis=0)
+        x = x + ops.gather(builder.param("places", bf16[of.positions, of.hidden]), positions, axis=0)
+        for index in range(of.layers):
+            at = f"layers.{index}"
+            old = [builder.input(f"{s}_cache.{index}", bf16[1, of.heads, "room", of.width]) for s in "kv"]
+            y = norm(f"{at}.norm1", x)
+            q, k, v = (
+                ops.permute(
+                    ops.split(linear(f"{at}.w{part}", y, of.hidden, of.hidden), axis=-1, size=of.width),
+                    order=(-4, -2, -3, -1),
+                )
+                for part in "qkv"
+            )
+            new = [with_rows(cache, rows, positions) for cache, rows in zip(old, (k, v), strict=True)]
+            seen = [ops.slice_(cache, axis=-2, start=0, stop=keep.shape[-1]) for cache in new]
+            attended = library.attention.body(q, *seen, keep=keep, scale=of.width**-0.5, fill=float("-inf"))
+            joined = ops.merge(ops.permute(attended, order=(-4, -2, -3, -1)), axis=-1)
+            x = x + linear(f"{at}.wo", joined, of.hidden, of.hidden)
+            inner = library.gelu.body(linear(f"{at}.up", norm(f"{at}.norm2", x), of.hidden, of.inner))
+            x = x + linear(f"{at}.down", inner, of.inner, of.hidden)
+            for side, value in zip("kv", new, strict=True):
+                builder.output(f"new_{side}_cache.{index}", value, into=f"{side}_cache.{index}")
+        builder.output("logits", norm("norm", x) @ builder.param("head", bf16[of.hidden, of.vocabulary]))
+    return builder.graph()
+
+
+def weights_of(graph: Graph) -> dict[str, Any]:
+    """Parameters that keep activations near one; parts of one pool of random numbers, which is quick to draw."""
+    pool = np.random.default_rng(0).standard_normal(1 << 24, dtype=np.float32)
+    found: dict[str, Any] = {}
+    for number, value in enumerate(graph.parameters):
+        name, shape = str(value.attrs["name"]), tuple(int(str(n)) for n in value.shape)
+        first = (number * 7919) % 65536
+        content = np.resize(pool[first:], shape)
+        if len(shape) == 1:
+            content = content * np.float32(0.1) + (1.0 if "gain" in name else 0.0)
+        elif name not in ("embedding", "places"):
+            content *= np.float32(shape[0] ** -0.5)
+        found[name] = content.astype(bf16.numpy)
+    return found
+
+
+def feeds_of(of: Shape, cached: int) -> dict[str, Any]:
+    """The token after `cached` ones, and caches with their keys and values."""
+    rng = np.random.default_rng(1)
+    found: dict[str, Any] = {"input_ids": np.array([[7]]), "positions": np.array([cached])}
+    found["keys"] = np.arange(cached + 1)
+    rows = -(-(cached + ROOM) // ROOM) * ROOM
+    for index in range(of.layers):
+        for side in "kv":
+            content = rng.standard_normal((1, of.kv_heads, rows, of.width), dtype=np.float32)
+            found[f"{side}_cache.{index}"] = content.astype(bf16.numpy)
+    return found
+
+
+def traffic(of: Shape, weights: Mapping[str, Any], cached: int) -> int:
+    """The bytes that a token needs: every weight but tables once, and the filled part of the caches."""
+    read = sum(w.nbytes for name, w in weights.items() if name not in ("embedding", "places"))
+    return read + 2 * of.layers * of.kv_heads * (cached + 1) * of.width * 2
+
+
+def peer_of(
+    torch: Any, of: Shape, weights: Mapping[str, Any], feeds: Mapping[str, Any], device: str, dtype: Any
+) -> Any:
+    """The same step as a module of torch, with the caches as buffers."""
+    F: Any = torch.nn.functional
+    Module: Any = torch.nn.Module
+    llama = of if isinstance(of, LlamaShape) else None
+    position = int(feeds["positions"][0])
+
+    def there(array: Any) -> Any:
+        return torch.from_numpy(np.ascontiguousarray(array).view(np.int16)).view(torch.bfloat16).to(device, dtype)
+
+    class Peer(Module):
+        def __init__(self) -> None:
+            super().__init__()  # pyright: ignore[reportUnknownMemberType]
+            for name, content in weights.items():
+                # torch multiplies by [out, in]; tables stay as they are.
+                is_matrix = content.ndim == 2 and name not in ("embedding", "places")
+                held = there(content.T if is_matrix else content)
+                self.register_buffer(name.replace(".", "_"), held)
+            for name, content in feeds.items():
+                if "cache" in name:
+                    self.register_buffer(name.replace(".", "_"), there(content))
+            if llama is not None:
+                rates = llama.theta ** -(torch.arange(0, of.width, 2, dtype=torch.float64) / of.width)
+                turns = torch.cat([rates * position, rates * position])
+                self.register_buffer("cos", turns.cos().to(device, dtype))
+                self.register_buffer("sin", turns.sin().to(device, dtype))
+
+        def w(self, name: str) -> Any:
+            return getattr(self, name.replace(".", "_"))
+
+        def norm(self, name: str, x: Any) -> Any:
+            if llama is not None:
+                return F.rms_norm(x, x.shape[-1:], self.w(f"{name}.gain"), of.eps)
+            return F.layer_norm(x, x.shape[-1:], self.w(f"{name}.gain"), self.w(f"{name}.shift"), of.eps)
+
+        def linear(self, name: str, x: Any) -> Any:
+            return F.linear(x, self.w(name), None if llama is not None else self.w(f"{name}.bias"))
+
+        def heads(self, x: Any, count: int) -> Any:
+            return x.view(1, 1, count, of.width).transpose(1, 2)
+
+        def turned(self, x: Any) -> Any:
+            half = of.width // 2
+            return x * self.cos + torch.cat([-x[..., half:], x[..., :half]], -1) * self.sin
+
+        def forward(self, ids: Any, positions: Any) -> Any:
+            x = F.embedding(ids, self.embedding)
+            if llama is None:
+                x = x + F.embedding(positions, self.places)
+            for index in range(of.layers):
+                at = f"layers.{index}"
+                y = self.norm(f"{at}.norm1", x)
+                q = self.heads(self.linear(f"{at}.wq", y), of.heads)
+                k, v = (self.heads(self.linear(f"{at}.w{part}", y), of.kv_heads) for part in "kv")
+                if llama is not None and llama.normed_heads:
+                    q, k = self.norm(f"{at}.q_norm", q), self.norm(f"{at}.k_norm", k)
+                if llama is not None:
+                    q, k = self.turned(q), self.turned(k)
+                for side, rows in (("k", k), ("v", v)):
+                    self.w(f"{side}_cache.{index}").index_copy_(2, positions, rows)
+                keys, values = (self.w(f"{side}_cache.{index}")[:, :, : position + 1] for side in "kv")
+                attended = F.scaled_dot_product_attention(q, keys, values, enable_gqa=of.heads != of.kv_heads)
+                x = x + self.linear(f"{at}.wo", attended.transpose(1, 2).reshape(1, 1, -1))
+                y = self.norm(f"{at}.norm2", x)
+                if llama is not None:
+                    inner = F.silu(self.linear(f"{at}.gate", y)) * self.linear(f"{at}.up", y)
+                else:
+                    inner = F.gelu(self.linear(f"{at}.up", y))
+                x = x + self.linear(f"{at}.down", inner)
+            return F.linear(self.norm("norm", x), self.w("head"))
+
+    return Peer().eval()
+
+
+def measured(torch: Any, name: str, cached: int, *, compiled: bool, kernels: bool) -> None:
+    """One line for a shape and a length of the cache."""
+    from models import graphed, profiled, raced  # pyright: ignore
+
+    of = SHAPES[name]
+    graph = step_graph(of)
+    weights, feeds = weights_of(graph), feeds_of(of, cached)
+    start = time.perf_counter()
+    program = dovetail.compile(graph, target="cuda").bind(weights)
+    ours = program.to_device(feeds)
+    got = program.run(ours, outputs="device")["logits"].numpy()
+    first = time.perf_counter() - start
+    network = peer_of(torch, of, weights, feeds, "cuda", torch.bfloat16)
+    given = [torch.from_numpy(feeds[n]).cuda() for n in ("input_ids", "positions")]
+    contenders: dict[str, Any] = {"dovetail": lambda: program.run(ours, outputs="device")}
+    with torch.no_grad():
+        theirs = network(*given).double().cpu().numpy()
+        exact = peer_of(torch, of, weights, feeds, "cuda", torch.float64)(*given).cpu().numpy()
+        contenders["eager"] = lambda: network(*given)
+        contenders["eager_graph"] = graphed(torch, contenders["eager"])
+        for mode in MODES if compiled else ():
+            torch._dynamo.reset()
+            other = torch.compile(network, fullgraph=True, dynamic=False, mode=mode)
+            for _ in range(3):
+                other(*given)
+            contenders[mode] = lambda other=other: other(*given)
+        times: Mapping[str, float] = raced(torch, contenders)
+    errors = [float(np.linalg.norm(x.astype(np.float64) - exact) / np.linalg.norm(exact)) for x in (got, theirs)]
+    best = min(t for n, t in times.items() if n != "dovetail")
+    moved = traffic(of, weights, cached)
+    line = " ".join(f"{n}={t * 1e3:.4f}" for n, t in times.items())
+    print(
+        f"bench decode_{name}_{cached} target=cuda dtype=bf16 {line} ratio={best / times['dovetail']:.2f} "
+        f"error={errors[0]:.1e} torch_error={errors[1]:.1e} first_call={first:.2f}s "
+        f"steps={len(program.plan.phase('run'))} floor={moved / READ_BYTES * 1e3:.4f} "
+        f"bandwidth={moved / times['dovetail'] / 1e12:.2f}TB/s",
+        flush=True,
+    )
+    if kernels:
+        profiled(torch, contenders["dovetail"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", nargs="*", choices=[*SHAPES], default=[*SHAPES])
+    parser.add_argument("--cached", nargs="*", type=int, default=[512, 4096])
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--kernels", action="store_true")
+    parser.add_argument("--dependent", choices=["always", "never"], help="whether kernels start while others run")
+    args = parser.parse_args()
+    try:
+        import torch as untyped  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        print("torch is not installed: nothing to compare with")
+        return
+    torch: Any = untyped
+    if not torch.cuda.is_available():
+        print("there is no CUDA device")
+        return
+    if args.dependent:
+        from dovetail.targets.cuda.driver import driver
+
+        starts = {"dependent_launches": args.dependent == "always", "dependent_intensity": 0.0}
+        driver().description = replace(driver().description, **starts)
+    for name in args.shape:
+        for cached in args.cached:
+            measured(torch, name, cached, compiled=args.compile, kernels=args.kernels)
+
+
+if __name__ == "__main__":
+    main()

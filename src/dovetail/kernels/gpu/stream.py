@@ -1,0 +1,339 @@
+"""Products with few rows: weights are read once and stay in flight, so that memory bandwidth is the limit.
+
+A block has a few columns and all of k. It starts the copies of its weights to shared memory, all of them or as many
+stages as there is room for, then loads the left rows, and multiplies stage by stage on tensor cores. Its warps share k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dovetail.ir.dim import Size, product
+from dovetail.ir.dtype import DType, bool_, f32
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.fragments import (
+    LANE,
+    Factor,
+    SharedTile,
+    clamped,
+    copied,
+    divided,
+    is_multiple,
+    less,
+    load_right,
+    multiplied,
+    private,
+    remainder,
+    shared_by,
+    unrolled,
+    zeroed,
+)
+from dovetail.kernels.gpu.tile import CHUNK, LANES
+from dovetail.kernels.gpu.tiled import Element, Tiled
+from dovetail.kernels.loops.body import cast_to
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Alloc,
+    AwaitCopies,
+    Barrier,
+    Call,
+    CommitCopies,
+    Expr,
+    Extent,
+    Load,
+    LoadMatrices,
+    Loop,
+    Name,
+    Number,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    When,
+    add,
+    mul,
+)
+
+MOST_ROWS = 16
+"""Rows of one fragment."""
+WIDTHS = (64, 32, 16)
+"""Columns of a block, from wide to narrow. Rows of 32 bytes are the shortest that memory reads without waste."""
+STAGE_BYTES = 16 << 10
+"""Weights of a stage: enough copies for each thread of a block that a barrier costs little."""
+WEIGHT_BYTES = 96 << 10
+"""Weights of a block that are in shared memory at once: two blocks fit a multiprocessor, of one kernel or of two."""
+WARPS = 8
+RESIDENT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTile:
+    """The sums of all rows and some columns, with weights in flight."""
+
+    dtype: DType
+    left: Factor
+    rights: Sequence[Factor]
+    axis: str
+    """The axis along which weights are contiguous: "k" or "row", which are the columns of the result."""
+    rows: int
+    columns: int
+    """Of each stream."""
+    depth: int
+    warps: int
+    room: int = WEIGHT_BYTES
+    """Bytes of shared memory for weights, at most."""
+    early: bool = False
+    """Whether the weights are constant, so that their copies start before the kernels before this one have ended."""
+
+    @staticmethod
+    def of(
+        dtype: DType,
+        left: Factor,
+        rights: Sequence[Factor],
+        axis: str,
+        sizes: tuple[Size, Size, Size, Size],
+        device: GpuDevice,
+        *,
+        early: bool,
+    ) -> StreamTile | None:
+        """The tile for these sizes, batch, rows, columns and depth; None where another kernel serves better."""
+        batch, rows, columns, depth = sizes
+        if not axis or not isinstance(rows, int) or not isinstance(depth, int) or not isinstance(columns, int):
+            return None
+        if rows > MOST_ROWS or depth < 4 * LANES:
+            return None
+        count = batch if isinstance(batch, int) else 1
+        # Where columns are few, more of k in flight makes up for multiprocessors that have none.
+        enough = [w for w in WIDTHS if count * -(-columns // w) * 10 >= 9 * device.multiprocessors]
+        width = enough[0] if enough else WIDTHS[-1]
+        warps = WARPS
+        while 32 * warps > depth:
+            warps //= 2
+        found = StreamTile(dtype, left, rights, axis, rows, width, depth, warps, early=early)
+        left_bytes = rows * found.left_pitch * dtype.itemsize
+        found = replace(found, room=min(WEIGHT_BYTES, device.shared_bytes - left_bytes))
+        return found if found.shared_bytes <= device.shared_bytes else None
+
+    @property
+    def threads(self) -> int:
+        return LANES * self.warps
+
+    @property
+    def streams(self) -> int:
+        return len(self.rights)
+
+    @property
+    def width(self) -> int:
+        """Columns of all streams, which take turns, eight columns each."""
+        return self.columns * self.streams
+
+    @property
+    def stage_depth(self) -> int:
+        """Elements of k in a stage: as many for each warp."""
+        least = 16 * self.warps
+        most = max(1, STAGE_BYTES // (self.width * self.dtype.itemsize) // least)
+        return least * min(most, -(-self.depth // least))
+
+    @property
+    def rounds(self) -> int:
+        return -(-self.depth // self.stage_depth)
+
+    @property
+    def stages(self) -> int:
+        """Stages in shared memory: all of k where it fits."""
+        one = self.stage_depth * self.width * self.dtype.itemsize
+        return min(self.rounds, max(2, self.room // one))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all weights of a block fit, so that nothing is copied later."""
+        return self.stages == self.rounds
+
+    @property
+    def ahead(self) -> int:
+        """Stages whose copies start before the first product."""
+        return self.rounds if self.is_whole else self.stages - 1
+
+    @property
+    def weights(self) -> SharedTile:
+        lines, length = (self.stage_depth, self.width) if self.axis == "row" else (self.width, self.stage_depth)
+        return SharedTile("weights", self.dtype, lines, length // CHUNK, self.stages)
+
+    @property
+    def left_rows(self) -> Tensor:
+        """The left rows in shared memory, with zeros after the end of k; padding spreads rows over banks."""
+        item = self.dtype.itemsize
+        return Tensor("left_rows", self.dtype, (self.left_pitch * item, item), space="shared")
+
+    @property
+    def left_pitch(self) -> int:
+        """Elements from one left row to the next."""
+        return self.rounds * self.stage_depth + CHUNK
+
+    @property
+    def _plane(self) -> int:
+        """Bytes of the sums of a warp."""
+        return self._tile_rows * (self.width + CHUNK) * f32.itemsize
+
+    @property
+    def _tile_rows(self) -> int:
+        return 8 if self.rows <= 8 else 16
+
+    @property
+    def shared_bytes(self) -> int:
+        return (self.weights_count + self.rows * self.left_pitch) * self.dtype.itemsize
+
+    @property
+    def weights_count(self) -> int:
+        """Elements of shared memory for weights, and at least for the sums of all warps."""
+        return max(self.weights.count, self.warps * self._plane // self.dtype.itemsize)
+
+    @property
+    def across(self) -> int:
+        """8-column fragments of a warp."""
+        return self.width // 8
+
+    @property
+    def sums(self) -> Tensor:
+        return private("sums", f32, self.across, 4)
+
+    def tiled(self) -> Tiled:
+        """What a block does for its columns."""
+        pitch = (self.width + CHUNK) * f32.itemsize
+        staged = Tensor("weights", f32, (self._plane, pitch, f32.itemsize), space="shared")
+        return Tiled(
+            self._tile_rows,
+            self.columns,
+            self.threads,
+            self.body(),
+            self.elements(),
+            self.allocations(),
+            resident=RESIDENT,
+            staged=staged,
+            planes=self.warps,
+            plane=ThreadIndex("warp"),
+            early=self._first_copies() if self.early else (),
+        )
+
+    def allocations(self) -> list[Alloc]:
+        return [
+            Alloc("weights", self.dtype, self.weights_count, "shared"),
+            Alloc("left_rows", self.dtype, self.rows * self.left_pitch, "shared"),
+            Alloc("sums", f32, self.across * 4, "private"),
+            Alloc("left", self.dtype, 8, "private"),
+            Alloc("right", self.dtype, self.across * 4, "private"),
+        ]
+
+    def body(self) -> list[Statement]:
+        first = [] if self.early else self._first_copies()
+        start = [*first, zeroed(self.sums, self.across * 4), *self._left_loaded()]
+        if self.is_whole:
+            # The barrier before the first product is for the left rows too.
+            each = [s for r in range(self.rounds) for s in self._round(Extent(r), Extent(r), self.rounds - 1 - r)]
+            return [*start, *each, Barrier()]
+        later, stage = Name("later"), Name("stage")
+        refill = (
+            Set("later", add(Name("round"), Extent(self.ahead))),
+            *self._copies(later, remainder(later, self.stages)),
+            CommitCopies(),
+        )
+        await_one, barrier, *products = self._round(Name("round"), stage, self.ahead - 1)
+        body = (await_one, barrier, *refill, Set("stage", remainder(Name("round"), self.stages)), *products)
+        return [*start, Loop("round", Extent(self.rounds), body, rolled=True), AwaitCopies(0), Barrier()]
+
+    def _first_copies(self) -> list[Statement]:
+        """The copies of the first stages, each of them a group that can be awaited."""
+        found: list[Statement] = []
+        for stage in range(self.ahead):
+            found += [*self._copies(Extent(stage), Extent(stage)), CommitCopies()]
+        return found
+
+    def _copies(self, number: Expr, stage: Expr) -> list[Statement]:
+        k = mul(number, Extent(self.stage_depth))
+        found: list[Statement] = []
+        for at, right in enumerate(self.rights):
+            found += copied(self.weights, right, self.axis, Name("side"), k, stage, self.threads, at, self.streams)
+        return found
+
+    def _left_loaded(self) -> list[Statement]:
+        """The left rows in shared memory. They come without asynchronous copies, which would be awaited in order."""
+        groups = (self.left_pitch - CHUNK) // CHUNK
+        is_dense = self.left.runs_along_k and self.left.read is None and is_multiple(self.depth, CHUNK)
+
+        def one(own: Expr) -> list[Statement]:
+            row, first = divided(own, groups), mul(remainder(own, groups), Extent(CHUNK))
+            k = add(first, Name("e"))
+            if not is_dense:
+                value = cast_to(self.left.element(row, k), self.dtype)
+                return [unrolled("e", CHUNK, Store(self.left_rows, (row, k), value))]
+            inside = less(first, Extent(self.depth))
+            loaded = Load(self.left.tensor, (*self.left.lead, row, k))
+            zero = Number(0.0, self.dtype)
+            outside = Call("bit_not", (inside,), bool_)
+            stores = [When(inside, (unrolled("e", CHUNK, Store(self.left_rows, (row, k), loaded)),))]
+            if self.depth % self.stage_depth:
+                stores.append(When(outside, (unrolled("e", CHUNK, Store(self.left_rows, (row, k), zero)),)))
+            return [*stores]
+
+        return shared_by(self.threads, self.rows * groups, one, most=1)
+
+    def _round(self, number: Expr, stage: Expr, pending: int) -> list[Statement]:
+        """Wait for a stage and multiply it: every warp has a part of its k."""
+        left, right = private("left", self.dtype, 8), private("right", self.dtype, 1)
+        k = add(mul(Name("step"), Extent(16 * self.warps)), mul(ThreadIndex("warp"), Extent(16)))
+        j = Name("j")
+        at = (mul(j, Extent(8)),)
+        return [
+            AwaitCopies(pending),
+            Barrier(),
+            unrolled(
+                "step",
+                self.stage_depth // (16 * self.warps),
+                self._fragment(left, add(mul(number, Extent(self.stage_depth)), k)),
+                unrolled(
+                    "j",
+                    self.across // 2,
+                    load_right(right, at, self.weights, self.axis, stage, mul(j, Extent(16)), k),
+                ),
+                unrolled("j", self.across, multiplied(self.sums, (j, ZERO), left, (ZERO,), right, j)),
+            ),
+        ]
+
+    def _fragment(self, target: Tensor, k: Expr) -> LoadMatrices:
+        """16 rows of the left factor; rows that there are not repeat the last one, and their sums are not used."""
+        down = add(remainder(LANE, CHUNK), mul(remainder(divided(LANE, 8), 2), Extent(8)))
+        row = ZERO if self.rows == 1 else clamped(down, self.rows)
+        return LoadMatrices(target, (ZERO,), self.left_rows, (row, add(k, mul(divided(LANE, 16), Extent(CHUNK)))))
+
+    def elements(self) -> list[Element]:
+        """The sums of a thread, with those of all streams of one column together."""
+        found: list[Element] = []
+        for half in range(self._tile_rows // 8):
+            for j in range(self.across // self.streams):
+                for e in range(2):
+                    at = [(Extent(j * self.streams + s), Extent(2 * half + e)) for s in range(self.streams)]
+                    row = add(divided(LANE, 4), Extent(8 * half))
+                    column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
+                    found.append(Element(row, column, tuple(Load(self.sums, place) for place in at)))
+        return found
+
+
+def stream_of(
+    dtype: DType,
+    left: Factor,
+    rights: Sequence[Factor],
+    axes: Sequence[str],
+    batch: tuple[Size, ...],
+    device: GpuDevice,
+    *,
+    early: bool,
+) -> StreamTile | None:
+    """The tile of a product with few rows; None where it has many, or sizes are not known."""
+    axis = axes[0] if len(set(axes)) == 1 else ""
+    sizes = (product(batch), left.rows, rights[0].rows, left.depth)
+    return StreamTile.of(dtype, left, rights, axis, sizes, device, early=early)
+
+
+__all__ = ["StreamTile", "stream_of"]

@@ -1,0 +1,135 @@
+"""Products with few rows on GPUs: weights in flight, in lockstep and as PTX."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, library, ops
+from dovetail.ir.dtype import DType, bf16, f16
+from dovetail.ir.leaf import input, param
+from dovetail.ir.type import SizeLike
+from dovetail.ir.value import Value
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import Alloc, CopyAsync, Kernel
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.ptx_compiler import ARCHITECTURES, tensor_core_shapes, to_ptx
+from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from dovetail.targets.cuda.select import GpuKernel
+from dovetail.targets.reference.interpreter import evaluate
+from tests.targets.cuda.graphs import Case
+from tests.targets.cuda.judged import check, feeds_of, in_lockstep
+from tests.targets.cuda.simulated import SimulatedDriver
+
+DEPENDENT = replace(H200, dependent_launches=True)
+
+
+def _x(dtype: DType, *shape: SizeLike) -> Value:
+    return input("x", dtype[shape])
+
+
+def _w(dtype: DType, *shape: int, name: str = "w") -> Value:
+    return input(name, dtype[shape])
+
+
+def _transposed(w: Value) -> Value:
+    return ops.permute(w, order=(-1, -2))
+
+
+CASES: dict[str, Value] = {
+    "one_row": ops.matmul(_x(bf16, 1, 256), _w(bf16, 256, 48)),
+    "stored_by_column": ops.matmul(_x(f16, 3, 264), _transposed(_w(f16, 40, 264))),
+    "two_streams": library.swiglu(_x(bf16, 2, 400), _w(bf16, 400, 40, name="g"), _w(bf16, 400, 40, name="u")),
+    "sixteen_rows": library.linear(_x(f16, 16, 200), _w(f16, 200, 72), _w(f16, 72, name="b"), act="gelu"),
+    "rows_apart": ops.matmul(_transposed(_x(f16, 136, 5)), _w(f16, 136, 24)),
+    "batch": ops.matmul(_x(f16, 3, 2, 128), _w(f16, 3, 128, 16)),
+    "more_than_fits": ops.matmul(_x(bf16, 5, 4104), _w(bf16, 4104, 16)),
+}
+SIZES: dict[str, Value] = {
+    "qkv": ops.matmul(_x(bf16, 1, 1024), param("w", bf16[1024, 4096])),
+    "swiglu": library.swiglu(_x(bf16, 8, 1024), param("g", bf16[1024, 3072]), param("u", bf16[1024, 3072])),
+    "head": ops.matmul(_x(bf16, 1, 1024), param("w", bf16[1024, 151936])),
+}
+"""Sizes of a real decoder."""
+
+
+def _only(value: Value, device: GpuDevice = H200) -> GpuKernel:
+    ((_, made),) = kernels_of(make_plan(Graph.of({"y": value}), target="cuda"), device=device)
+    return made
+
+
+def _streams(kernel: Kernel) -> bool:
+    return any(isinstance(s, Alloc) and s.pointer == "left_rows" for s in everything(kernel.body))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_with_few_rows_do_what_the_graph_means(name: str) -> None:
+    case = Case({"y": CASES[name]}, scale=8.0)
+    feeds = {n: (x / np.float32(8)).astype(x.dtype) for n, x in feeds_of(Graph.of(case.outputs), {}).items()}
+    assert _streams(_only(CASES[name]).kernel)
+    check(case, in_lockstep(case, feeds), feeds)
+
+
+def test_many_rows_unknown_sizes_and_unaligned_columns_have_other_kernels() -> None:
+    for value in (
+        ops.matmul(_x(bf16, 17, 256), _w(bf16, 256, 48)),
+        ops.matmul(_x(bf16, "n", 256), _w(bf16, 256, 48)),
+        ops.matmul(_x(bf16, 1, 256), _w(bf16, 256, 47)),
+        ops.matmul(_x(bf16, 1, 64), _w(bf16, 64, 48)),
+    ):
+        assert not _streams(_only(value).kernel)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_they_fit_every_architecture(architecture: str) -> None:
+    shared = {"sm_80": 163 << 10, "sm_89": 99 << 10, "sm_120": 99 << 10}.get(architecture, 227 << 10)
+    device = GpuDevice(architecture, 108, shared, tensor_core_shapes=tensor_core_shapes(architecture))
+    made = _only(SIZES["qkv"], device)
+    assert made.kernel.launch is not None and made.kernel.launch.shared_bytes <= shared and _streams(made.kernel)
+    ptx = to_ptx(made.text, architecture)
+    assert "cp.async.cg" in ptx and "__local_depot" not in ptx
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_they_assemble_without_spills(name: str, tmp_path: Path) -> None:
+    made = _only(SIZES[name], DEPENDENT)
+    ptx = to_ptx(made.text, "sm_90a")
+    before, _, _ = ptx.partition("griddepcontrol.wait;")
+    assert "cp.async.cg" in before, "weights are in flight before the wait"
+    assembler = shutil.which("ptxas")
+    if assembler is None:
+        pytest.skip("ptxas is not installed")
+    source = tmp_path / "kernel.ptx"
+    source.write_text(ptx, encoding="utf-8")
+    command = [assembler, "-arch=sm_90a", "-v", "-o", str(source.with_suffix(".cubin")), str(source)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert "0 bytes spill stores" in told, told
+
+
+def test_weights_are_copied_before_the_wait_and_nothing_else_is() -> None:
+    x = input("x", bf16[2, 160])
+    h = ops.relu(x @ param("v", bf16[160, 128]))
+    graph = Graph.of({"y": library.swiglu(h, param("g", bf16[128, 32]), param("u", bf16[128, 32])), "z": h})
+    for _, made in kernels_of(make_plan(graph, target="cuda"), device=DEPENDENT):
+        if _streams(made.kernel):
+            early = {s.source.pointer for s in everything(made.kernel.early) if isinstance(s, CopyAsync)}
+            assert early and early <= set(made.kernel.constants)
+    device = SimulatedDriver()
+    device.description = DEPENDENT
+    random = np.random.default_rng(5)
+    drawn = {
+        str(v.attrs["name"]): (random.normal(size=tuple(map(int, map(str, v.shape)))) / 8).astype(bf16.numpy)
+        for v in (*graph.inputs, *graph.parameters)
+    }
+    feeds = {"x": drawn.pop("x")}
+    wanted = evaluate(graph, feeds, params=drawn, lift=True)
+    runner = CudaGraph(make_plan(graph, target="cuda"), lambda: device).bind(drawn)
+    for name, found in runner.run(feeds).items():
+        np.testing.assert_allclose(found.astype(np.float64), wanted[name], rtol=3e-2, atol=3e-2)
