@@ -82,7 +82,7 @@ class Trainer:
         model = graph if isinstance(graph, Graph) else load(graph, train=True)
         if precision is not None and precision not in _PRECISIONS:
             raise OptionError(f"a precision of {precision!r}", hint=f"there are {', '.join(_PRECISIONS)}")
-        self.graph = _with_loss(model, loss)
+        self.graph = with_loss(model, loss)
         self.loss_name = "" if loss is None else _name(loss)
         self.accumulate = accumulate
         self.optimizer: Optimizer = AdamW() if optimizer is None else optimizer
@@ -235,7 +235,7 @@ class Trainer:
             raise BindError(f"{', '.join(wrong)} belongs to the trainer", hint="pass what the model reads, and labels")
 
 
-def _with_loss(graph: Graph, loss: str | Loss | None) -> Graph:
+def with_loss(graph: Graph, loss: str | Loss | None) -> Graph:
     """The graph with an output `loss`."""
     if loss is None:
         if LOSS not in graph.outputs:
@@ -267,4 +267,4 @@ def _arrays(graph: Graph, params: Mapping[str, Array], seed: int) -> dict[str, A
     return {str(v.attrs["name"]): known[str(v.attrs["name"])] for v in graph.signature}
 
 
-__all__ = ["Metrics", "Trainer"]
+__all__ = ["LOSS", "Metrics", "Trainer", "with_loss"]

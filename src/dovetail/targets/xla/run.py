@@ -180,6 +180,11 @@ def _mesh(placement: Placement) -> Any:
             hint="make the mesh smaller; to try it on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count="
             f"{placement.devices} before JAX starts",
         )
+    if jax.process_count() > 1 and placement.devices < len(found):
+        raise DeviceError(
+            f"a mesh of {placement.devices} devices, and {jax.process_count()} hosts have {len(found)}",
+            hint="several hosts use all of their devices",
+        )
     shape = tuple(size for _, size in placement.mesh)
     devices = np.array(found[: placement.devices]).reshape(shape)
     return jax.sharding.Mesh(devices, tuple(name for name, _ in placement.mesh))
