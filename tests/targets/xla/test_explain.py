@@ -17,6 +17,7 @@ from dovetail.models.llama import LlamaShape, llama
 from dovetail.targets.xla.explain import child
 from dovetail.targets.xla.explain.collective import Collective, Link, Links
 from dovetail.targets.xla.explain.explained import Explained, shortfalls
+from dovetail.testing import assert_placed
 from dovetail.train import SGD
 
 pytest.importorskip("jax")
@@ -36,7 +37,9 @@ def explained(shape: LlamaShape = SHAPE, place: dict[str, str] | None = None) ->
 
 def test_two_sums_a_layer_and_why() -> None:
     found = explained()
-    assert found.counts == {"all-reduce": 4}
+    assert_placed(found, all_reduce=4)
+    with pytest.raises(AssertionError, match=r"layers\.\*\.wo is placed"):
+        assert_placed(found, all_reduce=3)
     assert shortfalls(found, ["all-reduce=2/layer", "all-gather=0"]) == []
     assert shortfalls(found, ["all-reduce=3"]) == ["all-reduce: found 4, expected 3"]
     first, second = found.groups()
