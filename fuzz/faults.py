@@ -16,6 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType, MappingProxyType
@@ -26,6 +27,7 @@ import dovetail
 from dovetail import Builder, DovetailError, Graph, Program, f32, ops
 from dovetail.ir.literal import Array
 from fuzz.forked import forked
+from fuzz.hosts import hosts
 from fuzz.keep import remove
 from fuzz.training import training
 
@@ -216,6 +218,7 @@ FAULTS: Mapping[str, tuple[Fault, int]] = MappingProxyType(
         "forks": (forks, 100),
         "signals": (signals, 500),
         "service": (service, 2000),
+        **({"hosts": (hosts, 20)} if find_spec("jax") else {}),
     }
 )
 """Each fault, and how often it happens by default."""

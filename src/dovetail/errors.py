@@ -13,6 +13,7 @@ DovetailError
 │   ├── SizeError         sizes that break what a program takes for granted
 │   └── OutOfMemoryError  a run that needs more memory than its device has free
 ├── DeviceError           a device that failed while it worked; programs on it are bound again
+├── PeerError             a process on another host that is lost, stopped, stuck or does not fit
 ├── OptionError           an unknown pass, rule or setting
 │   └── BudgetError       a memory budget below the smallest peak that a plan can have
 ├── UnsupportedError      an operator, type or target that we do not have
@@ -112,6 +113,18 @@ class DeviceError(DovetailError):
         super().__init__(message, hint=hint, where=where)
 
 
+class PeerError(DovetailError):
+    """A process on another host that is lost, stopped, stuck or does not fit: its rank, its host and its last step."""
+
+    def __init__(
+        self, message: str, *, rank: int, host: str = "", step: int = -1, hint: str = "", where: str = ""
+    ) -> None:
+        self.rank = rank
+        self.host = host
+        self.step = step
+        super().__init__(message, hint=hint, where=where)
+
+
 class OptionError(DovetailError):
     """An unknown pass, rule or setting."""
 
@@ -174,6 +187,7 @@ __all__ = [
     "OptionError",
     "OutOfMemoryError",
     "ParseError",
+    "PeerError",
     "SizeError",
     "SizeLimitError",
     "TraceError",

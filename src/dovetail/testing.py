@@ -6,6 +6,7 @@ import gc
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from dovetail.report.record import Node
 from dovetail.report.report import Report
 from dovetail.runtime.program import Program
 from dovetail.targets.reference.interpreter import evaluate
+
+if TYPE_CHECKING:
+    from dovetail.targets.xla.explain.explained import Explained
 
 _PATH = re.compile(r"(?<=[./])")
 
@@ -45,6 +49,15 @@ def assert_fused(program: Program | Report, where: str = "*", *, rule: str, coun
     if not found or (count is not None and len(found) != count):
         wanted = "some" if count is None else str(count)
         raise AssertionError(f"{rule} made {len(found)} kernels at {where!r}, not {wanted}{_refused(report, rule)}")
+
+
+def assert_placed(explained: Explained, **counts: int) -> None:
+    """A placement has exactly these collectives: `assert_placed(explain_placement(…), all_reduce=4)`."""
+    wanted = {kind.replace("_", "-"): count for kind, count in counts.items()}
+    found = dict(explained.counts)
+    if {k: n for k, n in found.items() if n} != {k: n for k, n in wanted.items() if n}:
+        reasons = "".join(f"\n  {count} × {c.kind} at {c.place}: {c.why}" for c, count in explained.groups())
+        raise AssertionError(f"collectives are {found}, not {wanted}{reasons}")
 
 
 def _scopes(nodes: Iterable[Node], where: str) -> set[str]:
@@ -123,4 +136,4 @@ def forget(*ops: FusedOp[...]) -> None:
     gc.collect()
 
 
-__all__ = ["LawError", "assert_fused", "check_op", "forget", "lifted", "parts_of"]
+__all__ = ["LawError", "assert_fused", "assert_placed", "check_op", "forget", "lifted", "parts_of"]

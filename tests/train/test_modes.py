@@ -164,13 +164,13 @@ def test_a_step_that_is_not_finite_changes_nothing(accumulate: int) -> None:
     )
     good = {"x": np.full((2, 4), 2, np.float32), "labels": np.zeros((2, 4), np.float32)}
     trainer.step(good)
-    before = {n: a.copy() for n, a in trainer._arrays.items()}  # pyright: ignore[reportPrivateUsage]
+    before = {n: a.copy() for n, a in trainer._state.host().items()}  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(GradientError, match=r"step 2 .* 1 elements of .*log.* are the first"):
         trainer.step({**good, "x": np.where(np.arange(8).reshape(2, 4) == 5, 0, 2).astype(np.float32)})
     with pytest.raises(GradientError, match="1 elements of x are not finite"):
         trainer.step({**good, "x": np.where(np.arange(8).reshape(2, 4) == 5, np.nan, 2).astype(np.float32)})
     for name, array in before.items():
-        assert array.tobytes() == trainer._arrays[name].tobytes(), name  # pyright: ignore[reportPrivateUsage]
+        assert array.tobytes() == trainer._state.host()[name].tobytes(), name  # pyright: ignore[reportPrivateUsage]
     assert trainer.steps == 1 and np.isfinite(trainer.step(good).loss)
 
 

@@ -19,6 +19,7 @@ from dovetail.cli import (
     diff,
     doctor,
     explain,
+    export,
     generate,
     lock,
     operators,
@@ -34,6 +35,7 @@ from dovetail.cli import (
 from dovetail.cli.command import Answer, Command
 from dovetail.cli.progress import shown_progress, tell
 from dovetail.errors import DovetailError, LoadError, OptionError
+from dovetail.runtime.hosts.worker import Reporter
 from dovetail.sanitize import sanitize, visible
 from dovetail.version import __version__
 
@@ -46,6 +48,7 @@ COMMANDS: tuple[Command, ...] = (
     generate.COMMAND,
     train.COMMAND,
     diff.COMMAND,
+    export.COMMAND,
     lock.LOCK,
     lock.CHECK,
     verify.COMMAND,
@@ -77,12 +80,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; the result is the exit code."""
+def main(argv: Sequence[str] | None = None, reporter: Reporter | None = None) -> int:
+    """Run one command line; the result is the exit code. A worker of several hosts has a reporter."""
     try:
-        return _run(argv)
+        return _run(argv, reporter)
     except DovetailError as error:
-        _tell(str(error))
+        if reporter is not None:
+            reporter.failed(error)
+        else:
+            _tell(str(error))
         return error.exit_code
     except MemoryError:
         _tell("there is not enough memory for this\n  hint: try smaller sizes, or a machine with more of it")
@@ -92,17 +98,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run(argv: Sequence[str] | None, reporter: Reporter | None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
+    args.argv = list(sys.argv[1:] if argv is None else argv)
+    args.reporter = reporter
     if "run" not in args:
         parser.print_help(sys.stderr)
         return OptionError.exit_code
     with shown_progress(sys.stderr, quiet=getattr(args, "json", False)):
         answer: Answer = args.run(args)
+    if reporter is not None and not reporter.is_first:
+        return 0  # the first worker prints for all
     for piece in answer.pieces:
         _write(_visible(piece), end="")
-    _write(answer.text if answer.painted else _visible(answer.text))
+    if answer.text or answer.pieces:
+        _write(answer.text if answer.painted else _visible(answer.text))
     if answer.failure is not None:
         raise answer.failure
     return 0

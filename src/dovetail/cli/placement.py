@@ -5,15 +5,33 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument
 from dovetail.cli.options import asked_graph, numbers
 from dovetail.errors import GateError, OptionError
+from dovetail.train.losses import LOSSES
+from dovetail.train.optimizers import AdamW
+from dovetail.train.step import step_graph
+from dovetail.train.trainer import LOSS, with_loss
 
 if TYPE_CHECKING:
     from dovetail.targets.xla.explain.explained import Explained
 
+MESH = (
+    Argument(
+        "--mesh",
+        "run on a mesh of devices with target xla, as in --mesh dp=2,tp=4; needs JAX",
+        {"metavar": "AXIS=SIZE,…"},
+    ),
+    Argument(
+        "--place",
+        "with --mesh: a preset (data, tensor, sequence), a file of lines such as `layers.*.wq: - tp`, or one such "
+        "line; may be given several times",
+        {"metavar": "RULES", "action": "append", "default": []},
+    ),
+)
+"""For commands that run on a mesh."""
 ARGUMENTS = (
     Argument(
         "--mesh",
@@ -33,25 +51,52 @@ ARGUMENTS = (
         "given several times",
         {"metavar": "KIND=COUNT", "action": "append", "default": []},
     ),
+    Argument(
+        "--step",
+        f"with --mesh: explain a training step of the model with this loss: {', '.join(LOSSES)}",
+        {"metavar": "LOSS"},
+    ),
 )
 
 
 def is_asked(args: argparse.Namespace) -> bool:
     """Whether a command line asks for collectives."""
-    if args.mesh is None and (args.place or args.require_collectives):
-        raise OptionError("--place and --require-collectives without --mesh", hint="name the mesh: --mesh dp=2,tp=4")
+    if args.mesh is None and (args.place or args.require_collectives or args.step):
+        raise OptionError(
+            "--place, --step and --require-collectives without --mesh", hint="name the mesh: --mesh dp=2,tp=4"
+        )
     return args.mesh is not None
 
 
 def run(args: argparse.Namespace) -> Answer:
     from dovetail.runtime.explain_placement import explain_placement  # few explain a mesh
 
-    mesh = numbers("--mesh", args.mesh.split(","))
-    preset, place = placed(args.place)
-    found = explain_placement(asked_graph(args), mesh=mesh, place=place, preset=preset)
+    mesh, place, preset = asked_placement(args)
+    graph = asked_graph(args, train=args.step is not None)
+    if args.step is not None:
+        graph = step_graph(with_loss(graph, args.step), AdamW(), loss=LOSS).graph
+    found = explain_placement(graph, mesh=mesh, place=place, preset=preset)
     text = json.dumps({"schema": SCHEMA_VERSION, **found.json()}, indent=2) if args.json else found.text()
     failure = _gate(found, args.require_collectives)
     return Answer(text) if failure is None else Answer(text, failure)
+
+
+def asked_placement(args: argparse.Namespace) -> tuple[dict[str, int], dict[str, str], str | None]:
+    """The mesh of a command line, its rules and its preset."""
+    preset, place = placed(args.place)
+    return numbers("--mesh", args.mesh.split(",")), place, preset
+
+
+def meshed(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of `dovetail.compile` for a command line with a mesh; none where it has none."""
+    if args.mesh is None:
+        if args.place:
+            raise OptionError("--place without --mesh", hint="name the mesh: --mesh dp=2,tp=4")
+        return {}
+    from dovetail.targets.xla.target import target  # few run on a mesh
+
+    mesh, place, preset = asked_placement(args)
+    return {"target": target(mesh=mesh, place=place, preset=preset)}
 
 
 def placed(given: list[str]) -> tuple[str | None, dict[str, str]]:
@@ -91,4 +136,4 @@ def _gate(found: Explained, required: list[str]) -> GateError | None:
     return GateError("; ".join(missing), hint="the report says why each is there, and its hints what would change it")
 
 
-__all__ = ["ARGUMENTS", "is_asked", "placed", "run"]
+__all__ = ["ARGUMENTS", "MESH", "asked_placement", "is_asked", "meshed", "placed", "run"]

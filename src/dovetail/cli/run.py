@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.adapters.onnxruntime_peer import Peer
+from dovetail.cli import hosts, placement
 from dovetail.cli.arrays import Given, named_arrays, save_arrays
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.model import is_onnx
@@ -52,15 +53,17 @@ def run(args: argparse.Namespace) -> Answer:
     refuse_negative("--tolerance", args.tolerance)
     if args.random is not None and args.random < 0:
         raise OptionError(f"--random {args.random}", hint="a seed is a whole number from 0 on")
+    if hosts.is_asked(args):
+        return hosts.supervised(args)
     given = named_arrays("--input", args.input)
     graph = asked_graph(args)
     params = random_weights(graph, args.random) if args.random is not None and not graph.params else None
-    program = compile(graph, **ways(args), params=params)
+    program = compile(graph, **ways(args) | placement.meshed(args), params=params)
     feeds = feeds_of(graph, given, args.random)
     started = time.perf_counter()
     outputs = program.run(program.undonated(feeds))
     seconds = time.perf_counter() - started
-    saved = save_arrays(args.output, outputs) if args.output is not None else ""
+    saved = save_arrays(args.output, outputs) if args.output is not None and hosts.is_first(args) else ""
     differences = compared(args, feeds, outputs) if args.check is not None else []
     wrong = [d for d in differences if not d.holds]
     failure = None
@@ -200,6 +203,8 @@ COMMAND = Command(
             {"choices": ("onnxruntime",)},
         ),
         Argument("--tolerance", "how far outputs may differ instead", {"metavar": "NUMBER", "type": float}),
+        *placement.MESH,
+        *hosts.ARGUMENTS,
         JSON,
     ),
     run,

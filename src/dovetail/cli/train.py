@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from dovetail.cli import hosts, placement
 from dovetail.cli.arrays import read_archive
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Command
 from dovetail.cli.model import is_onnx
@@ -45,6 +46,8 @@ class Trained:
 
 def run(args: argparse.Namespace) -> Answer:
     _check(args)
+    if hosts.is_asked(args):
+        return hosts.supervised(args)
     trainer = _trainer(args)
     data = _examples(trainer, args.data)
     test = None if args.test is None else _examples(trainer, args.test)
@@ -76,7 +79,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _trainer(args: argparse.Namespace) -> Trainer:
     graph = asked_graph(args, train=True)
-    options = ways(args) | ({} if args.threads is None else {"threads": args.threads})
+    options = ways(args) | placement.meshed(args) | ({} if args.threads is None else {"threads": args.threads})
     return Trainer(
         graph,
         args.loss,
@@ -87,6 +90,7 @@ def _trainer(args: argparse.Namespace) -> Trainer:
         accumulate=args.accumulate,
         precision=args.precision,
         seed=args.seed,
+        writes=hosts.is_first(args),
         **options,
     )
 
@@ -115,7 +119,10 @@ def _batch_size(trainer: Trainer, args: argparse.Namespace, data: Examples) -> i
 
 
 def _resume(trainer: Trainer, args: argparse.Namespace, steps: int) -> None:
-    if args.resume:
+    if hosts.again(args):
+        if args.checkpoint is not None and Path(args.checkpoint).exists():
+            trainer.load(args.checkpoint)
+    elif args.resume:
         trainer.load(args.checkpoint)
         if trainer.steps >= steps:
             raise OptionError(f"the checkpoint has done {trainer.steps} of {steps} steps", hint="ask for more of them")
@@ -126,13 +133,16 @@ def _train(
 ) -> tuple[list[Metrics], int, float]:
     first = trainer.steps
     stream: TextIO | None = sys.stderr
-    live = LiveCurve(stream, trainer.graph.name, steps, first) if stream is not None and not args.json else None  # pyright: ignore[reportUnnecessaryComparison]
+    live = None
+    if stream is not None and not args.json and hosts.is_first(args):  # pyright: ignore[reportUnnecessaryComparison]
+        live = LiveCurve(stream, trainer.graph.name, steps, first)
     began = time.monotonic()
     with ExitStack() as stack:
-        log = None if args.log is None else stack.enter_context(Log(args.log, after=first))
+        log = None if args.log is None or not hosts.is_first(args) else stack.enter_context(Log(args.log, after=first))
         if live is not None:
             stack.callback(live.close)
-        listeners: list[Callable[[Metrics], object]] = [one for one in (live, log) if one is not None]
+        watched = hosts.reported(args)
+        listeners: list[Callable[[Metrics], object]] = [one for one in (live, log, watched) if one is not None]
         batches = data.batches(size, seed=trainer.seed, first=first, steps=steps)
         told = trainer.fit(
             batches,
@@ -166,12 +176,15 @@ def _tested(trainer: Trainer, test: Examples, size: int) -> dict[str, float]:
 def _written(trainer: Trainer, args: argparse.Namespace) -> str:
     """Write the trained weights; the result is where they are."""
     target = args.output or _default_output(args)
+    params = trainer.params
+    if not hosts.is_first(args):
+        return target
     if target.endswith(".onnx"):
         from dovetail.frontends.onnx.file.weights import write_weights  # onnx takes a fifth of a second to import
 
-        write_weights(args.model, target, {n: trainer.params[n] for n in (*trainer.weights, *trainer.statistics)})
+        write_weights(args.model, target, {n: params[n] for n in (*trainer.weights, *trainer.statistics)})
     else:
-        write_arrays(target, trainer.params)
+        write_arrays(target, params)
     return target
 
 
@@ -182,7 +195,7 @@ def _default_output(args: argparse.Namespace) -> str:
 
 
 def _page(args: argparse.Namespace, made: Trained) -> None:
-    if args.html is None:
+    if args.html is None or not hosts.is_first(args) or not made.told:
         return
     facts = {
         "model": args.model,
@@ -201,7 +214,8 @@ def _page(args: argparse.Namespace, made: Trained) -> None:
 
 def as_text(made: Trained, test: str | None) -> str:
     """What training came to, for people."""
-    lines = [f"{made.steps} steps in {seconds_text(made.seconds)}, last loss {made.told[-1].loss:.4f}"]
+    last = f", last loss {made.told[-1].loss:.4f}" if made.told else ""
+    lines = [f"{made.steps} steps in {seconds_text(made.seconds)}{last}"]
     skipped = sum(m.skipped for m in made.told)
     if skipped:
         lines.append(f"{skipped} steps were left out: their gradients overflowed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 
+from dovetail.cli import hosts, placement
 from dovetail.cli.command import Argument
 from dovetail.cli.options import COMPILING, JSON
 from dovetail.errors import OptionError
@@ -46,6 +47,8 @@ def _option(name: str, doc: str, **how: object) -> Argument:
 
 ARGUMENTS = (
     *COMPILING,
+    *placement.MESH,
+    *hosts.ARGUMENTS,
     _option("--loss", f"what to minimise: {', '.join(LOSSES)}; a model with an output loss needs none", metavar="NAME"),
     _option("--data", "the examples: a .npz file with an array for each input and labels, one row an example",
             metavar="FILE", required=True),

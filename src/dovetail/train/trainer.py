@@ -27,6 +27,7 @@ from dovetail.train.modes import KEY, evaluation_form, step_key
 from dovetail.train.optimizers import AdamW, Optimizer
 from dovetail.train.scaling import LossScale
 from dovetail.train.schedules import Schedule, constant
+from dovetail.train.state import State, ran
 from dovetail.train.step import NORM, RATE, SCALE, Group, Ways, step_graph, weights_as_inputs
 
 LOSS, WANTED = "loss", "labels"
@@ -75,16 +76,19 @@ class Trainer:
         precision: Precision | None = None,
         momentum: float = 0.1,
         seed: int = 0,
+        writes: bool = True,
         **options: Any,
     ) -> None:
         model = graph if isinstance(graph, Graph) else load(graph, train=True)
         if precision is not None and precision not in _PRECISIONS:
             raise OptionError(f"a precision of {precision!r}", hint=f"there are {', '.join(_PRECISIONS)}")
-        self.graph = _with_loss(model, loss)
+        self.graph = with_loss(model, loss)
         self.loss_name = "" if loss is None else _name(loss)
         self.accumulate = accumulate
         self.optimizer: Optimizer = AdamW() if optimizer is None else optimizer
         self.schedule, self.steps, self.seed = schedule, 0, seed
+        self.writes = writes
+        """Whether this process writes checkpoints; of several that train together one does."""
         self._updates: int = 0
         self.scale: LossScale | None = LossScale() if precision == "f16" else None
         ways = Ways(
@@ -99,13 +103,15 @@ class Trainer:
         made = step_graph(self.graph, self.optimizer, wrt=wrt, loss=LOSS, ways=ways)
         self.weights, self.statistics = made.weights, made.statistics
         given = _arrays(self.graph, params or {}, seed)
-        self._arrays = {name: np.array(given[name], order="C") for name in (*made.weights, *made.statistics)}
+        arrays = {name: np.array(given[name], order="C") for name in (*made.weights, *made.statistics)}
         for name, type in made.state.items():
-            self._arrays[name] = np.zeros([int(str(size)) for size in type.shape], type.dtype.numpy)
-        self._sums = {n: np.zeros_like(self._arrays[w]) for n, w in zip(made.sums, made.weights, strict=False)}
-        frozen = {n: a for n, a in given.items() if n not in self._arrays}
+            arrays[name] = np.zeros([int(str(size)) for size in type.shape], type.dtype.numpy)
+        sums = {n: np.zeros_like(arrays[w]) for n, w in zip(made.sums, made.weights, strict=False)}
+        frozen = {n: a for n, a in given.items() if n not in arrays}
         self.program = compile(made.graph, params=frozen if made.summing is None else {}, **options)
         self._summing = None if made.summing is None else compile(made.summing, params=frozen, **options)
+        programs = [self.program, *([] if self._summing is None else [self._summing])]
+        self._state, self._sums = State(arrays, programs), State(sums, programs)
         self._joint = made.joint
         self._keyed = any(v.attrs["name"] == KEY for v in made.joint.inputs)
         self._options, self._frozen = options, frozen
@@ -114,7 +120,8 @@ class Trainer:
     @property
     def params(self) -> dict[str, Array]:
         """The weights as they are now, in arrays of the caller's own, and the frozen ones."""
-        return self._frozen | {name: self._arrays[name].copy() for name in (*self.weights, *self.statistics)}
+        now = self._state.host((*self.weights, *self.statistics))
+        return self._frozen | {name: array.copy() for name, array in now.items()}
 
     def step(self, batch: Mapping[str, Array]) -> Metrics:
         """One step: weights and state are updated.
@@ -134,7 +141,7 @@ class Trainer:
         if self.scale is not None:
             self.scale = self.scale.after(fine)
         elif not fine:
-            raise not_finite(self._joint, {**last, **self._arrays}, self._frozen, number, loss, norm)
+            raise not_finite(self._joint, {**last, **self._state.host()}, self._frozen, number, loss, norm)
         self.steps = number
         self._updates += fine
         return Metrics(number, loss, norm, rate, skipped=not fine)
@@ -143,25 +150,23 @@ class Trainer:
         self, batch: Mapping[str, Array], scalars: Mapping[str, Array], number: int
     ) -> tuple[float, float, dict[str, Array]]:
         """Run the step: its loss, the norm of its gradients, and what its last micro-batch was fed."""
-        arrays, losses = self._arrays, list[float]()
+        arrays, losses = self._state.arrays, list[float]()
         if self._summing is None:
             fed = {**batch, **scalars, **self._key(number, 0)}
-            found = self.program.run({**fed, **arrays})
-            return float(np.squeeze(found[LOSS])), float(found[NORM]), fed
-        for total in self._sums.values():
-            total[...] = 0
+            loss, norm = ran(self.program, {**fed, **arrays}, (LOSS, NORM), self._state)
+            return loss, norm, fed
+        self._sums.clear()
         fed = dict[str, Array]()
-        state = {n: arrays[n] for n in (*self.weights, *self.statistics)}
+        state = self._state.only((*self.weights, *self.statistics))
         scale = {SCALE: scalars[SCALE]} if SCALE in scalars else {}
         for part, rows in enumerate(micro_batches(batch, self.accumulate)):
             fed = {**rows, **scale, **self._key(number, part)}
-            found = self._summing.run({**fed, **state, **self._sums})
-            losses.append(float(np.squeeze(found[LOSS])))
+            losses += ran(self._summing, {**fed, **state, **self._sums.arrays}, (LOSS,), self._state)
             if not np.isfinite(losses[-1]):
                 return losses[-1], float("nan"), fed
         own = {n: a for n, a in arrays.items() if n not in self.statistics}
-        found = self.program.run({**own, **self._sums, **scalars})
-        return float(np.mean(losses)), float(found[NORM]), fed
+        (norm,) = ran(self.program, {**own, **self._sums.arrays, **scalars}, (NORM,), self._state)
+        return float(np.mean(losses)), norm, fed
 
     def _key(self, number: int, part: int) -> dict[str, Array]:
         return {KEY: step_key(self.seed, number, part)} if self._keyed else {}
@@ -199,18 +204,21 @@ class Trainer:
         if self._evaluated is None:
             graph = weights_as_inputs(evaluation_form(self.graph), (*self.weights, *self.statistics))
             self._evaluated = compile(graph, params=self._frozen, **self._options)
-        now = {name: self._arrays[name] for name in (*self.weights, *self.statistics)}
-        return self._evaluated.run({**batch, **now})
+        return self._evaluated.run({**batch, **self._state.only((*self.weights, *self.statistics))})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint: weights, state, the number of steps and the seed, in one safetensors file."""
-        write_arrays(path, self._arrays | self._counters())
+        """Write a checkpoint: weights, state, the number of steps and the seed, in one safetensors file.
+
+        It is the same on every mesh. Processes that train together all save, and one of them writes.
+        """
+        arrays = self._state.host()
+        if self.writes:
+            write_arrays(path, arrays | self._counters())
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a checkpoint, as the run that wrote it would have."""
-        found = read_arrays(path, self._arrays | self._counters())
-        for name, array in self._arrays.items():
-            array[...] = found[name]
+        found = read_arrays(path, self._state.like | self._counters())
+        self._state.write({name: found[name] for name in self._state.like})
         counts: list[int] = found[_COUNTS].tolist()
         self.steps, self._updates, fine, self.seed = counts
         if self.scale is not None:
@@ -222,12 +230,12 @@ class Trainer:
         return {_COUNTS: counts} | ({} if self.scale is None else {_SCALES: np.array([scale.now], np.float64)})
 
     def _refuse_strange(self, batch: Mapping[str, Array]) -> None:
-        wrong = [n for n in batch if n in self._arrays or n.startswith("train.")]
+        wrong = [n for n in batch if n in self._state.arrays or n.startswith("train.")]
         if wrong:
             raise BindError(f"{', '.join(wrong)} belongs to the trainer", hint="pass what the model reads, and labels")
 
 
-def _with_loss(graph: Graph, loss: str | Loss | None) -> Graph:
+def with_loss(graph: Graph, loss: str | Loss | None) -> Graph:
     """The graph with an output `loss`."""
     if loss is None:
         if LOSS not in graph.outputs:
@@ -259,4 +267,4 @@ def _arrays(graph: Graph, params: Mapping[str, Array], seed: int) -> dict[str, A
     return {str(v.attrs["name"]): known[str(v.attrs["name"])] for v in graph.signature}
 
 
-__all__ = ["Metrics", "Trainer"]
+__all__ = ["LOSS", "Metrics", "Trainer", "with_loss"]

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from dovetail import Graph, explain_placement
+from dovetail import Builder, Graph, Trainer, explain_placement, ops
 from dovetail.cli.main import main
 from dovetail.errors import OptionError
+from dovetail.ir.dtype import f32
 from dovetail.models.llama import LlamaShape, llama
 from dovetail.targets.xla.explain import child
 from dovetail.targets.xla.explain.collective import Collective, Link, Links
 from dovetail.targets.xla.explain.explained import Explained, shortfalls
+from dovetail.testing import assert_placed
+from dovetail.train import SGD
 
 pytest.importorskip("jax")
 
@@ -34,7 +37,9 @@ def explained(shape: LlamaShape = SHAPE, place: dict[str, str] | None = None) ->
 
 def test_two_sums_a_layer_and_why() -> None:
     found = explained()
-    assert found.counts == {"all-reduce": 4}
+    assert_placed(found, all_reduce=4)
+    with pytest.raises(AssertionError, match=r"layers\.\*\.wo is placed"):
+        assert_placed(found, all_reduce=3)
     assert shortfalls(found, ["all-reduce=2/layer", "all-gather=0"]) == []
     assert shortfalls(found, ["all-reduce=3"]) == ["all-reduce: found 4, expected 3"]
     first, second = found.groups()
@@ -74,6 +79,18 @@ def test_every_collective_of_drawn_placements_has_a_place_and_a_reason() -> None
         }
         for one in explained(place=place).collectives:
             assert one.place != "the program" and one.origins and one.axes and one.bytes > 0, (place, one)
+
+
+def test_a_training_step_moves_the_bytes_of_all_weights_once() -> None:
+    builder = Builder("network")
+    x, up = builder.input("x", f32[8, 16]), builder.param("up", f32[16, 4])
+    builder.output("logits", ops.matmul(x, up))
+    step = Trainer(builder.graph(), "cross_entropy", SGD(momentum=0.5), target="reference").program.graph
+    found = explain_placement(step, mesh={"dp": 8}, place={"x": "dp", "labels": "dp"})
+    assert {(c.kind, c.axes) for c in found.collectives} == {("all-reduce", ("dp",))}
+    (weights,) = [c for c in found.collectives if c.shape == (16, 4)]
+    assert weights.bytes == up.tensor.bytes
+    assert 'x is placed "dp"' in weights.why
 
 
 def test_prices_are_those_of_rings() -> None:

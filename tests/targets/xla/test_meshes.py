@@ -25,8 +25,8 @@ pytest.importorskip("jax")
 run: Any = pytest.importorskip("dovetail.targets.xla.run")
 
 BATCH, SEQ = 8, 8
-LLAMA = LlamaShape(layers=2, hidden=64, heads=8, kv_heads=4, inner=128, vocabulary=64)
-BERT = BertShape(layers=2, hidden=64, heads=8, inner=128, vocabulary=64, positions=16)
+LLAMA = LlamaShape(layers=1, hidden=64, heads=8, kv_heads=4, inner=128, vocabulary=64)
+BERT = BertShape(layers=1, hidden=64, heads=8, inner=128, vocabulary=64, positions=16)
 MESHES: dict[str, dict[str, int]] = {"data": {"dp": 8}, "tensor": {"tp": 4}, "both": {"dp": 2, "tp": 4}}
 
 

@@ -22,8 +22,10 @@ def _imported(name: str) -> Any:
 
 
 jax: Any = _imported("jax")
+jax_export: Any = _imported("jax.export")
 jnp: Any = _imported("jax.numpy")
 lax: Any = _imported("jax.lax")
+serialize_executable: Any = _imported("jax.experimental.serialize_executable")
 
 
 def wide_types() -> AbstractContextManager[Any]:
@@ -32,4 +34,4 @@ def wide_types() -> AbstractContextManager[Any]:
     return home.enable_x64(True)
 
 
-__all__ = ["OLDEST", "jax", "jnp", "lax", "wide_types"]
+__all__ = ["OLDEST", "jax", "jax_export", "jnp", "lax", "serialize_executable", "wide_types"]

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import cast
 
 from dovetail.errors import OptionError
@@ -86,6 +87,20 @@ class Placement:
     def parts(self, name: str) -> int:
         """Into how many parts a tensor is split."""
         return math.prod(self.sizes[a] for axes in self.axes(name) for a in axes)
+
+    def with_state(self, graph: Graph) -> Placement:
+        """The placement with rules for the state of an optimizer: it is split as its weight is.
+
+        A tensor `layers.0.wq.m` is state of `layers.0.wq` where both have one shape and no rule names it.
+        """
+        leaves = {str(v.attrs["name"]): v for v in (*graph.parameters, *graph.inputs)}
+        more: list[Rule] = []
+        for name, value in leaves.items():
+            weight = name.rpartition(".")[0]
+            rule = self.rule(weight) if weight in leaves and self.rule(name) is None else None
+            if rule is not None and leaves[weight].shape == value.shape:
+                more.append(Rule(escape(name), rule.placed, rule.axes, preset=True))
+        return Placement(self.mesh, (*more, *self.rules))
 
     def check(self, graph: Graph) -> None:
         """Every rule fits a parameter or an input of the graph, and splits it evenly."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-DATA_PARALLEL: Mapping[str, str] = {"input_ids": "dp", "token_type_ids": "dp", "attention_mask": "dp", "image": "dp"}
+DATA_PARALLEL: Mapping[str, str] = dict.fromkeys(
+    ("input_ids", "token_type_ids", "attention_mask", "image", "labels"), "dp"
+)
 """The batch is split, and every device has all weights."""
 TENSOR_PARALLEL: Mapping[str, str] = {
     **DATA_PARALLEL,
@@ -26,6 +28,7 @@ SEQUENCE_PARALLEL: Mapping[str, str] = {
     "input_ids": "dp sp",
     "attention_mask": "dp sp",
     "token_type_ids": "dp sp",
+    "labels": "dp sp",
 }
 """The same, with the sequence split too."""
 PRESETS: Mapping[str, Mapping[str, str]] = {

@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.errors import DeviceError
+from dovetail.errors import BindError, DeviceError
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.plan.plan import Plan
 from dovetail.targets.reference.planned import PlannedGraph
+from dovetail.targets.runtime.device_array import DeviceArray
+from dovetail.targets.runtime.store import Store
+from dovetail.targets.xla.arrays import any_set, buffer_of, device_array, fetched, on_host, put
+from dovetail.targets.xla.kept import compiled_or_kept
 from dovetail.targets.xla.package import jax, wide_types
 from dovetail.targets.xla.placement import Placement
 from dovetail.targets.xla.trace import Tracer
@@ -23,15 +27,20 @@ from dovetail.targets.xla.trace import Tracer
 class XlaGraph:
     """A plan and the functions that are traced from it."""
 
-    def __init__(self, plan: Plan, placement: Placement | None) -> None:
+    def __init__(self, plan: Plan, placement: Placement | None, store: Store | None = None) -> None:
         self.plan = plan
-        self.placement = placement
+        self.placement = None if placement is None else placement.with_state(plan.graph)
+        self.store = store
         self.mesh: Any = None if placement is None else _mesh(placement)
+        self.devices: list[Any] = jax.devices()[:1] if placement is None else list(self.mesh.devices.flat)
         graph = plan.graph
-        self.parameters, self.inputs = list(graph.parameters), list(graph.inputs)
-        outputs = list(graph.outputs.values())
+        self.outputs = list(graph.outputs.values())
+        donors = set(graph.donated.values())
+        self.parameters = list(graph.parameters)
+        self.inputs = [v for v in graph.inputs if _name(v) not in donors]
+        self.donated = [v for v in graph.inputs if _name(v) in donors]
         bound = [v for step in plan.phase("bind") for v in step.results]
-        read = {v for reader in walk(outputs, until=dict.fromkeys(bound)) for v in (reader, *reader.operands)}
+        read = {v for reader in walk(self.outputs, until=dict.fromkeys(bound)) for v in (reader, *reader.operands)}
         self.bound = [v for v in bound if v in read]
         self.kept = [v for v in self.parameters if v in read]
         """Parameters that runs read as they are."""
@@ -40,12 +49,14 @@ class XlaGraph:
             tracer = Tracer(graph.where)
             return tracer.values(self.bound, dict(zip(self.parameters, parameters, strict=True))), tracer.raised
 
-        def run(known: list[Any], inputs: list[Any]) -> tuple[list[Any], list[Any]]:
+        def run(known: list[Any], inputs: list[Any], donated: list[Any]) -> tuple[list[Any], list[Any]]:
             tracer = Tracer(graph.where)
-            given = dict(zip([*self.kept, *self.bound, *self.inputs], [*known, *inputs], strict=True))
-            return tracer.values(outputs, given), tracer.raised
+            leaves = [*self.kept, *self.bound, *self.inputs, *self.donated]
+            given = dict(zip(leaves, [*known, *inputs, *donated], strict=True))
+            return tracer.values(self.outputs, given), tracer.raised
 
-        self.before, self.traced = jax.jit(before), jax.jit(run)
+        self.before = jax.jit(before)
+        self.traced = jax.jit(run, donate_argnums=2, out_shardings=(self._places(), None))
 
     def sharding(self, leaf: Value) -> Any:
         """Where a parameter or an input is; None on one device."""
@@ -54,16 +65,24 @@ class XlaGraph:
         spec = jax.sharding.PartitionSpec(*(axes or None for axes in self.placement.axes(_name(leaf))))
         return jax.sharding.NamedSharding(self.mesh, spec)
 
+    def _places(self) -> list[Any] | None:
+        """Where outputs are: donated ones where their inputs were, others where XLA leaves them."""
+        if self.placement is None:
+            return None
+        graph = self.plan.graph
+        inputs = {_name(v): v for v in graph.inputs}
+        return [self.sharding(inputs[graph.donated[n]]) if n in graph.donated else None for n in graph.outputs]
+
     def bind(self, params: Mapping[str, Array]) -> XlaRunner:
         """Put parameters on the device, and compute what depends on them alone."""
-        with wide_types():
-            put = {v: jax.device_put(np.asarray(params[_name(v)]), self.sharding(v)) for v in self.parameters}
+        with wide_types(), told():
+            there = {v: put(np.asarray(params[_name(v)]), self.sharding(v)) for v in self.parameters}
             made: list[Any] = []
             if self.bound:
-                made, flags = self.before(list(put.values()))
-                if _any(flags):
+                made, flags = self.before(list(there.values()))
+                if any_set(flags):
                     PlannedGraph(self.plan).bind(params)
-        return XlaRunner(self, [*(put[v] for v in self.kept), *made], params)
+        return XlaRunner(self, [*(there[v] for v in self.kept), *made], params)
 
 
 class XlaRunner:
@@ -73,34 +92,82 @@ class XlaRunner:
         self.graph = graph
         self.known = known
         self.params = params
+        first, count = graph.devices[0], len(graph.devices)
+        self.device = f"xla:{first.platform}" + ("" if count == 1 else f"×{count}")
 
     @cached_property
     def compiled(self) -> Any:
-        """The executable of XLA."""
-        with wide_types():
-            graph = self.graph
-            shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype.numpy, sharding=graph.sharding(v)) for v in graph.inputs]
-            with _told():
-                return graph.traced.lower(self.known, shapes).compile()
+        """The executable of XLA, from the cache where it was compiled before."""
+        graph = self.graph
+        with wide_types(), told():
+            shapes = [
+                [jax.ShapeDtypeStruct(v.shape, v.dtype.numpy, sharding=graph.sharding(v)) for v in leaves]
+                for leaves in (graph.inputs, graph.donated)
+            ]
+            return compiled_or_kept(graph.traced, (self.known, *shapes), graph.devices, graph.store)
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def to_device(self, array: Array, value: Value) -> DeviceArray:
+        """A copy of an array for an input, split as it is placed."""
+        with told():
+            return device_array(put(array, self.graph.sharding(value)), value.dtype, self.device)
+
+    def run(self, inputs: Mapping[str, Array | DeviceArray]) -> dict[str, Array]:
         """The outputs by name, in memory that the caller owns. Arrays of donated inputs are overwritten."""
-        graph, plan = self.graph, self.graph.plan
-        with wide_types():
-            given = [(v, np.asarray(inputs[_name(v)], v.dtype.numpy)) for v in graph.inputs]
-            compiled = self.compiled
-            with _told():
-                put = [jax.device_put(array, graph.sharding(v)) for v, array in given]
-                results, flags = compiled(self.known, put)
-                raised = _any(flags)
-        if raised:
-            # The NumPy meaning says what is wrong, and where.
-            PlannedGraph(plan).bind(self.params).run({name: np.array(a) for name, a in inputs.items()})
-        found = {name: np.array(r) for name, r in zip(plan.graph.outputs, results, strict=True)}
-        for donation in plan.donations:
-            inputs[donation.input][...] = found[donation.output]
-            found[donation.output] = inputs[donation.input]
+        results = self._computed(inputs)
+        donors = self.graph.plan.graph.donated
+        found: dict[str, Array] = {}
+        for name, result in results.items():
+            given = inputs[donors[name]] if name in donors else None
+            if isinstance(given, DeviceArray):
+                continue  # it holds the result by now
+            found[name] = fetched(result)
+            if given is not None:
+                given[...] = found[name]
+                found[name] = given
         return found
+
+    def run_on_device(self, inputs: Mapping[str, Array | DeviceArray]) -> dict[str, DeviceArray]:
+        """The outputs by name, on the devices; those of donated inputs are the arrays that were given."""
+        values, donors = self.graph.plan.graph.outputs, self.graph.plan.graph.donated
+        return {
+            name: there
+            if name in donors and isinstance(there := inputs[donors[name]], DeviceArray)
+            else device_array(result, values[name].dtype, self.device)
+            for name, result in self._computed(inputs).items()
+        }
+
+    def _computed(self, inputs: Mapping[str, Array | DeviceArray]) -> dict[str, Any]:
+        """The outputs as arrays of JAX. Device arrays of donated inputs hold theirs when it returns."""
+        graph = self.graph
+        with wide_types():
+            compiled = self.compiled
+            with told():
+                given, donated = (
+                    [self._there(inputs[_name(v)], v) for v in leaves] for leaves in (graph.inputs, graph.donated)
+                )
+                results, flags = compiled(self.known, given, donated)
+                raised = any_set(flags)
+        found = dict(zip(graph.plan.graph.outputs, results, strict=True))
+        for output, name in graph.plan.graph.donated.items():
+            array = inputs[name]
+            if isinstance(array, DeviceArray):
+                buffer_of(array).array = found[output]
+        if raised:
+            self._refuse(inputs)
+        return found
+
+    def _there(self, array: Array | DeviceArray, value: Value) -> Any:
+        if isinstance(array, DeviceArray):
+            return buffer_of(array).array
+        return put(np.asarray(array, value.dtype.numpy), self.graph.sharding(value))
+
+    def _refuse(self, inputs: Mapping[str, Array | DeviceArray]) -> None:
+        """Raise what the NumPy meaning raises: it says what is wrong, and where."""
+        PlannedGraph(self.graph.plan).bind(self.params).run(on_host(inputs))
+        raise BindError(
+            "a value of this run is out of range, and donated arrays on the device are overwritten",
+            hint="run it with arrays of the host, which says what is wrong and where",
+        )
 
 
 def _mesh(placement: Placement) -> Any:
@@ -113,13 +180,18 @@ def _mesh(placement: Placement) -> Any:
             hint="make the mesh smaller; to try it on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count="
             f"{placement.devices} before JAX starts",
         )
+    if jax.process_count() > 1 and placement.devices < len(found):
+        raise DeviceError(
+            f"a mesh of {placement.devices} devices, and {jax.process_count()} hosts have {len(found)}",
+            hint="several hosts use all of their devices",
+        )
     shape = tuple(size for _, size in placement.mesh)
     devices = np.array(found[: placement.devices]).reshape(shape)
     return jax.sharding.Mesh(devices, tuple(name for name, _ in placement.mesh))
 
 
 @contextmanager
-def _told() -> Generator[None]:
+def told() -> Generator[None]:
     """What XLA itself reports, as one error of ours: too little memory, a device that is lost."""
     try:
         yield
@@ -128,12 +200,8 @@ def _told() -> Generator[None]:
         raise DeviceError(f"XLA: {first}", hint="the message is XLA's own; jax.devices() lists what it sees") from error
 
 
-def _any(flags: list[Any]) -> bool:
-    return any(bool(np.asarray(flag).any()) for flag in flags)
-
-
 def _name(value: Value) -> str:
     return str(value.attrs["name"])
 
 
-__all__ = ["XlaGraph", "XlaRunner"]
+__all__ = ["XlaGraph", "XlaRunner", "told"]

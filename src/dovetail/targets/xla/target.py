@@ -11,6 +11,7 @@ from dovetail.ir.value import Value
 from dovetail.plan.plan import Plan
 from dovetail.plan.served import Served
 from dovetail.settings import Settings
+from dovetail.targets.runtime.store import store_of
 from dovetail.targets.target import Executable, Target
 from dovetail.targets.xla.claims import HOST, claims
 from dovetail.targets.xla.placement import Placement
@@ -20,7 +21,7 @@ from dovetail.targets.xla.presets import PRESETS
 def _compiled(plan: Plan, settings: Settings) -> Executable:
     from dovetail.targets.xla.run import XlaGraph  # JAX is imported with it
 
-    return XlaGraph(plan, None)
+    return XlaGraph(plan, None, store_of(settings))
 
 
 def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
@@ -43,7 +44,7 @@ def target(*, mesh: Mapping[str, int], place: Mapping[str, str] | None = None, p
         from dovetail.targets.xla.run import XlaGraph
 
         placement.check(plan.graph)
-        return XlaGraph(plan, placement)
+        return XlaGraph(plan, placement, store_of(settings))
 
     return replace(TARGET, compile=compiled)
 

@@ -48,6 +48,7 @@ class Explained:
                 f"{graph.name} has sizes that are not known: {', '.join(unknown)}",
                 hint=f"what moves depends on them; give each a number: --size {unknown[0]}=8",
             )
+        placement = placement.with_state(graph)
         self.graph, self.placement, self.links = graph, placement, links or Links()
         leaves = [*graph.parameters, *graph.inputs]
         self.names = [str(v.attrs["name"]) for v in leaves]

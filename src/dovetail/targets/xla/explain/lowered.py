@@ -25,8 +25,13 @@ def module_of(graph: Graph, placement: Placement) -> str:
     def computed(arrays: Sequence[Any]) -> list[Any]:
         return Tracer(graph.where).values(list(graph.outputs.values()), dict(zip(leaves, arrays, strict=True)))
 
+    # A donated input is overwritten where it is.
+    donated = [graph.donated.get(name) for name in graph.outputs]
+    places = None if not any(donated) else [None if name is None else where(name) for name in donated]
     with wide_types():
-        lowered = jax.jit(computed, keep_unused=True).trace(given).lower(lowering_platforms=("cpu",))
+        lowered = (
+            jax.jit(computed, keep_unused=True, out_shardings=places).trace(given).lower(lowering_platforms=("cpu",))
+        )
     return lowered.as_text(debug_info=True)
 
 

@@ -45,6 +45,15 @@ def _along(indices: Any, size: int, axis: int) -> tuple[Any, ...]:
     return tuple(places)
 
 
+def _gather_elements(x: Any, indices: Any, *, axis: int) -> Any:
+    """Axes that are not indexed are batch axes: where one is split over devices, nothing moves."""
+    at = axis + x.ndim
+    if not x.size or not indices.size:
+        return jnp.zeros(indices.shape, x.dtype)
+    part = x[tuple(slice(None) if d == at else slice(n) for d, n in enumerate(indices.shape))]
+    return jnp.take_along_axis(part, _inside(indices, x.shape[at]), axis=at, mode="promise_in_bounds")
+
+
 def _rows(x: Any, indices: Any, batch: int) -> tuple[Any, ...]:
     places = list(np.indices(indices.shape[:-1], sparse=True))[:batch]
     named = [_inside(indices[..., d], x.shape[batch + d]) for d in range(indices.shape[-1])]
@@ -93,7 +102,7 @@ def _wide_updates(function: Meaning) -> Meaning:
 
 MEANINGS: dict[str, Meaning] = {
     "gather": _gather,
-    "gather_elements": lambda x, indices, *, axis: _read(x, _along(indices, x.shape[axis], axis)),
+    "gather_elements": _gather_elements,
     "gather_nd": lambda x, indices, *, batch: _read(x, _rows(x, indices, batch)),
     "scatter_elements": _wide_updates(_scatter_elements),
     "scatter_nd": _wide_updates(_scatter_nd),

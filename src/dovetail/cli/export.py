@@ -1,0 +1,46 @@
+"""`dovetail export`: a model as StableHLO text, or as a file of `jax.export`."""
+
+from __future__ import annotations
+
+import argparse
+
+from dovetail.cli.command import Answer, Argument, Command
+from dovetail.cli.options import FIXED, MODEL, SIZE, asked_graph
+from dovetail.ir.whole_file import write_whole
+from dovetail.runtime.compile import compilation, make_request
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from dovetail.targets.xla.export import exported, stablehlo  # JAX is imported with it
+
+    graph = compilation(asked_graph(args), make_request(target="xla")).plan.graph
+    if args.stablehlo.endswith(".mlir"):
+        content, what = stablehlo(graph).encode(), "StableHLO"
+    else:
+        content, what = exported(graph, args.platforms.split(",")), f"jax.export for {args.platforms}"
+    write_whole(args.stablehlo, [content])
+    return Answer(f"{args.stablehlo}: {what}, {len(content):,} bytes")
+
+
+COMMAND = Command(
+    "export",
+    "Write a model as StableHLO: a function of its parameters, then its inputs; needs JAX.",
+    (
+        MODEL,
+        SIZE,
+        FIXED,
+        Argument(
+            "--stablehlo",
+            "the file: text where it ends in .mlir, otherwise one that jax.export.deserialize reads",
+            {"metavar": "FILE", "required": True},
+        ),
+        Argument(
+            "--platforms",
+            "the platforms of a file of jax.export (cpu,cuda,rocm,tpu)",
+            {"metavar": "NAMES", "default": "cpu,cuda,rocm,tpu"},
+        ),
+    ),
+    run,
+)
+
+__all__ = ["COMMAND"]
