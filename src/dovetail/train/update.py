@@ -211,8 +211,8 @@ def as_dtype(number: Value, w: Value) -> Value:
 
 
 def _norm(gradients: Sequence[Value]) -> Value:
-    """The root of the sum of all squares, in f32."""
-    squares = [total(_square_sums(_as_f32(g))) for g in gradients]
+    """The root of the sum of all squares, in f32. It reads last gradients first, the order of a backward pass."""
+    squares = [total(_square_sums(_as_f32(g))) for g in reversed(gradients)]
     while len(squares) > 1:
         last = squares[-1:] if len(squares) % 2 else []
         squares = [x + y for x, y in zip(squares[::2], squares[1::2], strict=False)] + last
