@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from dovetail.errors import OptionError
 from dovetail.ir import leaf
+from dovetail.ir.collector import collector_paused
 from dovetail.ir.dtype import f32
 from dovetail.ir.graph import Graph
 from dovetail.ir.rewrite import rebuild
@@ -48,7 +49,11 @@ def step_graph(
     The parameters that `wrt` names become inputs, which the step overwrites, and so do statistics of batch norms; all
     others are frozen and stay parameters. Of the groups that fit a weight the last one counts.
     """
-    ways = ways or Ways()
+    with collector_paused():
+        return _step_graph(graph, optimizer, wrt, loss, ways or Ways())
+
+
+def _step_graph(graph: Graph, optimizer: Optimizer, wrt: str | Sequence[str], loss: str, ways: Ways) -> StepGraph:
     normed = with_batch_statistics(graph, ways.momentum)
     model = keyed(normed.graph)
     statistics = tuple(normed.statistics)

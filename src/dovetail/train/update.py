@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from dovetail import ops
 from dovetail.errors import OptionError
@@ -187,6 +188,7 @@ class Update:
         return self._bodies[key]
 
 
+@lru_cache(maxsize=1 << 10)
 def _is_one_pass(body: Subgraph) -> bool:
     """Whether one kernel computes all results in one loop over their elements."""
     narrow = any(v.dtype.is_float and v.dtype.itemsize < _NARROW for v in body.values)
