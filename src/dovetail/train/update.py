@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import lru_cache
 
 from dovetail import ops
 from dovetail.errors import OptionError
@@ -101,7 +100,8 @@ class Update:
     def __init__(self, optimizer: Optimizer, ways: Ways, loss: Value | None) -> None:
         self.optimizer, self.ways, self.loss = optimizer, ways, loss
         self.state: dict[str, TensorType] = {}
-        self._bodies: dict[Hashable, Subgraph] = {}
+        self._bodies: dict[Hashable, tuple[Subgraph, bool]] = {}
+        """Updates by the types of weights, and whether they are one pass over memory."""
 
     def graph(
         self,
@@ -161,15 +161,17 @@ class Update:
         inputs |= {f"{name}.{slot}": v for slot, v in own.items()}
         self.state |= {f"{name}.{slot}": v.tensor for slot, v in own.items()}
         operands = [w, g, *own.values(), *numbers]
-        body = self._body([v.tensor for v in operands], list(own), numbers, group)
-        if _is_one_pass(body):
+        body, is_one_pass = self._body([v.tensor for v in operands], list(own), numbers, group)
+        if is_one_pass:
             made = region(body, operands)
             results = [leaf.item(made, i) for i in range(len(body.results))] if own else [made]
         else:
             results = list(inline(body, operands))
         return dict(zip([NEW + name, *(f"{NEW}{name}.{slot}" for slot in own)], results, strict=True))
 
-    def _body(self, types: Sequence[TensorType], slots: Sequence[str], numbers: _Numbers, group: Group) -> Subgraph:
+    def _body(
+        self, types: Sequence[TensorType], slots: Sequence[str], numbers: _Numbers, group: Group
+    ) -> tuple[Subgraph, bool]:
         """The update of weights of one type and group, as a sub-graph of the weight, gradient, state and numbers."""
         decay = self.optimizer.decay if group.decay is None else group.decay
         key = (*types, group.rate, decay)
@@ -184,11 +186,11 @@ class Update:
             updated = self.optimizer.update(w, g, own, {n: as_dtype(v, w) for n, v in given.items()})
             after = {"": updated.weight, **{slot: updated.state[slot] for slot in slots}}
             results = tuple(kept(after, {"": w, **own}, now.guard).values())
-            self._bodies[key] = Subgraph(tuple(types), results)
+            body = Subgraph(tuple(types), results)
+            self._bodies[key] = body, _is_one_pass(body)
         return self._bodies[key]
 
 
-@lru_cache(maxsize=1 << 10)
 def _is_one_pass(body: Subgraph) -> bool:
     """Whether one kernel computes all results in one loop over their elements."""
     narrow = any(v.dtype.is_float and v.dtype.itemsize < _NARROW for v in body.values)
