@@ -139,3 +139,23 @@ def test_a_loss_that_is_no_number_and_files_that_are_none(shell: Shell, model: s
     assert said.code == 1 and "does not exist" in said.err
     said = shell("train", model, "--loss", "cross_entropy", "--data", model)
     assert said.code == 1 and "cannot be read as arrays" in said.err
+
+
+def test_narrow_pairs_are_trained_and_added_to_their_weights(shell: Shell, model: str, tmp_path: Path) -> None:
+    data, test = examples(tmp_path / "train.npz", 320), examples(tmp_path / "test.npz", 100)
+    line = ["train", model, "--loss", "cross_entropy", "--data", data, "--test", test, "--steps", "60"]
+    said = shell(*line, "--rate", "0.03", "--lora", "w*", "--lora-rank", "2", "--wrt", "b1", "--json")
+    assert said.code == 0, said.err
+    before, after = initializers(model), initializers(tmp_path / "model.trained.onnx")
+    assert set(after) == set(before) and after["b0"].tobytes() == before["b0"].tobytes()
+    for name in ("w0", "w1"):
+        values: Any = np.linalg.svd(after[name] - before[name])[1]
+        assert values[1] > 1e-3 and np.all(values[2:] < 1e-5), "of rank 2"
+    with np.load(test) as arrays:
+        hidden = np.maximum(arrays["x"] @ after["w0"] + after["b0"], 0)
+        logits: Any = hidden @ after["w1"] + after["b1"]
+        right = float(np.mean(logits.argmax(-1) == arrays["labels"], dtype=np.float64))
+    told = json.loads(said.out)
+    assert told["test"]["accuracy"] == pytest.approx(right, abs=0.02) and told["losses"][-1] < told["losses"][0]
+    refused = shell("train", model, "--loss", "cross_entropy", "--data", data, "--lora-rank", "2")
+    assert refused.code == 1 and "--lora-rank without --lora" in refused.err

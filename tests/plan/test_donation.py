@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 
 import dovetail
 from dovetail import Graph, GraphError, ParseError, Value, VerifyError, f32, i64, ops
+from dovetail.ir import leaf
+from dovetail.ir.graph import Subgraph
 from dovetail.ir.leaf import input, param
 from dovetail.ir.text import parse_graph, print_graph
 from dovetail.library.linear import linear
+from dovetail.ops.region import region
 from dovetail.passes.specialize import specialize
 from dovetail.plan.arena import Slot
 from dovetail.plan.plan import Plan, make_plan
@@ -40,7 +43,7 @@ def planned(outputs: dict[str, Value], donated: dict[str, str]) -> Plan:
     graph = Graph.of(outputs, inputs=dict.fromkeys((*read.inputs, X)))
     plan = make_plan(graph.donate(donated), target=CPU)
     verify_plan(plan)
-    again = parse_plan(print_plan(plan), (*ops.ALL, linear))
+    again = parse_plan(print_plan(plan), (*ops.ALL, linear, region))
     assert again == plan and again.graph.donated == donated
     return plan
 
@@ -52,6 +55,27 @@ def test_an_update_writes_into_the_input() -> None:
     update = next(s for s in plan.steps if s.value is APPENDED)
     assert update.over is X and plan.slots[APPENDED] == Slot(0, 8 * 16 * 4, "donated", X)
     assert plan.arena_size == 64, "the sum alone needs memory"
+
+
+def swapping(first: Value, second: Value) -> tuple[Value, Value]:
+    """One kernel of two results, each of which reads what the other is written over."""
+    a, b = leaf.argument(0, first.tensor), leaf.argument(1, second.tensor)
+    made = region(Subgraph((first.tensor, second.tensor), (a * 0.5 + b, a - b * b)), (first, second))
+    return leaf.item(made, 0), leaf.item(made, 1)
+
+
+def test_several_results_of_one_kernel_write_over_what_all_of_them_read() -> None:
+    one, two = swapping(X, Y)
+    plan = planned({"one": one, "two": two}, {"one": "x", "two": "y"})
+    (step,) = plan.steps
+    assert step.overs == (X, Y) and plan.arena_size == 0 and all(not d.copied for d in plan.donations)
+    with pytest.raises(VerifyError, match="writes over"):
+        verify_plan(replace(plan, steps=(replace(step, overs=()),)))
+    for target in ("cpu", "reference"):
+        x, y = (np.random.default_rng(i).normal(size=(8, 16)).astype(np.float32) for i in range(2))
+        wanted = [x * 0.5 + y, x - y * y]
+        dovetail.compile(plan.graph, target=target).run({"x": x, "y": y})
+        np.testing.assert_allclose([x, y], wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_other_readers_run_first() -> None:

@@ -39,7 +39,7 @@ def stepped(change: Callable[[list[int]], list[int]]) -> Plan:
 
 
 def over(name: str, root: object) -> Plan:
-    return replace(PLAN, steps=tuple(replace(s, over=root) if s.name == name else s for s in PLAN.steps))
+    return replace(PLAN, steps=tuple(replace(s, overs=(root,)) if s.name == name else s for s in PLAN.steps))
 
 
 def test_right_as_it_is() -> None:

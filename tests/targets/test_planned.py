@@ -232,7 +232,7 @@ def test_step_in_place_that_reads_what_it_overwrites_is_found_out() -> None:
     assert [s.over for s in plan.steps] == [None, None]
     broken = replace(
         plan,
-        steps=(plan.steps[0], replace(plan.steps[1], over=hidden)),
+        steps=(plan.steps[0], replace(plan.steps[1], overs=(hidden,))),
         slots={**plan.slots, value: plan.slots[hidden]},
     )
     expected = evaluate(graph, feeds)["y"]

@@ -26,6 +26,15 @@ def line() -> Graph:
     return builder.graph()
 
 
+def test_an_update_is_one_kernel_for_each_weight_and_its_state() -> None:
+    """Of AdamW: it reads weight, gradient and both means once, and writes three of them in place."""
+    trainer = Trainer(line(), "mean_squared", AdamW(), clip_norm=1.0, groups=[Group("w", rate=0.5)])
+    plan = trainer.program.plan
+    (update,) = [s for s in plan.steps if len(s.results) == 3]
+    assert [str(v.attrs["name"]) for v in update.overs if v is not None] == ["w", "w.mean", "w.square"]
+    assert all(not donation.copied for donation in plan.donations)
+
+
 def by_hand(optimizer: Optimizer, w: Any, feeds: list[dict[str, Any]], decay: float) -> Any:
     """The weights after steps, in float64, as the papers have them."""
     m, v = np.zeros_like(w), np.zeros_like(w)

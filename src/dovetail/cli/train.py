@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from dovetail.cli.model import is_onnx
 from dovetail.cli.options import asked_graph, ways
 from dovetail.cli.train_options import ARGUMENTS, optimizer_of, schedule_of
 from dovetail.errors import OptionError
+from dovetail.ir.graph import Graph
 from dovetail.ir.whole_file import write_whole
 from dovetail.progress import seconds_text
 from dovetail.report.training_page import training_page
@@ -29,8 +30,9 @@ from dovetail.train.checkpoint import write_arrays
 from dovetail.train.data import Examples, check_labels, examples
 from dovetail.train.live import LiveCurve
 from dovetail.train.log import Log
+from dovetail.train.lora import DOWN, UP, lora, merged
 
-BATCH = 32
+BATCH, RANK = 32, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ def run(args: argparse.Namespace) -> Answer:
     _check(args)
     if hosts.is_asked(args):
         return hosts.supervised(args)
-    trainer = _trainer(args)
+    graph = asked_graph(args, train=True)
+    trainer = _trainer(graph, args)
     data = _examples(trainer, args.data)
     test = None if args.test is None else _examples(trainer, args.test)
     size = _batch_size(trainer, args, data)
@@ -57,16 +60,18 @@ def run(args: argparse.Namespace) -> Answer:
     _resume(trainer, args, steps)
     found = _train(trainer, args, data, size, steps)
     tested = {} if test is None else _tested(trainer, test, size)
-    made = Trained(*found, tested, _written(trainer, args))
+    made = Trained(*found, tested, _written(trainer, graph, args))
     _page(args, made)
     return Answer(json.dumps(as_dict(made), indent=2) if args.json else as_text(made, args.test))
 
 
 def _check(args: argparse.Namespace) -> None:
-    for flag in ("steps", "epochs", "batch", "accumulate", "every"):
+    for flag in ("steps", "epochs", "batch", "accumulate", "every", "lora_rank"):
         number = getattr(args, flag)
         if number is not None and number < 1:
-            raise OptionError(f"--{flag} {number}", hint="write an integer from 1 on")
+            raise OptionError(f"--{flag.replace('_', '-')} {number}", hint="write an integer from 1 on")
+    if args.lora_rank is not None and not args.lora:
+        raise OptionError("--lora-rank without --lora", hint="name the matrices to train beside: --lora PATTERN")
     if args.seed < 0:
         raise OptionError(f"--seed {args.seed}", hint="write an integer from 0 on")
     if args.resume and args.checkpoint is None:
@@ -77,14 +82,22 @@ def _check(args: argparse.Namespace) -> None:
         raise OptionError(f"--output {args.output}, and {args.model} is no ONNX model", hint="end it in .safetensors")
 
 
-def _trainer(args: argparse.Namespace) -> Trainer:
-    graph = asked_graph(args, train=True)
+def _rank(args: argparse.Namespace) -> int:
+    return RANK if args.lora_rank is None else args.lora_rank
+
+
+def _trainer(graph: Graph, args: argparse.Namespace) -> Trainer:
+    """The trainer of a graph, or of pairs of matrices beside its weights and of what --wrt names too."""
+    wrt: Sequence[str] = args.wrt or ["*"]
+    if args.lora:
+        graph = lora(graph, args.lora, rank=_rank(args), seed=args.seed)
+        wrt = [f"*{DOWN}", f"*{UP}", *(args.wrt or ())]
     options = ways(args) | placement.meshed(args) | ({} if args.threads is None else {"threads": args.threads})
     return Trainer(
         graph,
         args.loss,
         optimizer_of(args),
-        wrt=args.wrt or "*",
+        wrt=wrt,
         clip_norm=args.clip_norm,
         clip_value=args.clip_value,
         accumulate=args.accumulate,
@@ -173,16 +186,19 @@ def _tested(trainer: Trainer, test: Examples, size: int) -> dict[str, float]:
     return told | ({"accuracy": float(np.average(right, weights=rows))} if right else {})
 
 
-def _written(trainer: Trainer, args: argparse.Namespace) -> str:
-    """Write the trained weights; the result is where they are."""
+def _written(trainer: Trainer, graph: Graph, args: argparse.Namespace) -> str:
+    """Write the trained weights of the graph, pairs of matrices added to theirs; the result is where they are."""
     target = args.output or _default_output(args)
-    params = trainer.params
+    # Every host takes part in reading the weights.
+    trained = trainer.params
     if not hosts.is_first(args):
         return target
+    params = merged(graph, trained, rank=_rank(args)) if args.lora else trained
+    moved = {n.removesuffix(DOWN).removesuffix(UP) for n in trainer.weights} | {*trainer.statistics}
     if target.endswith(".onnx"):
         from dovetail.frontends.onnx.file.weights import write_weights  # onnx takes a fifth of a second to import
 
-        write_weights(args.model, target, {n: params[n] for n in (*trainer.weights, *trainer.statistics)})
+        write_weights(args.model, target, {n: a for n, a in params.items() if n in moved})
     else:
         write_arrays(target, params)
     return target

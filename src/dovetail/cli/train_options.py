@@ -70,6 +70,10 @@ ARGUMENTS = (
     _option("--precision", "compute products in bf16 or f16 and keep weights in f32", choices=["bf16", "f16"]),
     _option("--wrt", "which parameters to train: a pattern (all); may be given several times", metavar="PATTERN",
             action="append", default=[]),
+    _option("--lora", "train a narrow pair of matrices beside each matrix that fits a pattern, and add it to that one "
+            "at the end; --wrt names what else is trained; may be given several times", metavar="PATTERN",
+            action="append", default=[]),
+    _option("--lora-rank", "the rank of those pairs (8)", metavar="N", type=int),
     _option("--seed", "of the order of examples, of dropout and of weights that the model does not have (0)",
             metavar="N", type=int, default=0),
     _option("--threads", "how many threads a step may use (all)", metavar="N", type=int),

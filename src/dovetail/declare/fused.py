@@ -321,7 +321,7 @@ class FusedOp(Op, Generic[P]):
         with unrecorded():
             # One trace after the other: the first product ends it.
             traces = (self._trace(self.body, choice) for choice in self.signature.choices())
-            return not self.elementwise and all(_is_by_row(t.results) for t in traces if t is not None)
+            return all(_is_by_row(t.results) for t in traces if t is not None) and not self.elementwise
 
     @property
     def _spelled(self) -> list[Value]:

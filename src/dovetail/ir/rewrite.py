@@ -70,6 +70,8 @@ class _Rewriter:
         self.origins: dict[Value, tuple[Origin, ...]] = {}
         self.settled: set[Value] = set()
         self.into_subgraphs = into_subgraphs
+        self.bodies: dict[Subgraph, Subgraph] = {}
+        """Sub-graphs that were rebuilt: equal layers have equal ones."""
 
     def run(self, outputs: Iterable[Value]) -> dict[Value, Value]:
         new: dict[Value, Value] = {}
@@ -116,8 +118,10 @@ class _Rewriter:
     def _inside(self, attr: Any) -> Any:
         """An attribute with its sub-graphs rebuilt."""
         if isinstance(attr, Subgraph):
-            new = self.run(attr.results)
-            return Subgraph(attr.arguments, tuple(new[v] for v in attr.results))
+            if attr not in self.bodies:
+                new = self.run(attr.results)
+                self.bodies[attr] = Subgraph(attr.arguments, tuple(new[v] for v in attr.results))
+            return self.bodies[attr]
         if isinstance(attr, tuple):
             return tuple([self._inside(item) for item in attr])  # pyright: ignore[reportUnknownVariableType]
         return attr

@@ -12,7 +12,7 @@ from dovetail.ir.graph import Subgraph
 from dovetail.ir.type import tensors
 from dovetail.ir.value import Value
 from dovetail.ops.region import is_prologue, region, steps
-from dovetail.passes.memory_rules import MemoryRules
+from dovetail.passes.memory_rules import SEVERAL_RESULTS, MemoryRules
 from dovetail.passes.regions import LIMIT, RegionLimits
 
 Dispatch = Literal["prefer_native", "force_common", "force_native"]
@@ -90,6 +90,9 @@ class Claims:
         if foreign or len(inner) > 1:
             names = ", ".join(foreign) or "several"
             return Condition("anchor_is_native", _never, f"{self.target} takes no steps into the kernel of {names}")
+        if not inner and len(body.results) > 1 and SEVERAL_RESULTS not in self.memory.in_place:
+            why = f"{self.target} writes each result of elementwise steps by a kernel of its own"
+            return Condition("region_has_one_result", _never, why)
         limit = None if inner else self.regions.over(len(steps(body)), len(body.arguments))
         return None if limit is None else Condition(LIMIT, _never, f"{self.target} takes at most {limit} in a region")
 

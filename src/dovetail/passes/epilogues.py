@@ -29,6 +29,8 @@ EPILOGUE, PROLOGUE = "epilogue", "prologue"
 """The names of the two rules, in reports."""
 _MOST_ROUNDS = 8
 """A kernel that took steps in may take more: an epilogue after a prologue."""
+_MOST_OFFERS = 8
+"""Kernels that a value is offered to; the norm of all gradients reads hundreds, and each offer builds its body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,7 @@ class _Search:
         read = self._private_views(value)
         offers = [v for v in read.operands if v not in static and self._claimed(v) is not None]
         # A kernel whose result nobody else reads need not write it.
-        for anchor in sorted(offers, key=lambda v: not self._is_private(v, read)):
+        for anchor in sorted(offers, key=lambda v: not self._is_private(v, read))[:_MOST_OFFERS]:
             claim = self._claimed(anchor)
             if claim is None or claim.epilogue is None:
                 continue

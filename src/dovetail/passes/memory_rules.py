@@ -15,6 +15,7 @@ from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.rewrite import rebuild_values
+from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.ops.region import anchor_of, is_prologue, region
@@ -26,7 +27,7 @@ class InPlace:
 
     name: str
     operands: Callable[[Value], Collection[int]]
-    """Of a value with one result; none where the rule does not hold of its kernel."""
+    """None where the rule does not hold of its kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +77,33 @@ def _elementwise_region(value: Value) -> Collection[int]:
     if value.op is not region:
         return ()
     body: Subgraph = value.attrs["body"]
+    if not isinstance(value.type, TensorType):
+        return ()
     # A kernel that reduces goes over its rows several times, and may keep values in the row of its result.
     if any(v.operands and not v.op.elementwise and not is_prologue(v) for v in body.values):
         return ()
     return _epilogue_arguments(body) if body.results[0].op.elementwise else ()
 
 
+def _several_results(value: Value) -> Collection[int]:
+    if value.op is not region or isinstance(value.type, TensorType) or value.attrs["lanes"] != 1:
+        return ()
+    body: Subgraph = value.attrs["body"]
+    return range(len(value.operands)) if is_elementwise(body) else ()
+
+
+@lru_cache(maxsize=1 << 10)
+def is_elementwise(body: Subgraph) -> bool:
+    """Whether a body has elementwise steps and nothing else, and results of one shape that it computes."""
+    first = body.results[0]
+    return all(not v.operands or v.op.elementwise for v in body.values) and all(
+        r.operands and r.shape == first.shape for r in body.results
+    )
+
+
 def _product_epilogue(value: Value) -> Collection[int]:
+    if not isinstance(value.type, TensorType):
+        return ()
     if value.op is region and anchor_of(value.attrs["body"]) is not None:
         body = _spelled(value.attrs["body"])
     elif isinstance(value.op, FusedOp):
@@ -127,6 +148,8 @@ ELEMENTWISE = InPlace("elementwise", _elementwise)
 """Elementwise kernels read element i before they write element i."""
 ELEMENTWISE_REGION = InPlace("elementwise_region", _elementwise_region)
 """The same of regions, for the operands that no view inside of them moves."""
+SEVERAL_RESULTS = InPlace("several_results", _several_results)
+"""Elementwise regions compute element i of all their results before they write one of them."""
 PRODUCT_EPILOGUE = InPlace("product_epilogue", _product_epilogue)
 """Matmul and dense convolution kernels hold sums in accumulators and write each result once, after its epilogue."""
 UPDATE = InPlace("update", _update)
@@ -137,8 +160,10 @@ __all__ = [
     "ELEMENTWISE_REGION",
     "NO_RULES",
     "PRODUCT_EPILOGUE",
+    "SEVERAL_RESULTS",
     "UPDATE",
     "ChannelsLast",
     "InPlace",
     "MemoryRules",
+    "is_elementwise",
 ]

@@ -6,7 +6,7 @@ Numbers are placed by best fit. Symbolic sizes follow, in cells that only equal 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -142,14 +142,28 @@ def _place(blocks: list[_Block]) -> int:
     least = _lower_bound(blocks)
     if extent > least:
         met = _neighbours(blocks)
-        if met is not None:
-            online = [b.offset for b in blocks]
-            other = _largest_first(blocks, met)
+        best = [b.offset for b in blocks]
+        for first in _FIRST if met is not None else ():
+            if extent <= least:
+                break
+            other = _tightest(blocks, sorted(range(len(blocks)), key=lambda i: (-first(blocks[i]), i)), met or [])
             if other < extent:
-                return other
-            for block, offset in zip(blocks, online, strict=True):
-                block.offset = offset
+                extent, best = other, [b.offset for b in blocks]
+        for block, offset in zip(blocks, best, strict=True):
+            block.offset = offset
     return extent
+
+
+def _length(block: _Block) -> int:
+    return block.last - block.first
+
+
+_FIRST: tuple[Callable[[_Block], int], ...] = (
+    lambda block: _number(block.size),
+    _length,
+    lambda block: _number(block.size) * _length(block),
+)
+"""What the blocks that are placed first have most of: bytes, time, or both, as the saved tensors of a forward pass."""
 
 
 def _number(size: Size | None) -> int:
@@ -232,8 +246,8 @@ class _Free:
         del self._ends[start + size]
 
 
-_MOST_PAIRS = 16
-"""Pairs of blocks alive together, for each block, up to which the second way is tried."""
+_MOST_PAIRS, _FEW_PAIRS = 16, 1 << 17
+"""Pairs of blocks alive together, for each block and of all, up to which other orders than that of time are tried."""
 
 
 def _neighbours(blocks: list[_Block]) -> list[list[int]] | None:
@@ -244,7 +258,7 @@ def _neighbours(blocks: list[_Block]) -> list[list[int]] | None:
     for index, block in enumerate(blocks):
         active = [a for a in active if blocks[a].last >= block.first]
         pairs += len(active)
-        if pairs > _MOST_PAIRS * len(blocks):
+        if pairs > max(_MOST_PAIRS * len(blocks), _FEW_PAIRS):
             return None
         for other in active:
             met[other].append(index)
@@ -253,11 +267,11 @@ def _neighbours(blocks: list[_Block]) -> list[list[int]] | None:
     return met
 
 
-def _largest_first(blocks: list[_Block], met: list[list[int]]) -> int:
-    """The largest block first, each in the tightest gap between the blocks that live with it."""
+def _tightest(blocks: list[_Block], order: Sequence[int], met: list[list[int]]) -> int:
+    """The blocks in an order, each in the tightest gap between those that live with it."""
     extent = 0
     placed = [False] * len(blocks)
-    for index in sorted(range(len(blocks)), key=lambda i: (-_number(blocks[i].size), i)):
+    for index in order:
         block = blocks[index]
         taken = sorted([(_number(blocks[o].offset), _number(blocks[o].size)) for o in met[index] if placed[o]])
         offset = block.offset = _tightest_gap(taken, _number(block.size))

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph
-from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.passes.memory_rules import MemoryRules
 from dovetail.plan.alias import Alias, is_dense, locate, root_of
@@ -39,7 +38,7 @@ class Donated:
     donors: dict[Value, Value] = field(default_factory=dict[Value, Value])
     """Tensor -> the input in whose memory it is computed."""
     over: dict[Value, Value] = field(default_factory=dict[Value, Value])
-    """Step -> the tensor in the memory of an input that it writes over."""
+    """Tensor -> the tensor in the memory of an input that it is written over."""
     after: dict[Value, list[Value]] = field(default_factory=dict[Value, list[Value]])
     """Step -> the readers of an input that run before it overwrites the input."""
 
@@ -134,9 +133,7 @@ class _Planner:
         while pending:
             tensor = pending.pop()
             step = self.maker[tensor]
-            if not isinstance(step.type, TensorType):
-                continue
-            may = may_overwrite(step, self.aliases, self.rules)
+            may = may_overwrite(step, self.aliases, self.rules, tensor)
             if donor in may:
                 path: list[Value] = []
                 at: Value | None = tensor
@@ -171,7 +168,7 @@ class _Planner:
         for tensor in path:
             self.found.donors[tensor] = donor
             if in_place:
-                self.found.over[self.maker[tensor]] = before
+                self.found.over[tensor] = before
                 before = tensor
         others = [step for step in self.readers.get(donor, ()) if step is not writer]
         self.found.after.setdefault(writer, []).extend(others)

@@ -105,7 +105,8 @@ def make_flow(
             before.update((place[v], None) for v in goes_after.get(value, ()) if v in place)
             ordered = ordered and max(before, default=-1) < step
         after.append(tuple(before))
-        over.append(tuple([number[v] for v in may_overwrite(value, aliases, rules) if v in number]) if roots else ())
+        alone = roots and isinstance(value.type, TensorType)
+        over.append(tuple([number[v] for v in may_overwrite(value, aliases, rules) if v in number]) if alone else ())
     return Flow(
         tuple(number),
         tuple(sizes),
@@ -119,19 +120,22 @@ def make_flow(
     )
 
 
-def may_overwrite(value: Value, aliases: Mapping[Value, Alias], rules: MemoryRules) -> list[Value]:
-    """The roots whose memory the result may take, element for element, once no other step needs them."""
-    direct = rules.read_in_place(value) if isinstance(value.type, TensorType) else ()
+def may_overwrite(
+    value: Value, aliases: Mapping[Value, Alias], rules: MemoryRules, result: Value | None = None
+) -> list[Value]:
+    """The roots whose memory a result of a step may take, element for element, once no other step needs them."""
+    direct = rules.read_in_place(value)
     if not direct:
         return []
+    made = value if result is None else result
     found: dict[Value, bool] = {}
-    own = aliases.get(value)
-    layout = None if own is None or is_dense(value.tensor, own.strides) else own.strides
+    own = aliases.get(made)
+    layout = None if own is None or is_dense(made.tensor, own.strides) else own.strides
     for index, operand in enumerate(value.operands):
         alias = aliases.get(operand)
         root = operand if alias is None else alias.root
         # Another way to look at the same root would see elements that are already written over.
-        fits = index in direct and _same_elements(value.tensor, layout, operand.tensor, alias)
+        fits = index in direct and _same_elements(made.tensor, layout, operand.tensor, alias)
         found[root] = fits and found.get(root, True)
     return [root for root, fits in found.items() if fits]
 

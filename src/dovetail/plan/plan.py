@@ -31,12 +31,18 @@ from dovetail.plan.schedule import schedule
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kernel: the value that it computes, in which phase, and the tensor whose memory its result takes over."""
+    """One kernel: the value that it computes, in which phase, and the tensors whose memory its results take over."""
 
     name: str
     value: Value
     phase: Phase
-    over: Value | None = None
+    overs: tuple[Value | None, ...] = ()
+    """For each result the tensor that it is written over, or None; empty where no result works in place."""
+
+    @property
+    def over(self) -> Value | None:
+        """The tensor that the result of a step with one result is written over."""
+        return self.overs[0] if len(self.overs) == 1 else None
 
     @property
     def operands(self) -> tuple[Value, ...]:
@@ -232,12 +238,13 @@ class _Phase:
     def steps(
         self, values: Sequence[Value], phase: Phase, first: int, donated: Mapping[Value, Value] = _NOTHING_DONATED
     ) -> list[Step]:
-        """The values in order as steps, numbered from `first`; `donated` is what steps overwrite outside the arena."""
+        """The values in order as steps, numbered from `first`; `donated`: what is overwritten outside the arena."""
         steps: list[Step] = []
         for number, i in enumerate(self.order, first):
             taken = self.arena.over.get(i)
-            over = donated.get(values[i]) if taken is None else self.flow.tensors[taken]
-            steps.append(Step(f"{values[i].op.name}_{number}", values[i], phase, over))
+            overs = [donated.get(t) for t in results_of(values[i])] if taken is None else [self.flow.tensors[taken]]
+            in_place = tuple(overs) if any(t is not None for t in overs) else ()
+            steps.append(Step(f"{values[i].op.name}_{number}", values[i], phase, in_place))
         return steps
 
 

@@ -50,9 +50,12 @@ def print_plan(plan: Plan) -> str:
 
 
 def _step(step: Step, plan: Plan, names: Mapping[Value, str]) -> str:
-    slots = " ".join(_slot(plan.slots[r], names) for r in step.results)
-    over = f" over {names[step.over]}" if step.over is not None else ""
-    return f"  {step.phase} {name(step.name)}: {names[step.value]} in {slots}{over}"
+    overs = step.overs or [None] * len(step.results)
+    slots = [
+        _slot(plan.slots[r], names) + (f" over {names[over]}" if over is not None else "")
+        for r, over in zip(step.results, overs, strict=True)
+    ]
+    return f"  {step.phase} {name(step.name)}: {names[step.value]} in {' '.join(slots)}"
 
 
 def _slot(slot: Slot, names: Mapping[Value, str]) -> str:
@@ -160,6 +163,7 @@ class _Parser(Lexer):
         self.need(":")
         value = self.value()
         self.keyword("in")
+        overs: list[Value | None] = []
         for result in results_of(value):
             start, pool = self.at, self.word()
             if pool not in _POOLS:
@@ -170,11 +174,11 @@ class _Parser(Lexer):
                 self.keyword("of")
                 donor = self.value()
             self.slots[result] = Slot(offset, size, cast(Pool, pool), donor)
-        start = self.at
-        over = self.value() if self.word() == "over" else None
-        if over is None:
-            self.at = start
-        self.steps.append(Step(label, value, phase, over))
+            start = self.at
+            overs.append(self.value() if self.word() == "over" else None)
+            if overs[-1] is None:
+                self.at = start
+        self.steps.append(Step(label, value, phase, tuple(overs) if any(t is not None for t in overs) else ()))
 
     def donate(self) -> None:
         given = self.name()

@@ -145,14 +145,18 @@ class _Trial:
         for operand in step.operands:
             self.need(operand, f"the step {step.name}")
         read = {root_of(v, self.plan.aliases) for v in step.operands}
-        if step.over is not None and step.over not in may_overwrite(step.value, self.plan.aliases, self.plan.rules):
-            raise _wrong(self.plan, step, f"may not write over {step.over!r}")
-        if step.over is not None and not self.same_place(step.over, step.value):
-            raise _wrong(self.plan, step, f"is not where {step.over!r} lies")
+        overs = dict(zip(step.results, step.overs or [None] * len(step.results), strict=True))
+        for result, over in overs.items():
+            if over is None:
+                continue
+            if over not in may_overwrite(step.value, self.plan.aliases, self.plan.rules, result):
+                raise _wrong(self.plan, step, f"may not write over {over!r}")
+            if not self.same_place(over, result):
+                raise _wrong(self.plan, step, f"is not where {over!r} lies")
         made: set[Value] = set()
-        for result in step.results:
+        for result, over in overs.items():
             for lost in self.write(step, result):
-                if lost in made or (lost in read and lost is not step.over):
+                if lost in made or (lost in read and lost is not over):
                     raise _wrong(self.plan, step, f"writes over {lost!r}, which it needs")
                 self.alive.discard(lost)
             made.add(result)

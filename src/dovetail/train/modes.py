@@ -117,6 +117,8 @@ def with_batch_statistics(graph: Graph, momentum: float) -> Normed:
             moved[str(stored.attrs["name"])] = stored * (1.0 - momentum) + flat * momentum
         return centred * ops.rsqrt(variance + found.eps)
 
+    if not any(_batch_norm(v) is not None for v in spelled.values):
+        return Normed(graph, {})
     made = rebuild(spelled, trained, into_subgraphs=False)
     return Normed(graph, {}) if not moved else Normed(replace(made, moved={}, reread=None), moved)
 

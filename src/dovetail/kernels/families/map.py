@@ -10,7 +10,7 @@ from dovetail.ir.dtype import i64
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.choice import Offer, Refused, StepProblem
-from dovetail.kernels.loops.body import Body, is_number, lying_beneath, not_compiled, number, reads
+from dovetail.kernels.loops.body import Body, is_number, not_compiled, number, reads
 from dovetail.kernels.loops.ir import (
     Call,
     Expr,
@@ -80,10 +80,11 @@ def _job(step: Step, locations: TensorLocations, body: Body) -> Job:
     every = [*(locations(v).strides for v in step.results), *spread]
     shape, strides = collapsed(*in_memory_order(whole, every))
     operands = list(dict.fromkeys(body.arguments[at.root] for at in leaves.values()))
-    shared = lying_beneath(step, locations)
+    taken = {one: f"y{i}" for i, one in enumerate(step.overs) if one is not None}
+    shared = {v: taken[locations(v).root] for v in operands if locations(v).root in taken}
     names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in shared)}
     bindings = {name: v for v, name in names.items()} | {f"y{i}": v for i, v in enumerate(step.results)}
-    names |= dict.fromkeys(shared, "y0")
+    names |= shared
     targets = [Tensor(f"y{i}", v.dtype, s) for i, (v, s) in enumerate(zip(step.results, strides, strict=False))]
     tensors = {
         v: Tensor(names[body.arguments[at.root]], v.dtype, s, at.offset)
@@ -95,13 +96,25 @@ def _job(step: Step, locations: TensorLocations, body: Body) -> Job:
         )
         boxes = Flat(shape, width, locations.target.tiles.threads)
         loads: dict[Value, Expr] = {v: Load(t, boxes.at) for v, t in tensors.items()}
-        stores = [Store(t, boxes.at, e) for t, e in zip(targets, elementwise(body.results, loads), strict=True)]
-        statements, tiles, work = in_turn([Turn(boxes, tuple(stores), boxes.work)])
+        stores = _stores(targets, boxes.at, elementwise(body.results, loads), bool(shared))
+        statements, tiles, work = in_turn([Turn(boxes, stores, boxes.work)])
     else:
-        statements, tiles, work = _tiled(shape, body.results, tensors, targets, locations.target.tiles)
+        tiling = locations.target.tiles
+        statements, tiles, work = _tiled(shape, body.results, tensors, targets, tiling, in_place=bool(shared))
     written = tuple(t.pointer for t in targets)
     kernel = Kernel("map", tuple(bindings), written, "tile", statements, sizes=sizes_in(statements))
     return Job(kernel, bindings, Tiles(tiles, work))
+
+
+def _stores(
+    targets: Sequence[Tensor], at: tuple[Expr, ...], elements: Sequence[Expr], in_place: bool
+) -> tuple[Statement, ...]:
+    """The results of one element. In place all are computed before one is written over what others read."""
+    if len(elements) == 1 or not in_place:
+        return tuple([Store(t, at, e) for t, e in zip(targets, elements, strict=True)])
+    kept = [Set(f"e{i}", e) for i, e in enumerate(elements)]
+    stores = [Store(t, at, Name(f"e{i}", e.dtype)) for i, (t, e) in enumerate(zip(targets, elements, strict=True))]
+    return (*kept, *stores)
 
 
 def _tiled(
@@ -110,6 +123,8 @@ def _tiled(
     tensors: Mapping[Value, Tensor],
     targets: Sequence[Tensor],
     tiles: TilePolicy,
+    *,
+    in_place: bool,
 ) -> tuple[tuple[Statement, ...], Size, Size]:
     """The body of a tile, how many there are, and how many elements each has."""
     inner, outer = (shape[-1], shape[:-1]) if shape else (1, ())
@@ -126,7 +141,7 @@ def _tiled(
     at = (*[Name(f"r{i}") for i in range(len(rows))], add(Name("start"), Name("i")))
     at = at[len(at) - len(shape) :]
     loads: dict[Value, Expr] = {v: Load(t, at) for v, t in tensors.items()}
-    stores = [Store(t, at, e) for t, e in zip(targets, elementwise(results, loads), strict=True)]
+    stores = _stores(targets, at, elementwise(results, loads), in_place)
     head = [*(Set(f"r{i}", r) for i, r in enumerate(rows)), Set("start", start)]
     work = min(chunk, inner) if isinstance(inner, int) else chunk
-    return (*head, Loop("i", count, tuple(stores))), product(outer) * chunks, work
+    return (*head, Loop("i", count, stores)), product(outer) * chunks, work

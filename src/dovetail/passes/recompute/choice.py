@@ -16,6 +16,7 @@ from dovetail.ir.graph import Graph, subgraphs
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
+from dovetail.ops import matmul
 from dovetail.ops.primitive import Primitive
 from dovetail.passes.recompute.min_cut import UNBOUNDED, Network
 from dovetail.passes.regions import weight_only
@@ -29,6 +30,8 @@ _DEAREST = 1e6
 """At how many times its usual worth a byte is saved only if it cannot be computed again."""
 _STEP = 0.02
 """Two choices that differ by a smaller share of the bytes are one."""
+_BATCHED = 3
+"""The least rank of a product of many pairs of matrices."""
 _DEPTH = 4
 """How often the choices between two are halved."""
 
@@ -96,6 +99,12 @@ class Halves:
                     found.add(operand)
         return frozenset(found)
 
+    def is_outer(self, value: Value) -> bool:
+        """Whether a value is a product of two tensors of a run that is larger than both."""
+        if value.op is not matmul or any(self.is_given(v) or v.rank < _BATCHED for v in value.operands):
+            return False
+        return self.bytes(value) > sum(self.bytes(v) for v in value.operands)
+
     def saving_all(self) -> list[Value]:
         """What is saved where nothing is computed again: what the backward pass reads, views by what they show."""
         found: dict[Value, None] = {}
@@ -107,7 +116,10 @@ class Halves:
         return list(found)
 
     def choose(self, worth: float, *, products: bool) -> Choice:
-        """The cheapest choice where a byte is worth so many seconds; `products` may run again too, or are kept."""
+        """The cheapest choice where a byte is worth so many seconds; `products` may run again too, or are kept.
+
+        Products that are larger than their operands, the scores of attention, may run again in any case.
+        """
         network = self._network or self._built()
         for value, (_, _, save, again) in self._nodes.items():
             if isinstance(value.type, TensorType) and not is_view(value):
@@ -115,7 +127,8 @@ class Halves:
                 network.set(save, round(bytes * worth * _UNITS))
             if is_product(value):
                 seconds = self.seconds(value)
-                network.set(again, round((seconds or 0) * _UNITS) if products and seconds is not None else UNBOUNDED)
+                runs = seconds is not None and (products or self.is_outer(value))
+                network.set(again, round((seconds or 0) * _UNITS) if runs else UNBOUNDED)
         side = network.sink_side()
         saved = [v for v, (inner, outer, *_) in self._nodes.items() if outer in side and inner not in side]
         again = {v for v, (inner, *_) in self._nodes.items() if inner in side}

@@ -24,9 +24,9 @@ def arena_picture(plan: Plan, sizes: Mapping[str, Size]) -> dict[str, Any]:
     for at, step in enumerate(steps):
         for operand in step.operands:
             last[root_of(operand, plan.aliases)] = at
-        if step.over is not None:
-            # From this step on the bytes are the result's.
-            over[step.over] = at
+        for tensor in step.overs:
+            if tensor is not None:  # from this step on the bytes are the result's
+                over[tensor] = at
         for result in step.results:
             made[result] = last[result] = at
     for output in plan.graph.outputs.values():

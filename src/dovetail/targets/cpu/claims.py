@@ -15,7 +15,14 @@ from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.lowerings.narrow_conv import is_narrow
 from dovetail.passes.lowerings.window_products import multiplies_windows
-from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
+from dovetail.passes.memory_rules import (
+    ELEMENTWISE,
+    ELEMENTWISE_REGION,
+    PRODUCT_EPILOGUE,
+    SEVERAL_RESULTS,
+    UPDATE,
+    MemoryRules,
+)
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE, TRANSPOSED
 from dovetail.targets.cpu.anchors import ANCHORS, BY_ROW
@@ -67,7 +74,7 @@ CLAIMS = Claims(
     # LLVM takes quadratic time for more pointers, and for longer expressions.
     regions=RegionLimits(steps=1024, inputs=128),
     memory=MemoryRules(
-        in_place=(ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE),
+        in_place=(ELEMENTWISE, ELEMENTWISE_REGION, SEVERAL_RESULTS, PRODUCT_EPILOGUE, UPDATE),
         strided_results=frozenset({library.attention.name, library.rope_attention.name}),
         seen_through=frozenset({library.dequantise_blocks.name}),
     ),

@@ -369,9 +369,23 @@ class _Current:
                     "CUDA does not work in a process that was forked from one that uses it",
                     hint='start processes with multiprocessing.get_context("spawn")',
                 )
-            if found is None or found.lost is not None:
-                self._driver = found = Driver(fresh=found is not None)
+            if found is None:
+                self._driver = found = Driver()
+            elif found.lost is not None:
+                self._driver = found = self._renewed()
             return found
+
+    @staticmethod
+    def _renewed() -> Driver:
+        """A driver with a new context after a device was lost; not every driver gives one to the same process."""
+        try:
+            return Driver(fresh=True)
+        except DeviceError as error:
+            raise DeviceError(
+                f"the device was lost, and this process gets no new context: {error.message}",
+                is_lost=True,
+                hint="start a new process; other targets go on in this one",
+            ) from None
 
 
 driver = _Current()

@@ -165,9 +165,10 @@ def _printed(
     packed: Mapping[str, Packed] = MappingProxyType({}),
 ) -> GpuKernel:
     bindings = {name: v for name, v in bindings.items() if name in kernel.pointers}
-    if step.over is not None:
-        # The result takes the memory of an operand, which must then not be read through the read-only cache.
-        beneath = {name for name, v in bindings.items() if locations(v).root in (step.over, step.value)}
+    if step.overs:
+        # A result takes the memory of an operand, which must then not be read through the read-only cache.
+        taken = {v for pair in zip(step.overs, step.results, strict=True) if pair[0] is not None for v in pair}
+        beneath = {name for name, v in bindings.items() if locations(v).root in taken}
         kernel = replace(kernel, shared=tuple(sorted(beneath)))
     alignment = locations.alignment(bindings) | dict.fromkeys((*workspace, *packed), ALIGNMENT)
     packed = {name: v for name, v in packed.items() if name in kernel.pointers}

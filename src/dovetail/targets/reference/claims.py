@@ -10,7 +10,14 @@ from dovetail.declare.fused import FusedOp
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims
-from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
+from dovetail.passes.memory_rules import (
+    ELEMENTWISE,
+    ELEMENTWISE_REGION,
+    PRODUCT_EPILOGUE,
+    SEVERAL_RESULTS,
+    UPDATE,
+    MemoryRules,
+)
 
 
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
@@ -23,7 +30,7 @@ def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
         dtypes=EVERY,
         # NumPy computes a result before it is stored: the rules of every other target hold here too.
         memory=MemoryRules(
-            in_place=(ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE),
+            in_place=(ELEMENTWISE, ELEMENTWISE_REGION, SEVERAL_RESULTS, PRODUCT_EPILOGUE, UPDATE),
             strided_results=frozenset({library.attention.name, library.rope_attention.name}),
         ),
     )

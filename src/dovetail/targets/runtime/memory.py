@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -156,8 +156,8 @@ class Memory:
             results = step.results
             if self.plan.symbols:
                 self.solve([Found(step.name, r.tensor, a.shape) for r, a in zip(results, arrays, strict=True)])
-            if step.over is not None and self.prove:
-                arrays = [self.in_place(step, arrays[0])]
+            if step.overs and self.prove:
+                arrays = self.in_place(step, arrays)
             for result, array in zip(results, arrays, strict=True):
                 self.view(result)[...] = array
 
@@ -180,13 +180,16 @@ class Memory:
         given = {v: self.view(v) for v in step.operands}
         return evaluate_values(step.results, given, sizes=self.sizes, limit=self.plan.memory_limit)
 
-    def in_place(self, step: Step, array: Array) -> Array:
-        """The result with its second half computed after the first is written: shows reads of overwritten memory."""
-        written = self.view(step.value)
-        half = array.size // 2
-        written.reshape(-1)[:half] = array.reshape(-1)[:half]
-        again = self.compute(step)[0]
-        return np.concatenate([array.reshape(-1)[:half], again.reshape(-1)[half:]]).reshape(array.shape)
+    def in_place(self, step: Step, arrays: Sequence[Array]) -> list[Array]:
+        """The results with second halves computed after the first are written: shows reads of overwritten memory."""
+        for result, array in zip(step.results, arrays, strict=True):
+            half = array.size // 2
+            self.view(result).reshape(-1)[:half] = array.reshape(-1)[:half]
+        again = self.compute(step)
+        return [
+            np.concatenate([a.reshape(-1)[: a.size // 2], b.reshape(-1)[a.size // 2 :]]).reshape(a.shape)
+            for a, b in zip(arrays, again, strict=True)
+        ]
 
 
 def _bytes(array: Array) -> Array:

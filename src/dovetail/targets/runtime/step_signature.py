@@ -19,7 +19,7 @@ def step_signature(step: Step, locations: TensorLocations) -> Hashable:
     value = step.value
     roots: dict[Value, int] = {}
     operands = tuple([_operand(v, locations, roots) for v in value.operands])
-    over = None if step.over is None else roots.get(locations(step.over).root, -1)
+    over = tuple([None if v is None else roots.get(locations(v).root, -1) for v in step.overs])
     results = tuple([(at.offset, at.strides) for at in map(locations, step.results)])
     return value.op, value.attrs_key, value.type, operands, results, over
 

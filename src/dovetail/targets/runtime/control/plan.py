@@ -175,9 +175,9 @@ class _Given:
     def _step(
         self, step: Step, locations: TensorLocations, made: Sequence[Value | None]
     ) -> KernelEntry | Control | None:
-        if step.over is not None and any(r in made for r in step.results):
+        if step.overs and any(r in made for r in step.results):
             # It is computed in the result's memory, so not in place.
-            step = replace(step, over=None)
+            step = replace(step, overs=())
         job = attempt(self.select, step, locations)
         return (
             KernelEntry(job)

@@ -1,0 +1,235 @@
+"""The part of a training step that gradients go into: their norm, clipping, the guard, and the optimizer's update.
+
+The update of a weight and its state is one region: one pass over memory that works in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from dovetail import ops
+from dovetail.errors import OptionError
+from dovetail.ir import leaf
+from dovetail.ir.dtype import DType, f32
+from dovetail.ir.graph import Graph, Subgraph
+from dovetail.ir.inline import inline
+from dovetail.ir.type import TensorType
+from dovetail.ir.value import Value
+from dovetail.ops.region import region
+from dovetail.passes.memory_rules import is_elementwise
+from dovetail.train.losses import total
+from dovetail.train.optimizers import Optimizer
+
+RATE, SCALE, NORM = "train.rate", "train.scale", "train.norm"
+"""The inputs with the learning rate and the scale of the loss, and the output with the norm of all gradients."""
+NEW, SUM = "new.", "sum."
+"""What the output of an array after the step is called, and what the sum of a weight's gradients."""
+TINY = 1e-6
+"""Added to a norm before it divides."""
+_NARROW = 4
+"""Floats of fewer bytes are widened step by step where regions are marked, not in a region that is made here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Weights by pattern, with a rate and a decay of their own."""
+
+    names: str
+    rate: float = 1.0
+    """The share of the optimizer's rate."""
+    decay: float | None = None
+    """None for the optimizer's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How gradients become a step."""
+
+    groups: Sequence[Group] = ()
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    accumulate: int = 1
+    """Micro-batches of a step."""
+    precision: DType | None = None
+    """What products are computed in; None for the dtypes of the graph."""
+    scaled: bool = False
+    """Whether the loss is multiplied by an input before it is differentiated, and the gradients divided by it."""
+    guarded: bool = True
+    """Whether a step whose loss or gradients are not finite leaves all arrays as they are."""
+    momentum: float = 0.1
+    """How far a step moves the stored statistics of batch norms."""
+
+    def __post_init__(self) -> None:
+        for name, most in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
+            if most is not None and not 0 < most < float("inf"):
+                raise OptionError(f"{name} of {most}", hint="pass a finite number above 0")
+        if self.accumulate < 1:
+            raise OptionError(f"a step of {self.accumulate} micro-batches", hint="pass at least 1")
+        if not 0 <= self.momentum <= 1:
+            raise OptionError(f"a momentum of statistics of {self.momentum}", hint="pass a share from 0 to 1")
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Values of one element that the updates of all weights read."""
+
+    given: Mapping[str, Value]
+    """The rate and the optimizer's own numbers, by name."""
+    scale: Value | None
+    """What gradients are divided by."""
+    clip: Value | None
+    """What they are multiplied by once they are clipped by value."""
+    guard: Value | None
+
+    def __iter__(self) -> Iterator[Value]:
+        yield from self.given.values()
+        yield from [v for v in (self.scale, self.clip, self.guard) if v is not None]
+
+    def of(self, values: Sequence[Value]) -> _Numbers:
+        """The same numbers by other values."""
+        new = dict(zip(self, values, strict=True))
+        scale, clip, guard = [None if v is None else new[v] for v in (self.scale, self.clip, self.guard)]
+        return _Numbers({n: new[v] for n, v in self.given.items()}, scale, clip, guard)
+
+
+class Update:
+    """Makes the update of all weights; `loss` is None where gradients were summed before."""
+
+    def __init__(self, optimizer: Optimizer, ways: Ways, loss: Value | None) -> None:
+        self.optimizer, self.ways, self.loss = optimizer, ways, loss
+        self.state: dict[str, TensorType] = {}
+        self._bodies: dict[Hashable, tuple[Subgraph, bool]] = {}
+        """Updates by the types of weights, and whether they are one pass over memory."""
+
+    def graph(
+        self,
+        base: Graph,
+        told: Mapping[str, Value],
+        weights: Mapping[str, Value],
+        gradients: Mapping[str, Value],
+        moved: Mapping[str, Value],
+    ) -> Graph:
+        """The base with all arrays after the step; `moved` are those that no gradient moves."""
+        ways = self.ways
+        scale = leaf.input(SCALE, f32[()]) if ways.scaled else None
+        found = [self._unscaled(g, scale) for g in gradients.values()]
+        norm = _norm(found)
+        guard = None
+        if ways.guarded:
+            guard = finite(norm) if self.loss is None else ops.bit_and(finite(norm), finite(self.loss))
+        names = {RATE: "rate"} | {f"train.{n}": n for n in self.optimizer.numbers(1)}
+        given = {n: leaf.input(name, f32[()]) for name, n in names.items()}
+        numbers = _Numbers(given, scale, self._clip(found, norm), guard)
+        inputs = {str(v.attrs["name"]): v for v in base.inputs}
+        after = kept(moved, inputs, guard)
+        for name, w in weights.items():
+            after |= self._moved(name, w, gradients[name], inputs, numbers)
+        more = {str(v.attrs["name"]): v for v in (*given.values(), scale) if v is not None}
+        made = replace(
+            base,
+            inputs=tuple((inputs | more).values()),
+            outputs={**told, NORM: norm, **after},
+            reread=None,
+        )
+        return made.donate({n: n.removeprefix(NEW) for n in after})
+
+    def _unscaled(self, g: Value, scale: Value | None) -> Value:
+        """A gradient from what was found of it: the sum of those of micro-batches, of a scaled loss."""
+        g = g if self.ways.accumulate == 1 else g * (1.0 / self.ways.accumulate)
+        return g if scale is None else g / as_dtype(scale, g)
+
+    def _clip(self, gradients: Sequence[Value], norm: Value) -> Value | None:
+        """What gradients are multiplied by, so that their norm is at most the one that was asked for."""
+        if self.ways.clip_norm is None:
+            return None
+        norm = norm if self.ways.clip_value is None else _norm([self._clipped(g) for g in gradients])
+        return ops.minimum(leaf.scalar(1.0, f32), self.ways.clip_norm / (norm + TINY))
+
+    def _clipped(self, g: Value) -> Value:
+        if self.ways.clip_value is None:
+            return g
+        most = leaf.scalar(self.ways.clip_value, g.dtype)
+        return ops.minimum(ops.maximum(g, -most), most)
+
+    def _moved(self, name: str, w: Value, g: Value, inputs: dict[str, Value], numbers: _Numbers) -> dict[str, Value]:
+        """A weight and its state after the step; the inputs of its state are added to `inputs`."""
+        group = next((g for g in reversed(self.ways.groups) if fnmatchcase(name, g.names)), Group("*"))
+        shapes = self.optimizer.state(tuple(int(str(size)) for size in w.shape))
+        own = {slot: leaf.input(f"{name}.{slot}", w.dtype[shape]) for slot, shape in shapes.items()}
+        inputs |= {f"{name}.{slot}": v for slot, v in own.items()}
+        self.state |= {f"{name}.{slot}": v.tensor for slot, v in own.items()}
+        operands = [w, g, *own.values(), *numbers]
+        body, is_one_pass = self._body([v.tensor for v in operands], list(own), numbers, group)
+        if is_one_pass:
+            made = region(body, operands)
+            results = [leaf.item(made, i) for i in range(len(body.results))] if own else [made]
+        else:
+            results = list(inline(body, operands))
+        return dict(zip([NEW + name, *(f"{NEW}{name}.{slot}" for slot in own)], results, strict=True))
+
+    def _body(
+        self, types: Sequence[TensorType], slots: Sequence[str], numbers: _Numbers, group: Group
+    ) -> tuple[Subgraph, bool]:
+        """The update of weights of one type and group, as a sub-graph of the weight, gradient, state and numbers."""
+        decay = self.optimizer.decay if group.decay is None else group.decay
+        key = (*types, group.rate, decay)
+        if key not in self._bodies:
+            w, g, *others = [leaf.argument(i, t) for i, t in enumerate(types)]
+            own = dict(zip(slots, others, strict=False))
+            now = numbers.of(others[len(slots) :])
+            g = self._clipped(self._unscaled(g, now.scale))
+            g = g if now.clip is None else g * as_dtype(now.clip, g)
+            rate = now.given["rate"] if group.rate == 1 else now.given["rate"] * group.rate
+            given = {**now.given, "rate": rate, "decay": leaf.scalar(decay, f32)}
+            updated = self.optimizer.update(w, g, own, {n: as_dtype(v, w) for n, v in given.items()})
+            after = {"": updated.weight, **{slot: updated.state[slot] for slot in slots}}
+            results = tuple(kept(after, {"": w, **own}, now.guard).values())
+            body = Subgraph(tuple(types), results)
+            self._bodies[key] = body, _is_one_pass(body)
+        return self._bodies[key]
+
+
+def _is_one_pass(body: Subgraph) -> bool:
+    """Whether one kernel computes all results in one loop over their elements."""
+    narrow = any(v.dtype.is_float and v.dtype.itemsize < _NARROW for v in body.values)
+    return is_elementwise(body) and not narrow and body.results[0].tensor.count != 1
+
+
+def kept(moved: Mapping[str, Value], before: Mapping[str, Value], guard: Value | None) -> dict[str, Value]:
+    """Arrays after the step, by the names of outputs: those of before where the guard does not hold."""
+    if guard is None:
+        return {NEW + n: v for n, v in moved.items()}
+    return {NEW + n: ops.where(guard, v, before[n]) for n, v in moved.items()}
+
+
+def finite(x: Value) -> Value:
+    """Whether the one element of a value is neither NaN nor infinite, of rank 0."""
+    return ops.less(ops.abs_(ops.reshape(x, ())), leaf.scalar(float("inf"), x.dtype))
+
+
+def as_dtype(number: Value, w: Value) -> Value:
+    """A number in the dtype of another value."""
+    return number if number.dtype is w.dtype else ops.cast(number, dtype=w.dtype)
+
+
+def _norm(gradients: Sequence[Value]) -> Value:
+    """The root of the sum of all squares, in f32. It reads last gradients first, the order of a backward pass."""
+    squares = [total(_square_sums(_as_f32(g))) for g in reversed(gradients)]
+    while len(squares) > 1:
+        last = squares[-1:] if len(squares) % 2 else []
+        squares = [x + y for x, y in zip(squares[::2], squares[1::2], strict=False)] + last
+    return ops.sqrt(squares[0])
+
+
+def _square_sums(g: Value) -> Value:
+    """The sum of squares of each row: threads share the rows, and no square is written."""
+    return ops.reduce_sum(g * g, axes=(-1,)) if g.rank > 1 else g * g
+
+
+def _as_f32(x: Value) -> Value:
+    return x if x.dtype is f32 else ops.cast(x, dtype=f32)
+
+
+__all__ = ["NEW", "NORM", "RATE", "SCALE", "SUM", "Group", "Update", "Ways", "as_dtype", "finite", "kept"]
