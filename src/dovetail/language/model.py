@@ -15,7 +15,8 @@ from dovetail.ir.literal import Array
 from dovetail.language.sampling import Sampler, Sampling
 from dovetail.language.session import Session, check_tokens
 from dovetail.language.tokenizer import Stream, Tokenizer
-from dovetail.models.decoder import DecoderShape, cached_decoder
+from dovetail.models.decoder import cached_decoder
+from dovetail.models.decoder_shape import DecoderShape
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
-from dovetail.models.decoder import DecoderShape
+from dovetail.models.decoder_shape import DecoderShape
 from dovetail.runtime.program import Program
 
 FAR = 1 << 40
