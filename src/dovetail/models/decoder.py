@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from dovetail import ops
-from dovetail.ir.dtype import f32, i64
+from dovetail.errors import OptionError
+from dovetail.ir.dtype import i64
 from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.origin import scope
 from dovetail.ir.type import SizeLike
 from dovetail.ir.value import Value
 from dovetail.library.attention import attention
 from dovetail.library.heads import merge_heads
+from dovetail.models import kv_cache
 from dovetail.models.decoder_parts import Weights, angles, feed_forward, normed, projected, turned
 from dovetail.models.decoder_shape import DecoderShape, Rope
-from dovetail.models.llama_cache import with_rows
+from dovetail.models.kv_cache import CacheKind, Rows
 
 
 def cached_decoder(
@@ -33,19 +35,31 @@ def cached_decoder(
     room: SizeLike = "room",
     length: SizeLike = "t",
     every_position: bool = False,
+    wanted: SizeLike | None = None,
+    cache: CacheKind = "f32",
+    by_token: bool = False,
+    gives: Literal["logits", "states"] = "logits",
 ) -> Graph:
     """Tokens at positions in; logits after the last of them, and the caches with their keys and values, out.
 
     `kinds` names how each parameter is stored: a dtype or a block format. `input_ids` are [batch, seq], `positions`
-    [seq] and `keys` the positions of the first `length` rows of the caches: a token sees the rows whose position is not
-    after its own. With `every_position` there are logits after each token.
+    [seq], or [batch, seq] where there are several sequences, and `keys` the positions of the first `length` rows of the
+    caches: a token sees the rows whose position is not after its own. With `every_position` there are logits after each
+    token, and with `wanted` after those tokens whose indices the input `wanted` holds. `by_token` makes each token of a
+    prompt a batch of its own for attention: its sums then have the order of a single token's, and its bits. States
+    are those of every token after the last norm, without logits.
     """
+    if batch != 1 and seq != 1:
+        raise OptionError(f"{seq} tokens of {batch} sequences", hint="several sequences take one token each")
     builder = Builder("decoder", lines=False)
     weights = Weights(builder, kinds)
     with builder.recording():
-        ids, positions = builder.input("input_ids", i64[batch, seq]), builder.input("positions", i64[seq])
+        ids = builder.input("input_ids", i64[batch, seq])
+        positions = builder.input("positions", i64[seq] if batch == 1 else i64[batch, seq])
         keys = builder.input("keys", i64[length])
-        step = _Step(positions, keys, {}, {})
+        # Angles and masks broadcast along heads, which are before the tokens.
+        at = positions if batch == 1 else ops.unsqueeze(positions, axes=(-2,))
+        step = _Step(at, keys, by_token and seq != 1, {}, {})
         with scope("embedding"):
             x = weights.rows("embedding", of.vocabulary, of.hidden, ids)
             if of.style.scaled_embedding:
@@ -53,16 +67,21 @@ def cached_decoder(
             if of.style.learned_positions:
                 x = x + weights.rows("position_table", of.table, of.hidden, positions)
         for index in range(of.layers):
-            cache = f32[batch, of.kv_heads, room, of.width]
-            old = [builder.input(f"{side}_cache.{index}", cache) for side in "kv"]
+            size = (batch, of.kv_heads, room)
+            old = [kv_cache.inputs(builder, f"{side}_cache.{index}", cache, size, of.width) for side in "kv"]
             with scope(f"layers.{index}"):
                 x, *new = _layer(weights, of, x, step, old, index)
-            for side, value in zip("kv", new, strict=True):
-                builder.output(f"new_{side}_cache.{index}", value, into=f"{side}_cache.{index}")
-        if not every_position:
+            for rows in new:
+                rows.outputs(builder)
+        if wanted is not None:
+            x = ops.gather(x, builder.input("wanted", i64[wanted]), axis=-2)
+        elif not every_position and gives == "logits":
             x = ops.slice_(x, axis=-2, start=x.shape[-2] - 1, stop=x.shape[-2])
         with scope("head"):
             y = normed(weights, of, x, "norm")
+            if gives == "states":
+                builder.output("states", y)
+                return builder.graph()
             table = "embedding" if of.is_tied else "head"
             logits = y @ weights.matrix(table, of.vocabulary, of.hidden)
             builder.output("logits", _bent(logits, of.final_softcap))
@@ -74,6 +93,7 @@ class _Step(NamedTuple):
 
     positions: Value
     keys: Value
+    by_token: bool
     turns: dict[Rope, tuple[Value, Value]]
     kept: dict[int, Value]
 
@@ -96,17 +116,19 @@ class _Step(NamedTuple):
 
 
 def _layer(
-    weights: Weights, of: DecoderShape, x: Value, step: _Step, old: list[Value], index: int
-) -> tuple[Value, Value, Value]:
+    weights: Weights, of: DecoderShape, x: Value, step: _Step, old: list[Rows], index: int
+) -> tuple[Value, Rows, Rows]:
     """A decoder layer, and its caches with the new rows."""
     name, wide, after = f"layers.{index}", of.heads * of.width, of.style.norms_after
     q, k, v = projected(weights, of, normed(weights, of, x, f"{name}.norm1"), name)
     if not of.style.learned_positions:
         q, k = (turned(of, z, *step.angles(of, index)) for z in (q, k))
-    new_k, new_v = (with_rows(cache, rows, step.positions) for cache, rows in zip(old, (k, v), strict=True))
+    new_k, new_v = (cache.written(rows, step.positions) for cache, rows in zip(old, (k, v), strict=True))
     keep = step.keep(of, index)
-    keys, values = (ops.slice_(c, axis=-2, start=0, stop=keep.shape[-1]) for c in (new_k, new_v))
+    keys, values = (cache.first(keep.shape[-1]) for cache in (new_k, new_v))
     groups = of.heads // of.kv_heads
+    if step.by_token:
+        q, keep = ops.permute(q, order=(-2, -3, -4, -1)), ops.unsqueeze(keep, axes=(-2, -3))
     attended = attention.body(
         q,
         keys,
@@ -117,6 +139,8 @@ def _layer(
         groups=groups if groups > 1 else None,
         fill=float("-inf"),
     )
+    if step.by_token:
+        attended = ops.permute(attended, order=(-2, -3, -4, -1))
     y = merge_heads(attended) @ weights.matrix(f"{name}.wo", of.hidden, wide)
     if of.style.biases == "all":
         y = y + weights.vector(f"{name}.wo.bias", of.hidden)
