@@ -10,7 +10,7 @@ from dovetail.cli.command import Answer, Argument, Command
 from dovetail.cli.progress import tell
 from dovetail.errors import OptionError
 from dovetail.language import LanguageModel, Sampling
-from dovetail.language.session import check_tokens
+from dovetail.language.slots import check_tokens
 from dovetail.settings import PRECISIONS
 
 

@@ -62,19 +62,16 @@ class Rows:
             builder.output(f"new_{self.name}.scales", self.scales, into=f"{self.name}.scales")
 
 
-def inputs(
-    builder: Builder, name: str, kind: CacheKind, size: tuple[SizeLike, SizeLike, SizeLike], width: int
-) -> Rows:
+def inputs(builder: Builder, name: str, kind: CacheKind, size: tuple[SizeLike, SizeLike, SizeLike], width: int) -> Rows:
     """The inputs of keys or values of a layer: [batch, heads, room] rows of a width."""
     found = {part: builder.input(name + part, dtype[(*size, last)]) for part, (dtype, last) in _parts(kind, width)}
     return Rows(name, found[""], found.get(".scales"))
 
 
-def zeros(kind: CacheKind, layers: int, size: tuple[int, int, int], width: int) -> dict[str, Array]:
-    """Empty caches by the names of their inputs."""
+def zeros(kind: CacheKind, layer: int, size: tuple[int, int, int], width: int) -> dict[str, Array]:
+    """Empty caches of a layer by the names of their inputs."""
     return {
-        f"{side}_cache.{index}{part}": np.zeros((*size, last), dtype.numpy)
-        for index in range(layers)
+        f"{side}_cache.{layer}{part}": np.zeros((*size, last), dtype.numpy)
         for side in "kv"
         for part, (dtype, last) in _parts(kind, width)
     }
