@@ -50,7 +50,7 @@ def test_bytes_that_are_no_character_do_not_hold_the_text_back() -> None:
 
 
 BROKEN: dict[str, dict[str, Any]] = {
-    "another kind": {"tokenizer.ggml.model": "llama"},
+    "another kind": {"tokenizer.ggml.model": "bert"},
     "another pre-tokenizer": {"tokenizer.ggml.pre": "default"},
     "no pre-tokenizer": {"tokenizer.ggml.pre": 3},
     "no tokens": {"tokenizer.ggml.tokens": []},

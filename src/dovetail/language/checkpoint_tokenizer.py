@@ -33,26 +33,18 @@ class CheckpointTokenizer:
         self.tokens: Sequence[str] = [""] * most
         for name, i in by_name.items():
             self.tokens[i] = name
-        added = [
-            cast(dict[str, Any], a) for a in cast(list[object], said.get("added_tokens") or []) if isinstance(a, dict)
-        ]
-        self.special: Mapping[str, int] = {a["content"]: a["id"] for a in added if _is_added(a, most)}
-        self._control = frozenset(
-            i for a in added if (i := self.special.get(a.get("content", ""))) and a.get("special")
-        )
+        added = _added(said, most)
+        self.special: Mapping[str, int] = {a["content"]: a["id"] for a in added}
+        self._control = frozenset(a["id"] for a in added if a.get("special") is True)
         self._is_byte_level = _has_part(said.get("decoder"), "ByteLevel") or _has_part(
             said.get("pre_tokenizer"), "ByteLevel"
         )
         config = _optional(folder / TOKENIZER_CONFIG)
         self.bos, self.eos = (self._named(config.get(f"{which}_token")) for which in ("bos", "eos"))
-        listed = [_optional(folder / name).get("eos_token_id") for name in (CONFIG, GENERATION)]
-        ids = [i for each in listed for i in (cast(list[object], each) if isinstance(each, list) else [each])]
-        names = [i for name, i in self.special.items() if name in ENDS]
-        ends = [i for i in (self.eos, *ids, *names) if isinstance(i, int) and 0 <= i < most]
-        self.ends: frozenset[int] = frozenset(ends)
         started: list[int] = self._special.encode("a", add_special_tokens=True).ids
         self.adds_bos = self.bos is not None and started[:1] == [self.bos]
         # A text starts with a space where the vocabulary is SentencePiece's and a normalizer puts one there.
+        self._prefixes = False
         self._prefixes = not self._is_byte_level and self.decode(self.encode("a", bos=False)) == " a"
 
     def encode(self, text: str, *, special: bool = False, bos: bool | None = None) -> list[int]:
@@ -78,20 +70,29 @@ class CheckpointTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens; bytes that are no character become U+FFFD."""
         raw = b"".join(map(self.bytes_of, tokens))
-        return raw.removeprefix(b" " if getattr(self, "_prefixes", False) else b"").decode("utf-8", "replace")
+        return raw.removeprefix(b" " if self._prefixes else b"").decode("utf-8", "replace")
 
     def _named(self, said: object) -> int | None:
-        """The token of a name, which is text or a map with it."""
-        name = cast(dict[str, object], said).get("content") if isinstance(said, dict) else said
+        name = _name(said)
         return self._special.token_to_id(name) if isinstance(name, str) else None
 
 
-def template_of(folder: Path) -> str | None:
+def ends_of_folder(folder: Path) -> frozenset[int]:
+    """The tokens that end a text or a turn, as the configurations say, or by their names."""
+    listed: list[object] = [_optional(folder / name).get("eos_token_id") for name in (CONFIG, GENERATION)]
+    ids = [i for each in listed for i in (cast(list[object], each) if isinstance(each, list) else [each])]
+    said = _added(_optional(folder / TOKENIZER), MOST_TOKENS)
+    eos = _name(_optional(folder / TOKENIZER_CONFIG).get("eos_token"))
+    named = [a["id"] for a in said if a["content"] in ENDS or a["content"] == eos]
+    return frozenset([i for i in (*ids, *named) if isinstance(i, int) and 0 <= i < MOST_TOKENS])
+
+
+def template_of_folder(folder: Path) -> str | None:
     """The chat template of a folder: a file of its own, or a text of the tokenizer's configuration."""
     own = folder / "chat_template.jinja"
     if own.is_file():
         return own.read_bytes()[: 1 << 20].decode("utf-8", "replace")
-    said = _optional(folder / TOKENIZER_CONFIG).get("chat_template")
+    said: object = _optional(folder / TOKENIZER_CONFIG).get("chat_template")
     if isinstance(said, list):
         named = [cast(dict[str, object], each) for each in cast(list[object], said) if isinstance(each, dict)]
         said = next((each.get("template") for each in named if each.get("name") == "default"), None)
@@ -111,9 +112,17 @@ def _optional(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def _is_added(said: Mapping[str, Any], most: int) -> bool:
-    name, i = said.get("content"), said.get("id")
-    return isinstance(name, str) and bool(name) and isinstance(i, int) and 0 <= i < most
+def _added(said: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
+    """The added tokens of a tokenizer that have a name and a number."""
+    listed = cast(list[object], said.get("added_tokens") or [])
+    maps = [cast(dict[str, Any], each) for each in listed if isinstance(each, dict)]
+    named = [a for a in maps if isinstance(a.get("content"), str) and a["content"] and isinstance(a.get("id"), int)]
+    return [a for a in named if 0 <= a["id"] < most]
+
+
+def _name(said: object) -> object:
+    """The name of a token, which is text or a map with it."""
+    return cast(dict[str, object], said).get("content") if isinstance(said, dict) else said
 
 
 def _has_part(said: object, kind: str) -> bool:
@@ -124,4 +133,4 @@ def _has_part(said: object, kind: str) -> bool:
     return isinstance(said, list) and any(_has_part(each, kind) for each in cast(list[object], said))
 
 
-__all__ = ["CheckpointTokenizer", "template_of"]
+__all__ = ["CheckpointTokenizer", "ends_of_folder", "template_of_folder"]

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.errors import OptionError
-from dovetail.frontends.gguf.decoder import read_decoder
-from dovetail.frontends.gguf.file import Field, read_gguf
+from dovetail.errors import OptionError, UnsupportedError
+from dovetail.frontends.gguf.file import Field
 from dovetail.ir.literal import Array
 from dovetail.language.generation import Piece, Request, Writer, log_sum
 from dovetail.language.json_schema import Schema, Vocabulary
@@ -21,22 +20,35 @@ from dovetail.language.programs import Programs
 from dovetail.language.sampling import Sampling
 from dovetail.language.session import Session
 from dovetail.language.slots import check_tokens, common
+from dovetail.language.source import open_source
+from dovetail.language.templates import ChatTemplate, Message
 from dovetail.language.tokenizer import Tokenizer
 from dovetail.models.decoder_shape import DecoderShape
 from dovetail.models.kv_cache import CacheKind
 
 
 class LanguageModel:
-    """A decoder in a GGUF file. Weights stay in the file's blocks; nothing spells them out.
+    """A decoder in a GGUF file, or in a folder with safetensors. Weights stay as they are stored.
 
     A session keeps the tokens of the last prompt: a prompt that begins with them reads only the rest.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, kv_cache: CacheKind = "f32", **options: Any) -> None:
-        """`kv_cache` is f32, f16 or q8; `options` are those of `dovetail.compile`."""
-        file = read_gguf(path)
-        found = read_decoder(file)
-        self.fields: Mapping[str, Field] = file.fields
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        context: int | None = None,
+        kv_cache: CacheKind = "f32",
+        **options: Any,
+    ) -> None:
+        """`kv_cache` is f32, f16 or q8; `options` are those of `dovetail.compile`.
+
+        `context` bounds the positions. Models with factors for long contexts use them where it says more than their
+        original context, which is the default.
+        """
+        self.source = open_source(path, context)
+        found = self.source.decoder
+        self.fields: Mapping[str, Field] = self.source.fields
         self.shape: DecoderShape = found.shape
         self.programs = Programs(found, kv_cache, **options)
         self.prompt, self.step = self.programs.prompt, self.programs.step
@@ -46,7 +58,24 @@ class LanguageModel:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that the file brings."""
-        return Tokenizer(self.fields)
+        return self.source.tokenizer()
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """The chat template that the file brings."""
+        if self.source.template is None:
+            raise UnsupportedError("a model without a chat template", hint="build the prompt by hand")
+        return ChatTemplate(self.source.template)
+
+    def chat_prompt(self, messages: Sequence[Message], **more: Any) -> str:
+        """The prompt of a conversation, by the file's chat template; it ends where the model answers.
+
+        Names of special tokens in it mean these tokens: encode it with `special=True`. `more` goes to the template.
+        """
+        tokenizer = self.tokenizer
+        names = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos}
+        said = {name: "" if token is None else tokenizer.tokens[token] for name, token in names.items()}
+        return self.template.render(messages, {**said, **more})
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -117,7 +146,8 @@ class LanguageModel:
         return np.asarray(found)
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        # A tokenizer that starts every text with a token of its own would make one of an empty prompt, too.
+        ids = [*prompt] if not isinstance(prompt, str) else self.tokenizer.encode(prompt) if prompt else []
         check_tokens(self.shape, ids)
         return ids
 
@@ -156,10 +186,8 @@ class LanguageModel:
 
     @property
     def ends(self) -> frozenset[int]:
-        """The tokens that end a text."""
-        names = ("eos", "eot", "eom")
-        found = [self.fields.get(f"tokenizer.ggml.{name}_token_id") for name in names]
-        return frozenset([token for token in found if isinstance(token, int)])
+        """The tokens that end a text or a turn."""
+        return self.source.ends
 
 
 _ROWS = 128

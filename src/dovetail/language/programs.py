@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.errors import OptionError
-from dovetail.frontends.gguf.decoder import DecoderFile
+from dovetail.frontends.decoder_families import DecoderFile
 from dovetail.models.decoder import cached_decoder
 from dovetail.models.decoder_shape import DecoderShape
 from dovetail.models.kv_cache import CACHE_KINDS, CacheKind

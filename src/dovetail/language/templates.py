@@ -6,6 +6,7 @@ A file may come from anywhere: its template may read the messages and nothing el
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import re
 import time
@@ -43,14 +44,14 @@ class ChatTemplate:
         except (*self._errors, RecursionError, ValueError, SyntaxError, MemoryError) as error:
             raise LoadError(f"a chat template that is not Jinja: {_said(error)}", hint=_HINT) from error
 
-    def render(self, messages: Sequence[Message], *, ask: bool = True, **more: Any) -> str:
+    def render(self, messages: Sequence[Message], more: Mapping[str, Any] | None = None, *, ask: bool = True) -> str:
         """The prompt for messages; with `ask` it ends where the model's answer starts."""
         said = check_messages(messages)
         self._clock.start()
         parts: list[str] = []
         length = 0
         try:
-            given = {"messages": said, "add_generation_prompt": ask, "tools": None, "documents": None, **more}
+            given = {"messages": said, "add_generation_prompt": ask, "tools": None, "documents": None, **(more or {})}
             for part in self._template.generate(given):
                 length += len(part)
                 self._clock.tick(0)
@@ -58,9 +59,7 @@ class ChatTemplate:
                     raise _TooMuch(f"more than {LONGEST_OUTPUT:,} characters")
                 parts.append(part)
         except _Refused as error:
-            raise OptionError(
-                f"the chat template refuses these messages: {_said(error)}", hint="change them"
-            ) from error
+            raise OptionError(f"the chat template refuses the messages: {_said(error)}", hint="change them") from error
         except _TooMuch as error:
             raise LoadError(f"a chat template that makes {_said(error)}", hint=_HINT) from error
         except (*self._errors, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -77,7 +76,7 @@ def check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         raise OptionError("no messages", hint="pass a list of {'role': …, 'content': …}")
     found: list[dict[str, Any]] = []
     for each in cast(Sequence[object], given):
-        known = cast(Mapping[str, Any], each) if isinstance(each, Mapping) else {}
+        known: Mapping[str, Any] = cast(Mapping[str, Any], each) if isinstance(each, Mapping) else {}
         if not isinstance(known.get("role"), str) or "content" not in known:
             raise OptionError("a message without a role or a content", hint="pass {'role': …, 'content': …}")
         found.append(dict(known))
@@ -111,13 +110,13 @@ class _Clock:
 
 def _environment(clock: _Clock) -> tuple[Any, tuple[type[BaseException], ...]]:
     """A sandbox that counts, and the errors that it raises."""
+    names = ("jinja2", "jinja2.ext", "jinja2.nodes", "jinja2.sandbox", "jinja2.visitor")
     try:
-        import jinja2  # an optional package, for chat templates
-        from jinja2 import ext, nodes, sandbox, visitor
+        # An optional package, for chat templates.
+        jinja2, ext, nodes, sandbox, visitor = (cast(Any, importlib.import_module(name)) for name in names)
     except ImportError as error:
         raise UnsupportedError(
-            "chat templates need the jinja2 package",
-            hint="pip install 'dovetail[language]', or build the prompt by hand",
+            "chat templates need the jinja2 package", hint=f"pip install 'dovetail[language]', or {_HINT}"
         ) from error
 
     class Counting(visitor.NodeTransformer):
@@ -139,19 +138,22 @@ def _environment(clock: _Clock) -> tuple[Any, tuple[type[BaseException], ...]]:
         intercepted_binops = frozenset(("*", "**", "+", "%", "//", "/", "-"))
 
         def _parse(self, source: str, name: Any, filename: Any) -> Any:
-            return Counting().visit(super()._parse(source, name, filename))
+            above: Any = super()
+            return Counting().visit(above._parse(source, name, filename))
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             clock.tick()
             _check_operator(operator, left, right)
-            return super().call_binop(context, operator, left, right)
+            above: Any = super()
+            return above.call_binop(context, operator, left, right)
 
-        def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
             clock.tick()
             owner = getattr(obj, "__self__", None)
             if isinstance(owner, str | bytes):
                 _check_method(getattr(obj, "__name__", ""), owner, (*args, *kwargs.values()))
-            return super().call(context, obj, *args, **kwargs)
+            above: Any = super()
+            return above.call(context, obj, *args, **kwargs)
 
     class Generation(ext.Extension):
         """The tag around what an assistant said, which changes nothing."""
@@ -173,7 +175,7 @@ def _environment(clock: _Clock) -> tuple[Any, tuple[type[BaseException], ...]]:
     ours: dict[str, Callable[..., Any]] = {"join": _join, "replace": _replace, "indent": _indent, "tojson": _to_json}
     filters = {name: found.filters[name] for name in _FILTERS} | ours
     found.filters = {name: _watched(clock, each) for name, each in filters.items()}
-    found.filters[_COUNTED] = lambda items: _counted(clock, items)
+    found.filters[_COUNTED] = functools.partial(_counted, clock)
     return found, (jinja2.TemplateError,)
 
 

@@ -29,8 +29,6 @@ class Tokenizer(Protocol):
     """Tokens that stand for themselves in text."""
     bos: int | None
     eos: int | None
-    ends: frozenset[int]
-    """Tokens that end a text or a turn."""
 
     def encode(self, text: str, *, special: bool = False, bos: bool | None = None) -> list[int]:
         """The tokens of a text. With `special`, names of control tokens in the text are those tokens."""
@@ -53,9 +51,6 @@ class GgufTokenizer:
         kinds = _kinds(self.tokens, fields.get("tokenizer.ggml.token_type", []))
         self.special: Mapping[str, int] = _named(self.tokens, kinds, (_CONTROL, _USER_DEFINED))
         self.bos, self.eos = (_id(fields, which, len(self.tokens)) for which in ("bos", "eos"))
-        said = [_id(fields, which, len(self.tokens)) for which in ("eos", "eot", "eom")]
-        named = [i for name, i in self.special.items() if name in ENDS]
-        self.ends: frozenset[int] = frozenset([i for i in (*said, *named) if i is not None])
         self._words, self._prefixes = _words(fields, self.tokens)
         adds = fields.get("tokenizer.ggml.add_bos_token", self._words.adds_bos)
         self.adds_bos = adds is True
@@ -86,6 +81,17 @@ class GgufTokenizer:
         """The text of tokens; bytes that are no character become U+FFFD."""
         raw = b"".join(map(self.bytes_of, tokens))
         return raw.removeprefix(b" " if self._prefixes else b"").decode("utf-8", "replace")
+
+
+def ends_of_fields(fields: Mapping[str, Field]) -> frozenset[int]:
+    """The tokens that end a text or a turn, as a GGUF file says, or by their names."""
+    tokens, kinds = (fields.get(f"tokenizer.ggml.{name}", []) for name in ("tokens", "token_type"))
+    if not isinstance(tokens, list) or not isinstance(kinds, list):
+        tokens, kinds = [], []
+    pairs = zip(tokens, kinds, strict=False)
+    named = [i for i, (t, kind) in enumerate(pairs) if kind in (_CONTROL, _USER_DEFINED) and t in ENDS]
+    said = [fields.get(f"tokenizer.ggml.{which}_token_id") for which in ("eos", "eot", "eom")]
+    return frozenset([*named, *(i for i in said if isinstance(i, int))])
 
 
 class Stream:
@@ -172,4 +178,4 @@ def _id(fields: Mapping[str, Field], which: str, count: int) -> int | None:
     return found if isinstance(found, int) and 0 <= found < count else None
 
 
-__all__ = ["ENDS", "PRE_TOKENIZERS", "GgufTokenizer", "Stream", "Tokenizer", "byte_of"]
+__all__ = ["ENDS", "PRE_TOKENIZERS", "GgufTokenizer", "Stream", "Tokenizer", "byte_of", "ends_of_fields"]
