@@ -1,4 +1,4 @@
-"""`dovetail generate`: text that continues a prompt, by a language model in a GGUF file."""
+"""`dovetail generate`: text that continues a prompt, by a language model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ COMMAND = Command(
     "generate",
     "continue a prompt with a language model",
     (
-        Argument("model", "a GGUF file of an architecture of the Llama family", {"metavar": "FILE"}),
+        Argument("model", "a GGUF file, or a folder with a checkpoint", {"metavar": "FILE"}),
         Argument("prompt", "the text to continue", {"metavar": "PROMPT"}),
         Argument("--most", "how many tokens at most (128)", {"metavar": "COUNT", "type": int, "default": 128}),
         Argument(

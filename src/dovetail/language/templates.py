@@ -21,7 +21,7 @@ from dovetail.sanitize import sanitize
 LONGEST_TEMPLATE = 1 << 18
 LONGEST_OUTPUT = 1 << 22
 """Characters."""
-MOST_STEPS = 1_000_000
+MOST_STEPS = 200_000
 """Of all loops together."""
 LONGEST_RANGE = 10_000
 SECONDS = 5.0
