@@ -15,7 +15,7 @@ RENDERED: dict[str, tuple[str, str]] = {
     "loops": ("{% for m in messages %}[{{ loop.index }}{{ '!' if loop.last }}]{% endfor %}", "[1][2!]"),
     "json": ("{{ messages[1] | tojson }}", '{"role": "assistant", "content": "é\\n"}'),
     "controls": ("{% for m in messages %}{% break %}{% endfor %}{{ messages | length }}", "2"),
-    "a namespace": ("{% set n = namespace(x=1) %}{% for m in [1, 2] %}{% set n.x = n.x ~ m %}{% endfor %}{{ n.x }}", "112"),
+    "a namespace": ("{% set n = namespace(x=1) %}{% for m in [2] %}{% set n.x = n.x ~ m %}{% endfor %}{{ n.x }}", "12"),
     "a generation": ("{% generation %}{{ messages[0].content }}{% endgeneration %}", "Hi"),
     "white space": ("{%- if add_generation_prompt %}\n  a\n{%- endif %}", "  a"),
     "methods": ("{{ messages[1]['content'].strip().replace('é', 'e') + '-'.join(['a', 'b']) }}", "ea-b"),
