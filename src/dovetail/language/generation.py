@@ -77,7 +77,8 @@ class Writer:
         """Without a tokenizer pieces have no text; a schema needs the vocabulary's bytes."""
         self.tokens = list(prompt)
         """The prompt, and what was generated after it."""
-        self.asked, self.end = asked, _as_end("length" if asked.most == 0 else "")
+        self.asked = asked
+        self.end: End = "length" if asked.most == 0 else ""
         self._prompt, self._ends, self._context = len(prompt), ends, context
         self._sampler = Sampler(asked.sampling)
         self._stream = None if tokenizer is None else Stream(tokenizer)
@@ -168,10 +169,6 @@ def log_sum(logits: Array) -> float:
     wide = logits.astype(np.float64)
     most = float(wide.max())
     return most + math.log(float(np.exp(wide - most).sum()))
-
-
-def _as_end(end: End) -> End:
-    return end
 
 
 def _overlap(text: str, stop: str) -> int:
