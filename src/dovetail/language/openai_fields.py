@@ -176,9 +176,7 @@ def _message(said: Any) -> dict[str, str]:
             raise UnsupportedError("a part of a message that is no text", hint="send text; images are not built")
         content = "".join(p["text"] for p in parts)
     if role not in ("system", "developer", "user", "assistant") or not isinstance(content, str):
-        raise OptionError(
-            f"the message {_shown(said)}", hint="it has a role (system, user or assistant) and text"
-        )
+        raise OptionError(f"the message {_shown(said)}", hint="it has a role (system, user or assistant) and text")
     return {"role": "system" if role == "developer" else role, "content": content}
 
 
