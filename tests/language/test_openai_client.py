@@ -44,6 +44,10 @@ def test_the_official_client(model: LanguageModel) -> None:
         next(iter(killed))
         killed.close()
         texts: list[str] = []
+
+        def ask() -> None:
+            texts.append(client.chat.completions.create(**how).choices[0].message.content)
+
         threads = [
             threading.Thread(
                 target=lambda: texts.append(client.chat.completions.create(**how).choices[0].message.content)
