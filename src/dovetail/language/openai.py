@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -214,8 +214,8 @@ class _Completion(_Form):
 
 def chat_prompt(model: LanguageModel, messages: Sequence[Mapping[str, str]]) -> str:
     """The text of a conversation, up to where the answer begins: by the file's template, or ChatML without one."""
-    if "tokenizer.chat_template" in model.fields and hasattr(model, "chat_prompt"):
-        return cast(Any, model).chat_prompt(messages)
+    if model.source.template is not None:
+        return model.chat_prompt(messages)
     said = [f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages]
     return "".join(said) + "<|im_start|>assistant\n"
 
