@@ -27,6 +27,7 @@ from dovetail import Builder, DovetailError, Graph, Program, f32, ops
 from dovetail.ir.literal import Array
 from fuzz.forked import forked
 from fuzz.keep import remove
+from fuzz.serving import serving
 from fuzz.training import training
 
 GROWTH = 8 << 20
@@ -216,6 +217,7 @@ FAULTS: Mapping[str, tuple[Fault, int]] = MappingProxyType(
         "forks": (forks, 100),
         "signals": (signals, 500),
         "service": (service, 2000),
+        "serving": (lambda count, folder: serving(count, folder, _resident, GROWTH), 10_000),
     }
 )
 """Each fault, and how often it happens by default."""
