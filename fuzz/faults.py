@@ -29,6 +29,7 @@ from dovetail.ir.literal import Array
 from fuzz.forked import forked
 from fuzz.hosts import hosts
 from fuzz.keep import remove
+from fuzz.serving import serving
 from fuzz.training import training
 
 GROWTH = 8 << 20
@@ -219,6 +220,7 @@ FAULTS: Mapping[str, tuple[Fault, int]] = MappingProxyType(
         "signals": (signals, 500),
         "service": (service, 2000),
         **({"hosts": (hosts, 20)} if find_spec("jax") else {}),
+        "serving": (lambda count, folder: serving(count, folder, _resident, GROWTH), 10_000),
     }
 )
 """Each fault, and how often it happens by default."""

@@ -18,7 +18,7 @@ from dovetail import DovetailError
 from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import read_gguf
 from dovetail.frontends.safetensors import read_safetensors
-from dovetail.language.tokenizer import Tokenizer
+from dovetail.language.tokenizer import GgufTokenizer
 from dovetail.runtime.random_inputs import random_inputs
 from fuzz import mutations, seeds
 from fuzz.case import Case
@@ -109,7 +109,7 @@ def _decoder(path: Path) -> None:
     for array in read_decoder(file).params.values():
         array.sum()
     if "tokenizer.ggml.model" in file.fields:
-        Tokenizer(file.fields).encode("Hello, 12 wörlds")
+        GgufTokenizer(file.fields).encode("Hello, 12 wörlds")
 
 
 def _cached(path: Path) -> None:

@@ -18,6 +18,7 @@ DovetailError
 │   └── BudgetError       a memory budget below the smallest peak that a plan can have
 ├── UnsupportedError      an operator, type or target that we do not have
 │   └── NeedsValueError   an input or a size whose value decides the structure of a model
+├── ServiceError          a request that a server does not finish: it is full, closing or out of time
 ├── GateError             a required fusion that is missing
 └── CheckError            results that differ from those of another runtime, or of the graph as written
 """
@@ -161,6 +162,14 @@ class NeedsValueError(UnsupportedError):
         super().__init__(message, hint=hint, where=where)
 
 
+class ServiceError(DovetailError):
+    """A request that a server does not finish: it is full, closing or out of time; `status` is that of HTTP."""
+
+    def __init__(self, message: str, *, status: int, hint: str = "", where: str = "") -> None:
+        self.status = status
+        super().__init__(message, hint=hint, where=where)
+
+
 class GateError(DovetailError):
     """A required fusion that is missing."""
 
@@ -188,6 +197,7 @@ __all__ = [
     "OutOfMemoryError",
     "ParseError",
     "PeerError",
+    "ServiceError",
     "SizeError",
     "SizeLimitError",
     "TraceError",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,7 +13,11 @@ import dovetail
 from dovetail import LanguageModel, OptionError, Sampling, UnsupportedError
 from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import read_gguf
+from dovetail.language.generation import Request
+from dovetail.language.look_up import draft
 from dovetail.language.session import Session
+from dovetail.models.decoder import cached_decoder
+from dovetail.models.kv_cache import CacheKind
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
 
 
@@ -33,8 +39,6 @@ PROMPT = [3, 14, 15, 9, 26]
 
 def by_floats(path: Path, ids: list[int], count: int) -> list[int]:
     """Greedy tokens by the reference in float64, all tokens anew in every step."""
-    from dovetail.models.decoder import cached_decoder
-
     found = read_decoder(read_gguf(path))
     of = found.shape
     graph, ids = cached_decoder(of, found.kinds, seq="s"), list(ids)
@@ -73,8 +77,7 @@ def test_tokens_one_by_one_and_at_once_give_the_same_logits(model: LanguageModel
     wanted = at_once.extend(ids)
     logits = [single.extend([token]) for token in ids][-1]
     found = [parts.extend(ids[start : start + 7]) for start in range(0, 40, 7)][-1]
-    for got in (logits, found):
-        assert np.abs(got - wanted).max() < 1e-5 * np.abs(wanted).max()
+    assert np.array_equal(logits, wanted) and np.array_equal(found, wanted), "to the last bit"
     assert at_once.tokens == single.tokens == parts.tokens == ids
 
 
@@ -133,3 +136,86 @@ def test_an_unknown_pre_tokenizer_is_refused_and_tokens_still_work(tmp_path: Pat
     with pytest.raises(UnsupportedError, match="other"):
         list(model.generate("hello"))
     assert len(list(model.tokens(PROMPT, most=3))) == 3
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.7, seed=3), Sampling(repetition_penalty=1.3)])
+def test_speculation_changes_no_token(model: LanguageModel, sampling: Sampling) -> None:
+    prompt = [5, 6, 7, 8, 9, 5, 6, 7]
+    plain = list(model.tokens(prompt, most=24, sampling=sampling))
+    assert list(model.tokens(prompt, most=24, sampling=sampling, speculate=4)) == plain
+
+
+def test_what_followed_before_is_guessed() -> None:
+    assert draft([1, 2, 3, 9, 4, 1, 2, 3], 2) == [9, 4]
+    assert draft([1, 2, 9, 1, 2, 8, 1, 2], 4) == [8, 1, 2], "where the ending came last"
+    assert draft([1, 2, 3], 4) == draft([1, 1], 0) == draft([], 3) == []
+
+
+def test_logprobs_are_those_of_the_logits(model: LanguageModel) -> None:
+    pieces = list(model.pieces(PROMPT, Request(most=5, logprobs=3)))
+    tokens = list(PROMPT)
+    for piece in pieces:
+        logits = model.session().extend(tokens).astype(np.float64)
+        wanted = logits - np.log(np.exp(logits).sum())
+        assert piece.token is not None and piece.logprob == pytest.approx(wanted[piece.token], abs=1e-6)
+        assert [token for token, _ in piece.top] == np.argsort(-wanted, kind="stable")[:3].tolist()
+        assert [p for _, p in piece.top] == pytest.approx(np.sort(wanted)[::-1][:3].tolist(), abs=1e-6)
+        tokens.append(piece.token)
+
+
+def test_likelihoods_of_a_text_are_those_of_its_tokens_one_by_one(model: LanguageModel) -> None:
+    ids = [int(i) for i in np.random.default_rng(1).integers(0, len(TOKENS), 150)]
+    found, session = model.log_likelihoods(ids), model.session()
+    for i in (0, 1, 60, 148):
+        session.trim(0)
+        logits = session.extend(ids[: i + 1]).astype(np.float64)
+        assert found[i] == pytest.approx(logits[ids[i + 1]] - np.log(np.exp(logits).sum()), abs=1e-6)
+    assert found.shape == (149,)
+
+
+def test_an_embedding_is_the_mean_of_the_states(path: Path, model: LanguageModel) -> None:
+    found = read_decoder(read_gguf(path))
+    of, ids = found.shape, [9, 8, 7, 6]
+    graph = cached_decoder(of, found.kinds, seq="s", gives="states")
+    state = {f"{s}_cache.{i}": np.zeros((1, of.kv_heads, 4, of.width)) for s in "kv" for i in range(of.layers)}
+    given = {"input_ids": np.array([ids]), "positions": np.arange(4), "keys": np.arange(4), **state}
+    mean = dovetail.evaluate(graph, given, params=found.params, lift=True)["states"][0].mean(axis=0)
+    np.testing.assert_allclose(model.embed(ids), mean / np.linalg.norm(mean), atol=1e-5)
+
+
+def test_a_text_of_a_schema_satisfies_it(model: LanguageModel) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 5},
+            "age": {"type": "integer", "minimum": 7, "maximum": 42},
+        },
+        "required": ["name", "age"],
+    }
+    for seed in range(3):
+        text = "".join(model.generate("hello", most=80, sampling=Sampling(temperature=1.0, seed=seed), schema=schema))
+        said = json.loads(text)
+        assert list(said) == ["name", "age"] and len(said["name"]) <= 5 and 7 <= said["age"] <= 42
+
+
+def test_a_schema_that_cannot_be_met_is_refused_before_anything_runs(model: LanguageModel) -> None:
+    with pytest.raises(OptionError, match="no text"):
+        model.generate("hello", schema={"type": "integer", "minimum": 3, "maximum": 2})
+
+
+@pytest.mark.parametrize(("kind", "near"), [("f16", 2e-2), ("q8", 0.2)])
+def test_a_narrow_cache_is_near_the_wide_one_and_exact_however_it_is_cut(
+    path: Path, model: LanguageModel, kind: CacheKind, near: float
+) -> None:
+    narrow = LanguageModel(path, kv_cache=kind, cache="off")
+    ids = [int(i) for i in np.random.default_rng(0).integers(0, len(TOKENS), 40)]
+    wanted, found, cut = (m.session() for m in (model, narrow, narrow))
+    whole = found.extend(ids)
+    assert np.array_equal([cut.extend(ids[:23]), cut.extend(ids[23:])][-1], whole)
+    difference = np.abs(whole - wanted.extend(ids)).max()
+    assert 0 < difference < near, "it rounds, and not by much"
+
+
+def test_an_unknown_kind_of_cache_is_refused(path: Path) -> None:
+    with pytest.raises(OptionError, match="q4"):
+        LanguageModel(path, kv_cache=cast(Any, "q4"))

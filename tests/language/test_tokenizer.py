@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import DovetailError, LoadError, UnsupportedError
-from dovetail.language.tokenizer import PRE_TOKENIZERS, Stream, Tokenizer, byte_of
+from dovetail.language.tokenizer import PRE_TOKENIZERS, GgufTokenizer, Stream, byte_of
 from tests.gguf_files import TOKENS, tokenizer_fields
 
 TEXTS = ["hello world", " 12 wörlds\n\n", "日本語 🙂", "a\tb  c", "don't STOP", "\x00\x7f", "e\u0301"]
@@ -20,7 +20,7 @@ def test_every_byte_has_a_character_of_its_own() -> None:
 @pytest.mark.parametrize("pre", PRE_TOKENIZERS)
 @pytest.mark.parametrize("text", TEXTS)
 def test_text_comes_back(text: str, pre: str) -> None:
-    tokenizer = Tokenizer(tokenizer_fields(pre))
+    tokenizer = GgufTokenizer(tokenizer_fields(pre))
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     stream = Stream(tokenizer)
@@ -29,19 +29,19 @@ def test_text_comes_back(text: str, pre: str) -> None:
 
 
 def test_merges_make_words() -> None:
-    tokenizer = Tokenizer(tokenizer_fields())
+    tokenizer = GgufTokenizer(tokenizer_fields())
     assert [TOKENS[i] for i in tokenizer.encode("hello w")] == ["hello", "Ġw"]
 
 
 def test_control_tokens_are_read_only_where_asked_and_have_no_text() -> None:
-    tokenizer = Tokenizer(tokenizer_fields())
+    tokenizer = GgufTokenizer(tokenizer_fields())
     plain, special = tokenizer.encode("<|end|>"), tokenizer.encode("<|end|>", special=True)
     assert special == [TOKENS.index("<|end|>")] and len(plain) == 7
     assert tokenizer.decode(special) == "" and tokenizer.decode(plain) == "<|end|>"
 
 
 def test_bytes_that_are_no_character_do_not_hold_the_text_back() -> None:
-    tokenizer = Tokenizer(tokenizer_fields())
+    tokenizer = GgufTokenizer(tokenizer_fields())
     at = {raw: TOKENS.index(unit) for unit, raw in byte_of().items()}
     stream = Stream(tokenizer)
     assert stream.add(at[b"\xe6"]) == "" and stream.add(at[b"\x97"]) == "" and stream.add(at[b"\xa5"]) == "日"
@@ -50,7 +50,7 @@ def test_bytes_that_are_no_character_do_not_hold_the_text_back() -> None:
 
 
 BROKEN: dict[str, dict[str, Any]] = {
-    "another kind": {"tokenizer.ggml.model": "llama"},
+    "another kind": {"tokenizer.ggml.model": "bert"},
     "another pre-tokenizer": {"tokenizer.ggml.pre": "default"},
     "no pre-tokenizer": {"tokenizer.ggml.pre": 3},
     "no tokens": {"tokenizer.ggml.tokens": []},
@@ -65,5 +65,5 @@ BROKEN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", BROKEN)
 def test_what_is_broken_or_unknown_is_refused(case: str) -> None:
     with pytest.raises(DovetailError) as caught:
-        Tokenizer({**tokenizer_fields(), **BROKEN[case]})
+        GgufTokenizer({**tokenizer_fields(), **BROKEN[case]})
     assert isinstance(caught.value, LoadError | UnsupportedError) and caught.value.hint

@@ -1,30 +1,43 @@
-"""`dovetail generate`: text that continues a prompt, by a language model in a GGUF file."""
+"""`dovetail generate`: text that continues a prompt, by a language model."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from dovetail.cli.command import Answer, Argument, Command
+from dovetail.cli.language_options import FILE, KV_CACHE, PRECISION, THREADS, loaded
 from dovetail.cli.progress import tell
-from dovetail.errors import OptionError
-from dovetail.language import LanguageModel, Sampling
-from dovetail.language.session import check_tokens
-from dovetail.settings import PRECISIONS
+from dovetail.errors import LoadError, OptionError
+from dovetail.language import Sampling
+from dovetail.language.json_schema import Schema
+from dovetail.language.slots import check_tokens
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Load the model, and hand its text on as it comes."""
-    if args.most < 0 or args.threads < 0:
-        raise OptionError(f"--most {args.most} --threads {args.threads}", hint="both are 0 or more")
+    if args.most < 0:
+        raise OptionError(f"--most {args.most}", hint="it is 0 or more")
     sampling = Sampling(args.temperature, args.top_k, args.top_p, args.min_p, args.repetition_penalty, args.seed)
-    model = LanguageModel(args.model, precision=args.precision, threads=args.threads)
+    schema = None if args.schema is None else _schema(args.schema)
+    model = loaded(args)
     # The prompt is read here: what is wrong with it is told before any text.
     tokens = model.tokenizer.encode(args.prompt, special=args.special)
     check_tokens(model.shape, tokens)
-    pieces = model.generate(tokens, most=args.most, sampling=sampling, stop=args.stop)
+    pieces = model.generate(
+        tokens, most=args.most, sampling=sampling, stop=args.stop, schema=schema, speculate=args.speculate
+    )
     return Answer("", pieces=_timed(pieces, args.times))
+
+
+def _schema(path: str) -> Schema:
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise LoadError(f"{path} cannot be read as JSON", hint="give a file with a JSON schema") from error
 
 
 def _timed(pieces: Iterator[str], told: bool) -> Iterator[str]:
@@ -44,7 +57,7 @@ COMMAND = Command(
     "generate",
     "continue a prompt with a language model",
     (
-        Argument("model", "a GGUF file of an architecture of the Llama family", {"metavar": "FILE"}),
+        FILE,
         Argument("prompt", "the text to continue", {"metavar": "PROMPT"}),
         Argument("--most", "how many tokens at most (128)", {"metavar": "COUNT", "type": int, "default": 128}),
         Argument(
@@ -80,11 +93,18 @@ COMMAND = Command(
         ),
         Argument("--special", "read names of control tokens in the prompt as these tokens", {"action": "store_true"}),
         Argument(
-            "--precision",
-            "exact, or fast with activations rounded to bytes (exact)",
-            {"choices": PRECISIONS, "default": PRECISIONS[0]},
+            "--schema",
+            "a file with a JSON schema that the text satisfies",
+            {"metavar": "FILE"},
         ),
-        Argument("--threads", "how many threads; 0 for all (0)", {"metavar": "COUNT", "type": int, "default": 0}),
+        Argument(
+            "--speculate",
+            "guess up to COUNT tokens from the text before and check them at once; changes no token (0)",
+            {"metavar": "COUNT", "type": int, "default": 0},
+        ),
+        KV_CACHE,
+        PRECISION,
+        THREADS,
         Argument("--times", "tell how fast text came, on stderr", {"action": "store_true"}),
     ),
     run,

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.shared.messages import printable
@@ -76,6 +79,20 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Array]:
             return {e.name: cast(Array, opened.get_tensor(e.name)) for e in entries}
     except Exception as error:  # the package raises errors of its own, of no common kind
         raise LoadError(f"{sanitize(str(file))} cannot be read: {_shown(str(error))}", hint=_DAMAGED) from error
+
+
+def map_safetensors(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """The arrays in a safetensors file by name, as views of the mapped file that are read when they are used."""
+    file = Path(path)
+    entries = check_file(file)
+    with file.open("rb") as opened:
+        start = 8 + int.from_bytes(opened.read(8), "little")
+        mapped = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+    if entries and start + entries[-1].end != len(mapped):
+        raise LoadError(f"{sanitize(str(file))} changed while it was read", hint="read it again")
+    return {
+        e.name: np.frombuffer(mapped[start + e.start : start + e.end], e.dtype.numpy).reshape(e.shape) for e in entries
+    }
 
 
 def check_file(path: Path) -> list[Entry]:

@@ -8,55 +8,95 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from dovetail.errors import OptionError
-from dovetail.frontends.gguf.decoder import read_decoder
-from dovetail.frontends.gguf.file import Field, read_gguf
+import numpy as np
+
+from dovetail.errors import OptionError, UnsupportedError
+from dovetail.frontends.gguf.file import Field
 from dovetail.ir.literal import Array
-from dovetail.language.sampling import Sampler, Sampling
-from dovetail.language.session import Session, check_tokens
-from dovetail.language.tokenizer import Stream, Tokenizer
-from dovetail.models.decoder import DecoderShape, cached_decoder
-from dovetail.runtime.compile import compile
-from dovetail.runtime.program import Program
+from dovetail.language.generation import Piece, Request, Writer, log_sum
+from dovetail.language.json_schema import Schema, Vocabulary
+from dovetail.language.look_up import draft
+from dovetail.language.programs import Programs
+from dovetail.language.sampling import Sampling
+from dovetail.language.session import Session
+from dovetail.language.slots import check_tokens, common
+from dovetail.language.source import open_source
+from dovetail.language.templates import ChatTemplate, Message
+from dovetail.language.tokenizer import Tokenizer
+from dovetail.models.decoder_shape import DecoderShape
+from dovetail.models.kv_cache import CacheKind
 
 
 class LanguageModel:
-    """A decoder in a GGUF file. Weights stay in the file's blocks; nothing spells them out.
+    """A decoder in a GGUF file, or in a folder with safetensors. Weights stay as they are stored.
 
     A session keeps the tokens of the last prompt: a prompt that begins with them reads only the rest.
     """
 
-    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """`options` are those of `dovetail.compile`."""
-        file = read_gguf(path)
-        found = read_decoder(file)
-        self.fields: Mapping[str, Field] = file.fields
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        context: int | None = None,
+        kv_cache: CacheKind = "f32",
+        **options: Any,
+    ) -> None:
+        """`kv_cache` is f32, f16 or q8; `options` are those of `dovetail.compile`.
+
+        `context` bounds the positions. Models with factors for long contexts use them where it says more than their
+        original context, which is the default.
+        """
+        self.source = open_source(path, context)
+        found = self.source.decoder
+        self.fields: Mapping[str, Field] = self.source.fields
         self.shape: DecoderShape = found.shape
-        self.prompt: Program = compile(cached_decoder(found.shape, found.kinds, seq="s"), **options)
-        self.prompt.bind(found.params)
-        self.step: Program = compile(cached_decoder(found.shape, found.kinds), **options)
-        self.step.bind(found.params)
+        self.programs = Programs(found, kv_cache, **options)
+        self.prompt, self.step = self.programs.prompt, self.programs.step
         self._session = self.session()
         self._lock = threading.Lock()
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that the file brings."""
-        return Tokenizer(self.fields)
+        return self.source.tokenizer()
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """The chat template that the file brings."""
+        if self.source.template is None:
+            raise UnsupportedError("a model without a chat template", hint="build the prompt by hand")
+        return ChatTemplate(self.source.template)
+
+    def chat_prompt(self, messages: Sequence[Message], **more: Any) -> str:
+        """The prompt of a conversation, by the file's chat template; it ends where the model answers.
+
+        Names of special tokens in it mean these tokens: encode it with `special=True`. `more` goes to the template.
+        """
+        tokenizer = self.tokenizer
+        names = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos}
+        said = {name: "" if token is None else tokenizer.tokens[token] for name, token in names.items()}
+        return self.template.render(messages, {**said, **more})
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The bytes of every token."""
+        return Vocabulary([self.tokenizer.bytes_of(i) for i in range(len(self.tokenizer.tokens))])
 
     def session(self) -> Session:
         """An empty KV cache for one sequence."""
-        return Session(self.shape, self.prompt, self.step)
+        return Session(self.programs)
 
     def tokens(
-        self, prompt: str | Sequence[int], *, most: int = 128, sampling: Sampling | None = None
+        self,
+        prompt: str | Sequence[int],
+        *,
+        most: int = 128,
+        sampling: Sampling | None = None,
+        speculate: int = 0,
     ) -> Iterator[int]:
         """Tokens that follow a prompt, up to `most` or the model's own end."""
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        if most < 0:
-            raise OptionError(f"{most} tokens", hint="ask for 0 or more")
-        check_tokens(self.shape, ids)
-        return self._generated(ids, most, Sampler(sampling or Sampling()))
+        writer = self._writer(prompt, Request(most, sampling or Sampling()), with_text=False)
+        return (piece.token for piece in self._written(writer, speculate) if piece.token is not None)
 
     def generate(
         self,
@@ -65,59 +105,94 @@ class LanguageModel:
         most: int = 128,
         sampling: Sampling | None = None,
         stop: Sequence[str] = (),
+        schema: Schema | None = None,
+        speculate: int = 0,
     ) -> Iterator[str]:
-        """Text that follows a prompt, piece by piece; it ends before the first of the `stop` strings."""
-        stream, held = Stream(self.tokenizer), ""
-        for token in self.tokens(prompt, most=most, sampling=sampling):
-            held += stream.add(token)
-            cut = min([at for s in stop if s and (at := held.find(s)) >= 0], default=-1)
-            if cut >= 0:
-                if cut:
-                    yield held[:cut]
-                return
-            safe = len(held) - max([_overlap(held, s) for s in stop], default=0)
-            if safe:
-                yield held[:safe]
-                held = held[safe:]
-        held += stream.end()
-        if held:
-            yield held
+        """Text that follows a prompt, piece by piece; it ends before the first of the `stop` strings.
 
-    def _generated(self, ids: list[int], most: int, sampler: Sampler) -> Iterator[int]:
-        ends, before = self._ends(), list(ids)
-        while len(before) - len(ids) < most and len(before) <= self.shape.context:
-            token = sampler.next(self._logits(before), before)
-            if token in ends:
-                return
-            yield token
-            before.append(token)
+        With a JSON `schema` the text satisfies it. `speculate` guesses up to so many tokens from the text before, and
+        checks them in one run; it changes no token.
+        """
+        asked = Request(most, sampling or Sampling(), tuple([s for s in stop if s]), schema=schema)
+        return (piece.text for piece in self.pieces(prompt, asked, speculate=speculate) if piece.text)
 
-    def _logits(self, tokens: list[int]) -> Array:
-        """Logits after tokens. Texts that are generated in turns share the cache: each reads what another replaced."""
+    def pieces(self, prompt: str | Sequence[int], asked: Request, *, speculate: int = 0) -> Iterator[Piece]:
+        """The pieces of a text: tokens with their text, and their log-probabilities if asked for."""
+        return self._written(self.writer(prompt, asked), speculate)
+
+    def writer(self, prompt: str | Sequence[int], asked: Request) -> Writer:
+        """A text that is still to be generated."""
+        return self._writer(prompt, asked, with_text=True)
+
+    def embed(self, text: str | Sequence[int]) -> Array:
+        """The mean of the last layer's states over a text, of length 1."""
+        ids = self._ids(text)
+        with self._lock:
+            mean = self._session.states(ids).mean(axis=0, dtype=np.float64)
+        return (mean / max(float(np.linalg.norm(mean)), 1e-30)).astype(np.float32)
+
+    def log_likelihoods(self, text: str | Sequence[int]) -> Array:
+        """The log-probability of each token of a text but the first, after those before it."""
+        ids = self._ids(text)
+        found: list[float] = []
         with self._lock:
             session = self._session
-            kept = _common(session.tokens, tokens[:-1])
+            session.trim(0)
+            for start in range(0, len(ids) - 1, _ROWS):
+                part = ids[start : min(start + _ROWS, len(ids) - 1)]
+                rows = session.extend_all(part, len(part))
+                targets = ids[start + 1 : start + 1 + len(part)]
+                found += [float(row[t]) - log_sum(row) for row, t in zip(rows, targets, strict=True)]
+        return np.asarray(found)
+
+    def _ids(self, prompt: str | Sequence[int]) -> list[int]:
+        # A tokenizer that starts every text with a token of its own would make one of an empty prompt, too.
+        ids = [*prompt] if not isinstance(prompt, str) else self.tokenizer.encode(prompt) if prompt else []
+        check_tokens(self.shape, ids)
+        return ids
+
+    def _writer(self, prompt: str | Sequence[int], asked: Request, *, with_text: bool) -> Writer:
+        return Writer(
+            self._ids(prompt),
+            asked,
+            ends=self.ends,
+            context=self.shape.context,
+            tokenizer=self.tokenizer if with_text else None,
+            vocabulary=None if asked.schema is None else self.vocabulary,
+        )
+
+    def _written(self, writer: Writer, speculate: int) -> Iterator[Piece]:
+        if not 0 <= speculate <= _MOST_DRAFTED:
+            raise OptionError(f"speculation on {speculate} tokens", hint=f"0 to {_MOST_DRAFTED}")
+        while not writer.end:
+            before = list(writer.tokens)
+            guessed = draft(before, min(speculate, writer.left - 1, self.shape.context - len(before)))
+            for row, guess in zip(self._logits(before, guessed), [*guessed, None], strict=True):
+                piece = writer.take(row)
+                yield piece
+                if writer.end or piece.token != guess:
+                    break
+
+    def _logits(self, tokens: list[int], guessed: list[int]) -> Array:
+        """Logits after tokens, and after each guess that follows them.
+
+        Texts that are generated in turns share the cache: each reads what another replaced.
+        """
+        with self._lock:
+            session = self._session
+            kept = common(session.tokens, tokens[:-1])
             session.trim(kept)
-            return session.extend(tokens[kept:])
+            return session.extend_all([*tokens[kept:], *guessed], 1 + len(guessed))
 
-    def _ends(self) -> frozenset[int]:
-        """The tokens that end a text."""
-        names = ("eos", "eot", "eom")
-        found = [self.fields.get(f"tokenizer.ggml.{name}_token_id") for name in names]
-        return frozenset([token for token in found if isinstance(token, int)])
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    if one == other[: len(one)]:
-        return len(one)
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a text or a turn."""
+        return self.source.ends
 
 
-def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of a text begin a stop string."""
-    return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
+_ROWS = 128
+"""Tokens whose logits are held at once."""
+_MOST_DRAFTED = 16
 
 
 __all__ = ["LanguageModel"]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.errors import OptionError
+from dovetail.errors import OptionError, UnsupportedError
 from dovetail.ir.literal import Array
 
 _CANDIDATES = 4096
 """Tokens that are sorted for top-p: the others together hold next to nothing, or are sorted as well."""
+
+_TRIED = 24
+"""Tokens that are tried one by one before all tokens are compared with a constraint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +64,45 @@ class Sampler:
         # A counter-based generator: its bits depend on the seed and the number of draws alone.
         self._draws = np.random.Generator(np.random.Philox(key=of.seed))
 
-    def next(self, logits: Array, before: Sequence[int]) -> int:
-        """The next token."""
+    def next(
+        self,
+        logits: Array,
+        before: Sequence[int],
+        allowed: Callable[[int], bool] | None = None,
+        mask: Callable[[], Array] | None = None,
+    ) -> int:
+        """The next token. With `allowed` it is one of those; `mask` gives all of them at once, and is called late."""
         of = self.of
         if of.repetition_penalty != 1.0 and before:
             logits = logits.copy()
             at = np.unique(np.asarray(before))
             some = logits[at]
             logits[at] = np.where(some > 0, some / of.repetition_penalty, some * of.repetition_penalty)
-        if of.temperature == 0.0:
+        token = self._drawn(logits)
+        if allowed is None or mask is None or allowed(token):
+            return token
+        # Drawing again without the token that is not allowed draws from the allowed ones.
+        logits = logits.copy()
+        for _ in range(min(_TRIED, logits.size - 1)):
+            logits[token] = -np.inf
+            token = self._drawn(logits)
+            if allowed(token):
+                return token
+        logits[~mask()] = -np.inf
+        if logits.max() == -np.inf:
+            raise UnsupportedError(
+                "no token of the vocabulary continues a text of this schema", hint="use a model whose tokens are bytes"
+            )
+        return self._drawn(logits)
+
+    def _drawn(self, logits: Array) -> int:
+        if self.of.temperature == 0.0:
             return int(logits.argmax())
         tokens, chances = self._candidates(logits)
-        return int(tokens[np.searchsorted(np.cumsum(chances), self._draws.random() * chances.sum(), side="right")])
+        sums = np.cumsum(chances)
+        # Rounding must not reach the end of the last token's share.
+        at = min(self._draws.random() * sums[-1], np.nextafter(sums[-1], 0.0))
+        return int(tokens[np.searchsorted(sums, at, side="right")])
 
     def _candidates(self, logits: Array) -> tuple[Array, Array]:
         """The tokens that may be drawn, likeliest first, and their probabilities, which need not sum to 1."""

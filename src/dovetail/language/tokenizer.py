@@ -1,87 +1,97 @@
-"""Tokenizers that come with a GGUF file: byte-level BPE with the pre-tokenizers that we know.
-
-An unknown pre-tokenizer is refused: another one would cut text elsewhere, and the model would read other tokens than it
-was trained with.
-"""
+"""Tokenizers that come with a GGUF file: byte-level BPE and SentencePiece."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.gguf.file import Field, shown
+from dovetail.language.byte_level import PRE_TOKENIZERS, ByteLevel, byte_of
+from dovetail.language.sentencepiece import SentencePiece
+from dovetail.language.special_tokens import SpecialTokens
 
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+"""Types of tokens: those of one type have no text, and those of another stand for themselves in any text."""
+ENDS = frozenset(
+    ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "<EOT>")
 )
-_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-_DIGITS = r"\p{N}"
-
-PRE_TOKENIZERS: Mapping[str, tuple[str, ...]] = {
-    "gpt-2": (_GPT2,),
-    "llama-bpe": (_LLAMA3,),
-    "qwen2": (_QWEN2,),
-    "smollm": (_DIGITS, _GPT2),
-    "starcoder": (_DIGITS, _GPT2),
-    "refact": (_DIGITS, _GPT2),
-    "command-r": (_DIGITS, _GPT2),
-}
-"""Expressions that cut text one after the other, by the name in files."""
-_WHOLE_WORDS = ("llama-bpe",)
-"""Pre-tokenizers whose words are tokens where the vocabulary has them, whatever the merges say."""
-_CONTROL, _USER_DEFINED = 3, 4
-"""Types of tokens that stand for themselves in text."""
+"""Names of tokens that end a turn, whatever a file says of them."""
+_KEEP_SPACE = ("<unk>", "<s>", "<|endoftext|>")
+"""Special tokens of Phi-3 that leave the white space after them; all its others take it."""
 
 
-class Encoded(Protocol):
-    ids: list[int]
-
-
-class Package(Protocol):
-    """A tokenizer of the tokenizers package, as far as it is used."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> Encoded: ...
-
-
-class Tokenizer:
+class Tokenizer(Protocol):
     """Text to tokens and back."""
 
-    def __init__(self, fields: Mapping[str, Field]) -> None:
-        self.tokens = _strings(fields, "tokenizer.ggml.tokens")
-        kinds = fields.get("tokenizer.ggml.token_type", [])
-        self.special = _special(self.tokens, kinds)
-        self.bos = _id(fields, "bos", len(self.tokens))
-        self.eos = _id(fields, "eos", len(self.tokens))
-        self.adds_bos = fields.get("tokenizer.ggml.add_bos_token") is True
-        self._with_special = _built(fields, self.tokens, self.special)
-        self._plain = _built(fields, self.tokens, {})
-        self._unit = byte_of()
+    tokens: Sequence[str]
+    special: Mapping[str, int]
+    """Tokens that stand for themselves in text."""
+    bos: int | None
+    eos: int | None
 
     def encode(self, text: str, *, special: bool = False, bos: bool | None = None) -> list[int]:
         """The tokens of a text. With `special`, names of control tokens in the text are those tokens."""
-        package = self._with_special if special else self._plain
-        found = package.encode(text.encode("utf-8", "replace").decode("utf-8"), add_special_tokens=False).ids
-        adds = self.adds_bos if bos is None else bos
-        return [self.bos, *found] if adds and self.bos is not None else found
+        ...
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token stands for; those of a control token are none."""
-        if token in self._control:
-            return b""
-        unit = self._unit
-        return b"".join([unit.get(c, c.encode("utf-8", "replace")) for c in self.tokens[token]])
-
-    @property
-    def _control(self) -> frozenset[int]:
-        return frozenset(self.special.values())
+        ...
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens; bytes that are no character become U+FFFD."""
-        return b"".join(map(self.bytes_of, tokens)).decode("utf-8", "replace")
+        ...
+
+
+class GgufTokenizer:
+    """A tokenizer from the fields of a GGUF file."""
+
+    def __init__(self, fields: Mapping[str, Field]) -> None:
+        self.tokens: Sequence[str] = _strings(fields, "tokenizer.ggml.tokens")
+        kinds = _kinds(self.tokens, fields.get("tokenizer.ggml.token_type", []))
+        self.special: Mapping[str, int] = _named(self.tokens, kinds, (_CONTROL, _USER_DEFINED))
+        self.bos, self.eos = (_id(fields, which, len(self.tokens)) for which in ("bos", "eos"))
+        self._words, self._prefixes = _words(fields, self.tokens)
+        adds = fields.get("tokenizer.ggml.add_bos_token", self._words.adds_bos)
+        self.adds_bos = adds is True
+        self._textless = frozenset(i for i, kind in enumerate(kinds) if kind in (_CONTROL, _UNKNOWN))
+        stripping: frozenset[int] = frozenset()
+        name = fields.get("general.name")
+        if isinstance(name, str) and ("phi-3" in name.lower() or "phi3" in name.lower()):
+            stripping = frozenset(i for text, i in self.special.items() if text not in _KEEP_SPACE)
+        self._all = SpecialTokens(self.special, stripping)
+        self._always = SpecialTokens(_named(self.tokens, kinds, (_USER_DEFINED,)), stripping)
+
+    def encode(self, text: str, *, special: bool = False, bos: bool | None = None) -> list[int]:
+        """The tokens of a text. With `special`, names of control tokens in the text are those tokens."""
+        clean = text.encode("utf-8", "replace").decode("utf-8")
+        found: list[int] = []
+        starts = True
+        for part in (self._all if special else self._always).cut(clean):
+            found += [part] if isinstance(part, int) else self._words.encode(part, starts=starts)
+            starts = isinstance(part, int)
+        adds = self.adds_bos if bos is None else bos
+        return [self.bos, *found] if adds and self.bos is not None and found[:1] != [self.bos] else found
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes that a token stands for; those of a control token are none."""
+        return b"" if token in self._textless else self._words.bytes_of(self.tokens[token])
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens; bytes that are no character become U+FFFD."""
+        raw = b"".join(map(self.bytes_of, tokens))
+        return raw.removeprefix(b" " if self._prefixes else b"").decode("utf-8", "replace")
+
+
+def ends_of_fields(fields: Mapping[str, Field]) -> frozenset[int]:
+    """The tokens that end a text or a turn, as a GGUF file says, or by their names."""
+    tokens, kinds = (fields.get(f"tokenizer.ggml.{name}", []) for name in ("tokens", "token_type"))
+    if not isinstance(tokens, list) or not isinstance(kinds, list):
+        tokens, kinds = [], []
+    pairs = zip(tokens, kinds, strict=False)
+    named = [i for i, (t, kind) in enumerate(pairs) if kind in (_CONTROL, _USER_DEFINED) and t in ENDS]
+    said = [fields.get(f"tokenizer.ggml.{which}_token_id") for which in ("eos", "eot", "eom")]
+    return frozenset([*named, *(i for i in said if isinstance(i, int))])
 
 
 class Stream:
@@ -105,61 +115,55 @@ class Stream:
 
 
 def _whole_characters(raw: bytes) -> int:
-    """How many bytes there are before a character that is not whole yet."""
-    for back in range(1, min(4, len(raw) + 1)):
+    """How many bytes there are before a character that is not whole yet, and may still become one."""
+    for back in range(1, min(3, len(raw)) + 1):
         byte = raw[-back]
         if byte >= 0xC0:
-            needs = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return len(raw) - back if needs > back else len(raw)
+            return len(raw) - back if _may_become_whole(raw[-back:]) else len(raw)
         if byte < 0x80:
             break
     return len(raw)
 
 
-@lru_cache(maxsize=1)
-def byte_of() -> Mapping[str, bytes]:
-    """The byte that each character of a byte-level vocabulary stands for."""
-    kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [b for b in range(256) if b not in kept]
-    return {chr(b): bytes([b]) for b in kept} | {chr(256 + i): bytes([b]) for i, b in enumerate(others)}
+def _may_become_whole(start: bytes) -> bool:
+    """Whether these bytes are the start of a character, and not all of it."""
+    needs = 2 if start[0] < 0xE0 else 3 if start[0] < 0xF0 else 4
+    # Some leads and some second bytes begin no character at all.
+    low, high = {0xE0: (0xA0, 0xBF), 0xED: (0x80, 0x9F), 0xF0: (0x90, 0xBF), 0xF4: (0x80, 0x8F)}.get(
+        start[0], (0x80, 0xBF)
+    )
+    is_lead = 0xC2 <= start[0] <= 0xF4
+    return is_lead and len(start) < needs and (len(start) < 2 or low <= start[1] <= high)
 
 
-def _built(fields: Mapping[str, Field], tokens: list[str], special: Mapping[str, int]) -> Package:
-    model, pre = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "")
-    if model != "gpt2":
-        raise UnsupportedError(f"a tokenizer of the kind {shown(str(model))!r}", hint="byte-level BPE (gpt2) is read")
-    if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
+def _words(fields: Mapping[str, Field], tokens: Sequence[str]) -> tuple[ByteLevel | SentencePiece, bool]:
+    """What makes tokens of text, and whether it puts a space before a text."""
+    model = fields.get("tokenizer.ggml.model")
+    if model == "gpt2":
+        merges = _strings(fields, "tokenizer.ggml.merges")
+        return ByteLevel(fields.get("tokenizer.ggml.pre", ""), tokens, merges), False
+    if model != "llama":
         raise UnsupportedError(
-            f"the pre-tokenizer {shown(str(pre))!r}",
-            hint=f"{', '.join(PRE_TOKENIZERS)} are known; another one would give other tokens",
+            f"a tokenizer of the kind {shown(str(model))!r}",
+            hint="gpt2 (byte-level BPE) and llama (SentencePiece) are read",
         )
-    try:
-        import tokenizers  # an optional package, for text in place of tokens
-    except ImportError as error:
-        raise UnsupportedError(
-            "text needs the tokenizers package", hint="pip install 'dovetail[language]', or pass tokens"
-        ) from error
-    package = cast(Any, tokenizers)
-    pairs = [tuple(m.split(" ", 1)) for m in _strings(fields, "tokenizer.ggml.merges")]
-    vocabulary = {token: i for i, token in enumerate(tokens)}
-    if any(len(p) != 2 or p[0] not in vocabulary or p[1] not in vocabulary for p in pairs):
-        raise LoadError("a merge of what the vocabulary does not have", hint="fetch the file again")
-    try:
-        found = package.Tokenizer(package.models.BPE(vocabulary, pairs, ignore_merges=pre in _WHOLE_WORDS))
-        cuts = [package.pre_tokenizers.Split(package.Regex(e), "isolated") for e in PRE_TOKENIZERS[pre]]
-        last = package.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        found.pre_tokenizer = package.pre_tokenizers.Sequence([*cuts, last])
-        found.add_special_tokens([package.AddedToken(t, normalized=False, special=True) for t in special])
-    except Exception as error:  # the package raises errors of no common kind
-        raise LoadError(f"a tokenizer that cannot be built: {shown(str(error))}", hint="fetch it again") from error
-    return found
+    scores = fields.get("tokenizer.ggml.scores")
+    if not isinstance(scores, list) or not all(isinstance(s, int | float) for s in scores):
+        raise LoadError("no list of numbers tokenizer.ggml.scores", hint="fetch the file again")
+    prefixes = fields.get("tokenizer.ggml.add_space_prefix", True) is True
+    unknown = _id(fields, "unknown", len(tokens))
+    return SentencePiece(tokens, cast(list[float], scores), unknown=unknown, prefixes=prefixes), prefixes
 
 
-def _special(tokens: list[str], kinds: Field) -> dict[str, int]:
+def _kinds(tokens: Sequence[str], kinds: Field) -> list[int]:
     listed = kinds if isinstance(kinds, list) else []
     if listed and len(listed) != len(tokens):
         raise LoadError(f"{len(listed):,} types of {len(tokens):,} tokens", hint="fetch the file again")
-    return {t: i for i, (t, kind) in enumerate(zip(tokens, listed, strict=False)) if kind in (_CONTROL, _USER_DEFINED)}
+    return cast(list[int], listed)
+
+
+def _named(tokens: Sequence[str], kinds: Sequence[int], wanted: Sequence[int]) -> dict[str, int]:
+    return {t: i for i, (t, kind) in enumerate(zip(tokens, kinds, strict=False)) if kind in wanted and t}
 
 
 def _strings(fields: Mapping[str, Field], name: str) -> list[str]:
@@ -174,4 +178,4 @@ def _id(fields: Mapping[str, Field], which: str, count: int) -> int | None:
     return found if isinstance(found, int) and 0 <= found < count else None
 
 
-__all__ = ["PRE_TOKENIZERS", "Stream", "Tokenizer", "byte_of"]
+__all__ = ["ENDS", "PRE_TOKENIZERS", "GgufTokenizer", "Stream", "Tokenizer", "byte_of", "ends_of_fields"]

@@ -106,9 +106,10 @@ def _layer(builder: Builder, of: LlamaShape, step: _Step, old: list[Value], name
 
 
 def with_rows(cache: Value, rows: Value, positions: Value) -> Value:
-    """A cache with rows at these positions of each head."""
-    at = ops.unsqueeze(positions, axes=(-1, -3, -4))
-    for axis in (-1, -3, -4):
+    """A cache with rows at these positions of each head; positions are [tokens], or [batch, tokens]."""
+    missing = (-1, -3) if positions.rank == 2 else (-1, -3, -4)
+    at = ops.unsqueeze(positions, axes=missing)
+    for axis in missing:
         at = ops.expand(at, axis=axis, size=rows.shape[axis])
     return ops.scatter_elements(cache, at, rows, axis=-2)
 

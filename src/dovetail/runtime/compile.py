@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from dovetail.declare.cost import Machine, largest_bytes, streamed_bytes
 from dovetail.declare.fused import FusedOp
-from dovetail.errors import GateError, OptionError
+from dovetail.errors import GateError, OptionError, UnsupportedError
 from dovetail.ir.collector import collector_paused
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
@@ -26,6 +26,7 @@ from dovetail.runtime.cached import CachedProgram, keep, program_key, program_st
 from dovetail.runtime.cases import Case, graph_of_case
 from dovetail.runtime.keepers import keepers
 from dovetail.runtime.program import Program
+from dovetail.runtime.quantise import Quantise, QuantiseKind, quantised
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.source import Source, of_graph, source_of
 from dovetail.settings import PRECISIONS
@@ -92,6 +93,7 @@ def compile(
     sizes: Mapping[str, int] | None = None,
     params: Mapping[str, Array] | None = None,
     fixed: Mapping[str, Array | int] | None = None,
+    quantise: Quantise | QuantiseKind | None = None,
     **options: Any,
 ) -> Program: ...
 @overload
@@ -118,6 +120,7 @@ def compile(
     sizes: Mapping[str, int] | None = None,
     params: Mapping[str, Array] | None = None,
     fixed: Mapping[str, Array | int] | None = None,
+    quantise: Quantise | QuantiseKind | None = None,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Any = None,
@@ -132,7 +135,8 @@ def compile(
     is what has one value in every run of an ONNX file: inputs as arrays, symbolic sizes as numbers. A torch module is
     exported for a call with `args` and `kwargs`; `dynamic` names the sizes that may change, as in
     `{"x": {0: "batch"}}`, and True lets all of them. `custom_ops` gives custom operators of torch their bodies, as in
-    `{"mylib::scaled": scaled}`: a declared op, or a function of values. Other keywords are fields of `Settings`.
+    `{"mylib::scaled": scaled}`: a declared op, or a function of values. `quantise` stores the weights of products in 8
+    or 4 bits; `program.quantised` says what that changes. Other keywords are fields of `Settings`.
     """
     own = [body for body in (custom_ops or {}).values() if isinstance(body, FusedOp)]
     request = make_request(
@@ -152,7 +156,18 @@ def compile(
             raise OptionError(
                 "args, kwargs, dynamic or custom_ops without a torch module", hint="they say how a module is read"
             )
-        return _program(source_of(graph, ops, fixed, program_store(request)), request, params)
+        source = source_of(graph, ops, fixed, program_store(request))
+        if quantise is None:
+            return _program(source, request, params)
+        how = Quantise(quantise) if isinstance(quantise, str) else quantise
+        whole = source.graph()
+        source.finish()
+        narrow, told = quantised(replace(whole, params={**whole.params, **(params or {})}), how)
+        program = _program(of_graph(narrow, program_store(request)), request, None)
+        program.quantised = told
+        return program
+    if quantise is not None:
+        raise UnsupportedError("quantise with a torch module", hint="save it as ONNX, and compile that")
     if fixed or params:
         raise OptionError(
             "fixed or params with a torch module", hint="the module has its weights; pass args and kwargs"

@@ -38,6 +38,7 @@ from dovetail.runtime.placement import (
     stand_ins,
     with_adopted,
 )
+from dovetail.runtime.quantise import Quantised
 from dovetail.targets.runtime.array_library import ArrayLibrary
 from dovetail.targets.runtime.device_array import DeviceArray, host_array
 from dovetail.targets.runtime.lru import LRU
@@ -80,6 +81,8 @@ class Program:
         specialised only on request.
         """
         self.plan = plan
+        self.quantised: Quantised | None = None
+        """What became of the weights, where `compile` quantised them."""
         self._make_report = report
         self._executable = executable
         self._specializer = specializer

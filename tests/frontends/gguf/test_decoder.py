@@ -10,7 +10,8 @@ import pytest
 
 import dovetail
 from dovetail.errors import DovetailError, LoadError, UnsupportedError
-from dovetail.frontends.gguf.decoder import DecoderFile, read_decoder
+from dovetail.frontends.decoder_families import DecoderFile
+from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import read_gguf
 from dovetail.ir import leaf
 from dovetail.ir.dtype import u8
@@ -49,7 +50,15 @@ def by_llama(found: DecoderFile) -> Array:
     """Logits after all tokens by `models.llama` in float64, with weights as floats."""
     of = found.shape
     shape = LlamaShape(
-        of.layers, of.hidden, of.heads, of.kv_heads, of.inner, of.vocabulary, of.theta, of.eps, of.normed_heads
+        of.layers,
+        of.hidden,
+        of.heads,
+        of.kv_heads,
+        of.inner,
+        of.vocabulary,
+        of.rope.theta,
+        of.eps,
+        of.style.normed_heads,
     )
     given = {name: floats(array, found.kinds[name]) for name, array in found.params.items()}
     params = {name: array.T if array.ndim == 2 and name != "embedding" else array for name, array in given.items()}
@@ -93,7 +102,9 @@ def test_logits_are_those_of_the_model_with_floats(case: str, tmp_path: Path) ->
 def test_rates_of_rotation_are_divided_as_the_file_says(tmp_path: Path) -> None:
     fields, tensors = decoder(fields={"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0})
     tensors["rope_freqs.weight"] = "f32", (8,), np.linspace(1, 4, 8, dtype=np.float32)
-    assert read(tmp_path, fields, tensors).shape.slowed == tuple((2 * np.linspace(1, 4, 8, dtype=np.float32)).tolist())
+    assert read(tmp_path, fields, tensors).shape.rope.slowed == tuple(
+        (2 * np.linspace(1, 4, 8, dtype=np.float32)).tolist()
+    )
 
 
 def without(name: str) -> Any:
@@ -119,9 +130,8 @@ REFUSED: dict[str, tuple[type[DovetailError], Any]] = {
     "heads that do not divide": (UnsupportedError, saying(llama__attention__head_count_kv=3)),
     "a size as text": (LoadError, saying(llama__embedding_length="64")),
     "a rate that is not finite": (LoadError, saying(llama__rope__freq_base=float("nan"))),
-    "an unknown scaling": (UnsupportedError, saying(llama__rope__scaling__type="yarn")),
+    "an unknown scaling": (UnsupportedError, saying(llama__rope__scaling__type="dynamic")),
     "experts": (UnsupportedError, saying(llama__expert_count=8)),
-    "a window": (UnsupportedError, saying(llama__attention__sliding_window=128)),
     "a tensor too few": (LoadError, without("blk.1.attn_v.weight")),
     "no embedding": (LoadError, without("token_embd.weight")),
     "a tensor too many": (UnsupportedError, having("blk.0.attn_sinks.weight", "f32", (4,), np.ones(4, np.float32))),

@@ -3,198 +3,204 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from dovetail.errors import LoadError, UnsupportedError
-from dovetail.frontends.gguf.file import Field, GgufFile, shown
+from dovetail.errors import LoadError, OptionError, UnsupportedError
+from dovetail.frontends import rotations
+from dovetail.frontends.decoder_families import (
+    FAMILIES,
+    DecoderFile,
+    check_tensors,
+    names_in_gguf,
+    refuse_more,
+    used_context,
+)
+from dovetail.frontends.gguf.file import GgufFile, shown
 from dovetail.ir.literal import Array
-from dovetail.library.block_formats import FORMATS
-from dovetail.library.rope import Form
-from dovetail.models.decoder import DecoderShape, parameter_shapes
+from dovetail.models.decoder_shape import DecoderShape, DecoderStyle, Rope
 
 MOST_LAYERS, LARGEST_SIZE = 1024, 1 << 24
+_SLOWED, _LONG, _SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """What an architecture has that others of its family have not."""
-
-    pairs: Form
-    """Which features are rotated together, by how the file orders the rows of queries and keys."""
-    has_biases: bool = False
-    normed_heads: bool = False
-
-
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "llama": Architecture("interleaved"),
-    "qwen2": Architecture("half", has_biases=True),
-    "qwen3": Architecture("half", normed_heads=True),
-}
-"""Architectures that are read, by their name in files. Mistral and SmolLM2 are called llama there."""
-
-_NAMES = {
-    "norm1.gain": "attn_norm.weight",
-    "wq": "attn_q.weight",
-    "wk": "attn_k.weight",
-    "wv": "attn_v.weight",
-    "wq.bias": "attn_q.bias",
-    "wk.bias": "attn_k.bias",
-    "wv.bias": "attn_v.bias",
-    "q_norm.gain": "attn_q_norm.weight",
-    "k_norm.gain": "attn_k_norm.weight",
-    "wo": "attn_output.weight",
-    "norm2.gain": "ffn_norm.weight",
-    "up": "ffn_up.weight",
-    "gate": "ffn_gate.weight",
-    "down": "ffn_down.weight",
-}
-_OUTSIDE = {"embedding": "token_embd.weight", "norm.gain": "output_norm.weight", "head": "output.weight"}
-_SLOWED = "rope_freqs.weight"
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderFile:
-    """A decoder in a file: its shape, how each parameter is stored, and the arrays."""
-
-    shape: DecoderShape
-    kinds: Mapping[str, str]
-    params: Mapping[str, Array]
-
-
-def read_decoder(file: GgufFile) -> DecoderFile:
-    """The decoder that a file holds; what is missing or odd is one typed error."""
+def read_decoder(file: GgufFile, context: int | None = None) -> DecoderFile:
+    """The decoder that a file holds, for a number of positions; what is missing or odd is one typed error."""
     try:
-        shape = _shape(file)
-        names = {ours: _name(ours) for ours in parameter_shapes(shape)}
-        _check(file, shape, names)
-    except (LoadError, UnsupportedError) as error:
+        shape = _Reader(file).shape(context)
+        names = names_in_gguf(shape)
+        check_tensors(shape, names, {name: (t.kind, t.shape) for name, t in file.tensors.items()})
+        refuse_more(set(file.tensors.keys() - names.values() - {_SLOWED, _LONG, _SHORT}))
+    except (LoadError, UnsupportedError, OptionError) as error:
         error.where = error.where or shown(str(file.path))
         raise
     kinds = {ours: file.tensors[theirs].kind for ours, theirs in names.items()}
     return DecoderFile(shape, kinds, {ours: file.array(theirs) for ours, theirs in names.items()})
 
 
-def _name(ours: str) -> str:
-    if ours in _OUTSIDE:
-        return _OUTSIDE[ours]
-    _, index, part = ours.split(".", 2)
-    return f"blk.{index}.{_NAMES[part]}"
+class _Reader:
+    """The fields of one architecture, each checked for its kind."""
 
-
-def _check(file: GgufFile, shape: DecoderShape, names: Mapping[str, str]) -> None:
-    """Every parameter is there, in its shape, and nothing else is that we would leave out."""
-    wanted = {names[ours]: sizes for ours, sizes in parameter_shapes(shape).items()}
-    missing = sorted(wanted.keys() - file.tensors.keys())
-    if missing:
-        raise LoadError(f"{len(missing)} tensors are missing, such as {missing[0]}", hint="fetch the file again")
-    for name, sizes in wanted.items():
-        found = file.tensors[name]
-        if found.shape != sizes or (len(sizes) == 1 and found.kind in FORMATS):
-            raise LoadError(f"{name} is {found.kind}{list(found.shape)}", hint=f"{list(sizes)} is expected")
-    more = sorted(file.tensors.keys() - wanted.keys() - {_SLOWED})
-    if more:
-        raise UnsupportedError(
-            f"{len(more)} tensors that this architecture does not have, such as {shown(more[0])}",
-            hint="the model has a part that is not built; its results would be wrong without it",
-        )
-
-
-def _shape(file: GgufFile) -> DecoderShape:
-    fields = _Fields(file.fields)
-    name = fields.text("general.architecture")
-    of = ARCHITECTURES.get(name)
-    if of is None:
-        raise UnsupportedError(
-            f"the architecture {shown(name)!r}", hint=f"{', '.join(ARCHITECTURES)} are built; others are not yet"
-        )
-    experts = fields.optional(f"{name}.expert_count", 0)
-    window = fields.optional(f"{name}.attention.sliding_window", 0)
-    context = fields.size(f"{name}.context_length")
-    if experts or (window and window < context):
-        what = "experts" if experts else f"a window of {window} positions"
-        raise UnsupportedError(f"{name} with {what}", hint="use a dense model that attends to all positions")
-    heads, hidden = fields.size(f"{name}.attention.head_count"), fields.size(f"{name}.embedding_length")
-    kv_heads = fields.size(f"{name}.attention.head_count_kv", heads)
-    width = fields.size(f"{name}.attention.key_length", max(1, hidden // heads))
-    embedding = file.tensors.get("token_embd.weight")
-    shape = DecoderShape(
-        layers=fields.size(f"{name}.block_count", most=MOST_LAYERS),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        width=width,
-        inner=fields.size(f"{name}.feed_forward_length"),
-        vocabulary=embedding.shape[0] if embedding is not None and len(embedding.shape) == 2 else 1,
-        context=context,
-        eps=fields.number(f"{name}.attention.layer_norm_rms_epsilon", 1e-5),
-        theta=fields.number(f"{name}.rope.freq_base", 10000.0),
-        pairs=of.pairs,
-        has_biases=of.has_biases or f"blk.0.{_NAMES['wq.bias']}" in file.tensors,
-        normed_heads=of.normed_heads,
-        is_tied=_OUTSIDE["head"] not in file.tensors,
-    )
-    _check_heads(fields, name, shape)
-    return replace(shape, slowed=_slowed(file, fields, name, shape))
-
-
-def _check_heads(fields: _Fields, name: str, shape: DecoderShape) -> None:
-    values = fields.size(f"{name}.attention.value_length", shape.width)
-    rotated = fields.size(f"{name}.rope.dimension_count", shape.width)
-    if shape.heads % shape.kv_heads or shape.width % 2 or values != shape.width or rotated != shape.width:
-        raise UnsupportedError(
-            f"{shape.heads} heads of {shape.width} for {shape.kv_heads} of {values}, of which {rotated} are rotated",
-            hint="heads share keys evenly, and all their features are rotated",
-        )
-
-
-def _slowed(file: GgufFile, fields: _Fields, name: str, shape: DecoderShape) -> tuple[float, ...]:
-    """What rates of rotation are divided by: a tensor of the file, or one factor for all."""
-    kind = fields.fields.get(f"{name}.rope.scaling.type", "none")
-    factor = fields.number(f"{name}.rope.scaling.factor", 1.0)
-    pairs = shape.width // 2
-    if kind not in ("none", "linear"):
-        raise UnsupportedError(f"rope scaling of the kind {shown(str(kind))!r}", hint="none and linear are built")
-    factors = np.full(pairs, factor if kind == "linear" else 1.0)
-    if _SLOWED in file.tensors:
-        tensor = file.tensors[_SLOWED]
-        if tensor.shape != (pairs,) or tensor.kind != "f32":
-            raise LoadError(f"{_SLOWED} is {tensor.kind}{list(tensor.shape)}", hint=f"f32[{pairs}] is expected")
-        factors = factors * file.array(_SLOWED)
-    if not np.isfinite(factors).all() or (factors <= 0).any():
-        raise LoadError("rates of rotation that are divided by 0, or by what is not finite", hint="fetch it again")
-    return () if (factors == 1.0).all() else tuple(factors.tolist())
-
-
-class _Fields:
-    """Fields by name, each checked for its kind."""
-
-    def __init__(self, fields: Mapping[str, Field]) -> None:
-        self.fields = fields
-
-    def text(self, name: str) -> str:
-        found = self.fields.get(name)
+    def __init__(self, file: GgufFile) -> None:
+        self.file, self.fields = file, file.fields
+        found = self.fields.get("general.architecture")
         if not isinstance(found, str):
-            raise LoadError(f"no text {name}", hint="the file says nothing of its model")
-        return found
+            raise LoadError("no text general.architecture", hint="the file says nothing of its model")
+        if found not in FAMILIES:
+            raise UnsupportedError(
+                f"the architecture {shown(found)!r}", hint=f"{', '.join(FAMILIES)} are built; others are not yet"
+            )
+        self.name, self.family = found, FAMILIES[found]
+
+    def shape(self, context: int | None) -> DecoderShape:
+        """All sizes; `context` are the positions that are asked for."""
+        family = self.family
+        heads, hidden = self.size("attention.head_count"), self.size("embedding_length")
+        width = self.size("attention.key_length", max(1, hidden // heads))
+        layers, trained = self.size("block_count", most=MOST_LAYERS), self.size("context_length")
+        embedding = self.file.tensors.get("token_embd.weight")
+        rotated = self.size("rope.dimension_count", width)
+        window = self.optional("attention.sliding_window", family.default_window)
+        scaled = layers == family.scaled_by_hidden
+        shape = DecoderShape(
+            layers=layers,
+            hidden=hidden,
+            heads=heads,
+            kv_heads=self.size("attention.head_count_kv", heads),
+            width=width,
+            inner=self.size("expert_feed_forward_length" if family.style.has_experts else "feed_forward_length"),
+            vocabulary=embedding.shape[0] if embedding is not None and len(embedding.shape) == 2 else 1,
+            context=used_context(context, self.original(trained), trained),
+            table=trained,
+            eps=self.number(f"attention.layer_norm_{'rms_' if family.style.norm == 'rms' else ''}epsilon", 1e-5),
+            rotated=rotated if rotated != width else 0,
+            pairs="interleaved" if family.interleaved else "half",
+            window=window,
+            windowed=self.windowed(layers) if window else (),
+            scale=1.0 / math.sqrt(hidden / heads) if scaled else 0.0,
+            softcap=self.number("attn_logit_softcapping", 0.0),
+            final_softcap=self.number("final_logit_softcapping", 0.0),
+            is_tied="output.weight" not in self.file.tensors,
+            style=self.style(),
+        )
+        shape = self.with_experts(shape)
+        self.check_heads(shape)
+        if family.style.learned_positions:
+            return shape
+        base = Rope(self.number("rope.freq_base", 10000.0))
+        local = self.number("rope.freq_base_swa", family.local_theta)
+        return replace(
+            shape,
+            rope=self.rope(base, (shape.rotated or width) // 2, shape.context),
+            local_rope=Rope(local) if local else None,
+        )
+
+    def style(self) -> DecoderStyle:
+        """The style of the family; some files have biases where others of the family have none."""
+        style = self.family.style
+        has_more = style.biases == "none" and "blk.0.attn_q.bias" in self.file.tensors
+        return replace(style, biases="qkv") if has_more else style
+
+    def windowed(self, layers: int) -> tuple[bool, ...]:
+        """Which layers have the window: a list of the file, or all but every nth."""
+        said = self.fields.get(f"{self.name}.attention.sliding_window_pattern", self.family.window_every)
+        if isinstance(said, list):
+            if len(said) != layers:
+                raise LoadError(f"windows of {len(said):,} layers, and there are {layers}", hint="fetch it again")
+            return tuple(bool(each) for each in said)
+        every = said if isinstance(said, int) and said > 0 else 0
+        return tuple((index + 1) % every != 0 for index in range(layers)) if every else ()
+
+    def with_experts(self, shape: DecoderShape) -> DecoderShape:
+        """The shape with the experts that a file names."""
+        count = self.optional("expert_count", 0)
+        if bool(count) != shape.style.has_experts:
+            what = f"{count} experts" if count else "no experts"
+            raise UnsupportedError(f"{self.name} with {what}", hint="use a model of an architecture that is built so")
+        if not count:
+            return shape
+        count, chosen = self.size("expert_count"), self.size("expert_used_count")
+        if chosen > count:
+            raise LoadError(f"{chosen} of {count} experts", hint="fetch the file again")
+        return replace(shape, experts=count, chosen=chosen)
+
+    def check_heads(self, shape: DecoderShape) -> None:
+        values = self.size("attention.value_length", shape.width)
+        rotated = shape.rotated or shape.width
+        if shape.heads % shape.kv_heads or rotated % 2 or values != shape.width or rotated > shape.width:
+            raise UnsupportedError(
+                f"{shape.heads} heads of {shape.width} for {shape.kv_heads} of {values}, {rotated} rotated",
+                hint="heads share keys evenly, and rotate an even number of features",
+            )
+
+    def original(self, trained: int) -> int | None:
+        """Positions before rates change to those for long contexts, where a file has both."""
+        if _LONG not in self.file.tensors and _SHORT not in self.file.tensors:
+            return None
+        return self.size("rope.scaling.original_context_length", trained)
+
+    def rope(self, base: Rope, pairs: int, context: int) -> Rope:
+        """How features are rotated: rates are divided by tensors of the file, or as a scaling says."""
+        factors = [self.factors(name, pairs) for name in self.chosen_factors(context)]
+        kind = self.fields.get(f"{self.name}.rope.scaling.type", "none")
+        factor, scale = self.number("rope.scaling.factor", 1.0), self.number("rope.scaling.attn_factor", 1.0)
+        if kind == "yarn":
+            if (
+                self.number("rope.scaling.yarn_log_multiplier", 0.0)
+                or self.number("rope.scaling.yarn_ext_factor", 1.0) != 1.0
+            ):
+                raise UnsupportedError("yarn with factors of its own", hint="yarn as transformers has it is built")
+            trained = self.size("context_length")
+            return rotations.yarn(
+                base,
+                pairs,
+                factor,
+                self.size("rope.scaling.original_context_length", trained),
+                fast=self.number("rope.scaling.yarn_beta_fast", 32.0),
+                slow=self.number("rope.scaling.yarn_beta_slow", 1.0),
+            )
+        if kind not in ("none", "linear", "longrope"):
+            raise UnsupportedError(
+                f"rope scaling of the kind {shown(str(kind))!r}", hint="none, linear, longrope and yarn are built"
+            )
+        whole = np.full(pairs, factor if kind == "linear" else 1.0)
+        for each in factors:
+            whole = whole * each
+        return rotations.divided(base, whole, scale)
+
+    def chosen_factors(self, context: int) -> list[str]:
+        """The tensors that divide the rates at a context."""
+        tensors = self.file.tensors
+        original = self.original(context)
+        names = [_SLOWED] if original is None else [_SLOWED, _LONG if context > original else _SHORT]
+        return [name for name in names if name in tensors]
+
+    def factors(self, name: str, pairs: int) -> Array:
+        tensor = self.file.tensors[name]
+        if tensor.shape != (pairs,) or tensor.kind != "f32":
+            raise LoadError(f"{name} is {tensor.kind}{list(tensor.shape)}", hint=f"f32[{pairs}] is expected")
+        return self.file.array(name)
 
     def optional(self, name: str, default: int) -> int:
-        found = self.fields.get(name, default)
+        found = self.fields.get(f"{self.name}.{name}", default)
         return found if isinstance(found, int) else default
 
     def size(self, name: str, default: int | None = None, *, most: int = LARGEST_SIZE) -> int:
-        found = self.fields.get(name, default)
+        found = self.fields.get(f"{self.name}.{name}", default)
         if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= most:
-            raise LoadError(f"{name} is {shown(str(found)[:40])}", hint=f"a number from 1 to {most:,} is expected")
+            raise LoadError(
+                f"{self.name}.{name} is {shown(str(found)[:40])}", hint=f"a number from 1 to {most:,} is expected"
+            )
         return found
 
     def number(self, name: str, default: float) -> float:
-        found = self.fields.get(name, default)
+        found = self.fields.get(f"{self.name}.{name}")
+        if found is None:
+            return default
         if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found <= 0:
-            raise LoadError(f"{name} is {shown(str(found)[:40])}", hint="a positive number is expected")
+            raise LoadError(f"{self.name}.{name} is {shown(str(found)[:40])}", hint="a positive number is expected")
         return float(found)
 
 
-__all__ = ["ARCHITECTURES", "Architecture", "DecoderFile", "read_decoder"]
+__all__ = ["read_decoder"]

@@ -1,0 +1,34 @@
+"""Options that the commands of language models share."""
+
+from __future__ import annotations
+
+import argparse
+
+from dovetail.cli.command import Argument
+from dovetail.errors import OptionError
+from dovetail.language import LanguageModel
+from dovetail.models.kv_cache import CACHE_KINDS
+from dovetail.settings import PRECISIONS
+
+FILE = Argument("model", "a GGUF file, or a folder with a checkpoint", {"metavar": "FILE"})
+KV_CACHE = Argument(
+    "--kv-cache",
+    "how keys and values are stored: f32, f16, or q8 with a byte for each number (f32)",
+    {"choices": CACHE_KINDS, "default": CACHE_KINDS[0]},
+)
+PRECISION = Argument(
+    "--precision",
+    "exact, or fast with activations rounded to bytes (exact)",
+    {"choices": PRECISIONS, "default": PRECISIONS[0]},
+)
+THREADS = Argument("--threads", "how many threads; 0 for all (0)", {"metavar": "COUNT", "type": int, "default": 0})
+
+
+def loaded(args: argparse.Namespace) -> LanguageModel:
+    """The model of a command line."""
+    if args.threads < 0:
+        raise OptionError(f"--threads {args.threads}", hint="it is 0 or more")
+    return LanguageModel(args.model, kv_cache=args.kv_cache, precision=args.precision, threads=args.threads)
+
+
+__all__ = ["FILE", "KV_CACHE", "PRECISION", "THREADS", "loaded"]

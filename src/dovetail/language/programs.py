@@ -1,0 +1,74 @@
+"""The programs of a decoder: a prompt, a token, a token of each of several sequences, and states without logits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from dovetail.errors import OptionError
+from dovetail.frontends.decoder_families import DecoderFile
+from dovetail.models.decoder import cached_decoder
+from dovetail.models.decoder_shape import DecoderShape
+from dovetail.models.kv_cache import CACHE_KINDS, CacheKind
+from dovetail.runtime.compile import compile
+from dovetail.runtime.program import Program
+
+_GRAPHS: Mapping[str, Mapping[str, Any]] = {
+    "prompt": {"seq": "s", "wanted": "w"},
+    "step": {},
+    "batch": {"batch": "b"},
+    "states": {"seq": "s", "gives": "states"},
+}
+"""What each program is built with."""
+
+
+class Programs:
+    """Programs of one decoder, which share its weights. Each is compiled when it is first used."""
+
+    def __init__(self, of: DecoderFile, kv_cache: CacheKind = "f32", **options: Any) -> None:
+        """`options` are those of `dovetail.compile`."""
+        if kv_cache not in CACHE_KINDS:
+            raise OptionError(f"a KV cache of the kind {kv_cache!r}", hint=f"it is one of {', '.join(CACHE_KINDS)}")
+        self.shape: DecoderShape = of.shape
+        self.kind: CacheKind = kv_cache
+        # Activations that are rounded make other bits of other rows anyway: then prompts take the faster attention.
+        self.is_exact = options.get("precision", "exact") == "exact"
+        self._of, self._options = of, options
+        self._compiled: dict[str, Program] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def prompt(self) -> Program:
+        """Several tokens of one sequence."""
+        return self._program("prompt")
+
+    @property
+    def step(self) -> Program:
+        """One token of one sequence."""
+        return self._program("step")
+
+    @property
+    def batch(self) -> Program:
+        """One token of each of several sequences."""
+        return self._program("batch")
+
+    @property
+    def states(self) -> Program:
+        """The last layer's states of several tokens of one sequence."""
+        return self._program("states")
+
+    def _program(self, name: str) -> Program:
+        with self._lock:
+            if name not in self._compiled:
+                graph = cached_decoder(
+                    self.shape, self._of.kinds, by_token=self.is_exact, cache=self.kind, **_GRAPHS[name]
+                )
+                read = [value.attrs["name"] for value in graph.signature]
+                program = compile(graph, **self._options)
+                program.bind({param: self._of.params[param] for param in read})
+                self._compiled[name] = program
+            return self._compiled[name]
+
+
+__all__ = ["Programs"]

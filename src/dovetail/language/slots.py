@@ -1,0 +1,167 @@
+"""Sequences that decode in one batch: slots of one KV cache, each with the tokens that it holds.
+
+In exact mode a sequence has the same bits whatever the others do, and however its tokens are cut into runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dovetail.errors import OptionError
+from dovetail.ir.literal import Array
+from dovetail.language.programs import Programs
+from dovetail.models import kv_cache
+from dovetail.models.decoder_shape import DecoderShape
+
+PADDING = 32
+"""Rows of the cache that a run reads come in multiples of this, so that few sizes are prepared."""
+FIRST_ROOM = 256
+CHUNK = 512
+"""Tokens of a prompt that one run takes."""
+
+
+class Slots:
+    """A KV cache for several sequences. It grows by half without a new compilation; runs write their rows in place."""
+
+    def __init__(self, programs: Programs, count: int = 1) -> None:
+        if count < 1:
+            raise OptionError(f"{count} sequences at once", hint="ask for 1 or more")
+        self.shape, self.count, self._programs = programs.shape, count, programs
+        self.tokens: list[list[int]] = [[] for _ in range(count)]
+        """The tokens whose keys and values each slot holds."""
+        self._room = 0
+        self._caches: dict[str, Array] = {}
+
+    def extend(self, slot: int, tokens: Sequence[int], wanted: int = 1) -> Array:
+        """Take tokens in; the logits after the last ones, as many as are `wanted`."""
+        held = self.tokens[slot]
+        check_tokens(self.shape, tokens, len(held))
+        self._grow(len(held) + len(tokens))
+        found: list[Array] = []
+        for start in range(0, len(tokens), CHUNK):
+            part = tokens[start : start + CHUNK]
+            # A run gives logits after one token at least.
+            first = min(max(len(tokens) - wanted - start, 0), len(part) - 1)
+            found.append(self._run(slot, part, first))
+        rows = np.concatenate(found) if len(found) > 1 else found[0]
+        return rows[len(rows) - min(wanted, len(tokens)) :]
+
+    def step(self, tokens: Mapping[int, int]) -> dict[int, Array]:
+        """One token for each of some slots; the logits after it by slot."""
+        for slot, token in tokens.items():
+            check_tokens(self.shape, [token], len(self.tokens[slot]))
+        if len(tokens) == 1:
+            ((slot, token),) = tokens.items()
+            return {slot: self.extend(slot, [token])[0]}
+        low, high = min(tokens), max(tokens) + 1
+        self._grow(1 + max(len(self.tokens[slot]) for slot in tokens))
+        for slot in range(low, high):
+            # A slot without a token writes after those that it holds, where nothing is read before it is written.
+            if slot not in tokens:
+                self.trim(slot, min(len(self.tokens[slot]), self._room - 1))
+        positions = [len(held) for held in self.tokens[low:high]]
+        found = self._programs.batch.run(
+            {
+                "input_ids": np.asarray([[tokens.get(slot, 0)] for slot in range(low, high)], np.int64),
+                "positions": np.asarray(positions, np.int64)[:, None],
+                "keys": self._keys(1 + max(positions[slot - low] for slot in tokens)),
+                **self._rows(low, high),
+            }
+        )["logits"]
+        for slot, token in tokens.items():
+            self.tokens[slot].append(token)
+        return {slot: found[slot - low, 0] for slot in tokens}
+
+    def states(self, slot: int, tokens: Sequence[int]) -> Array:
+        """The last layer's states of tokens, [tokens, hidden]; the slot holds these tokens afterwards."""
+        check_tokens(self.shape, tokens)
+        self.trim(slot, 0)
+        self._grow(len(tokens))
+        parts: list[Array] = []
+        for start in range(0, len(tokens), CHUNK):
+            part = tokens[start : start + CHUNK]
+            given, _ = self._given(slot, part)
+            parts.append(self._programs.states.run(given)["states"][0])
+            self.tokens[slot] += part
+        return np.concatenate(parts)
+
+    def trim(self, slot: int, count: int) -> None:
+        """Forget all tokens of a slot but the first ones."""
+        held = self.tokens[slot]
+        if not 0 <= count <= len(held):
+            raise OptionError(f"{count} of {len(held)} tokens", hint="keep as many as there are, or fewer")
+        del held[count:]
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Make the first tokens of one slot all that another holds."""
+        for cache in self._caches.values():
+            cache[target, :, :count] = cache[source, :, :count]
+        self.tokens[target] = self.tokens[source][:count]
+
+    def _run(self, slot: int, tokens: Sequence[int], first: int) -> Array:
+        """Logits after the tokens from `first` on."""
+        given, end = self._given(slot, tokens)
+        if len(tokens) == 1:
+            program = self._programs.step
+        else:
+            program, given["wanted"] = self._programs.prompt, np.arange(first, len(tokens))
+        found = program.run(given)["logits"][0]
+        self.tokens[slot] += tokens
+        assert len(self.tokens[slot]) == end, "positions are counted"
+        return found
+
+    def _given(self, slot: int, tokens: Sequence[int]) -> tuple[dict[str, Array], int]:
+        """The inputs of a run of one slot, and the position after its tokens."""
+        first, end = len(self.tokens[slot]), len(self.tokens[slot]) + len(tokens)
+        given = {"input_ids": np.asarray([tokens], np.int64), "positions": np.arange(first, end)}
+        return {**given, "keys": self._keys(end), **self._rows(slot, slot + 1)}, end
+
+    def _keys(self, end: int) -> Array:
+        """Positions of the rows that a run reads: rows after the last token are after all of its queries, too."""
+        return np.arange(min(-(-end // PADDING) * PADDING, self._room))
+
+    def _rows(self, low: int, high: int) -> dict[str, Array]:
+        return {name: cache[low:high] for name, cache in self._caches.items()}
+
+    def _grow(self, length: int) -> None:
+        """Make room for a number of tokens; rows that no token has written hold zeros."""
+        if length <= self._room:
+            return
+        of = self.shape
+        most = -(-of.context // PADDING) * PADDING
+        room = min(max(FIRST_ROOM, -(-length // PADDING) * PADDING, self._room * 3 // 2 // PADDING * PADDING), most)
+        held = max(map(len, self.tokens))
+        size = (self.count, of.kv_heads, room)
+        for index in range(of.layers):
+            wider = kv_cache.zeros(self._programs.kind, index, size, of.width)
+            for name, cache in wider.items():
+                if held:
+                    cache[:, :, :held] = self._caches[name][:, :, :held]
+            self._caches |= wider
+        self._room = room
+
+
+def check_tokens(of: DecoderShape, tokens: Sequence[int], held: int = 0) -> None:
+    """Raise unless a decoder can take these tokens in after those that it holds."""
+    if not tokens:
+        raise OptionError("an empty prompt", hint="pass text or tokens that the model continues")
+    odd = next((t for t in tokens if not 0 <= t < of.vocabulary), None)
+    if odd is not None:
+        raise OptionError(f"the token {odd}", hint=f"tokens are from 0 to {of.vocabulary - 1}")
+    if held + len(tokens) > of.context:
+        raise OptionError(
+            f"{held + len(tokens):,} tokens, and the model has {of.context:,} positions", hint="shorten the prompt"
+        )
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    if one == other[: len(one)]:
+        return len(one)
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+__all__ = ["Slots", "check_tokens", "common"]

@@ -1,0 +1,52 @@
+"""Where a language model comes from: a GGUF file, or a folder with safetensors, `config.json` and `tokenizer.json`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dovetail.frontends.checkpoint import read_checkpoint
+from dovetail.frontends.decoder_families import DecoderFile
+from dovetail.frontends.gguf.decoder import read_decoder
+from dovetail.frontends.gguf.file import Field, read_gguf
+from dovetail.language.checkpoint_tokenizer import CheckpointTokenizer, ends_of_folder, template_of_folder
+from dovetail.language.tokenizer import GgufTokenizer, Tokenizer, ends_of_fields
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a language model is made of."""
+
+    decoder: DecoderFile
+    fields: Mapping[str, Field]
+    """Of a GGUF file; none of a folder."""
+    ends: frozenset[int]
+    """Tokens that end a text or a turn."""
+    template: str | None
+    """The chat template."""
+    tokenizer: Callable[[], Tokenizer]
+    """Made when text is first used: tokens need none."""
+
+
+def open_source(path: str | os.PathLike[str], context: int | None = None) -> Source:
+    """A language model's file or folder, for a number of positions, or for those that it is made for."""
+    place = Path(path)
+    if place.is_dir():
+        decoder = read_checkpoint(place, context)
+        ends = ends_of_folder(place)
+        return Source(decoder, {}, ends, template_of_folder(place), lambda: CheckpointTokenizer(place))
+    file = read_gguf(place)
+    said = file.fields.get("tokenizer.chat_template")
+    template = said if isinstance(said, str) else None
+    return Source(
+        read_decoder(file, context),
+        file.fields,
+        ends_of_fields(file.fields),
+        template,
+        lambda: GgufTokenizer(file.fields),
+    )
+
+
+__all__ = ["Source", "open_source"]

@@ -1,0 +1,165 @@
+"""The parts of a decoder layer around attention: stored weights, norms, rotation, projections, feed-forward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dovetail import ops
+from dovetail.blocks.feed_forward import ffn, swiglu_ffn
+from dovetail.ir import leaf
+from dovetail.ir.dtype import BY_NAME, f32, u8
+from dovetail.ir.graph import Builder
+from dovetail.ir.value import Value
+from dovetail.library.activation import activation
+from dovetail.library.block_formats import FORMATS
+from dovetail.library.dequantise_blocks import dequantise_blocks
+from dovetail.library.gated_product import gated_product
+from dovetail.library.heads import split_heads
+from dovetail.library.layer_norm import layer_norm
+from dovetail.library.partial_rope import partial_rope
+from dovetail.library.rms_norm import rms_norm
+from dovetail.library.rope import rope
+from dovetail.library.softmax import softmax
+from dovetail.models.decoder_shape import DecoderShape, Rope
+from dovetail.ops.build import split_axis
+
+
+class Weights:
+    """Parameters as they are stored, and as f32 that is computed from them."""
+
+    def __init__(self, builder: Builder, kinds: Mapping[str, str]) -> None:
+        self.builder, self.kinds = builder, kinds
+
+    def stored(self, name: str, *shape: int) -> Value:
+        """A parameter as the file has it."""
+        kind = self.kinds.get(name, f32.name)
+        if kind in FORMATS:
+            of = FORMATS[kind]
+            return self.builder.param(name, u8[(*shape[:-1], shape[-1] // of.elements * of.bytes)])
+        return self.builder.param(name, BY_NAME[kind][shape])
+
+    def floats(self, name: str, stored: Value) -> Value:
+        """What a parameter, or a part of it, means."""
+        kind = self.kinds.get(name, f32.name)
+        if kind in FORMATS:
+            # The format is one of the names that the op lists.
+            return dequantise_blocks(stored, format=kind)  # pyright: ignore[reportArgumentType]
+        return stored if stored.dtype is f32 else ops.cast(stored, dtype=f32)
+
+    def matrix(self, name: str, rows: int, columns: int) -> Value:
+        """A matrix [rows, columns], transposed."""
+        return ops.permute(self.floats(name, self.stored(name, rows, columns)), order=(-1, -2))
+
+    def rows(self, name: str, rows: int, columns: int, indices: Value) -> Value:
+        """Some rows of a matrix; no others are spelled out."""
+        return self.floats(name, ops.gather(self.stored(name, rows, columns), indices, axis=0))
+
+    def vector(self, name: str, size: int) -> Value:
+        return self.floats(name, self.stored(name, size))
+
+    def bias(self, name: str, size: int, *, has: bool) -> Value | None:
+        return self.vector(f"{name}.bias", size) if has else None
+
+
+def normed(weights: Weights, of: DecoderShape, x: Value, name: str) -> Value:
+    """x after the norm of this name."""
+    gain = weights.vector(f"{name}.gain", of.hidden)
+    if of.style.norm == "rms":
+        return rms_norm(x, gain, eps=of.eps)
+    return layer_norm(x, gain, weights.vector(f"{name}.bias", of.hidden), eps=of.eps)
+
+
+def angles(of: DecoderShape, how: Rope, positions: Value) -> tuple[Value, Value]:
+    """Cosine and sine for each position and rotated feature."""
+    width = of.rotated or of.width
+    rates = how.theta ** -(np.arange(0, width, 2) / width)
+    if how.slowed:
+        rates = rates / np.asarray(how.slowed)
+    both = np.repeat(rates, 2) if of.pairs == "interleaved" else np.concatenate([rates, rates])
+    turns = ops.unsqueeze(ops.cast(positions, dtype=f32), axes=(-1,)) * leaf.constant(both, f32)
+    cos, sin = ops.cos(turns), ops.sin(turns)
+    return (cos, sin) if how.scale == 1.0 else (cos * how.scale, sin * how.scale)
+
+
+def turned(of: DecoderShape, x: Value, cos: Value, sin: Value) -> Value:
+    """Queries or keys, rotated."""
+    if of.rotated and of.rotated < of.width:
+        return partial_rope(x, cos, sin, rotated=of.rotated, form=of.pairs)
+    return rope(x, cos, sin, form=of.pairs)
+
+
+def projected(weights: Weights, of: DecoderShape, x: Value, name: str) -> tuple[Value, Value, Value]:
+    """Queries, keys and values [*, heads, tokens, width], before any rotation."""
+    counts = (of.heads, of.kv_heads, of.kv_heads)
+
+    def linear(part: str, rows: int) -> Value:
+        y = x @ weights.matrix(f"{name}.{part}", rows, of.hidden)
+        bias = weights.bias(f"{name}.{part}", rows, has=of.style.biases != "none")
+        return y if bias is None else y + bias
+
+    if of.style.joined_qkv:
+        flat: Sequence[Value] = split_axis(
+            linear("wqkv", sum(counts) * of.width), [count * of.width for count in counts], axis=-1
+        )
+    else:
+        flat = [linear(part, count * of.width) for part, count in zip(("wq", "wk", "wv"), counts, strict=True)]
+    q, k, v = (split_heads(y, count) for y, count in zip(flat, counts, strict=True))
+    if of.style.normed_heads:
+        q, k = (
+            rms_norm(z, weights.vector(f"{name}.{side}_norm.gain", of.width), eps=of.eps)
+            for side, z in (("q", q), ("k", k))
+        )
+    return q, k, v
+
+
+def feed_forward(weights: Weights, of: DecoderShape, x: Value, name: str) -> Value:
+    """The feed-forward part of a layer."""
+    style = of.style
+    if style.has_experts:
+        return _experts(weights, of, x, name)
+    down = weights.matrix(f"{name}.down", of.hidden, of.inner)
+    if not style.is_gated:
+        has = style.biases == "all"
+        up_bias = weights.bias(f"{name}.up", of.inner, has=has)
+        down_bias = weights.bias(f"{name}.down", of.hidden, has=has)
+        return ffn.body(x, weights.matrix(f"{name}.up", of.inner, of.hidden), up_bias, down, down_bias, act=style.act)
+    if style.joined_up:
+        both = x @ weights.matrix(f"{name}.up", 2 * of.inner, of.hidden)
+        return gated_product(both, act=style.act, gate="first") @ down
+    up, gate = (weights.matrix(f"{name}.{part}", of.inner, of.hidden) for part in ("up", "gate"))
+    return swiglu_ffn.body(x, up, gate, down, act=style.act)
+
+
+def _experts(weights: Weights, of: DecoderShape, x: Value, name: str) -> Value:
+    """Each token through its own experts: only their blocks are read. Tokens go one after the other."""
+    shapes = {
+        "up": (of.experts, of.inner, of.hidden),
+        "gate": (of.experts, of.inner, of.hidden),
+        "down": (of.experts, of.hidden, of.inner),
+    }
+    stored = {part: weights.stored(f"{name}.{part}", *shape) for part, shape in shapes.items()}
+    scores = softmax(x @ weights.matrix(f"{name}.router", of.experts, of.hidden))
+    best = ops.top_k(scores, k=of.chosen, axis=-1)
+    shares, chosen = best[0], best[1]
+    if of.normed_choice:
+        shares = shares / ops.reduce_sum(shares, axes=(-1,))
+
+    def one(row: Value, share: Value, which: Value, *blocks: Value) -> tuple[Value]:
+        """The sum of the experts of one token: row [hidden], share and which [chosen]."""
+        up, gate, down = (
+            weights.floats(f"{name}.{part}", ops.gather(block, which, axis=0))
+            for part, block in zip(shapes, blocks, strict=True)
+        )
+        column = ops.unsqueeze(row, axes=(-1,))
+        inner = activation(of.style.act, gate @ column) * (up @ column)
+        outer = ops.squeeze(down @ inner, axes=(-1,)) * ops.unsqueeze(share, axes=(-1,))
+        return (ops.squeeze(ops.reduce_sum(outer, axes=(-2,)), axes=(-2,)),)
+
+    rows = [ops.merge(value, axis=-2) for value in (x, shares, chosen)]
+    found = ops.scan(one, [], rows, list(stored.values())).outputs[0]
+    return ops.reshape(found, shape=x.shape)
+
+
+__all__ = ["Weights", "angles", "feed_forward", "normed", "projected", "turned"]

@@ -1,0 +1,95 @@
+"""Folders of checkpoints: what is there is read as it is, what is missing or odd is one typed error."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail import LanguageModel, OptionError
+from dovetail.errors import DovetailError, LoadError, UnsupportedError
+from dovetail.frontends.checkpoint import read_checkpoint
+from dovetail.frontends.decoder_families import FAMILIES, names_in_checkpoint
+from dovetail.models.decoder_shape import DecoderShape, parameter_shapes
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 20,
+    "max_position_embeddings": 32,
+    "hidden_act": "silu",
+    "eos_token_id": [2, 3],
+    "tie_word_embeddings": True,
+}
+SHAPE = DecoderShape(1, 16, 2, 1, 8, 24, 20, 32, is_tied=True)
+
+
+def written(folder: Path, config: dict[str, Any], *, without: str = "", more: tuple[str, ...] = ()) -> Path:
+    names = names_in_checkpoint(FAMILIES["llama"], SHAPE)
+    shapes = {names[ours]: shape for ours, shape in parameter_shapes(SHAPE).items() if names[ours] != without}
+    shapes |= {name: (1,) for name in more}
+    rng, header, raw = np.random.default_rng(2), dict[str, Any](), b""
+    for name, shape in shapes.items():
+        array = rng.normal(size=shape).astype(np.float16)
+        header[name] = {"dtype": "F16", "shape": shape, "data_offsets": [len(raw), len(raw) + array.nbytes]}
+        raw += array.tobytes()
+    head = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + raw)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def test_a_folder_is_a_language_model(tmp_path: Path) -> None:
+    model = LanguageModel(written(tmp_path, CONFIG), cache="off")
+    assert model.shape.style == FAMILIES["llama"].style and model.ends == {2, 3}
+    assert set(model.source.decoder.kinds.values()) == {"f16"} and model.shape.pairs == "half"
+    assert len(list(model.tokens([1, 2, 3], most=2))) <= 2
+    with pytest.raises(OptionError, match="positions"):
+        list(model.tokens([1] * 33))
+    with pytest.raises(OptionError):
+        LanguageModel(tmp_path, context=33)
+    assert read_checkpoint(tmp_path, 8).shape.context == 8
+
+
+REFUSED: dict[str, tuple[type[DovetailError], dict[str, Any], dict[str, Any]]] = {
+    "another model": (UnsupportedError, {"model_type": "mamba"}, {}),
+    "no model": (UnsupportedError, {"model_type": None}, {}),
+    "no layers": (LoadError, {"num_hidden_layers": 0}, {}),
+    "a size as text": (LoadError, {"hidden_size": "16"}, {}),
+    "another activation": (UnsupportedError, {"hidden_act": "relu"}, {}),
+    "heads that do not divide": (UnsupportedError, {"num_key_value_heads": 3}, {}),
+    "an unknown scaling": (UnsupportedError, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, {}),
+    "a factor that is not positive": (LoadError, {"rope_scaling": {"rope_type": "linear", "factor": -1.0}}, {}),
+    "a tensor too few": (LoadError, {}, {"without": "model.layers.0.mlp.up_proj.weight"}),
+    "a tensor too many": (UnsupportedError, {}, {"more": ("model.layers.0.extra.weight",)}),
+    "another shape": (LoadError, {"intermediate_size": 32}, {}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_built_is_one_typed_error(case: str, tmp_path: Path) -> None:
+    kind, config, how = REFUSED[case]
+    with pytest.raises(kind) as caught:
+        read_checkpoint(written(tmp_path, {**CONFIG, **config}, **how))
+    assert type(caught.value) is kind and caught.value.hint and caught.value.where
+
+
+def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LoadError):
+        read_checkpoint(tmp_path)
+    (written(tmp_path, CONFIG) / "config.json").write_text("[", encoding="utf-8")
+    with pytest.raises(LoadError):
+        read_checkpoint(tmp_path)
+    written(tmp_path, CONFIG)
+    index = {"weight_map": {"a": "../outside.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    with pytest.raises(LoadError, match="outside"):
+        read_checkpoint(tmp_path)

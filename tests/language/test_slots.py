@@ -1,0 +1,99 @@
+"""Sequences in one batch: each has the bits that it has alone, whatever joins and leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail.errors import OptionError
+from dovetail.frontends.gguf.decoder import read_decoder
+from dovetail.frontends.gguf.file import read_gguf
+from dovetail.ir.literal import Array
+from dovetail.language.programs import Programs
+from dovetail.language.slots import Slots, common
+from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
+
+IDS = [int(i) for i in np.random.default_rng(0).integers(0, len(TOKENS), 90)]
+
+
+def programs(folder: Path, kind: str, architecture: str, **options: Any) -> Programs:
+    fields, tensors = decoder(architecture, kind, vocabulary=len(TOKENS), layers=1)
+    path = folder / f"{architecture}-{kind}.gguf"
+    path.write_bytes(written({**fields, **tokenizer_fields()}, tensors))
+    return Programs(read_decoder(read_gguf(path)), cache="off", **options)
+
+
+@pytest.fixture(scope="module", params=[("q4_0", "llama"), ("f32", "qwen3"), ("q8_0", "qwen2")], ids="-".join)
+def of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    return programs(tmp_path_factory.mktemp("slots"), *request.param)
+
+
+@pytest.fixture(scope="module")
+def alone(of: Programs) -> Array:
+    """Logits after each of the tokens, in one run."""
+    return Slots(of).extend(0, IDS, len(IDS))
+
+
+def test_sequences_join_and_leave_and_change_no_bit(of: Programs, alone: Array) -> None:
+    slots, rng = Slots(of, 5), np.random.default_rng(1)
+    active: dict[int, int] = {}
+    steps = 0
+    for _ in range(40):
+        for slot in range(5):
+            if slot in active and (rng.random() < 0.15 or active[slot] >= len(IDS) - 1):
+                del active[slot]
+            elif slot not in active and rng.random() < 0.3:
+                slots.trim(slot, 0)
+                active[slot] = int(rng.integers(1, 40))
+                assert np.array_equal(slots.extend(slot, IDS[: active[slot]])[0], alone[active[slot] - 1])
+        if active:
+            found = slots.step({slot: IDS[at] for slot, at in active.items()})
+            for slot, at in active.items():
+                assert np.array_equal(found[slot], alone[at]), (slot, at, sorted(active))
+                active[slot] = at + 1
+                steps += 1
+    assert steps > 50
+
+
+def test_a_copied_prefix_is_as_good_as_reading_it(of: Programs, alone: Array) -> None:
+    slots = Slots(of, 3)
+    slots.extend(0, IDS[:50])
+    slots.copy(0, 2, 33)
+    assert slots.tokens[2] == IDS[:33]
+    assert np.array_equal(slots.extend(2, IDS[33:60])[0], alone[59])
+    assert np.array_equal(slots.extend(0, IDS[50:60])[0], alone[59]), "the source is as it was"
+
+
+def test_a_slot_that_waits_keeps_its_tokens(of: Programs, alone: Array) -> None:
+    slots = Slots(of, 3)
+    for slot in range(3):
+        slots.extend(slot, IDS[: 20 + slot])
+    slots.step({0: IDS[20], 2: IDS[22]})
+    assert np.array_equal(slots.extend(1, [IDS[21]])[0], alone[21])
+
+
+def test_threads_change_no_bit(tmp_path: Path) -> None:
+    one, two = (Slots(programs(tmp_path, "q8_0", "llama", threads=n), 2) for n in (1, 2))
+    for slots in (one, two):
+        for slot in (0, 1):
+            slots.extend(slot, IDS[: 9 + slot])
+    a, b = one.step({0: 3, 1: 4}), two.step({0: 3, 1: 4})
+    assert all(np.array_equal(a[slot], b[slot]) for slot in (0, 1))
+
+
+def test_logits_of_the_last_tokens_across_chunks(of: Programs, alone: Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.language.slots.CHUNK", 32)
+    for wanted in (1, 5, 26, 27, 60, 90):
+        assert np.array_equal(Slots(of).extend(0, IDS, wanted), alone[-wanted:])
+
+
+def test_no_slots_are_refused(of: Programs) -> None:
+    with pytest.raises(OptionError):
+        Slots(of, 0)
+
+
+def test_common_beginnings() -> None:
+    assert common([1, 2, 3], [1, 2, 4]) == 2 and common([], [1]) == 0 and common([1], [1, 2]) == 1

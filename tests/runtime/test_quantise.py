@@ -1,0 +1,92 @@
+"""Weights in 8 and 4 bits: products are those of the rounded weights, errors are told, and bounds hold."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import Builder, CheckError, Graph, OptionError, f32, ops
+from dovetail.ir.dtype import u8
+from dovetail.ir.literal import Array
+from dovetail.library.dequantise_blocks import dequantise_blocks
+from dovetail.runtime.quantise import Quantise, QuantiseKind
+
+RNG = np.random.default_rng(0)
+W: dict[str, Array] = {
+    "first": RNG.normal(size=(96, 128)).astype(np.float32),
+    "second": RNG.normal(size=(64, 128)).astype(np.float32),
+    "small": RNG.normal(size=(64, 8)).astype(np.float32),
+}
+X: Array = RNG.normal(size=(5, 96)).astype(np.float32)
+
+
+def network(arrays: dict[str, Array]) -> Graph:
+    """Three products: a matrix as it is, one transposed, and a small one."""
+    builder = Builder("quantised", lines=False)
+    params = {name: builder.param(name, f32[array.shape], array) for name, array in arrays.items()}
+    h = ops.tanh(builder.input("x", f32["n", 96]) @ params["first"])
+    h = h @ ops.permute(params["second"], order=(-1, -2))
+    builder.output("y", h @ params["small"])
+    return builder.graph()
+
+
+@pytest.mark.parametrize(("kind", "least", "most", "cosine"), [("int8", 3.5, 3.9, 0.9999), ("int4", 6.0, 6.5, 0.98)])
+def test_products_are_near_and_weights_are_small(kind: QuantiseKind, least: float, most: float, cosine: float) -> None:
+    wanted = dovetail.evaluate(network(W), {"x": X}, lift=True)["y"]
+    program = dovetail.compile(network(W), quantise=kind, cache="off")
+    found = program.run({"x": X})["y"]
+    assert float((found * wanted).sum()) / np.linalg.norm(found) / np.linalg.norm(wanted) > cosine
+    told = program.quantised
+    assert told is not None and {layer.name for layer in told.layers} == set(W)
+    by_name = {layer.name: layer for layer in told.layers}
+    for name in ("first", "second"):
+        layer = by_name[name]
+        assert least < layer.before / layer.after < most and 0 < layer.error < 0.12 and not layer.kept
+    assert by_name["small"].kept == "it is small" and "small" in str(told)
+    assert program.params.keys() == {"first.blocks", "second.blocks", "small"}
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_errors_are_those_of_the_blocks(kind: QuantiseKind) -> None:
+    """The blocks spelled out by their declared meaning have the error that the report has."""
+    program = dovetail.compile(network(W), quantise=kind, cache="off")
+    assert program.quantised is not None
+    builder = Builder("blocks", lines=False)
+    blocks = program.params["second.blocks"]
+    stored = builder.input("b", u8[blocks.shape])
+    builder.output("y", dequantise_blocks(stored, format="q8_0" if kind == "int8" else "q4_1"))
+    floats = dovetail.evaluate(builder.graph(), {"b": blocks}, lift=True)["y"]
+    error = np.linalg.norm(floats - W["second"].astype(np.float64)) / np.linalg.norm(W["second"])
+    layer = next(layer for layer in program.quantised.layers if layer.name == "second")
+    assert layer.error == pytest.approx(error, rel=1e-6)
+
+
+def test_a_matrix_with_a_large_error_stays_as_it_is() -> None:
+    odd = W["first"].copy()
+    odd[::32] *= 1e4
+    program = dovetail.compile(network({**W, "first": odd}), quantise=Quantise("int4", keep_above=0.05), cache="off")
+    assert program.quantised is not None
+    kept = {layer.name: layer.kept for layer in program.quantised.layers}
+    assert "error" in kept["second"], "4 bits of normal numbers round more than that"
+    assert np.isfinite(program.run({"x": X})["y"]).all()
+
+
+def test_a_bound_fails_the_compilation() -> None:
+    with pytest.raises(CheckError, match="error of"):
+        dovetail.compile(network(W), quantise=Quantise("int4", fail_above=0.01), cache="off")
+
+
+def test_a_matrix_of_zeros_is_zeros() -> None:
+    zero = {**W, "second": np.zeros_like(W["second"])}
+    for kind in ("int8", "int4"):
+        assert (dovetail.compile(network(zero), quantise=kind, cache="off").run({"x": X})["y"] == 0).all()
+
+
+@pytest.mark.parametrize("how", [{"kind": "int3"}, {"keep_above": -1.0}, {"fail_above": float("nan")}])
+def test_odd_ways_are_refused(how: dict[str, Any]) -> None:
+    with pytest.raises(OptionError) as caught:
+        Quantise(**cast(Any, how))
+    assert caught.value.hint
