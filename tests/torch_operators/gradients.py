@@ -9,16 +9,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
-import signal
 import sys
-import tempfile
-import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +27,18 @@ from dovetail.frontends.torch.rules import BY_NAME
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.train.losses import total
-from tests.torch_operators.samples import Judged, Sample, Traced, first_line, full_name, operators, samples_of, traced
+from tests.torch_operators.running import add_rows, chosen, in_groups, read_rows
+from tests.torch_operators.samples import (
+    Judged,
+    Sample,
+    Traced,
+    first_line,
+    full_name,
+    grouped,
+    operators,
+    samples_of,
+    traced,
+)
 
 TOLERANCE = 1e-6
 """Relative to the largest element of a gradient, and absolute below 1."""
@@ -55,7 +60,8 @@ def gradient_verdicts(ops_: Sequence[Any], most: int) -> Iterator[Judged]:
         found = samples_of(op, torch.float64, most)
         samples += [f for f in found if isinstance(f, Sample) and not f.random]
         yield from (f for f in found if isinstance(f, Judged))
-    for program in traced([samples]):
+        yield from (f.judged("random") for f in found if isinstance(f, Sample) and f.random)
+    for program in traced(grouped(samples)):
         if isinstance(program, Judged):
             yield program
             continue
@@ -172,40 +178,20 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--every", type=int, default=1, help="every n-th operator alone")
     parser.add_argument("--together", type=int, default=10, help="how many operators torch traces as one program")
     parser.add_argument("--seconds", type=int, default=600, help="the most that one group may take")
+    parser.add_argument("--rows", type=Path, help="a file of verdicts: operators that it has are not judged again")
     options = parser.parse_args(argv)
-    chosen = [op for op in differentiable() if not options.patterns or any(
-        re.search(p, full_name(op)) for p in options.patterns)][:: options.every]  # fmt: skip
+    everything = differentiable()
+    earlier = read_rows(options.rows)
+    known = {row.op for row in earlier}
+    picked = [op for op in chosen(everything, options.patterns)[:: options.every] if full_name(op) not in known]
     found: list[Judged] = []
-    for start in range(0, len(chosen), options.together):
-        group = chosen[start : start + options.together]
-        found += _forked(group, options.samples, options.seconds)
+    for rows in in_groups(
+        picked, lambda group: gradient_verdicts(group, options.samples), options.together, options.seconds
+    ):
+        found += rows
+        add_rows(options.rows, rows)
     print(as_text(found))
     return int(any(row.verdict in ("wrong", "error") for row in found))
-
-
-def _forked(group: Sequence[Any], samples: int, seconds: int) -> list[Judged]:
-    """Verdicts from a process of its own: one that crashes or hangs takes no other with it."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rows"
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                signal.alarm(seconds)
-                torch.set_num_threads(1)
-                with path.open("w", encoding="utf-8") as file:
-                    for row in gradient_verdicts(group, samples):
-                        file.write(json.dumps(asdict(row)) + "\n")
-                        file.flush()
-                status = 0
-            except Exception:
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        _, status = os.waitpid(child, 0)
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    rows = [Judged(**json.loads(line)) for line in lines if line.endswith("}")]
-    return rows if status == 0 else [*rows, Judged(full_name(group[0]), "float64", 0, "error", "a group crashed")]
 
 
 def as_text(found: Sequence[Judged]) -> str:

@@ -120,9 +120,14 @@ def judge(ops: Sequence[Any], dtypes: Sequence[Any], most: int) -> Iterator[Judg
             found = samples_of(op, dtype, most)
             samples += [f for f in found if isinstance(f, Sample)]
             yield from (f for f in found if isinstance(f, Judged))
-    alone = [[sample] for sample in samples if sample.op in BY_DATA]
-    for found in traced([*alone, [sample for sample in samples if sample.op not in BY_DATA]]):
+    for found in traced(grouped(samples)):
         yield from found.verdicts() if isinstance(found, Traced) else [found]
+
+
+def grouped(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """The samples that torch traces as one program: those of operators that it often refuses alone."""
+    alone = [[sample] for sample in samples if sample.op in BY_DATA]
+    return [*alone, [sample for sample in samples if sample.op not in BY_DATA]]
 
 
 def traced(groups: Sequence[list[Sample]]) -> Iterator[Traced | Judged]:
