@@ -174,7 +174,7 @@ def _by_torch(sample: Sample) -> Wanted | None:
         return None
     found = iter(torch.autograd.grad(torch.stack(terms).sum(), wanted, allow_unused=True))
     listed = [next(found) if v.requires_grad else None for v in inputs]
-    return Wanted([None if g is None else g.detach().numpy() for g in listed], frozenset(counted))
+    return Wanted([None if g is None else g.detach().numpy(force=True) for g in listed], frozenset(counted))
 
 
 def _by_dovetail(traced: Traced, index: int, counted: frozenset[int], places: range) -> list[Any]:

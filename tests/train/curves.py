@@ -165,7 +165,7 @@ CASES = {
     "digits": Case(Mlp, digits, 3e-3),
     "gpt": Case(lambda: Transformer(128, 64, 128, 4, 4, True), lambda n: characters(n, 64, 12), 1e-3),
     "bert": Case(lambda: Transformer(128, 32, 96, 4, 3, False), lambda n: characters(n, 32, 8, masked=True), 5e-4),
-    "resnet20": Case(lambda: Resnet(3), lambda n: images(n, 8, 16), 0.02, 0.9),
+    "resnet20": Case(lambda: Resnet(3), lambda n: images(n, 16, 12), 0.001, 0.9),
 }
 SMALL = {
     "gpt": Case(lambda: Transformer(128, 16, 32, 2, 1, True), lambda n: characters(n, 16, 4), 1e-3),
