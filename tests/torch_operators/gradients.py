@@ -1,6 +1,6 @@
 """Gradients of torch's operators: its own samples in float64, read by the front end, against torch's autograd.
 
-`python -m tests.torch_operators --gradients [PATTERN …]`, or this module alone.
+`make torch-gradients` judges all and writes docs/gradient-samples.md; ARGS="softmax" picks operators.
 """
 
 # torch is optional, and its internals have no types.
@@ -27,7 +27,8 @@ from dovetail.frontends.torch.rules import BY_NAME
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.train.losses import total
-from tests.torch_operators.running import add_rows, chosen, in_groups, read_rows
+from tests.torch_operators.page import as_gradient_page
+from tests.torch_operators.running import add_rows, chosen, in_groups, latest, read_rows
 from tests.torch_operators.samples import (
     Judged,
     Sample,
@@ -40,6 +41,7 @@ from tests.torch_operators.samples import (
     traced,
 )
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "gradient-samples.md"
 TOLERANCE = 1e-6
 """Relative to the largest element of a gradient, and absolute below 1."""
 STEP, NEAR = 1e-6, 1e-4
@@ -219,13 +221,20 @@ def main(argv: Sequence[str]) -> int:
     ):
         found += rows
         add_rows(options.rows, rows)
+    together = latest(everything, earlier, found)
+    if {row.op for row in together} == {full_name(op) for op in everything}:
+        PAGE.write_text(as_gradient_page(together), encoding="utf-8")
     print(as_text(found))
     return int(any(row.verdict in ("wrong", "error") for row in found))
 
 
 def as_text(found: Sequence[Judged]) -> str:
     """A line for each gradient that is not right, and the sum."""
-    lines = [f"{r.verdict:11} {r.op} {r.sample}: {r.detail}" for r in found if r.verdict not in ("right", "skipped")]
+    lines = [
+        f"{r.verdict:11} {r.op} {r.sample}: {r.detail}"
+        for r in found
+        if r.verdict not in ("right", "skipped", "random")
+    ]
     counts = Counter(r.verdict for r in found)
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     return "\n".join([*lines, f"gradients of {len({r.op for r in found})} operators: {told}"])
