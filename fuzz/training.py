@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +20,8 @@ from fuzz.forked import forked
 
 STEPS, ROWS = 60, 16
 """Steps of a run, a checkpoint after every third."""
+FRESH = 50
+"""Of this many resumed runs, one is in a new process."""
 
 
 def model() -> Graph:
@@ -41,35 +46,63 @@ def batches(first: int) -> Iterator[dict[str, Array]]:
 
 
 def training(count: int, folder: Path) -> list[str]:
-    """A run is killed while it trains and writes checkpoints, and resumed until it has ended."""
+    """Runs are killed while they train and write checkpoints; resumed after each kill, they end bit for bit alike.
+
+    The next run goes on from the killed one, so that runs are killed several times. Of every `FRESH` kills one is
+    resumed in a process that compiles the step anew.
+    """
     r, broken = random.Random(4), list[str]()
-    one, path, start = trainer(), folder / "run.safetensors", folder / "start.safetensors"
+    one, path, start, end = trainer(), *(folder / f"{n}.safetensors" for n in ("run", "start", "end"))
     one.save(start)
-    one.fit(batches(0))
-    wanted = {n: a.tobytes() for n, a in one.params.items()}
-    kills, number = 0, 0
-
-    def go_on() -> None:
-        one.load(path if path.exists() else start)
-        one.fit(batches(one.steps), checkpoint=path, every=3)
-
+    go_on(one, start, end)
+    wanted = end.read_bytes()
+    began = time.monotonic()
+    go_on(one, start, end)
+    usual = time.monotonic() - began
+    if end.read_bytes() != wanted:
+        broken.append("two runs that were not killed differ")
+    kills = 0
     while kills < count:
-        number += 1
-        path.unlink(missing_ok=True)
-        ended = False
-        while not ended and kills < count:
-            ended = forked(go_on, kill_after=0.002 + r.random() * 0.06) is not None
-            kills += not ended
-        try:
-            go_on()
-        except DovetailError as error:
-            broken.append(f"run {number}: the last checkpoint is broken: {error}")
+        if forked(lambda: go_on(one, _last(path, start), path), kill_after=r.random() * 1.2 * usual) is not None:
+            path.unlink(missing_ok=True)  # it ended before its time: the next one begins anew
             continue
-        apart = [n for n, a in one.params.items() if a.tobytes() != wanted[n]]
-        if apart or one.steps != STEPS:
-            broken.append(f"run {number}: after {kills} kills {', '.join(apart)} is another, at step {one.steps}")
+        kills += 1
+        end.unlink()
+        try:
+            if kills % FRESH == 0:
+                _elsewhere(_last(path, start), end)
+            else:
+                go_on(one, _last(path, start), end)
+        except DovetailError as error:
+            broken.append(f"kill {kills}: {error}")
+            path.unlink(missing_ok=True)
+            continue
+        finally:
+            end.touch()
+        if end.read_bytes() != wanted:
+            broken.append(f"kill {kills}: the resumed run ended with other weights or state")
     left = [name for name in os.listdir(folder) if name.endswith(".part")]
     return broken if len(left) <= count else [*broken, f"{len(left)} parts of checkpoints were left"]
 
 
-__all__ = ["training"]
+def _last(path: Path, start: Path) -> Path:
+    return path if path.exists() else start
+
+
+def go_on(one: Trainer, start: Path, checkpoint: Path) -> None:
+    """The rest of a run from a checkpoint, with checkpoints of its own."""
+    one.load(start)
+    one.fit(batches(one.steps), checkpoint=checkpoint, every=3)
+    one.save(checkpoint)
+
+
+def _elsewhere(start: Path, end: Path) -> None:
+    """The same in a new process."""
+    code = "import sys, pathlib; from fuzz.training import *; go_on(trainer(), *map(pathlib.Path, sys.argv[1:]))"
+    run = [sys.executable, "-c", code, str(start), str(end)]
+    ended = subprocess.run(run, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise DovetailError((ended.stderr.strip().splitlines() or ["the new process failed"])[-1])
+
+
+__all__ = ["go_on", "trainer", "training"]

@@ -253,6 +253,7 @@ def _others() -> Iterator[Case]:
 
 
 def _matrices() -> Iterator[Case]:
+    yield Case("det", [("n", 3, 3)], call=lambda x: ops.det(x + _THRICE))
     yield Case("solve", [("n", 3, 3), ("n", 3, 2)], call=lambda a, b: ops.solve(a + _THRICE, b))
     yield Case("cholesky", [("n", 3, 3)], call=lambda x: ops.cholesky(x @ ops.permute(x, order=(-1, -2)) + _THRICE))
     yield Case("cholesky", [(3, 3)], call=lambda x: ops.cholesky(x + _THRICE), within=(-0.5, 0.5), label="one triangle")

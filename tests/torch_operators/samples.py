@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import scipy.special
@@ -120,9 +122,14 @@ def judge(ops: Sequence[Any], dtypes: Sequence[Any], most: int) -> Iterator[Judg
             found = samples_of(op, dtype, most)
             samples += [f for f in found if isinstance(f, Sample)]
             yield from (f for f in found if isinstance(f, Judged))
-    alone = [[sample] for sample in samples if sample.op in BY_DATA]
-    for found in traced([*alone, [sample for sample in samples if sample.op not in BY_DATA]]):
+    for found in traced(grouped(samples)):
         yield from found.verdicts() if isinstance(found, Traced) else [found]
+
+
+def grouped(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """The samples that torch traces as one program: those of operators that it often refuses alone."""
+    alone = [[sample] for sample in samples if sample.op in BY_DATA]
+    return [*alone, [sample for sample in samples if sample.op not in BY_DATA]]
 
 
 def traced(groups: Sequence[list[Sample]]) -> Iterator[Traced | Judged]:
@@ -142,12 +149,13 @@ def traced(groups: Sequence[list[Sample]]) -> Iterator[Traced | Judged]:
         yield found
 
 
-def samples_of(op: Any, dtype: Any, most: int) -> list[Sample | Judged]:
+def samples_of(op: Any, dtype: Any, most: int, *, gradients: bool = False) -> list[Sample | Judged]:
+    """The first samples of an operator; those of its gradients say which tensors torch differentiates by."""
     name, kind = full_name(op), str(dtype).removeprefix("torch.")
     if dtype not in op.supported_dtypes("cpu"):
         return []
     try:
-        found = list(op.sample_inputs("cpu", dtype, requires_grad=False))[:most]
+        found = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=gradients), most))
     except Exception as error:
         return [Judged(name, kind, 0, "skipped", f"no samples: {first_line(error)}")]
     if UNDEFINED.match(op.name):
@@ -155,7 +163,8 @@ def samples_of(op: Any, dtype: Any, most: int) -> list[Sample | Judged]:
     limits = tolerance(op, dtype)
     made: list[Sample | Judged] = []
     for index, one in enumerate(found):
-        sample = Sample(name, kind, index, op.get_op(), ((one.input, *one.args), dict(one.kwargs)), limits)
+        function = _differentiated(op, one) if gradients else op.get_op()
+        sample = Sample(name, kind, index, function, ((one.input, *one.args), dict(one.kwargs)), limits)
         try:
             sample.wanted = sample.eager(0)
             sample.random = bool(differs(sample.eager(1), sample.wanted, limits))
@@ -163,6 +172,13 @@ def samples_of(op: Any, dtype: Any, most: int) -> list[Sample | Judged]:
         except Exception as error:
             made.append(sample.judged("skipped", f"eager: {first_line(error)}"))
     return made
+
+
+def _differentiated(op: Any, sample: Any) -> Callable[..., Any]:
+    """The function that torch's own tests differentiate: of a symmetric matrix, say, and without integer results."""
+    wrap = op.gradcheck_wrapper
+    function = op.get_op() if wrap.__name__ == "wrapper_set_seed" else partial(wrap, op.get_op())
+    return lambda *args, **kwargs: sample.output_process_fn_grad(function(*args, **kwargs))
 
 
 @dataclass(slots=True)

@@ -12,7 +12,9 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import INEXACT
 from dovetail.ir.fact import Facts
 from dovetail.ir.type import TensorType, Type
-from dovetail.ops.gradient import Refused
+from dovetail.ir.value import Value
+from dovetail.ops import adjoint, elementwise, generate, linear_algebra, movement
+from dovetail.ops.gradient import NoRuleError, Parts
 from dovetail.ops.primitive import Array, family, primitive
 from dovetail.ops.rules import one_dtype, tensor
 from dovetail.ops.special import wide
@@ -26,7 +28,14 @@ def _det(facts: Facts, x: Type) -> Type:
     return TensorType(one_dtype(facts, [of], INEXACT), of.shape[:-2])
 
 
-_NEEDS_INVERSE = Refused("the gradient of a determinant needs an inverse", "write the determinant out in products")
+def _det_pull(g: Value, y: Value, x: Value) -> Parts:
+    """g * y times the inverse of xᵀ; NaN where x is singular."""
+    if not x.dtype.is_float:
+        raise NoRuleError("gradients of complex numbers are not there", "compute with real and imaginary parts")
+    rows = movement.unsqueeze(generate.iota(size=x.shape[-2]), axes=(-1,))
+    scale = movement.unsqueeze(g * y, axes=(-2, -1))
+    diagonal = elementwise.where(elementwise.equal(rows, generate.iota(size=x.shape[-1])), scale, 0.0)
+    return (linear_algebra.solve(adjoint.transposed(x), diagonal),)
 
 
 def _by_elimination(result: Type, operands: tuple[Type, ...], attrs: Mapping[str, Any]) -> Size:
@@ -34,7 +43,7 @@ def _by_elimination(result: Type, operands: tuple[Type, ...], attrs: Mapping[str
     return of.count * of.shape[-1]
 
 
-@primitive(_det, flops=_by_elimination, pull=_NEEDS_INVERSE)
+@primitive(_det, flops=_by_elimination, pull=_det_pull)
 def det(x: Array) -> Array:
     """Determinant of each matrix of the last two axes."""
     return np.asarray(np.linalg.det(x.astype(wide(x.dtype)))).astype(x.dtype)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dovetail import ops
 from dovetail.frontends.torch.importing.node import Node, cast
 from dovetail.frontends.torch.importing.rule import Rule, collected, rule
+from dovetail.frontends.torch.rules.error_functions import half_line
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f64
 from dovetail.ir.value import Value
@@ -40,7 +41,7 @@ def _power_terms(order: int, count: int = 56) -> list[float]:
 
 def _modified_first(x: Value, order: int, *, scaled: bool) -> Value:
     """I(x), or exp(-|x|) I(x)."""
-    size = ops.abs_(x)
+    size = half_line(x) if order else ops.abs_(x)
     near = ops.minimum(size, _FAR)
     inner = _series(near * near * 0.25, _power_terms(order)) * (near * 0.5 if order else 1.0)
     far = ops.maximum(size, _FAR)
@@ -99,7 +100,7 @@ _NODES = 16
 
 def _first(x: Value, order: int) -> Value:
     """J(x): its integral over a period by the trapezoidal rule, which is exact there, and Hankel's series far out."""
-    size = ops.abs_(x)
+    size = half_line(x) if order else ops.abs_(x)
     near = ops.minimum(size, _FAR)
     total: Value = leaf.scalar(0.0, f64)
     for k in range(_NODES + 1):

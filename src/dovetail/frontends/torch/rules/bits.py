@@ -47,10 +47,12 @@ def nextafter(n: Node, x: Value, other: Value) -> Value:
     bits = ops.bitcast(a, source=name, target=_BITS[name])
     # The bits of floats of one sign are in the order of their sizes.
     away = ops.bit_xor(ops.greater(b, a), ops.less(a, 0.0))
-    near = ops.bitcast(ops.where(away, bits + 1, bits - 1), source=_BITS[name], target=name)
+    here, near = (ops.bitcast(v, source=_BITS[name], target=name) for v in (bits, ops.where(away, bits + 1, bits - 1)))
     least = n.value(_LEAST[name], n.dtype)
     found = ops.where(ops.equal(a, 0.0), ops.where(ops.greater(b, 0.0), least, -least), near)
-    found = ops.where(ops.equal(a, b), b, found)
+    # Bits have no gradient; x and the exact distance to its neighbour have that of x.
+    found = ops.where(ops.is_finite(found - here), a + (found - here), found)
+    found = ops.where(ops.equal(a, b), a, found)
     return ops.where(ops.bit_or(ops.is_nan(a), ops.is_nan(b)), float("nan"), found)
 
 
@@ -58,15 +60,13 @@ def nextafter(n: Node, x: Value, other: Value) -> Value:
 def frexp(n: Node, x: Value) -> Made:
     """A number from a half to 1 and the power of two that make x."""
     wide = cast(x, f64)
-    # Subnormal numbers are made normal first.
-    small = ops.less(ops.abs_(wide), 2.0**-1000)
-    scaled = ops.where(small, wide * 2.0**100, wide)
-    bits = ops.bitcast(scaled, source="f64", target="i64")
-    stored = ops.bit_and(ops.shift_right(bits, 52), 0x7FF)
-    power = stored - ops.where(small, n.value(1122, i64), n.value(1022, i64))
-    half = ops.bitcast(
-        ops.bit_or(ops.bit_and(bits, -0x7FF0000000000001), 0x3FE0000000000000), source="i64", target="f64"
-    )
+    # Numbers near the ends of the range are moved into it, so that they and the factor below are normal.
+    small, large = (f(ops.abs_(wide), edge) for f, edge in ((ops.less, 2.0**-1000), (ops.greater, 2.0**1000)))
+    scaled = ops.where(small, wide * 2.0**100, ops.where(large, wide * 2.0**-100, wide))
+    stored = ops.bit_and(ops.shift_right(ops.bitcast(scaled, source="f64", target="i64"), 52), 0x7FF)
+    power = stored - ops.where(small, 1122, ops.where(large, n.value(922, i64), 1022))
+    # A product with a power of two is exact and has a gradient, which bits do not have.
+    half = scaled * ops.bitcast(ops.shift_left(2045 - stored, 52), source="i64", target="f64")
     plain = ops.bit_or(ops.equal(wide, 0.0), ops.bit_not(ops.is_finite(wide)))
     mantissa = ops.where(plain, wide, half)
     exponent = ops.where(plain, n.value(0, i64), power)

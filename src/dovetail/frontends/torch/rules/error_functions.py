@@ -48,6 +48,11 @@ def _scaled(x: Value) -> Value:
 _NEAR = 0.46875
 
 
+def half_line(x: Value) -> Value:
+    """The modulus of x, for an odd function that is computed on one side: its slope at 0 is 1, that of `abs` is 0."""
+    return ops.where(ops.less(x, 0.0), -x, x)
+
+
 def complementary(x: Value) -> Value:
     """1 - erf(x) of f64, exact where it is small."""
     size = ops.abs_(x)
@@ -105,7 +110,7 @@ def _inverse(y: Value, tail: Value) -> Value:
 def erfinv(n: Node, x: Value) -> Value:
     """The inverse of the error function."""
     wide = cast(x, f64)
-    size = ops.abs_(wide)
+    size = half_line(wide)
     inside = ops.less(size, 1.0)
     y = ops.where(inside, size, 0.0)
     found = _inverse(y, (1.0 - y) * 0.5)

@@ -228,7 +228,9 @@ def matrix_exp(n: Node, x: Value) -> Value:
     def squared(found: Value, left: Value) -> tuple[Value, Value]:
         return ops.where(ops.greater(left, 0.0), found @ found, found), left - 1.0
 
-    return cast(ops.while_loop(more, squared, [total, halvings]).carries[0], n.dtype)
+    # A gradient needs a limit: the largest finite float can be halved no more often.
+    limit = 1025 if n.dtype == f64 else 129
+    return cast(ops.while_loop(more, squared, [total, halvings], limit=limit).carries[0], n.dtype)
 
 
 RULES = collected(globals())

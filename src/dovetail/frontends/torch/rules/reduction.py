@@ -189,19 +189,7 @@ def vector_norm(n: Node, x: Value, ord: Number = 2, dim: Axes = None, keepdim: b
     axes = axes_of(x, dim)
     if not axes:
         return cast(ops.not_equal(size, 0) if power == 0.0 else size, n.dtype)
-    if power == math.inf:
-        y = ops.reduce_max(size, axes=axes)
-    elif power == -math.inf:
-        y = ops.reduce_min(size, axes=axes)
-    elif power == 0.0:
-        y = ops.reduce_sum(cast(ops.not_equal(size, 0), size.dtype), axes=axes)
-    elif power == 1.0:
-        y = ops.reduce_sum(size, axes=axes)
-    elif power == 2.0:
-        y = ops.sqrt(ops.reduce_sum(size * size, axes=axes))
-    else:
-        y = ops.pow_(ops.reduce_sum(ops.pow_(size, power), axes=axes), 1.0 / power)
-    return build.reshape(cast(y, n.dtype), n.shape)
+    return build.reshape(cast(_norm(size, power, axes), n.dtype), n.shape)
 
 
 @rule("_cdist_forward.default", "cdist.default")
@@ -226,17 +214,21 @@ def pdist(n: Node, x: Value, p: float = 2.0) -> Value:
     return build.squeeze_dims(_norm(ops.abs_(left - right), float(p)), -1)
 
 
-def _norm(sizes: Value, power: float) -> Value:
-    """The p-norm of sizes along the last axis, which stays."""
+def _norm(sizes: Value, power: float, axes: Sequence[int] = (-1,)) -> Value:
+    """The p-norm of sizes along axes, which stay. Its gradient at 0 is 0, as torch has it."""
+    axes = tuple(axes)
     if power == 0.0:
-        return ops.reduce_sum(cast(ops.not_equal(sizes, 0.0), sizes.dtype), axes=(-1,))
-    if power == math.inf:
-        return ops.reduce_max(sizes, axes=(-1,))
+        return ops.reduce_sum(cast(ops.not_equal(sizes, 0.0), sizes.dtype), axes=axes)
+    if math.isinf(power):
+        return (ops.reduce_max if power > 0 else ops.reduce_min)(sizes, axes=axes)
     if power == 1.0:
-        return ops.reduce_sum(sizes, axes=(-1,))
-    if power == 2.0:
-        return ops.sqrt(ops.reduce_sum(sizes * sizes, axes=(-1,)))
-    return ops.pow_(ops.reduce_sum(ops.pow_(sizes, power), axes=(-1,)), 1.0 / power)
+        return ops.reduce_sum(sizes, axes=axes)
+    raised = sizes * sizes if power == 2.0 else ops.pow_(sizes, power)
+    if 0.0 < power < 1.0:
+        raised = ops.where(ops.equal(sizes, 0.0), 0.0, raised)
+    total = ops.reduce_sum(raised, axes=axes)
+    root = ops.sqrt(total) if power == 2.0 else ops.pow_(total, 1.0 / power)
+    return ops.where(ops.equal(total, 0.0), 0.0, root) if power > 0.0 else root
 
 
 @rule("cumsum.default", "cumprod.default")
