@@ -27,7 +27,7 @@ def walk(outputs: Iterable[Value], *, until: Container[Value] = ()) -> list[Valu
                 break
             opened.append(value)
             stack.append(None)
+            value = operands[0]
             if len(operands) > 1:
                 stack.extend(operands[:0:-1])
-            value = operands[0]
     return order
