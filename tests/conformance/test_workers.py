@@ -48,7 +48,7 @@ MADE = [
     Outcome("node", "test_add_bcast", "Add", "passed", "", 0.9),
     Outcome("node", "test_add_more", "Add", "passed", "", 0.1),
     Outcome("node", "test_add_third", "Add", "passed", "", 0.1),
-    Outcome("node", "test_sce_mean", "SoftmaxCrossEntropyLoss", "unsupported", "1 operators of this model are not "
+    Outcome("node", "test_sce_mean", "SoftmaxCrossEntropyLoss", "unsupported", "1 operator of this model is not "
             "supported:\n  ai.onnx.ml.Odd: the Odd node 'y'\n  hint: more"),
     Outcome("node", "test_sce_mean_expanded", "(several)", "unsupported", "Odd: a | 'x'\n  at: it"),
     Outcome("simple", "test_mul", "Mul", "wrong", "1 is not 2"),

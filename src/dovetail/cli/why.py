@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
+from dovetail.cli.nodes import UnknownNodeError, enclosing, find
 from dovetail.cli.options import COMPILING, JSON, compiled
 from dovetail.cli.terminal import look_of
 from dovetail.derive.why import Attempt, Why, why
-from dovetail.errors import OptionError, UnsupportedError
-from dovetail.ir import leaf
-from dovetail.ir.graph import Graph
+from dovetail.errors import UnsupportedError
 from dovetail.ir.text import local_names
 from dovetail.ir.value import Value
 from dovetail.passes.pipeline import worthwhile
@@ -56,6 +54,10 @@ class Story:
     """Whether the backward pass reads it or computes it again, where there is one that needs it."""
     links: tuple[Link, ...] = ()
     """Every rule application that led from the nodes as written to that kernel."""
+    parts: tuple[Node, ...] = ()
+    """All ops that a node of the file became, where they are several; the story is of one in the longest kernel."""
+    inside: str = ""
+    """The node that was asked for, where it is in a body or a function of this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +72,32 @@ class Code:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    story = story_of(compiled(args, history=True), args.node, args.code)
+    made = compiled(args, history=True)
+    try:
+        story = story_of(made, args.node, args.code)
+    except UnknownNodeError as unknown:
+        outer, inside = enclosing(args.model, args.node, unknown)
+        story = replace(story_of(made, outer, args.code), inside=inside)
     if args.json:
         return Answer(json.dumps(as_dict(story), indent=2))
     return Answer(as_text(story, look_of(sys.stdout)), painted=True)
 
 
-def _share(kernel: Kernel) -> tuple[bool, float]:
+def _share(kernel: Kernel | None) -> tuple[bool, float]:
     """Of several kernels that compute a node, the one that takes most of a run counts."""
-    return kernel.phase == "run", kernel.seconds
+    return (False, -1.0) if kernel is None else (kernel.phase == "run", kernel.seconds)
 
 
 def story_of(made: Compilation, asked: str, form: str | None = None) -> Story:
     """Follow the node that was asked for through every rule to its kernel; `form` asks for that kernel's code."""
     written = made.lowered.written
     names = local_names(written, written.values)
-    value = find(written, names, asked)
-    node = Node(names[value], value.op.name, written.where(value))
+    parts = find(written, names, asked)
     report = made.report()
-    computing = max([k for k in report.kernels if node in k.works_for], key=_share, default=None)
+    nodes = [Node(names[v], v.op.name, written.where(v)) for v in parts]
+    kernels = [max([k for k in report.kernels if n in k.works_for], key=_share, default=None) for n in nodes]
+    at = max(range(len(parts)), key=lambda i: _share(kernels[i]))
+    value, node, computing = parts[at], nodes[at], kernels[at]
     kernel = computing or next((k for k in report.kernels if node in k.absorbed), None)
     name = kernel.name if kernel is not None else ""
     found = _tried(made, value)
@@ -105,6 +114,7 @@ def story_of(made: Compilation, asked: str, form: str | None = None) -> Story:
         considered=considered_for(made, report.kernels, kernel),
         recompute=told_of(made.lowered, value, made.machine, made.setup.sizes),
         links=() if kernel is None else links_to(made, made.plan.steps[report.kernels.index(kernel)].value),
+        parts=tuple(nodes) if len(nodes) > 1 else (),
     )
 
 
@@ -146,42 +156,6 @@ def _tried(made: Compilation, value: Value) -> Why:
     return why(canonical.settled(), value, ops, machine=machine, sizes=sizes)
 
 
-def find(graph: Graph, names: dict[Value, str], asked: str) -> Value:
-    """The one value of that name, or the one whose origin (and op) has all words of what was asked."""
-    computed = [v for v in graph.values if v.op not in leaf.LEAVES]
-    named = next((v for v, name in names.items() if name == asked), None)
-    if named is not None and named.op not in leaf.LEAVES:
-        return named
-    words = asked.split()
-    matching = [v for v in computed if words and all(_speaks_of(graph, v, w, whole=True) for w in words)]
-    if not matching and named is None:
-        matching = [v for v in computed if words and all(_speaks_of(graph, v, w, whole=False) for w in words)]
-    if len(matching) == 1:
-        return matching[0]
-    if matching:
-        op = next((v.op.name for v in matching if v.op.name not in words), None)
-        narrower = f", or with its op, as in {f'{asked} {op}'!r}" if op is not None else ""
-        hint = f"say which by its name{narrower}:\n{_listed(graph, names, matching)}"
-        raise OptionError(f"{len(matching)} nodes are at {asked!r}", hint=hint)
-    if named is not None:
-        raise OptionError(f"{asked} ({named.op}) is computed by no kernel", hint="ask about a value that reads it")
-    hint = f"dovetail show MODEL --stage mir prints all nodes; there are:\n{_listed(graph, names, computed)}"
-    raise OptionError(f"no node is named {asked!r}, and no origin has it", hint=hint)
-
-
-def _speaks_of(graph: Graph, value: Value, word: str, *, whole: bool) -> bool:
-    where = graph.where(value)
-    if word == value.op.name or (not whole and word in where):
-        return True
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", where) is not None
-
-
-def _listed(graph: Graph, names: dict[Value, str], values: list[Value]) -> str:
-    lines = [f"    {Node(names[v], v.op.name, graph.where(v))}" for v in values[:_MOST_LISTED]]
-    more = len(values) - len(lines)
-    return "\n".join([*lines, *([f"    and {more} more"] if more else [])])
-
-
 def as_dict(story: Story) -> dict[str, Any]:
     """The story as plain lists and numbers."""
     kernel = story.kernel
@@ -192,6 +166,8 @@ def as_dict(story: Story) -> dict[str, Any]:
         "type": story.type,
         "where": story.node.where,
         "attempts": [asdict(a) for a in story.attempts],
+        "parts": [asdict(n) for n in story.parts],
+        "inside": story.inside,
         "chain": list(story.chain),
         "links": [link_dict(link) for link in story.links],
         "kernel": asdict(kernel) if kernel is not None else None,
@@ -210,8 +186,9 @@ def as_text(story: Story, look: Look = PLAIN) -> str:
     """The story for people: where it ended, what was tried, what keeps its kernel apart, and its code."""
     where = f" at {story.node.where}" if story.node.where else ""
     head = line(Piece(f"{story.node.name} = {story.node.op}", "strong"), f": {story.type}{where}", hang=2)
-    lines = [head, *_kernel(story), *_recompute(story.recompute), line()]
-    lines.append(line(f"tried {len(story.attempts)} rules" if story.attempts else "no rule starts or passes here"))
+    lines = [head, *_asked(story), *_kernel(story), *_recompute(story.recompute), line()]
+    tried = f"tried {len(story.attempts)} rule{'s' if len(story.attempts) > 1 else ''}"
+    lines.append(line(tried if story.attempts else "no rule starts or passes here"))
     for attempt in story.attempts:
         lines += _attempt(attempt)
     told = {a.rule for a in story.attempts if a.outcome == "refused"}
@@ -240,6 +217,16 @@ def as_text(story: Story, look: Look = PLAIN) -> str:
 
 _INDENT = 14
 _TONES: dict[str, Tone] = {"fused": "good", "refused": "warn", "mismatched": "dim"}
+
+
+def _asked(story: Story) -> list[Line]:
+    """How the op is related to the node that was asked for."""
+    lines = [line(f"  {story.inside} is in a body or a function of this node", hang=4)] if story.inside else []
+    if story.parts:
+        listed = ", ".join(f"{n.op} {n.name}" for n in story.parts[:_MOST_LISTED])
+        more = f" and {len(story.parts) - _MOST_LISTED} more" if len(story.parts) > _MOST_LISTED else ""
+        lines.append(line(f"  one of the {len(story.parts)} ops that the node became: {listed}{more}", hang=4))
+    return lines
 
 
 def _kernel(story: Story) -> list[Line]:

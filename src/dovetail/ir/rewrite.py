@@ -19,7 +19,7 @@ Step = Callable[[Value, tuple[Value, ...]], "Value | None"]
 def rebuild(graph: Graph, step: Step, *, into_subgraphs: bool = True) -> Graph:
     """The graph with every value offered to `step` once, operands first."""
     rewriter = _Rewriter(step, graph.origins, into_subgraphs)
-    new = rewriter.run(graph.outputs.values())
+    new = rewriter.run_in_order(graph.values)
     if all(new[v] is v for v in graph.outputs.values()):
         return graph
     outputs = {name: new[v] for name, v in graph.outputs.items()}
@@ -74,9 +74,13 @@ class _Rewriter:
         """Sub-graphs that were rebuilt: equal layers have equal ones."""
 
     def run(self, outputs: Iterable[Value]) -> dict[Value, Value]:
+        return self.run_in_order(walk(outputs))
+
+    def run_in_order(self, values: Iterable[Value]) -> dict[Value, Value]:
+        """New values by old ones; operands come before users."""
         new: dict[Value, Value] = {}
         step, settled, enters = self.step, self.settled, self.into_subgraphs
-        for value in walk(outputs):
+        for value in values:
             old = value.operands
             operands = tuple([new[v] for v in old]) if old else old
             replaced = step(value, operands)

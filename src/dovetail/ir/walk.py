@@ -18,13 +18,16 @@ def walk(outputs: Iterable[Value], *, until: Container[Value] = ()) -> list[Valu
         value = stack.pop()
         if value is None:  # the operands of the value that was opened last are in the order
             order.append(opened.pop())
-        elif value not in seen:
+            continue
+        while value not in seen:
             seen.add(value)
             operands = value.operands
-            if operands and value not in until:
-                opened.append(value)
-                stack.append(None)
-                stack.extend(operands[::-1])
-            else:
+            if not operands or value in until:
                 order.append(value)
+                break
+            opened.append(value)
+            stack.append(None)
+            value = operands[0]
+            if len(operands) > 1:
+                stack.extend(operands[:0:-1])
     return order

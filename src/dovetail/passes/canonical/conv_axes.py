@@ -8,7 +8,7 @@ from typing import Any
 from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
-from dovetail.ir.value import Value
+from dovetail.ir.value import Op, Value
 from dovetail.ops import build, elementwise
 from dovetail.passes.canonical.images import is_of_conv
 from dovetail.passes.canonical.rule import listed, rule
@@ -188,10 +188,15 @@ def third_axis_later(value: Value) -> Value | None:
     return made
 
 
+_VIEWS = frozenset[Op]({ops.permute, ops.split, ops.unsqueeze})
+
+
 def _axes_apart(value: Value) -> list[Value]:
     """The views that take axes of a convolution's result out of its batch or its pixels, the last one first."""
+    if value.op not in _VIEWS:
+        return []
     views, inner = list[Value](), value
-    while inner.op in (ops.permute, ops.split, ops.unsqueeze) and inner.known_type is not None:
+    while inner.op in _VIEWS and inner.known_type is not None:
         views.append(inner)
         (inner,) = inner.operands
     orders = [v.attrs["order"] for v in views if v.op is ops.permute]

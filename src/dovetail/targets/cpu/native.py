@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.threads.pool import thread_pool
 from dovetail.targets.cpu.threads.trace_buffer import TraceBuffer
-from dovetail.targets.runtime.array_library import ArrayLibrary
+from dovetail.targets.runtime.array_library import NUMPY, ArrayLibrary
 from dovetail.targets.runtime.buffer import BufferPool
 from dovetail.targets.runtime.build import Built, build, realigned
 from dovetail.targets.runtime.control.frame import bind_bodies
@@ -96,6 +97,7 @@ class NativeRunner:
         self.bound = bound
         self.inputs = graph.plan.graph.inputs
         self.names = [str(v.attrs["name"]) for v in self.inputs]
+        self.dtypes = tuple(enumerate(v.dtype.numpy for v in self.inputs))
         self.symbolic = [
             found_leaf(v, params[v.attrs["name"]]) for v in graph.plan.graph.parameters if not v.tensor.is_static
         ]
@@ -132,7 +134,14 @@ class NativeRunner:
         arrays = [
             np.asarray(inputs[name], v.dtype.numpy, order="C") for name, v in zip(self.names, self.inputs, strict=True)
         ]
-        memory = self.known(arrays, (tuple(a.shape for a in arrays), tuple(sorted((sizes or {}).items()))))
+        shapes = tuple(a.shape for a in arrays), tuple(sorted((sizes or {}).items()))
+        return self._run(inputs, arrays, shapes, marks)
+
+    def _run(
+        self, inputs: Mapping[str, Array], arrays: Sequence[Array], shapes: Shapes, marks: list[Mark] | None
+    ) -> dict[str, Array]:
+        """A run, section by section."""
+        memory = self.known(arrays, shapes)
         for value, array in zip(self.inputs, arrays, strict=True):
             memory.own[value] = array.reshape(-1).view(np.uint8)
         size = memory.number(self.plan.arena_size)
@@ -146,8 +155,17 @@ class NativeRunner:
         return results
 
     def quick(self, inputs: Mapping[str, Array], sizes: Mapping[str, int] | None = None) -> dict[str, Array] | None:
-        """The outputs by name from a prepared call; None where `run` must check the inputs and say what is wrong."""
-        return None if self.calls is None else self.calls.run(self, inputs, sizes)
+        """The outputs of arrays that need no conversion; None where `run` must check them, or say what is wrong."""
+        if self.calls is not None:
+            return self.calls.run(self, inputs, sizes)
+        if self.plan.donations or inputs.__class__ is not dict or len(inputs) != len(self.names):
+            return None
+        arrays = [inputs.get(name) for name in self.names]
+        found = NUMPY.shapes(arrays, self.dtypes)
+        if found is None:
+            return None
+        shapes = found, tuple(sorted(sizes.items())) if sizes else ()
+        return self._run(inputs, cast(list[Array], arrays), shapes, None)
 
     def launcher(self, library: ArrayLibrary) -> Launch | None:
         """Runs prepared calls on arrays of a library, in the order of the inputs; None where there are none."""
@@ -195,6 +213,10 @@ class NativeRunner:
         return self.run(inputs, marks=marks), marks
 
     def _section(self, index: int, section: Section, memory: Memory, marks: list[Mark] | None) -> None:
+        if marks is None and not any(section.jobs):
+            for step in section.steps:
+                self.on_host(step, memory, 0)
+            return
         pool = self.graph.pool
         frame = self.frame(index, memory)
         status = np.zeros(1, np.int64)

@@ -28,10 +28,15 @@ class LRU(Generic[V]):
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """The value of a key. Threads that want the same key wait for one of them to make it; others do not wait."""
         with self._lock:
-            entry = self._entries.setdefault(key, _Entry())
-            self._entries.move_to_end(key)
-            while len(self._entries) > self.most:
-                self._entries.popitem(last=False)
+            entry = self._entries.get(key)
+            if entry is None:
+                entry = self._entries[key] = _Entry()
+                while len(self._entries) > self.most:
+                    self._entries.popitem(last=False)
+            else:
+                self._entries.move_to_end(key)
+                if entry.made:
+                    return entry.made[0]
         with entry.lock:
             if not entry.made:
                 entry.made.append(make())

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
 from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, Size, evaluate, symbols
+from dovetail.ir.dim import Dim, Size, evaluate, symbol, symbols
+from dovetail.ir.dtype import i64
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found, solve_symbols
+from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.ops.generate import counting
-from dovetail.plan.alias import Alias
 from dovetail.plan.arena import Pool
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.runtime.buffer import HostAllocator
@@ -26,14 +29,34 @@ _MOST_SIZES = 32
 """Sets of symbols whose sizes are remembered."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """Where the plan puts a tensor."""
+
+    root: Value
+    dtype: np.dtype[Any]
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    offset: Size
+    is_static: bool
+    """Whether all of these are numbers."""
+
+
+def _located(plan: Plan, value: Value) -> _Located:
+    at, shape = plan.locate(value), value.tensor.shape
+    is_static = all(isinstance(size, int) for size in (*shape, *at.strides, at.offset))
+    return _Located(at.root, value.dtype.numpy, tuple(shape), tuple(at.strides), at.offset, is_static)
+
+
 class Memory:
     """Bytes of each pool, arrays of the leaves, and the sizes that are known."""
 
-    def __init__(self, plan: Plan, prove: bool) -> None:
+    def __init__(self, plan: Plan, prove: bool, allocator: HostAllocator | None = None) -> None:
         self.plan = plan
         self.prove = prove
-        purpose = f"a run of {plan.graph.name}"
-        self.allocator = HostAllocator(plan.alignment, purpose, plan.memory_limit, _GARBAGE if prove else None)
+        self.allocator = allocator or HostAllocator(
+            plan.alignment, f"a run of {plan.graph.name}", plan.memory_limit, _GARBAGE if prove else None
+        )
         self.pools: dict[Pool, Array] = {}
         self.own: dict[Value, Array] = {}
         """Memory outside the pools: leaves, and tensors whose size was found while running."""
@@ -46,12 +69,12 @@ class Memory:
         """Sizes that are computed already, for the symbols that are known."""
         self.earlier: LRU[dict[Size, int]] = LRU(_MOST_SIZES)
         """The same for symbols that earlier runs found."""
-        self.located: dict[Value, Alias] = {}
+        self.located: dict[Value, _Located] = {}
         """Where values are, as the plan says; runs share it."""
 
     def copy(self) -> Memory:
         """The same bytes; another run adds its own to the copy."""
-        other = Memory(self.plan, self.prove)
+        other = Memory(self.plan, self.prove, self.allocator)
         other.pools, other.own, other.sizes = dict(self.pools), dict(self.own), dict(self.sizes)
         other.again, other.earlier, other.located = self.again, self.earlier, self.located
         return other
@@ -72,6 +95,12 @@ class Memory:
 
     def solve(self, found: Iterable[Found]) -> None:
         self._know(solve_symbols(found, self.sizes))
+
+    def know_size(self, name: str, size: int, step: Step) -> None:
+        """What a step found one symbol to be; one that is known already must be the same."""
+        if self.sizes.get(name, size) != size:
+            self.solve([Found(step.name, TensorType(i64, (symbol(name),)), (size,))])
+        self._know({**self.sizes, name: size})
 
     def _know(self, sizes: dict[str, int]) -> None:
         self.sizes = sizes
@@ -97,17 +126,26 @@ class Memory:
 
     def view(self, value: Value) -> Array:
         """A tensor as a view of its memory."""
-        type = value.tensor
-        shape = tuple(map(self.number, type.shape))
+        found = self.located.get(value)
+        if found is None:
+            found = self.located[value] = _located(self.plan, value)
+        shape, strides, offset = found.shape, found.strides, found.offset
+        if not found.is_static:
+            shape, strides = tuple(map(self.number, shape)), tuple(map(self.number, strides))
+            offset = self.number(offset)
         if 0 in shape:
-            return np.empty(shape, type.dtype.numpy)
-        alias = self.located.get(value)
-        if alias is None:
-            alias = self.located[value] = self.plan.locate(value)
-        buffer, start = self.place(alias.root)
-        offset = start + self.number(alias.offset)
-        strides = tuple(map(self.number, alias.strides))
-        return np.ndarray(shape, type.dtype.numpy, buffer, offset, strides)
+            return np.empty(cast(tuple[int, ...], shape), found.dtype)
+        buffer, start = self.place(found.root)
+        return np.ndarray(cast(Any, shape), found.dtype, buffer, cast(int, start + offset), cast(Any, strides))
+
+    def store(self, value: Value, array: Array) -> None:
+        """Write a result of a step. Where it has memory of its own, a dense array becomes that memory."""
+        slot = self.plan.slots.get(value)
+        in_heap = slot is not None and slot.pool == "heap" and slot.donor is None
+        if in_heap and value not in self.apart and value not in self.plan.aliases and array.flags.c_contiguous:
+            self.own[value] = _bytes(array)
+        else:
+            self.view(value)[...] = array
 
     def copied(self, value: Value) -> Array:
         """A tensor in new memory; a broadcast tensor takes more bytes there than in its view."""
@@ -118,6 +156,8 @@ class Memory:
 
     def results(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name: donated ones are the caller's input arrays, others are in memory of their own."""
+        if not self.plan.donations:
+            return {name: self.copied(value) for name, value in self.plan.graph.outputs.items()}
         donations = {d.output: d for d in self.plan.donations}
         found = {
             name: inputs[donations[name].input] if name in donations else self.copied(value)
@@ -170,10 +210,10 @@ class Memory:
         check_fits(max(count, 0) * value.dtype.itemsize, f"counting up to {count:,}", self.plan.memory_limit)
         found = counting.compute(number, count=size)
         name = str(size)
-        if not isinstance(size, Dim) or symbols(size) != frozenset({name}) or name in self.sizes:
-            self.solve([Found(step.name, value.tensor, (count,))])
+        if isinstance(size, Dim) and symbols(size) == frozenset({name}):
+            self.know_size(name, count, step)
         else:
-            self._know({**self.sizes, name: count})
+            self.solve([Found(step.name, value.tensor, (count,))])
         self.view(value)[...] = found
 
     def compute(self, step: Step) -> list[Array]:

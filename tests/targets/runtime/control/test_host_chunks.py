@@ -9,7 +9,7 @@ import pytest
 
 import dovetail
 from dovetail import Graph, Value, f32, i64, ops
-from dovetail.errors import BindError
+from dovetail.errors import BindError, DovetailError
 from dovetail.ir.dim import Size, symbol
 from dovetail.ir.dtype import of_numpy
 from dovetail.ir.leaf import constant, input, param, scalar
@@ -69,8 +69,10 @@ def check(graph: Graph, counts: list[int], *, threads: int = 1) -> None:
 
 @pytest.fixture
 def by_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The lengths of the chunks that ran."""
+    """The lengths of the chunks that ran, the first of at most 8 trips."""
     lengths: list[int] = []
+    monkeypatch.setattr(host_chunks, "FIRST_CHUNK", 8)
+    monkeypatch.setattr(host_chunks, "CHUNK_GROWTH", 2)
 
     def noted(
         chunk: host_chunks.Chunk, operands: Sequence[Array], sizes: Mapping[str, int], run: host_chunks.RunChunk
@@ -133,6 +135,32 @@ def test_large_outputs_shorten_chunks(by_chunks: list[int], monkeypatch: pytest.
     monkeypatch.setattr(host_chunks, "CHUNK_BYTES", 500)
     check(loop(), [12])
     assert max(by_chunks) < 10
+
+
+def test_large_outputs_shorten_the_first_chunk(by_chunks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_chunks, "FIRST_BYTES", 300)
+    check(loop(), [3])
+    assert by_chunks[0] < 8
+
+
+def test_sizes_that_two_loops_find_must_agree() -> None:
+    x, stops = input("x", f32[SIZE]), [input(f"stop{i}", i64[()]) for i in range(2)]
+    found = [
+        while_loop(
+            lambda trip, h, stop: ops.less(trip, stop),
+            lambda trip, h, stop: (trip + 1, h * 0.5, h),
+            (scalar(0, i64), x),
+            (stop,),
+            limit=100,
+            trips=symbol("trips"),
+        )
+        for stop in stops
+    ]
+    program = dovetail.compile(Graph.of({"y": found[0].outputs[0] + found[1].outputs[0]}))
+    feed = {"x": np.ones(SIZE, np.float32), "stop0": np.array(3), "stop1": np.array(3)}
+    np.testing.assert_allclose(program.run(feed)["y"], 2.0 ** -np.arange(3)[:, None] * np.full(SIZE, 2.0))
+    with pytest.raises(DovetailError, match="trips"):
+        program.run({**feed, "stop1": np.array(4)})
 
 
 def test_a_loop_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,8 +89,9 @@ class Vocabulary:
                 for op, found in sorted(unknown.items())[:MOST_LISTED]
             ]
             more = [f"  and {len(unknown) - MOST_LISTED} more operators"] if len(unknown) > MOST_LISTED else []
+            what = "1 operator of this model is" if len(unknown) == 1 else f"{len(unknown)} operators of this model are"
             raise UnsupportedError(
-                f"{len(unknown)} operators of this model are not supported:\n" + "\n".join([*lines, *more]),
+                f"{what} not supported:\n" + "\n".join([*lines, *more]),
                 hint=_hint({op.rpartition(".")[0] for op in unknown}),
             )
 

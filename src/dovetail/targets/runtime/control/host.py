@@ -61,8 +61,8 @@ Bodies: TypeAlias = dict[tuple[Value, Subgraph], BoundBody]
 """The bodies that one binding of a plan has run."""
 
 
-_BOUND = np.empty(0, np.uint8)
-"""Stands for an argument that is known at bind time."""
+_UNKNOWN = np.empty(0, np.uint8)
+"""Stands for an array that a run or the bind phase knows."""
 
 
 class HostBody:
@@ -84,6 +84,19 @@ class HostBody:
         return tuple(found[f"r{i}"] for i in range(len(self.body.results)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Chunked:
+    """A loop that runs in chunks."""
+
+    chunk: Chunk
+    known: tuple[Array, ...]
+    """An array for each operand: that of a constant, or one that stands for what each run or the bind phase knows."""
+    viewed: tuple[tuple[int, Value], ...]
+    """The operands that each run knows, with their indices."""
+    read: tuple[tuple[int, Value], ...]
+    """The results that a step or an output reads, with their indices."""
+
+
 class HostControl:
     """The bodies of a plan, each compiled when it is first run."""
 
@@ -92,7 +105,7 @@ class HostControl:
         self._outer = outer
         self._compiled: dict[tuple[Subgraph, tuple[int, ...]], Executable] = {}
         self._bound = {r for step in outer.phase("bind") for r in step.results}
-        self._chunks: dict[Value, Chunk | None] = {}
+        self._chunks: dict[Value, _Chunked | None] = {}
 
     def run(self, step: Step, memory: Memory, bodies: Bodies, status: int = 0) -> bool:
         """Run a step that branches or loops, after compiled code set this status; False for other steps."""
@@ -101,38 +114,61 @@ class HostControl:
             return False
         if status == ENDLESS:
             check_trips(MOST_TRIPS)
-        arrays = self._by_chunks(step, memory, bodies)
-        if arrays is None:
-            attrs = {
-                name: self._attribute(a, op.kinds[name].name == "fresh", step, memory, bodies)
-                for name, a in step.value.attrs.items()
-            }
-            results = op.compute(*[memory.view(v) for v in step.operands], **attrs)
-            arrays = results if isinstance(results, tuple) else (results,)
+        if self._by_chunks(step, memory, bodies):
+            return True
+        attrs = {
+            name: self._attribute(a, op.kinds[name].name == "fresh", step, memory, bodies)
+            for name, a in step.value.attrs.items()
+        }
+        results = op.compute(*[memory.view(v) for v in step.operands], **attrs)
+        arrays = results if isinstance(results, tuple) else (results,)
         named = list(zip(step.results, arrays, strict=True))
         memory.solve([Found(step.name, v.tensor, a.shape) for v, a in named])
         for value, array in named:
             memory.view(value)[...] = array
         return True
 
-    def _by_chunks(self, step: Step, memory: Memory, bodies: Bodies) -> tuple[Array, ...] | None:
-        """The results of a loop whose trips run as compiled code, several at a time; None for other steps."""
+    def _by_chunks(self, step: Step, memory: Memory, bodies: Bodies) -> bool:
+        """Run a loop whose trips run as compiled code, several at a time; False for other steps."""
         value = step.value
         if value not in self._chunks:
-            found = chunk_of(value)
-            compiled = None if found is None else self._compiled_body(found.body, step)[0]
-            self._chunks[value] = found if compiled is not None and not compiled.on_host else None
-        chunk = self._chunks[value]
-        if chunk is None:
-            return None
+            self._chunks[value] = self._chunked(step)
+        chunked = self._chunks[value]
+        if chunked is None:
+            return False
+        chunk = chunked.chunk
         key = value, chunk.body
         if key not in bodies:
             bodies[key] = self._body(chunk.body, step, memory)
         bound = bodies[key]
-        taken = {i for i, _ in bound.taken}
-        operands = [memory.view(v) if i in taken else _BOUND for i, v in enumerate(step.operands)]
-        return run_chunks(
+        operands = list(chunked.known)
+        for i, operand in chunked.viewed:
+            operands[i] = memory.view(operand)
+        arrays = run_chunks(
             chunk, operands, memory.sizes, lambda given, sizes: HostBody(chunk.body, bound, sizes)(*given)
+        )
+        memory.know_size(chunk.length, arrays[int(value.attrs["carries"])].shape[0], step)
+        for i, result in chunked.read:
+            memory.store(result, arrays[i])
+        return True
+
+    def _chunked(self, step: Step) -> _Chunked | None:
+        chunk = chunk_of(step.value)
+        if chunk is None:
+            return None
+        compiled, bound = self._compiled_body(chunk.body, step)
+        if compiled.on_host:
+            return None
+        constants = [v.attrs["value"].array if v.op is leaf.CONST else _UNKNOWN for v in step.operands]
+        viewed = [i for i, array in enumerate(constants) if array is _UNKNOWN and i not in bound]
+        outer = self._outer
+        readers = [v for other in outer.steps for v in other.operands]
+        roots = {outer.locate(v).root for v in (*readers, *outer.graph.outputs.values())}
+        return _Chunked(
+            chunk,
+            tuple(constants),
+            tuple((i, step.operands[i]) for i in viewed),
+            tuple((i, v) for i, v in enumerate(step.results) if v in roots),
         )
 
     def _attribute(self, attr: Any, fresh: bool, step: Step, memory: Memory, bodies: Bodies) -> Any:

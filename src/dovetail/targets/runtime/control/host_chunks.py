@@ -24,8 +24,10 @@ from dovetail.ops import build, tracing
 from dovetail.ops.control import MOST_TRIPS, check_trips, while_
 from dovetail.passes.specialize import fresh_symbols
 
-FIRST_CHUNK, CHUNK_GROWTH, MOST_CHUNK = 8, 2, 1024
-"""Trips of the first chunk, how much longer the next one is, and the longest."""
+FIRST_CHUNK, CHUNK_GROWTH, MOST_CHUNK = 32, 4, 1024
+"""Trips of the first chunk, how much longer the next one is, and the longest: a call takes longer than idle trips."""
+FIRST_BYTES = 64 << 10
+"""Stacked outputs of the first chunk, at most: idle trips write zeros."""
 CHUNK_BYTES = 16 << 20
 """Stacked outputs of a chunk, at most."""
 
@@ -41,6 +43,8 @@ class Chunk:
     body: Subgraph
     length: str
     """The symbol of its length: that of the trips."""
+    trip_bytes: Size
+    """Bytes that a trip stacks."""
 
 
 def chunk_of(value: Value) -> Chunk | None:
@@ -74,7 +78,8 @@ def chunk_of(value: Value) -> Chunk | None:
         done, *after = found.carries
         return (*after, *found.outputs, done, *inline(condition, (*after, *captures)))
 
-    return Chunk(value, tracing.subgraph(chunk, body.arguments), length)
+    trip_bytes: Size = sum(v.tensor.bytes for v in body.results[carries:])
+    return Chunk(value, tracing.subgraph(chunk, body.arguments), length, trip_bytes)
 
 
 RunChunk: TypeAlias = Callable[[Sequence[Array], Mapping[str, int]], Sequence[Array]]
@@ -85,14 +90,13 @@ def run_chunks(chunk: Chunk, operands: Sequence[Array], sizes: Mapping[str, int]
     """What the loop gives, as its meaning says."""
     value = chunk.value
     carries = int(value.attrs["carries"])
-    stacked: Sequence[Value] = value.attrs["body"].results[carries:]
     limit: Size | None = value.attrs["limit"]
     most = None if limit is None else evaluate(limit, sizes)
-    bytes_of_trip = sum(evaluate(v.tensor.bytes, sizes) for v in stacked)
-    longest = max(1, min(MOST_CHUNK, CHUNK_BYTES // max(1, bytes_of_trip)))
+    trip_bytes = max(1, evaluate(chunk.trip_bytes, sizes))
+    longest = max(1, min(MOST_CHUNK, CHUNK_BYTES // trip_bytes))
     carried, captures = operands[:carries], operands[carries:]
-    outputs: list[list[Array]] = [[] for _ in stacked]
-    total, length = 0, FIRST_CHUNK
+    outputs: list[list[Array]] = [[] for _ in value.attrs["body"].results[carries:]]
+    total, length = 0, max(1, min(FIRST_CHUNK, FIRST_BYTES // trip_bytes))
     while True:
         check_trips(total)
         length = min(length, longest, (MOST_TRIPS if most is None else min(most, MOST_TRIPS)) - total)
