@@ -128,6 +128,12 @@ TEXT: tuple[Example, ...] = (
         lambda x: (_scores(x) + ops.relu(_mask(x))) + _mask(x) / const(-0.5, x),
     ),
     Example(
+        "mask_subtracted",
+        lambda x: _scores(x) - ops.relu(_mask(x)),
+        lambda x: _scores(x) + ops.neg(ops.relu(_mask(x))),
+        FLOATS,
+    ),
+    Example(
         "zeroed_where_filled",
         lambda x: _zeroed(x, False),
         lambda x: _zero_for_unseen(x, False),

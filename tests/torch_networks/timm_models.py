@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,15 +15,17 @@ from tests.torch_networks.network import Case, Network
 torch: Any = pytest.importorskip("torch")
 
 
-def model(name: str, kind: str, size: int = 64, moving: bool = False, **options: Any) -> Case:
-    """A model by timm's name; `moving` lets height and width change."""
+def model(
+    name: str, kind: str, size: int = 64, moving: bool = False, sizes: Mapping[str, int] | None = None, **options: Any
+) -> Case:
+    """A model by timm's name; `moving` lets height and width change, to `sizes` where torch relates them."""
 
     def build() -> Network:
         import timm
 
         made = timm.create_model(kind, pretrained=False, num_classes=7, **options)
         axes = {0: "batch", 2: "height", 3: "width"} if moving else {0: "batch"}
-        return Network(made, (torch.randn(2, 3, size, size),), (axes,))
+        return Network(made, (torch.randn(2, 3, size, size),), (axes,), sizes=sizes or {})
 
     return Case(f"timm_{name}", "vision", "timm", build)
 
@@ -43,7 +46,15 @@ CASES = (
     model("convnext", "convnext_atto"),
     model("swin", "swin_tiny_patch4_window7_224", **_SWIN),
     model("vit", "vit_tiny_patch16_224", img_size=64, depth=2),
-    model("vit_dynamic", "vit_tiny_patch16_224", img_size=64, depth=2, dynamic_img_size=True, moving=True),
+    model(
+        "vit_dynamic",
+        "vit_tiny_patch16_224",
+        img_size=64,
+        depth=2,
+        dynamic_img_size=True,
+        moving=True,
+        sizes={"height": 64, "width": 64},
+    ),
     model("mixer", "mixer_s32_224", img_size=64),
     model("regnety", "regnety_002"),
     model("densenet", "densenet121"),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -85,7 +86,12 @@ def torchvision_raft() -> Network:
         def forward(self, a: Any, b: Any) -> Any:
             return self.net(a, b, num_flow_updates=2)[-1]
 
-    return Network(Flow(), (torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128)))
+    flow = Flow()
+    exact = copy.deepcopy(flow).double().eval().requires_grad_(False)
+    for part in exact.modules():  # the coordinates of pixels are float32 whatever the weights are
+        if isinstance(part, torch.nn.Conv2d):
+            part.register_forward_pre_hook(lambda _, given: tuple(x.double() for x in given))
+    return Network(flow, (torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128)), exact=exact)
 
 
 CASES = collected(globals())

@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 from dovetail.errors import DovetailError
 from dovetail.frontends.torch.dynamo.division import Division
 from dovetail.frontends.torch.dynamo.tracing import Compilers, compile_name, traced
-from dovetail.frontends.torch.rules import BY_NAME
 from dovetail.torch.compiled import CompiledGraph, note, refuse_fallbacks
 from dovetail.torch.explain import break_of
 from dovetail.torch.options import options_of
@@ -20,8 +19,9 @@ def backend(
 ) -> Callable[..., Any]:
     """What runs a graph that dynamo captured: `torch.compile(model, backend="dovetail")` calls it.
 
-    `options` are `fallback` ("eager" lets torch run what has no rule, "error" refuses it), `target`, and fields of
-    `Settings`. An error of ours is raised by the first call, as it is.
+    `options` are `fallback` ("eager" lets torch run what has no rule, "error" refuses it), `custom_ops` (bodies of
+    operators of torch.library, as `dovetail.compile` takes them), `target`, and fields of `Settings`. An error of
+    ours is raised by the first call, as it is.
     """
     try:
         return _compiled(module, inputs, mode, options)
@@ -43,10 +43,10 @@ def _compiled(module: Any, inputs: Sequence[Any], mode: str | None, options: Map
 
     def joint(graph: Any) -> None:
         if chosen.fallback == "error":
-            refuse_fallbacks(Division(graph, BY_NAME, "joint"))
+            refuse_fallbacks(Division(graph, chosen.rules, "joint"))
 
     compilers = Compilers(compiler("inference"), compiler("forward"), compiler("backward"), joint)
-    return traced(module, inputs, compilers, BY_NAME)
+    return traced(module, inputs, compilers, chosen.rules)
 
 
 def _refusing(error: DovetailError) -> Callable[..., NoReturn]:

@@ -12,7 +12,6 @@ from dovetail.frontends.torch.dynamo.division import Division, Refusal
 from dovetail.frontends.torch.dynamo.nodes import bytes_of
 from dovetail.frontends.torch.dynamo.region import Region
 from dovetail.frontends.torch.dynamo.script import scripted
-from dovetail.frontends.torch.rules import BY_NAME
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
 from dovetail.torch.options import Options
@@ -56,7 +55,7 @@ class CompiledGraph:
         self.graph_break = ended
         self.runs = 0
         self.nanoseconds = 0
-        division, programs = _compiled(Division(module, BY_NAME, name), options)
+        division, programs = _compiled(Division(module, options.rules, name), options)
         self.division = division
         self.programs = tuple(programs.values())
         self._eager = {refusal.node: EagerCall(refusal) for refusal in division.refusals}
@@ -121,7 +120,9 @@ def _compiled(division: Division, options: Options) -> tuple[Division, dict[Regi
     for region in division.steps:
         if isinstance(region, Region):
             try:
-                programs[region] = compile(region.graph, target=options.target, **options.settings)
+                programs[region] = compile(
+                    region.graph, target=options.target, ops=options.declared, **options.settings
+                )
             except UnsupportedError as error:
                 return _compiled(division.refuse(region, error.message.splitlines()[0]), options)
     return division, programs

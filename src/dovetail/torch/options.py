@@ -6,8 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from dovetail.declare.fused import FusedOp
 from dovetail.errors import DeviceError, OptionError
+from dovetail.frontends.torch.importing.custom import custom_rules
+from dovetail.frontends.torch.importing.rule import Rule
 from dovetail.frontends.torch.reading.package import torch_module
+from dovetail.frontends.torch.rules import BY_NAME
 from dovetail.nearest import nearest
 from dovetail.runtime.request import make_request
 from dovetail.settings import Settings
@@ -15,7 +19,7 @@ from dovetail.settings import Settings
 MODES = ("default", "reduce-overhead")
 """Modes of torch.compile. Calls are prepared, and CUDA graphs used, in both: there is nothing to switch on."""
 FALLBACKS = ("eager", "error")
-OWN = ("fallback", "target")
+OWN = ("custom_ops", "fallback", "target")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,10 @@ class Options:
     fallback: Literal["eager", "error"]
     settings: Mapping[str, Any]
     """Fields of `Settings`."""
+    rules: Mapping[str, Rule]
+    """What each operator is read as, custom ones included."""
+    declared: tuple[FusedOp[...], ...] = ()
+    """Declared ops among the bodies of custom operators: they fuse."""
 
 
 def options_of(mode: str | None, options: Mapping[str, Any] | None, inputs: Sequence[Any]) -> Options:
@@ -42,6 +50,9 @@ def options_of(mode: str | None, options: Mapping[str, Any] | None, inputs: Sequ
     fallback = given.pop("fallback", "eager")
     if fallback not in FALLBACKS:
         raise OptionError(f"the option fallback is {fallback!r}", hint=f"use one of {', '.join(FALLBACKS)}")
+    bodies = given.pop("custom_ops", {})
+    rules = {**BY_NAME, **custom_rules(bodies)}
+    declared = tuple(body for body in bodies.values() if isinstance(body, FusedOp))
     target = given.pop("target", None)
     device = _device(inputs)
     if target is None:
@@ -54,7 +65,7 @@ def options_of(mode: str | None, options: Mapping[str, Any] | None, inputs: Sequ
     # Two pools of different sizes would each think that the cores are theirs.
     settings = {"threads": torch_module().get_num_threads(), **given}
     make_request(target=target, **settings)  # says what is wrong with them
-    return Options(target, fallback, settings)
+    return Options(target, fallback, settings, rules, declared)
 
 
 def _device(inputs: Sequence[Any]) -> str:

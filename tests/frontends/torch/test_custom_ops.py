@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 import dovetail
+import dovetail.torch
 from dovetail import OptionError, UnsupportedError, Value, fused_op, ops
 from dovetail.frontends.torch.load import import_module
+from dovetail.torch import reports
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -94,3 +96,16 @@ def test_body_that_does_not_take_the_arguments_is_refused(operator: Any) -> None
         dovetail.compile(Module().eval(), args=(X,), custom_ops={"unit_rows": unit_rows})
     with pytest.raises(OptionError, match="without a torch module"):
         dovetail.compile("model.onnx", custom_ops={"a::b": halves})
+
+
+def test_body_serves_torch_compile(operator: Any) -> None:
+    torch.manual_seed(0)
+    bodies = {"dovetail_tests::unit_rows": unit_rows, "dovetail_tests::halves": halves}
+    options = {"custom_ops": bodies, "fallback": "error"}
+    module = Module().eval()
+    run = torch.compile(module, backend=dovetail.torch.backend, options=options)
+    with torch.no_grad():
+        for found, wanted in zip(run(X), module(X), strict=True):
+            assert torch.allclose(found, wanted, atol=1e-6)
+    assert reports()[-1].regions[0].count("unit_rows") == 1
+    assert reports()[-1].fallbacks == ()

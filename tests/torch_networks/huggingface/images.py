@@ -49,6 +49,7 @@ regnet = image_model(
     "RegNetConfig",
     "RegNetModel",
     moving=True,
+    sizes={"height": 24, "width": 24},
     embedding_size=8,
     hidden_sizes=[8, 8, 16, 16],
     depths=[1, 1, 1, 1],

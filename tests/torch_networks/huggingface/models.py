@@ -97,14 +97,23 @@ def translator(name: str, config: str, kind: str, **options: Any) -> Case:
 
 
 def image_model(
-    name: str, config: str, kind: str, *, size: int = 32, moving: bool = False, family: str = "vision", **options: Any
+    name: str,
+    config: str,
+    kind: str,
+    *,
+    size: int = 32,
+    moving: bool = False,
+    sizes: Mapping[str, int] | None = None,
+    family: str = "vision",
+    **options: Any,
 ) -> Case:
-    """A model that reads images; `moving` lets height and width change."""
+    """A model that reads images; `moving` lets height and width change, to `sizes` where torch bounds them."""
 
     def build() -> Network:
         axes = {0: "batch", 2: "height", 3: "width"} if moving else {0: "batch"}
         call = {"pixel_values": torch.randn(2, 3, size, size)}
-        return Network(model_of(config, kind, options), (), {"pixel_values": axes}, kwargs=call)
+        made = model_of(config, kind, options)
+        return Network(made, (), {"pixel_values": axes}, kwargs=call, sizes=sizes or {})
 
     return Case(name, family, "transformers", build)
 

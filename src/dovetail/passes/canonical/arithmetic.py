@@ -115,8 +115,12 @@ def neg_of_neg(value: Value) -> Value | None:
 
 @rule(ops.add, ops.sub)
 def sum_with_neg(value: Value) -> Value | None:
-    """x + -y is x - y, -x + y is y - x, x - -y is x + y."""
+    """x + -y is x - y, -x + y is y - x, x - -y is x + y; a mask is added to scores, with its sign."""
     x, y = value.operands
+    if value.op is ops.add and any(
+        mask.op is ops.neg and masks(total, mask) for total, mask in (value.operands, value.operands[::-1])
+    ):
+        return None
     if y.op is ops.neg:
         return (ops.sub if value.op is ops.add else ops.add)(x, y.operands[0])
     return ops.sub(y, x.operands[0]) if x.op is ops.neg and value.op is ops.add else None
@@ -306,6 +310,13 @@ def are_scores(value: Value) -> bool:
             break
         (keys,) = keys.operands
     return keys.op is ops.permute
+
+
+def masks(total: Value, mask: Value) -> bool:
+    """Whether the sum of two is the product of queries and keys, with masks or without, and a mask of keys."""
+    if mask.known_type is None or not mask.rank or mask.shape[-1] == 1 or are_scores(mask):
+        return False  # what is one for all keys may be the maximum that a softmax subtracts
+    return are_scores(total) or (total.op is ops.add and any(map(are_scores, total.operands)))
 
 
 RULES = listed(globals())

@@ -6,7 +6,7 @@ from dovetail import ops
 from dovetail.ir.dtype import f16
 from dovetail.ir.value import Value
 from dovetail.ops.view import VIEW_OPS
-from dovetail.passes.canonical.arithmetic import are_scores
+from dovetail.passes.canonical.arithmetic import are_scores, masks
 from dovetail.passes.canonical.rule import listed, number_in, number_like, rule
 
 _LONGEST = 8
@@ -15,24 +15,16 @@ _LONGEST = 8
 
 @rule(ops.sub)
 def mask_subtracted(value: Value) -> Value | None:
-    """q @ kᵀ - m * c is q @ kᵀ + m * -c: a mask is added."""
+    """q @ kᵀ - m is q @ kᵀ + -m, and q @ kᵀ - m * c is q @ kᵀ + m * -c: a mask is added."""
     total, mask = value.operands
-    if value.known_type is None or not _holds_scores(total) or are_scores(mask):
+    if value.known_type is None or not value.dtype.is_float or not masks(total, mask):
         return None
-    if mask.op is ops.where and all(number_in(v) is not None for v in mask.operands[1:]):
-        return ops.add(total, ops.neg(mask))
-    if mask.op not in (ops.mul, ops.div):
-        return None
-    x, factor = mask.operands
-    number = number_in(factor)
-    if number is None or not x.rank:
-        return None
-    return ops.add(total, mask.with_operands((x, number_like(-number, factor))))
-
-
-def _holds_scores(total: Value) -> bool:
-    """Whether it is the product of queries and keys, or that and a mask."""
-    return are_scores(total) or (total.op is ops.add and any(map(are_scores, total.operands)))
+    if mask.op in (ops.mul, ops.div):
+        x, factor = mask.operands
+        number = number_in(factor)
+        if number is not None and x.rank:
+            return ops.add(total, mask.with_operands((x, number_like(-number, factor))))
+    return ops.add(total, ops.neg(mask))
 
 
 @rule(ops.matmul, numerics="reassociated")

@@ -18,7 +18,16 @@ def size_of(given: Any, names: Names) -> Size:
     """A size of a tensor, or the result of arithmetic of sizes."""
     if isinstance(given, int):
         return int(given)
-    return _size(given.node.expr, names)
+    expr = given.node.expr
+    if _chooses(expr):
+        bounds = given.node.shape_env.bound_sympy(expr)
+        if bounds.is_singleton():
+            return int(bounds.lower)  # max(1 - length, 0), of a length that is at least 1
+    return _size(expr, names)
+
+
+def _chooses(e: Any) -> bool:
+    return type(e).__name__ in ("Max", "Min") or any(map(_chooses, e.args))
 
 
 def real_of(given: Any, names: Names) -> Real | Unknown:

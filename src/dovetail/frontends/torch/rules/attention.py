@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dovetail import library
+from dovetail import library, ops
 from dovetail.frontends.torch.importing.node import Node, cast
 from dovetail.frontends.torch.importing.rule import Made, collected, rule
 from dovetail.ir.dim import Dim
@@ -58,7 +58,10 @@ def _attention(
         lead = 4 - q.rank
         q, k, v = (build.expand_dims(x, range(lead)) for x in (q, k, v))
         mask = mask if mask is None or mask.rank < 3 else build.expand_dims(mask, range(4 - mask.rank))
-    if grouped and q.shape[-3] != k.shape[-3]:
+    one_k, one_v = _one_head(k), _one_head(v)
+    if one_k is not None and one_v is not None:
+        k, v = one_k, one_v
+    elif grouped and q.shape[-3] != k.shape[-3] != 1:
         options["groups"] = q.shape[-3] // k.shape[-3]
     if causal:
         options |= {"causal": True, "fill": float("-inf")}
@@ -72,6 +75,16 @@ def _attention(
     else:
         y = library.attention.body(q, k, v, cast(mask, q.dtype), **options)
     return build.reshape(y, n.shape) if y.rank != len(n.shape) else y
+
+
+def _one_head(x: Value) -> Value | None:
+    """The head that keys or values repeat for all heads of the queries; the product stretches it."""
+    if x.op is not ops.squeeze or x.attrs["axes"] != (-4,):
+        return None
+    (repeated,) = x.operands
+    if repeated.op is not ops.expand or repeated.attrs["axis"] != -3:
+        return None
+    return x.with_operands(repeated.operands)
 
 
 def _scale(n: Node, q: Value) -> float:

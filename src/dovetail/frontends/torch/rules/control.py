@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail import library, ops
-from dovetail.frontends.torch.importing.node import Nested, Node, cast
+from dovetail.frontends.torch.importing.node import Nested, Node
 from dovetail.frontends.torch.importing.rule import Made, collected, rule
 from dovetail.ir.dim import Dim, Size
-from dovetail.ir.dtype import i32
 from dovetail.ir.value import Value
 from dovetail.ops import build, tracing
 from dovetail.ops.control import differing
@@ -107,10 +106,10 @@ def flex_attention(
 
 
 def _places(size: Size, axis: int) -> Value:
-    """The position along an axis of four, shaped to broadcast."""
+    """The position along an axis of four, shaped to broadcast; eager counts them in i64, too."""
     shape: list[Size] = [1, 1, 1, 1]
     shape[axis] = size
-    return build.reshape(cast(ops.iota(size=size), i32), shape)
+    return build.reshape(ops.iota(size=size), shape)
 
 
 RULES = collected(globals())

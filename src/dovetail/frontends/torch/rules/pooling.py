@@ -23,6 +23,7 @@ def _axes(n: Node) -> int:
 
 def _window(
     n: Node,
+    image: Value,
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
@@ -32,13 +33,19 @@ def _window(
     count = _axes(n)
     size = each(kernel, count)
     around = each(padding, count)
+    reach = [_within(k, image.shape[axis - count], around[axis]) if ceil else k for axis, k in enumerate(size)]
     return {
-        "window": size,
+        "window": tuple(reach),
         "strides": each(stride, count) if stride else size,
         "padding": (*around, *around),
         "dilations": each(dilation, count),
         "ceil": ceil,
     }
+
+
+def _within(kernel: int, length: Size, padding: int) -> int:
+    """A window that is wider than its padded image, which a size that is rounded up allows, is as wide as the image."""
+    return kernel if isinstance(length, Dim) else min(kernel, length + 2 * padding)
 
 
 @rule("max_pool1d.default", "max_pool2d.default", "max_pool3d.default")
@@ -53,7 +60,7 @@ def max_pool(
 ) -> Value:
     """The maximum over each window."""
     image, alone = batched(x, _axes(n))
-    y = ops.max_pool(image, **_window(n, kernel_size, stride, padding, dilation, ceil_mode))
+    y = ops.max_pool(image, **_window(n, image, kernel_size, stride, padding, dilation, ceil_mode))
     return build.squeeze_dims(y, 0) if alone else y
 
 
@@ -69,7 +76,7 @@ def max_pool_with_indices(
 ) -> Made:
     """The maximum over each window, and where in its channel it stands."""
     image, alone = batched(x, _axes(n))
-    window = _window(n, kernel_size, stride, padding, dilation, ceil_mode)
+    window = _window(n, image, kernel_size, stride, padding, dilation, ceil_mode)
     if not n.makes(1):
         y = ops.max_pool(image, **window)
         return (build.squeeze_dims(y, 0) if alone else y), None
@@ -91,7 +98,7 @@ def average_pool(
     """The mean over each window."""
     count = _axes(n)
     image, alone = batched(x, count)
-    window = _window(n, kernel_size, stride, padding, (1,), ceil_mode)
+    window = _window(n, image, kernel_size, stride, padding, (1,), ceil_mode)
     if divisor_override is None:
         y = ops.average_pool(image, **window, count_padding=count_include_pad)
     else:

@@ -136,7 +136,7 @@ def group_query_attention(
         keep,
         scale=scale or float(size**-0.5),
         softcap=softcap or None,
-        groups=None if num_heads == kv_num_heads else num_heads // kv_num_heads,
+        groups=None if kv_num_heads in (1, num_heads) else num_heads // kv_num_heads,
         fill=float("-inf"),
     )
     return merge_heads(y), k, v
