@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from dovetail.runtime.explain_placement import explain_placement
     from dovetail.runtime.gradients import value_and_grad
     from dovetail.runtime.page import write_report
+    from dovetail.runtime.quantise import Quantise
     from dovetail.train.lora import lora
     from dovetail.train.trainer import Trainer
 
@@ -112,6 +113,7 @@ __all__ = [
     "ParseError",
     "PeerError",
     "Program",
+    "Quantise",
     "Report",
     "Sampling",
     "ServiceError",
@@ -181,6 +183,7 @@ __all__ = [
 _ON_FIRST_USE = {
     "Analysis": "dovetail.report.analysis",
     "LanguageModel": "dovetail.language.model",
+    "Quantise": "dovetail.runtime.quantise",
     "Report": "dovetail.report.report",
     "Sampling": "dovetail.language.sampling",
     "Trainer": "dovetail.train.trainer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import threading
 from typing import Any
@@ -14,16 +15,13 @@ from tests.language.test_server import MESSAGES, model, served
 
 __all__ = ["model"]
 
-try:
-    OPENAI: Any = importlib.import_module("openai")
-except ImportError:
-    OPENAI = None
 
-
-@pytest.mark.skipif(OPENAI is None, reason="the openai package is not installed")
 def test_the_official_client(model: LanguageModel) -> None:
+    if importlib.util.find_spec("openai") is None:
+        pytest.skip("the openai package is not installed")
+    openai: Any = importlib.import_module("openai")
     with served(model, slots=4, waiting=64) as server:
-        client = OPENAI.OpenAI(base_url=f"http://127.0.0.1:{server.server_address[1]}/v1", api_key="none", timeout=60)
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.server_address[1]}/v1", api_key="none", timeout=60)
         assert [m.id for m in client.models.list()] == ["tiny"]
         how: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "temperature": 0, "max_tokens": 12}
         whole = client.chat.completions.create(**how, logprobs=True, top_logprobs=2)
@@ -38,7 +36,7 @@ def test_the_official_client(model: LanguageModel) -> None:
         vectors = client.embeddings.create(model="tiny", input=["hello", "world"]).data
         assert len(vectors) == 2 and len(vectors[0].embedding) == model.shape.hidden
         assert client.completions.create(model="tiny", prompt="hello", max_tokens=3, seed=1).choices[0].text is not None
-        with pytest.raises(OPENAI.BadRequestError):
+        with pytest.raises(openai.BadRequestError):
             client.chat.completions.create(**{**how, "messages": []})
         killed = client.chat.completions.create(**{**how, "max_tokens": 400, "temperature": 1}, stream=True)
         next(iter(killed))
@@ -48,12 +46,7 @@ def test_the_official_client(model: LanguageModel) -> None:
         def ask() -> None:
             texts.append(client.chat.completions.create(**how).choices[0].message.content)
 
-        threads = [
-            threading.Thread(
-                target=lambda: texts.append(client.chat.completions.create(**how).choices[0].message.content)
-            )
-            for _ in range(32)
-        ]
+        threads = [threading.Thread(target=ask) for _ in range(32)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
 
 
 @contextmanager
-def served(model: LanguageModel, *, slots: int = 3, waiting: int = 64, **how: Any) -> Iterator[Server]:
+def served(model: LanguageModel, *, slots: int = 3, waiting: int = 64, **how: Any) -> Generator[Server]:
     bounds: Bounds = how.pop("bounds", Bounds(longest=400))
     service = Service(model, Engine(model.programs, slots=slots, waiting=waiting), "tiny", bounds)
     server = Server(service, port=0, **how)
