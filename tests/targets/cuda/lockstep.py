@@ -7,6 +7,7 @@ store different values in one place.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -178,11 +179,15 @@ class Machine:
                 assert mask.sum() == 1, "one thread expects bytes"
                 self.barrier(barrier, slot, mask).arrive(1, count)
             case Arrive(barrier, slot):
-                self.barrier(barrier, slot, mask).arrive(int(mask.sum()))
+                for at, count in Counter(self.value(slot, mask)[mask].tolist()).items():
+                    self.barriers[barrier][at].arrive(count)
             case AwaitPhase(barrier, slot, phase):
-                found, left = self.barrier(barrier, slot, mask), self.same(phase, mask)
+                pairs = set(zip(*(self.value(x, mask)[mask].tolist() for x in (slot, phase)), strict=True))
                 assert self.turns is not None, "roles wait for each other"
-                self.turns.until(self.role, lambda: found.has_left(left))
+                # Warpgroups may wait for different stages: all of them go on when the last one can.
+                self.turns.until(
+                    self.role, lambda: all([self.barriers[barrier][at].has_left(left) for at, left in pairs])
+                )
             case CopyBox():
                 self.copy_box(statement, mask)
             case WarpBarrier():
@@ -382,7 +387,7 @@ class Machine:
             return xs[0].view(dtype.numpy)
         if op in ("exp_falling", "near_exp", "fma"):
             return np.exp(xs[0]) if op != "fma" else xs[0] * xs[1] + xs[2]
-        found: Any = _OPS[op.removeprefix("fold_")].meaning(*xs)
+        found: Any = _OPS[op.removeprefix("fold_").removeprefix("near_")].meaning(*xs)
         return np.asarray(found).astype(dtype.numpy)
 
     def address(self, tensor: Tensor, at: Sequence[Expr], mask: Array) -> Array:

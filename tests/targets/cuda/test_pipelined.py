@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import erf
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from dovetail import Graph, Value, library, ops
-from dovetail.ir.dtype import bf16, f16
+from dovetail.codegen.llvm.maths import tables
+from dovetail.ir.dtype import bf16, f16, f32
 from dovetail.kernels.gpu import tile as tiles
 from dovetail.kernels.gpu.tile import H200, PIPELINED_TILES, BlockTile
-from dovetail.kernels.loops.ir import AwaitPhase, Extent, Kernel, Launch, Roles
+from dovetail.kernels.gpu.widened import widened
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import ZERO, AwaitPhase, Call, Extent, Kernel, Launch, Name, Roles, Store, Tensor
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import kernels_of
@@ -22,8 +26,7 @@ from tests.targets.cuda.lockstep import Machine
 from tests.targets.cuda.phases import PhaseBarrier, boxed
 
 SMALL = BlockTile(64, 64, 4, 1, 3, by_warpgroup=True)
-TALL = BlockTile(128, 128, 4, 1, 2, by_warpgroup=True)
-"""One warpgroup with two blocks of 64 rows."""
+TALL = BlockTile(128, 128, 8, 1, 2, by_warpgroup=True)
 FEW = replace(H200, multiprocessors=2)
 """Blocks go on to further tiles, in the middle of a phase."""
 _TURNED = (-1, -2)
@@ -85,3 +88,28 @@ def test_a_box_has_zeros_outside_and_its_chunks_permuted() -> None:
                 inside = line + 1 < 3 and 8 * chunk + element + 64 < 72
                 want = matrix[(line + 1) * 72 + 64 + 8 * chunk + element] if inside else 0
                 assert found[line, chunk ^ (line % 8), element] == want
+
+
+def test_epilogues_of_16_bit_floats_are_rounded_once() -> None:
+    """In f32 on the way; a float that the graph casts to a wider one keeps its rounding."""
+    x, w, b = x_of(bf16, 128, 128), x_of(bf16, 128, 128, name="w"), x_of(bf16, 128, name="b")
+    ((_, made),) = kernels_of(make_plan(Graph.of({"y": library.linear(x, w, b, act="gelu")}), target="cuda"))
+    stores = [s for s in everything(made.kernel.body) if isinstance(s, Store) and s.tensor.pointer == "y0"]
+    (value,) = {s.value.op for s in stores if isinstance(s.value, Call)}
+    assert value == "cast"
+    inner = Call("mul", (Name("a", bf16), Call("cast", (Name("s", f32),), bf16)), bf16)
+    kept = Call("cast", (inner,), f32)
+    y = Tensor("y", bf16, (2,))
+    wide = widened(Store(y, (ZERO,), inner)).value
+    assert wide == Call("cast", (Call("mul", (Call("cast", (Name("a", bf16),), f32), Name("s", f32)), f32),), bf16)
+    rounded = Call("cast", (Call("add", (kept, kept), f32),), bf16)
+    assert widened(Store(y, (ZERO,), rounded)).value == rounded
+
+
+def test_near_erf_is_erf_to_16_bits() -> None:
+    x = np.linspace(-6, 6, 10001)
+    at = np.clip(x, -tables.NEAR_ERF_BOUND, tables.NEAR_ERF_BOUND)
+    made = np.clip(np.polyval(tables.NEAR_ERF, at * at) * at, -1, 1)
+    exact = np.array([erf(v) for v in x])
+    assert np.abs(made - exact).max() < 3e-5
+    assert made[0] == -1 and made[-1] == 1

@@ -91,9 +91,8 @@ def test_a_loop_of_products_by_a_warpgroup_stays_a_loop() -> None:
     ((_, made),) = kernels_of(make_plan(Graph.of({"y": x @ w}), target="cuda"))
     ptx = to_ptx(made.text, "sm_90a")
     assert "wgmma.mma_async" in ptx
-    loops = ptx.split("$L__BB0_")[1:]
-    products = next(text for text in loops if "wgmma.mma_async" in text)
-    assert products.partition("\n")[2].lstrip().startswith('.pragma "nounroll";')
+    assert ptx.count("wgmma.mma_async") in (4, 8), "the four steps of a stage, for one or two blocks of rows"
+    assert '.pragma "nounroll";' in ptx
 
 
 @on_device

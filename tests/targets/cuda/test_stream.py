@@ -47,7 +47,7 @@ CASES: dict[str, Value] = {
     "one_row": ops.matmul(_x(bf16, 1, 256), _w(bf16, 256, 48)),
     "stored_by_column": ops.matmul(_x(f16, 3, 264), _transposed(_w(f16, 40, 264))),
     "two_streams": library.swiglu(_x(bf16, 2, 400), _w(bf16, 400, 40, name="g"), _w(bf16, 400, 40, name="u")),
-    "sixteen_rows": library.linear(_x(f16, 16, 200), _w(f16, 200, 72), _w(f16, 72, name="b"), act="gelu"),
+    "eight_rows": library.linear(_x(f16, 8, 200), _w(f16, 200, 72), _w(f16, 72, name="b"), act="gelu"),
     "rows_apart": ops.matmul(_transposed(_x(f16, 136, 5)), _w(f16, 136, 24)),
     "batch": ops.matmul(_x(f16, 3, 2, 128), _w(f16, 3, 128, 16)),
     "more_than_fits": ops.matmul(_x(bf16, 5, 4104), _w(bf16, 4104, 16)),

@@ -15,7 +15,7 @@ from dovetail.codegen.llvm import exchange, nvvm, pipeline, scalar, tensor_cores
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
-from dovetail.codegen.llvm.maths import functions
+from dovetail.codegen.llvm.maths import functions, tables
 from dovetail.codegen.llvm.maths.f64 import FUNCTIONS as F64
 from dovetail.codegen.llvm.maths.remainder import with_exact_remainders
 from dovetail.errors import GraphError
@@ -57,8 +57,8 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.policy import ScalarSupport
 
 LANES = 32
-NEAR_EXP = "near_exp"
-"""exp to the accuracy of 16-bit floats: one instruction and a product."""
+NEAR_ERF, NEAR_EXP, NEAR_DIV = "near_erf", "near_exp", "near_div"
+"""erf, exp and quotients to the accuracy of 16-bit floats: one instruction and a product."""
 SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f64),))
 """What kernels for GPUs compute with: there is no C library."""
 
@@ -152,6 +152,12 @@ class _Printer(Printer):
                 f"fmul float {self.printed[id(expr.operands[0])]}, {scalar.literal(math.log2(math.e), f32)}"
             )
             return self.text.let(f"call float @{nvvm.NEAR_EXP2}(float {scaled})")
+        if isinstance(expr, Call) and expr.op == NEAR_ERF:
+            return self.near_erf(self.printed[id(expr.operands[0])])
+        if isinstance(expr, Call) and expr.op == NEAR_DIV:
+            self.text.use(_declared(nvvm.NEAR_QUOTIENT))
+            x, y = [self.printed[id(v)] for v in expr.operands]
+            return self.text.let(_quotient(nvvm.NEAR_QUOTIENT, x, y))
         if not isinstance(expr, Call) or expr.op != "div" or expr.dtype not in scalar.NARROW:
             return super().one(expr)
         x, y = [scalar.cast(self.text, self.printed[id(v)], v.dtype, f32) for v in expr.operands]
@@ -163,6 +169,24 @@ class _Printer(Printer):
             self.text.use(_declared(nvvm.NEAR_QUOTIENT))
             found = self.text.let(_quotient(nvvm.NEAR_QUOTIENT, x, y))
         return scalar.cast(self.text, found, f32, expr.dtype)
+
+    def near_erf(self, x: str) -> str:
+        """erf of an f32 to the accuracy of 16-bit floats: no quotient, which few lanes compute at a time."""
+        clamped = self.clamped(x, tables.NEAR_ERF_BOUND)
+        square = self.text.let(f"fmul float {clamped}, {clamped}")
+        self.text.use("declare float @llvm.fma.f32(float, float, float)")
+        found = scalar.literal(tables.NEAR_ERF[0], f32)
+        for coefficient in tables.NEAR_ERF[1:]:
+            given = f"float {found}, float {square}, float {scalar.literal(coefficient, f32)}"
+            found = self.text.let(f"call float @llvm.fma.f32({given})")
+        return self.clamped(self.text.let(f"fmul float {found}, {clamped}"), 1.0)
+
+    def clamped(self, x: str, bound: float) -> str:
+        """An f32 between two bounds; NaN stays NaN."""
+        for name, limit in (("maximum", -bound), ("minimum", bound)):
+            self.text.use(f"declare float @llvm.{name}.f32(float, float)")
+            x = self.text.let(f"call float @llvm.{name}.f32(float {x}, float {scalar.literal(limit, f32)})")
+        return x
 
     def threaded(self, statement: Roles | Alloc | Barrier | AllReduce | Exchange | Matrix | Pipeline) -> None:
         match statement:

@@ -13,7 +13,7 @@ from itertools import product
 from dovetail.ir.dtype import DType, f32, i64
 from dovetail.kernels.gpu.fragments import LANE, Factor, SharedTile, both, divided, less, private, remainder, zeroed
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
-from dovetail.kernels.gpu.tile import CHUNK, DEPTH, GROUP_ROWS, LANES, WARP_ROWS, BlockTile
+from dovetail.kernels.gpu.tile import CHUNK, DEPTH, LANES, WARP_ROWS, BlockTile
 from dovetail.kernels.gpu.tiled import Chunk, Element, Producer, Tiled
 from dovetail.kernels.loops.ir import (
     ONE,
@@ -92,7 +92,7 @@ class PipelinedTile:
         staged = Tensor("staged", f32, (streams * rows, rows, pitch, f32.itemsize), space="shared")
         allocations = [
             *[one for one in core.allocations() if one.pointer == "tiles"],
-            *[Alloc(sums.pointer, f32, self.tile.columns // 2, "private") for sums in self._sums],
+            Alloc(self._sums.pointer, f32, self.tile.columns // 2, "private"),
             Alloc("staged", f32, warps * streams * rows // f32.itemsize, "shared"),
         ]
         start: list[Statement] = [Set(_STAGE.name, ZERO), Set(_PHASE.name, ZERO), Set(_BEFORE.name, ZERO)]
@@ -111,15 +111,14 @@ class PipelinedTile:
         )
 
     @property
-    def _sums(self) -> list[Tensor]:
-        """The sums of a thread for each block of 64 rows that its warpgroup has: 4 for every 8 columns."""
-        count = self.tile.rows // (self.tile.threads // GROUP * GROUP_ROWS)
-        return [private(f"sums{block}", f32, self.tile.columns // 8, 4) for block in range(count)]
+    def _sums(self) -> Tensor:
+        """The sums of a thread: 4 for every 8 columns."""
+        return private("sums", f32, self.tile.columns // 8, 4)
 
-    def _block(self, index: int) -> Expr:
-        """Which block of 64 rows of the tile is number `index` of this warpgroup."""
-        group = divided(ThreadIndex("warp"), 4)
-        return add(mul(group, Extent(len(self._sums))), Extent(index))
+    @property
+    def _group(self) -> Expr:
+        """Which warpgroup this is, and so which block of 64 rows it has."""
+        return divided(ThreadIndex("warp"), 4)
 
     def _registers(self) -> tuple[int, int]:
         """Of a thread that multiplies, and of one that copies, which needs few."""
@@ -141,20 +140,19 @@ class PipelinedTile:
 
     def _products(self) -> list[Statement]:
         """The sums of a tile. A product that starts waits for the one before, whose stage is then empty."""
-        core, every = self.core, self._sums
+        core, sums = self.core, self._sums
         released = When(both(_FIRST_LANE, less(ZERO, Name("round"))), (Arrive(EMPTY, _BEFORE),))
         body = (
             AwaitPhase(FULL, _STAGE, _PHASE),
-            core.shared_product(_STAGE, self._block(0), every[0]),
+            core.shared_product(_STAGE, self._group, sums),
             released,
-            *[core.shared_product(_STAGE, self._block(i), every[i]) for i in range(1, len(every))],
             Set(_BEFORE.name, _STAGE),
             *self._following(),
         )
         return [
-            *[zeroed(sums, self.tile.columns // 2) for sums in every],
+            zeroed(sums, self.tile.columns // 2),
             Loop("round", Extent(self.rounds), body),
-            *[AwaitProducts(sums, self.tile.columns) for sums in every],
+            AwaitProducts(sums, self.tile.columns),
             When(_FIRST_LANE, (Arrive(EMPTY, _BEFORE),)),
         ]
 
@@ -191,18 +189,17 @@ class PipelinedTile:
         streams = len(self.rights)
         across = self.tile.columns // 8 // streams
         each = self.width // 8
+        # Warp w of all has rows 16·w to 16·w + 15 of the tile.
+        top = mul(ThreadIndex("warp"), Extent(WARP_ROWS))
         chunks: list[Chunk] = []
-        for block, sums in enumerate(self._sums):
-            warp = mul(remainder(ThreadIndex("warp"), 4), Extent(WARP_ROWS))
-            top = add(mul(self._block(block), Extent(GROUP_ROWS)), warp)
-            for first in range(0, across, each):
-                found: list[Element] = []
-                for half, j, e in product(range(2), range(each), range(2)):
-                    row = add(divided(LANE, 4), Extent(8 * half))
-                    column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
-                    places = [(Extent(s * across + first + j), Extent(2 * half + e)) for s in range(streams)]
-                    found.append(Element(row, column, tuple([Load(sums, at) for at in places])))
-                chunks.append(Chunk(top, 8 * first, found))
+        for first in range(0, across, each):
+            found: list[Element] = []
+            for half, j, e in product(range(2), range(each), range(2)):
+                row = add(divided(LANE, 4), Extent(8 * half))
+                column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
+                places = [(Extent(s * across + first + j), Extent(2 * half + e)) for s in range(streams)]
+                found.append(Element(row, column, tuple([Load(self._sums, at) for at in places])))
+            chunks.append(Chunk(top, 8 * first, found))
         return chunks
 
 

@@ -56,8 +56,8 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 
-MOST_ROWS = 16
-"""Rows of one fragment."""
+MOST_ROWS = 8
+"""Rows up to which it is faster than tiles: at the 16 rows of a short text it takes a fifth longer."""
 WIDTHS = (64, 32, 16)
 """Columns of a block, from wide to narrow. Rows of 32 bytes are the shortest that memory reads without waste."""
 STAGE_BYTES = 16 << 10

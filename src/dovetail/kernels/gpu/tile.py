@@ -98,7 +98,6 @@ PIPELINED_TILES = (
     BlockTile(128, 256, 8, 1, 4, by_warpgroup=True),
     BlockTile(128, 192, 8, 1, 5, by_warpgroup=True),
     BlockTile(128, 128, 8, 1, 6, by_warpgroup=True),
-    BlockTile(128, 128, 4, 1, 3, by_warpgroup=True, blocks=2),
     BlockTile(64, 256, 4, 1, 5, by_warpgroup=True),
     BlockTile(64, 192, 4, 1, 3, by_warpgroup=True, blocks=2),
     BlockTile(64, 128, 4, 1, 4, by_warpgroup=True, blocks=2),

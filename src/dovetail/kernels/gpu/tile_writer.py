@@ -15,6 +15,7 @@ from dovetail.kernels.gpu.hoisted import Hoisted
 from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.tile import CHUNK, LANES, WARP_ROWS
 from dovetail.kernels.gpu.tiled import Element, Producer, Tiled
+from dovetail.kernels.gpu.widened import widened
 from dovetail.kernels.loops.analysis import maps_in, pointers_in, shared_bytes
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -177,7 +178,7 @@ class TileWriter(ABC):
         for part in range(1, parts):
             total = Call("add", (total, Load(partial, (Extent(part), *at))), f32)
         each = Set(column.name, add(mul(group, Extent(width)), Name("e")))
-        body = Loop("e", Extent(width), (each, *self.stores(Element(ZERO, ZERO, (total,)), at)), kind="unrolled")
+        body = Loop("e", Extent(width), (each, *self._rounded_once(Element(ZERO, ZERO, (total,)), at)), kind="unrolled")
         names = (*self.lead, Name("row"))
         found = (*(Set(n.name, index) for n, index in zip(names, front, strict=True)), body)
         own = Set("own", add(mul(Name("tile"), Extent(THREADS)), ThreadIndex("thread")))
@@ -187,8 +188,13 @@ class TileWriter(ABC):
     def _written(self, element: Element, at: tuple[Expr, ...]) -> list[Store]:
         """What becomes of a sum: results, or a sum of this part."""
         if self._partial is None:
-            return [*self.stores(element, at)]
+            return self._rounded_once(element, at)
         return [Store(self._partial, (Name("part"), *at), element.sums[0])]
+
+    def _rounded_once(self, element: Element, at: tuple[Expr, ...]) -> list[Store]:
+        """The results, which round no value on the way to them unless every step must."""
+        made = list(self.stores(element, at))
+        return made if self.locations.strict else [widened(store) for store in made]
 
     def _epilogue(self, tiled: Tiled) -> list[Statement]:
         """The results: element by element where a thread has few, else through shared memory, in vectors."""
