@@ -137,6 +137,10 @@ def _pairs(name: str, options: str, known: Mapping[str, Known]) -> list[tuple[st
 def _read(name: str, option: Known, text: str) -> Any:
     kind = option.kind
     text = text.strip()
+    if kind == _OPTIONAL:
+        if text == str(None):
+            return None
+        kind = int
     try:
         if kind is bool:
             return _SWITCH[text]
@@ -157,6 +161,7 @@ def _read(name: str, option: Known, text: str) -> Any:
     raise OptionError(f"the option {option.key} of {name} is {text!r}", hint=f"it is {_wanted(kind)}, as in {option}")
 
 
+_OPTIONAL = int | None
 _SWITCH = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -177,6 +182,8 @@ def _wanted(kind: Any) -> str:
         return f"one of {', '.join(get_args(kind))}"
     if _is_size(kind):
         return "a number or the name of a size that is not known yet"
+    if kind == _OPTIONAL:
+        return f"{_wanted(int)}, or None"
     words = {
         bool: "true or false",
         int: "a whole number above 0 and below 2³¹",

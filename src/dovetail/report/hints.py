@@ -125,6 +125,8 @@ class Hints:
         if not sure and self._is_short(fused):
             return 0.0
         gone = [k for k in homes if not _does_more(k, miss)]
+        if not gone:
+            return 0.0
         before = total_seconds(gone, machine, self.sizes)
         after = self._joined(gone) if _is_inside_another(fused, gone) else kernel_cost(fused)
         gain = before - machine.seconds(after, self.sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -17,8 +18,19 @@ functions: Any = pytest.importorskip("torch.utils._sympy.functions")
 class Sized:
     """A SymInt, as far as it is read."""
 
-    def __init__(self, expr: Any) -> None:
-        self.node = type("Node", (), {"expr": expr})
+    def __init__(self, expr: Any, low: int = 1, high: int = 1 << 20) -> None:
+        ranges = importlib.import_module("torch.utils._sympy.value_ranges")
+        bounds = ranges.bound_sympy(expr, {s: ranges.ValueRanges(low, high) for s in expr.free_symbols})
+        environment = type("ShapeEnv", (), {"bound_sympy": lambda self, _: bounds})()
+        self.node = type("Node", (), {"expr": expr, "shape_env": environment})
+
+
+def test_a_choice_that_bounds_decide_is_a_number() -> None:
+    from dovetail.frontends.torch.reading.sizes import size_of
+
+    length = sympy.Symbol("s0", integer=True, positive=True)
+    assert size_of(Sized(functions.Max(1 - length, 0)), {"s0": "length"}) == 0
+    assert not isinstance(size_of(Sized(functions.Max(length - 1, 3)), {"s0": "length"}), int)
 
 
 def test_expressions_of_sizes_keep_their_value() -> None:
