@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,8 +23,7 @@ class Sized:
     def __init__(self, expr: Any, low: int = 1, high: int = 1 << 20) -> None:
         ranges = importlib.import_module("torch.utils._sympy.value_ranges")
         bounds = ranges.bound_sympy(expr, {s: ranges.ValueRanges(low, high) for s in expr.free_symbols})
-        environment = type("ShapeEnv", (), {"bound_sympy": lambda self, _: bounds})()
-        self.node = type("Node", (), {"expr": expr, "shape_env": environment})
+        self.node = SimpleNamespace(expr=expr, shape_env=Mock(bound_sympy=Mock(return_value=bounds)))
 
 
 def test_a_choice_that_bounds_decide_is_a_number() -> None:

@@ -7,7 +7,6 @@ store different values in one place.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -179,15 +178,11 @@ class Machine:
                 assert mask.sum() == 1, "one thread expects bytes"
                 self.barrier(barrier, slot, mask).arrive(1, count)
             case Arrive(barrier, slot):
-                for at, count in Counter(self.value(slot, mask)[mask].tolist()).items():
-                    self.barriers[barrier][at].arrive(count)
+                self.barrier(barrier, slot, mask).arrive(int(mask.sum()))
             case AwaitPhase(barrier, slot, phase):
-                pairs = set(zip(*(self.value(x, mask)[mask].tolist() for x in (slot, phase)), strict=True))
+                found, left = self.barrier(barrier, slot, mask), self.same(phase, mask)
                 assert self.turns is not None, "roles wait for each other"
-                # Warpgroups may wait for different stages: all of them go on when the last one can.
-                self.turns.until(
-                    self.role, lambda: all([self.barriers[barrier][at].has_left(left) for at, left in pairs])
-                )
+                self.turns.until(self.role, lambda: found.has_left(left))
             case CopyBox():
                 self.copy_box(statement, mask)
             case WarpBarrier():
