@@ -5,17 +5,16 @@ A scheduled kernel becomes `ptx_kernel void name(pointers, sizes)`. Blocks take 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from dovetail.codegen.llvm import exchange, nvvm, pipeline, scalar, tensor_cores
+from dovetail.codegen.llvm import exchange, near, nvvm, pipeline, scalar, tensor_cores
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
-from dovetail.codegen.llvm.maths import functions, tables
+from dovetail.codegen.llvm.maths import functions
 from dovetail.codegen.llvm.maths.f64 import FUNCTIONS as F64
 from dovetail.codegen.llvm.maths.remainder import with_exact_remainders
 from dovetail.errors import GraphError
@@ -57,8 +56,6 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.policy import ScalarSupport
 
 LANES = 32
-NEAR_ERF, NEAR_EXP, NEAR_DIV = "near_erf", "near_exp", "near_div"
-"""erf, exp and quotients to the accuracy of 16-bit floats: one instruction and a product."""
 SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f64),))
 """What kernels for GPUs compute with: there is no C library."""
 
@@ -66,14 +63,6 @@ SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f
 _QUOTIENT = re.compile(r"fdiv float ([^,\n]+), ([^,\n]+)$", re.MULTILINE)
 _SMOOTH = frozenset({"erf_f32", "exp_f32", "exp_falling_f32", "sigmoid_f32", "tanh_f32"})
 """Functions that may use fast quotients: their divisors are bounded, and their results move as little as quotients."""
-
-
-def _declared(intrinsic: str) -> str:
-    return f"declare float @{intrinsic}(float, float)"
-
-
-def _quotient(intrinsic: str, x: str, y: str) -> str:
-    return f"call float @{intrinsic}(float {x}, float {y})"
 
 
 class _Printer(Printer):
@@ -146,18 +135,8 @@ class _Printer(Printer):
 
     def one(self, expr: Expr) -> str:
         """Quotients of 16-bit floats may be off by 2 units of f32 before they are rounded, which is far faster."""
-        if isinstance(expr, Call) and expr.op == NEAR_EXP:
-            self.text.use(f"declare float @{nvvm.NEAR_EXP2}(float)")
-            scaled = self.text.let(
-                f"fmul float {self.printed[id(expr.operands[0])]}, {scalar.literal(math.log2(math.e), f32)}"
-            )
-            return self.text.let(f"call float @{nvvm.NEAR_EXP2}(float {scaled})")
-        if isinstance(expr, Call) and expr.op == NEAR_ERF:
-            return self.near_erf(self.printed[id(expr.operands[0])])
-        if isinstance(expr, Call) and expr.op == NEAR_DIV:
-            self.text.use(_declared(nvvm.NEAR_QUOTIENT))
-            x, y = [self.printed[id(v)] for v in expr.operands]
-            return self.text.let(_quotient(nvvm.NEAR_QUOTIENT, x, y))
+        if isinstance(expr, Call) and expr.op in near.FUNCTIONS:
+            return near.FUNCTIONS[expr.op](self.text, *[self.printed[id(x)] for x in expr.operands])
         if not isinstance(expr, Call) or expr.op != "div" or expr.dtype not in scalar.NARROW:
             return super().one(expr)
         x, y = [scalar.cast(self.text, self.printed[id(v)], v.dtype, f32) for v in expr.operands]
@@ -166,27 +145,8 @@ class _Printer(Printer):
             rounded = float(np.asarray(divisor.value.real).astype(divisor.dtype.numpy))
             found = self.text.let(f"fmul float {x}, {scalar.literal(1 / rounded, f32)}")
         else:
-            self.text.use(_declared(nvvm.NEAR_QUOTIENT))
-            found = self.text.let(_quotient(nvvm.NEAR_QUOTIENT, x, y))
+            found = near.quotient(self.text, x, y)
         return scalar.cast(self.text, found, f32, expr.dtype)
-
-    def near_erf(self, x: str) -> str:
-        """erf of an f32 to the accuracy of 16-bit floats: no quotient, which few lanes compute at a time."""
-        clamped = self.clamped(x, tables.NEAR_ERF_BOUND)
-        square = self.text.let(f"fmul float {clamped}, {clamped}")
-        self.text.use("declare float @llvm.fma.f32(float, float, float)")
-        found = scalar.literal(tables.NEAR_ERF[0], f32)
-        for coefficient in tables.NEAR_ERF[1:]:
-            given = f"float {found}, float {square}, float {scalar.literal(coefficient, f32)}"
-            found = self.text.let(f"call float @llvm.fma.f32({given})")
-        return self.clamped(self.text.let(f"fmul float {found}, {clamped}"), 1.0)
-
-    def clamped(self, x: str, bound: float) -> str:
-        """An f32 between two bounds; NaN stays NaN."""
-        for name, limit in (("maximum", -bound), ("minimum", bound)):
-            self.text.use(f"declare float @llvm.{name}.f32(float, float)")
-            x = self.text.let(f"call float @llvm.{name}.f32(float {x}, float {scalar.literal(limit, f32)})")
-        return x
 
     def threaded(self, statement: Roles | Alloc | Barrier | AllReduce | Exchange | Matrix | Pipeline) -> None:
         match statement:
@@ -388,8 +348,8 @@ def _library(uses: Iterable[str]) -> str:
     rest = [name for name in uses if name not in _SMOOTH]
     if not smooth or any(not name.startswith("declare ") for name in rest):
         return functions.library(uses, F64)
-    found = functions.library([*uses, _declared(nvvm.BOUNDED_QUOTIENT)], F64)
-    return _QUOTIENT.sub(lambda at: _quotient(nvvm.BOUNDED_QUOTIENT, at[1], at[2]), found)
+    found = functions.library([*uses, near.declared(nvvm.BOUNDED_QUOTIENT)], F64)
+    return _QUOTIENT.sub(lambda at: near.called(nvvm.BOUNDED_QUOTIENT, at[1], at[2]), found)
 
 
 def _attributes(kernel: Kernel, name: str, alignment: Mapping[str, int]) -> str:

@@ -1,0 +1,59 @@
+"""Functions of f32 to the accuracy of 16-bit floats, on NVIDIA GPUs: far fewer instructions than exact ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from dovetail.codegen.llvm import nvvm, scalar
+from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.maths import tables
+from dovetail.ir.dtype import f32
+
+
+def exp(t: Builder, x: str) -> str:
+    """A product and one instruction."""
+    t.use(f"declare float @{nvvm.NEAR_EXP2}(float)")
+    scaled = t.let(f"fmul float {x}, {scalar.literal(math.log2(math.e), f32)}")
+    return t.let(f"call float @{nvvm.NEAR_EXP2}(float {scaled})")
+
+
+def erf(t: Builder, x: str) -> str:
+    """A polynomial: there is no quotient, which few lanes compute at a time."""
+    inside = _clamped(t, x, tables.NEAR_ERF_BOUND)
+    square = t.let(f"fmul float {inside}, {inside}")
+    t.use("declare float @llvm.fma.f32(float, float, float)")
+    found = scalar.literal(tables.NEAR_ERF[0], f32)
+    for coefficient in tables.NEAR_ERF[1:]:
+        given = f"float {found}, float {square}, float {scalar.literal(coefficient, f32)}"
+        found = t.let(f"call float @llvm.fma.f32({given})")
+    return _clamped(t, t.let(f"fmul float {found}, {inside}"), 1.0)
+
+
+def quotient(t: Builder, x: str, y: str) -> str:
+    """x / y to 2 units in the last place."""
+    t.use(declared(nvvm.NEAR_QUOTIENT))
+    return t.let(called(nvvm.NEAR_QUOTIENT, x, y))
+
+
+def declared(intrinsic: str) -> str:
+    return f"declare float @{intrinsic}(float, float)"
+
+
+def called(intrinsic: str, x: str, y: str) -> str:
+    return f"call float @{intrinsic}(float {x}, float {y})"
+
+
+def _clamped(t: Builder, x: str, bound: float) -> str:
+    """A number between two bounds; NaN stays NaN."""
+    for name, limit in (("maximum", -bound), ("minimum", bound)):
+        t.use(f"declare float @llvm.{name}.f32(float, float)")
+        x = t.let(f"call float @llvm.{name}.f32(float {x}, float {scalar.literal(limit, f32)})")
+    return x
+
+
+FUNCTIONS: Mapping[str, Callable[..., str]] = MappingProxyType({"near_erf": erf, "near_exp": exp, "near_div": quotient})
+"""By the ops of the loop language."""
+
+__all__ = ["FUNCTIONS", "called", "declared", "quotient"]
