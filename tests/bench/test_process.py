@@ -17,6 +17,7 @@ from tests.bench.small import SMALL
 pytestmark = pytest.mark.serial  # it starts processes that measure
 
 
+@pytest.mark.exhaustive
 def test_a_process_starts_takes_turns_and_leaves_its_results(tmp_path: Path) -> None:
     case, setting = written("encoder", SMALL["encoder"], tmp_path), make_setting(1, tmp_path)
     with Process("dovetail", case, setting) as process:

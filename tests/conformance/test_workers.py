@@ -27,6 +27,7 @@ def act(case: Case) -> Outcome:
     return Outcome(case.kind, case.name, case.operator, "passed", "", 0.01)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_one_that_dies_or_hangs_is_one_error(processes: int) -> None:
     names = ["test_add", "test_die", "test_add_hang", "test_mul", "test_die_again", "test_relu"]

@@ -59,6 +59,7 @@ def test_gradients_are_those_by_hand(name: str) -> None:
         assert np.abs(w - found[f"new.{n}"] - lost[n]).max() < 1e-9, n  # eps is kept in f32
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NAMES)
 def test_a_compiled_step_trains(name: str) -> None:
     x, labels = batches(name)

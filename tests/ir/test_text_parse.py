@@ -154,6 +154,7 @@ def mutated(draw: st.DrawFn) -> str:
     return text
 
 
+@pytest.mark.exhaustive
 @given(mutated())
 def test_no_text_gives_another_error(text: str) -> None:
     try:

@@ -203,6 +203,7 @@ def test_a_schema_that_cannot_be_met_is_refused_before_anything_runs(model: Lang
         model.generate("hello", schema={"type": "integer", "minimum": 3, "maximum": 2})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("kind", "near"), [("f16", 2e-2), ("q8", 0.2)])
 def test_a_narrow_cache_is_near_the_wide_one_and_exact_however_it_is_cut(
     path: Path, model: LanguageModel, kind: CacheKind, near: float

@@ -37,6 +37,7 @@ def alone(of: Programs) -> Array:
     return Slots(of).extend(0, IDS, len(IDS))
 
 
+@pytest.mark.exhaustive
 def test_sequences_join_and_leave_and_change_no_bit(of: Programs, alone: Array) -> None:
     slots, rng = Slots(of, 5), np.random.default_rng(1)
     active: dict[int, int] = {}

@@ -57,6 +57,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", HOSTILE)
 def test_templates_that_want_more_are_stopped(case: str) -> None:
     with pytest.raises(LoadError) as caught:

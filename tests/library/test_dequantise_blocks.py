@@ -25,6 +25,7 @@ def test_every_format_has_blocks_to_compare() -> None:
     assert {*FORMATS, *(f"{name}.floats" for name in FORMATS)} == set(WANTED)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("target", "of"), [("reference", "a run"), ("cpu", "a run"), ("cpu", "weights")])
 def test_floats_are_those_of_the_gguf_package(target: str, of: str) -> None:
     make = leaf.input if of == "a run" else leaf.param

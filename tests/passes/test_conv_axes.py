@@ -121,6 +121,7 @@ def test_steps_after_three_axes_of_any_size(window: tuple[int, int, int]) -> Non
     check(y, (1, 4, 5, 6, 7), (2, 4, 3, 8, 3), (1, 4, 1, 1, 1))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("shape", [(5, 1, 1), (6, 1), (7,), (2, 1, 1, 1, 1)], ids=str)
 def test_vectors_along_other_axes_stay_right(shape: tuple[int, ...]) -> None:
     y = ops.conv(input("x", f32[2, 4, 5, 6, 7]), param("w", f32[4, 4, 3, 3, 3]), padding=1)

@@ -71,6 +71,7 @@ def test_filters_of_a_run_and_their_gradients(name: str) -> None:
         np.testing.assert_allclose(found[output], expected, rtol=1e-9, atol=1e-9, err_msg=output)
 
 
+@pytest.mark.exhaustive
 def test_kernels_have_the_numbers() -> None:
     graph = with_gradients("strided")
     program = dovetail.compile(graph, target="cpu", threads=1)

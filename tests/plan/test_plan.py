@@ -142,6 +142,7 @@ def test_deep_graphs_do_not_recurse() -> None:
     verify_plan(plan)
 
 
+@pytest.mark.exhaustive
 def test_time_grows_with_the_graph_and_no_faster() -> None:
     graphs = [long_chain(n) for n in (2_000, 8_000)]
     seconds: list[float] = []

@@ -41,6 +41,7 @@ def broadcasts(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[tuple[int, 
     return runs, ones
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("target", TARGETS)
 @given(drawn=broadcasts())
 def test_symbols_broadcast_as_in_numpy(

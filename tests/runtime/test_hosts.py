@@ -96,6 +96,7 @@ def test_all_ends_when_all_are_done(tmp_path: Path) -> None:
     assert [(tmp_path / f"done{rank}").read_text() for rank in (0, 1)] == ["0", "0"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("rank", "order", "why"),
     [(0, signal.SIGKILL, "the worker was ended by SIGKILL"), (1, signal.SIGSTOP, "the worker was silent for 2 s")],

@@ -129,6 +129,7 @@ def test_batch_norm_trains_with_the_statistics_of_the_batch() -> None:
     np.testing.assert_allclose(found, np.maximum(stored, 0).mean((2, 3)), atol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_micro_batches_are_one_batch(tmp_path: Path) -> None:
     feeds = list(batches(6))
     whole, told = run(classifier, feeds)
@@ -183,6 +184,7 @@ def test_a_gradient_that_is_not_finite_is_named_by_its_place() -> None:
     assert trainer.params["w"].tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("precision", ["bf16", "f16"])
 def test_products_in_low_precision_keep_weights_in_f32(precision: Any, tmp_path: Path) -> None:
     feeds = list(batches(30))

@@ -68,6 +68,7 @@ def test_a_smaller_budget_has_no_larger_peak_and_takes_no_less_time(network: str
     assert caught.value.least == least.bytes and caught.value.budget == least.bytes - 1
 
 
+@pytest.mark.exhaustive
 def test_training_is_the_same_under_a_budget_up_to_rounding() -> None:
     graph = transformer("gpt", SMALL, causal=True, pre=True)
     rng = np.random.default_rng(0)

@@ -107,6 +107,7 @@ def test_optimizers_do_what_they_are_defined_to(name: str) -> None:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("optimizer", [Adafactor(0.5), Muon(0.02)])
 def test_vectors_are_trained_beside_matrices(optimizer: Optimizer) -> None:
     told = Trainer(classifier(), "cross_entropy", optimizer).fit(batches(60))

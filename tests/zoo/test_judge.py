@@ -48,6 +48,7 @@ def test_inputs_are_the_same_in_every_run_and_in_range() -> None:
     assert words["attention_mask"].sum() == 8 and words["input_ids"][1, 2] == 102
 
 
+@pytest.mark.exhaustive
 def test_every_model_has_inputs_and_a_name_of_its_own() -> None:
     listed = list(models())
     assert len({m.name for m in listed}) == len(listed) >= 78

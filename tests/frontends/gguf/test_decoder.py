@@ -91,6 +91,7 @@ CASES: dict[str, Any] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", CASES)
 def test_logits_are_those_of_the_model_with_floats(case: str, tmp_path: Path) -> None:
     found = read(tmp_path, *CASES[case])

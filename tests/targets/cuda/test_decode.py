@@ -39,6 +39,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_token_and_its_cache_are_near_the_reference(name: str) -> None:
     graph: Graph = DECODE.step_graph(SHAPES[name])

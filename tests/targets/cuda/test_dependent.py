@@ -82,6 +82,7 @@ def test_programs_that_multiply_little_for_each_byte_start_kernels_early(rows: i
         assert [launch is not None and launch.dependent for launch in launches] == [wanted] * len(launches)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("architecture", ["sm_90a", "sm_100"])
 def test_they_assemble_without_spills(architecture: str, tmp_path: Path) -> None:
     assembler = shutil.which("ptxas")
@@ -107,6 +108,7 @@ def _judged(runner_of: CudaGraph) -> None:
             np.testing.assert_allclose(found.astype(np.float64), wanted[name], rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.exhaustive
 def test_programs_compute_the_same() -> None:
     device = SimulatedDriver()
     device.description = DEPENDENT

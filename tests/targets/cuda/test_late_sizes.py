@@ -43,6 +43,7 @@ def test_kernels_run_at_sizes_that_the_run_found() -> None:
     assert any(name.startswith("launch") for name in device.log)
 
 
+@pytest.mark.exhaustive
 def test_a_run_gives_its_memory_back() -> None:
     device = SimulatedDriver()
     program = compile(Graph.of({"y": kept_rows()}), target=target_of(device))

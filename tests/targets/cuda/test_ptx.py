@@ -46,6 +46,7 @@ def test_schedules_do_what_the_graph_means(name: str) -> None:
         check(case, in_lockstep(case, feeds), feeds)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ASSEMBLED)
 def test_kernels_become_ptx(name: str) -> None:
     for ptx in compiled(CASES[name], "sm_90a"):

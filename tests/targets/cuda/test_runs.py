@@ -215,6 +215,7 @@ def training() -> Graph:
     return b.graph()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("outputs", ["device", "host"])
 def test_donated_inputs_run_as_graphs(device: Driver, outputs: Any) -> None:
     program = compiled(training(), device)

@@ -58,6 +58,7 @@ def test_pools(case: Case) -> None:
     judge(case)
 
 
+@pytest.mark.exhaustive
 @given(networks())
 def test_layouts_of_images_change_nothing(case: Case) -> None:
     judge(case, lowered=True)

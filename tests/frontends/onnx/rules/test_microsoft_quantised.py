@@ -255,6 +255,7 @@ def test_to_bytes_and_back(kind: Any) -> None:
     check(ms("DequantizeLinear x s z -> y", axis=1), {"x": TYPES[kind]["b", 4]}, feeds, constants=along)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("last", [0, 1])
 def test_a_quantised_convolution(last: int) -> None:
     constants = {
