@@ -277,14 +277,10 @@ def main() -> None:
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--dependent", choices=["always", "never"], help="whether kernels start while others run")
     args = parser.parse_args()
-    try:
-        import torch as untyped  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        print("torch is not installed: nothing to compare with")
-        return
-    torch: Any = untyped
-    if not torch.cuda.is_available():
-        print("there is no CUDA device")
+    from models import torch_here  # pyright: ignore
+
+    torch: Any = torch_here()
+    if torch is None:
         return
     if args.dependent:
         from dovetail.targets.cuda.driver import driver

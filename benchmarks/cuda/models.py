@@ -98,6 +98,20 @@ def batched(model: onnx.ModelProto, images: int) -> onnx.ModelProto:
     return model
 
 
+def torch_here() -> Any:
+    """torch with a CUDA device; None where there is none, which is printed."""
+    try:
+        import torch as untyped  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        print("torch is not installed: nothing to compare with")
+        return None
+    torch: Any = untyped
+    if not torch.cuda.is_available():
+        print("there is no CUDA device")
+        return None
+    return torch
+
+
 def raced(torch: Any, contenders: Mapping[str, Step]) -> dict[str, float]:
     """The median seconds of each, in turns."""
     counts: dict[str, int] = {}
@@ -272,14 +286,8 @@ def main() -> None:
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--dependent", action="store_true", help="kernels start while the one before still runs")
     args = parser.parse_args()
-    try:
-        import torch as untyped  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        print("torch is not installed: nothing to compare with")
-        return
-    torch: Any = untyped
-    if not torch.cuda.is_available():
-        print("there is no CUDA device")
+    torch = torch_here()
+    if torch is None:
         return
     if args.dependent:
         driver().description = replace(driver().description, dependent_launches=True)

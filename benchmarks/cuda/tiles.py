@@ -103,13 +103,15 @@ def measured(torch: Any, shape: tuple[int, int, int, str], tile: BlockTile | Non
 
 
 def main() -> None:
-    import torch as untyped  # pyright: ignore[reportMissingImports]
-
-    torch: Any = untyped
     parser = argparse.ArgumentParser()
     parser.add_argument("shape", nargs="*", help="such as 4096x768x3072")
     parser.add_argument("--tiles", action="store_true")
     args = parser.parse_args()
+    from models import torch_here  # pyright: ignore
+
+    torch: Any = torch_here()
+    if torch is None:
+        return
     for shape in SHAPES:
         rows, depth, columns, epilogue = shape
         name = f"{rows}x{depth}x{columns}"

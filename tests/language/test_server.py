@@ -91,13 +91,13 @@ def test_a_chat_at_once_and_streamed_is_the_same_text(server: Server) -> None:
 
 
 def test_completions_are_those_of_the_model_alone(model: LanguageModel, server: Server) -> None:
-    prompts = ["hello w", [5, 6, 7, 8], "he"]
-    asked = {"prompt": prompts[:1] + prompts[2:], "temperature": 0, "max_tokens": 10, "logprobs": 2}
+    texts, ids = ["hello w", "he"], [5, 6, 7, 8]
+    asked = {"prompt": texts, "temperature": 0, "max_tokens": 10, "logprobs": 2}
     status, found, _ = call(server, "/v1/completions", asked)
-    wanted = ["".join(model.generate(p, most=10)) for p in asked["prompt"]]  # type: ignore[union-attr]
+    wanted = ["".join(model.generate(p, most=10)) for p in texts]
     assert status == 200 and [c["text"] for c in found["choices"]] == wanted
     assert all(len(c["logprobs"]["top_logprobs"][0]) == 2 for c in found["choices"])
-    status, found, _ = call(server, "/v1/completions", {"prompt": prompts[1], "temperature": 0, "max_tokens": 10})
+    status, found, _ = call(server, "/v1/completions", {"prompt": ids, "temperature": 0, "max_tokens": 10})
     assert status == 200 and found["choices"][0]["text"] == "".join(model.generate([5, 6, 7, 8], most=10))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -129,7 +130,7 @@ class Service:
                 ticket.cancel()
 
 
-class _Form:
+class _Form(ABC):
     """How pieces of a text are written."""
 
     kind = part_kind = ""
@@ -141,11 +142,13 @@ class _Form:
     def head(self, kind: str) -> Json:
         return {"id": self._id, "object": kind, "created": self._created, "model": self.service.name}
 
+    @abstractmethod
     def whole(self, index: int, pieces: Sequence[Piece]) -> Json:
-        raise NotImplementedError
+        """A choice with all its pieces."""
 
+    @abstractmethod
     def part(self, index: int, piece: Piece, is_first: bool) -> Json:
-        raise NotImplementedError
+        """A choice with one piece, of a stream."""
 
     def _name(self, token: int) -> str:
         return self.service.model.tokenizer.bytes_of(token).decode("utf-8", "replace")

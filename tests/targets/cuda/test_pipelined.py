@@ -9,9 +9,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+import dovetail
 from dovetail import Graph, Value, library, ops
 from dovetail.codegen.llvm.maths import tables
 from dovetail.ir.dtype import bf16, f16, f32
+from dovetail.ir.leaf import input
 from dovetail.kernels.gpu import tile as tiles
 from dovetail.kernels.gpu.tile import H200, PIPELINED_TILES, BlockTile
 from dovetail.kernels.gpu.widened import widened
@@ -24,6 +26,7 @@ from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep
 from tests.targets.cuda.lockstep import Machine
 from tests.targets.cuda.phases import PhaseBarrier, boxed
+from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
 SMALL = BlockTile(64, 64, 4, 1, 3, by_warpgroup=True)
 TALL = BlockTile(128, 128, 8, 1, 2, by_warpgroup=True)
@@ -68,6 +71,24 @@ def test_every_tile_becomes_ptx(tile: BlockTile) -> None:
     assert "cp.async.bulk.tensor.2d" in ptx and "mbarrier.try_wait.parity" in ptx and "setmaxnreg.inc" in ptx
     assert "__local_depot" not in ptx, "nothing is kept outside of registers"
     assert ptx.count("cvta.param.u64") >= 2, "tensor maps stay where the driver puts them"
+
+
+def test_matrices_move_with_the_arrays_of_a_run() -> None:
+    """The TMA is told of an address at each launch: other arrays, and other rows, in runs that are graphs."""
+    x, w = input("x", bf16["n", 64]), input("w", bf16[64, 64])
+    device = SimulatedDriver()
+    program = dovetail.compile(Graph.of({"y": ops.matmul(x, w)}), target=target_of(device), cache="off")
+    rng = np.random.default_rng(0)
+    given = [
+        {name: rng.normal(size=shape).astype(bf16.numpy) for name, shape in (("x", (rows, 64)), ("w", (64, 64)))}
+        for rows in (70, 70, 40)
+    ]
+    there = [program.to_device(feeds) for feeds in given]
+    for feeds, arrays in [*zip(given, there, strict=True)] * 3:
+        found = program.run(arrays, outputs="device")["y"].numpy().astype(np.float64)
+        exact = feeds["x"].astype(np.float64) @ feeds["w"].astype(np.float64)
+        assert np.linalg.norm(found - exact) < 4e-3 * np.linalg.norm(exact)
+    assert all(kernel.maps for kernel in device.library.kernels.values()), "the TMA copies the factors"
 
 
 def test_roles_that_wait_for_each_other_are_an_error() -> None:
