@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-
 from dovetail.codegen.llvm import exchange, near, nvvm, pipeline, scalar, tensor_cores
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64
@@ -141,9 +139,8 @@ class _Printer(Printer):
             return super().one(expr)
         x, y = [scalar.cast(self.text, self.printed[id(v)], v.dtype, f32) for v in expr.operands]
         divisor = expr.operands[1]
-        if isinstance(divisor, Number) and 1e-30 < abs(divisor.value) < 1e30:
-            rounded = float(np.asarray(divisor.value.real).astype(divisor.dtype.numpy))
-            found = self.text.let(f"fmul float {x}, {scalar.literal(1 / rounded, f32)}")
+        if isinstance(divisor, Number) and divisor.reciprocal is not None:
+            found = self.text.let(f"fmul float {x}, {scalar.literal(divisor.reciprocal, f32)}")
         else:
             found = near.quotient(self.text, x, y)
         return scalar.cast(self.text, found, f32, expr.dtype)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from dovetail.ir.dtype import bf16, f16, f32
 from dovetail.kernels.loops.ir import Call, Expr, Number, Store
 
@@ -48,7 +46,7 @@ def _widened(expr: Expr, known: dict[int, Expr]) -> Expr:
         if expr.op in SMOOTH and all(x.dtype in NARROW for x in expr.operands):
             return _near(expr, tuple([_wide(x, known) for x in expr.operands]))
     if isinstance(expr, Number):
-        return Number(float(np.asarray(expr.value.real).astype(expr.dtype.numpy)), f32)
+        return Number(expr.rounded, f32)
     return Call("cast", (expr,), f32)
 
 
@@ -59,9 +57,8 @@ def _near(expr: Call, operands: tuple[Expr, ...]) -> Expr:
     if expr.op != "div":
         return Call(expr.op, operands, f32)
     divisor = expr.operands[1]
-    if isinstance(divisor, Number) and 1e-30 < abs(divisor.value) < 1e30:
-        rounded = float(np.asarray(divisor.value.real).astype(divisor.dtype.numpy))
-        return Call("mul", (operands[0], Number(1 / rounded, f32)), f32)
+    if isinstance(divisor, Number) and divisor.reciprocal is not None:
+        return Call("mul", (operands[0], Number(divisor.reciprocal, f32)), f32)
     return Call(NEAR_QUOTIENT, operands, f32)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, i64
 
@@ -37,6 +39,16 @@ class Number:
 
     value: complex
     dtype: DType
+
+    @property
+    def rounded(self) -> float:
+        """The real number that the dtype has for it."""
+        return float(np.asarray(self.value.real).astype(self.dtype.numpy))
+
+    @property
+    def reciprocal(self) -> float | None:
+        """What to multiply by instead of a division by it; None where that may leave the range of f32."""
+        return 1 / self.rounded if 1e-30 < abs(self.value) < 1e30 else None
 
 
 @dataclass(frozen=True, slots=True)
