@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import PriorityQueue
 from typing import TypeAlias
 
 from dovetail.kernels.loops.ir import Kernel
@@ -171,7 +171,8 @@ class BackgroundCompiler:
         self._first: dict[tuple[str, bool], tuple[str, Skeleton]] = {}
         self._alike: list[tuple[str, Skeleton, str, Skeleton]] = []
         """Modules that are not compiled: each has the code of an earlier one under other names."""
-        self._queue: SimpleQueue[Module | None] = SimpleQueue()
+        self._queue: PriorityQueue[tuple[int, int, Module | None]] = PriorityQueue()
+        """The longest module first, as what is left for the end is what a program waits for; None comes last."""
         self._threads: list[threading.Thread] = []
         self._most = min(COMPILE_THREADS, cache.compiler.threads)
 
@@ -192,8 +193,8 @@ class BackgroundCompiler:
 
     def finish(self) -> None:
         """Wait until everything is compiled."""
-        for _ in self._threads:
-            self._queue.put(None)
+        for number, _ in enumerate(self._threads):
+            self._queue.put((1, number, None))
         for thread in self._threads:
             thread.join()
         for name, skeleton, first, its in self._alike:
@@ -210,13 +211,13 @@ class BackgroundCompiler:
         return True
 
     def _compile(self, module: Module) -> None:
-        self._queue.put(module)
+        self._queue.put((-len(module.text), len(self._queued), module))
         if len(self._threads) < self._most:
             self._threads.append(threading.Thread(target=self._run))
             self._threads[-1].start()
 
     def _run(self) -> None:
-        while (module := self._queue.get()) is not None:
+        while (module := self._queue.get()[2]) is not None:
             with suppress(Exception):
                 self.made[module.name] = self.cache.precompiled(module.name) or self.cache.compile(module, self.store)
 
