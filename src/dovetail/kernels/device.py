@@ -108,6 +108,8 @@ class GpuDevice:
     dependent_intensity: float = 0.0
     """Operations for each byte up to which all kernels of a program may go for dependent launches to pay; 0 where the
     device has none."""
+    cluster: int = 0
+    """Blocks that can wait for each other, at most; 0 where none can."""
 
 
 Device: TypeAlias = CpuDevice | GpuDevice

@@ -31,6 +31,7 @@ from dovetail.kernels.loops.ir import (
     AwaitProducts,
     Barrier,
     Call,
+    ClusterBarrier,
     CommitCopies,
     CopyAsync,
     CopyBox,
@@ -93,13 +94,18 @@ class Machine:
         return size if isinstance(size, int) else evaluate(size, self.sizes)
 
     def run(self) -> None:
+        launch = self.kernel.launch
+        assert launch is not None and (launch.cluster == 1 or launch.cluster == self.grid), "one cluster runs at a time"
         with np.errstate(all="ignore"):
-            for number in range(self.grid):
-                self.number, self.names = number, {}
-                self.is_early = True
-                self.statements(self.kernel.early, np.ones(self.block, bool))
-                self.is_early = False
-                self.statements(self.kernel.body, np.ones(self.block, bool))
+            for part in _between_barriers(self.kernel.body):
+                # Blocks of a cluster come backwards: none may need what another one writes before the next barrier.
+                numbers = range(self.grid) if launch.cluster == 1 else reversed(range(self.grid))
+                for number in numbers:
+                    self.number, self.names = number, {}
+                    self.is_early = True
+                    self.statements(self.kernel.early, np.ones(self.block, bool))
+                    self.is_early = False
+                    self.statements(part, np.ones(self.block, bool))
 
     def statements(self, body: Sequence[Statement], mask: Array) -> None:
         for statement in body:
@@ -185,6 +191,8 @@ class Machine:
                 self.turns.until(self.role, lambda: found.has_left(left))
             case CopyBox():
                 self.copy_box(statement, mask)
+            case ClusterBarrier():
+                raise AssertionError("a cluster waits outside of loops and conditions")
             case WarpBarrier():
                 warps = mask.reshape(-1, LANES)
                 assert (warps.all(1) | ~warps.any(1)).all(), "every lane of a warp takes part"
@@ -414,6 +422,17 @@ class Machine:
         where = address[mask][:, None] + np.arange(item)
         buffer[where] = raw
         assert (buffer[where] == raw).all(), f"two threads store different values in {tensor.pointer}"
+
+
+def _between_barriers(body: Sequence[Statement]) -> list[list[Statement]]:
+    """The parts of a body between the barriers of its cluster. Nothing but memory goes from one to the next."""
+    found: list[list[Statement]] = [[]]
+    for statement in body:
+        if isinstance(statement, ClusterBarrier):
+            found.append([])
+        else:
+            found[-1].append(statement)
+    return found
 
 
 __all__ = ["Machine"]

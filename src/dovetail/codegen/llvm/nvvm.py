@@ -44,9 +44,20 @@ BOUNDED_QUOTIENT = "llvm.nvvm.div.approx.f"
 """The same for divisors between 2**-126 and 2**126: a reciprocal and a product."""
 
 
-def threads(count: int, resident: int = 1) -> str:
-    """The attributes that say how many threads every block of a kernel has, and how many blocks are resident."""
-    return f'"nvvm.reqntid"="{count}"' + (f' "nvvm.minctasm"="{resident}"' if resident > 1 else "")
+CLUSTER_BARRIER = (
+    'call void asm sideeffect "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;", "~{memory}"()'
+)
+"""All threads of a cluster wait for each other, and see what the others wrote: release and acquire by default."""
+
+
+def threads(count: int, resident: int = 1, cluster: int = 1) -> str:
+    """The attributes that say how many threads a block has, how many blocks are resident, and how many a cluster."""
+    found = [f'"nvvm.reqntid"="{count}"']
+    if resident > 1:
+        found.append(f'"nvvm.minctasm"="{resident}"')
+    if cluster > 1:
+        found.append(f'"nvvm.cluster_dim"="{cluster}"')
+    return " ".join(found)
 
 
 def header() -> str:

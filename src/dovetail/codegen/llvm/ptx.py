@@ -29,6 +29,7 @@ from dovetail.kernels.loops.ir import (
     AwaitProducts,
     Barrier,
     Call,
+    ClusterBarrier,
     CommitCopies,
     CopyAsync,
     CopyBox,
@@ -188,6 +189,8 @@ class _Printer(Printer):
                 self.allocate(statement)
             case Barrier():
                 self.barrier()
+            case ClusterBarrier():
+                self.text.emit(nvvm.CLUSTER_BARRIER)
             case AllReduce():
                 self.all_reduce(statement)
             case FromLane():
@@ -284,7 +287,8 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
     body.statements(kernel.body)
     body.text.ret()
     assert kernel.launch is not None, "the printer has checked it"
-    attributes = f"nounwind {nvvm.threads(body.threads, kernel.launch.resident)}"
+    shape = kernel.launch
+    attributes = f"nounwind {nvvm.threads(shape.block, shape.resident, shape.cluster)}"
     pointers = [f"{body.spaces[n]}{_attributes(kernel, n, alignment)} %p{i}" for i, n in enumerate(kernel.pointers)]
     given = ", ".join([*pointers, *(f"i64 %s{i}" for i in range(len(kernel.sizes)))])
     maps = [f"ptr byval([{pipeline.MAP_BYTES} x i8]) align 64 %m{i}" for i in range(len(kernel.maps))]

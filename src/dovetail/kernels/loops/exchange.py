@@ -1,4 +1,4 @@
-"""How threads of a GPU exchange scalars: between the lanes of a warp, and by atomic updates of memory."""
+"""How threads of a GPU exchange scalars: between the lanes of a warp, by atomic updates of memory, and by barriers."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ class AtomicUpdate:
     value: Expr
 
 
-Exchange: TypeAlias = FromLane | AtomicUpdate
+@dataclass(frozen=True, slots=True)
+class ClusterBarrier:
+    """No thread of a cluster of blocks goes on before all have come here; what they stored in memory is seen by all."""
 
-__all__ = ["AtomicUpdate", "Exchange", "FromLane"]
+
+Exchange: TypeAlias = FromLane | AtomicUpdate | ClusterBarrier
+
+__all__ = ["AtomicUpdate", "ClusterBarrier", "Exchange", "FromLane"]

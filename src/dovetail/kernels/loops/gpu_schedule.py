@@ -69,6 +69,8 @@ class GpuShape:
     column_warps: int = 16
     """Warps of a block that share a bundle of rows, at most; a power of two."""
     most_threads: int = 1024
+    row_threads: int | None = None
+    """Threads of a block that shares a long row; None where its length decides."""
     groups_in_flight: int = 4
     """Groups of neighbours of a long row that a thread loads before it waits; of single elements four times as many."""
 
@@ -94,6 +96,8 @@ def schedule(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
         return _by_thread(kernel, tiles, shape)
     if longest <= shape.warp_elements:
         return _by_warp(kernel, tiles, shape)
+    if shape.row_threads is not None:
+        return _shared(kernel, tiles, shape, shape.row_threads)
     groups = max(extent(loop) or 1 for loop in loops)
     threads = min(shape.most_threads, max(2 * shape.lanes, 1 << (groups // 4 - 1).bit_length()))
     return _shared(kernel, tiles, shape, threads)

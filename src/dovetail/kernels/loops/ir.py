@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import DType, i64
-from dovetail.kernels.loops.exchange import AtomicUpdate, Exchange, FromLane
+from dovetail.kernels.loops.exchange import AtomicUpdate, ClusterBarrier, Exchange, FromLane
 from dovetail.kernels.loops.expr import Call, Expr, Extent, Load, LoopKind, Name, Number, Space, Tensor, ThreadIndex
 from dovetail.kernels.loops.matrix import (
     AwaitCopies,
@@ -134,6 +134,8 @@ class Launch:
     """Blocks that one multiprocessor should hold at once: it limits the registers of a thread."""
     dependent: bool = False
     """Whether it starts while the kernel before it still runs; it waits for that one between `early` and `body`."""
+    cluster: int = 1
+    """Blocks of a cluster: they run at the same time, and may wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +294,7 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
                 pending += [part.value, *part.at]
             case FromLane():
                 pending.append(part.lane)
-            case Number() | Name() | ThreadIndex() | Alloc() | Barrier() | AllReduce():
+            case Number() | Name() | ThreadIndex() | Alloc() | Barrier() | AllReduce() | ClusterBarrier():
                 pass
             case CommitCopies() | AwaitCopies() | FenceShared() | AwaitProducts() | AllocBarriers() | WarpBarrier():
                 pass
@@ -305,9 +307,9 @@ def _of_tensors(*tensors: Tensor) -> Iterator[Size]:
 
 __all__ = [
     "ONE", "ZERO", "AllReduce", "Alloc", "AllocBarriers", "Arrive", "AtomicUpdate", "AwaitCopies", "AwaitPhase",
-    "AwaitProducts", "Barrier", "Call", "CommitCopies", "CopyAsync", "CopyBox", "ExpectBytes", "Expr", "Extent",
-    "FenceShared", "FromLane", "Kernel", "Launch", "Load", "LoadMatrices", "Loop", "LoopKind", "Matrix",
-    "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline", "Roles", "Set", "Space", "Statement", "Store",
-    "Tensor", "TensorMap", "ThreadIndex", "WarpBarrier", "When", "add", "collapsed", "in_memory_order", "indices",
-    "minimum", "mul", "sizes_in", "stretched",
+    "AwaitProducts", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync", "CopyBox", "ExpectBytes",
+    "Expr", "Extent", "FenceShared", "FromLane", "Kernel", "Launch", "Load", "LoadMatrices", "Loop", "LoopKind",
+    "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline", "Roles", "Set", "Space", "Statement",
+    "Store", "Tensor", "TensorMap", "ThreadIndex", "WarpBarrier", "When", "add", "collapsed", "in_memory_order",
+    "indices", "minimum", "mul", "sizes_in", "stretched",
 ]  # fmt: skip

@@ -34,6 +34,8 @@ class LoadedKernel:
     step: Step
     kernel: GpuKernel
     function: Function
+    joined: tuple[Step, ...] = ()
+    """The steps before this one that the kernel runs too."""
 
 
 @dataclass(frozen=True, slots=True)

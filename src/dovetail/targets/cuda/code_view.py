@@ -13,10 +13,9 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.driver import Driver
-from dovetail.targets.cuda.launches import with_launches
 from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import locations_of, steps_of
-from dovetail.targets.cuda.select import GpuKernel, make_kernels
+from dovetail.targets.cuda.run import steps_of
+from dovetail.targets.cuda.select import GpuKernel
 
 _SECONDS = 120
 _FOLDERS = ("/usr/local/cuda/bin",)
@@ -32,7 +31,7 @@ def listing(plan: Plan, step: Step, notation: str, device: Callable[[], Driver])
 def texts(plan: Plan, device: Callable[[], Driver]) -> Iterator[str | None]:
     """For each step the LLVM of its kernels; None in the bind phase and on the host."""
     here = _here(device)
-    kernels = {s.name: made for s, made in steps_of(plan, device=H200 if here is None else here.description)}
+    kernels = _by_step(plan, H200 if here is None else here.description)
     for step in plan.steps:
         made = kernels[step.name] if step.phase == "run" else ()
         yield "\n\n".join(one.text.strip("\n") for one in made) or None
@@ -50,10 +49,22 @@ def _kernels(plan: Plan, step: Step, device: GpuDevice) -> tuple[GpuKernel, ...]
     if step.phase == "bind":
         hint = "it runs once, as NumPy, when parameters are bound"
         raise UnsupportedError(f"{name} has no code: it depends on parameters alone", hint=hint)
-    kernels = make_kernels(step, locations_of(plan), device=with_launches(plan, device))
+    kernels = _by_step(plan, device)[step.name]
     if not kernels:
         raise UnsupportedError(f"{name} has no code: no kernel takes it", hint="it runs as NumPy on the host")
     return kernels
+
+
+def _by_step(plan: Plan, device: GpuDevice) -> dict[str, tuple[GpuKernel, ...]]:
+    """The kernels that run each step, which several steps may share."""
+    found: dict[str, tuple[GpuKernel, ...]] = {}
+    joined: list[str] = []
+    for step, kernels in steps_of(plan, device=device):
+        joined.append(step.name)
+        if kernels is not None:
+            found |= dict.fromkeys(joined, kernels)
+            joined.clear()
+    return found
 
 
 def _written(made: GpuKernel, notation: str, device: Driver | None) -> str:

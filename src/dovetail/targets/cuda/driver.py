@@ -25,6 +25,8 @@ MOST_BLOCKS = 2**31 - 1
 DEPENDENT_INTENSITY = 32.0
 """Between what gained and what lost on an H200: one token (2 operations a byte) 10 %, MiniLM 1×16 (15) 22 %; 1×128 (92)
 and a prompt of 512 tokens lost 8 %."""
+CLUSTER = 8
+"""Blocks of a cluster that every device since Hopper can place."""
 DEFAULT_STREAM = 0
 """All work with arrays that stay on the device is on it, in order."""
 _DYNAMIC_SHARED_BYTES = 8
@@ -230,6 +232,7 @@ class Driver:
             l2_bytes=self._attribute(_L2_BYTES),
             tensor_core_shapes=tensor_core_shapes(self.architecture),
             dependent_intensity=DEPENDENT_INTENSITY if self._has_dependent_launches else 0.0,
+            cluster=CLUSTER if self.capability >= (9, 0) else 0,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Plans on an NVIDIA GPU: each step of the run phase is one kernel or two, all on one stream.
+"""Plans on an NVIDIA GPU: a step of the run phase is one kernel or two, or a part of one, all on one stream.
 
 The bind phase runs on the host, and so does a step that no kernel family takes: its operands are copied to the host and
 its results back, which the report prices.
@@ -20,6 +20,7 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.bound_plan import LoadedKernel, OnHost
 from dovetail.targets.cuda.code import modules_of, ptx_of
 from dovetail.targets.cuda.driver import Driver, Function, driver
+from dovetail.targets.cuda.fused_launches import Kernels, LaunchFusion
 from dovetail.targets.cuda.late_sizes import LateSizesRunner
 from dovetail.targets.cuda.launches import with_launches
 from dovetail.targets.cuda.loops import LOOPS
@@ -39,10 +40,10 @@ def locations_of(plan: Plan) -> TensorLocations:
 
 def steps_of(
     plan: Plan, split: SplitLimits | None = None, device: GpuDevice = H200
-) -> tuple[tuple[Step, tuple[GpuKernel, ...]], ...]:
+) -> tuple[tuple[Step, Kernels], ...]:
     """The kernels of each step of the run phase, in its order; none where the step runs on the host.
 
-    Layers repeat: steps with equal signatures share their kernels.
+    Layers repeat: steps with equal signatures share their kernels. Small steps join a later one, and have None.
     """
     locations = locations_of(plan)
     device = with_launches(plan, device)
@@ -56,7 +57,9 @@ def steps_of(
             kernels = make_kernels(step, locations, split, device)
             known.setdefault(signature, (step, kernels))
         found.append((step, kernels))
-    return tuple(found)
+    if not device.cluster or has_late_sizes(plan):
+        return tuple(found)
+    return LaunchFusion(plan, locations, device).fused(found)
 
 
 def has_late_sizes(plan: Plan) -> bool:
@@ -79,7 +82,7 @@ def kernels_of(
     plan: Plan, split: SplitLimits | None = None, device: GpuDevice = H200
 ) -> tuple[tuple[Step, GpuKernel], ...]:
     """The kernels of the run phase, in its order."""
-    return tuple([(step, kernel) for step, kernels in steps_of(plan, split, device) for kernel in kernels])
+    return tuple([(step, kernel) for step, kernels in steps_of(plan, split, device) for kernel in kernels or ()])
 
 
 class CudaGraph:
@@ -102,7 +105,7 @@ class CudaGraph:
         with self._lock:
             if self._built is None:
                 steps = tuple([kernels for _, kernels in steps_of(self.plan, device=device.description)])
-                self._built = steps, ptx_of([made for kernels in steps for made in kernels], device, self.store)
+                self._built = steps, ptx_of([made for kernels in steps for made in kernels or ()], device, self.store)
             return self._built
 
     def bind(self, params: Mapping[str, Array]) -> CudaRunner | LateSizesRunner:
@@ -119,7 +122,11 @@ class CudaGraph:
         memory.release("scratch")
         work: list[LoadedKernel | OnHost] = []
         functions: dict[str, Function] = {}
+        joined: list[Step] = []
         for step, kernels in zip(plan.phase("run"), steps, strict=True):
+            if kernels is None:
+                joined.append(step)
+                continue
             for made in kernels:
                 if made.text not in functions:
                     shape = made.kernel.launch
@@ -127,7 +134,8 @@ class CudaGraph:
                     functions[made.text] = modules[ptx[made.text]].function(
                         made.kernel.name, shape.shared_bytes, dependent=shape.dependent
                     )
-                work.append(LoadedKernel(step, made, functions[made.text]))
+                work.append(LoadedKernel(step, made, functions[made.text], tuple(joined)))
+                joined.clear()
             if not kernels:
                 work.append(OnHost(step))
         made_by = LateSizesRunner if has_late_sizes(plan) else CudaRunner

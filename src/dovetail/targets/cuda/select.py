@@ -24,7 +24,7 @@ from dovetail.kernels.gpu.contract import offer_contract
 from dovetail.kernels.gpu.passes import Passes
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.folds import is_reduction
-from dovetail.kernels.loops.gpu_schedule import schedule
+from dovetail.kernels.loops.gpu_schedule import GpuShape, schedule
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.split_reduce import SplitLimits, split_reduction
 from dovetail.kernels.spec import ALIGNMENT, Job, Packed, Status, TensorLocations
@@ -90,18 +90,22 @@ class GpuKernel:
 
 
 def make_kernels(
-    step: Step, locations: TensorLocations, split: SplitLimits | None = None, device: GpuDevice = H200
+    step: Step,
+    locations: TensorLocations,
+    split: SplitLimits | None = None,
+    device: GpuDevice = H200,
+    shape: GpuShape = SHAPE,
 ) -> tuple[GpuKernel, ...]:
     """The kernels of a step, in the order in which they run; none where no family takes it.
 
     `split` says when long rows are split over blocks; without it, the device's multiprocessors decide.
     """
     job = TABLE.select(step, locations, device, CLAIMS.machine)
-    return () if job is None else _scheduled(job, step, locations, split or split_limits(device), device)
+    return () if job is None else _scheduled(job, step, locations, split or split_limits(device), device, shape)
 
 
 def _scheduled(
-    job: Job, step: Step, locations: TensorLocations, limits: SplitLimits, device: GpuDevice
+    job: Job, step: Step, locations: TensorLocations, limits: SplitLimits, device: GpuDevice, shape: GpuShape
 ) -> tuple[GpuKernel, ...]:
     kernel = job.kernel
     printed = partial(_printed, step=step, locations=locations, device=device)
@@ -111,18 +115,18 @@ def _scheduled(
     if not isinstance(kernel, Kernel):
         return ()
     if isinstance(job, Passes):
-        return _passes(job, bindings, packed, checks, printed)
+        return _passes(job, bindings, packed, checks, printed, shape)
     if kernel.launch is not None:
         return (printed(kernel, bindings, packed=packed),)
     if packed:
         return ()
     if checks:
-        return (replace(printed(schedule(kernel, job.tiled.tiles, SHAPE), bindings), checks=checks),)
+        return (replace(printed(schedule(kernel, job.tiled.tiles, shape), bindings), checks=checks),)
     split = split_reduction(kernel, job.tiled.tiles, LOOPS.tiles.bundle, limits)
     if split is None:
-        return (printed(schedule(kernel, job.tiled.tiles, SHAPE), bindings),)
+        return (printed(schedule(kernel, job.tiled.tiles, shape), bindings),)
     places, end = _placed({partial.pointer: partial.nbytes for partial in split.partials})
-    kernels = schedule(split.first, split.pieces, SHAPE), schedule(split.second, job.tiled.tiles, SHAPE)
+    kernels = schedule(split.first, split.pieces, shape), schedule(split.second, job.tiled.tiles, shape)
     return tuple([replace(printed(k, bindings, workspace=places), workspace_bytes=end) for k in kernels])
 
 
@@ -132,11 +136,12 @@ def _passes(
     packed: Mapping[str, Packed],
     checks: Sequence[str],
     printed: Callable[..., GpuKernel],
+    shape: GpuShape,
 ) -> tuple[GpuKernel, ...]:
     places, end = _placed(job.workspace)
     found: list[GpuKernel] = []
     for kernel, tiles in job.passes:
-        shaped = schedule(kernel, tiles, SHAPE) if kernel.launch is None else kernel
+        shaped = schedule(kernel, tiles, shape) if kernel.launch is None else kernel
         own = {name: at for name, at in places.items() if name in shaped.pointers}
         told = tuple([name for name in checks if name in shaped.pointers])
         made = printed(shaped, bindings, workspace=own, packed=packed)
@@ -170,6 +175,18 @@ def _printed(
         taken = {v for pair in zip(step.overs, step.results, strict=True) if pair[0] is not None for v in pair}
         beneath = {name for name, v in bindings.items() if locations(v).root in taken}
         kernel = replace(kernel, shared=tuple(sorted(beneath)))
+    return finished(kernel, bindings, locations, device, workspace, packed)
+
+
+def finished(
+    kernel: Kernel,
+    bindings: Mapping[str, Value],
+    locations: TensorLocations,
+    device: GpuDevice,
+    workspace: Mapping[str, Size] = MappingProxyType({}),
+    packed: Mapping[str, Packed] = MappingProxyType({}),
+) -> GpuKernel:
+    """A scheduled kernel with its text."""
     alignment = locations.alignment(bindings) | dict.fromkeys((*workspace, *packed), ALIGNMENT)
     packed = {name: v for name, v in packed.items() if name in kernel.pointers}
     if device.dependent_launches and kernel.launch is not None:
@@ -178,4 +195,4 @@ def _printed(
     return GpuKernel(kernel, ptx.module(kernel, alignment), bindings, workspace, packed=packed)
 
 
-__all__ = ["TABLE", "GpuKernel", "make_kernels"]
+__all__ = ["TABLE", "GpuKernel", "finished", "make_kernels"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import replace
+from typing import TypeAlias
 
 from dovetail.kernels.gpu.packed_filters import DepthwiseByTap, FiltersByTap
 from dovetail.kernels.loops.ir import Kernel, Launch, TensorMap
 from dovetail.plan.plan import Plan
+from dovetail.targets.cuda.fused_launches import Kernels
 from dovetail.targets.cuda.select import GpuKernel
 from dovetail.targets.runtime.registry import Registry
 from dovetail.targets.runtime.serial import NotSerializable, Reader, Writer
@@ -26,7 +28,7 @@ RECORDS = Registry(
 )
 """The dataclasses that a stored plan may hold."""
 
-Steps = tuple[tuple[GpuKernel, ...], ...]
+Steps: TypeAlias = tuple[Kernels, ...]
 
 
 def to_bytes(plan: Plan, steps: Steps, ptx: dict[str, str]) -> bytes | None:
@@ -34,7 +36,10 @@ def to_bytes(plan: Plan, steps: Steps, ptx: dict[str, str]) -> bytes | None:
     writer = Writer({value: index for index, value in enumerate(plan.graph.values)}, RECORDS)
     numbers = {text: number for number, text in enumerate(dict.fromkeys(ptx.values()))}
     try:
-        spelled = [[writer.spell(_bare(made, str(numbers[ptx[made.text]]))) for made in kernels] for kernels in steps]
+        spelled = [
+            kernels and [writer.spell(_bare(made, str(numbers[ptx[made.text]]))) for made in kernels]
+            for kernels in steps
+        ]
     except NotSerializable:
         return None
     texts = [text.encode() for text in numbers]
@@ -47,7 +52,9 @@ def from_bytes(plan: Plan, content: bytes) -> tuple[Steps, dict[str, str]]:
     start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
     head = json.loads(content[_LENGTH.size : start])
     reader = Reader(plan.graph.values, RECORDS)
-    steps = tuple([tuple([reader.read(spelled) for spelled in kernels]) for kernels in head["steps"]])
+    steps: Steps = tuple(
+        [None if kernels is None else tuple([reader.read(spelled) for spelled in kernels]) for kernels in head["steps"]]
+    )
     if len(steps) != len(plan.phase("run")):
         raise ValueError("a stored plan has the kernels of each step")
     ptx: dict[str, str] = {}

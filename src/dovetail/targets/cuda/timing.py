@@ -28,7 +28,10 @@ def _as_graph(frame: Frame) -> list[Mark]:
     graph.launch(frame.stream)
     driver.wait_for(frame.stream)
     at = [started + int(1e9 * event.seconds_since(events[0])) for event in events]
-    spans = [(one.step, at[i], at[i + 1], False) for i, one in enumerate(frame.bound.loaded)]
+    spans: list[tuple[Step, int, int, bool]] = []
+    for i, one in enumerate(frame.bound.loaded):
+        spans += [(step, at[i], at[i], False) for step in one.joined]
+        spans.append((one.step, at[i], at[i + 1], False))
     return list(_merged(spans))
 
 
@@ -48,6 +51,7 @@ def _one_by_one(frame: Frame) -> list[Mark]:
             next(launches).enqueue(frame.stream, in_order=True)
             end.record(frame.stream)
             from_, until = (started + int(1e9 * event.seconds_since(first)) for event in (begin, end))
+            spans += [(step, from_, from_, False) for step in one.joined]
             spans.append((one.step, from_, until, False))
         else:
             begun = time.perf_counter_ns()

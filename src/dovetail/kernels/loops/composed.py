@@ -1,0 +1,210 @@
+"""Several scheduled kernels as one launch.
+
+Small kernels become stages that the blocks of one cluster run one after the other, with a barrier of the cluster where
+a stage needs what another one wrote. A small kernel whose result only one other reads becomes a prologue of that one:
+every block computes it again, into shared memory of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar, cast
+
+from dovetail.ir.dtype import bool_, i64
+from dovetail.kernels.loops.analysis import everything, pointers_in, shared_bytes
+from dovetail.kernels.loops.ir import (
+    Alloc,
+    AllReduce,
+    AtomicUpdate,
+    AwaitCopies,
+    Barrier,
+    Call,
+    ClusterBarrier,
+    CommitCopies,
+    CopyAsync,
+    Expr,
+    Extent,
+    FromLane,
+    Kernel,
+    Launch,
+    Load,
+    LoadMatrices,
+    Loop,
+    MultiplyMatrices,
+    Name,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    When,
+    add,
+    mul,
+    sizes_in,
+)
+
+T = TypeVar("T")
+_ROOM = "prologue"
+"""The shared memory that holds what a prologue computes."""
+_LOCAL: Mapping[type, tuple[str, ...]] = {
+    Name: ("name",),
+    Set: ("name",),
+    Loop: ("variable",),
+    AllReduce: ("name",),
+    FromLane: ("name", "source"),
+}
+"""The fields that hold names of scalars."""
+_COMPOUND = (Load, Call, Store, When, AtomicUpdate, LoadMatrices, MultiplyMatrices, CopyAsync)
+"""What has expressions, tensors or statements inside, and no names."""
+_TAKING = (*_COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, CommitCopies, AwaitCopies)
+"""What is in a kernel that takes a prologue."""
+_STAGED = (Set, Loop, AllReduce, FromLane, Alloc, Store, When, AtomicUpdate, Barrier)
+"""The statements of a stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A small kernel of a cluster."""
+
+    kernel: Kernel
+    """Scheduled, with a known number of blocks."""
+    pointers: Mapping[str, str]
+    """The names that its pointers have in the whole kernel."""
+    level: int
+    """Stages of one level do not depend on each other; all of a level end before the next begins."""
+
+
+def as_stages(name: str, stages: Sequence[Stage], blocks: int) -> Kernel:
+    """The kernel that runs stages in the blocks of one cluster."""
+    ordered = sorted(enumerate(stages), key=lambda pair: pair[1].level)
+    body: list[Statement] = []
+    first, level = 0, 0
+    for number, stage in ordered:
+        if stage.level != level:
+            body.append(ClusterBarrier())
+            first, level = 0, stage.level
+        launch = _launch(stage.kernel)
+        assert isinstance(launch.grid, int), "a stage has a known number of blocks"
+        naming = _Renaming(lambda n, number=number: f"{n}_{number}", stage.pointers)
+        body += [s for part in naming.body(stage.kernel.body) for s in _shared_out(part, first, blocks, number)]
+        # Stages of one level start with different blocks, which then run them at the same time.
+        first = (first + launch.grid) % blocks
+    written = dict.fromkeys(s.pointers[n] for s in stages for n in s.kernel.written)
+    read = dict.fromkeys(s.pointers[n] for s in stages for n in s.kernel.pointers)
+    pointers = (*(n for n in read if n not in written), *written)
+    threads = _launch(stages[0].kernel).block
+    launch = Launch(blocks, threads, cluster=blocks)
+    return Kernel(name, pointers, tuple(written), "tile", tuple(body), sizes=sizes_in(tuple(body)), launch=launch)
+
+
+def is_stage(kernel: Kernel, threads: int, most: int) -> bool:
+    """Whether a scheduled kernel can be a stage: few blocks of so many threads, without dynamic shared memory."""
+    launch = kernel.launch
+    if launch is None or not isinstance(launch.grid, int) or not 0 < launch.grid <= most:
+        return False
+    plain = all([isinstance(s, _STAGED) for s in everything(kernel.body)])
+    return plain and launch.block == threads and not launch.shared_bytes and not kernel.early and not kernel.maps
+
+
+def _shared_out(statement: Statement, first: int, blocks: int, number: int) -> list[Statement]:
+    """A loop over blocks as the blocks of a cluster share it, from block `first` on."""
+    if not isinstance(statement, Loop) or statement.kind != "block":
+        return [statement]
+    assert isinstance(statement.extent, Extent) and isinstance(statement.extent.size, int)
+    count = statement.extent.size
+    own: Expr = ThreadIndex("block")
+    if first:
+        own = Call("rem", (add(own, Extent(blocks - first)), Extent(blocks)), i64)
+    turns = -(-count // blocks)
+    variable, turn = statement.variable, f"turn_of_{number}"
+    if turns > 1:
+        own = add(own, mul(Name(turn), Extent(blocks)))
+    body = statement.body
+    if count % blocks:
+        body = (When(Call("less", (Name(variable), Extent(count)), bool_), body),)
+    each = (Set(variable, own), *body)
+    return [*each] if turns == 1 else [Loop(turn, Extent(turns), each)]
+
+
+def with_prologue(kernel: Kernel, prologue: Kernel, read: str, pointers: Mapping[str, str], count: int) -> Kernel:
+    """A kernel whose blocks each compute, before they begin, what it reads through the pointer `read`.
+
+    `prologue` writes one dense result of `count` elements, and is scheduled for one block; `pointers` says what its
+    pointers are called in the whole kernel.
+    """
+    (result,) = prologue.written
+    dtype = next(
+        s.tensor.dtype for s in everything(prologue.body) if isinstance(s, Store) and s.tensor.pointer == result
+    )
+    room = frozenset({_ROOM})
+    before = _Renaming(lambda n: f"{n}_before", {**pointers, result: _ROOM}, room).body(prologue.body)
+    serial = [replace(s, kind="serial") if isinstance(s, Loop) and s.kind == "block" else s for s in before]
+    same = {name: name for name in kernel.pointers}
+    body = _Renaming(lambda n: n, {**same, read: _ROOM}, room).body(kernel.body)
+    # Copies that start early find their memory where the first allocations are.
+    allocations = [s for s in body if isinstance(s, Alloc)]
+    rest = [s for s in body if not isinstance(s, Alloc)]
+    whole = (*allocations, Alloc(_ROOM, dtype, count, "shared"), *serial, Barrier(), *rest)
+    launch = _launch(kernel)
+    if launch.shared_bytes:
+        launch = replace(launch, shared_bytes=shared_bytes(whole))
+    others = [n for n in kernel.pointers if n != read and n not in kernel.written]
+    every = (*dict.fromkeys([*others, *(pointers[n] for n in prologue.pointers if n != result)]), *kernel.written)
+    return replace(kernel, pointers=every, body=whole, sizes=sizes_in((*kernel.early, *whole)), launch=launch)
+
+
+def takes_prologue(kernel: Kernel, read: str) -> bool:
+    """Whether a kernel only loads single elements through a pointer, so that these may be in shared memory."""
+    if kernel.maps or read in kernel.written or read in pointers_in(kernel.early):
+        return False
+    body = list(everything(kernel.body))
+    copied = any(isinstance(s, CopyAsync) and s.source.pointer == read for s in body)
+    return not copied and all(isinstance(s, _TAKING) for s in body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Renaming:
+    """New names for the scalars and pointers of a body. What a body uses twice stays one object."""
+
+    local: Callable[[str], str]
+    pointers: Mapping[str, str]
+    in_shared: frozenset[str] = frozenset()
+    """Pointers, by their new names, to what is in shared memory from now on."""
+    done: dict[int, Any] = field(default_factory=dict[int, Any])
+
+    def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        return tuple([self.of(statement) for statement in body])
+
+    def of(self, part: T) -> T:
+        found = self.done.get(id(part))
+        if found is None:
+            found = self.done[id(part)] = self._made(part)
+        return found
+
+    def _made(self, part: Any) -> Any:
+        if isinstance(part, tuple):
+            return tuple([self.of(x) for x in cast(tuple[Any, ...], part)])
+        if isinstance(part, Alloc):
+            return replace(part, pointer=self.pointer(part.pointer))
+        if isinstance(part, Tensor):
+            pointer = self.pointer(part.pointer)
+            return replace(part, pointer=pointer, space="shared" if pointer in self.in_shared else part.space)
+        kind = cast(type[Any], type(part))
+        if kind not in _COMPOUND and kind not in _LOCAL:
+            return part
+        changed = {name: self.local(getattr(part, name)) for name in _LOCAL.get(kind, ())}
+        kept = {f.name: getattr(part, f.name) for f in fields(part) if f.name not in changed}
+        return kind(**changed, **{name: self.of(x) for name, x in kept.items()})
+
+    def pointer(self, name: str) -> str:
+        """Memory of the body's own is named like its scalars."""
+        return self.pointers[name] if name in self.pointers else self.local(name)
+
+
+def _launch(kernel: Kernel) -> Launch:
+    assert kernel.launch is not None, "it was scheduled"
+    return kernel.launch
+
+
+__all__ = ["Stage", "as_stages", "is_stage", "takes_prologue", "with_prologue"]
