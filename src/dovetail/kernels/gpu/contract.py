@@ -15,8 +15,9 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fma import FmaTile
 from dovetail.kernels.gpu.fragments import Factor, is_multiple
+from dovetail.kernels.gpu.packed_matrix import Transposed
 from dovetail.kernels.gpu.pipelined_tile import PipelinedTile
-from dovetail.kernels.gpu.stream import stream_of
+from dovetail.kernels.gpu.stream import has_few_rows, stream_of
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.tile import CHUNK, FEWEST_ROWS, H200, BlockTile, pipelined_tile_of, tile_of
 from dovetail.kernels.gpu.tile_writer import TileWriter
@@ -33,7 +34,8 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.pipeline import BOX
 from dovetail.kernels.problems.contraction import Contraction, epilogue_of, find_products
-from dovetail.kernels.spec import Job, TensorLocations
+from dovetail.kernels.spec import Job, Packed, TensorLocations
+from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Step
 
 _LEFT, _RIGHT = "left", "right"
@@ -108,6 +110,27 @@ class Writer(TileWriter):
             found.append(Factor(tensor, self.lead, self.columns, self.depth))
         return found
 
+    def _transposed(self) -> list[Factor] | None:
+        """The right factors as matrices that are transposed when parameters are bound; None where one changes."""
+        found, depth = self.found, self.depth
+        operands = [found.operand(view) for view in found.rights]
+        others = {found.operand(v) for v in (found.left, *found.operands)}
+        for view, v in zip(found.rights, operands, strict=True):
+            at = found.body.views[view]
+            is_whole = at.offset == 0 and v.shape == view.shape and is_dense(v.tensor, at.strides)
+            if not is_whole or not self.locations.is_constant(v) or v in others or product(v.shape[:-2]) != 1:
+                return None
+        if not is_multiple(depth, CHUNK):
+            return None
+        pack, rights = Transposed(), list[Factor]()
+        for v in dict.fromkeys(operands):
+            self.bindings[self.names[v]] = Packed(v, pack.layout, pack)
+        for i, first in found.streams:
+            item = operands[i].dtype.itemsize
+            tensor = Tensor(self.names[operands[i]], operands[i].dtype, (depth * item, item), first * depth * item)
+            rights.append(Factor(tensor, (), self.columns, depth))
+        return rights
+
     def _name(self, view: Value) -> str:
         return self.names[self.found.operand(view)]
 
@@ -122,6 +145,9 @@ class Writer(TileWriter):
         axis = left.dense_axis(self.alignment(left))
         axes = [right.dense_axis(self.alignment(right)) for right in rights]
         early = self.early(left, rights)
+        packed = self._transposed() if axes[0] == "row" and has_few_rows(self.rows) else None
+        if packed is not None:
+            rights, axes = packed, ["k" for _ in packed]
         few = stream_of(dtype, left, rights, axes, self.batch, self.device, early="right" in early)
         if few is not None:
             return few.tiled()

@@ -333,13 +333,17 @@ def load_left(
 def load_right(
     target: Tensor, at: tuple[Expr, ...], tile: SharedTile, axis: str, stage: Expr, column: Expr, k: Expr
 ) -> LoadMatrices:
-    """Two 16×8 fragments of the right factor, side by side; `column` and `k` are multiples of 16."""
+    """Two 16×8 fragments of the right factor, side by side; `column` and `k` are multiples of 16.
+
+    Where the tile has columns for one of them alone, the other repeats its last ones.
+    """
     half, side = remainder(divided(LANE, 8), 2), divided(LANE, 16)
     if axis == "row":
         line = add(add(k, remainder(LANE, CHUNK)), mul(half, Extent(8)))
         source, place = tile.place(stage, line, add(divided(column, CHUNK), side))
         return LoadMatrices(target, at, source, place, transposed=True)
     line = add(add(column, remainder(LANE, CHUNK)), mul(side, Extent(8)))
+    line = line if is_multiple(tile.lines, 16) else clamped(line, tile.lines)
     source, place = tile.place(stage, line, add(divided(k, CHUNK), half))
     return LoadMatrices(target, at, source, place)
 

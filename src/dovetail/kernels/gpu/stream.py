@@ -59,7 +59,9 @@ from dovetail.kernels.loops.ir import (
 MOST_ROWS = 8
 """Rows up to which it is faster than tiles: at the 16 rows of a short text it takes a fifth longer."""
 WIDTHS = (64, 32, 16)
-"""Columns of a block, from wide to narrow. Rows of 32 bytes are the shortest that memory reads without waste."""
+"""Columns of a block, from wide to narrow, where they are neighbours in memory: rows of 32 bytes are the shortest that
+memory reads without waste."""
+MOST_COLUMNS = 64
 STAGE_BYTES = 16 << 10
 """Weights of a stage: enough copies for each thread of a block that a barrier costs little."""
 WEIGHT_BYTES = 96 << 10
@@ -102,14 +104,12 @@ class StreamTile:
         batch, rows, columns, depth = sizes
         if not axis or not isinstance(rows, int) or not isinstance(depth, int) or not isinstance(columns, int):
             return None
-        if rows > MOST_ROWS or depth < 4 * LANES:
+        if not has_few_rows(rows) or depth < 4 * LANES:
             return None
-        count = batch if isinstance(batch, int) else 1
-        # Where columns are few, more of k in flight makes up for multiprocessors that have none.
-        enough = [w for w in WIDTHS if count * -(-columns // w) * 10 >= 9 * device.multiprocessors]
-        width = enough[0] if enough else WIDTHS[-1]
+        width = _width(batch if isinstance(batch, int) else 1, columns, axis, device)
         warps = WARPS
-        while 32 * warps > depth:
+        # A stage has 16 of k for each warp.
+        while 32 * warps > depth or 16 * warps * width * len(rights) * dtype.itemsize > STAGE_BYTES:
             warps //= 2
         found = StreamTile(dtype, left, rights, axis, rows, width, depth, warps, early=early)
         left_bytes = rows * found.left_pitch * dtype.itemsize
@@ -196,6 +196,11 @@ class StreamTile:
         return self.width // 8
 
     @property
+    def _pairs(self) -> int:
+        """Pairs of fragments, which are loaded together; of the last pair only one may be used."""
+        return -(-self.across // 2)
+
+    @property
     def sums(self) -> Tensor:
         return private("sums", f32, self.across, 4)
 
@@ -223,7 +228,7 @@ class StreamTile:
             Alloc("left_rows", self.dtype, self.rows * self.left_pitch, "shared"),
             Alloc("sums", f32, self.across * 4, "private"),
             Alloc("left", self.dtype, 8, "private"),
-            Alloc("right", self.dtype, self.across * 4, "private"),
+            Alloc("right", self.dtype, 2 * self._pairs * 4, "private"),
         ]
 
     def body(self) -> list[Statement]:
@@ -294,7 +299,7 @@ class StreamTile:
                 self._fragment(left, add(mul(number, Extent(self.stage_depth)), k)),
                 unrolled(
                     "j",
-                    self.across // 2,
+                    self._pairs,
                     load_right(right, at, self.weights, self.axis, stage, mul(j, Extent(16)), k),
                 ),
                 unrolled("j", self.across, multiplied(self.sums, (j, ZERO), left, (ZERO,), right, j)),
@@ -320,6 +325,24 @@ class StreamTile:
         return found
 
 
+def _width(batch: int, columns: int, axis: str, device: GpuDevice) -> int:
+    """Columns of a block."""
+    if axis == "row":
+        # Where columns are few, more of k in flight makes up for multiprocessors that have none.
+        enough = [w for w in WIDTHS if batch * -(-columns // w) * 10 >= 9 * device.multiprocessors]
+        return enough[0] if enough else WIDTHS[-1]
+
+    def busiest(width: int) -> int:
+        """Columns of the multiprocessor that has the most."""
+        return -(-batch * -(-columns // width) // device.multiprocessors) * width
+
+    return min(range(MOST_COLUMNS, 0, -CHUNK), key=busiest)
+
+
+def has_few_rows(rows: Size) -> bool:
+    return isinstance(rows, int) and rows <= MOST_ROWS
+
+
 def stream_of(
     dtype: DType,
     left: Factor,
@@ -336,4 +359,4 @@ def stream_of(
     return StreamTile.of(dtype, left, rights, axis, sizes, device, early=early)
 
 
-__all__ = ["StreamTile", "stream_of"]
+__all__ = ["StreamTile", "has_few_rows", "stream_of"]

@@ -17,7 +17,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.composed import Stage, as_stages, is_stage, takes_prologue, with_prologue
 from dovetail.kernels.loops.gpu_schedule import GpuShape
 from dovetail.kernels.loops.ir import Kernel, Launch
-from dovetail.kernels.spec import ALIGNMENT, TensorLocations
+from dovetail.kernels.spec import ALIGNMENT, Packed, TensorLocations
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.loops import SHAPE
@@ -102,7 +102,7 @@ class LaunchFusion:
         if len(reads) != 1 or self.readers.get(result) != 1 or _taken(step) or result in _taken(next_step):
             return None
         count = product(result.shape)
-        if not isinstance(count, int) or not self._is_whole(result) or _has_more(small, large):
+        if not isinstance(count, int) or not self._is_whole(result) or _has_more(small) or large.workspace:
             return None
         (read,) = reads
         grid = _launch(large.kernel).grid
@@ -121,6 +121,7 @@ class LaunchFusion:
             (id(small.kernel), id(large.kernel), *names.values()),
             bindings,
             lambda: with_prologue(large.kernel, prologue, read, names, count),
+            packed=large.packed,
         )
         fits = _launch(made.kernel).shared_bytes <= self.device.shared_bytes
         return replace(made, checks=(*small.checks, *large.checks)) if fits else None
@@ -228,13 +229,14 @@ class LaunchFusion:
         bindings: Mapping[str, Value],
         make: Callable[[], Kernel],
         workspace: Mapping[str, Size] = MappingProxyType({}),
+        packed: Mapping[str, Packed] = MappingProxyType({}),
     ) -> GpuKernel:
         """A shared kernel, made once for equal layers."""
         constants = tuple([self.locations.is_constant(v) for v in bindings.values()])
         key = key, constants, tuple(self.locations.alignment(bindings).items())
         if key not in self.known:
-            self.known[key] = finished(make(), bindings, self.locations, self.device, workspace)
-        return replace(self.known[key], bindings=bindings, workspace=workspace)
+            self.known[key] = finished(make(), bindings, self.locations, self.device, workspace, packed)
+        return replace(self.known[key], bindings=bindings, workspace=workspace, packed=packed)
 
     def _levels(self, kernels: Sequence[GpuKernel], inner: Mapping[Value, Size]) -> list[int]:
         """For each kernel a level above those of all earlier ones that it must wait for."""
@@ -281,9 +283,9 @@ def _aligned(*counts: Size) -> list[Size]:
     return found
 
 
-def _has_more(*kernels: GpuKernel) -> bool:
-    """Whether kernels have a workspace or packed weights."""
-    return any(made.workspace or made.packed for made in kernels)
+def _has_more(made: GpuKernel) -> bool:
+    """Whether a kernel has a workspace or packed weights."""
+    return bool(made.workspace or made.packed)
 
 
 def _launch(kernel: Kernel) -> Launch:

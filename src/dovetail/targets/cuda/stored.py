@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from dovetail.kernels.gpu.packed_filters import DepthwiseByTap, FiltersByTap
+from dovetail.kernels.gpu.packed_matrix import Transposed
 from dovetail.kernels.loops.ir import Kernel, Launch, TensorMap
 from dovetail.plan.plan import Plan
 from dovetail.targets.cuda.fused_launches import Kernels
@@ -24,6 +25,7 @@ RECORDS = Registry(
         "tensor_map": TensorMap,
         "gpu.pack.by_tap": FiltersByTap,
         "gpu.pack.depthwise": DepthwiseByTap,
+        "gpu.pack.transposed": Transposed,
     }
 )
 """The dataclasses that a stored plan may hold."""

@@ -1,0 +1,35 @@
+"""Weights of products with few rows as kernels of GPUs read them: packed when parameters are bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.ir.literal import Array
+
+BLOCK = 128
+"""Rows and columns that are transposed together: they fit the caches of the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    """[columns, k]: what a block with a few columns reads is one piece of memory."""
+
+    layout: str = "transposed"
+
+    def __call__(self, w: Array) -> Array:
+        depth, width = w.shape[-2:]
+        found = np.empty((width, depth), w.dtype)
+        # Bits are moved: NumPy is slow with dtypes that are not its own.
+        bits = np.dtype(f"u{w.dtype.itemsize}")
+        source, target = w.reshape(depth, width).view(bits), found.view(bits)
+        for first in range(0, depth, BLOCK):
+            rows = slice(first, first + BLOCK)
+            for left in range(0, width, BLOCK):
+                columns = slice(left, left + BLOCK)
+                target[columns, rows] = source[rows, columns].T
+        return found
+
+
+__all__ = ["Transposed"]

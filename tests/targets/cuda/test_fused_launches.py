@@ -1,0 +1,166 @@
+"""Launches that several steps share on GPUs: stages of a cluster, prologues of products with few rows."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, library, ops
+from dovetail.ir.dtype import bf16, f16, f32, i64
+from dovetail.ir.leaf import input, param
+from dovetail.ir.value import Value
+from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.exchange import ClusterBarrier
+from dovetail.kernels.loops.ir import Alloc, Kernel
+from dovetail.plan.plan import Plan, make_plan
+from dovetail.targets.cuda.ptx_compiler import to_ptx
+from dovetail.targets.cuda.run import CudaGraph, steps_of
+from dovetail.targets.cuda.stored import from_bytes, to_bytes
+from dovetail.targets.reference.interpreter import evaluate
+from tests.targets.cuda.simulated import SimulatedDriver
+
+CLUSTERS = replace(H200, cluster=8, dependent_launches=True)
+
+
+def _normed(rows: int, width: int, name: str = "x") -> Value:
+    return library.rms_norm(input(name, bf16[rows, width]), param("gain", bf16[width]), eps=1e-6)
+
+
+def _two_readers() -> dict[str, Value]:
+    normed = _normed(1, 256)
+    return {"y": normed @ param("w", bf16[256, 64]), "z": normed}
+
+
+def _heads() -> dict[str, Value]:
+    """Rows of one product, some of which are normed and turned, as before an attention."""
+    rows = input("x", bf16[6, 64])
+    q, k = (library.rms_norm(rows * scale, param(f"gain{scale}", bf16[64]), eps=1e-6) for scale in (2.0, 3.0))
+    turned = [ops.concat(ops.neg(r[:, 32:]), r[:, :32], axis=-1) for r in (q, k)]
+    return {"q": library.softmax(turned[0]), "k": turned[1] + k}
+
+
+def _in_place() -> dict[str, Value]:
+    """Sums that are written over an operand."""
+    x = ops.gather(param("table", f32[10, 64]), input("ids", i64[3]), axis=0)
+    return {"y": library.layer_norm(x + 1.0, param("gain", f32[64]), param("shift", f32[64]), eps=1e-5) * 2.0}
+
+
+PROLOGUES: dict[str, Value] = {
+    "one_row": _normed(1, 1024) @ param("w", bf16[1024, 72]),
+    "rows": _normed(5, 256) @ param("w", bf16[256, 48]),
+    "two_streams": library.swiglu(_normed(8, 264), param("g", bf16[264, 40]), param("u", bf16[264, 40])),
+    "long_rows": library.layer_norm(
+        input("x", f16[2, 2048]), param("gain", f16[2048]), param("shift", f16[2048]), eps=1e-5
+    )
+    @ param("w", f16[2048, 24]),
+}
+CHAINS = {"heads": _heads(), "in_place": _in_place()}
+
+
+def _plan(outputs: dict[str, Value]) -> Plan:
+    return make_plan(Graph.of(outputs), target="cuda")
+
+
+def _kernels(plan: Plan) -> list[Kernel]:
+    return [made.kernel for _, kernels in steps_of(plan, device=CLUSTERS) for made in kernels or ()]
+
+
+def _has_prologue(kernel: Kernel) -> bool:
+    return any(isinstance(s, Alloc) and s.pointer == "prologue" for s in everything(kernel.body))
+
+
+def _judged(outputs: dict[str, Value]) -> None:
+    """Runs of a graph on the simulated device are near the reference."""
+    graph = Graph.of(outputs)
+    random = np.random.default_rng(3)
+    drawn: dict[str, Any] = {}
+    for v in (*graph.inputs, *graph.parameters):
+        shape = tuple(int(str(n)) for n in v.shape)
+        content = random.integers(0, 9, shape) if v.dtype.is_integer else random.normal(size=shape)
+        drawn[str(v.attrs["name"])] = content.astype(v.dtype.numpy)
+    params = {str(v.attrs["name"]): drawn.pop(str(v.attrs["name"])) for v in graph.parameters}
+    device = SimulatedDriver()
+    device.description = CLUSTERS
+    wanted = evaluate(graph, drawn, params=params, lift=True)
+    runner = CudaGraph(make_plan(graph, target="cuda"), lambda: device).bind(params)
+    for _ in range(2):
+        for name, found in runner.run(drawn).items():
+            error = np.linalg.norm(found.astype(np.float64) - wanted[name])
+            assert error <= 1e-2 * np.linalg.norm(wanted[name]), name
+
+
+@pytest.mark.parametrize("name", PROLOGUES)
+def test_a_product_with_few_rows_computes_the_norm_before_it(name: str) -> None:
+    (kernel,) = _kernels(_plan({"y": PROLOGUES[name]}))
+    assert _has_prologue(kernel)
+    _judged({"y": PROLOGUES[name]})
+
+
+def test_a_norm_that_others_read_keeps_its_kernel() -> None:
+    assert not any(map(_has_prologue, _kernels(_plan(_two_readers()))))
+    _judged(_two_readers())
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_small_steps_share_a_launch(name: str) -> None:
+    plan = _plan(CHAINS[name])
+    (kernel,) = _kernels(plan)
+    assert len(plan.phase("run")) > 2 and kernel.launch is not None and kernel.launch.cluster == 8
+    _judged(CHAINS[name])
+
+
+def test_stages_that_need_nothing_of_each_other_do_not_wait() -> None:
+    x, y = input("x", f32[4, 64]), input("y", f32[4, 64])
+    rows = [library.rms_norm(v, param(f"gain{i}", f32[64]), eps=1e-6) for i, v in enumerate((x, y))]
+    waits = {
+        "apart": {"y": rows[0], "z": rows[1]},
+        "after": {"y": ops.merge(ops.permute(ops.split(rows[0], axis=-1, size=8), order=(-2, -3, -1)), axis=-1)},
+    }
+    counts = {}
+    for name, outputs in waits.items():
+        (kernel,) = _kernels(_plan(outputs))
+        counts[name] = sum(isinstance(s, ClusterBarrier) for s in everything(kernel.body))
+        _judged(outputs)
+    assert counts == {"apart": 0, "after": 1}
+
+
+def test_large_steps_and_other_devices_share_nothing() -> None:
+    large = _normed(512, 256, "large")
+    outputs: dict[str, Value] = {"y": large * 2.0, "z": ops.permute(large, order=(-1, -2)) + 1.0}
+    assert all(k.launch is not None and k.launch.cluster == 1 for k in _kernels(_plan(outputs)))
+    without = steps_of(_plan(CHAINS["heads"]), device=replace(CLUSTERS, cluster=0))
+    assert all(kernels for _, kernels in without)
+
+
+def test_shared_launches_are_stored() -> None:
+    plan = _plan(CHAINS["heads"])
+    steps = tuple([kernels for _, kernels in steps_of(plan, device=CLUSTERS)])
+    assert None in steps
+    ptx = {made.text: "code" for kernels in steps for made in kernels or ()}
+    content = to_bytes(plan, steps, ptx)
+    assert content is not None
+    again, _ = from_bytes(plan, content)
+    assert [kernels is None for kernels in again] == [kernels is None for kernels in steps]
+
+
+@pytest.mark.parametrize("outputs", [CHAINS["heads"], {"y": PROLOGUES["two_streams"]}], ids=["stages", "prologue"])
+def test_they_assemble_without_spills(outputs: dict[str, Value], tmp_path: Path) -> None:
+    for _, kernels in steps_of(_plan(outputs), device=CLUSTERS):
+        for made in kernels or ():
+            ptx = to_ptx(made.text, "sm_90a")
+            assert "__local_depot" not in ptx
+            assert (".reqnctapercluster" in ptx) == (made.kernel.launch is not None and made.kernel.launch.cluster > 1)
+            assembler = shutil.which("ptxas")
+            if assembler is not None:
+                source = tmp_path / "kernel.ptx"
+                source.write_text(ptx, encoding="utf-8")
+                command = [assembler, "-arch=sm_90a", "-v", "-o", str(source.with_suffix(".cubin")), str(source)]
+                told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+                assert "0 bytes spill stores" in told, told
