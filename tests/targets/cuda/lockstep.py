@@ -95,17 +95,20 @@ class Machine:
 
     def run(self) -> None:
         launch = self.kernel.launch
-        assert launch is not None and (launch.cluster == 1 or launch.cluster == self.grid), "one cluster runs at a time"
+        assert launch is not None and self.grid % launch.cluster == 0, "clusters have all their blocks"
         with np.errstate(all="ignore"):
-            for part in _between_barriers(self.kernel.body):
-                # Blocks of a cluster come backwards: none may need what another one writes before the next barrier.
-                numbers = range(self.grid) if launch.cluster == 1 else reversed(range(self.grid))
-                for number in numbers:
-                    self.number, self.names = number, {}
-                    self.is_early = True
-                    self.statements(self.kernel.early, np.ones(self.block, bool))
-                    self.is_early = False
-                    self.statements(part, np.ones(self.block, bool))
+            for first in range(0, self.grid, launch.cluster):
+                for part in _between_barriers(self.kernel.body):
+                    # Blocks of a cluster come backwards: none may need what another writes before the next barrier.
+                    for number in reversed(range(first, first + launch.cluster)):
+                        self.one_block(number, part)
+
+    def one_block(self, number: int, body: Sequence[Statement]) -> None:
+        self.number, self.names = number, {}
+        self.is_early = True
+        self.statements(self.kernel.early, np.ones(self.block, bool))
+        self.is_early = False
+        self.statements(body, np.ones(self.block, bool))
 
     def statements(self, body: Sequence[Statement], mask: Array) -> None:
         for statement in body:

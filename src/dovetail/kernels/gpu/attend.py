@@ -2,13 +2,14 @@
 
 A block has up to 64 queries of one head, 16 for each warp. It goes through the keys 64 at a time, with copies of the
 next ones in flight. Scores stay in registers, where they become the left factor of the second product. Where queries
-are few and keys are many, blocks share the keys, and a second kernel combines what they found.
+are few and keys are many, blocks share the keys, and combine what they found: as a cluster, or in a second kernel.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from dovetail.ir.dtype import bf16, bool_, f16, f32, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.attend_result import parts_combined, written
+from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
 from dovetail.kernels.gpu.attend_softmax import weighted
 from dovetail.kernels.gpu.attend_tile import (
     HALVES,
@@ -58,6 +59,7 @@ from dovetail.kernels.loops.ir import (
     AwaitCopies,
     Barrier,
     Call,
+    ClusterBarrier,
     CommitCopies,
     Expr,
     Extent,
@@ -208,15 +210,18 @@ class _Writer:
         *front, block, part = indices(shape, Name("tile"))
         share = [Set("part", part), Set("first_round", mul(Name("part"), Extent(self.block.part_rounds)))]
         allocations = self._allocations()
-        body = (
+        place = [
+            *(Set(name.name, index) for name, index in zip(self.lead, front, strict=True)),
+            *(share if parts > 1 else ()),
+        ]
+        body: tuple[Statement, ...] = (
             *allocations,
             Loop(
                 "tile",
                 Extent(product(shape)),
                 (
-                    *(Set(name.name, index) for name, index in zip(self.lead, front, strict=True)),
+                    *place,
                     Set("top", mul(block, Extent(self.rows))),
-                    *(share if parts > 1 else ()),
                     *self._queries(),
                     *self._keys(),
                     *written(self.block),
@@ -231,10 +236,18 @@ class _Writer:
         if parts == 1:
             kernel = Kernel("attend", tuple(self.bindings), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
             return Job(kernel, self.bindings, Tiles(product(shape), self.rows))
+        workspace = {PARTIAL: self.block.partial_bytes}
+        if self.block.is_cluster:
+            own = Set("tile", ThreadIndex("block"))
+            body = (*body, ClusterBarrier(), own, *place, *cluster_combined(self.block))
+            pointers = (*(name for name in self.bindings if name != "y"), PARTIAL, "y")
+            launch = replace(launch, cluster=parts)
+            kernel = Kernel("attend", pointers, (PARTIAL, "y"), "tile", body, sizes=sizes_in(body), launch=launch)
+            return in_passes([(kernel, product(shape))], self.bindings, workspace)
         pointers = (*(name for name in self.bindings if name != "y"), PARTIAL)
         kernel = Kernel("attend_parts", pointers, (PARTIAL,), "tile", body, sizes=sizes_in(body), launch=launch)
         every = ((kernel, product(shape)), self._combining())
-        return in_passes(every, self.bindings, {PARTIAL: self.block.partial_bytes})
+        return in_passes(every, self.bindings, workspace)
 
     def _combining(self) -> tuple[Kernel, Size]:
         """The kernel that combines the parts of the keys: a block for each query, a thread for each column."""

@@ -85,7 +85,7 @@ def _left_over(tile: AttendTile) -> list[Statement]:
     sums, partial = private("sums", f32, tile.dv // 8, 4), tile.partial
     found: list[Statement] = []
     for half in HALVES:
-        at = (*tile.lead, Name("part"), Name(half.query))
+        at = (*tile.lead, tile.piece, Name(half.query))
         stores: list[Statement] = []
         for j in range(tile.dv // 8):
             for e in range(2):
@@ -99,34 +99,53 @@ def _left_over(tile: AttendTile) -> list[Statement]:
 
 
 def parts_combined(tile: AttendTile) -> list[Statement]:
-    """A query from what all blocks along the keys have of it, always in one order."""
+    """A query from what all blocks along the keys have of it: a thread for each column."""
+    return [Loop("column", Extent(tile.problem.dv), tuple(_column_combined(tile)), kind="thread")]
+
+
+def cluster_combined(tile: AttendTile) -> list[Statement]:
+    """The queries of a cluster from what each of its blocks has of them: all its threads share their columns."""
+    a = tile.problem
+    assert isinstance(a.queries, int), "few queries are known"
+    every = tile.parts * tile.threads
+    own = add(mul(Name("part"), Extent(tile.threads)), ThreadIndex("thread"))
+    place = (
+        Set("own", add(own, mul(Name("turn"), Extent(every)))),
+        Set("query", divided(Name("own"), a.dv)),
+        Set("column", remainder(Name("own"), a.dv)),
+    )
+    count = a.queries * a.dv
+    inside = When(less(Name("own"), Extent(count)), tuple(_column_combined(tile)))
+    return [Loop("turn", Extent(-(-count // every)), (*place, inside))]
+
+
+def _column_combined(tile: AttendTile) -> list[Statement]:
+    """A column of a query from all pieces, always in one order."""
     partial, column = tile.partial, Name("column")
 
-    def of(part: Expr, last: Expr) -> Expr:
-        return Load(partial, (*tile.lead, part, Name("query"), last))
+    def of(piece: Expr, last: Expr) -> Expr:
+        return Load(partial, (*tile.lead, piece, Name("query"), last))
 
-    part = Name("each")
-    most = Call("maximum", (f32_name("most"), of(part, Extent(tile.dv))), f32)
+    piece = Name("each")
+    most = Call("maximum", (f32_name("most"), of(piece, Extent(tile.dv))), f32)
     none = Call("equal", (f32_name("most"), MINUS_INFINITY), bool_)
-    share = near_exp(minus(of(part, Extent(tile.dv)), f32_name("most")))
-    store = _stored(tile, Name("query"), column, times(f32_name("value"), f32_name("inverse")), fits=True)
-    columns = (
+    share = near_exp(minus(of(piece, Extent(tile.dv)), f32_name("most")))
+    return [
         Set("most", MINUS_INFINITY),
-        unrolled("each", tile.parts, Set("most", most)),
+        unrolled("each", tile.pieces, Set("most", most)),
         Set("most", Call("where", (none, Number(0.0, f32), f32_name("most")), f32)),
         Set("total", Number(0.0, f32)),
         Set("value", Number(0.0, f32)),
         unrolled(
             "each",
-            tile.parts,
+            tile.pieces,
             Set("share", share),
-            Set("total", plus(f32_name("total"), times(f32_name("share"), of(part, Extent(tile.dv + 1))))),
-            Set("value", plus(f32_name("value"), times(f32_name("share"), of(part, column)))),
+            Set("total", plus(f32_name("total"), times(f32_name("share"), of(piece, Extent(tile.dv + 1))))),
+            Set("value", plus(f32_name("value"), times(f32_name("share"), of(piece, column)))),
         ),
         Set("inverse", _inverse(tile, f32_name("total"))),
-        store,
-    )
-    return [Loop("column", Extent(tile.problem.dv), columns, kind="thread")]
+        _stored(tile, Name("query"), column, times(f32_name("value"), f32_name("inverse")), fits=True),
+    ]
 
 
 def _combined(tile: AttendTile) -> list[Statement]:
@@ -176,4 +195,4 @@ def _combined(tile: AttendTile) -> list[Statement]:
     return [*found, Barrier(), Loop("own", Extent(tile.rows * groups), tuple(body), kind="thread"), Barrier()]
 
 
-__all__ = ["parts_combined", "written"]
+__all__ = ["cluster_combined", "parts_combined", "written"]

@@ -16,6 +16,8 @@ from dovetail.kernels.problems.attention import Attention
 KEYS = 64
 """Keys that a warp goes through at once."""
 MOST_WARPS = 4
+CLUSTER_BYTES = 140 << 10
+"""Shared memory for keys and values of a block of a cluster: the next kernel fits beside it."""
 SPLIT_BYTES = 128 << 10
 """Shared memory for keys and values that warps share out among them."""
 MOST_PARTS = 32
@@ -61,11 +63,15 @@ class AttendTile:
     splits: int
     """Warps along keys, whose results are combined."""
     parts: int = 1
-    """Blocks along keys, whose results a second kernel combines; each has one warp along them."""
+    """Blocks along keys, whose results are combined: by themselves if they are a cluster, else by a second kernel."""
+    is_cluster: bool = False
 
     @staticmethod
     def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
         parts = _parts(problem, device)
+        if parts > 1 and device.cluster:
+            splits = max(1, min(MOST_WARPS, CLUSTER_BYTES // _round_bytes(problem)))
+            return AttendTile(problem, dtype, 1, splits, device.cluster, is_cluster=True)
         if parts > 1:
             return AttendTile(problem, dtype, 1, 1, parts)
         return AttendTile(problem, dtype, *_warps(problem, device))
@@ -107,21 +113,31 @@ class AttendTile:
         return Tensor("shares", f32, (self.rows * width, width, item), space="shared")
 
     def shares_allocated(self) -> list[Alloc]:
-        """Shared memory for the shares, where warps share the keys."""
+        """Shared memory for the shares, where warps of one block share the keys."""
         count = self.splits * self.rows * (self.dv + CHUNK)
-        return [Alloc("shares", f32, count, "shared")] if self.splits > 1 else []
+        return [Alloc("shares", f32, count, "shared")] if self.splits > 1 and self.parts == 1 else []
+
+    @property
+    def pieces(self) -> int:
+        """Warps along keys, of all blocks."""
+        return self.parts * self.splits
+
+    @property
+    def piece(self) -> Expr:
+        """Which of them this is."""
+        return add(mul(Name("part"), Extent(self.splits)), divided(ThreadIndex("warp"), self.warps))
 
     @property
     def partial(self) -> Tensor:
-        """The same of each block along the keys, in the workspace: leading axes, head, part, query, column."""
-        shape = (*self.problem.lead, self.problem.heads, self.parts, self.problem.queries, self.dv + CHUNK)
+        """The same of each warp of all blocks along the keys, in the workspace: lead, head, piece, query, column."""
+        shape = (*self.problem.lead, self.problem.heads, self.pieces, self.problem.queries, self.dv + CHUNK)
         strides = [product(shape[i + 1 :]) * f32.itemsize for i in range(len(shape))]
         return Tensor(PARTIAL, f32, tuple(strides))
 
     @property
     def partial_bytes(self) -> Size:
         count = product((*self.problem.lead, self.problem.heads, self.problem.queries))
-        return count * self.parts * (self.dv + CHUNK) * f32.itemsize
+        return count * self.pieces * (self.dv + CHUNK) * f32.itemsize
 
     @property
     def part_rounds(self) -> Size:
@@ -149,12 +165,16 @@ def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:
     warps = min(MOST_WARPS, max(1, -(-queries // 16)))
     while warps > 1 and heads * -(-queries // (16 * warps)) < device.multiprocessors:
         warps //= 2
-    rows = max(a.d, a.dv) * 2 * 2 * KEYS
-    most = max(1, min(SPLIT_BYTES, device.shared_bytes * 3 // 4) // (2 * rows))
+    most = max(1, min(SPLIT_BYTES, device.shared_bytes * 3 // 4) // _round_bytes(a))
     splits = 1
     while 2 * splits * warps <= MOST_WARPS and 2 * splits <= most and splits * KEYS < keys:
         splits *= 2
     return warps, splits
+
+
+def _round_bytes(a: Attention) -> int:
+    """Shared memory for the keys and values of a warp: of this round and of the next."""
+    return 2 * 2 * KEYS * max(a.d, a.dv) * 2
 
 
 def _parts(a: Attention, device: GpuDevice) -> int:

@@ -7,6 +7,7 @@ the stages to come; other dtypes are multiplied one by one, with sums in registe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64
@@ -111,7 +112,7 @@ class Writer(TileWriter):
         return found
 
     def _transposed(self) -> list[Factor] | None:
-        """The right factors as matrices that are transposed when parameters are bound; None where one changes."""
+        """The right factors as they are once transposed, when parameters are bound; None where one is no parameter."""
         found, depth = self.found, self.depth
         operands = [found.operand(view) for view in found.rights]
         others = {found.operand(v) for v in (found.left, *found.operands)}
@@ -122,9 +123,7 @@ class Writer(TileWriter):
                 return None
         if not is_multiple(depth, CHUNK):
             return None
-        pack, rights = Transposed(), list[Factor]()
-        for v in dict.fromkeys(operands):
-            self.bindings[self.names[v]] = Packed(v, pack.layout, pack)
+        rights: list[Factor] = []
         for i, first in found.streams:
             item = operands[i].dtype.itemsize
             tensor = Tensor(self.names[operands[i]], operands[i].dtype, (depth * item, item), first * depth * item)
@@ -146,9 +145,12 @@ class Writer(TileWriter):
         axes = [right.dense_axis(self.alignment(right)) for right in rights]
         early = self.early(left, rights)
         packed = self._transposed() if axes[0] == "row" and has_few_rows(self.rows) else None
-        if packed is not None:
-            rights, axes = packed, ["k" for _ in packed]
-        few = stream_of(dtype, left, rights, axes, self.batch, self.device, early="right" in early)
+        stream = partial(stream_of, dtype, left, batch=self.batch, device=self.device, early="right" in early)
+        few = stream(rights, axes) if packed is None else stream(packed, ["k" for _ in packed])
+        if few is not None and packed is not None:
+            pack = Transposed()
+            for v in map(self.found.operand, self.found.rights):
+                self.bindings[self.names[v]] = Packed(v, pack.layout, pack)
         if few is not None:
             return few.tiled()
         # All streams share a tile of shared memory, which has lines along one axis.
