@@ -55,6 +55,8 @@ class MemoryRules:
     """Names of ops whose kernels write rows at any stride, each row dense."""
     seen_through: frozenset[str] = frozenset()
     """Names of ops on weights that kernels look through: their results take memory only where something reads them."""
+    lingering_bytes: int = 0
+    """Bytes up to which a tensor keeps its memory for one step after its last reader: the two may run at once."""
 
     def read_in_place(self, value: Value) -> Collection[int]:
         """The operands whose memory the result of a step may take."""

@@ -34,6 +34,8 @@ class Flow:
     """How many steps read each tensor; what is held to the end counts one more."""
     ordered: bool
     """Whether every step comes after those that go before it."""
+    lingering: int = 0
+    """Bytes up to which a tensor keeps its memory for one step more."""
 
 
 def results_of(value: Value) -> tuple[Value, ...]:
@@ -117,6 +119,7 @@ def make_flow(
         tuple(after),
         tuple(readers),
         ordered,
+        rules.lingering_bytes,
     )
 
 

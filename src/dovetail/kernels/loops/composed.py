@@ -127,18 +127,22 @@ def _shared_out(statement: Statement, first: int, blocks: int, number: int) -> l
     return [*each] if turns == 1 else [Loop(turn, Extent(turns), each)]
 
 
-def with_prologue(kernel: Kernel, prologue: Kernel, read: str, pointers: Mapping[str, str], count: int) -> Kernel:
+def with_prologue(
+    kernel: Kernel, prologue: Kernel, read: str, pointers: Mapping[str, str], count: int, *, keep: bool
+) -> Kernel:
     """A kernel whose blocks each compute, before they begin, what it reads through the pointer `read`.
 
     `prologue` writes one dense result of `count` elements, and is scheduled for one block; `pointers` says what its
-    pointers are called in the whole kernel.
+    pointers are called in the whole kernel. The first block also writes the result where others read it, if `keep`.
     """
     (result,) = prologue.written
     dtype = next(
         s.tensor.dtype for s in everything(prologue.body) if isinstance(s, Store) and s.tensor.pointer == result
     )
     room = frozenset({_ROOM})
-    before = _Renaming(lambda n: f"{n}_before", {**pointers, result: _ROOM}, room).body(prologue.body)
+    own = _twice(prologue.body, result) if keep else prologue.body
+    names = {**pointers, _ROOM: _ROOM} if keep else {**pointers, result: _ROOM}
+    before = _Renaming(lambda n: f"{n}_before", names, room).body(own)
     serial = [replace(s, kind="serial") if isinstance(s, Loop) and s.kind == "block" else s for s in before]
     same = {name: name for name in kernel.pointers}
     body = _Renaming(lambda n: n, {**same, read: _ROOM}, room).body(kernel.body)
@@ -150,8 +154,24 @@ def with_prologue(kernel: Kernel, prologue: Kernel, read: str, pointers: Mapping
     if launch.shared_bytes:
         launch = replace(launch, shared_bytes=shared_bytes(whole))
     others = [n for n in kernel.pointers if n != read and n not in kernel.written]
-    every = (*dict.fromkeys([*others, *(pointers[n] for n in prologue.pointers if n != result)]), *kernel.written)
-    return replace(kernel, pointers=every, body=whole, sizes=sizes_in((*kernel.early, *whole)), launch=launch)
+    written = ((pointers[result],) if keep else ()) + kernel.written
+    every = (*dict.fromkeys([*others, *(pointers[n] for n in prologue.pointers if n != result)]), *written)
+    sizes = sizes_in((*kernel.early, *whole))
+    return replace(kernel, pointers=every, written=written, body=whole, sizes=sizes, launch=launch)
+
+
+def _twice(body: tuple[Statement, ...], result: str) -> tuple[Statement, ...]:
+    """A body that stores a result in shared memory, and the first block also where it was."""
+    is_first = Call("equal", (ThreadIndex("block"), Extent(0)), bool_)
+    found: list[Statement] = []
+    for s in body:
+        if isinstance(s, Store) and s.tensor.pointer == result:
+            found += [replace(s, tensor=replace(s.tensor, pointer=_ROOM)), When(is_first, (s,))]
+        elif isinstance(s, (Loop, When)):
+            found.append(replace(s, body=_twice(s.body, result)))
+        else:
+            found.append(s)
+    return tuple(found)
 
 
 def takes_prologue(kernel: Kernel, read: str) -> bool:

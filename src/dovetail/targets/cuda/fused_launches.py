@@ -93,13 +93,13 @@ class LaunchFusion:
     def _joined(
         self, before: tuple[Step, tuple[GpuKernel, ...]], after: tuple[Step, tuple[GpuKernel, ...]]
     ) -> GpuKernel | None:
-        """A step with the one before it as its prologue; None where that cannot be, or others read its result."""
+        """A step with the one before it as its prologue; None where that cannot be."""
         (step, kernels), (next_step, others) = before, after
         if len(kernels) != 1 or len(others) != 1 or len(step.results) != 1 or self._is_small(next_step, others):
             return None
         (small,), (large,), result = kernels, others, step.results[0]
         reads = [name for name, v in large.bindings.items() if v is result]
-        if len(reads) != 1 or self.readers.get(result) != 1 or _taken(step) or result in _taken(next_step):
+        if len(reads) != 1 or _taken(step) or result in _taken(next_step):
             return None
         count = product(result.shape)
         if not isinstance(count, int) or not self._is_whole(result) or _has_more(small) or large.workspace:
@@ -114,13 +114,14 @@ class LaunchFusion:
         if prologue is None or self._meet(self._spans(small, False), self._spans(large, True)):
             return None
         by_value = {v: name for name, v in large.bindings.items()}
-        names = {n: by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
+        names = {n: f"before_{n}" if v is result else by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
+        keep = self.readers.get(result, 0) > 1
         bindings = {n: v for n, v in large.bindings.items() if n != read}
-        bindings |= {names[n]: v for n, v in small.bindings.items() if v is not result}
+        bindings |= {names[n]: v for n, v in small.bindings.items() if keep or v is not result}
         made = self._kept(
-            (id(small.kernel), id(large.kernel), *names.values()),
+            (id(small.kernel), id(large.kernel), keep, *names.values()),
             bindings,
-            lambda: with_prologue(large.kernel, prologue, read, names, count),
+            lambda: with_prologue(large.kernel, prologue, read, names, count, keep=keep),
             packed=large.packed,
         )
         fits = _launch(made.kernel).shared_bytes <= self.device.shared_bytes
