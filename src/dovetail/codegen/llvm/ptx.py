@@ -233,10 +233,8 @@ class _Printer(Printer):
                 kernel = self.kernel
                 argument = len(kernel.pointers) + len(kernel.sizes) + kernel.maps.index(statement.source)
                 source = pipeline.map_of(self.text, kernel.name, argument)
-                element, line = self.value(statement.element), self.value(statement.line)
-                pipeline.copy_box(
-                    self.text, target, source, element, line, self.slot(statement.barrier, statement.slot)
-                )
+                at, taps = [self.value(x) for x in statement.at], [self.value(x) for x in statement.taps]
+                pipeline.copy_box(self.text, target, source, at, taps, self.slot(statement.barrier, statement.slot))
             case ExpectBytes(barrier, at, count):
                 pipeline.expect(self.text, self.slot(barrier, at), count)
             case Arrive(barrier, at):

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from dovetail.kernels.gpu.packed_filters import DepthwiseByTap, FiltersByTap
 from dovetail.kernels.gpu.packed_matrix import Transposed
-from dovetail.kernels.loops.ir import Kernel, Launch, TensorMap
+from dovetail.kernels.loops.ir import Kernel, Launch, TensorMap, Traversal
 from dovetail.plan.plan import Plan
 from dovetail.targets.cuda.fused_launches import Kernels
 from dovetail.targets.cuda.select import GpuKernel
@@ -23,6 +23,7 @@ RECORDS = Registry(
         "loops": Kernel,
         "launch": Launch,
         "tensor_map": TensorMap,
+        "traversal": Traversal,
         "gpu.pack.by_tap": FiltersByTap,
         "gpu.pack.depthwise": DepthwiseByTap,
         "gpu.pack.transposed": Transposed,
