@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,10 +23,11 @@ import dovetail
 from dovetail import Graph, ops
 from dovetail.bench.workloads import feeds_for
 from dovetail.kernels.gpu import tile as tile_module
-from dovetail.kernels.gpu.tile import PIPELINED_TILES, TALL_TILES, BlockTile
+from dovetail.kernels.gpu.tile import DEPTH, PIPELINED_TILES, SPLITS, TALL_TILES, BlockTile
 from dovetail.targets.cuda.run import steps_of
 
 RUNS = 20
+EVERY = (*PIPELINED_TILES, *TALL_TILES)
 Layer = tuple[int, int, int, int, int]
 LAYERS: tuple[Layer, ...] = (
     (64, 64, 56, 1, 1),
@@ -91,8 +92,8 @@ def model(torch: Any) -> None:
     print(f"bench resnet50_32_kernels target=cuda us={sum(t for _, t in times):.1f} kernels={len(times)}", flush=True)
 
 
-def measured(torch: Any, layer: Layer, only: tuple[BlockTile, int] | None) -> tuple[float, float]:
-    """Microseconds of a layer with a tile and parts of k, and the error against float64."""
+def measured(torch: Any, layer: Layer, tiles: Sequence[BlockTile], parts: Sequence[int]) -> tuple[float, float]:
+    """Microseconds of a layer with the best of some tiles and parts of k, and the error against float64."""
     channels, filters, size, window, stride = layer
     around, rng = window // 2, np.random.default_rng(0)
     w, b = (
@@ -110,7 +111,6 @@ def measured(torch: Any, layer: Layer, only: tuple[BlockTile, int] | None) -> tu
         given["z"] = rng.normal(size=(IMAGES, out, out, filters)).astype(np.float16)
     y = ops.permute(ops.relu(sums), order=(-4, -2, -1, -3))
     graph = Graph.of({"y": ops.mul(y, y)})
-    tiles, parts = ((*PIPELINED_TILES, *TALL_TILES), tile_module.SPLITS) if only is None else ((only[0],), (only[1],))
     with (
         patch.object(tile_module, "PIPELINED_TILES", tiles),
         patch.object(tile_module, "TALL_TILES", ()),
@@ -124,6 +124,20 @@ def measured(torch: Any, layer: Layer, only: tuple[BlockTile, int] | None) -> tu
     exact = (torch.nn.functional.conv2d(a["x"], weight, bias, stride, around) + a.get("z", 0)).relu().square()
     error = float((found - exact.permute(0, 2, 3, 1)).norm() / exact.norm())
     return sum(t for _, t in in_order(torch, lambda: program.run(there, outputs="device"))), error
+
+
+def one_by_one(torch: Any, layer: Layer) -> None:
+    """A layer with each tile, and without a producer."""
+    rounds = -(-layer[0] * layer[3] ** 2 // DEPTH)
+    choices: list[tuple[Sequence[BlockTile], int]] = [((), 1)]
+    choices += [((tile,), p) for tile in EVERY for p in (1, 2, 4) if p == 1 or (rounds % p == 0 and rounds >= 2 * p)]
+    for tiles, parts in choices:
+        label = "".join(f"{t.rows}x{t.columns} {t.stages} stages {t.blocks} blocks {parts} parts" for t in tiles)
+        try:
+            time, error = measured(torch, layer, tiles, (parts,) if tiles else SPLITS)
+            print(f"    {label or 'without producer'}: {time:.1f} us error={error:.1e}", flush=True)
+        except Exception as failed:
+            print(f"    {label}: {type(failed).__name__} {str(failed)[:90]}", flush=True)
 
 
 def floor(layer: Layer) -> float:
@@ -150,16 +164,10 @@ def main() -> None:
         name = "x".join(map(str, layer))
         if args.layer and name not in args.layer:
             continue
-        time, error = measured(torch, layer, None)
+        time, error = measured(torch, layer, EVERY, SPLITS)
         print(f"bench layer_{name} target=cuda us={time:.1f} floor={floor(layer):.1f} error={error:.1e}", flush=True)
-        for tile in (*PIPELINED_TILES, *TALL_TILES) if args.tiles else ():
-            for parts in (1, 2, 4):
-                label = f"{tile.rows}x{tile.columns} {tile.stages} stages {tile.blocks} blocks {parts} parts"
-                try:
-                    time, error = measured(torch, layer, (tile, parts))
-                    print(f"    {label}: {time:.1f} us error={error:.1e}", flush=True)
-                except Exception as failed:
-                    print(f"    {label}: {type(failed).__name__} {str(failed)[:90]}", flush=True)
+        if args.tiles:
+            one_by_one(torch, layer)
 
 
 if __name__ == "__main__":
