@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dovetail import Graph, Value, library, ops
 from dovetail.ir.dtype import bf16, f16
 from dovetail.ir.literal import Array
-from dovetail.kernels.gpu import convolve
+from dovetail.kernels.gpu import convolve, convolve_folded
 from dovetail.kernels.gpu import tile as tiles
 from dovetail.kernels.gpu.pixels import Pixels
 from dovetail.kernels.gpu.tile import H200, TALL_TILES, BlockTile, pipelined_split_of
@@ -90,6 +90,35 @@ def test_k_goes_in_equal_parts() -> None:
         feeds = feeds_of(Graph.of(sized.outputs), {})
         check(sized, run_in_lockstep(_plan(sized), feeds, device=FEW), feeds)
         assert next(made.kernel.name for _, made in kernels_of(_plan(case), device=FEW)) == "convolve"
+
+
+FEW_CHANNELS: dict[str, Value] = {
+    "photograph": library.conv_bias_act(
+        x_of(f16, 2, 3, 10, 9), weights(f16, 64, 3, 7, 7), x_of(f16, 64, 1, 1, name="b"),
+        padding=(3, 3, 3, 3), strides=(2, 2), act="relu",
+    ),
+    "patches": ops.conv(x_of(bf16, 2, 3, 16, 24), weights(bf16, 64, 3, 4, 4), strides=(4, 4)),
+    "uneven": ops.conv(image(f16, 2, 4, 6, 7, channels_last=True), weights(f16, 72, 4, 3, 3), padding=(1, 0, 1, 2)),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("name", FEW_CHANNELS)
+def test_strides_of_few_channels_become_channels(name: str) -> None:
+    case = _between(FEW_CHANNELS[name])
+    plan, feeds = _plan(case), feeds_of(Graph.of(case.outputs), {})
+    with patch.object(convolve_folded, "FEWEST_RESULTS", 0):
+        names = [made.kernel.name for _, made in kernels_of(plan, device=FEW)]
+        assert names[:2] == ["convolve_fold", "convolve"]
+        check(case, run_in_lockstep(plan, feeds, device=FEW), feeds)
+
+
+def test_a_few_images_are_not_folded() -> None:
+    """One image is gathered: a second kernel costs more than it saves."""
+    for images, first in ((1, "convolve"), (32, "convolve_fold")):
+        x = x_of(f16, images, 3, 224, 224)
+        plan = _plan(_between(ops.conv(x, weights(f16, 64, 3, 7, 7), padding=3, strides=2)))
+        assert next(made.kernel.name for _, made in kernels_of(plan)) == first
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,6 +208,9 @@ class Writer(TileWriter):
         known = all(isinstance(stride, int) and stride > 0 for stride in tensor.strides)
         if not (known and self.by_tap and self.pixels_first) or self.batch or of.is_transposed:
             return None
+        # A copy has channels of one tap, and so must have the rows of filters that it is multiplied by.
+        if prod(of.window) > 1 and of.channels % DEPTH:
+            return None
         pixels = Pixels(self.images, of.axes, of.window, of.channels)
         return pixels if pixels.fits() else None
 

@@ -32,13 +32,11 @@ class Pixels:
         return -(-self.channels // DEPTH)
 
     def fits(self) -> bool:
-        """Whether the TMA can copy them: sizes are known and small enough, and no copy has channels of two taps."""
-        bits = CORNER_BITS.get(len(self.axes))
-        if bits is None or (prod(self.window) > 1 and self.channels % DEPTH):
+        """Whether the TMA can copy them: sizes are known and small enough."""
+        bits, traversal = CORNER_BITS.get(len(self.axes)), self.traversal()
+        if bits is None or traversal is None:
             return False
-        traversal, half = self.traversal(), 1 << (bits - 1)
-        if traversal is None:
-            return False
+        half = 1 << (bits - 1)
         corners = all(-half <= n < half for n in (*traversal.lower, *traversal.upper))
         reach = [axis.dilation * (size - 1) for axis, size in zip(self.axes, self.window, strict=True)]
         return corners and max(reach) < 2 * half and max(traversal.strides) <= MOST_STRIDE

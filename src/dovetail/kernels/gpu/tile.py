@@ -155,10 +155,12 @@ def pipelined_tile_of(
     return min(fitting, key=lambda tile: work.pipelined_cycles(tile, depth), default=None)
 
 
-def pipelined_split_of(rows: Size, columns: Size, depth: int, device: GpuDevice) -> tuple[BlockTile, int] | None:
+def pipelined_split_of(
+    rows: Size, columns: Size, depth: int, device: GpuDevice, *, parts: bool = True
+) -> tuple[BlockTile, int] | None:
     """The tile with a producer and the equal parts of k with the lowest estimate; one part where rows are not known."""
     work, rounds = _Work.of(1, rows, columns, 1, device), -(-depth // DEPTH)
-    most = rounds // FEWEST_ROUNDS if isinstance(rows, int) else 1
+    most = rounds // FEWEST_ROUNDS if parts and isinstance(rows, int) else 1
     splits = [p for p in SPLITS if p == 1 or (p <= most and rounds % p == 0)]
     tiles = _pipelined((*PIPELINED_TILES, *TALL_TILES), 1, CHUNK, device)
 

@@ -47,7 +47,8 @@ from dovetail.kernels.spec import ALIGNMENT, Binding, Job, TensorLocations, Tile
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
-PARTIAL = "partial0"
+PARTIAL, FOLDED = "partial0", "partial1"
+"""Pointers into the workspace: sums of parts of k, and an image that another kernel folds."""
 SUMMED, THREADS = 4, 128
 """Neighbours that a thread sums up over all parts, and threads of a block that does."""
 FEW = 16
@@ -152,7 +153,7 @@ class TileWriter(ABC):
         early: tuple[Statement, ...] = (),
     ) -> Kernel:
         used = pointers_in((*early, *body))
-        pointers = [n for n in (PARTIAL, *self.bindings) if n in used and n not in written]
+        pointers = [n for n in (PARTIAL, FOLDED, *self.bindings) if n in used and n not in written]
         sizes = sizes_in((*early, *body))
         every, maps = (*pointers, *written), maps_in(body)
         return Kernel(name, every, written, "tile", body, sizes=sizes, launch=launch, early=early, maps=maps)
@@ -309,4 +310,4 @@ class TileWriter(ABC):
 
 assert ALIGNMENT == CHUNK * 2 and LANES == 32, "one copy is one vector"
 
-__all__ = ["STATIC_BYTES", "TileWriter"]
+__all__ = ["FOLDED", "STATIC_BYTES", "TileWriter"]

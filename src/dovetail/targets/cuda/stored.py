@@ -7,7 +7,7 @@ import struct
 from dataclasses import replace
 from typing import TypeAlias
 
-from dovetail.kernels.gpu.packed_filters import DepthwiseByTap, FiltersByTap
+from dovetail.kernels.gpu.packed_filters import DepthwiseByTap, FiltersByTap, FoldedFilters
 from dovetail.kernels.gpu.packed_matrix import Transposed
 from dovetail.kernels.loops.ir import Kernel, Launch, TensorMap, Traversal
 from dovetail.plan.plan import Plan
@@ -26,6 +26,7 @@ RECORDS = Registry(
         "traversal": Traversal,
         "gpu.pack.by_tap": FiltersByTap,
         "gpu.pack.depthwise": DepthwiseByTap,
+        "gpu.pack.folded": FoldedFilters,
         "gpu.pack.transposed": Transposed,
     }
 )
