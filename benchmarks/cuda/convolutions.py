@@ -80,7 +80,7 @@ def model(torch: Any) -> None:
         program = dovetail.compile(path, target="cuda")
     there = program.to_device(feeds_for(made))
     times = in_order(torch, lambda: program.run(there, outputs="device"))
-    steps = [(step, kernel) for step, kernels in steps_of(program.plan) for kernel in kernels]
+    steps = [(step, kernel) for step, kernels in steps_of(program.plan) for kernel in kernels or ()]
     for number, (name, time) in enumerate(times):
         told = ""
         if len(steps) == len(times):

@@ -6,8 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.select import GpuKernel
 
 
 def assembled(made: GpuKernel, architecture: str, folder: Path) -> str:

@@ -9,8 +9,6 @@ from dovetail.codegen.llvm.builder import Builder
 
 _SHARED = f"ptr addrspace({nvvm.SHARED})"
 _REGISTERS = {"i16": "h", "i32": "r", "i64": "l"}
-MAP_BYTES = 128
-"""Bytes of a tensor map, which is an argument of a kernel by value."""
 
 
 def place(t: Builder, pointer: str) -> str:
@@ -89,6 +87,6 @@ def _do(t: Builder, text: str, *given: str) -> None:
 
 
 __all__ = [
-    "MAP_BYTES", "arrive", "await_phase", "copy_box", "expect", "initialise", "map_of", "place", "set_registers",
+    "arrive", "await_phase", "copy_box", "expect", "initialise", "map_of", "place", "set_registers",
     "slot", "warp_barrier",
 ]  # fmt: skip

@@ -52,6 +52,7 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     WarpBarrier,
 )
+from dovetail.kernels.loops.pipeline import MAP_BYTES
 from dovetail.kernels.loops.policy import ScalarSupport
 
 LANES = 32
@@ -289,7 +290,7 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
     attributes = f"nounwind {nvvm.threads(shape.block, shape.resident, shape.cluster)}"
     pointers = [f"{body.spaces[n]}{_attributes(kernel, n, alignment)} %p{i}" for i, n in enumerate(kernel.pointers)]
     given = ", ".join([*pointers, *(f"i64 %s{i}" for i in range(len(kernel.sizes)))])
-    maps = [f"ptr byval([{pipeline.MAP_BYTES} x i8]) align 64 %m{i}" for i in range(len(kernel.maps))]
+    maps = [f"ptr byval([{MAP_BYTES} x i8]) align 64 %m{i}" for i in range(len(kernel.maps))]
     entry = f"define {nvvm.KERNEL} void @{kernel.name}({', '.join([given, *maps])}) {attributes}"
     if kernel.launch.dependent:
         before = _waiting(kernel, alignment)

@@ -12,6 +12,8 @@ from typing import TypeAlias
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.expr import Expr, Tensor
 
+MAP_BYTES = 128
+"""Bytes of a tensor map, which is an argument of a kernel by value."""
 BOX = 64
 """Elements of 16 bits along a line of a box: 128 bytes, which is what swizzling permutes the chunks of."""
 
@@ -110,6 +112,6 @@ class WarpBarrier:
 Pipeline: TypeAlias = AllocBarriers | CopyBox | ExpectBytes | Arrive | AwaitPhase | WarpBarrier
 
 __all__ = [
-    "BOX", "AllocBarriers", "Arrive", "AwaitPhase", "CopyBox", "ExpectBytes", "Pipeline", "TensorMap", "Traversal",
-    "WarpBarrier",
+    "BOX", "MAP_BYTES", "AllocBarriers", "Arrive", "AwaitPhase", "CopyBox", "ExpectBytes", "Pipeline", "TensorMap",
+    "Traversal", "WarpBarrier",
 ]  # fmt: skip

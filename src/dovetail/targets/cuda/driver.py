@@ -16,8 +16,8 @@ from typing import Any
 from dovetail.errors import DeviceError, DovetailError, UnsupportedError
 from dovetail.kernels.device import GpuDevice
 from dovetail.targets.cuda.api import OLDEST, Functions, LaunchAttribute, LaunchConfig, error_of, library, too_old
-from dovetail.targets.cuda.ptx_compiler import architecture_of, tensor_core_shapes, to_ptx
-from dovetail.targets.cuda.select import GpuKernel
+from dovetail.targets.cuda.architectures import architecture_of, tensor_core_shapes
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.tensor_map import EncodedMap, Matrix
 
 MOST_BLOCKS = 2**31 - 1
@@ -325,7 +325,9 @@ class Driver:
         return found.value
 
     def ptx(self, made: GpuKernel) -> str:
-        """A kernel as PTX for the device: LLVM compiles it."""
+        """A kernel as PTX for the device: LLVM compiles it, and is loaded for that."""
+        from dovetail.targets.cuda.ptx_compiler import to_ptx
+
         return to_ptx(made.text, self.architecture)
 
     def assembled(self, ptx: str) -> bytes:

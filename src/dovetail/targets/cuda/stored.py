@@ -11,8 +11,7 @@ from dovetail.kernels.gpu.packed_filters import DepthwiseByTap, FiltersByTap, Fo
 from dovetail.kernels.gpu.packed_matrix import Transposed
 from dovetail.kernels.loops.ir import Kernel, Launch, TensorMap, Traversal
 from dovetail.plan.plan import Plan
-from dovetail.targets.cuda.fused_launches import Kernels
-from dovetail.targets.cuda.select import GpuKernel
+from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.runtime.registry import Registry
 from dovetail.targets.runtime.serial import NotSerializable, Reader, Writer
 

@@ -8,10 +8,9 @@ from ctypes import c_int, c_uint32, c_uint64
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dovetail.codegen.llvm.pipeline import MAP_BYTES
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.loops.pipeline import BOX, Traversal
+from dovetail.kernels.loops.pipeline import BOX, MAP_BYTES, Traversal
 
 _ALIGNED = 64
 _WORDS_OF_16_BITS = 1
