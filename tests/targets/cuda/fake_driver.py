@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ CAPACITY = 1 << 30
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_IMAGE, INVALID_HANDLE, ILLEGAL_ADDRESS = 1, 2, 200, 400, 700
 ATTRIBUTES = {13: 1_980_000, 16: 132, 36: 3_201_000, 37: 6144, 38: 50 << 20, 75: 9, 76: 0, 97: 227 << 10}
 """Those of an H200."""
+MAP_WORDS = 10
+"""Of a tensor map, as this library writes it: the address, up to five sizes and four strides."""
 _SECONDS = 1e-6
 """Of a launch."""
 
@@ -308,7 +310,7 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         count = len(kernel.pointers) + len(kernel.sizes)
         places = (ctypes.c_void_p * (count + len(kernel.maps))).from_address(pointers)
         arguments = tuple([ctypes.c_int64.from_address(at or 0).value for at in places[:count]])
-        maps = tuple([tuple((ctypes.c_int64 * 4).from_address(at or 0)) for at in places[count:]])
+        maps = tuple([tuple((ctypes.c_int64 * MAP_WORDS).from_address(at or 0)) for at in places[count:]])
         for one, (address, *_) in zip(kernel.maps, maps, strict=True):
             base = arguments[kernel.pointers.index(one.pointer)]
             assert address == base + one.offset or not isinstance(one.offset, int), "a matrix moves with its pointer"
@@ -317,10 +319,24 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
     def _cuTensorMapEncodeTiled(self, target: int, *given: Any) -> int:
         dtype, rank, address, shape, strides, box, steps, *layout = given
         assert (dtype, rank, tuple(steps), layout) == (1, 2, (1, 1), [0, 3, 3, 0])
-        assert target % 64 == 0 and box[0] == 64 and 1 <= box[1] <= 256 and min(shape) > 0
-        if address % 16 or strides[0] % 16 or not 0 < strides[0] < 1 << 40:
+        assert box[0] == 64 and 1 <= box[1] <= 256
+        return self._encoded(target, address, shape, strides)
+
+    def _cuTensorMapEncodeIm2col(self, target: int, *given: Any) -> int:
+        dtype, rank, address, shape, strides, lower, upper, channels, pixels, steps, *layout = given
+        half = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}[rank]
+        assert (dtype, channels, layout) == (1, 64, [0, 3, 3, 0]) and 1 <= pixels <= 1024
+        assert steps[0] == steps[rank - 1] == 1 and all(1 <= step <= 8 for step in steps)
+        assert all(-half <= corner < half for corner in (*lower, *upper))
+        assert all(a <= n - 1 + b for a, n, b in zip(lower, [*shape][1:-1], upper, strict=True)), "a box has pixels"
+        return self._encoded(target, address, shape, strides)
+
+    def _encoded(self, target: int, address: int, shape: Sequence[int], strides: Sequence[int]) -> int:
+        assert target % 64 == 0 and min(shape) > 0
+        if address % 16 or any(stride % 16 or not 0 < stride < 1 << 40 for stride in strides):
             return INVALID_VALUE
-        (ctypes.c_int64 * 4).from_address(target)[:] = (address, shape[1], shape[0], strides[0])
+        words = (address, *shape, *strides)
+        (ctypes.c_int64 * MAP_WORDS).from_address(target)[: len(words)] = words
         return 0
 
     def _add(self, stream: int, node: Node) -> None:

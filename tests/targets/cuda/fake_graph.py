@@ -24,7 +24,7 @@ class SizedMachine(Machine):
     ) -> None:
         self.numbers = dict(numbers)
         for one, (_, *sizes) in zip(kernel.maps, maps, strict=True):
-            given = zip((one.lines, one.length, one.pitch), sizes, strict=True)
+            given = zip((*one.sizes, *one.strides), sizes, strict=False)
             self.numbers |= {size: n for size, n in given if isinstance(size, Dim)}
         self.launched = grid
         super().__init__(kernel, buffers, {})
@@ -44,7 +44,7 @@ class Node:
     grid: int = 0
     arguments: tuple[int, ...] = ()
     maps: tuple[tuple[int, ...], ...] = ()
-    """Address, lines, elements of a line and pitch of each matrix."""
+    """Address, sizes and strides of each matrix."""
     event: int = 0
 
 

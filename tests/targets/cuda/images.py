@@ -130,7 +130,7 @@ def networks(draw: st.DrawFn) -> Case:
     return Case({"y": y}, one if isinstance(x.shape[0], int) else ({"n": 1}, {"n": 2}), scale=64.0)
 
 
-def _layer(
+def layer(
     n: int, c: int, m: int, size: int, k: int, stride: int = 1, *, residual: bool = False, dtype: DType = f16
 ) -> Value:
     """A layer between others: images with channels innermost."""
@@ -152,14 +152,14 @@ def _depthwise() -> Value:
 
 
 LAYERS: dict[str, Value] = {
-    "three_64": _layer(1, 64, 64, 56, 3),
-    "three_512": _layer(1, 512, 512, 7, 3),
-    "point": _layer(32, 64, 256, 56, 1, residual=True),
-    "strided": _layer(32, 128, 128, 56, 3, 2, dtype=bf16),
+    "three_64": layer(1, 64, 64, 56, 3),
+    "three_512": layer(1, 512, 512, 7, 3),
+    "point": layer(32, 64, 256, 56, 1, residual=True),
+    "strided": layer(32, 128, 128, 56, 3, 2, dtype=bf16),
     "stem": _stem(),
     "f32": library.conv_bias_act(x_of(f32, 8, 64, 56, 56), weights(f32, 64, 64, 3, 3), padding=(1, 1, 1, 1)),
     "depthwise": _depthwise(),
 }
 """Layers of real models."""
 
-__all__ = ["LAYERS", "convolutions", "image", "networks", "pools", "weights"]
+__all__ = ["LAYERS", "convolutions", "image", "layer", "networks", "pools", "weights"]

@@ -14,8 +14,8 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.plan.plan import Plan, Step, make_plan
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.run import steps_of
-from dovetail.targets.cuda.select import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.runtime.memory import Memory
 from tests.targets.cuda.graphs import Case

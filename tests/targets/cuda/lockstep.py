@@ -224,11 +224,11 @@ class Machine:
         assert mask.sum() == 1, "one thread copies a box"
         of = statement.source
         buffer, start = self.buffers[of.pointer]
-        lines, length, pitch, offset = [self.size(n) for n in (of.lines, of.length, of.pitch, of.offset)]
-        at = self.same(statement.line, mask), self.same(statement.element, mask)
-        raw = boxed(buffer, start + offset, lines, length, pitch, *at, of.box_lines)
+        sizes, strides = [self.size(n) for n in of.sizes], [self.size(n) for n in of.strides]
+        at, taps = [self.same(x, mask) for x in statement.at], [self.same(x, mask) for x in statement.taps]
+        raw = boxed(buffer, start + self.size(of.offset), sizes, strides, at, of.box_lines, of.traversal, taps)
         target = int(self.address(statement.target, statement.target_at, mask)[mask][0])
-        assert target % 1024 == 0 and pitch % 16 == 0, "boxes start where the swizzle begins"
+        assert target % 1024 == 0 and not any(stride % 16 for stride in strides), "boxes start where the swizzle begins"
         assert len(raw) == statement.nbytes
         where = target + np.arange(len(raw))
         shared = self.buffers[statement.target.pointer][0]

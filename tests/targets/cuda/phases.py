@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dovetail.ir.literal import Array
-from dovetail.kernels.loops.pipeline import BOX
+from dovetail.kernels.loops.pipeline import BOX, Traversal
 
 
 @dataclass(slots=True)
@@ -47,19 +47,51 @@ class PhaseBarrier:
             self.missing = self.arrivals
 
 
-def boxed(matrix: Array, start: int, lines: int, length: int, pitch: int, line: int, element: int, count: int) -> Array:
-    """The bytes of a box of a matrix as the TMA writes them: zeros outside, chunks of each line permuted."""
+def boxed(
+    matrix: Array,
+    start: int,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    at: Sequence[int],
+    count: int,
+    traversal: Traversal | None = None,
+    taps: Sequence[int] = (),
+) -> Array:
+    """The bytes of a box of a tensor as the TMA writes them: zeros outside, chunks of each line permuted."""
     made = np.zeros((count, BOX), np.uint16)
-    rows = np.arange(line, line + count)
+    element, length = at[0], sizes[0]
     inside = np.arange(max(element, 0), max(min(element + BOX, length), max(element, 0)))
-    for at, row in enumerate(rows):
-        if 0 <= row < lines and len(inside):
-            first = start + row * pitch + 2 * int(inside[0])
+    places = _lines(at[1], count) if traversal is None else _pixels(sizes, at, count, traversal, taps)
+    for line, place in enumerate(places):
+        if all(0 <= x < size for x, size in zip(place, sizes[1:], strict=True)) and len(inside):
+            first = start + sum(x * stride for x, stride in zip(place, strides, strict=True)) + 2 * int(inside[0])
             assert first + 2 * len(inside) <= len(matrix), "a box is inside of the matrix"
-            made[at, inside - element] = matrix[first : first + 2 * len(inside)].view(np.uint16)
+            made[line, inside - element] = matrix[first : first + 2 * len(inside)].view(np.uint16)
     chunks = made.view(np.uint8).reshape(count, 8, 16)
     order = np.arange(8)[None, :] ^ (np.arange(count) % 8)[:, None]
     return np.take_along_axis(chunks, order[..., None], 1).reshape(-1)
+
+
+def _lines(first: int, count: int) -> list[tuple[int, ...]]:
+    return [(first + i,) for i in range(count)]
+
+
+def _pixels(
+    sizes: Sequence[int], at: Sequence[int], count: int, by: Traversal, taps: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """Where a copy reads: it goes through the box of pixels along each axis, and to the next image at the end."""
+    *spatial, image = at[1:]
+    found: list[tuple[int, ...]] = []
+    for _ in range(count):
+        found.append((*[x + tap for x, tap in zip(spatial, taps, strict=True)], image))
+        for axis, (lower, upper, stride) in enumerate(zip(by.lower, by.upper, by.strides, strict=True)):
+            spatial[axis] += stride
+            if spatial[axis] <= sizes[1 + axis] - 1 + upper:
+                break
+            spatial[axis] = lower
+        else:
+            image += 1
+    return found
 
 
 class Turns:

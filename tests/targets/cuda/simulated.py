@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.ir.literal import Array
 from dovetail.targets.cuda.driver import Driver
-from dovetail.targets.cuda.select import GpuKernel
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.target import Target
 from tests.targets.cuda.fake_driver import FakeLibrary, digest
 

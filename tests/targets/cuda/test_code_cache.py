@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +57,7 @@ def test_the_second_process_compiles_nothing(device: Driver, tmp_path: Path, mon
 
     for name in ("ptx", "assembled"):
         monkeypatch.setattr(type(device), name, refuse)
-    monkeypatch.setattr("dovetail.targets.cuda.run.make_kernels", refuse)
+    monkeypatch.setattr("dovetail.targets.cuda.select.make_kernels", refuse)
     check(compiled(device, tmp_path))
 
 
@@ -99,3 +101,13 @@ def test_layers_share_kernels() -> None:
     program = dovetail.compile(layered(), target=target_of(device), cache="off")
     program(x=X)
     assert device.compiled == device.log.count("cuModuleLoadData") < device.log.count("cuLaunchKernelEx")
+
+
+def test_a_run_from_the_store_loads_no_compiler() -> None:
+    """What serves it is imported while the driver starts: neither LLVM nor kernel families."""
+    script = (
+        "import sys, dovetail.targets.cuda.calibration, dovetail.targets.cuda.stored\n"
+        "print(*[name for name in ('llvmlite.binding', 'dovetail.targets.cuda.select') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

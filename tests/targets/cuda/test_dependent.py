@@ -17,9 +17,9 @@ from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import CopyAsync
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.driver import driver
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import CudaGraph, kernels_of
-from dovetail.targets.cuda.select import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import SimulatedDriver

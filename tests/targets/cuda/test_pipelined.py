@@ -102,7 +102,7 @@ def test_roles_that_wait_for_each_other_are_an_error() -> None:
 
 def test_a_box_has_zeros_outside_and_its_chunks_permuted() -> None:
     matrix = np.arange(3 * 72, dtype=np.uint16)
-    found = boxed(matrix.view(np.uint8), 0, 3, 72, 144, 1, 64, 4).view(np.uint16).reshape(4, 8, 8)
+    found = boxed(matrix.view(np.uint8), 0, (72, 3), (144,), (64, 1), 4).view(np.uint16).reshape(4, 8, 8)
     for line in range(4):
         for chunk in range(8):
             for element in range(8):

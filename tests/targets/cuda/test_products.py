@@ -13,7 +13,8 @@ from dovetail.ir.dtype import bf16, f16
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.ptx_compiler import ARCHITECTURES, tensor_core_shapes, to_ptx
+from dovetail.targets.cuda.architectures import ARCHITECTURES, tensor_core_shapes
+from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import CudaGraph, kernels_of
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.graphs import x_of

@@ -20,9 +20,10 @@ from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, CopyAsync, Kernel
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.ptx_compiler import ARCHITECTURES, tensor_core_shapes, to_ptx
+from dovetail.targets.cuda.architectures import ARCHITECTURES, tensor_core_shapes
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import CudaGraph, kernels_of
-from dovetail.targets.cuda.select import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.graphs import Case
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dovetail.codegen.llvm import nvvm
 from dovetail.codegen.llvm.builder import Builder
 
 _SHARED = f"ptr addrspace({nvvm.SHARED})"
-MAP_BYTES = 128
-"""Bytes of a tensor map, which is an argument of a kernel by value."""
+_REGISTERS = {"i16": "h", "i32": "r", "i64": "l"}
 
 
 def place(t: Builder, pointer: str) -> str:
@@ -57,12 +58,17 @@ def map_of(t: Builder, kernel: str, argument: int) -> str:
     return t.let(f'call i64 asm "{text}", "=l"()')
 
 
-def copy_box(t: Builder, target: str, source: str, element: str, line: str, barrier: str) -> None:
-    """Copy a box from an element, an i64, of a line on."""
-    at = [t.let(f"trunc i64 {index} to i32") for index in (element, line)]
-    name = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-    given = (f"i32 {place(t, target)}", f"i64 {source}", f"i32 {at[0]}", f"i32 {at[1]}", f"i32 {barrier}")
-    _do(t, f"{name} [$0], [$1, {{$2, $3}}], [$4];", *given)
+def copy_box(t: Builder, target: str, source: str, at: Sequence[str], taps: Sequence[str], barrier: str) -> None:
+    """Copy a box from an index along each axis on, innermost first; pixels of images where there are `taps`."""
+    rank, mode = len(at), "im2col" if taps else "tile"
+    name = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.{mode}.mbarrier::complete_tx::bytes"
+    indices = [f"i32 {t.let(f'trunc i64 {index} to i32')}" for index in at]
+    offsets = [f"i16 {t.let(f'trunc i64 {tap} to i16')}" for tap in taps]
+    places = [f"${2 + i}" for i in range(rank)]
+    text = f"{name} [$0], [$1, {{{', '.join(places)}}}], [${2 + rank}]"
+    if taps:
+        text += f", {{{', '.join(f'${3 + rank + i}' for i in range(len(taps)))}}}"
+    _do(t, f"{text};", f"i32 {place(t, target)}", f"i64 {source}", *indices, f"i32 {barrier}", *offsets)
 
 
 def set_registers(t: Builder, count: int, change: str) -> None:
@@ -76,11 +82,11 @@ def warp_barrier(t: Builder) -> None:
 
 
 def _do(t: Builder, text: str, *given: str) -> None:
-    constraints = ",".join(["l" if x.startswith("i64") else "r" for x in given] + ["~{memory}"])
+    constraints = ",".join([_REGISTERS[x.partition(" ")[0]] for x in given] + ["~{memory}"])
     t.emit(f'call void asm sideeffect "{text}", "{constraints}"({", ".join(given)})')
 
 
 __all__ = [
-    "MAP_BYTES", "arrive", "await_phase", "copy_box", "expect", "initialise", "map_of", "place", "set_registers",
+    "arrive", "await_phase", "copy_box", "expect", "initialise", "map_of", "place", "set_registers",
     "slot", "warp_barrier",
 ]  # fmt: skip

@@ -52,6 +52,7 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     WarpBarrier,
 )
+from dovetail.kernels.loops.pipeline import MAP_BYTES
 from dovetail.kernels.loops.policy import ScalarSupport
 
 LANES = 32
@@ -233,10 +234,8 @@ class _Printer(Printer):
                 kernel = self.kernel
                 argument = len(kernel.pointers) + len(kernel.sizes) + kernel.maps.index(statement.source)
                 source = pipeline.map_of(self.text, kernel.name, argument)
-                element, line = self.value(statement.element), self.value(statement.line)
-                pipeline.copy_box(
-                    self.text, target, source, element, line, self.slot(statement.barrier, statement.slot)
-                )
+                at, taps = [self.value(x) for x in statement.at], [self.value(x) for x in statement.taps]
+                pipeline.copy_box(self.text, target, source, at, taps, self.slot(statement.barrier, statement.slot))
             case ExpectBytes(barrier, at, count):
                 pipeline.expect(self.text, self.slot(barrier, at), count)
             case Arrive(barrier, at):
@@ -291,7 +290,7 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
     attributes = f"nounwind {nvvm.threads(shape.block, shape.resident, shape.cluster)}"
     pointers = [f"{body.spaces[n]}{_attributes(kernel, n, alignment)} %p{i}" for i, n in enumerate(kernel.pointers)]
     given = ", ".join([*pointers, *(f"i64 %s{i}" for i in range(len(kernel.sizes)))])
-    maps = [f"ptr byval([{pipeline.MAP_BYTES} x i8]) align 64 %m{i}" for i in range(len(kernel.maps))]
+    maps = [f"ptr byval([{MAP_BYTES} x i8]) align 64 %m{i}" for i in range(len(kernel.maps))]
     entry = f"define {nvvm.KERNEL} void @{kernel.name}({', '.join([given, *maps])}) {attributes}"
     if kernel.launch.dependent:
         before = _waiting(kernel, alignment)

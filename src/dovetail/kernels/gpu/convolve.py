@@ -19,10 +19,12 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fma import FmaTile
-from dovetail.kernels.gpu.fragments import Coordinate, Factor, Gather
+from dovetail.kernels.gpu.fragments import Coordinate, Factor, Gather, is_multiple
 from dovetail.kernels.gpu.packed_filters import FiltersByTap
+from dovetail.kernels.gpu.pipelined_tile import PipelinedTile
+from dovetail.kernels.gpu.pixels import Pixels
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
-from dovetail.kernels.gpu.tile import CHUNK, DEPTH, H200, split_of
+from dovetail.kernels.gpu.tile import CHUNK, DEPTH, H200, pipelined_split_of, split_of
 from dovetail.kernels.gpu.tile_writer import TileWriter
 from dovetail.kernels.gpu.tiled import Element, Tiled
 from dovetail.kernels.loops.along import Along
@@ -51,6 +53,8 @@ from dovetail.plan.plan import Step
 Way: TypeAlias = Literal["copied", "gathered", "fma"]
 """How factors come to be multiplied."""
 TENSOR_CORE_DTYPES = (f16, bf16)
+FEWEST_RESULTS = 64 * 64
+"""Results of a multiprocessor from which a producer is worth its threads: a tile of a warpgroup."""
 GATHER_COST = 8
 """How much slower tensor cores are where elements are gathered one by one: the threads load, then they multiply."""
 
@@ -195,7 +199,20 @@ class Writer(TileWriter):
             return (*map(Coordinate, images), *seen, Coordinate(c))
 
         k_axes = (*of.window, of.channels) if self.by_tap else (of.channels, *of.window)
-        return Factor(tensor, self.lead, rows, self.depth, gather=Gather(shape, k_axes, see, self.by_tap))
+        gather = Gather(shape, k_axes, see, self.by_tap, self._traversed(tensor))
+        return Factor(tensor, self.lead, rows, self.depth, gather=gather)
+
+    def _traversed(self, tensor: Tensor) -> Pixels | None:
+        """The pixels where the TMA can copy them; None where it cannot."""
+        of = self.of
+        known = all(isinstance(stride, int) and stride > 0 for stride in tensor.strides)
+        if not (known and self.by_tap and self.pixels_first) or self.batch or of.is_transposed:
+            return None
+        # A copy has channels of one tap, and so must have the rows of filters that it is multiplied by.
+        if prod(of.window) > 1 and of.channels % DEPTH:
+            return None
+        pixels = Pixels(self.images, of.axes, of.window, of.channels)
+        return pixels if pixels.fits() else None
 
     def filters(self) -> Factor:
         """The factor of weights."""
@@ -252,10 +269,22 @@ class Writer(TileWriter):
         dtype = self.of.x.dtype
         if self.way == "fma":
             return self.finished(self._by_fma(left, right, dtype))
-        tile, parts = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device)
         axes = self.dense_axes() if self.way == "copied" else ("", "")
+        if axes == ("k", "k") and self._is_pipelined(left, right):
+            split = pipelined_split_of(self.rows, self.columns, self.depth, self.device)
+            if split is not None:
+                tile, parts = split
+                return self.finished(PipelinedTile(tile, dtype, left, [right], *axes, self.depth, parts).tiled(), parts)
+        tile, parts = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device)
         engine = TensorCoreTile(tile, dtype, left, [right], *axes, self.depth, parts, early=self.early(left, [right]))
         return self.finished(engine.tiled(self.device), parts)
+
+    def _is_pipelined(self, left: Factor, right: Factor) -> bool:
+        """Whether the TMA can copy both factors, and there are results for all multiprocessors."""
+        if self.batch or not is_multiple(self.columns, CHUNK) or not PipelinedTile.takes((left, right)):
+            return False
+        results = self.rows * self.columns
+        return not isinstance(results, int) or results >= self.device.multiprocessors * FEWEST_RESULTS
 
     def _by_fma(self, left: Factor, right: Factor, dtype: DType) -> Tiled:
         total = f32 if dtype.is_float and dtype is not f64 else dtype

@@ -12,6 +12,7 @@ from math import prod
 
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, i64, u32
+from dovetail.kernels.gpu.pixels import Pixels
 from dovetail.kernels.gpu.tile import CHUNK
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -135,6 +136,12 @@ class Gather:
     """From an index along row axes and one along k axes to one of the tensor, after its leading axes."""
     is_dense: bool = False
     """Whether 8 elements of k from a multiple of 8 on are 16 aligned bytes, there or not there together."""
+    pixels: Pixels | None = None
+    """What it gathers, where the TMA can copy it."""
+
+    def place(self, row: Expr) -> tuple[Expr, ...]:
+        """The index of a row along row axes."""
+        return _divided(self.row_axes, row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +191,7 @@ class Factor:
     def _coordinates(self, row: Expr, k: Expr) -> tuple[Coordinate, ...]:
         if self.gather is None:
             return Coordinate(row), Coordinate(k)
-        return self.gather.see(_divided(self.gather.row_axes, row), _divided(self.gather.k_axes, k))
+        return self.gather.see(self.gather.place(row), _divided(self.gather.k_axes, k))
 
     def source(self, row: Expr, k: Expr, rows: int) -> tuple[tuple[Expr, ...], Expr]:
         """The index of an element and whether it is there; tiles of `rows` rows may fit so that every row is there."""

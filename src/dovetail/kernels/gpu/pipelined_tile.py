@@ -12,6 +12,7 @@ from itertools import product
 
 from dovetail.ir.dtype import DType, f32, i64
 from dovetail.kernels.gpu.fragments import LANE, Factor, SharedTile, both, divided, less, private, remainder, zeroed
+from dovetail.kernels.gpu.pixels import Pixels
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.tile import CHUNK, DEPTH, LANES, WARP_ROWS, BlockTile
 from dovetail.kernels.gpu.tiled import Chunk, Element, Producer, Tiled
@@ -62,11 +63,13 @@ class PipelinedTile:
     left_axis: str
     right_axis: str
     depth: int
+    parts: int = 1
+    """Into how many equal parts k goes; `part` says which one a block has."""
 
     @staticmethod
     def takes(factors: Sequence[Factor]) -> bool:
-        """Whether the TMA can copy these factors: plain matrices whose lines are known to be aligned."""
-        return all(not factor.lead and _pitch(factor) > 0 for factor in factors)
+        """Whether the TMA can copy these factors: matrices whose lines are known to be aligned, or pixels."""
+        return all(not factor.lead and (_pitch(factor) > 0 or _pixels(factor) is not None) for factor in factors)
 
     @property
     def core(self) -> TensorCoreTile:
@@ -76,7 +79,8 @@ class PipelinedTile:
 
     @property
     def rounds(self) -> int:
-        return -(-self.depth // DEPTH)
+        """Rounds of a block over its part of k."""
+        return -(-self.depth // DEPTH) // self.parts
 
     @property
     def width(self) -> int:
@@ -158,30 +162,36 @@ class PipelinedTile:
 
     def _copies(self) -> list[Statement]:
         """The copies of a tile, each stage as soon as it is empty."""
-        core, k = self.core, mul(Name("round"), Extent(DEPTH))
-        boxes = self._boxes(core.left_tile, self.left, self.left_axis, Name("top"), k, self.tile.rows, 0)
+        core, number = self.core, Name("round")
+        if self.parts > 1:
+            number = add(mul(Name("part"), Extent(self.rounds)), number)
+        boxes = self._boxes(core.left_tile, self.left, self.left_axis, Name("top"), number, self.tile.rows, 0)
         each = self.tile.columns // len(self.rights)
         for at, right in enumerate(self.rights):
-            boxes += self._boxes(core.right_tile, right, self.right_axis, Name("side"), k, each, at * each)
+            boxes += self._boxes(core.right_tile, right, self.right_axis, Name("side"), number, each, at * each)
         empty = Call("sub", (ONE, _PHASE), i64)
         expected = ExpectBytes(FULL, _STAGE, sum(box.nbytes for box in boxes))
         body = (AwaitPhase(EMPTY, _STAGE, empty), expected, *boxes, *self._following())
         return [Loop("round", Extent(self.rounds), body, rolled=True)]
 
     def _boxes(
-        self, tile: SharedTile, factor: Factor, axis: str, first: Expr, k: Expr, rows: int, skipped: int
+        self, tile: SharedTile, factor: Factor, axis: str, first: Expr, number: Expr, rows: int, skipped: int
     ) -> list[CopyBox]:
-        """Rows of a factor from `first` on, to the rows of a tile after `skipped` ones."""
-        of = factor.tensor
+        """Rows of a factor from `first` on, in a round, to the rows of a tile after `skipped` ones."""
+        of, k = factor.tensor, mul(number, Extent(DEPTH))
         if axis == "k":
-            matrix = TensorMap(of.pointer, of.offset, factor.rows, factor.depth, of.strides[0], rows)
             target, at = tile.place(_STAGE, Extent(skipped), ZERO)
-            return [CopyBox(target, at, matrix, first, k, FULL, _STAGE)]
-        matrix = TensorMap(of.pointer, of.offset, factor.depth, factor.rows, of.strides[1], DEPTH)
+            pixels = _pixels(factor)
+            if pixels is not None and factor.gather is not None:
+                start, taps = pixels.start(factor.gather.place(first), number)
+                return [CopyBox(target, at, pixels.source(of, rows), start, FULL, _STAGE, taps)]
+            matrix = TensorMap(of.pointer, of.offset, (factor.depth, factor.rows), (of.strides[0],), rows)
+            return [CopyBox(target, at, matrix, (k, first), FULL, _STAGE)]
+        matrix = TensorMap(of.pointer, of.offset, (factor.rows, factor.depth), (of.strides[1],), DEPTH)
         found: list[CopyBox] = []
         for panel in range(0, rows, BOX):
             target, at = tile.place(_STAGE, ZERO, Extent((skipped + panel) // CHUNK))
-            found.append(CopyBox(target, at, matrix, k, add(first, Extent(panel)), FULL, _STAGE))
+            found.append(CopyBox(target, at, matrix, (add(first, Extent(panel)), k), FULL, _STAGE))
         return found
 
     def _chunks(self) -> list[Chunk]:
@@ -203,8 +213,14 @@ class PipelinedTile:
         return chunks
 
 
+def _pixels(factor: Factor) -> Pixels | None:
+    return None if factor.gather is None else factor.gather.pixels
+
+
 def _pitch(factor: Factor) -> int:
-    """Bytes from line to line of a matrix; 0 where they are not known."""
+    """Bytes from line to line of a matrix; 0 where they are not known, or where it is gathered."""
+    if factor.gather is not None:
+        return 0
     item = factor.tensor.dtype.itemsize
     other = [s for s in factor.tensor.strides if s != item]
     return other[0] if len(other) == 1 and isinstance(other[0], int) else 0

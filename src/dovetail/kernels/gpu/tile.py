@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.ir.dim import Size
@@ -105,6 +106,13 @@ PIPELINED_TILES = (
     BlockTile(64, 64, 4, 1, 12, by_warpgroup=True),
 )
 """The same where a warp copies for the others."""
+TALL_TILES = (
+    BlockTile(192, 128, 12, 1, 4, by_warpgroup=True),
+    BlockTile(256, 64, 16, 1, 4, by_warpgroup=True),
+    BlockTile(192, 64, 12, 1, 6, by_warpgroup=True),
+    BlockTile(128, 64, 8, 1, 3, by_warpgroup=True, blocks=2),
+)
+"""For convolutions, which have few columns and many rows."""
 ROWS = 512
 """Rows of a product whose size is known at run time only."""
 MULTIPLY_CYCLES, GROUP_CYCLES, COPY_CYCLES = 1 / 1024, 1 / 2048, 1 / 40
@@ -143,15 +151,38 @@ def pipelined_tile_of(
     The columns of each stream are a multiple of `panel`.
     """
     work = _Work.of(1, rows, columns, streams, device)
-    fitting = [
+    fitting = _pipelined(PIPELINED_TILES, streams, panel, device)
+    return min(fitting, key=lambda tile: work.pipelined_cycles(tile, depth), default=None)
+
+
+def pipelined_split_of(
+    rows: Size, columns: Size, depth: int, device: GpuDevice, *, parts: bool = True
+) -> tuple[BlockTile, int] | None:
+    """The tile with a producer and the equal parts of k with the lowest estimate; one part where rows are not known."""
+    work, rounds = _Work.of(1, rows, columns, 1, device), -(-depth // DEPTH)
+    most = rounds // FEWEST_ROUNDS if parts and isinstance(rows, int) else 1
+    splits = [p for p in SPLITS if p == 1 or (p <= most and rounds % p == 0)]
+    tiles = _pipelined((*PIPELINED_TILES, *TALL_TILES), 1, CHUNK, device)
+
+    def cycles(choice: tuple[BlockTile, int]) -> float:
+        tile, parts = choice
+        sums = 0.0 if parts == 1 else SUM_CYCLES + work.sum_cycles(parts)
+        return work.pipelined_cycles(tile, depth, parts) + sums
+
+    return min([(tile, parts) for tile in tiles for parts in splits], key=cycles, default=None)
+
+
+def _pipelined(tiles: Sequence[BlockTile], streams: int, panel: int, device: GpuDevice) -> list[BlockTile]:
+    """The tiles that a device has the instructions and the shared memory for."""
+    room = device.shared_bytes + RESERVED_BYTES
+    return [
         tile
-        for tile in PIPELINED_TILES
+        for tile in tiles
         if has_warpgroups(device)
         and tile.columns % (panel * streams) == 0
         and tile.width >= streams * LANES // WARP_ROWS * CHUNK
-        and tile.pipelined_bytes <= (device.shared_bytes + RESERVED_BYTES) // tile.blocks - RESERVED_BYTES
+        and tile.pipelined_bytes <= room // tile.blocks - RESERVED_BYTES
     ]
-    return min(fitting, key=lambda tile: work.pipelined_cycles(tile, depth), default=None)
 
 
 def has_warpgroups(device: GpuDevice) -> bool:
@@ -220,15 +251,16 @@ class _Work:
         latency = STAGE_CYCLES + DEPTH // 16 // tile.warps_deep * (STEP_CYCLES + FRAGMENT_CYCLES * fragments)
         return max(at_once * work, -(-at_once // fit) * latency) + at_once * work / 8
 
-    def pipelined_cycles(self, tile: BlockTile, depth: int) -> float:
+    def pipelined_cycles(self, tile: BlockTile, depth: int, parts: int = 1) -> float:
         """Cycles of a kernel whose producer runs ahead: the start, products or copies, and results."""
-        tiles = -(-self.blocks(tile) // self.device.multiprocessors)
+        tiles = -(-parts * self.blocks(tile) // self.device.multiprocessors)
         products = tile.rows * tile.columns * DEPTH * GROUP_CYCLES
         copies = (tile.rows + tile.columns) * 2 * DEPTH * BOX_CYCLES
         results = tile.rows * tile.columns * RESULT_CYCLES
         # Blocks of one multiprocessor hide each other's results.
         shown = tiles if tile.blocks == 1 else -(-tiles // tile.blocks)
-        return START_CYCLES + tiles * -(-depth // DEPTH) * max(products, copies, ROUND_CYCLES) + shown * results
+        rounds = -(-depth // (DEPTH * parts))
+        return START_CYCLES + tiles * rounds * max(products, copies, ROUND_CYCLES) + shown * results
 
     def sum_cycles(self, parts: int) -> float:
         """Cycles to write and read the sums of all parts."""
@@ -247,6 +279,7 @@ __all__ = [
     "WARP_ROWS",
     "BlockTile",
     "has_warpgroups",
+    "pipelined_split_of",
     "pipelined_tile_of",
     "split_of",
     "tile_of",

@@ -47,11 +47,14 @@ from dovetail.kernels.spec import ALIGNMENT, Binding, Job, TensorLocations, Tile
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
-PARTIAL = "partial0"
+PARTIAL, FOLDED = "partial0", "partial1"
+"""Pointers into the workspace: sums of parts of k, and an image that another kernel folds."""
 SUMMED, THREADS = 4, 128
 """Neighbours that a thread sums up over all parts, and threads of a block that does."""
 FEW = 16
 """Sums of a thread up to which it writes its results where they are."""
+AHEAD = 2
+"""Chunks of results whose operands are loaded while others are computed."""
 STATIC_BYTES = 48 << 10
 """Shared memory that a kernel may have without a setting."""
 
@@ -126,7 +129,8 @@ class TileWriter(ABC):
         if producer is None:
             statements = (*tiled.allocations, each_tile(*tiled.body, *self._epilogue(tiled)))
         else:
-            consume = (*producer.start, each_tile(*tiled.body, *self._by_warps(tiled, producer)))
+            given, written = self._by_warps(tiled, producer)
+            consume = (*producer.start, each_tile(*given, *tiled.body, *written))
             one = less(ThreadIndex("thread"), Extent(producer.first + 1))
             produce = (*producer.start, When(one, (each_tile(*producer.body),)))
             statements = (*tiled.allocations, Roles(producer.first // LANES, consume, produce, producer.registers))
@@ -152,7 +156,7 @@ class TileWriter(ABC):
         early: tuple[Statement, ...] = (),
     ) -> Kernel:
         used = pointers_in((*early, *body))
-        pointers = [n for n in (PARTIAL, *self.bindings) if n in used and n not in written]
+        pointers = [n for n in (PARTIAL, FOLDED, *self.bindings) if n in used and n not in written]
         sizes = sizes_in((*early, *body))
         every, maps = (*pointers, *written), maps_in(body)
         return Kernel(name, every, written, "tile", body, sizes=sizes, launch=launch, early=early, maps=maps)
@@ -221,16 +225,17 @@ class TileWriter(ABC):
             Barrier(),
         ]
 
-    def _by_warps(self, tiled: Tiled, producer: Producer) -> list[Statement]:
-        """The results of each warp, through shared memory of its own, in vectors.
+    def _by_warps(self, tiled: Tiled, producer: Producer) -> tuple[list[Statement], list[Statement]]:
+        """The results of each warp, through shared memory of its own, in vectors; with loads that come before sums.
 
-        Operands of the epilogue are loaded a chunk ahead: a warp has few others to wait with.
+        Operands of the epilogue are loaded two chunks ahead, those of the first two before the products: a warp has
+        few others to wait with.
         """
         groups = producer.width // CHUNK
         turns = range(WARP_ROWS * groups // LANES)
         lines = [divided(add(LANE, Extent(turn * LANES)), groups) for turn in turns]
         group = mul(remainder(LANE, groups), Extent(CHUNK))
-        found: list[Statement] = [Set("first", add(Name("side"), group))]
+        ahead: list[Statement] = [Set("first", add(Name("side"), group))]
         loads: list[list[Statement]] = []
         stores: list[list[Statement]] = []
         for number, chunk in enumerate(producer.chunks):
@@ -240,7 +245,7 @@ class TileWriter(ABC):
             stores.append([])
             for turn in turns:
                 row = add(top, lines[turn])
-                given = Hoisted(f"given{number % 2}_{turn}_")
+                given = Hoisted(f"given{number % AHEAD}_{turn}_")
                 made: list[Store] = []
                 for e in range(CHUNK):
                     column = add(group, Extent(e))
@@ -251,15 +256,16 @@ class TileWriter(ABC):
                 inside = self._inside(row, first, tiled)
                 loads[-1] += [When(inside, tuple(given.sets))] if given.sets else []
                 stores[-1].append(When(inside, tuple(made)))
+        found: list[Statement] = []
         for number, chunk in enumerate(producer.chunks):
-            found += loads[0] if number == 0 else []
+            ahead += loads[number] if number < AHEAD else []
             for element in chunk.elements:
                 for s, value in enumerate(element.sums):
                     at = (ThreadIndex("warp"), Extent(s), element.row, element.column)
                     found.append(Store(producer.staged, at, value))
-            found += loads[number + 1] if number + 1 < len(loads) else []
             found += [WarpBarrier(), *stores[number], WarpBarrier()]
-        return found
+            found += loads[number + AHEAD] if number + AHEAD < len(loads) else []
+        return ahead, found
 
     def _to_shared(self, tiled: Tiled) -> list[Statement]:
         """All sums of the block in shared memory, which the factors need no more."""
@@ -309,4 +315,4 @@ class TileWriter(ABC):
 
 assert ALIGNMENT == CHUNK * 2 and LANES == 32, "one copy is one vector"
 
-__all__ = ["STATIC_BYTES", "TileWriter"]
+__all__ = ["FOLDED", "STATIC_BYTES", "TileWriter"]

@@ -126,7 +126,7 @@ def pointers_in(body: Sequence[Statement]) -> set[str]:
 
 
 def maps_in(body: Sequence[Statement]) -> tuple[TensorMap, ...]:
-    """The matrices that a body copies boxes of, each once."""
+    """The tensors that a body copies boxes of, each once."""
     return tuple(dict.fromkeys([s.source for s in everything(body) if isinstance(s, CopyBox)]))
 
 

@@ -34,6 +34,7 @@ from dovetail.kernels.loops.pipeline import (
     ExpectBytes,
     Pipeline,
     TensorMap,
+    Traversal,
     WarpBarrier,
 )
 
@@ -161,7 +162,7 @@ class Kernel:
     constants: tuple[str, ...] = ()
     """Pointers to what no kernel of a run writes: parameters and what the bind phase computes."""
     maps: tuple[TensorMap, ...] = ()
-    """Matrices that the tensor memory accelerator copies from, in the order of the arguments, after the sizes."""
+    """Tensors that the tensor memory accelerator copies from, in the order of the arguments, after the sizes."""
 
 
 def add(x: Expr, y: Expr) -> Expr:
@@ -268,7 +269,7 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
                 pending += [*reversed(part.other), *reversed(part.body)]
             case CopyBox():
                 yield from _of_tensors(part.target)
-                pending += [*part.target_at, part.line, part.element, part.slot]
+                pending += [*part.target_at, *part.at, *part.taps, part.slot]
             case AwaitPhase():
                 pending += [part.slot, part.phase]
             case ExpectBytes() | Arrive():
@@ -310,6 +311,6 @@ __all__ = [
     "AwaitProducts", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync", "CopyBox", "ExpectBytes",
     "Expr", "Extent", "FenceShared", "FromLane", "Kernel", "Launch", "Load", "LoadMatrices", "Loop", "LoopKind",
     "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline", "Roles", "Set", "Space", "Statement",
-    "Store", "Tensor", "TensorMap", "ThreadIndex", "WarpBarrier", "When", "add", "collapsed", "in_memory_order",
-    "indices", "minimum", "mul", "sizes_in", "stretched",
+    "Store", "Tensor", "TensorMap", "ThreadIndex", "Traversal", "WarpBarrier", "When", "add", "collapsed",
+    "in_memory_order", "indices", "minimum", "mul", "sizes_in", "stretched",
 ]  # fmt: skip

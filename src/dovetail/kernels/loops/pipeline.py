@@ -1,7 +1,7 @@
 """Statements of the loop language for pipelines between warps: some copy to shared memory, others compute on it.
 
-The tensor memory accelerator (TMA) copies boxes of a matrix. Barriers in shared memory (mbarriers) count arrivals and
-the bytes of copies: a phase of a barrier ends when both have come. Phases alternate between 0 and 1.
+The tensor memory accelerator (TMA) copies boxes of a matrix, or pixels of images. Barriers in shared memory (mbarriers)
+count arrivals and the bytes of copies: a phase of a barrier ends when both have come. Phases alternate between 0 and 1.
 """
 
 from __future__ import annotations
@@ -12,24 +12,39 @@ from typing import TypeAlias
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.expr import Expr, Tensor
 
+MAP_BYTES = 128
+"""Bytes of a tensor map, which is an argument of a kernel by value."""
 BOX = 64
 """Elements of 16 bits along a line of a box: 128 bytes, which is what swizzling permutes the chunks of."""
 
 
 @dataclass(frozen=True, slots=True)
+class Traversal:
+    """Which pixels of images a copy goes through (im2col): bounds and strides of each spatial axis, innermost first."""
+
+    lower: tuple[int, ...]
+    """The first pixel that a window's first tap sees; below 0 in the padding."""
+    upper: tuple[int, ...]
+    """The last one, counted from the last pixel of the axis."""
+    strides: tuple[int, ...]
+    """Pixels from one to the next."""
+
+
+@dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A matrix of 16-bit elements in memory of the device, as the TMA is told of it when a kernel is launched."""
+    """A tensor of 16-bit elements in memory of the device, as the TMA is told of it when a kernel is launched."""
 
     pointer: str
     offset: Size
     """Bytes from the pointer to the first element."""
-    lines: Size
-    length: Size
-    """Elements of a line, which are dense."""
-    pitch: Size
-    """Bytes from line to line, a multiple of 16."""
+    sizes: tuple[Size, ...]
+    """Of the axes, innermost first, which is dense: elements and lines of a matrix; channels, pixels and images."""
+    strides: tuple[Size, ...]
+    """Bytes from one to the next along all axes but the first: multiples of 16."""
     box_lines: int
     """Lines of one copy, at most 256; it has `BOX` elements of each."""
+    traversal: Traversal | None = None
+    """How a copy goes from pixel to pixel, row to row and image to image; None where it is a box of a matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +59,19 @@ class AllocBarriers:
 
 @dataclass(frozen=True, slots=True)
 class CopyBox:
-    """Start a copy of a box to shared memory, swizzled there; zeros outside of the matrix. One thread does it."""
+    """Start a copy of a box to shared memory, swizzled there; zeros outside of the tensor. One thread does it."""
 
     target: Tensor
     target_at: tuple[Expr, ...]
     """A place at a multiple of 1,024 bytes."""
     source: TensorMap
-    line: Expr
-    element: Expr
+    at: tuple[Expr, ...]
+    """Where it starts along each axis, innermost first."""
     barrier: str
     """It counts the bytes."""
     slot: Expr
+    taps: tuple[Expr, ...] = ()
+    """How far from each pixel of a traversal it reads along each spatial axis, innermost first."""
 
     @property
     def nbytes(self) -> int:
@@ -95,5 +112,6 @@ class WarpBarrier:
 Pipeline: TypeAlias = AllocBarriers | CopyBox | ExpectBytes | Arrive | AwaitPhase | WarpBarrier
 
 __all__ = [
-    "BOX", "AllocBarriers", "Arrive", "AwaitPhase", "CopyBox", "ExpectBytes", "Pipeline", "TensorMap", "WarpBarrier",
+    "BOX", "MAP_BYTES", "AllocBarriers", "Arrive", "AwaitPhase", "CopyBox", "ExpectBytes", "Pipeline", "TensorMap",
+    "Traversal", "WarpBarrier",
 ]  # fmt: skip

@@ -86,6 +86,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuPointerGetAttribute": (c_void_p, c_int, c_uint64),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuTensorMapEncodeTiled": (c_void_p, c_int, c_uint, *[c_void_p] * 5, *[c_int] * 4),
+    "cuTensorMapEncodeIm2col": (c_void_p, c_int, c_uint, *[c_void_p] * 5, c_uint, c_uint, c_void_p, *[c_int] * 4),
     "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
     "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
     "cuStreamCreate": (c_void_p, c_uint),

@@ -15,13 +15,13 @@ from dovetail.ir.value import Value
 from dovetail.kernels.spec import ALIGNMENT
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver, Function
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.memory import NAME, CudaAllocator, CudaBuffer
-from dovetail.targets.cuda.select import GpuKernel
 from dovetail.targets.runtime.buffer import BufferPool
 from dovetail.targets.runtime.device_array import Lease
 from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.memory import Memory
-from dovetail.targets.runtime.prepared_call import chained, fresh_results
+from dovetail.targets.runtime.result_roots import chained, fresh_results
 
 Base: TypeAlias = Value | str | tuple[Value | str, ...]
 """What an address is known for: a tensor, a pool of memory, or packed weights by their key."""

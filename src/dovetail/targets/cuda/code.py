@@ -17,7 +17,7 @@ import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 from dovetail.codegen.llvm import nvvm
 from dovetail.errors import DovetailError
 from dovetail.targets.cuda.driver import Driver, Module
-from dovetail.targets.cuda.select import GpuKernel
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.runtime.store import Key, Store
 from dovetail.version import __version__
 

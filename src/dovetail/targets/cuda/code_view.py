@@ -13,9 +13,9 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.driver import Driver
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import steps_of
-from dovetail.targets.cuda.select import GpuKernel
 
 _SECONDS = 120
 _FOLDERS = ("/usr/local/cuda/bin",)

@@ -16,8 +16,9 @@ from typing import Any
 from dovetail.errors import DeviceError, DovetailError, UnsupportedError
 from dovetail.kernels.device import GpuDevice
 from dovetail.targets.cuda.api import OLDEST, Functions, LaunchAttribute, LaunchConfig, error_of, library, too_old
-from dovetail.targets.cuda.ptx_compiler import architecture_of, tensor_core_shapes, to_ptx
-from dovetail.targets.cuda.select import GpuKernel
+from dovetail.targets.cuda.architectures import architecture_of, tensor_core_shapes
+from dovetail.targets.cuda.card import Card
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.tensor_map import EncodedMap, Matrix
 
 MOST_BLOCKS = 2**31 - 1
@@ -186,23 +187,6 @@ class OwnStream:
             self.driver.quietly("cuStreamDestroy_v2", self.handle)
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """What a GPU says of itself."""
-
-    name: str
-    capability: tuple[int, int]
-    driver: str
-    """The newest CUDA that the driver runs, such as 12.8."""
-    multiprocessors: int
-    memory_bytes: int
-    clock_hertz: float
-    memory_bytes_per_second: float
-    """By the memory's clock and the width of its bus: what no program reaches."""
-    l2_bytes: int
-    shared_bytes: int
-
-
 class Driver:
     """The driver with the primary context of the first device, which other libraries of the process share."""
 
@@ -325,7 +309,9 @@ class Driver:
         return found.value
 
     def ptx(self, made: GpuKernel) -> str:
-        """A kernel as PTX for the device: LLVM compiles it."""
+        """A kernel as PTX for the device: LLVM compiles it, and is loaded for that."""
+        from dovetail.targets.cuda.ptx_compiler import to_ptx
+
         return to_ptx(made.text, self.architecture)
 
     def assembled(self, ptx: str) -> bytes:
@@ -395,5 +381,5 @@ driver = _Current()
 """Gives the driver of this process."""
 
 __all__ = [
-    "DEFAULT_STREAM", "MOST_BLOCKS", "Card", "Driver", "Event", "Function", "Launch", "Module", "OwnStream", "driver",
+    "DEFAULT_STREAM", "MOST_BLOCKS", "Driver", "Event", "Function", "Launch", "Module", "OwnStream", "driver",
 ]  # fmt: skip

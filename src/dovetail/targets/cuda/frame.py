@@ -20,9 +20,9 @@ from dovetail.plan.alias import Alias, is_dense
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.bound_plan import Base, BoundPlan, LoadedKernel
 from dovetail.targets.cuda.driver import DEFAULT_STREAM, Event, Launch, OwnStream
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.graph import LaunchGraph
 from dovetail.targets.cuda.memory import CudaBuffer, PinnedBuffer
-from dovetail.targets.cuda.select import GpuKernel
 from dovetail.targets.cuda.tensor_map import matrices_of
 from dovetail.targets.runtime.device_array import DeviceArray
 from dovetail.targets.runtime.feeds import found_leaf

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TypeAlias
 
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
@@ -20,11 +19,9 @@ from dovetail.kernels.loops.ir import Kernel, Launch
 from dovetail.kernels.spec import ALIGNMENT, Packed, TensorLocations
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Plan, Step
+from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.loops import SHAPE
-from dovetail.targets.cuda.select import GpuKernel, finished, make_kernels
-
-Kernels: TypeAlias = tuple[GpuKernel, ...] | None
-"""The kernels of a step: none where it runs on the host, None where a later step has the one that it shares."""
+from dovetail.targets.cuda.select import finished, make_kernels
 
 STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
 """Stages of one kernel all have the same number of threads."""
@@ -294,4 +291,4 @@ def _launch(kernel: Kernel) -> Launch:
     return kernel.launch
 
 
-__all__ = ["Kernels", "LaunchFusion"]
+__all__ = ["LaunchFusion"]

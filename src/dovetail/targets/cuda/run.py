@@ -20,12 +20,10 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.bound_plan import LoadedKernel, OnHost
 from dovetail.targets.cuda.code import modules_of, ptx_of
 from dovetail.targets.cuda.driver import Driver, Function, driver
-from dovetail.targets.cuda.fused_launches import Kernels, LaunchFusion
+from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.late_sizes import LateSizesRunner
 from dovetail.targets.cuda.launches import with_launches
-from dovetail.targets.cuda.loops import LOOPS
 from dovetail.targets.cuda.runner import CudaRunner
-from dovetail.targets.cuda.select import GpuKernel, make_kernels
 from dovetail.targets.cuda.stored import Steps
 from dovetail.targets.runtime.memory import Memory
 from dovetail.targets.runtime.step_signature import moved_bindings, step_signature
@@ -34,6 +32,8 @@ from dovetail.targets.runtime.store import Store
 
 def locations_of(plan: Plan) -> TensorLocations:
     """Where the tensors of a plan are."""
+    from dovetail.targets.cuda.loops import LOOPS
+
     bound = {result for step in plan.phase("bind") for result in step.results}
     return TensorLocations(plan.locate, bound, bool(plan.options.get("strict")), target=LOOPS)
 
@@ -45,6 +45,10 @@ def steps_of(
 
     Layers repeat: steps with equal signatures share their kernels. Small steps join a later one, and have None.
     """
+    # A program from the store has its kernels: it does without code generation.
+    from dovetail.targets.cuda.fused_launches import LaunchFusion
+    from dovetail.targets.cuda.select import make_kernels
+
     locations = locations_of(plan)
     device = with_launches(plan, device)
     known: dict[Hashable, tuple[Step, tuple[GpuKernel, ...]]] = {}

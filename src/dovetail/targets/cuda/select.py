@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
@@ -32,6 +32,7 @@ from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.data_kinds import DATA_KINDS
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.loops import LOOPS, SHAPE, split_limits
 from dovetail.targets.cuda.windows import WINDOWS
 from dovetail.targets.runtime.selection import Kind, Row, Table
@@ -71,22 +72,6 @@ TABLE: Table[GpuDevice | None] = Table(
     on_host="host",
 )
 """The kernel families that run on a GPU."""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuKernel:
-    """A kernel of a step: its loops with a launch shape, its LLVM text, and what its pointers point to."""
-
-    kernel: Kernel
-    text: str
-    bindings: Mapping[str, Value]
-    workspace: Mapping[str, Size] = field(default_factory=dict[str, Size])
-    """The pointers into the workspace, which all kernels of a run share, and the offset of each."""
-    workspace_bytes: Size = 0
-    checks: tuple[str, ...] = ()
-    """The pointers to the error flag of a run."""
-    packed: Mapping[str, Packed] = field(default_factory=dict[str, Packed])
-    """The pointers to weights that are packed when parameters are bound."""
 
 
 def make_kernels(
@@ -195,4 +180,4 @@ def finished(
     return GpuKernel(kernel, ptx.module(kernel, alignment), bindings, workspace, packed=packed)
 
 
-__all__ = ["TABLE", "GpuKernel", "finished", "make_kernels"]
+__all__ = ["TABLE", "finished", "make_kernels"]

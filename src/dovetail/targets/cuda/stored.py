@@ -7,12 +7,11 @@ import struct
 from dataclasses import replace
 from typing import TypeAlias
 
-from dovetail.kernels.gpu.packed_filters import DepthwiseByTap, FiltersByTap
+from dovetail.kernels.gpu.packed_filters import DepthwiseByTap, FiltersByTap, FoldedFilters
 from dovetail.kernels.gpu.packed_matrix import Transposed
-from dovetail.kernels.loops.ir import Kernel, Launch, TensorMap
+from dovetail.kernels.loops.ir import Kernel, Launch, TensorMap, Traversal
 from dovetail.plan.plan import Plan
-from dovetail.targets.cuda.fused_launches import Kernels
-from dovetail.targets.cuda.select import GpuKernel
+from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.runtime.registry import Registry
 from dovetail.targets.runtime.serial import NotSerializable, Reader, Writer
 
@@ -23,8 +22,10 @@ RECORDS = Registry(
         "loops": Kernel,
         "launch": Launch,
         "tensor_map": TensorMap,
+        "traversal": Traversal,
         "gpu.pack.by_tap": FiltersByTap,
         "gpu.pack.depthwise": DepthwiseByTap,
+        "gpu.pack.folded": FoldedFilters,
         "gpu.pack.transposed": Transposed,
     }
 )

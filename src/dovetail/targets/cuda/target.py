@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from dovetail.declare.cost import Machine
@@ -25,6 +29,26 @@ def _driver() -> Driver:
     from dovetail.targets.cuda.driver import driver
 
     return driver()
+
+
+@contextmanager
+def _importing(*names: str) -> Generator[None]:
+    """Import modules meanwhile, in a thread: a driver takes some 0.2 s to start, without Python's lock."""
+    # What both import is loaded before, so that no thread waits for a module of the other.
+
+    def load() -> None:
+        for name in names:
+            import_module(name)
+
+    missing = any(name not in sys.modules for name in names)
+    thread = Thread(target=load)
+    if missing:
+        thread.start()
+    try:
+        yield
+    finally:
+        if missing:
+            thread.join()
 
 
 def _considered(plan: Plan, step: Step) -> Sequence[Considered]:
@@ -84,12 +108,14 @@ def target_for(device: Callable[[], Driver]) -> Target:
         return CudaGraph(plan, device, store_of(settings), stored.from_bytes(plan, content))
 
     def machine(settings: Settings) -> Machine:
-        from dovetail.targets.cuda.calibration import machine_of
-
         try:
-            return machine_of(device(), settings)
+            with _importing("dovetail.targets.cuda.calibration", "dovetail.targets.cuda.stored"):
+                here = device()
         except UnsupportedError:
             return CLAIMS.machine
+        from dovetail.targets.cuda.calibration import machine_of
+
+        return machine_of(here, settings)
 
     def listing(plan: Plan, step: Step, notation: Notation) -> str:
         from dovetail.targets.cuda import code_view

@@ -1,22 +1,21 @@
-"""Matrices as the tensor memory accelerator is told of them: 128 bytes that the driver encodes, for each launch."""
+"""Tensors as the tensor memory accelerator is told of them: 128 bytes that the driver encodes, for each launch."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from ctypes import c_uint32, c_uint64
+from ctypes import c_int, c_uint32, c_uint64
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dovetail.codegen.llvm.pipeline import MAP_BYTES
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.loops.pipeline import BOX
+from dovetail.kernels.loops.pipeline import BOX, MAP_BYTES, Traversal
 
 _ALIGNED = 64
-_WORDS_OF_16_BITS, _AXES = 1, 2
-_NOT_INTERLEAVED, _SWIZZLE_128, _L2_256, _ZEROS_OUTSIDE = 0, 3, 3, 0
-"""Numbers of the driver: elements, layout in shared memory, what L2 fetches at once, and what is outside."""
+_WORDS_OF_16_BITS = 1
+_LAYOUT = (0, 3, 3, 0)
+"""Numbers of the driver: not interleaved, swizzled in lines of 128 bytes, L2 fetches 256 bytes, zeros outside."""
 
 
 class Caller(Protocol):
@@ -27,15 +26,15 @@ class Caller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A matrix of 16-bit elements at an argument of a launch."""
+    """A matrix, or images, of 16-bit elements at an argument of a launch."""
 
     argument: int
     """The index of its pointer."""
     offset: int
-    lines: int
-    length: int
-    pitch: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
     box_lines: int
+    traversal: Traversal | None
 
 
 def matrices_of(kernel: Kernel, number: Callable[[Size], int]) -> Sequence[Matrix]:
@@ -44,10 +43,10 @@ def matrices_of(kernel: Kernel, number: Callable[[Size], int]) -> Sequence[Matri
         Matrix(
             kernel.pointers.index(one.pointer),
             number(one.offset),
-            max(1, number(one.lines)),
-            max(1, number(one.length)),
-            number(one.pitch),
+            tuple([max(1, number(size)) for size in one.sizes]),
+            tuple([number(stride) for stride in one.strides]),
             one.box_lines,
+            one.traversal,
         )
         for one in kernel.maps
     ]
@@ -65,22 +64,17 @@ class EncodedMap:
 
     def encode(self, address: int) -> None:
         """Encode it for the address of its pointer."""
-        of = self.matrix
-        self.driver.call(
-            "cuTensorMapEncodeTiled",
-            self.address,
-            _WORDS_OF_16_BITS,
-            _AXES,
-            address + of.offset,
-            (c_uint64 * 2)(of.length, of.lines),
-            (c_uint64 * 1)(of.pitch),
-            (c_uint32 * 2)(BOX, of.box_lines),
-            (c_uint32 * 2)(1, 1),
-            _NOT_INTERLEAVED,
-            _SWIZZLE_128,
-            _L2_256,
-            _ZEROS_OUTSIDE,
-        )
+        of, by = self.matrix, self.matrix.traversal
+        rank = len(of.sizes)
+        sizes, strides = (c_uint64 * rank)(*of.sizes), (c_uint64 * (rank - 1))(*of.strides)
+        given = (self.address, _WORDS_OF_16_BITS, rank, address + of.offset, sizes, strides)
+        if by is None:
+            box, steps = (c_uint32 * rank)(BOX, of.box_lines), (c_uint32 * rank)(*[1] * rank)
+            self.driver.call("cuTensorMapEncodeTiled", *given, box, steps, *_LAYOUT)
+            return
+        lower, upper = (c_int * (rank - 2))(*by.lower), (c_int * (rank - 2))(*by.upper)
+        steps = (c_uint32 * rank)(1, *by.strides, 1)
+        self.driver.call("cuTensorMapEncodeIm2col", *given, lower, upper, BOX, of.box_lines, steps, *_LAYOUT)
 
 
 __all__ = ["EncodedMap", "Matrix", "matrices_of"]

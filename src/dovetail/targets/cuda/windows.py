@@ -5,6 +5,7 @@ from __future__ import annotations
 from dovetail import ops
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.convolve import offer_copied, offer_fma, offer_gathered
+from dovetail.kernels.gpu.convolve_folded import offer_folded
 from dovetail.kernels.gpu.slide import offer_depthwise, offer_pool
 from dovetail.targets.cuda.images import POOLS, is_convolved
 from dovetail.targets.runtime.selection import Kind, Row
@@ -12,6 +13,7 @@ from dovetail.targets.runtime.selection import Kind, Row
 CONVOLUTIONS: tuple[Row[GpuDevice | None], ...] = (
     Row("depthwise", offer_depthwise),
     Row("convolve.copied", offer_copied),
+    Row("convolve.folded", offer_folded),
     Row("convolve.gathered", offer_gathered),
     Row("convolve.fma", offer_fma),
 )

@@ -8,8 +8,7 @@ into the arrays of their inputs. The arrays are NumPy's, or those of another lib
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -20,7 +19,6 @@ from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.passes.specialize import fresh_symbols
-from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.runtime.address import address
 from dovetail.targets.runtime.array_library import NUMPY, ArrayLibrary
@@ -32,6 +30,7 @@ from dovetail.targets.runtime.launch_frame import Frame, Section
 from dovetail.targets.runtime.memory import Memory
 from dovetail.targets.runtime.memory_limit import check_fits
 from dovetail.targets.runtime.page_advice import trim
+from dovetail.targets.runtime.result_roots import chained, fresh_results
 
 MOST_WORKSPACES = 16
 """Workspaces that a runner holds: one for each concurrent run, up to this."""
@@ -322,30 +321,4 @@ def _patches(frame: Frame, base: int) -> Patches:
     return tuple(zip(at.tolist(), frame.offsets[at].tolist(), strict=True))
 
 
-def fresh_results(plan: Plan) -> dict[str, Value]:
-    """The root of each output that is not donated and has a root in the arena to itself, by name."""
-    found: dict[str, Value] = {}
-    roots = Counter(plan.locate(v).root for v in plan.graph.outputs.values())
-    donated = {d.output for d in plan.donations}
-    for name, value in plan.graph.outputs.items():
-        at = plan.locate(value)
-        slot = None if name in donated else plan.slots.get(at.root)
-        whole = at.offset == 0 and at.root.tensor.bytes == value.tensor.bytes and is_dense(value.tensor, at.strides)
-        if slot is not None and slot.pool == "arena" and whole and roots[at.root] == 1:
-            found[name] = at.root
-    return found
-
-
-def chained(plan: Plan, roots: Iterable[Value]) -> dict[Value, Value]:
-    """These roots and the chains of roots that they reuse in place; each with the root at the end of its chain."""
-    over = {step.value: step.over for step in plan.phase("run") if step.over is not None}
-    found: dict[Value, Value] = {}
-    for root in roots:
-        at: Value | None = root
-        while at is not None:
-            found[at] = root
-            at = over.get(at)
-    return found
-
-
-__all__ = ["Call", "Launch", "PreparedCalls", "can_prepare", "chained", "fresh_results"]
+__all__ = ["Call", "Launch", "PreparedCalls", "can_prepare"]

@@ -1,0 +1,42 @@
+"""The architectures of NVIDIA GPUs that we compile for, and what each has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from dovetail.errors import UnsupportedError
+
+ARCHITECTURES: Mapping[str, str] = MappingProxyType(
+    {
+        "sm_80": "+ptx70",
+        "sm_89": "+ptx78",
+        "sm_90": "+ptx80",
+        "sm_90a": "+ptx80",
+        "sm_100": "+ptx86",
+        "sm_120": "+ptx87",
+    }
+)
+"""The architectures that we compile for, and the oldest PTX version that has them: drivers read older ones."""
+
+
+def architecture_of(capability: tuple[int, int]) -> str:
+    """The newest architecture whose PTX a device of a compute capability runs."""
+    number = capability[0] * 10 + capability[1]
+    own = f"sm_{number}a"
+    if own in ARCHITECTURES:
+        # Code for one architecture alone may use what later ones do not have, such as products by warpgroups.
+        return own
+    runs = [name for name in ARCHITECTURES if not name.endswith("a") and int(name.removeprefix("sm_")) <= number]
+    if not runs:
+        major, minor = capability
+        raise UnsupportedError(f"compute capability {major}.{minor}", hint="GPUs from sm_80 (Ampere) on are supported")
+    return max(runs, key=lambda name: int(name.removeprefix("sm_")))
+
+
+def tensor_core_shapes(architecture: str) -> tuple[tuple[int, int, int], ...]:
+    """M×N×K of the matrix instructions that kernels use: by warps everywhere, by warpgroups on sm_90a alone."""
+    return ((16, 8, 16), (64, 256, 16)) if architecture == "sm_90a" else ((16, 8, 16),)
+
+
+__all__ = ["ARCHITECTURES", "architecture_of", "tensor_core_shapes"]

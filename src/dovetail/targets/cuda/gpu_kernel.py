@@ -1,0 +1,34 @@
+"""A kernel of a step on an NVIDIA GPU: what selection makes, the store keeps and a run launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from dovetail.ir.dim import Size
+from dovetail.ir.value import Value
+from dovetail.kernels.loops.ir import Kernel
+from dovetail.kernels.spec import Packed
+
+
+@dataclass(frozen=True, slots=True)
+class GpuKernel:
+    """A kernel of a step: its loops with a launch shape, its LLVM text, and what its pointers point to."""
+
+    kernel: Kernel
+    text: str
+    bindings: Mapping[str, Value]
+    workspace: Mapping[str, Size] = field(default_factory=dict[str, Size])
+    """The pointers into the workspace, which all kernels of a run share, and the offset of each."""
+    workspace_bytes: Size = 0
+    checks: tuple[str, ...] = ()
+    """The pointers to the error flag of a run."""
+    packed: Mapping[str, Packed] = field(default_factory=dict[str, Packed])
+    """The pointers to weights that are packed when parameters are bound."""
+
+
+Kernels: TypeAlias = tuple[GpuKernel, ...] | None
+"""The kernels of a step: none where it runs on the host, None where a later step has the one that it shares."""
+
+__all__ = ["GpuKernel", "Kernels"]

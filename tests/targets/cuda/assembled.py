@@ -1,0 +1,26 @@
+"""Kernels as machine code, where an assembler is installed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.ptx_compiler import to_ptx
+
+
+def assembled(made: GpuKernel, architecture: str, folder: Path) -> str:
+    """What the assembler says of a kernel, or nothing where it is not installed."""
+    ptx = to_ptx(made.text, architecture)
+    assert f".target {architecture}" in ptx and "__local_depot" not in ptx
+    assembler = shutil.which("ptxas")
+    if assembler is None:
+        return ""
+    source = folder / "kernel.ptx"
+    source.write_text(ptx, encoding="utf-8")
+    command = [assembler, f"-arch={architecture}", "-v", "-o", str(folder / "kernel.cubin"), str(source)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+
+__all__ = ["assembled"]
