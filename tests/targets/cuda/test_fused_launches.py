@@ -117,7 +117,7 @@ def test_norms_after_residuals_join_the_products_that_follow() -> None:
     def linear(x: Value, name: str, size: int) -> Value:
         return library.linear(x, param(name, f16[x.shape[-1], size]), param(f"{name}.bias", f16[size]), act="gelu")
 
-    x = input("x", f16[16, 128])
+    x = input("x", f16[7, 128])
     for layer in range(2):
         y = linear(linear(x, f"up{layer}", 160), f"down{layer}", 128)
         gain, shift = (param(f"{name}{layer}", f16[128]) for name in ("gain", "shift"))
@@ -182,3 +182,21 @@ def test_they_assemble_without_spills(outputs: dict[str, Value], tmp_path: Path)
                 command = [assembler, "-arch=sm_90a", "-v", "-o", str(source.with_suffix(".cubin")), str(source)]
                 told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
                 assert "0 bytes spill stores" in told, told
+
+
+@pytest.mark.parametrize(("keys", "width"), [(1, 64), (700, 128)])
+def test_blocks_of_a_cluster_combine_the_parts_of_few_queries(keys: int, width: int) -> None:
+    q = input("q", f16[1, 4, 1, width])
+    k, v = (input(n, f16[1, 2, "t", width]) for n in "kv")
+    graph = Graph.of({"y": library.attention(q, k, v, scale=width**-0.5, groups=2)})
+    plan = make_plan(graph, target="cuda")
+    ((_, kernels),) = steps_of(plan, device=CLUSTERS)
+    assert kernels is not None and [made.kernel.launch.cluster for made in kernels if made.kernel.launch] == [8]
+    random = np.random.default_rng(keys)
+    shapes = {"q": (1, 4, 1, width), "k": (1, 2, keys, width), "v": (1, 2, keys, width)}
+    feeds = {n: random.normal(size=shape).astype(np.float16) for n, shape in shapes.items()}
+    device = SimulatedDriver()
+    device.description = CLUSTERS
+    found = CudaGraph(plan, lambda: device).bind({}).run(feeds)["y"]
+    wanted = evaluate(graph, feeds, lift=True)["y"]
+    np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=1e-2, atol=2e-3)

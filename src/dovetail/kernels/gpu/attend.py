@@ -141,14 +141,19 @@ class _Writer:
     ) -> None:
         self.step, self.problem, self.bindings, self.locations = step, problem, bindings, locations
         self.dtype, self.device = step.value.dtype, device
-        tile = self.block = AttendTile.of(problem, self.dtype, device)
-        self.warps, self.threads, self.rows, self.keys = tile.warps, tile.threads, tile.rows, tile.keys
-        self.d, self.dv, self.lead = tile.d, tile.dv, tile.lead
+        tile = AttendTile.of(problem, self.dtype, device)
+        self.lead = tile.lead
         aligned = locations.alignment(dict(bindings))
         self.factors = {name: self._factor(name) for name in _TILES}
         axes: dict[str, str] = {"q": "k", "k": "k", "v": "row"}
         self.copies = all([_is_dense(f, axes[name], aligned[name]) for name, f in self.factors.items()])
         self.axes = axes if self.copies else dict.fromkeys(axes, "k")
+        if tile.is_cluster and not self.copies:
+            tile = AttendTile.of(problem, self.dtype, replace(device, cluster=0))
+        self.block, self.d, self.dv = tile, tile.d, tile.dv
+        self.warps, self.threads, self.rows = tile.warps, tile.threads, tile.rows
+        self.keys = KEYS if tile.is_cluster else tile.keys
+        """Keys of a tile in shared memory."""
 
     def _factor(self, name: str) -> Factor:
         """Queries, keys or values along what is summed: features, or keys for the values."""
@@ -189,7 +194,8 @@ class _Writer:
 
     @property
     def stages(self) -> int:
-        return 2 if self.copies else 1
+        """Tiles in shared memory: a round and the next one, or one for each warp of a block of a cluster."""
+        return self.block.splits if self.block.is_cluster else 2 if self.copies else 1
 
     def tile(self, name: str) -> SharedTile:
         match name:
@@ -274,11 +280,22 @@ class _Writer:
     def _loaded(self, name: str, number: Expr, stage: Expr) -> list[Statement]:
         """Queries from the block's first on, or a round of keys or values."""
         tile, factor, axis = self.tile(name), self.factors[name], self.axes[name]
+        if self.block.is_cluster and name != "q":
+            return [s for warp in range(self.block.splits) for s in self._chunk_loaded(name, number, warp)]
         at = mul(self.block.key_round(number), Extent(self.keys))
         first, k = (Name("top"), ZERO) if name == "q" else (at, ZERO) if name == "k" else (ZERO, at)
         if not self.copies:
             return stored(tile, factor, first, k, self.threads, 0, 1)
         return [_rolled(s) for s in copied(tile, factor, axis, first, k, stage, self.threads, 0, 1)]
+
+    def _chunk_loaded(self, name: str, number: Expr, warp: int) -> list[Statement]:
+        """The keys or values of one warp of a cluster."""
+        at = mul(self.block.chunk(number, Extent(warp)), Extent(KEYS))
+        first, k = (at, ZERO) if name == "k" else (ZERO, at)
+        copies = copied(
+            self.tile(name), self.factors[name], self.axes[name], first, k, Extent(warp), self.threads, 0, 1
+        )
+        return [_rolled(s) for s in copies]
 
     def _queries(self) -> list[Statement]:
         row = mul(remainder(ThreadIndex("warp"), self.warps), Extent(16))
@@ -306,6 +323,10 @@ class _Writer:
         if a.causal and a.fill is not None and math.isinf(a.fill):
             keys = minimum(keys, add(Name("top"), Extent(self.rows)))
         every = Call("div", (add(keys, Extent(self.keys - 1)), Extent(self.keys)), i64)
+        if self.block.is_cluster:
+            pieces = self.block.pieces
+            left = Call("sub", (add(every, Extent(pieces - 1)), Name("part")), i64)
+            return Call("div", (left, Extent(pieces)), i64)
         if self.block.parts == 1:
             return every
         left = Call("maximum", (Call("sub", (every, Name("first_round")), i64), ZERO), i64)
@@ -321,6 +342,12 @@ class _Writer:
                 Barrier(),
             ]
         later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
+        if self.block.is_cluster:
+            # Warps of all blocks have a tile each: few rounds are left, and one buffer is enough.
+            after = Set("later", add(Name("round"), Extent(1)))
+            work = [Set("stage", divided(ThreadIndex("warp"), self.warps)), *work]
+            one = (AwaitCopies(0), Barrier(), *work, Barrier(), after, *later, CommitCopies())
+            return [Loop("round", self._rounds(), one), AwaitCopies(0), Barrier()]
         return [
             Loop(
                 "round",

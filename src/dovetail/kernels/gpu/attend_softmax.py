@@ -41,7 +41,7 @@ def weighted(tile: AttendTile) -> list[Statement]:
     """Scores with masks and fills; their exponentials, and what the sums so far shrink by."""
     scores, weights = private("scores", f32, KEYS // 8, 4), private("weights", tile.dtype, KEYS // 8, 4)
     j, e = Name("j"), Name("e")
-    first = add(mul(tile.key_round(Name("round")), Extent(tile.keys)), tile.own_keys)
+    first = tile.first_key(Name("round"))
     found: list[Statement] = [Set("first_key", add(first, mul(remainder(LANE, 4), Extent(2))))]
     for half in HALVES:
         at = (j, add(e, Extent(2 * half.number)))

@@ -70,7 +70,8 @@ class AttendTile:
     def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
         parts = _parts(problem, device)
         if parts > 1 and device.cluster:
-            splits = max(1, min(MOST_WARPS, CLUSTER_BYTES // _round_bytes(problem)))
+            # Keys and values of one round, not of two.
+            splits = max(1, min(MOST_WARPS, 2 * CLUSTER_BYTES // _round_bytes(problem)))
             return AttendTile(problem, dtype, 1, splits, device.cluster, is_cluster=True)
         if parts > 1:
             return AttendTile(problem, dtype, 1, 1, parts)
@@ -149,10 +150,22 @@ class AttendTile:
         """A round of this block, counted from the first key."""
         return number if self.parts == 1 else add(Name("first_round"), number)
 
+    def chunk(self, number: Expr, warp: Expr) -> Expr:
+        """Which 64 keys a warp of a cluster has in a round: neighbours are those of the next block, so that all blocks
+        have some where keys are few."""
+        return add(mul(add(mul(number, Extent(self.splits)), warp), Extent(self.parts)), Name("part"))
+
+    def first_key(self, number: Expr) -> Expr:
+        """The first key of this warp in a round."""
+        if self.is_cluster:
+            return mul(self.chunk(number, divided(ThreadIndex("warp"), self.warps)), Extent(KEYS))
+        return add(mul(self.key_round(number), Extent(self.keys)), self.own_keys)
+
     @property
     def own_keys(self) -> Expr:
-        """Where the keys of this warp start among those of a round."""
-        return ZERO if self.splits == 1 else mul(divided(ThreadIndex("warp"), self.warps), Extent(KEYS))
+        """Where the keys of this warp start among those of a tile in shared memory."""
+        alone = self.splits == 1 or self.is_cluster
+        return ZERO if alone else mul(divided(ThreadIndex("warp"), self.warps), Extent(KEYS))
 
 
 def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:

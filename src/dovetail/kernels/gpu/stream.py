@@ -56,8 +56,8 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 
-MOST_ROWS, MOST_PACKED_ROWS = 8, 16
-"""Rows up to which it is faster than tiles: with weights as they are, and with those whose columns are rows."""
+MOST_ROWS = 8
+"""Rows up to which it is faster than tiles: at the 16 rows of a short text it takes half as long again."""
 WIDTHS = (64, 32, 16)
 """Columns of a block, from wide to narrow, where they are neighbours in memory: rows of 32 bytes are the shortest that
 memory reads without waste."""
@@ -104,7 +104,7 @@ class StreamTile:
         batch, rows, columns, depth = sizes
         if not axis or not isinstance(rows, int) or not isinstance(depth, int) or not isinstance(columns, int):
             return None
-        if rows > (MOST_PACKED_ROWS if axis == "k" else MOST_ROWS) or depth < 4 * LANES:
+        if not has_few_rows(rows) or depth < 4 * LANES:
             return None
         width = _width(batch if isinstance(batch, int) else 1, columns, axis, device)
         warps = WARPS
@@ -340,8 +340,7 @@ def _width(batch: int, columns: int, axis: str, device: GpuDevice) -> int:
 
 
 def has_few_rows(rows: Size) -> bool:
-    """Whether weights that are packed for it are worth their memory."""
-    return isinstance(rows, int) and rows <= MOST_PACKED_ROWS
+    return isinstance(rows, int) and rows <= MOST_ROWS
 
 
 def stream_of(
