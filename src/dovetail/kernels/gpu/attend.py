@@ -118,16 +118,16 @@ def _is_dense(factor: Factor, axis: str, alignment: int) -> bool:
     return factor.read is None and dense == item and isinstance(size, int) and size % CHUNK == 0 and aligned
 
 
-def _rolled(copies: Statement) -> Statement:
+def _rolled(copies: Statement, at_once: int = COPIES_AT_ONCE) -> Statement:
     """Copies that a thread starts, some at a time where they are many: addresses of all of them take its registers."""
     if not isinstance(copies, Loop) or not isinstance(copies.extent, Extent) or not isinstance(copies.extent.size, int):
         return copies
     turns = copies.extent.size
-    if turns <= 2 * COPIES_AT_ONCE or turns % COPIES_AT_ONCE:
+    if turns <= 2 * at_once or turns % at_once:
         return copies
-    turn = Set(copies.variable, add(mul(Name("turns"), Extent(COPIES_AT_ONCE)), Name("at_once")))
-    some = unrolled("at_once", COPIES_AT_ONCE, turn, *copies.body)
-    return Loop("turns", Extent(turns // COPIES_AT_ONCE), (some,), rolled=True)
+    turn = Set(copies.variable, add(mul(Name("turns"), Extent(at_once)), Name("at_once")))
+    some = unrolled("at_once", at_once, turn, *copies.body)
+    return Loop("turns", Extent(turns // at_once), (some,), rolled=True)
 
 
 class _Writer:
@@ -281,21 +281,21 @@ class _Writer:
         """Queries from the block's first on, or a round of keys or values."""
         tile, factor, axis = self.tile(name), self.factors[name], self.axes[name]
         if self.block.is_cluster and name != "q":
-            return [s for warp in range(self.block.splits) for s in self._chunk_loaded(name, number, warp)]
+            one = self._chunk_loaded(name, number)
+            return [Loop("of_warp", Extent(self.block.splits), tuple(one), rolled=True)]
         at = mul(self.block.key_round(number), Extent(self.keys))
         first, k = (Name("top"), ZERO) if name == "q" else (at, ZERO) if name == "k" else (ZERO, at)
         if not self.copies:
             return stored(tile, factor, first, k, self.threads, 0, 1)
         return [_rolled(s) for s in copied(tile, factor, axis, first, k, stage, self.threads, 0, 1)]
 
-    def _chunk_loaded(self, name: str, number: Expr, warp: int) -> list[Statement]:
+    def _chunk_loaded(self, name: str, number: Expr) -> list[Statement]:
         """The keys or values of one warp of a cluster."""
-        at = mul(self.block.chunk(number, Extent(warp)), Extent(KEYS))
+        warp = Name("of_warp")
+        at = mul(self.block.chunk(number, warp), Extent(KEYS))
         first, k = (at, ZERO) if name == "k" else (ZERO, at)
-        copies = copied(
-            self.tile(name), self.factors[name], self.axes[name], first, k, Extent(warp), self.threads, 0, 1
-        )
-        return [_rolled(s) for s in copies]
+        copies = copied(self.tile(name), self.factors[name], self.axes[name], first, k, warp, self.threads, 0, 1)
+        return [_rolled(s, 2) for s in copies]
 
     def _queries(self) -> list[Statement]:
         row = mul(remainder(ThreadIndex("warp"), self.warps), Extent(16))
@@ -324,7 +324,7 @@ class _Writer:
             keys = minimum(keys, add(Name("top"), Extent(self.rows)))
         every = Call("div", (add(keys, Extent(self.keys - 1)), Extent(self.keys)), i64)
         if self.block.is_cluster:
-            pieces = self.block.pieces
+            pieces = self.block.parts * self.block.splits
             left = Call("sub", (add(every, Extent(pieces - 1)), Name("part")), i64)
             return Call("div", (left, Extent(pieces)), i64)
         if self.block.parts == 1:

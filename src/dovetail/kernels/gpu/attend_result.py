@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dovetail.ir.dtype import bool_, f32
 from dovetail.kernels.gpu.attend_tile import (
     HALVES,
@@ -82,17 +84,41 @@ def _inverse(tile: AttendTile, total: Expr) -> Expr:
 
 def _left_over(tile: AttendTile) -> list[Statement]:
     """What this block has of each query, in the workspace."""
-    sums, partial = private("sums", f32, tile.dv // 8, 4), tile.partial
+    if tile.splits == 1:
+        return _own_stored(tile, tile.partial, (*tile.lead, Name("part")))
+    a, shares = tile.problem, tile.query_shares
+    assert isinstance(a.queries, int), "few queries are known"
+    at = (*tile.lead, Name("part"), Name("query"))
+    body = (
+        Set("query", divided(Name("own"), tile.dv)),
+        Set("column", remainder(Name("own"), tile.dv)),
+        *_merged(tile.splits, lambda split, last: Load(shares, (split, Name("query"), last)), Name("column"), tile.dv),
+        Store(tile.partial, (*at, Name("column")), f32_name("value")),
+        When(
+            Call("equal", (Name("column"), ZERO), bool_),
+            (
+                Store(tile.partial, (*at, Extent(tile.dv)), f32_name("most")),
+                Store(tile.partial, (*at, Extent(tile.dv + 1)), f32_name("total")),
+            ),
+        ),
+    )
+    own = _own_stored(tile, shares, (divided(ThreadIndex("warp"), tile.warps),))
+    return [*own, Barrier(), Loop("own", Extent(a.queries * tile.dv), body, kind="thread")]
+
+
+def _own_stored(tile: AttendTile, target: Tensor, lead: tuple[Expr, ...]) -> list[Statement]:
+    """What a warp has of each query: weighted sums, the largest score and the total."""
+    sums = private("sums", f32, tile.dv // 8, 4)
     found: list[Statement] = []
     for half in HALVES:
-        at = (*tile.lead, tile.piece, Name(half.query))
+        at = (*lead, Name(half.query))
         stores: list[Statement] = []
         for j in range(tile.dv // 8):
             for e in range(2):
                 column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
-                stores.append(Store(partial, (*at, column), Load(sums, (Extent(j), Extent(2 * half.number + e)))))
-        own = [Store(partial, (*at, Extent(tile.dv)), f32_name(half.most))]
-        own.append(Store(partial, (*at, Extent(tile.dv + 1)), f32_name(half.total)))
+                stores.append(Store(target, (*at, column), Load(sums, (Extent(j), Extent(2 * half.number + e)))))
+        own = [Store(target, (*at, Extent(tile.dv)), f32_name(half.most))]
+        own.append(Store(target, (*at, Extent(tile.dv + 1)), f32_name(half.total)))
         stores.append(When(Call("equal", (remainder(LANE, 4), ZERO), bool_), tuple(own)))
         found.append(When(less(Name(half.query), Extent(tile.problem.queries)), tuple(stores)))
     return found
@@ -120,31 +146,38 @@ def cluster_combined(tile: AttendTile) -> list[Statement]:
 
 
 def _column_combined(tile: AttendTile) -> list[Statement]:
-    """A column of a query from all pieces, always in one order."""
-    partial, column = tile.partial, Name("column")
+    """A column of a query from all parts."""
+    column = Name("column")
 
-    def of(piece: Expr, last: Expr) -> Expr:
-        return Load(partial, (*tile.lead, piece, Name("query"), last))
+    def of(part: Expr, last: Expr) -> Expr:
+        return Load(tile.partial, (*tile.lead, part, Name("query"), last))
 
-    piece = Name("each")
-    most = Call("maximum", (f32_name("most"), of(piece, Extent(tile.dv))), f32)
+    return [
+        *_merged(tile.parts, of, column, tile.dv),
+        Set("inverse", _inverse(tile, f32_name("total"))),
+        _stored(tile, Name("query"), column, times(f32_name("value"), f32_name("inverse")), fits=True),
+    ]
+
+
+def _merged(count: int, of: Callable[[Expr, Expr], Expr], column: Expr, width: int) -> list[Statement]:
+    """The largest score, the total and a weighted sum of several parts, always in one order."""
+    part = Name("each")
+    most = Call("maximum", (f32_name("most"), of(part, Extent(width))), f32)
     none = Call("equal", (f32_name("most"), MINUS_INFINITY), bool_)
-    share = near_exp(minus(of(piece, Extent(tile.dv)), f32_name("most")))
+    share = near_exp(minus(of(part, Extent(width)), f32_name("most")))
     return [
         Set("most", MINUS_INFINITY),
-        unrolled("each", tile.pieces, Set("most", most)),
+        unrolled("each", count, Set("most", most)),
         Set("most", Call("where", (none, Number(0.0, f32), f32_name("most")), f32)),
         Set("total", Number(0.0, f32)),
         Set("value", Number(0.0, f32)),
         unrolled(
             "each",
-            tile.pieces,
+            count,
             Set("share", share),
-            Set("total", plus(f32_name("total"), times(f32_name("share"), of(piece, Extent(tile.dv + 1))))),
-            Set("value", plus(f32_name("value"), times(f32_name("share"), of(piece, column)))),
+            Set("total", plus(f32_name("total"), times(f32_name("share"), of(part, Extent(width + 1))))),
+            Set("value", plus(f32_name("value"), times(f32_name("share"), of(part, column)))),
         ),
-        Set("inverse", _inverse(tile, f32_name("total"))),
-        _stored(tile, Name("query"), column, times(f32_name("value"), f32_name("inverse")), fits=True),
     ]
 
 

@@ -114,31 +114,32 @@ class AttendTile:
         return Tensor("shares", f32, (self.rows * width, width, item), space="shared")
 
     def shares_allocated(self) -> list[Alloc]:
-        """Shared memory for the shares, where warps of one block share the keys."""
-        count = self.splits * self.rows * (self.dv + CHUNK)
-        return [Alloc("shares", f32, count, "shared")] if self.splits > 1 and self.parts == 1 else []
+        """Shared memory for the shares, where warps of a block share the keys."""
+        if self.splits == 1:
+            return []
+        rows = self.problem.queries if self.is_cluster else self.rows
+        assert isinstance(rows, int), "few queries are known"
+        return [Alloc("shares", f32, self.splits * rows * (self.dv + CHUNK), "shared")]
 
     @property
-    def pieces(self) -> int:
-        """Warps along keys, of all blocks."""
-        return self.parts * self.splits
-
-    @property
-    def piece(self) -> Expr:
-        """Which of them this is."""
-        return add(mul(Name("part"), Extent(self.splits)), divided(ThreadIndex("warp"), self.warps))
+    def query_shares(self) -> Tensor:
+        """The shares of queries alone, where a block has fewer than rows."""
+        assert isinstance(self.problem.queries, int), "few queries are known"
+        item = f32.itemsize
+        width = (self.dv + CHUNK) * item
+        return Tensor("shares", f32, (self.problem.queries * width, width, item), space="shared")
 
     @property
     def partial(self) -> Tensor:
-        """The same of each warp of all blocks along the keys, in the workspace: lead, head, piece, query, column."""
-        shape = (*self.problem.lead, self.problem.heads, self.pieces, self.problem.queries, self.dv + CHUNK)
+        """The same of each block along the keys, in the workspace: leading axes, head, part, query, column."""
+        shape = (*self.problem.lead, self.problem.heads, self.parts, self.problem.queries, self.dv + CHUNK)
         strides = [product(shape[i + 1 :]) * f32.itemsize for i in range(len(shape))]
         return Tensor(PARTIAL, f32, tuple(strides))
 
     @property
     def partial_bytes(self) -> Size:
         count = product((*self.problem.lead, self.problem.heads, self.problem.queries))
-        return count * self.pieces * (self.dv + CHUNK) * f32.itemsize
+        return count * self.parts * (self.dv + CHUNK) * f32.itemsize
 
     @property
     def part_rounds(self) -> Size:
