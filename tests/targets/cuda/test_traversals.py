@@ -211,9 +211,9 @@ def test_tall_tiles_assemble_without_spills(tile: BlockTile, tmp_path: Path) -> 
 
 def test_tiles_of_convolutions_fill_the_device() -> None:
     """3×3 windows over 28×28 pixels of 32 images: a tile for each of 131 multiprocessors."""
-    chosen = pipelined_split_of(32 * 28 * 28, 128, 1152, H200)
+    chosen = pipelined_split_of(32 * 28 * 28, 128, 1152, H200, 2)
     assert chosen is not None
     tile, parts = chosen
     blocks = parts * -(-32 * 28 * 28 // tile.rows) * -(-128 // tile.columns)
     assert H200.multiprocessors * 0.9 <= blocks <= H200.multiprocessors
-    assert pipelined_split_of(32 * 28 * 28, 128, 1152, replace(H200, tensor_core_shapes=())) is None
+    assert pipelined_split_of(32 * 28 * 28, 128, 1152, replace(H200, tensor_core_shapes=()), 2) is None
