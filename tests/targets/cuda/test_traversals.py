@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dovetail
 from dovetail import Graph, Value, library, ops
 from dovetail.ir.dtype import bf16, f16
 from dovetail.ir.literal import Array
@@ -29,6 +30,7 @@ from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.images import image, layer, weights
 from tests.targets.cuda.judged import check, feeds_of, run_in_lockstep
 from tests.targets.cuda.phases import boxed
+from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
 SMALL = BlockTile(64, 64, 4, 1, 3, by_warpgroup=True)
 FEW = replace(H200, multiprocessors=2)
@@ -92,6 +94,20 @@ def test_k_goes_in_equal_parts() -> None:
         assert next(made.kernel.name for _, made in kernels_of(_plan(case), device=FEW)) == "convolve"
 
 
+@pytest.mark.usefixtures("small_tiles")
+def test_images_of_any_count_run_on_a_device() -> None:
+    """The driver encodes images for each launch: other arrays, and another count of them."""
+    x, w = image(f16, "n", 64, 3, 4), weights(f16, 64, 64, 2, 3)
+    y = ops.conv(ops.relu(x), w, padding=(0, 1, 1, 1), strides=(1, 2))
+    graph = Graph.of({"y": ops.max_pool(y, window=2)})
+    device = SimulatedDriver()
+    program = dovetail.compile(graph, target=target_of(device), cache="off")
+    for count in (2, 1, 2):
+        feeds = feeds_of(graph, {"n": count})
+        check(Case({"y": graph.outputs["y"]}, scale=8.0), program.run(feeds), feeds)
+    assert any(m.traversal for kernel in device.library.kernels.values() for m in kernel.maps)
+
+
 FEW_CHANNELS: dict[str, Value] = {
     "photograph": library.conv_bias_act(
         x_of(f16, 2, 3, 10, 9), weights(f16, 64, 3, 7, 7), x_of(f16, 64, 1, 1, name="b"),
@@ -113,12 +129,14 @@ def test_strides_of_few_channels_become_channels(name: str) -> None:
         check(case, run_in_lockstep(plan, feeds, device=FEW), feeds)
 
 
-def test_a_few_images_are_not_folded() -> None:
-    """One image is gathered: a second kernel costs more than it saves."""
-    for images, first in ((1, "convolve"), (32, "convolve_fold")):
-        x = x_of(f16, images, 3, 224, 224)
-        plan = _plan(_between(ops.conv(x, weights(f16, 64, 3, 7, 7), padding=3, strides=2)))
-        assert next(made.kernel.name for _, made in kernels_of(plan)) == first
+@pytest.mark.parametrize(
+    ("images", "strict", "first"), [(32, False, "convolve_fold"), (1, False, "convolve"), (32, True, "convolve")]
+)
+def test_a_few_images_are_not_folded(images: int, strict: bool, first: str) -> None:
+    """One image is gathered: a second kernel costs more than it saves. Strict programs multiply no taps by 0."""
+    y = ops.conv(x_of(f16, images, 3, 224, 224), weights(f16, 64, 3, 7, 7), padding=3, strides=2)
+    plan = dovetail.compile(Graph.of(_between(y).outputs), target="cuda", strict=strict).plan
+    assert next(made.kernel.name for _, made in kernels_of(plan)) == first
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +203,8 @@ def _number(expr: Expr) -> int:
 
 
 @pytest.mark.parametrize("tile", TALL_TILES, ids=lambda t: f"{t.rows}x{t.columns}")
-@pytest.mark.parametrize("window", [1, 3])
-def test_tall_tiles_assemble_without_spills(tile: BlockTile, window: int, tmp_path: Path) -> None:
-    value = layer(32, 256, 256, 14, window, residual=True, dtype=bf16)
+def test_tall_tiles_assemble_without_spills(tile: BlockTile, tmp_path: Path) -> None:
+    value = layer(32, 256, 256, 14, 3, residual=True, dtype=bf16)
     with patch.object(tiles, "PIPELINED_TILES", (tile,)), patch.object(tiles, "TALL_TILES", ()):
         (_, made), *_ = kernels_of(make_plan(Graph.of({"y": value}), target=CLAIMS))
     told = assembled(made, "sm_90a", tmp_path)
@@ -196,9 +213,9 @@ def test_tall_tiles_assemble_without_spills(tile: BlockTile, window: int, tmp_pa
 
 def test_tiles_of_convolutions_fill_the_device() -> None:
     """3×3 windows over 28×28 pixels of 32 images: a tile for each of 131 multiprocessors."""
-    chosen = pipelined_split_of(32 * 28 * 28, 128, 1152, H200)
+    chosen = pipelined_split_of(32 * 28 * 28, 128, 1152, H200, 2)
     assert chosen is not None
     tile, parts = chosen
     blocks = parts * -(-32 * 28 * 28 // tile.rows) * -(-128 // tile.columns)
     assert H200.multiprocessors * 0.9 <= blocks <= H200.multiprocessors
-    assert pipelined_split_of(32 * 28 * 28, 128, 1152, replace(H200, tensor_core_shapes=())) is None
+    assert pipelined_split_of(32 * 28 * 28, 128, 1152, replace(H200, tensor_core_shapes=()), 2) is None

@@ -58,6 +58,11 @@ def map_of(t: Builder, kernel: str, argument: int) -> str:
     return t.let(f'call i64 asm "{text}", "=l"()')
 
 
+def prefetch_map(t: Builder, source: str) -> None:
+    """Fetch a tensor map, so that the first copy need not wait for it."""
+    t.emit(f'call void asm sideeffect "prefetch.tensormap [$0];", "l,~{{memory}}"(i64 {source})')
+
+
 def copy_box(t: Builder, target: str, source: str, at: Sequence[str], taps: Sequence[str], barrier: str) -> None:
     """Copy a box from an index along each axis on, innermost first; pixels of images where there are `taps`."""
     rank, mode = len(at), "im2col" if taps else "tile"
@@ -87,6 +92,6 @@ def _do(t: Builder, text: str, *given: str) -> None:
 
 
 __all__ = [
-    "arrive", "await_phase", "copy_box", "expect", "initialise", "map_of", "place", "set_registers",
+    "arrive", "await_phase", "copy_box", "expect", "initialise", "map_of", "place", "prefetch_map", "set_registers",
     "slot", "warp_barrier",
 ]  # fmt: skip

@@ -49,6 +49,7 @@ from dovetail.kernels.loops.ir import (
     Roles,
     Statement,
     Tensor,
+    TensorMap,
     ThreadIndex,
     WarpBarrier,
 )
@@ -77,6 +78,8 @@ class _Printer(Printer):
         self.globals: dict[str, str] = {}
         self.dynamic = 0 if kernel.launch.shared_bytes else None
         """Where the next allocation of dynamic shared memory is; None where all of it is static."""
+        self.has_maps = False
+        """Whether tensor maps are on their way."""
         self.spaces: dict[str, str] = {name: f"ptr addrspace({nvvm.GLOBAL})" for name in kernel.pointers}
         thread, block = self.special(nvvm.THREAD), self.special(nvvm.BLOCK)
         self.indices = {
@@ -227,13 +230,12 @@ class _Printer(Printer):
             case AllocBarriers(name, count, arrivals):
                 self.allocate(Alloc(name, i64, count, "shared"))
                 with self.text.when(self.text.icmp("eq", I64(self.indices["thread"]), 0)):
+                    self.prefetch_maps()
                     pipeline.initialise(self.text, self.pointers[name], count, arrivals)
                 self.barrier()
             case CopyBox():
                 target = self.address(statement.target, statement.target_at)
-                kernel = self.kernel
-                argument = len(kernel.pointers) + len(kernel.sizes) + kernel.maps.index(statement.source)
-                source = pipeline.map_of(self.text, kernel.name, argument)
+                source = self.map_of(statement.source)
                 at, taps = [self.value(x) for x in statement.at], [self.value(x) for x in statement.taps]
                 pipeline.copy_box(self.text, target, source, at, taps, self.slot(statement.barrier, statement.slot))
             case ExpectBytes(barrier, at, count):
@@ -244,6 +246,19 @@ class _Printer(Printer):
                 pipeline.await_phase(self.text, self.slot(barrier, at), self.value(phase))
             case WarpBarrier():
                 pipeline.warp_barrier(self.text)
+
+    def map_of(self, source: TensorMap) -> str:
+        """The address of a tensor map."""
+        kernel = self.kernel
+        argument = len(kernel.pointers) + len(kernel.sizes) + kernel.maps.index(source)
+        return pipeline.map_of(self.text, kernel.name, argument)
+
+    def prefetch_maps(self) -> None:
+        """Fetch all tensor maps, once, while barriers are made."""
+        if not self.has_maps:
+            self.has_maps = True
+            for source in self.kernel.maps:
+                pipeline.prefetch_map(self.text, self.map_of(source))
 
     def slot(self, barrier: str, at: Expr) -> str:
         """The place of a barrier in shared memory."""

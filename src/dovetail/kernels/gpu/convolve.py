@@ -271,13 +271,19 @@ class Writer(TileWriter):
             return self.finished(self._by_fma(left, right, dtype))
         axes = self.dense_axes() if self.way == "copied" else ("", "")
         if axes == ("k", "k") and self._is_pipelined(left, right):
-            split = pipelined_split_of(self.rows, self.columns, self.depth, self.device)
+            split = pipelined_split_of(self.rows, self.columns, self.depth, self.device, self.result_bytes)
             if split is not None:
                 tile, parts = split
                 return self.finished(PipelinedTile(tile, dtype, left, [right], *axes, self.depth, parts).tiled(), parts)
         tile, parts = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device)
         engine = TensorCoreTile(tile, dtype, left, [right], *axes, self.depth, parts, early=self.early(left, [right]))
         return self.finished(engine.tiled(self.device), parts)
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes that the epilogue reads and writes for each pixel of a filter."""
+        read = [v for i, v in enumerate(self.found.operands) if any(self.strides[f"e{i}"][len(self.batch) : -1])]
+        return sum([v.dtype.itemsize for v in (*self.step.results, *read)])
 
     def _is_pipelined(self, left: Factor, right: Factor) -> bool:
         """Whether the TMA can copy both factors, and there are results for all multiprocessors."""

@@ -123,7 +123,7 @@ class FoldedWriter(Writer):
             return None
         if not self.pixels_first or not is_multiple(self.columns, CHUNK) or not self._pixels().fits():
             return None
-        split = pipelined_split_of(self.rows, self.columns, self.depth, self.device, parts=False)
+        split = pipelined_split_of(self.rows, self.columns, self.depth, self.device, self.result_bytes, parts=False)
         return None if split is None else split[0]
 
     def _pixels(self) -> Pixels:

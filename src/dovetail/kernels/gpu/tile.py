@@ -121,6 +121,8 @@ FEWEST_ROWS = 33
 """Rows from which a warpgroup is not mostly idle."""
 START_CYCLES, ROUND_CYCLES, BOX_CYCLES, RESULT_CYCLES = 2000, 140, 1 / 40, 1 / 10
 """Cycles before the first stage is full, of a small stage, for a byte that the TMA copies, for a result."""
+MEMORY_CYCLES = 1 / 17
+"""Cycles of a multiprocessor for its share of a byte in memory."""
 BARRIERS_BYTES, RESERVED_BYTES = 2048, 1024
 """Shared memory for barriers, and what every block takes for itself."""
 STAGE_CYCLES, STEP_CYCLES, FRAGMENT_CYCLES = 180, 40, 4
@@ -131,6 +133,8 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Into how many parts k may go, each of them for blocks of its own."""
 SUM_CYCLES = 4000
 """Cycles for a second kernel, which adds up the parts."""
+SPLIT_GAIN = 0.9
+"""The share of the time that parts must save: a second kernel has costs that the estimate does not see."""
 FEWEST_ROUNDS = 2
 """Rounds of a part."""
 FEWEST_STAGES, MOST_STAGES = 3, 8
@@ -156,9 +160,12 @@ def pipelined_tile_of(
 
 
 def pipelined_split_of(
-    rows: Size, columns: Size, depth: int, device: GpuDevice, *, parts: bool = True
+    rows: Size, columns: Size, depth: int, device: GpuDevice, result_bytes: int, *, parts: bool = True
 ) -> tuple[BlockTile, int] | None:
-    """The tile with a producer and the equal parts of k with the lowest estimate; one part where rows are not known."""
+    """The tile with a producer and the equal parts of k with the lowest estimate; one part where rows are not known.
+
+    `result_bytes` counts what the epilogue reads and writes for each result.
+    """
     work, rounds = _Work.of(1, rows, columns, 1, device), -(-depth // DEPTH)
     most = rounds // FEWEST_ROUNDS if parts and isinstance(rows, int) else 1
     splits = [p for p in SPLITS if p == 1 or (p <= most and rounds % p == 0)]
@@ -166,8 +173,9 @@ def pipelined_split_of(
 
     def cycles(choice: tuple[BlockTile, int]) -> float:
         tile, parts = choice
-        sums = 0.0 if parts == 1 else SUM_CYCLES + work.sum_cycles(parts)
-        return work.pipelined_cycles(tile, depth, parts) + sums
+        if parts == 1:
+            return work.pipelined_cycles(tile, depth, 1, result_bytes)
+        return (work.pipelined_cycles(tile, depth, parts) + SUM_CYCLES + work.sum_cycles(parts)) / SPLIT_GAIN
 
     return min([(tile, parts) for tile in tiles for parts in splits], key=cycles, default=None)
 
@@ -251,16 +259,25 @@ class _Work:
         latency = STAGE_CYCLES + DEPTH // 16 // tile.warps_deep * (STEP_CYCLES + FRAGMENT_CYCLES * fragments)
         return max(at_once * work, -(-at_once // fit) * latency) + at_once * work / 8
 
-    def pipelined_cycles(self, tile: BlockTile, depth: int, parts: int = 1) -> float:
-        """Cycles of a kernel whose producer runs ahead: the start, products or copies, and results."""
+    def pipelined_cycles(self, tile: BlockTile, depth: int, parts: int = 1, result_bytes: int = 0) -> float:
+        """Cycles of a kernel whose producer runs ahead: the start, products or copies, and results.
+
+        Those that do not fit L2 take the time of memory, while other blocks of a multiprocessor multiply.
+        """
         tiles = -(-parts * self.blocks(tile) // self.device.multiprocessors)
         products = tile.rows * tile.columns * DEPTH * GROUP_CYCLES
         copies = (tile.rows + tile.columns) * 2 * DEPTH * BOX_CYCLES
         results = tile.rows * tile.columns * RESULT_CYCLES
         # Blocks of one multiprocessor hide each other's results.
         shown = tiles if tile.blocks == 1 else -(-tiles // tile.blocks)
-        rounds = -(-depth // (DEPTH * parts))
-        return START_CYCLES + tiles * rounds * max(products, copies, ROUND_CYCLES) + shown * results
+        sums = -(-depth // (DEPTH * parts)) * max(products, copies, ROUND_CYCLES)
+        if self.down * self.across * result_bytes <= self.device.l2_bytes // 2:
+            return START_CYCLES + tiles * sums + shown * results
+        memory = tile.rows * tile.columns * result_bytes * MEMORY_CYCLES
+        if tile.blocks == 1:
+            return START_CYCLES + tiles * (sums + max(results, memory))
+        shorter, longer = sorted((tiles * sums + shown * results, tiles * memory + sums))
+        return START_CYCLES + longer + shorter / 8
 
     def sum_cycles(self, parts: int) -> float:
         """Cycles to write and read the sums of all parts."""
