@@ -142,8 +142,7 @@ class NativeRunner:
     ) -> dict[str, Array]:
         """A run, section by section."""
         memory = self.known(arrays, shapes)
-        for value, array in zip(self.inputs, arrays, strict=True):
-            memory.own[value] = array.reshape(-1).view(np.uint8)
+        memory.whole |= zip(self.inputs, arrays, strict=True)
         size = memory.number(self.plan.arena_size)
         arena = self.buffers.allocate(size)
         memory.pools["arena"] = arena.array
