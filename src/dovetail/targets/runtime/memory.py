@@ -164,7 +164,7 @@ class Memory:
         """A tensor in new memory; a broadcast tensor takes more bytes there than in its view."""
         made = self.made.get(value)
         if made is not None:
-            return made if made.base is None else np.array(made, order="C")
+            return owned(made)
         view = self.view(value)
         plan = self.plan
         check_fits(view.nbytes, lambda: f"a result of {plan.graph.name}, {value.type},", plan.memory_limit)
@@ -251,6 +251,11 @@ class Memory:
             np.concatenate([a.reshape(-1)[: a.size // 2], b.reshape(-1)[a.size // 2 :]]).reshape(a.shape)
             for a, b in zip(arrays, again, strict=True)
         ]
+
+
+def owned(array: Array) -> Array:
+    """An array that a step made, or a copy where it is a view of a larger one."""
+    return array if array.base is None else np.array(array, order="C")
 
 
 def _bytes(array: Array) -> Array:

@@ -195,3 +195,36 @@ def test_a_loop_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     program = dovetail.compile(loop(limit=None)).bind({"w": numbers(1, SIZE, SIZE) * np.float32(0.2)})
     with pytest.raises(BindError, match="does not end"):
         program.run({"x": numbers(1, 1, SIZE), "stop": np.array(1 << 40)})
+
+
+@pytest.mark.parametrize("more", ["a step before", "a step after", "an output twice", "a view", "an input"])
+def test_a_loop_that_is_not_alone_in_its_plan(more: str) -> None:
+    """A plan that is one loop runs without memory for its tensors; what is more than that needs it."""
+    x, stop = input("x", f32["n", SIZE]), input("stop", i64[()])
+    found = while_loop(
+        lambda trip, h, stop: ops.less(trip, stop),
+        lambda trip, h, stop: (trip + 1, h * 0.5, h),
+        (scalar(0, i64), ops.tanh(x) if more == "a step before" else x),
+        (stop,),
+        limit=1000,
+        trips=symbol("trips"),
+    )
+    outputs = {"h": found.carries[1], "y": found.outputs[0]}
+    others = {
+        "a step after": ops.reduce_sum(found.carries[1], axes=(-1,)),
+        "an output twice": found.carries[1],
+        "a view": ops.permute(found.outputs[0], order=(-1, -2)),
+        "an input": x,
+    }
+    if more in others:
+        outputs["more"] = others[more]
+    graph = Graph.of(outputs)
+    program = dovetail.compile(graph)
+    for count in (4, 4, 0, 9, 50):
+        feed = {"x": numbers(count, 3, SIZE), "stop": np.array(count)}
+        wanted = evaluate(graph, feed, lift=True)
+        got = program.run(feed)
+        for name, array in wanted.items():
+            assert got[name].shape == array.shape, name
+            assert_close(got[name], array, f32)
+        assert not any(np.shares_memory(got[a], got[b]) for a in got for b in got if a < b)

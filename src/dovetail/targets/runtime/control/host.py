@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -27,7 +28,7 @@ from dovetail.targets.runtime.control.host_chunks import Chunk, chunk_of, run_ch
 from dovetail.targets.runtime.control.plan import body_graph
 from dovetail.targets.runtime.control.records import ENDLESS
 from dovetail.targets.runtime.interpreter import known_size
-from dovetail.targets.runtime.memory import Memory
+from dovetail.targets.runtime.memory import Memory, owned
 from dovetail.targets.runtime.prepared_call import Launch
 
 
@@ -118,6 +119,26 @@ class _Chunked:
     """The results of the chunk."""
 
 
+@dataclass(frozen=True, slots=True)
+class LoneLoop:
+    """A plan that is one loop in chunks, from its inputs to its outputs: a run needs no memory for tensors."""
+
+    looped: Callable[[Sequence[Array], Mapping[str, int]], tuple[tuple[Array, ...], int]]
+    chunked: _Chunked
+    given: tuple[tuple[int, int], ...]
+    """The operands of the loop that are inputs, by their indices."""
+    outputs: tuple[tuple[str, int], ...]
+    """The outputs, and the index of the result that each is."""
+
+    def run(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> tuple[dict[str, Array], dict[str, int]]:
+        """The outputs by name, and all sizes."""
+        operands = list(self.chunked.known)
+        for operand, index in self.given:
+            operands[operand] = arrays[index]
+        found, trips = self.looped(operands, sizes)
+        return {n: owned(found[i]) for n, i in self.outputs}, {**sizes, self.chunked.chunk.length: trips}
+
+
 class HostControl:
     """The bodies of a plan, each compiled when it is first run."""
 
@@ -166,19 +187,43 @@ class HostControl:
         operands = list(chunked.known)
         for i, operand in chunked.viewed:
             operands[i] = memory.view(operand)
-
-        def run(given: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
-            found = bound.run(given, sizes)
-            return [found[name] for name in chunked.names]
-
-        arrays = run_chunks(chunk, operands, memory.sizes, run, self._trips.get(value))
-        trips = self._trips[value] = arrays[chunk.carries].shape[0]
+        arrays, trips = self._looped(chunked, bound, operands, memory.sizes)
         memory.know_size(chunk.length, trips, step)
         for i, result in chunked.read:
             memory.store(result, arrays[i])
         for i, result in chunked.made:
             memory.made[result] = arrays[i]
         return True
+
+    def _looped(
+        self, chunked: _Chunked, bound: BoundBody, operands: Sequence[Array], sizes: Mapping[str, int]
+    ) -> tuple[tuple[Array, ...], int]:
+        """The results of a loop, and the number of its trips."""
+        chunk = chunked.chunk
+
+        def run(given: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
+            found = bound.run(given, sizes)
+            return [found[name] for name in chunked.names]
+
+        arrays = run_chunks(chunk, operands, sizes, run, self._trips.get(chunk.value))
+        trips = self._trips[chunk.value] = arrays[chunk.carries].shape[0]
+        return arrays, trips
+
+    def lone_loop(self, bodies: Bodies) -> LoneLoop | None:
+        """The outer plan as one loop from inputs to outputs, once it has run; None where it is more than that."""
+        steps = self._outer.phase("run")
+        value = steps[0].value if len(steps) == 1 else None
+        chunked = None if value is None else self._chunks.get(value)
+        if value is None or chunked is None or chunked.read:
+            return None
+        inputs = {v: i for i, v in enumerate(self._outer.graph.inputs)}
+        made = {v: i for i, v in chunked.made}
+        outputs = self._outer.graph.outputs
+        if any(v not in inputs for _, v in chunked.viewed) or any(v not in made for v in outputs.values()):
+            return None
+        looped = partial(self._looped, chunked, bodies[value, chunked.chunk])
+        given = tuple((i, inputs[v]) for i, v in chunked.viewed)
+        return LoneLoop(looped, chunked, given, tuple((name, made[v]) for name, v in outputs.items()))
 
     def _chunked(self, step: Step) -> _Chunked | None:
         chunk = chunk_of(step.value)
