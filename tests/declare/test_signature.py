@@ -87,3 +87,53 @@ def test_what_is_not_written_has_no_variant_and_a_typed_error() -> None:
     with pytest.raises(TypeRuleError, match="an addend without a scale") as refused:
         picky(X, Y)
     assert refused.value.hint == "pass c=1.0"
+
+
+@fused_op(shapes="x[n] a[n]")
+def choosy(
+    x: Value, a: Value | None = None, *, c: float | None = None, sign: Sign = "plus", d: float | None = None
+) -> Value:
+    """exp(x * c) with an addend, which only a scaled one has; a negative one has nothing else."""
+    addends_are_scaled(a, c)
+    negatives_are_plain(a, sign, d)
+    traced.append(sign)
+    y = ops.exp(x if c is None else x * c)
+    y = y if a is None else y + a
+    y = y if d is None else y / d
+    return y if sign == "plus" else ops.neg(y)
+
+
+traced: list[str] = []
+
+
+@choosy.refuses
+def addends_are_scaled(a: Value | None, c: float | None) -> None:
+    if a is not None and c is None:
+        raise UnwrittenError("an addend without a scale", hint="pass c=1.0")
+
+
+@choosy.refuses
+def negatives_are_plain(a: Value | None, sign: Sign, d: float | None) -> None:
+    if sign == "minus" and (a is not None or d is not None):
+        raise UnwrittenError("a negative with more", hint="pass sign='plus'")
+
+
+def test_what_is_refused_is_not_traced_and_has_a_typed_error() -> None:
+    plus = ["x, a, c, sign=plus", "x, c, sign=plus", "x, sign=plus"]
+    with_d = ["x, a, c, sign=plus, d", "x, c, sign=plus, d", "x, sign=plus, d"]
+    minus = ["x, c, sign=minus", "x, sign=minus"]
+    assert sorted(v.label for v in choosy.variants) == sorted([*plus, *with_d, *minus])
+    assert len(traced) == 8
+    with pytest.raises(TypeRuleError, match="a negative with more") as refused:
+        choosy(X, d=2.0, sign="minus")
+    assert refused.value.hint == "pass sign='plus'"
+    with pytest.raises(TypeRuleError, match="an addend without a scale"):
+        choosy.body(X, Y)
+
+
+def test_only_parameters_are_refused() -> None:
+    with pytest.raises(TraceError, match="choosy has no 'b'"):
+
+        @choosy.refuses
+        def wrong(b: Value) -> None:  # pyright: ignore[reportUnusedFunction]
+            raise AssertionError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,8 @@ from hypothesis import given
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import f16, f32, library, ops
-from dovetail.declare.cost import is_free
+from dovetail import f16, f32, fused_op, library, ops
+from dovetail.declare.cost import Cost, is_free
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.ir.text import local_names
@@ -180,6 +181,31 @@ def test_a_gated_product_whose_half_is_read_twice(engine: str, target: str) -> N
     report = dovetail.scan(builder.graph(), engine=engine, target=target)
     assert report.count("gated_product") == 1 and report.is_clean
     assert not report.missed and not report.near
+
+
+@pytest.mark.parametrize("engine", ["greedy", "egraph"])
+@pytest.mark.parametrize("dear", [True, False])
+def test_what_cost_declines_is_a_miss_with_both_prices(engine: str, dear: bool) -> None:
+    @fused_op(shapes="x[m, k] w[k, n]")
+    def product_and_relu(x: Value, w: Value) -> Value:
+        """relu(x @ w)."""
+        return ops.relu(x @ w)
+
+    if dear:
+
+        @product_and_relu.cost
+        def grows(x: Value, w: Value) -> Cost:  # pyright: ignore[reportUnusedFunction]
+            return Cost(x.shape[0] * 1_000_000_000, 0)
+
+    def product(b: dovetail.Builder) -> Value:
+        return ops.relu(b.input("x", f32[64, 128]) @ b.param("w", f32[128, 128]))
+
+    without = ["linear", "fuse_epilogues"]
+    report = dovetail.scan(_graph(product), ops=[product_and_relu], without=without, engine=engine)
+    assert (report.count("product_and_relu"), len(report.missed)) == ((0, 1) if dear else (1, 0))
+    for miss in report.missed:
+        prices = re.fullmatch(r"with it (\S+) µs, without it (\S+) µs by the machine model", miss.message)
+        assert miss.reason == "cost" and prices is not None and float(prices[1]) > float(prices[2]) > 0
 
 
 def _swish(h: Value) -> Value:

@@ -34,7 +34,7 @@ class BackwardOp(FusedOp[...]):
         self.__name__ = self.name
         self.__doc__ = f"{self.name}: {self.doc}"
         self.signature = Signature.of(_no_body, ())
-        self.guards, self.spellings, self.cost_of = [], [], None
+        self.guards, self.refusals, self.spellings, self.cost_of = [], [], [], None
         self.form = None
         self._traced = {}
         # It has no patterns: these say what a declaration would derive from them.

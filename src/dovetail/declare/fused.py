@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, cast
 
 from dovetail.declare.guard import Guard
 from dovetail.declare.remedy import Change, Remedy
-from dovetail.declare.signature import Signature
+from dovetail.declare.signature import Refusal, Signature, UnwrittenError
 from dovetail.errors import DovetailError, TraceError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.fact import Constraint, Facts
@@ -27,10 +27,6 @@ from dovetail.ops.reduction import reduce_max, reduce_mean, reduce_min, reduce_s
 P = ParamSpec("P")
 Result: TypeAlias = Value | tuple[Value, ...]
 Stage = Literal["recognise", "fuse", "block"]
-
-
-class UnwrittenError(TypeRuleError):
-    """Options that do not go together in a body, or that a spelling does not write in a way of its own."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +113,7 @@ class FusedOp(Op, Generic[P]):
         self.__doc__ = f"{self.name}: {self.doc}"
         self.signature = Signature.of(body, together)
         self.guards: list[Guard] = []
+        self.refusals: list[Refusal] = []
         self.spellings: list[Callable[P, Result]] = []
         self.cost_of: Callable[..., Any] | None = None
         self.form: Callable[..., tuple[Value | None, ...]] | None = None
@@ -184,6 +181,17 @@ class FusedOp(Op, Generic[P]):
         """Another way that exporters write the same thing; the laws prove it equal."""
         self.spellings.append(body)
         return body
+
+    def refuses(self, check: Callable[..., None]) -> Callable[..., None]:
+        """Declare options that do not go together: a function of some parameters that raises `UnwrittenError`.
+
+        The body calls it. Tracing does too, as soon as its parameters are chosen: nothing is built of what it refuses.
+        """
+        refusal = Refusal.of(check)
+        for name in set(refusal.asks).difference(self.signature.names):
+            raise TraceError(f"{self.name} has no {name!r}", hint=f"name some of {', '.join(self.signature.names)}")
+        self.refusals.append(refusal)
+        return check
 
     def cost(self, of: Callable[..., Any]) -> Callable[..., Any]:
         """Declare what it costs where the default (all operands and results once, all flops once) is wrong.
@@ -264,7 +272,7 @@ class FusedOp(Op, Generic[P]):
     def variants(self) -> tuple[Variant, ...]:
         """Every trace of the body and the spellings, the largest first."""
         found: dict[tuple[Value, ...], Variant] = {}
-        choices = list(self.signature.choices())
+        choices = list(self.signature.choices(self.refusals))
         with unrecorded():
             for spell in (self.body, *self.spellings):
                 for choice in choices:
@@ -320,7 +328,7 @@ class FusedOp(Op, Generic[P]):
             return False
         with unrecorded():
             # One trace after the other: the first product ends it.
-            traces = (self._trace(self.body, choice) for choice in self.signature.choices())
+            traces = (self._trace(self.body, choice) for choice in self.signature.choices(self.refusals))
             return all(_is_by_row(t.results) for t in traces if t is not None) and not self.elementwise
 
     @property

@@ -23,6 +23,29 @@ It is caught there whatever it is, None included, and takes one trace. The body 
 """
 
 
+class UnwrittenError(TypeRuleError):
+    """Options that do not go together in a body, or that a spelling does not write in a way of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Options that do not go together: a function of some of the parameters, which raises."""
+
+    asks: tuple[str, ...]
+    check: Callable[..., None]
+
+    @staticmethod
+    def of(check: Callable[..., None]) -> Refusal:
+        return Refusal(tuple(inspect.signature(check).parameters), check)
+
+    def admits(self, choice: Mapping[str, Any]) -> bool:
+        try:
+            self.check(**{name: choice[name] for name in self.asks})
+        except UnwrittenError:
+            return False
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One parameter of a body: a tensor, an option with listed choices, or numbers that are caught."""
@@ -84,15 +107,22 @@ class Signature:
     def attributes(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if p.kind != "operand")
 
-    def choices(self) -> Iterator[dict[str, Any]]:
-        """Every combination of options and of operands that may be left out."""
+    def choices(self, refusals: Sequence[Refusal] = ()) -> Iterator[dict[str, Any]]:
+        """Every combination of options and of operands that may be left out, without those that are refused."""
         grouped = frozenset[str]().union(*self.together)
-        alone = [[(p.name, c) for c in p.open_choices()] for p in self.parameters if p.name not in grouped]
         for given in itertools.product((True, False), repeat=len(self.together)):
             there = {name for group, whole in zip(self.together, given, strict=True) if whole for name in group}
-            fixed = {p.name: p.open_choices()[0] if p.name in there else None for p in self.parameters}
-            for combination in itertools.product(*alone):
-                yield {**fixed, **dict(combination)}
+            found = [{p.name: p.open_choices()[0] if p.name in there else None for p in self.parameters}]
+            chosen = set(grouped)
+            for p in self.parameters:
+                if p.name in grouped:
+                    continue
+                chosen.add(p.name)
+                found = [{**earlier, p.name: choice} for earlier in found for choice in p.open_choices()]
+                # A refusal that waits for no other parameter prunes here, before the next one multiplies what is left.
+                due = [r for r in refusals if p.name in r.asks and chosen.issuperset(r.asks)]
+                found = [choice for choice in found if all([r.admits(choice) for r in due])]
+            yield from found
 
     def bind(self, op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name, defaults filled in, each of its kind."""

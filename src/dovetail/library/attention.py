@@ -69,23 +69,68 @@ def attention(
     have a mask of -inf.
     """
     asked = _Asked(q, k, mask, keep, scale, scaled, softcap, groups, causal, window, fill, filled)
-    if zero_unseen and filled != "last":
-        raise UnwrittenError("zero for queries that see nothing, filled before the end", hint="pass filled='last'")
-    if zero_unseen:
-        _unseen_as_asked(asked)
+    _refuse(asked, zero_unseen)
     y = softmax(_masked(asked), empty=empty, wide=wide) @ _widened(v, groups)
     return ops.where(_sees_any(asked), y, 0.0) if zero_unseen else y
 
 
-def _unseen_as_asked(asked: _Asked) -> None:
-    """Refuse what cannot happen: a query that sees at least its own key."""
-    if asked.keep is None and asked.mask is None and (asked.window is None or asked.fill is None):
+def _refuse(asked: _Asked, zero_unseen: Flag) -> None:
+    """Refuse what does not go together, and what has another name."""
+    _window_is_causal(asked.causal, asked.window)
+    _scale_is_written(asked.scale, asked.scaled, asked.softcap)
+    _hidden_keys_have_a_fill(asked.keep, asked.causal, asked.fill)
+    _fill_is_last(asked.mask, asked.causal, asked.fill, asked.filled)
+    _some_query_sees_nothing(asked.mask, asked.keep, asked.window, asked.fill, asked.filled, zero_unseen)
+
+
+@attention.refuses
+def _window_is_causal(causal: Flag, window: int | None) -> None:
+    if window is not None and not causal:
+        raise UnwrittenError("attention with a window that is not causal", hint="pass causal=True")
+
+
+@attention.refuses
+def _scale_is_written(scale: float | None, scaled: Scaled, softcap: float | None) -> None:
+    """What is scaled before the product is caught with its scale: one that is not written is late."""
+    if scale is None and softcap is not None:
+        raise UnwrittenError("attention with a softcap and without a scale", hint="pass scale=1.0")
+    if scale is None and scaled in ("queries", "both"):
+        raise UnwrittenError(f"attention with its {scaled} scaled", hint="pass scaled='product'")
+
+
+@attention.refuses
+def _hidden_keys_have_a_fill(keep: Value | None, causal: Flag, fill: float | None) -> None:
+    if (keep is None and not causal) != (fill is None):
+        raise UnwrittenError("attention with hidden keys or a fill, and not both", hint="pass fill=-inf for such keys")
+
+
+@attention.refuses
+def _fill_is_last(mask: Value | None, causal: Flag, fill: float | None, filled: Filled) -> None:
+    """Without a mask first is last, and what no position hides is a mask."""
+    if filled == "first" and (fill is None or mask is None):
+        raise UnwrittenError("attention filled before a mask, without both", hint="pass filled='last'")
+    if filled == "added" and (not causal or mask is not None):
+        raise UnwrittenError("attention with a fill added, and not by positions alone", hint="pass the sum as mask")
+
+
+@attention.refuses
+def _some_query_sees_nothing(
+    mask: Value | None,
+    keep: Value | None,
+    window: int | None,
+    fill: float | None,
+    filled: Filled,
+    zero_unseen: Flag,
+) -> None:
+    """A causal query sees at least its own key."""
+    if zero_unseen and filled != "last":
+        raise UnwrittenError("zero for queries that see nothing, filled before the end", hint="pass filled='last'")
+    if zero_unseen and keep is None and mask is None and (window is None or fill is None):
         raise UnwrittenError("attention where each query sees a key", hint="pass a mask, or zero_unseen=False")
 
 
 def _sees_any(asked: _Asked) -> Value:
     """Whether a query sees any key."""
-    _unseen_as_asked(asked)
     visible = _visible(asked)
     seen = None if visible is None else visible[0]
     if asked.mask is not None:
@@ -96,10 +141,6 @@ def _sees_any(asked: _Asked) -> Value:
 
 
 def _masked(asked: _Asked, rank: int = 2) -> Value:
-    # What is refused is refused before anything is built: most combinations of options are.
-    _filled_as_asked(asked)
-    if asked.scale is None:
-        _scaled_late(asked)
     visible = _visible(asked, rank)
     found = _capped(asked)
     if visible is None:
@@ -113,14 +154,6 @@ def _masked(asked: _Asked, rank: int = 2) -> Value:
             return found + ops.where(visible[0], _like(0.0, asked.q), _like(visible[1], asked.q))
 
 
-def _filled_as_asked(asked: _Asked) -> None:
-    """Refuse what has another name: without a mask first is last, and what no position hides is a mask."""
-    if asked.filled == "first" and (asked.fill is None or asked.mask is None):
-        raise UnwrittenError("attention filled before a mask, without both", hint="pass filled='last'")
-    if asked.filled == "added" and (not asked.causal or asked.mask is not None):
-        raise UnwrittenError("attention with a fill added, and not by positions alone", hint="pass the sum as mask")
-
-
 def _plus(found: Value, mask: Value | None) -> Value:
     return found if mask is None else found + mask
 
@@ -128,20 +161,8 @@ def _plus(found: Value, mask: Value | None) -> Value:
 def _capped(asked: _Asked) -> Value:
     """The scores before any mask."""
     k = _widened(asked.k, asked.groups)
-    if asked.scale is None:
-        _scaled_late(asked)
-        found = asked.q @ swapped(k)
-    else:
-        found = scores(asked.q, k, scale=asked.scale, scaled=asked.scaled)
+    found = asked.q @ swapped(k) if asked.scale is None else scores(asked.q, k, scale=asked.scale, scaled=asked.scaled)
     return found if asked.softcap is None else ops.tanh(found / asked.softcap) * asked.softcap
-
-
-def _scaled_late(asked: _Asked) -> None:
-    """Refuse a softcap, and a scale before the product. A trace catches that as it is: what is not written is late."""
-    if asked.softcap is not None:
-        raise UnwrittenError("attention with a softcap and without a scale", hint="pass scale=1.0")
-    if asked.scaled in ("queries", "both"):
-        raise UnwrittenError(f"attention with its {asked.scaled} scaled", hint="pass scaled='product'")
 
 
 def _widened(x: Value, groups: int | None) -> Value:
@@ -153,17 +174,13 @@ def _widened(x: Value, groups: int | None) -> Value:
 
 def _visible(asked: _Asked, rank: int = 2) -> tuple[Value, float] | None:
     """Whether a query may see a key and what the key scores if not; None where it sees all of them."""
-    if asked.window is not None and not asked.causal:
-        raise UnwrittenError("attention with a window that is not causal", hint="pass causal=True")
-    if (asked.keep is None and not asked.causal) != (asked.fill is None):
-        raise UnwrittenError("attention with hidden keys or a fill, and not both", hint="pass fill=-inf for such keys")
     if asked.fill is None:
         return None
     seen = None
-    if asked.causal:
+    if asked.window is not None:
+        seen = masks.sliding(asked.q, asked.k, window=asked.window, rank=rank)
+    elif asked.causal:
         seen = masks.causal(asked.q, asked.k, rank=rank)
-        if asked.window is not None:
-            seen = masks.sliding(asked.q, asked.k, window=asked.window, rank=rank)
     if asked.keep is not None:
         seen = asked.keep if seen is None else ops.bit_and(seen, asked.keep)
     assert seen is not None
@@ -176,8 +193,7 @@ def _spelling(masked: Callable[[_Asked], Value]) -> Callable[[_Asked], Value]:
     def spelling(*operands: Any, **call: Any) -> Value:
         v, empty, wide, zero_unseen = (call.pop(name) for name in ("v", "empty", "wide", "zero_unseen"))
         asked = _Asked(**call)
-        if zero_unseen and asked.filled != "last":
-            raise _no_other_way()
+        _refuse(asked, zero_unseen)
         y = softmax(masked(asked), empty=empty, wide=wide) @ _widened(v, asked.groups)
         return ops.where(_sees_any(asked), y, 0.0) if zero_unseen else y
 

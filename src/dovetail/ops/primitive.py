@@ -59,6 +59,8 @@ def _axes(axes: Any, rank: int | None) -> tuple[int, ...]:
 
 
 def _whole(number: Any, rank: int | None) -> int:
+    if number.__class__ is int:
+        return number
     if isinstance(number, bool | np.bool_) or not isinstance(number, int | np.integer):
         raise TypeRuleError(f"{number!r} where an integer is wanted", hint="pass an int")
     return int(cast(int, number))
@@ -227,11 +229,14 @@ class Primitive(Op):
         return tuple(np.asarray(r) for r in result) if isinstance(result, tuple) else np.asarray(result)
 
 
+_ASKED = (Hole, SizeOf, DTypeOf)
+
+
 def _is_asked(attr: Any) -> bool:
     """Whether an attribute of a pattern is caught from the graph or asked of it, in whole or in part."""
     if isinstance(attr, tuple):
-        return any(_is_asked(a) for a in cast(tuple[Any, ...], attr))
-    return isinstance(attr, Hole | SizeOf | DTypeOf)
+        return any([_is_asked(a) for a in cast(tuple[Any, ...], attr)])
+    return isinstance(attr, _ASKED)
 
 
 def _parameters(meaning: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
@@ -290,6 +295,9 @@ def _spelled(parameters: Sequence[inspect.Parameter]) -> str:
     return ", ".join(spelled)
 
 
+_OPERANDS: Any = (Value, complex, float, int, Hole, np.number)
+
+
 def as_values(operands: tuple[Operand, ...]) -> tuple[Value, ...]:
     """Operands as values. A number takes the dtype of the last tensor beside it."""
     for operand in operands:
@@ -301,7 +309,7 @@ def as_values(operands: tuple[Operand, ...]) -> tuple[Value, ...]:
     if not partner:
         raise TypeRuleError("an op of numbers alone", hint="make one of them a constant: constant(1.0, f32)")
     for operand in operands:
-        if not isinstance(operand, cast(Any, Value | complex | float | int | Hole | np.number)):
+        if not isinstance(operand, _OPERANDS):
             raise TypeRuleError(
                 f"a {operand.__class__.__name__} where a tensor is wanted",
                 hint="pass a value or a number; constant(array) makes a value of an array",

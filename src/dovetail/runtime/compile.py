@@ -139,43 +139,66 @@ def compile(
     or 4 bits; `program.quantised` says what that changes. Other keywords are fields of `Settings`.
     """
     own = [body for body in (custom_ops or {}).values() if isinstance(body, FusedOp)]
-    request = make_request(
-        target=target,
-        ops=(*ops, *own) if own else ops,
-        without=without,
-        dispatch=dispatch,
-        require=require,
-        require_clean=require_clean,
-        sizes=sizes,
-        **options,
-    )
-    if request.target.warm_up is not None:
-        request.target.warm_up(request.settings)
-    if not is_torch(graph):
-        if args or kwargs or dynamic or custom_ops:
-            raise OptionError(
-                "args, kwargs, dynamic or custom_ops without a torch module", hint="they say how a module is read"
-            )
-        source = source_of(graph, ops, fixed, program_store(request))
-        if quantise is None:
-            return _program(source, request, params)
-        how = Quantise(quantise) if isinstance(quantise, str) else quantise
-        whole = source.graph()
-        source.finish()
-        narrow, told = quantised(replace(whole, params={**whole.params, **(params or {})}), how)
-        program = _program(of_graph(narrow, program_store(request)), request, None)
-        program.quantised = told
-        return program
-    if quantise is not None:
-        raise UnsupportedError("quantise with a torch module", hint="save it as ONNX, and compile that")
-    if fixed or params:
-        raise OptionError(
-            "fixed or params with a torch module", hint="the module has its weights; pass args and kwargs"
+
+    def requested() -> Request:
+        request = make_request(
+            target=target,
+            ops=(*ops, *own) if own else ops,
+            without=without,
+            dispatch=dispatch,
+            require=require,
+            require_clean=require_clean,
+            sizes=sizes,
+            **options,
         )
+        if request.target.warm_up is not None:
+            request.target.warm_up(request.settings)
+        return request
+
+    if is_torch(graph):
+        if quantise is not None:
+            raise UnsupportedError("quantise with a torch module", hint="save it as ONNX, and compile that")
+        if fixed or params:
+            raise OptionError(
+                "fixed or params with a torch module", hint="the module has its weights; pass args and kwargs"
+            )
+        return _module_program(graph, args, kwargs, dynamic, custom_ops, requested())
+    if args or kwargs or dynamic or custom_ops:
+        raise OptionError(
+            "args, kwargs, dynamic or custom_ops without a torch module", hint="they say how a module is read"
+        )
+    # One pause for all phases: where a pause ends, the collector walks what was made meanwhile.
+    with collector_paused():
+        request = requested()
+        source = source_of(graph, ops, fixed, program_store(request))
+        return _program(source, request, params) if quantise is None else _narrow(source, request, params, quantise)
+
+
+def _narrow(
+    source: Source, request: Request, params: Mapping[str, Array] | None, quantise: Quantise | QuantiseKind
+) -> Program:
+    """The program of a graph whose weights are stored in fewer bits."""
+    how = Quantise(quantise) if isinstance(quantise, str) else quantise
+    whole = source.graph()
+    source.finish()
+    narrow, told = quantised(replace(whole, params={**whole.params, **(params or {})}), how)
+    program = _program(of_graph(narrow, program_store(request)), request, None)
+    program.quantised = told
+    return program
+
+
+def _module_program(
+    module: TorchModule | TorchProgram,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    dynamic: Any,
+    custom_ops: Mapping[str, FusedOp[...] | Callable[..., Any]] | None,
+    request: Request,
+) -> ModuleProgram:
     from dovetail.runtime.module import ModuleProgram  # torch is imported for torch's modules alone
     from dovetail.runtime.module_source import module_source
 
-    source, imported = module_source(graph, args, kwargs, dynamic, program_store(request), custom_ops)
+    source, imported = module_source(module, args, kwargs, dynamic, program_store(request), custom_ops)
     return ModuleProgram(_program(source, request, None), imported)
 
 

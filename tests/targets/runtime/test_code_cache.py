@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,13 +14,24 @@ from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu import jit
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.jit import load, machine_code
+from dovetail.targets.runtime.code_cache import CodeCache
+from dovetail.targets.runtime.compiler import Module
+
+
+def function(name: str, number: int) -> SharedFunction:
+    return SharedFunction(name, f"define i64 @{name}() {{\n  ret i64 {number}\n}}")
+
+
+def taken(name: str, code: CodeCache = BACKEND.code) -> bytes | None:
+    """What was made of a function, once the thread has begun it."""
+    while not code.is_precompiling(name):
+        time.sleep(0.001)
+    return code.precompiled(name)
 
 
 def test_what_was_precompiled_is_taken_once() -> None:
-    BACKEND.code.precompile(
-        SharedFunction("precompiled_seven", "define i64 @precompiled_seven() {\n  ret i64 7\n}"), None
-    )
-    made = BACKEND.code.precompiled("precompiled_seven")
+    BACKEND.code.precompile([function("precompiled_seven", 7)], None)
+    made = taken("precompiled_seven")
     assert made is not None
     code = load([made])
     assert ctypes.CFUNCTYPE(ctypes.c_int64)(code.address("precompiled_seven"))() == 7
@@ -26,8 +39,28 @@ def test_what_was_precompiled_is_taken_once() -> None:
 
 
 def test_what_cannot_be_compiled_is_not_there() -> None:
-    BACKEND.code.precompile(SharedFunction("precompiled_nonsense", "define nonsense"), None)
-    assert BACKEND.code.precompiled("precompiled_nonsense") is None
+    BACKEND.code.precompile([SharedFunction("precompiled_nonsense", "define nonsense")], None)
+    assert taken("precompiled_nonsense") is None
+
+
+def test_what_is_not_begun_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program compiles it itself; the thread leaves it out."""
+    release, compiled = threading.Event(), list[str]()
+    code = CodeCache(BACKEND.code.compiler)
+
+    def slow(self: CodeCache, module: Module, store: Any) -> bytes:
+        compiled.append(module.name)
+        release.wait(60)
+        return b"made"
+
+    monkeypatch.setattr(CodeCache, "compile", slow)
+    code.precompile([function(f"precompiled_{i}", i) for i in range(3)], None)
+    while not compiled:
+        time.sleep(0.001)
+    assert code.precompiled("precompiled_1") is None
+    release.set()
+    assert taken("precompiled_2", code) == taken("precompiled_0", code) == b"made"
+    assert compiled == ["precompiled_0", "precompiled_2"]
 
 
 def text_of(number: int) -> str:

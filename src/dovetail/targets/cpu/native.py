@@ -29,7 +29,7 @@ from dovetail.targets.runtime.array_library import NUMPY, ArrayLibrary
 from dovetail.targets.runtime.buffer import BufferPool
 from dovetail.targets.runtime.build import Built, build, realigned
 from dovetail.targets.runtime.control.frame import bind_bodies
-from dovetail.targets.runtime.control.host import Bodies, HostControl
+from dovetail.targets.runtime.control.host import Bodies, HostControl, LoneLoop
 from dovetail.targets.runtime.control.plan import Control
 from dovetail.targets.runtime.feeds import Shaped, found_leaf
 from dovetail.targets.runtime.launch_frame import Frame, Section, make_frame, sections
@@ -112,6 +112,9 @@ class NativeRunner:
         self.frames: LRU[Frame] = LRU(MOST_FRAMES)
         self.buffers = BufferPool(bound.allocator)
         self.host_bodies: Bodies = {}
+        self.is_one_step = len(graph.plan.phase("run")) == 1 and not graph.plan.donations
+        self.lone_loop: LoneLoop | None = None
+        """The plan as one loop that runs in chunks, once it has run."""
         self.checked: LRU[list[Constraint | None]] = LRU(MOST_FRAMES)
         """Sizes that late constraints allow."""
         self.calls = PreparedCalls(graph.plan, graph.pool) if can_prepare(graph.plan, graph.sections) else None
@@ -142,8 +145,7 @@ class NativeRunner:
     ) -> dict[str, Array]:
         """A run, section by section."""
         memory = self.known(arrays, shapes)
-        for value, array in zip(self.inputs, arrays, strict=True):
-            memory.own[value] = array.reshape(-1).view(np.uint8)
+        memory.whole |= zip(self.inputs, arrays, strict=True)
         size = memory.number(self.plan.arena_size)
         arena = self.buffers.allocate(size)
         memory.pools["arena"] = arena.array
@@ -152,6 +154,8 @@ class NativeRunner:
             self._check_found(memory.sizes)
         results = memory.results(inputs)
         self.buffers.free(arena)
+        if self.is_one_step and self.lone_loop is None:
+            self.lone_loop = self.graph.host_control.lone_loop(self.host_bodies)
         return results
 
     def quick(self, inputs: Mapping[str, Array], sizes: Mapping[str, int] | None = None) -> dict[str, Array] | None:
@@ -160,12 +164,16 @@ class NativeRunner:
             return self.calls.run(self, inputs, sizes)
         if self.plan.donations or inputs.__class__ is not dict or len(inputs) != len(self.names):
             return None
-        arrays = [inputs.get(name) for name in self.names]
+        arrays = cast(list[Array], [inputs.get(name) for name in self.names])
         found = NUMPY.shapes(arrays, self.dtypes)
         if found is None:
             return None
         shapes = found, tuple(sorted(sizes.items())) if sizes else ()
-        return self._run(inputs, cast(list[Array], arrays), shapes, None)
+        if self.lone_loop is not None:
+            results, known = self.lone_loop.run(arrays, self._known(arrays, shapes).sizes)
+            self._check_found(known)
+            return results
+        return self._run(inputs, arrays, shapes, None)
 
     def launcher(self, library: ArrayLibrary) -> Launch | None:
         """Runs prepared calls on arrays of a library, in the order of the inputs; None where there are none."""
@@ -179,10 +187,13 @@ class NativeRunner:
     def known(self, arrays: Sequence[Shaped], shapes: Shapes) -> Memory:
         """Memory with the parameters and the sizes of these shapes; shapes that do not fit are refused."""
         memory = self.bound.copy()
-        known = self.known_sizes.get(shapes, lambda: _Known(self._sizes(arrays, dict(shapes[1]))))
+        known = self._known(arrays, shapes)
         memory.sizes = dict(known.sizes)
         memory.numbers = known.numbers
         return memory
+
+    def _known(self, arrays: Sequence[Shaped], shapes: Shapes) -> _Known:
+        return self.known_sizes.get(shapes, lambda: _Known(self._sizes(arrays, dict(shapes[1]))))
 
     def frame(self, index: int, memory: Memory, apart: Mapping[Value, Value] | None = None) -> Frame:
         """The frame of a section; see `make_frame`."""

@@ -9,10 +9,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.kernels.device import Caches, CpuDevice
-from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
-from dovetail.targets.cpu.gemm.int8 import ByteColumns, BytePanels
 from dovetail.targets.cpu.gemm.pack import Panels
 from dovetail.targets.runtime.registry import Registry
+
+
+def _of_narrow_products() -> Mapping[str, type[Any]]:
+    from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
+    from dovetail.targets.cpu.gemm.int8 import ByteColumns, BytePanels
+
+    return {
+        "gemm.block_layout": BlockLayout,
+        "gemm.pack_blocks": BlockPanels,
+        "gemm.pack_int8": BytePanels,
+        "gemm.pack_int8_columns": ByteColumns,
+    }
 
 
 def _of_convolutions() -> Mapping[str, type[Any]]:
@@ -24,14 +34,10 @@ def _of_convolutions() -> Mapping[str, type[Any]]:
 RECORDS = Registry(
     {
         "gemm.pack": Panels,
-        "gemm.block_layout": BlockLayout,
-        "gemm.pack_blocks": BlockPanels,
-        "gemm.pack_int8": BytePanels,
-        "gemm.pack_int8_columns": ByteColumns,
         "device": CpuDevice,
         "caches": Caches,
     },
-    later=_of_convolutions,
+    later=(_of_narrow_products, _of_convolutions),
 )
 
 __all__ = ["RECORDS"]

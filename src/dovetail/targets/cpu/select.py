@@ -1,4 +1,7 @@
-"""The selection table of CPUs: every kernel variant by kind of problem, in the order of preference."""
+"""The selection table of CPUs: every kernel variant by kind of problem, in the order of preference.
+
+Most models have elementwise steps and products of floats. The code of other kinds is imported with their first step.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,14 @@ from collections.abc import Callable, Sequence
 from dovetail import library, ops
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.machine import Machine
+from dovetail.ir.dtype import i8, u8
 from dovetail.ir.value import Op, Value
+from dovetail.kernels.choice import Answer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.contraction_loops import offer_contraction_loops
-from dovetail.kernels.families.fill import offer_fill
-from dovetail.kernels.families.gather import offer_gather
-from dovetail.kernels.families.grid_sample import offer_grid_sample
 from dovetail.kernels.families.index_map import offer_index_map
-from dovetail.kernels.families.lut_cast import offer_table
 from dovetail.kernels.families.map import offer_map
-from dovetail.kernels.families.move import offer_move
-from dovetail.kernels.families.pool_loops import offer_pool_loops
-from dovetail.kernels.families.quantise import offer_quantise
-from dovetail.kernels.families.reduce import offer_reduce
-from dovetail.kernels.families.resize import offer_resize
-from dovetail.kernels.families.rope import offer_rope
 from dovetail.kernels.families.rows import offer_rows
-from dovetail.kernels.families.scatter import offer_scatter
-from dovetail.kernels.families.sort import offer_sort
 from dovetail.kernels.families.view_fusion import offer_weave
 from dovetail.kernels.loops.folds import is_reduction
 from dovetail.kernels.problems.region_steps import ANCHORS as CONVOLUTIONS
@@ -34,13 +27,8 @@ from dovetail.ops.detection import grid_sample
 from dovetail.ops.region import anchor_of, region
 from dovetail.ops.resize import resize
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.attention.variant import offer_decode, offer_online
-from dovetail.targets.cpu.conv.int8.variant import offer_int8_conv
-from dovetail.targets.cpu.gemm.blocks import offer_blocks
-from dovetail.targets.cpu.gemm.int8 import offer_int8
 from dovetail.targets.cpu.gemm.variant import offer_gemm
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
-from dovetail.targets.cpu.transpose import offer_transpose
 from dovetail.targets.runtime.selection import Kind, Row, Table
 
 LOOPS_SPEED = 0.03
@@ -96,9 +84,123 @@ def _of_transposed() -> Rows:
 
 
 def _of_pools() -> Rows:
+    from dovetail.kernels.families.pool_loops import offer_pool_loops
     from dovetail.targets.cpu.pool.variant import offer_pool
 
     return (Row("pool", offer_pool), Row("pool_loops", offer_pool_loops, LOOPS_SPEED))
+
+
+def _of_attention() -> Rows:
+    from dovetail.targets.cpu.attention.variant import offer_decode, offer_online
+
+    return (Row("decode", offer_decode), Row("online", offer_online))
+
+
+def _of_rope() -> Rows:
+    from dovetail.kernels.families.rope import offer_rope
+
+    return (Row("rope", offer_rope),)
+
+
+def _of_copies() -> Rows:
+    from dovetail.kernels.families.move import offer_move
+    from dovetail.targets.cpu.transpose import offer_transpose
+
+    return (Row("transpose", offer_transpose), Row("move", offer_move))
+
+
+def _of_reductions() -> Rows:
+    from dovetail.kernels.families.reduce import offer_reduce
+
+    return (Row("reduce", offer_reduce),)
+
+
+def _of_resize() -> Rows:
+    from dovetail.kernels.families.resize import offer_resize
+
+    return (Row("resize", offer_resize),)
+
+
+def _of_grid_sample() -> Rows:
+    from dovetail.kernels.families.grid_sample import offer_grid_sample
+
+    return (Row("grid_sample", offer_grid_sample),)
+
+
+def _of_gather() -> Rows:
+    from dovetail.kernels.families.gather import offer_gather
+
+    return (Row("gather", offer_gather),)
+
+
+def _of_scatter() -> Rows:
+    from dovetail.kernels.families.scatter import offer_scatter
+
+    return (Row("scatter", offer_scatter),)
+
+
+def _of_narrow_casts() -> Rows:
+    from dovetail.kernels.families.lut_cast import offer_table
+
+    return (Row("table", offer_table),)
+
+
+def _of_quantisation() -> Rows:
+    from dovetail.kernels.families.quantise import offer_quantise
+
+    return (Row("quantise", offer_quantise),)
+
+
+def _of_sorts() -> Rows:
+    from dovetail.kernels.families.sort import offer_sort
+
+    return (Row("sort", offer_sort),)
+
+
+def _of_fills() -> Rows:
+    from dovetail.kernels.families.fill import offer_fill
+
+    return (Row("fill", offer_fill),)
+
+
+def _int8(of: StepProblem[CpuDevice]) -> Answer:
+    refused = _without_bytes(of)
+    if refused is not None:
+        return refused
+    from dovetail.targets.cpu.gemm.int8 import offer_int8
+
+    return offer_int8(of)
+
+
+def _int8_conv(of: StepProblem[CpuDevice]) -> Answer:
+    refused = _without_bytes(of)
+    if refused is not None:
+        return refused
+    from dovetail.targets.cpu.conv.int8.variant import offer_int8_conv
+
+    return offer_int8_conv(of)
+
+
+def _without_bytes(of: StepProblem[CpuDevice]) -> Refused | None:
+    """Refuse a step that reads no bytes, before the code of products of bytes is imported."""
+    read = {operand.dtype for operand in of.value.operands}
+    found = ", ".join(sorted(dtype.name for dtype in read))
+    return Refused("operands_are_bytes", found, "i8 or u8") if read.isdisjoint((i8, u8)) else None
+
+
+def _blocks(of: StepProblem[CpuDevice]) -> Answer:
+    if not any(map(_has_blocks, of.value.operands)):
+        return Refused("weights_are_blocks", of.value.op.name, library.dequantise_blocks.name)
+    from dovetail.targets.cpu.gemm.blocks import offer_blocks
+
+    return offer_blocks(of)
+
+
+def _has_blocks(weights: Value) -> bool:
+    """Whether weights are dequantised from blocks, in whole or in part, transposed or not."""
+    if weights.op in (ops.permute, ops.concat):
+        return any(map(_has_blocks, weights.operands))
+    return weights.op is library.dequantise_blocks
 
 
 TABLE: Table[CpuDevice] = Table(
@@ -106,13 +208,8 @@ TABLE: Table[CpuDevice] = Table(
         Kind("convolution", _anchored(*[op for op in CONVOLUTIONS if op is not conv_transpose]), _of_convolutions),
         Kind("transposed convolution", _anchored(conv_transpose), _of_transposed),
         Kind("pool", _is(ops.max_pool, ops.average_pool), _of_pools),
-        _kind(
-            "attention",
-            _anchored(library.attention, library.rope_attention),
-            Row("decode", offer_decode),
-            Row("online", offer_online),
-        ),
-        _kind("rope", _is(library.rope, library.partial_rope), Row("rope", offer_rope)),
+        Kind("attention", _anchored(library.attention, library.rope_attention), _of_attention),
+        Kind("rope", _is(library.rope, library.partial_rope), _of_rope),
         _kind(
             "elementwise",
             _is_elementwise,
@@ -124,26 +221,26 @@ TABLE: Table[CpuDevice] = Table(
         _kind(
             "contraction",
             _is_a_contraction,
-            Row("int8", offer_int8),
-            Row("int8_conv", offer_int8_conv),
-            Row("blocks", offer_blocks),
+            Row("int8", _int8),
+            Row("int8_conv", _int8_conv),
+            Row("blocks", _blocks),
             Row("gemm", offer_gemm),
             Row("loops", offer_contraction_loops, LOOPS_SPEED),
         ),
-        _kind("copy", _is(ops.merge, ops.concat, ops.pad), Row("transpose", offer_transpose), Row("move", offer_move)),
-        _kind(
+        Kind("copy", _is(ops.merge, ops.concat, ops.pad), _of_copies),
+        Kind(
             "reduction",
             _is(ops.arg_max, ops.arg_min, ops.cum_sum, ops.cum_prod, ops.cum_max, ops.cum_min),
-            Row("reduce", offer_reduce),
+            _of_reductions,
         ),
-        _kind("resize", _is(resize), Row("resize", offer_resize)),
-        _kind("grid sample", _is(grid_sample), Row("grid_sample", offer_grid_sample)),
-        _kind("gather", _is(ops.gather, ops.gather_elements, ops.gather_nd), Row("gather", offer_gather)),
-        _kind("scatter", _is(ops.scatter_elements, ops.scatter_nd), Row("scatter", offer_scatter)),
-        _kind("narrow cast", _is(ops.cast, ops.cast_f8), Row("table", offer_table)),
-        _kind("quantisation", _is(ops.quantise, ops.dequantise), Row("quantise", offer_quantise)),
-        _kind("sort", _is(ops.sort, ops.top_k), Row("sort", offer_sort)),
-        _kind("fill", _is(ops.extent, ops.iota, ops.random_bits), Row("fill", offer_fill)),
+        Kind("resize", _is(resize), _of_resize),
+        Kind("grid sample", _is(grid_sample), _of_grid_sample),
+        Kind("gather", _is(ops.gather, ops.gather_elements, ops.gather_nd), _of_gather),
+        Kind("scatter", _is(ops.scatter_elements, ops.scatter_nd), _of_scatter),
+        Kind("narrow cast", _is(ops.cast, ops.cast_f8), _of_narrow_casts),
+        Kind("quantisation", _is(ops.quantise, ops.dequantise), _of_quantisation),
+        Kind("sort", _is(ops.sort, ops.top_k), _of_sorts),
+        Kind("fill", _is(ops.extent, ops.iota, ops.random_bits), _of_fills),
     ),
     on_host="host",
 )

@@ -10,6 +10,7 @@ from dovetail.ir.value import Value
 from dovetail.plan.plan import Plan, Step
 from dovetail.plan.served import Served
 from dovetail.settings import Settings
+from dovetail.targets.cpu.attention.early import early_functions
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import claims
 from dovetail.targets.cpu.code_view import CODE
@@ -56,9 +57,15 @@ def _warm_up(settings: Settings) -> None:
 
 
 def _precompile(values: Iterable[Value], settings: Settings) -> None:
-    """All matrix products share one GEMM block, which takes as long to compile as a graph to be lowered."""
-    if any(v.op is ops.matmul for v in values):
-        BACKEND.code.precompile(block_function(tile_of(host_device()))[0], store_of(settings))
+    """All matrix products share one GEMM block, and all attentions with heads of one size share functions.
+
+    Both take as long to compile as a graph to be lowered.
+    """
+    products = [v for v in values if v.op is ops.matmul]
+    if products:
+        device = host_device()
+        functions = [block_function(tile_of(device))[0], *early_functions(products, device)]
+        BACKEND.code.precompile(functions, store_of(settings))
 
 
 def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:

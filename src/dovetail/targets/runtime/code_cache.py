@@ -41,6 +41,16 @@ class Function:
     """Shared functions that it calls."""
 
 
+class _Early:
+    """A function that is compiled before the kernels of a program are selected."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.is_begun = False
+        self.done = threading.Event()
+        self.made: bytes | None = None
+
+
 class CodeCache:
     """The functions of a process by name, for one compiler. Programs hold them; the cache holds recent ones."""
 
@@ -49,7 +59,8 @@ class CodeCache:
         self._functions: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[str, Function] = OrderedDict()
         self._lock = threading.Lock()
-        self._early: dict[str, tuple[threading.Thread, list[bytes]]] = {}
+        self._early_lock = threading.Lock()
+        self._early: dict[str, _Early] = {}
 
     def __len__(self) -> int:
         return len(self._functions)
@@ -98,30 +109,37 @@ class CodeCache:
         """The object file of a function that is in memory."""
         return self._functions[name].object_file
 
-    def precompile(self, function: SharedFunction, store: Store | None) -> None:
-        """Compile a function in a thread of its own, while the program that needs it is still lowered."""
-        module = shared_module(function)
-        with self._lock:
-            if module.name in self._functions or module.name in self._early:
-                return
-            made: list[bytes] = []
-            thread = threading.Thread(target=self._precompile, args=(module, store, made))
-            self._early[module.name] = (thread, made)
-        thread.start()
+    def precompile(self, functions: Iterable[SharedFunction], store: Store | None) -> None:
+        """Compile functions in one thread, one after the other, while the program that needs them is still lowered."""
+        modules = [shared_module(function) for function in functions]
+        with self._early_lock:
+            fresh = [_Early(m) for m in modules if m.name not in self._functions and m.name not in self._early]
+            self._early |= {early.module.name: early for early in fresh}
+        if fresh:
+            threading.Thread(target=self._precompile, args=(fresh, store)).start()
 
     def precompiled(self, name: str) -> bytes | None:
-        """The object file of a precompiled function; None where there is none, or it failed."""
-        with self._lock:
+        """The object file of a precompiled function; None where there is none, it failed, or it was not begun."""
+        with self._early_lock:
             found = self._early.pop(name, None)
-        if found is None:
-            return None
-        thread, made = found
-        thread.join()
-        return made[0] if made else None
+            if found is None or not found.is_begun:
+                return None
+        found.done.wait()
+        return found.made
 
-    def _precompile(self, module: Module, store: Store | None, made: list[bytes]) -> None:
-        with suppress(Exception):  # the program that needs it reports the error
-            made.append(self.compile(module, store))
+    def is_precompiling(self, name: str) -> bool:
+        """Whether a function is begun that no program has taken."""
+        return name in self._early and self._early[name].is_begun
+
+    def _precompile(self, functions: Iterable[_Early], store: Store | None) -> None:
+        for early in functions:
+            with self._early_lock:
+                # The program did not wait for what was not begun.
+                early.is_begun = early.module.name in self._early
+            if early.is_begun:
+                with suppress(Exception):  # the program that needs it reports the error
+                    early.made = self.compile(early.module, store)
+                early.done.set()
 
     def _held(self, modules: Iterable[Module]) -> dict[str, Function]:
         """Strong references to the functions that are in memory."""

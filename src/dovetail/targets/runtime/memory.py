@@ -51,7 +51,13 @@ def _located(plan: Plan, value: Value) -> _Located:
 class Memory:
     """Bytes of each pool, arrays of the leaves, and the sizes that are known."""
 
-    def __init__(self, plan: Plan, prove: bool, allocator: HostAllocator | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        prove: bool,
+        allocator: HostAllocator | None = None,
+        earlier: LRU[dict[Size, int]] | None = None,
+    ) -> None:
         self.plan = plan
         self.prove = prove
         self.allocator = allocator or HostAllocator(
@@ -60,6 +66,10 @@ class Memory:
         self.pools: dict[Pool, Array] = {}
         self.own: dict[Value, Array] = {}
         """Memory outside the pools: leaves, and tensors whose size was found while running."""
+        self.whole: dict[Value, Array] = {}
+        """Tensors as the dense arrays that they came in; `own` gets their bytes when a view needs them."""
+        self.made: dict[Value, Array] = {}
+        """Outputs that no step reads, as the arrays that a step on the host made."""
         self.apart: frozenset[Value] = frozenset()
         """Tensors in memory of their own instead of their slot."""
         self.again: dict[Value, Callable[[], Array]] = {}
@@ -67,16 +77,16 @@ class Memory:
         self.sizes: dict[str, int] = {}
         self.numbers: dict[Size, int] = {}
         """Sizes that are computed already, for the symbols that are known."""
-        self.earlier: LRU[dict[Size, int]] = LRU(_MOST_SIZES)
+        self.earlier = LRU[dict[Size, int]](_MOST_SIZES) if earlier is None else earlier
         """The same for symbols that earlier runs found."""
         self.located: dict[Value, _Located] = {}
         """Where values are, as the plan says; runs share it."""
 
     def copy(self) -> Memory:
         """The same bytes; another run adds its own to the copy."""
-        other = Memory(self.plan, self.prove, self.allocator)
-        other.pools, other.own, other.sizes = dict(self.pools), dict(self.own), dict(self.sizes)
-        other.again, other.earlier, other.located = self.again, self.earlier, self.located
+        other = Memory(self.plan, self.prove, self.allocator, self.earlier)
+        other.pools, other.own, other.whole = dict(self.pools), dict(self.own), dict(self.whole)
+        other.sizes, other.again, other.located = dict(self.sizes), self.again, self.located
         return other
 
     def with_own(self, own: Mapping[Value, Array]) -> Memory:
@@ -126,6 +136,9 @@ class Memory:
 
     def view(self, value: Value) -> Array:
         """A tensor as a view of its memory."""
+        whole = self.whole.get(value)
+        if whole is not None:
+            return whole
         found = self.located.get(value)
         if found is None:
             found = self.located[value] = _located(self.plan, value)
@@ -143,12 +156,15 @@ class Memory:
         slot = self.plan.slots.get(value)
         in_heap = slot is not None and slot.pool == "heap" and slot.donor is None
         if in_heap and value not in self.apart and value not in self.plan.aliases and array.flags.c_contiguous:
-            self.own[value] = _bytes(array)
+            self.whole[value] = array
         else:
             self.view(value)[...] = array
 
     def copied(self, value: Value) -> Array:
         """A tensor in new memory; a broadcast tensor takes more bytes there than in its view."""
+        made = self.made.get(value)
+        if made is not None:
+            return owned(made)
         view = self.view(value)
         plan = self.plan
         check_fits(view.nbytes, lambda: f"a result of {plan.graph.name}, {value.type},", plan.memory_limit)
@@ -176,16 +192,21 @@ class Memory:
             return _bytes(root.attrs["value"].array), 0
         slot = None if root in self.apart else self.plan.slots.get(root)
         if slot is None:
-            if root not in self.own and root in self.again:
-                self.own[root] = _bytes(self.again[root]())
-            return self.own[root], 0
+            return self._own(root, self.again.get(root)), 0
         if slot.donor is not None:
-            return self.own[slot.donor], 0
+            return self._own(slot.donor), 0
         if slot.pool == "heap":
-            if root not in self.own:
-                self.own[root] = self.allocate(self.number(slot.size))
-            return self.own[root], 0
+            return self._own(root, lambda: self.allocate(self.number(slot.size))), 0
         return self.pools[slot.pool], self.number(slot.offset)
+
+    def _own(self, root: Value, make: Callable[[], Array] | None = None) -> Array:
+        """The bytes of a tensor in memory of its own: of the array that it came in, or made now."""
+        found = self.own.get(root)
+        if found is None:
+            whole = self.whole.get(root)
+            assert whole is not None or make is not None, f"{root} has memory"
+            found = self.own[root] = _bytes(make() if whole is None and make is not None else cast(Array, whole))
+        return found
 
     def run(self, steps: Iterable[Step]) -> None:
         for step in steps:
@@ -230,6 +251,11 @@ class Memory:
             np.concatenate([a.reshape(-1)[: a.size // 2], b.reshape(-1)[a.size // 2 :]]).reshape(a.shape)
             for a, b in zip(arrays, again, strict=True)
         ]
+
+
+def owned(array: Array) -> Array:
+    """An array that a step made, or a copy where it is a view of a larger one."""
+    return array if array.base is None else np.array(array, order="C")
 
 
 def _bytes(array: Array) -> Array:

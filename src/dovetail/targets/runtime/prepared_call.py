@@ -41,8 +41,16 @@ MOST_SHAPES = 32
 
 Shapes: TypeAlias = tuple[tuple[tuple[int, ...], ...], tuple[tuple[str, int], ...]]
 """The shapes of the inputs, and symbols that the caller binds."""
-Launch: TypeAlias = Callable[[Sequence[Any]], "dict[str, Any] | None"]
-"""Runs a prepared call on arrays in the order of the inputs; None where a run must check them."""
+
+
+class Launch(Protocol):
+    """Runs a prepared call."""
+
+    def __call__(self, arrays: Sequence[Any], sizes: Mapping[str, int] | None = None, /) -> dict[str, Any] | None:
+        """The results of arrays in the order of the inputs; None where a run must check them."""
+        ...
+
+
 Patches: TypeAlias = tuple[tuple[int, int], ...]
 """Launch arguments that point into an array: the index of each, and its offset from the first element."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from types import MappingProxyType
 from typing import Any
@@ -29,12 +29,12 @@ class Registry:
     """Dataclasses by short names that stay the same when code moves. Nothing is imported by name."""
 
     def __init__(
-        self, kinds: Mapping[str, type[Any]], later: Callable[[], Mapping[str, type[Any]]] | None = None
+        self, kinds: Mapping[str, type[Any]], later: Sequence[Callable[[], Mapping[str, type[Any]]]] = ()
     ) -> None:
-        """`kinds` are the target's own, in addition to `CORE`; those of `later` are added once one is wanted."""
+        """`kinds` are the target's own, in addition to `CORE`; `later` gives more, one by one until a name is found."""
         self._kinds: dict[str, type[Any]] = {}
         self._names: dict[type[Any], str] = {}
-        self._later = later
+        self._later = list(later)
         self._lock = threading.Lock()
         self._add({**CORE, **kinds})
 
@@ -45,22 +45,21 @@ class Registry:
         assert len(self._kinds) == len(self._names) == count, "every name and every class is registered once"
         assert all(map(is_dataclass, self._names)), "only dataclasses are stored"
 
-    def _load(self) -> None:
+    def _load(self, is_found: Callable[[], bool]) -> None:
         with self._lock:
-            if self._later is not None:
-                self._add(self._later())
-                self._later = None
+            while self._later and not is_found():
+                self._add(self._later.pop(0)())
 
     def name_of(self, kind: type[Any]) -> str | None:
         """The name of a class; None where it is not registered."""
         if kind not in self._names:
-            self._load()
+            self._load(lambda: kind in self._names)
         return self._names.get(kind)
 
     def kind(self, name: str) -> type[Any]:
         """The class of a name; a name that is not registered is refused."""
         if name not in self._kinds:
-            self._load()
+            self._load(lambda: name in self._kinds)
         found = self._kinds.get(name)
         if found is None:
             raise ValueError(f"{name} is not a record of a stored job")
@@ -68,7 +67,7 @@ class Registry:
 
     @property
     def kinds(self) -> Mapping[str, type[Any]]:
-        self._load()
+        self._load(lambda: False)
         return MappingProxyType(self._kinds)
 
 

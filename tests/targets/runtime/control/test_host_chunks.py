@@ -75,13 +75,17 @@ def by_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(host_chunks, "CHUNK_GROWTH", 2)
 
     def noted(
-        chunk: host_chunks.Chunk, operands: Sequence[Array], sizes: Mapping[str, int], run: host_chunks.RunChunk
+        chunk: host_chunks.Chunk,
+        operands: Sequence[Array],
+        sizes: Mapping[str, int],
+        run: host_chunks.RunChunk,
+        expected: int | None,
     ) -> tuple[Array, ...]:
         def once(given: Sequence[Array], known: Mapping[str, int]) -> Sequence[Array]:
             lengths.append(known[chunk.length])
             return run(given, known)
 
-        return host_chunks.run_chunks(chunk, operands, sizes, once)
+        return host_chunks.run_chunks(chunk, operands, sizes, once, expected)
 
     monkeypatch.setattr(host, "run_chunks", noted)
     return lengths
@@ -90,13 +94,35 @@ def by_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_any_number_of_trips(threads: int, by_chunks: list[int]) -> None:
     check(loop(), COUNTS, threads=threads)
-    assert by_chunks[:3] == [8, 8, 8] and max(by_chunks) == 64
+    assert by_chunks[0] == 8 and max(by_chunks) == 128
+
+
+def test_the_first_chunk_is_about_as_long_as_the_last_run(by_chunks: list[int]) -> None:
+    program = dovetail.compile(loop()).bind({"w": numbers(1, SIZE, SIZE)})
+    for count in (3, 3, 0, 20, 20, 21, 90, 2):
+        got = program.run({"x": numbers(1, 1, SIZE), "stop": np.array(count)})
+        assert got["y0"].shape[0] == count
+    assert by_chunks == [8, 4, 4, 4, 8, 16, 32, 32, 32, 64, 128]
+
+
+def test_results_of_several_runs_share_no_memory() -> None:
+    """An output that nothing else reads is the array that the loop made."""
+    program = dovetail.compile(loop()).bind({"w": numbers(1, SIZE, SIZE) * np.float32(0.2)})
+    feeds = [{"x": numbers(seed, 2, SIZE), "stop": np.array(5)} for seed in (1, 2)]
+    first = program.run(feeds[0])
+    kept = {name: array.copy() for name, array in first.items()}
+    second = program.run(feeds[1])
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, kept[name])
+        assert array.flags.owndata and array.flags.c_contiguous and array.flags.writeable
+        assert not any(np.shares_memory(array, other) for other in (*second.values(), *feeds[0].values()))
+        assert not any(np.shares_memory(array, other) for n, other in first.items() if n != name)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 8, 13])
 def test_a_limit_stops_it(limit: int, by_chunks: list[int]) -> None:
     check(loop(limit=limit), [0, 7, 8, 13, 30])
-    assert max(by_chunks) <= 8
+    assert max(by_chunks) <= max(8, limit)
 
 
 def test_a_loop_inside_the_body() -> None:
@@ -169,3 +195,36 @@ def test_a_loop_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     program = dovetail.compile(loop(limit=None)).bind({"w": numbers(1, SIZE, SIZE) * np.float32(0.2)})
     with pytest.raises(BindError, match="does not end"):
         program.run({"x": numbers(1, 1, SIZE), "stop": np.array(1 << 40)})
+
+
+@pytest.mark.parametrize("more", ["a step before", "a step after", "an output twice", "a view", "an input"])
+def test_a_loop_that_is_not_alone_in_its_plan(more: str) -> None:
+    """A plan that is one loop runs without memory for its tensors; what is more than that needs it."""
+    x, stop = input("x", f32["n", SIZE]), input("stop", i64[()])
+    found = while_loop(
+        lambda trip, h, stop: ops.less(trip, stop),
+        lambda trip, h, stop: (trip + 1, h * 0.5, h),
+        (scalar(0, i64), ops.tanh(x) if more == "a step before" else x),
+        (stop,),
+        limit=1000,
+        trips=symbol("trips"),
+    )
+    outputs = {"h": found.carries[1], "y": found.outputs[0]}
+    others = {
+        "a step after": ops.reduce_sum(found.carries[1], axes=(-1,)),
+        "an output twice": found.carries[1],
+        "a view": ops.permute(found.outputs[0], order=(-1, -2)),
+        "an input": x,
+    }
+    if more in others:
+        outputs["more"] = others[more]
+    graph = Graph.of(outputs)
+    program = dovetail.compile(graph)
+    for count in (4, 4, 0, 9, 50):
+        feed = {"x": numbers(count, 3, SIZE), "stop": np.array(count)}
+        wanted = evaluate(graph, feed, lift=True)
+        got = program.run(feed)
+        for name, array in wanted.items():
+            assert got[name].shape == array.shape, name
+            assert_close(got[name], array, f32)
+        assert not any(np.shares_memory(got[a], got[b]) for a in got for b in got if a < b)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import onnx
 import onnx.defs
@@ -23,10 +23,14 @@ MOST_LISTED = 40
 class Vocabulary:
     """The rules for a model's opsets, and the functions that it brings."""
 
-    def __init__(self, model: onnx.ModelProto, rules: Iterable[Rule]) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, ours: Callable[[str, str], Sequence[Rule]], rules: Iterable[Rule] = ()
+    ) -> None:
+        """`ours` gives our rules of an operator by domain and type; `rules` are those of the caller."""
         self.opsets: Mapping[str, int] = opsets_of(model.opset_import)
         if not self.opsets:
             raise LoadError("a model that imports no opset", hint="export the model again")
+        self._ours = ours
         self._rules: dict[tuple[str, str], list[Rule]] = {}
         self._chosen: dict[tuple[str, str, int], Rule | None] = {}
         for rule in rules:
@@ -50,7 +54,7 @@ class Vocabulary:
         if key not in self._chosen:
             fitting = [
                 r
-                for r in self._rules.get((of, op_type), ())
+                for r in (*self._ours(of, op_type), *self._rules.get((of, op_type), ()))
                 if r.since <= version and (r.until is None or version <= r.until)
             ]
             self._chosen[key] = max(fitting, key=lambda r: r.since, default=None)

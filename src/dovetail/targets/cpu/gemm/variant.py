@@ -19,7 +19,6 @@ from dovetail.ops.region import region
 from dovetail.targets.cpu.gemm.driver import Source, gemm_code, words_bytes
 from dovetail.targets.cpu.gemm.micro_kernel import tile_of
 from dovetail.targets.cpu.gemm.pack import Panels
-from dovetail.targets.cpu.gemm.pair_variant import pair_job
 from dovetail.targets.cpu.gemm.policy import GEMM
 from dovetail.targets.cpu.gemm.writer import Writer
 from dovetail.targets.runtime.aligned import ALIGNMENT
@@ -36,9 +35,15 @@ def offer_gemm(of: StepProblem[CpuDevice]) -> Offer | Refused:
     if isinstance(found, Refused):
         return found
     if _turned(found, of.locations) is None:
-        return Offer(lambda: pair_job(of.step, found, of.locations, of.device))
+        return Offer(lambda: _pair(of, found))
     tile = tile_of(of.device, len(found.streams))
     return Offer(lambda: _Weights(of.step, found, of.locations, tile).job())
+
+
+def _pair(of: StepProblem[CpuDevice], found: Contraction) -> Job | Refused:
+    from dovetail.targets.cpu.gemm.pair_variant import pair_job  # few models multiply activations as they are
+
+    return pair_job(of.step, found, of.locations, of.device)
 
 
 def _turned(found: Contraction, locations: TensorLocations) -> bool | None:

@@ -5,8 +5,9 @@ The NumPy meaning of the op decides; each body is a compiled plan of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -22,17 +23,23 @@ from dovetail.ops.control import FAMILY as CONTROL
 from dovetail.ops.control import MOST_TRIPS, check_trips, if_
 from dovetail.ops.primitive import Primitive
 from dovetail.plan.plan import Plan, Step, make_plan
+from dovetail.targets.runtime.array_library import NUMPY, ArrayLibrary
 from dovetail.targets.runtime.control.host_chunks import Chunk, chunk_of, run_chunks
 from dovetail.targets.runtime.control.plan import body_graph
 from dovetail.targets.runtime.control.records import ENDLESS
 from dovetail.targets.runtime.interpreter import known_size
-from dovetail.targets.runtime.memory import Memory
+from dovetail.targets.runtime.memory import Memory, owned
+from dovetail.targets.runtime.prepared_call import Launch
 
 
 class Runner(Protocol):
     """A compiled body."""
 
     def run(self, inputs: Mapping[str, Array], sizes: Mapping[str, int] | None = None) -> dict[str, Array]: ...
+
+    def launcher(self, library: ArrayLibrary) -> Launch | None:
+        """Runs prepared calls on arrays of a library; None where there are none."""
+        ...
 
 
 class Executable(Protocol):
@@ -55,10 +62,21 @@ class BoundBody:
 
     runner: Runner
     taken: tuple[tuple[int, str], ...]
+    launch: Launch | None
+    order: tuple[int, ...]
+    """For each input of the plan the index of its argument."""
+
+    def run(self, arguments: Sequence[Array], sizes: Mapping[str, int]) -> dict[str, Array]:
+        """The results by name."""
+        if self.launch is not None:
+            found = self.launch([arguments[i] for i in self.order], sizes)
+            if found is not None:
+                return found
+        return self.runner.run({name: np.asarray(arguments[i]) for i, name in self.taken}, sizes)
 
 
-Bodies: TypeAlias = dict[tuple[Value, Subgraph], BoundBody]
-"""The bodies that one binding of a plan has run."""
+Bodies: TypeAlias = dict[tuple[Value, Subgraph | Chunk], BoundBody]
+"""The bodies and chunks that one binding of a plan has run."""
 
 
 _UNKNOWN = np.empty(0, np.uint8)
@@ -70,7 +88,7 @@ class HostBody:
 
     def __init__(self, body: Subgraph, bound: BoundBody, sizes: Mapping[str, int]) -> None:
         self.body = body
-        self.runner, self.taken = bound.runner, bound.taken
+        self.bound = bound
         self.sizes = sizes
 
     @property
@@ -80,7 +98,7 @@ class HostBody:
         return tuple(TensorType(v.dtype, shape) for v, shape in zip(self.body.results, shapes, strict=True))
 
     def __call__(self, *arguments: Array) -> tuple[Array, ...]:
-        found = self.runner.run({name: np.asarray(arguments[i]) for i, name in self.taken}, self.sizes)
+        found = self.bound.run(arguments, self.sizes)
         return tuple(found[f"r{i}"] for i in range(len(self.body.results)))
 
 
@@ -94,7 +112,31 @@ class _Chunked:
     viewed: tuple[tuple[int, Value], ...]
     """The operands that each run knows, with their indices."""
     read: tuple[tuple[int, Value], ...]
-    """The results that a step or an output reads, with their indices."""
+    """The results that a step or a view reads, with their indices."""
+    made: tuple[tuple[int, Value], ...]
+    """The results that are outputs, and that nothing else reads."""
+    names: tuple[str, ...]
+    """The results of the chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoneLoop:
+    """A plan that is one loop in chunks, from its inputs to its outputs: a run needs no memory for tensors."""
+
+    looped: Callable[[Sequence[Array], Mapping[str, int]], tuple[tuple[Array, ...], int]]
+    chunked: _Chunked
+    given: tuple[tuple[int, int], ...]
+    """The operands of the loop that are inputs, by their indices."""
+    outputs: tuple[tuple[str, int], ...]
+    """The outputs, and the index of the result that each is."""
+
+    def run(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> tuple[dict[str, Array], dict[str, int]]:
+        """The outputs by name, and all sizes."""
+        operands = list(self.chunked.known)
+        for operand, index in self.given:
+            operands[operand] = arrays[index]
+        found, trips = self.looped(operands, sizes)
+        return {n: owned(found[i]) for n, i in self.outputs}, {**sizes, self.chunked.chunk.length: trips}
 
 
 class HostControl:
@@ -106,6 +148,8 @@ class HostControl:
         self._compiled: dict[tuple[Subgraph, tuple[int, ...]], Executable] = {}
         self._bound = {r for step in outer.phase("bind") for r in step.results}
         self._chunks: dict[Value, _Chunked | None] = {}
+        self._trips: dict[Value, int] = {}
+        """How many trips a loop made in the last run: the next one probably makes about as many."""
 
     def run(self, step: Step, memory: Memory, bodies: Bodies, status: int = 0) -> bool:
         """Run a step that branches or loops, after compiled code set this status; False for other steps."""
@@ -137,20 +181,49 @@ class HostControl:
         if chunked is None:
             return False
         chunk = chunked.chunk
-        key = value, chunk.body
-        if key not in bodies:
-            bodies[key] = self._body(chunk.body, step, memory)
-        bound = bodies[key]
+        bound = bodies.get((value, chunk))
+        if bound is None:
+            bound = bodies[value, chunk] = self._body(chunk.body, step, memory)
         operands = list(chunked.known)
         for i, operand in chunked.viewed:
             operands[i] = memory.view(operand)
-        arrays = run_chunks(
-            chunk, operands, memory.sizes, lambda given, sizes: HostBody(chunk.body, bound, sizes)(*given)
-        )
-        memory.know_size(chunk.length, arrays[int(value.attrs["carries"])].shape[0], step)
+        arrays, trips = self._looped(chunked, bound, operands, memory.sizes)
+        memory.know_size(chunk.length, trips, step)
         for i, result in chunked.read:
             memory.store(result, arrays[i])
+        for i, result in chunked.made:
+            memory.made[result] = arrays[i]
         return True
+
+    def _looped(
+        self, chunked: _Chunked, bound: BoundBody, operands: Sequence[Array], sizes: Mapping[str, int]
+    ) -> tuple[tuple[Array, ...], int]:
+        """The results of a loop, and the number of its trips."""
+        chunk = chunked.chunk
+
+        def run(given: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
+            found = bound.run(given, sizes)
+            return [found[name] for name in chunked.names]
+
+        arrays = run_chunks(chunk, operands, sizes, run, self._trips.get(chunk.value))
+        trips = self._trips[chunk.value] = arrays[chunk.carries].shape[0]
+        return arrays, trips
+
+    def lone_loop(self, bodies: Bodies) -> LoneLoop | None:
+        """The outer plan as one loop from inputs to outputs, once it has run; None where it is more than that."""
+        steps = self._outer.phase("run")
+        value = steps[0].value if len(steps) == 1 else None
+        chunked = None if value is None else self._chunks.get(value)
+        if value is None or chunked is None or chunked.read:
+            return None
+        inputs = {v: i for i, v in enumerate(self._outer.graph.inputs)}
+        made = {v: i for i, v in chunked.made}
+        outputs = self._outer.graph.outputs
+        if any(v not in inputs for _, v in chunked.viewed) or any(v not in made for v in outputs.values()):
+            return None
+        looped = partial(self._looped, chunked, bodies[value, chunked.chunk])
+        given = tuple((i, inputs[v]) for i, v in chunked.viewed)
+        return LoneLoop(looped, chunked, given, tuple((name, made[v]) for name, v in outputs.items()))
 
     def _chunked(self, step: Step) -> _Chunked | None:
         chunk = chunk_of(step.value)
@@ -162,13 +235,19 @@ class HostControl:
         constants = [v.attrs["value"].array if v.op is leaf.CONST else _UNKNOWN for v in step.operands]
         viewed = [i for i, array in enumerate(constants) if array is _UNKNOWN and i not in bound]
         outer = self._outer
-        readers = [v for other in outer.steps for v in other.operands]
-        roots = {outer.locate(v).root for v in (*readers, *outer.graph.outputs.values())}
+        outputs = list(outer.graph.outputs.values())
+        donated = {outer.graph.outputs[d.output] for d in outer.donations}
+        # An output that a second name, a step, a view or a donation shares needs its place in memory.
+        alone = {v for v in step.results if outputs.count(v) == 1 and v not in donated and v not in outer.aliases}
+        readers = [*(v for other in outer.steps for v in other.operands), *(v for v in outputs if v not in alone)]
+        roots = {outer.locate(v).root for v in readers}
         return _Chunked(
             chunk,
             tuple(constants),
             tuple((i, step.operands[i]) for i in viewed),
             tuple((i, v) for i, v in enumerate(step.results) if v in roots),
+            tuple((i, v) for i, v in enumerate(step.results) if v in alone and v not in roots),
+            tuple(f"r{i}" for i in range(len(chunk.body.results))),
         )
 
     def _attribute(self, attr: Any, fresh: bool, step: Step, memory: Memory, bodies: Bodies) -> Any:
@@ -189,7 +268,10 @@ class HostControl:
         read = {str(v.attrs["name"]) for v in compiled.plan.graph.parameters}
         params = {f"a{i}": np.array(memory.view(operands[i])) for i in known if f"a{i}" in read}
         taken = tuple((i, f"a{i}") for i in range(len(operands)) if i not in known)
-        return BoundBody(compiled.bind(params), taken)
+        runner = compiled.bind(params)
+        index = {name: i for i, name in taken}
+        order = tuple(index[str(v.attrs["name"])] for v in compiled.plan.graph.inputs)
+        return BoundBody(runner, taken, runner.launcher(NUMPY), order)
 
     def _compiled_body(self, body: Subgraph, step: Step) -> tuple[Executable, tuple[int, ...]]:
         """A compiled body, and the indices of its arguments that are known at bind time."""

@@ -26,13 +26,15 @@ from dovetail.passes.specialize import fresh_symbols
 
 FIRST_CHUNK, CHUNK_GROWTH, MOST_CHUNK = 32, 4, 1024
 """Trips of the first chunk, how much longer the next one is, and the longest: a call takes longer than idle trips."""
+LEAST_CHUNK = 4
+"""Trips of the first chunk, at least, where the last run tells how many to expect."""
 FIRST_BYTES = 64 << 10
 """Stacked outputs of the first chunk, at most: idle trips write zeros."""
 CHUNK_BYTES = 16 << 20
 """Stacked outputs of a chunk, at most."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """Several trips of a loop as a sub-graph of its operands.
 
@@ -45,6 +47,8 @@ class Chunk:
     """The symbol of its length: that of the trips."""
     trip_bytes: Size
     """Bytes that a trip stacks."""
+    carries: int
+    outputs: int
 
 
 def chunk_of(value: Value) -> Chunk | None:
@@ -79,32 +83,38 @@ def chunk_of(value: Value) -> Chunk | None:
         return (*after, *found.outputs, done, *inline(condition, (*after, *captures)))
 
     trip_bytes: Size = sum(v.tensor.bytes for v in body.results[carries:])
-    return Chunk(value, tracing.subgraph(chunk, body.arguments), length, trip_bytes)
+    stacked = len(body.results) - carries
+    return Chunk(value, tracing.subgraph(chunk, body.arguments), length, trip_bytes, carries, stacked)
 
 
 RunChunk: TypeAlias = Callable[[Sequence[Array], Mapping[str, int]], Sequence[Array]]
 """Runs one chunk, given the operands of the loop and all sizes."""
 
 
-def run_chunks(chunk: Chunk, operands: Sequence[Array], sizes: Mapping[str, int], run: RunChunk) -> tuple[Array, ...]:
-    """What the loop gives, as its meaning says."""
-    value = chunk.value
-    carries = int(value.attrs["carries"])
-    limit: Size | None = value.attrs["limit"]
+def run_chunks(
+    chunk: Chunk, operands: Sequence[Array], sizes: Mapping[str, int], run: RunChunk, expected: int | None = None
+) -> tuple[Array, ...]:
+    """What the loop gives, as its meaning says; `expected` is how many trips the last run made."""
+    carries = chunk.carries
+    limit: Size | None = chunk.value.attrs["limit"]
     most = None if limit is None else evaluate(limit, sizes)
     trip_bytes = max(1, evaluate(chunk.trip_bytes, sizes))
     longest = max(1, min(MOST_CHUNK, CHUNK_BYTES // trip_bytes))
     carried, captures = operands[:carries], operands[carries:]
-    outputs: list[list[Array]] = [[] for _ in value.attrs["body"].results[carries:]]
-    total, length = 0, max(1, min(FIRST_CHUNK, FIRST_BYTES // trip_bytes))
+    outputs: list[list[Array]] = [[] for _ in range(chunk.outputs)]
+    # Powers of two: few lengths are prepared, and runs of similar lengths share one.
+    first = FIRST_CHUNK if expected is None else 1 << (max(expected, LEAST_CHUNK) - 1).bit_length()
+    total, length = 0, max(1, min(first, FIRST_BYTES // trip_bytes))
+    bound = MOST_TRIPS if most is None else min(most, MOST_TRIPS)
     while True:
         check_trips(total)
-        length = min(length, longest, (MOST_TRIPS if most is None else min(most, MOST_TRIPS)) - total)
+        length = min(length, longest, bound - total)
         *results, done, holds = run([*carried, *captures], {**sizes, chunk.length: length})
         carried = results[:carries]
+        made = int(done)
         for parts, part in zip(outputs, results[carries:], strict=True):
-            parts.append(part[: int(done)])
-        total += int(done)
+            parts.append(part[:made])
+        total += made
         if not holds or total == most:
             return (*carried, *(p[0] if len(p) == 1 else np.concatenate(p) for p in outputs), holds)
         length *= CHUNK_GROWTH
