@@ -75,6 +75,22 @@ def test_tensors_of_every_kind_in_every_spelling_of_the_call(mixed: ModuleProgra
             assert torch.equal(found["pair"][1][0], y - x), kind
 
 
+def test_a_call_that_repeats_is_tested_at_once_and_takes_no_other_tensors_for_its_own(mixed: ModuleProgram) -> None:
+    eager, (x, y) = Mixed(), tensors(5)["dense"]
+    for _ in range(3):
+        mixed(x, y)
+    runner: Any = mixed.program._binding.runner  # pyright: ignore[reportPrivateUsage]
+    (calls,) = runner.foreign_calls.values()
+    fits = calls.workspaces[-1].last.fits
+    assert fits(x, y) and not fits(x.t().contiguous().t(), y) and not fits(x, y.double()) and not fits(x[:4], y[:4])
+    for kind, (a, b) in [*tensors(5).items(), *tensors(6).items(), ("one twice", (x, x))]:
+        for one, other in ((a, b), (x, y), (b, a)):  # the tensors of the last call come back at other places
+            assert torch.allclose(mixed(one, other)["sum"], eager(one, other)["sum"]), kind
+    with torch.inference_mode():
+        for _ in range(3):
+            assert torch.allclose(mixed(x + 1, y)["sum"], eager(x + 1, y)["sum"])
+
+
 def test_results_are_the_callers() -> None:
     program = compiled(nn.Tanh(), torch.ones(3, 4))
     x = torch.randn(3, 4)
