@@ -10,6 +10,7 @@ from dovetail.declare import HANDED_ON, Change, Cost, UnwrittenError, every, fus
 from dovetail.ir import leaf
 from dovetail.ir.value import Value
 from dovetail.library import masks
+from dovetail.library.heads import repeated_heads
 from dovetail.library.scores import Scaled, scores, swapped
 from dovetail.library.softmax import Empty, Flag, softmax
 
@@ -73,7 +74,7 @@ def attention(
         raise UnwrittenError("zero for queries that see nothing, filled before the end", hint="pass filled='last'")
     if zero_unseen:
         _unseen_as_asked(asked)
-    y = softmax(_masked(asked), empty=empty, wide=wide) @ _widened(v, groups)
+    y = softmax(_masked(asked), empty=empty, wide=wide) @ repeated_heads(v, groups)
     return ops.where(_sees_any(asked), y, 0.0) if zero_unseen else y
 
 
@@ -127,7 +128,7 @@ def _plus(found: Value, mask: Value | None) -> Value:
 
 def _capped(asked: _Asked) -> Value:
     """The scores before any mask."""
-    k = _widened(asked.k, asked.groups)
+    k = repeated_heads(asked.k, asked.groups)
     if asked.scale is None:
         _scaled_late(asked)
         found = asked.q @ swapped(k)
@@ -142,13 +143,6 @@ def _scaled_late(asked: _Asked) -> None:
         raise UnwrittenError("attention with a softcap and without a scale", hint="pass scale=1.0")
     if asked.scaled in ("queries", "both"):
         raise UnwrittenError(f"attention with its {asked.scaled} scaled", hint="pass scaled='product'")
-
-
-def _widened(x: Value, groups: int | None) -> Value:
-    """Each head once for every query head that shares it."""
-    if groups is None:
-        return x
-    return ops.merge(ops.expand(ops.unsqueeze(x, axes=(-3,)), axis=-3, size=groups), axis=-3)
 
 
 def _visible(asked: _Asked, rank: int = 2) -> tuple[Value, float] | None:
@@ -178,7 +172,7 @@ def _spelling(masked: Callable[[_Asked], Value]) -> Callable[[_Asked], Value]:
         asked = _Asked(**call)
         if zero_unseen and asked.filled != "last":
             raise _no_other_way()
-        y = softmax(masked(asked), empty=empty, wide=wide) @ _widened(v, asked.groups)
+        y = softmax(masked(asked), empty=empty, wide=wide) @ repeated_heads(v, asked.groups)
         return ops.where(_sees_any(asked), y, 0.0) if zero_unseen else y
 
     spelling.__name__, spelling.__doc__ = masked.__name__, masked.__doc__

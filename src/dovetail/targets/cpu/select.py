@@ -108,7 +108,7 @@ TABLE: Table[CpuDevice] = Table(
         Kind("pool", _is(ops.max_pool, ops.average_pool), _of_pools),
         _kind(
             "attention",
-            _anchored(library.attention, library.rope_attention),
+            _anchored(*library.ATTENTIONS),
             Row("decode", offer_decode),
             Row("online", offer_online),
         ),
