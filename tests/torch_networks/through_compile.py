@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from tests.torch_networks.network import Case, Network
 torch: Any = pytest.importorskip("torch")
 dynamo: Any = pytest.importorskip("torch._dynamo")
 
-Verdict = Literal["right", "wrong", "recompiled", "untraceable", "error", "absent"]
+Verdict = Literal["right", "wrong", "recompiled", "skipped", "untraceable", "error", "absent"]
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
@@ -80,23 +80,18 @@ def compared(network: Network, row: Compiled) -> Compiled:
     eager = copy.deepcopy(network.module)
     exact = (copy.deepcopy(network.module).double() if network.exact is None else network.exact).eval()
     untouched = copy.deepcopy(network.module)
-    dynamo.reset()
-    dynamo.utils.counters.clear()
-    run = torch.compile(network.module, backend=dovetail.torch.backend)
-    worst = 0.0
     with torch.no_grad():
-        for args, kwargs in calls:
-            wanted = eager(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-            reference = in_float64(exact, args, kwargs)
-            found = run(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-            worst = max(worst, distance(found, wanted, reference))
+        wanted = [eager(*copy.deepcopy(args), **copy.deepcopy(kwargs)) for args, kwargs in calls]
+        reference = [in_float64(exact, args, kwargs) for args, kwargs in calls]
+    # In eager, control flow compiles itself: dynamo counts from here on.
+    found, counts = _called(network.module, calls, dovetail.torch.backend)
+    worst = max(map(distance, found, wanted, reference))
     if network.again is not None:
         worst = max(worst, distance(*(dict(m.named_buffers()) for m in (network.module, eager, exact))))
     told = [f"{f.op} ({f.reason})" for report in dovetail.torch.reports() for f in report.fallbacks]
-    counts = _counts()
     row = replace(
         row,
-        verdict="right",
+        verdict="right" if counts.graphs else "skipped",
         calls=len(calls),
         graphs=counts.graphs,
         breaks=counts.breaks,
@@ -105,7 +100,7 @@ def compared(network: Network, row: Compiled) -> Compiled:
     )
     # One graph for the sizes of the first call and one for all others is the least that dynamo makes.
     if counts.breaks or counts.graphs > 1 + (len(calls) > 1 and network.again is None):
-        needed = _needed(untouched, calls)
+        _, needed = _called(untouched, calls, "aot_eager")
         if counts.graphs > needed.graphs or counts.breaks > needed.breaks:
             detail = f"{counts} where aot_eager has {needed}"
             return replace(row, verdict="recompiled", detail=detail)
@@ -132,26 +127,21 @@ def _calls(network: Network) -> Iterator[Call]:
             yield args, kwargs
 
 
-def _counts() -> Counts:
-    found = dynamo.utils.counters
-    return Counts(found["stats"]["unique_graphs"], sum(found["graph_break"].values()))
-
-
-def _needed(module: Any, calls: list[Call]) -> Counts:
-    """What dynamo does for the same calls with a backend of torch."""
+def _called(module: Any, calls: Sequence[Call], backend: Any) -> tuple[list[Any], Counts]:
+    """What calls through torch.compile give, and what dynamo did for them."""
     dynamo.reset()
-    dynamo.utils.counters.clear()
-    run = torch.compile(module, backend="aot_eager")
+    counters = dynamo.utils.counters
+    counters.clear()
+    run = torch.compile(module, backend=backend)
     with torch.no_grad():
-        for args, kwargs in calls:
-            run(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-    return _counts()
+        found = [run(*copy.deepcopy(args), **copy.deepcopy(kwargs)) for args, kwargs in calls]
+    return found, Counts(counters["stats"]["unique_graphs"], sum(counters["graph_break"].values()))
 
 
 def _runs_in_aot_eager(case: Case) -> bool:
     network = built(case)
     try:
-        _needed(network.module, list(_calls(network)))
+        _called(network.module, list(_calls(network)), "aot_eager")
     except Exception:
         return False
     return True
