@@ -278,6 +278,33 @@ def test_programs_run_in_workers_of_a_loader() -> None:
         pickle.dumps(program)
 
 
+class CompiledInItsWorker(torch.utils.data.Dataset):
+    """Rows of a module that the process compiles which reads the first of them."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.program: ModuleProgram | None = None
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        if self.program is None:
+            self.program = compiled(self.module, torch.ones(1, 4))
+        return self.program(torch.full((1, 4), float(index)))[0]
+
+
+def test_workers_that_spawn_compile_for_themselves() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.Tanh()).eval().requires_grad_(False)
+    rows = CompiledInItsWorker(module)
+    loader = torch.utils.data.DataLoader(rows, batch_size=3, num_workers=1, multiprocessing_context="spawn")
+    (found,) = loader
+    assert torch.allclose(found, module(torch.arange(3.0)[:, None].expand(3, 4)), atol=1e-6)
+    assert torch.allclose(rows[2], found[2]) and rows.program is not None
+    with pytest.raises(BindError, match="cannot be saved"):
+        next(iter(loader))  # what is compiled here does not travel to a worker
+
+
 class Indexed(nn.Module):
     """Weights, and a small table of integers, which becomes part of the graph."""
 
