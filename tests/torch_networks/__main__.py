@@ -13,8 +13,10 @@ import signal
 import sys
 import tempfile
 import traceback
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("DOVETAIL_CACHE", "off")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -25,7 +27,8 @@ from dovetail.frontends.torch.load import import_module
 from tests.torch_networks.every import ALL, full_name
 from tests.torch_networks.judge import Judged, judge
 from tests.torch_networks.network import Case
-from tests.torch_networks.page import as_page, as_text
+from tests.torch_networks.page import COMPILED, as_page, as_part, as_text
+from tests.torch_networks.through_compile import Compiled, judge_compiled
 from tests.torch_networks.torchvision_models import declare_operators
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,37 +43,69 @@ def main() -> int:
     parser.add_argument(
         "--page", action="store_true", help="judge nothing, and write the page of the rows that are known"
     )
+    parser.add_argument(
+        "--through", choices=("export", "compile"), default="export", help="torch.export or torch.compile"
+    )
     options = parser.parse_args()
+    through: Through = EXPORT if options.through == "export" else COMPILE
     chosen = [c for c in ALL if not options.patterns or any(re.search(p, full_name(c)) for p in options.patterns)]
-    known = _known(options.rows)
+    known = _known(options.rows, through)
     if options.page:
-        PAGE.write_text(
-            as_page([known[full_name(c)] for c in ALL if full_name(c) in known], len(ALL)), encoding="utf-8"
-        )
+        through.write([known[full_name(c)] for c in ALL if full_name(c) in known])
         return 0
     holds = _imported()
-    found: list[Judged] = []
+    found: list[Any] = []
     for case in chosen:
         row = known.get(full_name(case))
         if row is None:
-            row = alone(case, options.seconds)
-            print(f"{row.verdict:12} {row.name:40} {row.seconds:6.1f} s  {row.found} of {row.attention}  {row.detail}")
-            sys.stdout.flush()
+            row = alone(case, options.seconds, through)
+            print(f"{row.verdict:12} {row.name:40} {row.seconds:6.1f} s  {through.told(row)}  {row.detail}", flush=True)
             if options.rows is not None:
                 with options.rows.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(row)) + "\n")
         found.append(row)
     del holds
     if len(chosen) == len(ALL):
-        PAGE.write_text(as_page(found, len(ALL)), encoding="utf-8")
+        through.write(found)
     print(as_text(found))
-    return int(any(row.verdict in ("wrong", "error") for row in found))
+    return int(any(row.verdict in ("wrong", "error", "recompiled") for row in found))
 
 
-def _known(path: Path | None) -> dict[str, Judged]:
+@dataclass(frozen=True, slots=True)
+class Through:
+    """A way from a module to a program: its judge, and the part of the page that tells of it."""
+
+    row: Callable[..., Any]
+    judge: Callable[[Case], Any]
+    told: Callable[[Any], str]
+    write: Callable[[list[Any]], object]
+
+
+def _write_exported(rows: list[Judged]) -> None:
+    old = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    _, heading, compiled = old.partition(COMPILED)
+    page = as_page(rows, len(ALL))
+    PAGE.write_text(f"{page}\n{heading}{compiled}" if heading else page, encoding="utf-8")
+
+
+def _write_compiled(rows: list[Compiled]) -> None:
+    exported = PAGE.read_text(encoding="utf-8").partition(COMPILED)[0].rstrip("\n")
+    PAGE.write_text(f"{exported}\n\n{as_part(rows, len(ALL))}", encoding="utf-8")
+
+
+EXPORT = Through(Judged, judge, lambda row: f"{row.found} of {row.attention}", _write_exported)
+COMPILE = Through(
+    Compiled,
+    judge_compiled,
+    lambda row: f"{row.graphs} graphs for {row.calls} {', '.join(row.fallbacks)}",
+    _write_compiled,
+)
+
+
+def _known(path: Path | None, through: Through) -> dict[str, Any]:
     """Verdicts of an earlier run that was stopped."""
     lines = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
-    return {row.name: row for row in (Judged(**json.loads(line)) for line in lines)}
+    return {row.name: row for row in (through.row(**json.loads(line)) for line in lines)}
 
 
 def _imported() -> object:
@@ -86,7 +121,7 @@ def _imported() -> object:
     return holds
 
 
-def alone(case: Case, seconds: int) -> Judged:
+def alone(case: Case, seconds: int, through: Through = EXPORT) -> Any:
     """The verdict on a network from a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "row"
@@ -96,7 +131,7 @@ def alone(case: Case, seconds: int) -> Judged:
             try:
                 signal.alarm(seconds)
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-                path.write_text(json.dumps(asdict(judge(case))), encoding="utf-8")
+                path.write_text(json.dumps(asdict(through.judge(case))), encoding="utf-8")
                 status = 0
             except BaseException:
                 traceback.print_exc()
@@ -104,9 +139,9 @@ def alone(case: Case, seconds: int) -> Judged:
                 os._exit(status)
         _, status = os.waitpid(child, 0)
         if path.exists() and status == 0:
-            return Judged(**json.loads(path.read_text(encoding="utf-8")))
+            return through.row(**json.loads(path.read_text(encoding="utf-8")))
     ended = "it took too long" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM else "it crashed"
-    return Judged(full_name(case), case.kind, "error", ended)
+    return through.row(full_name(case), case.kind, "error", ended)
 
 
 if __name__ == "__main__":

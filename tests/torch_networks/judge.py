@@ -165,6 +165,11 @@ def kept_sizes(network: Network, program: Any) -> frozenset[str]:
     return frozenset(name for name, kept in named.items() if all(kept))
 
 
+def named_sizes(network: Network) -> frozenset[str]:
+    """The names of all sizes that may change."""
+    return frozenset() if network.dynamic is None else frozenset(name for _, _, name in _axes(network))
+
+
 def _axes(network: Network) -> Iterator[tuple[Any, int, str]]:
     spec, given = network.dynamic, (network.args, dict(network.kwargs))
     if isinstance(spec, Mapping):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,8 +17,17 @@ CACHED = 256
 """Tokens in the cache of a decoder's step."""
 
 
+def _transformers() -> Any:
+    """transformers, without a torchvision that cannot be imported because it was built for another torch."""
+    try:
+        importlib.import_module("torchvision")
+    except (ImportError, RuntimeError):
+        sys.modules["torchvision"] = None  # pyright: ignore[reportArgumentType]  # as if it were not installed
+    return importlib.import_module("transformers")
+
+
 def _bert(length: int) -> tuple[nn.Module, dict[str, Any]]:
-    library: Any = importlib.import_module("transformers")
+    library = _transformers()
     ids = torch.randint(0, 1000, (1, length))
     return library.BertModel(library.BertConfig()), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
@@ -40,7 +50,7 @@ class _Step(nn.Module):
 
 
 def _llama_step() -> tuple[nn.Module, dict[str, Any]]:
-    library: Any = importlib.import_module("transformers")
+    library = _transformers()
     config = library.LlamaConfig(
         vocab_size=32000,
         hidden_size=1024,
@@ -56,13 +66,13 @@ def _llama_step() -> tuple[nn.Module, dict[str, Any]]:
 
 
 def _image(model: str, config: str) -> tuple[nn.Module, dict[str, Any]]:
-    library: Any = importlib.import_module("transformers")
+    library = _transformers()
     made = getattr(library, model)(getattr(library, config)())
     return made, {"pixel_values": torch.randn(1, 3, 224, 224)}
 
 
 def _whisper_encoder() -> tuple[nn.Module, dict[str, Any]]:
-    library: Any = importlib.import_module("transformers")
+    library = _transformers()
     config = library.WhisperConfig(d_model=384, encoder_layers=4, encoder_attention_heads=6, encoder_ffn_dim=1536)
     return library.WhisperModel(config).encoder, {"input_features": torch.randn(1, 80, 3000)}
 

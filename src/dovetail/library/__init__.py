@@ -31,6 +31,7 @@ from dovetail.library.rope_attention import rope_attention
 from dovetail.library.scores import scores
 from dovetail.library.shared_input_matmul import shared_input_matmul
 from dovetail.library.silu import silu
+from dovetail.library.sink_attention import sink_attention
 from dovetail.library.softmax import softmax
 from dovetail.library.swiglu import swiglu
 from dovetail.library.transformer_layer import transformer_layer
@@ -53,6 +54,7 @@ ALL: tuple[FusedOp[...], ...] = (
     conv_batch_norm,
     attention,
     rope_attention,
+    sink_attention,
     swiglu,
     wide_swiglu,
     lora_matmul,
@@ -70,6 +72,9 @@ ALL: tuple[FusedOp[...], ...] = (
     dequantise_blocks,
 )
 """Every op; among those that could be found at the same time, earlier ones are preferred."""
+
+ATTENTIONS: tuple[FusedOp[...], ...] = (attention, rope_attention, sink_attention)
+"""Those that are one attention."""
 
 GROUPS: tuple[Group, ...] = (shared_input_matmul,)
 """Every group of values that are computed together."""

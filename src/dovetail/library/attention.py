@@ -10,6 +10,7 @@ from dovetail.declare import HANDED_ON, Change, Cost, UnwrittenError, every, fus
 from dovetail.ir import leaf
 from dovetail.ir.value import Value
 from dovetail.library import masks
+from dovetail.library.heads import repeated_heads
 from dovetail.library.scores import Scaled, scores, swapped
 from dovetail.library.softmax import Empty, Flag, softmax
 
@@ -70,7 +71,7 @@ def attention(
     """
     asked = _Asked(q, k, mask, keep, scale, scaled, softcap, groups, causal, window, fill, filled)
     _refuse(asked, zero_unseen)
-    y = softmax(_masked(asked), empty=empty, wide=wide) @ _widened(v, groups)
+    y = softmax(_masked(asked), empty=empty, wide=wide) @ repeated_heads(v, groups)
     return ops.where(_sees_any(asked), y, 0.0) if zero_unseen else y
 
 
@@ -160,16 +161,9 @@ def _plus(found: Value, mask: Value | None) -> Value:
 
 def _capped(asked: _Asked) -> Value:
     """The scores before any mask."""
-    k = _widened(asked.k, asked.groups)
+    k = repeated_heads(asked.k, asked.groups)
     found = asked.q @ swapped(k) if asked.scale is None else scores(asked.q, k, scale=asked.scale, scaled=asked.scaled)
     return found if asked.softcap is None else ops.tanh(found / asked.softcap) * asked.softcap
-
-
-def _widened(x: Value, groups: int | None) -> Value:
-    """Each head once for every query head that shares it."""
-    if groups is None:
-        return x
-    return ops.merge(ops.expand(ops.unsqueeze(x, axes=(-3,)), axis=-3, size=groups), axis=-3)
 
 
 def _visible(asked: _Asked, rank: int = 2) -> tuple[Value, float] | None:
@@ -194,7 +188,7 @@ def _spelling(masked: Callable[[_Asked], Value]) -> Callable[[_Asked], Value]:
         v, empty, wide, zero_unseen = (call.pop(name) for name in ("v", "empty", "wide", "zero_unseen"))
         asked = _Asked(**call)
         _refuse(asked, zero_unseen)
-        y = softmax(masked(asked), empty=empty, wide=wide) @ _widened(v, asked.groups)
+        y = softmax(masked(asked), empty=empty, wide=wide) @ repeated_heads(v, asked.groups)
         return ops.where(_sees_any(asked), y, 0.0) if zero_unseen else y
 
     spelling.__name__, spelling.__doc__ = masked.__name__, masked.__doc__

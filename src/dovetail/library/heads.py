@@ -11,6 +11,13 @@ def split_heads(x: Value, heads: int) -> Value:
     return ops.permute(ops.split(x, axis=-1, parts=heads), order=(-2, -3, -1))
 
 
+def repeated_heads(x: Value, groups: int | None) -> Value:
+    """Each head once for every query head that shares it."""
+    if groups is None:
+        return x
+    return ops.merge(ops.expand(ops.unsqueeze(x, axes=(-3,)), axis=-3, size=groups), axis=-3)
+
+
 def merge_heads(x: Value) -> Value:
     """[*, heads, s, d] as [*, s, heads * d]."""
     return ops.merge(ops.permute(x, order=(-2, -3, -1)), axis=-1)

@@ -21,6 +21,9 @@ from dovetail.torch.report import Fallback, GraphBreak, GraphReport, Kind
 _live: list[weakref.ref[CompiledGraph]] = []
 """Graphs that dynamo holds, in the order in which they were compiled."""
 
+TIMED_RUNS = 64
+"""How many runs of a graph are timed, after its first and in `explain`."""
+
 
 class EagerCall:
     """A call that torch runs, with how often it ran and how long it took."""
@@ -54,7 +57,11 @@ class CompiledGraph:
         self.kind: Kind = kind
         self.graph_break = ended
         self.runs = 0
-        self.nanoseconds = 0
+        self._timed = 0
+        self._nanoseconds = 0
+        """What the runs took that were timed."""
+        self._to_time = TIMED_RUNS
+        """How many of the next runs are timed: clocks cost as much as a small kernel."""
         division, programs = _compiled(Division(module, options.rules, name), options)
         self.division = division
         self.programs = tuple(programs.values())
@@ -66,18 +73,28 @@ class CompiledGraph:
         return self._eager.get(node, node.target)
 
     def __call__(self, *inputs: Any) -> Any:
+        self.runs += 1
+        if self._to_time > 0:
+            return self._run_timed(inputs)
+        return self._run(*inputs)
+
+    def time_runs(self) -> None:
+        """Time the next runs too."""
+        self._to_time = TIMED_RUNS
+
+    def _run_timed(self, inputs: tuple[Any, ...]) -> Any:
         started = time.perf_counter_ns()
         found = self._run(*inputs)
-        took = time.perf_counter_ns() - started
-        if self.runs:
-            self.nanoseconds += took
-        self.runs += 1
+        if self.runs > 1:
+            self._nanoseconds += time.perf_counter_ns() - started
+            self._timed += 1
+            self._to_time -= 1
         return found
 
     def report(self) -> GraphReport:
         """What became of the graph, and what it took so far."""
         regions = tuple(program.report for program in self.programs)
-        seconds = self.nanoseconds / 1e9 / max(self.runs - 1, 1)
+        seconds = self._nanoseconds / 1e9 / max(self._timed, 1)
         return GraphReport(self.name, self.kind, regions, self._fallbacks(), self.graph_break, self.runs, seconds)
 
     def _fallbacks(self) -> tuple[Fallback, ...]:

@@ -27,6 +27,8 @@ def explain(compiled: Callable[..., Any], *args: Any, repeats: int = 20, **kwarg
     stance = torch_module("torch.compiler").set_stance
     compiled(*args, **kwargs)
     before = {graph: graph.runs for graph in live()}
+    for graph in before:
+        graph.time_runs()
     checked, unchecked = list[float](), list[float]()
     for _ in range(max(repeats, 1)):
         checked.append(_seconds(compiled, args, kwargs))

@@ -47,7 +47,7 @@ class GraphReport:
     """Why the graph ends where it does; None where the function ends there too."""
     runs: int
     seconds: float
-    """Of one run, as measured in all but the first, without dynamo's guards; 0 where there was no other."""
+    """Of one run without dynamo's guards, as measured in some after the first; 0 where there was no other."""
 
     @property
     def fallback_seconds(self) -> float:

@@ -113,11 +113,30 @@ def test_ten_sizes_take_no_more_graphs_than_torch_needs(graphs: Graphs) -> None:
     assert reports()[-1].regions[0].count("attention") == 1 and not reports()[-1].fallbacks
 
 
+def test_sizes_of_values_in_a_region_are_known_by_their_types(graphs: Graphs) -> None:
+    """torch computes no size that regions alone read, and no region gives a tensor out for the sake of its size."""
+
+    def rows_of_windows(x: Any) -> Any:
+        y = x.exp().unfold(0, 2, 2)
+        return y.reshape(-1, 2).relu().view(y.shape[0], -1).sum(0)
+
+    run = torch.compile(rows_of_windows, backend=dovetail.torch.backend, dynamic=True)
+    with torch.no_grad():
+        for size in (4, 6):
+            x = torch.randn(size, 8)
+            assert torch.allclose(run(x), rows_of_windows(x), rtol=1e-5)
+    (graph,) = graphs()
+    assert any(str(node.target) == "aten.sym_size.int" for node in graph.division.module.graph.nodes)
+    (program,) = graph.programs
+    assert len(graph.division.steps) == 1 and not graph.report().fallbacks and len(program.graph.outputs) == 1
+
+
 def test_weights_are_read_at_every_call_and_never_copied(graphs: Graphs) -> None:
     module, x = nn.Linear(3, 2), torch.randn(4, 3)
     run = compiled(module)
     with torch.no_grad():
-        run(x)
+        for _ in range(3):
+            run(x)
         for change in (
             lambda: module.weight.mul_(2),
             lambda: module.weight.data.fill_(0.5),  # no version tells of it

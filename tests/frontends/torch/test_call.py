@@ -75,6 +75,22 @@ def test_tensors_of_every_kind_in_every_spelling_of_the_call(mixed: ModuleProgra
             assert torch.equal(found["pair"][1][0], y - x), kind
 
 
+def test_a_call_that_repeats_is_tested_at_once_and_takes_no_other_tensors_for_its_own(mixed: ModuleProgram) -> None:
+    eager, (x, y) = Mixed(), tensors(5)["dense"]
+    for _ in range(3):
+        mixed(x, y)
+    runner: Any = mixed.program._binding.runner  # pyright: ignore[reportPrivateUsage]
+    (calls,) = runner.foreign_calls.values()
+    fits = calls.workspaces[-1].last.fits
+    assert fits(x, y) and not fits(x.t().contiguous().t(), y) and not fits(x, y.double()) and not fits(x[:4], y[:4])
+    for kind, (a, b) in [*tensors(5).items(), *tensors(6).items(), ("one twice", (x, x))]:
+        for one, other in ((a, b), (x, y), (b, a)):  # the tensors of the last call come back at other places
+            assert torch.allclose(mixed(one, other)["sum"], eager(one, other)["sum"]), kind
+    with torch.inference_mode():
+        for _ in range(3):
+            assert torch.allclose(mixed(x + 1, y)["sum"], eager(x + 1, y)["sum"])
+
+
 def test_results_are_the_callers() -> None:
     program = compiled(nn.Tanh(), torch.ones(3, 4))
     x = torch.randn(3, 4)
@@ -260,6 +276,33 @@ def test_programs_run_in_workers_of_a_loader() -> None:
     assert torch.allclose(found, wanted, atol=1e-6)
     with pytest.raises(BindError, match="cannot be saved"):
         pickle.dumps(program)
+
+
+class CompiledInItsWorker(torch.utils.data.Dataset):
+    """Rows of a module that the process compiles which reads the first of them."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.program: ModuleProgram | None = None
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        if self.program is None:
+            self.program = compiled(self.module, torch.ones(1, 4))
+        return self.program(torch.full((1, 4), float(index)))[0]
+
+
+def test_workers_that_spawn_compile_for_themselves() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.Tanh()).eval().requires_grad_(False)
+    rows = CompiledInItsWorker(module)
+    loader = torch.utils.data.DataLoader(rows, batch_size=3, num_workers=1, multiprocessing_context="spawn")
+    (found,) = loader
+    assert torch.allclose(found, module(torch.arange(3.0)[:, None].expand(3, 4)), atol=1e-6)
+    assert torch.allclose(rows[2], found[2]) and rows.program is not None
+    with pytest.raises(BindError, match="cannot be saved"):
+        next(iter(loader))  # what is compiled here does not travel to a worker
 
 
 class Indexed(nn.Module):

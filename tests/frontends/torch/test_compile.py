@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from tests.targets.runtime.test_prepared_call import numbers
 
 torch: Any = pytest.importorskip("torch")
 nn: Any = torch.nn
+F: Any = torch.nn.functional
 pytestmark = pytest.mark.filterwarnings("ignore")
 Tensor = Any
 
@@ -224,3 +226,47 @@ def test_masks_of_data_give_sizes_of_data() -> None:
     for given in (x, -x):
         wanted = (given[given > 0], torch.nonzero(given > 0))
         assert all(torch.equal(a, b) for a, b in zip(program(given), wanted, strict=True))
+
+
+class OneHead(nn.Module):
+    """Keys and values of one head, repeated for all heads of the queries as transformers repeats them."""
+
+    def forward(self, q: Any, k: Any, v: Any) -> Any:
+        shape = (k.shape[0], 1, q.shape[1], *k.shape[2:])
+        k, v = (x[:, :, None].expand(shape).reshape(shape[0], *shape[2:]) for x in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def test_one_head_of_keys_and_values_is_not_copied_for_every_head_of_queries() -> None:
+    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 1, 5, 8), torch.randn(2, 1, 5, 8)
+    module = OneHead()
+    program = dovetail.compile(module, args=(q, k, v), require=["attention"])
+    assert [step.value.op.name for step in program.plan.steps] == ["attention"]
+    assert program.plan.steps[0].value.operands[1].shape[1] == 1
+    assert torch.allclose(program(q, k, v), module(q, k, v), atol=1e-6)
+
+
+class Windows(nn.Module):
+    """Every pool whose size is rounded up, with windows up to some pixels wider than the padded image."""
+
+    def forward(self, row: Any, image: Any) -> list[Any]:
+        made: list[Any] = []
+        for kernel, stride, padding in product((2, 5, 8), (2, 3), (0, 1)):
+            window = {"kernel_size": kernel, "stride": stride, "padding": padding, "ceil_mode": True}
+            for count, x, extent in ((1, row, 4), (2, image, 5)):
+                if -(-(extent + 2 * padding - kernel) // stride) + 1 < 1:
+                    continue  # torch refuses a result without pixels
+                made.append(getattr(F, f"max_pool{count}d")(x, **window))
+                for counted in (False, True):
+                    made.append(getattr(F, f"avg_pool{count}d")(x, **window, count_include_pad=counted))
+        return made
+
+
+def test_windows_wider_than_their_image_are_as_wide_as_it() -> None:
+    row, image = torch.randn(1, 2, 4), torch.randn(1, 2, 5, 6)
+    module = Windows()
+    wanted = module(row, image)
+    found = dovetail.compile(module, args=(row, image))(row, image)
+    assert len(found) == len(wanted) > 30
+    for one, other in zip(found, wanted, strict=True):
+        assert one.shape == other.shape and torch.allclose(one, other, atol=1e-6)

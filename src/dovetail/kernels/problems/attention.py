@@ -14,13 +14,23 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops.ir import stretched
 from dovetail.kernels.spec import TensorLocations
-from dovetail.library.attention import Filled, attention
+from dovetail.library import ATTENTIONS
+from dovetail.library.attention import Filled
 from dovetail.library.rope import Form
-from dovetail.library.rope_attention import rope_attention
 from dovetail.library.softmax import Empty
 from dovetail.ops.region import anchor_of
 
 StoredFloat = Literal["float", "half", "bfloat"]
+_DEFAULTS: Mapping[str, Any] = {
+    "softcap": None,
+    "causal": False,
+    "window": None,
+    "fill": None,
+    "filled": "last",
+    "empty": "nan",
+    "zero_unseen": False,
+}
+"""Options that not every op has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ class Attention:
     groups: int
     """Heads of queries that share a head of keys and values."""
     strides: Mapping[str, tuple[Size, ...]]
-    """Of q, k, v and y, and where they are given of mask, keep, and cos and sin for queries and for keys."""
+    """Of q, k, v and y, and where they are given of mask, keep, sinks, and cos and sin for queries and for keys."""
     scale: float
     softcap: float | None
     causal: bool
@@ -75,13 +85,13 @@ class Attention:
     def pointers(self) -> tuple[str, ...]:
         """The tensors that a kernel reads and writes."""
         rope = ("cos", "sin") if self.rotated is not None else ()
-        return ("q", "k", "v", *rope, *(n for n in ("mask", "keep") if n in self.strides), "y")
+        return ("q", "k", "v", *rope, *(n for n in ("mask", "keep", "sinks") if n in self.strides), "y")
 
 
 def attention_inside(value: Value) -> Value | None:
     """The attention of a region that computes nothing before it; None for other regions."""
     anchor = anchor_of(value.attrs["body"])
-    if anchor is None or anchor.op not in (attention, rope_attention):
+    if anchor is None or anchor.op not in ATTENTIONS:
         return None
     return anchor if all(v.op is leaf.ARGUMENT for v in anchor.operands) else None
 
@@ -99,9 +109,10 @@ def axes_of(anchor: Value) -> tuple[str, ...]:
 
 def attention_of(value: Value, call: Mapping[str, Any], locations: TensorLocations) -> Attention | Refused:
     """The attention of a value with these arguments."""
+    call = {**_DEFAULTS, **call}
     q, k, v = call["q"], call["k"], call["v"]
-    mask, keep, cos, sin = (call.get(n) for n in ("mask", "keep", "cos", "sin"))
-    tensors: list[Value] = [x for x in (q, k, v, mask, cos, sin) if x is not None]
+    mask, keep, sinks, cos, sin = (call.get(n) for n in ("mask", "keep", "sinks", "cos", "sin"))
+    tensors: list[Value] = [x for x in (q, k, v, mask, sinks, cos, sin) if x is not None]
     kinds: dict[object, StoredFloat] = {f32: "float", f16: "half", bf16: "bfloat"}
     stored = kinds.get(value.dtype)
     if stored is None or any(x.dtype is not value.dtype for x in tensors):
@@ -151,10 +162,10 @@ def _strides(value: Value, call: Mapping[str, Any], locations: TensorLocations) 
     full = (*value.shape[:-1], call["k"].shape[-2])
     strides = {name: _shared(call[name], value, locations) for name in ("q", "k", "v")}
     strides["y"] = locations(value).strides
-    for name in ("mask", "keep"):
+    for name, shape in (("mask", full), ("keep", full), ("sinks", (*value.shape[:-1], 1))):
         x = call.get(name)
         if x is not None:
-            strides[name] = stretched(locations(x).strides, x.shape, full)
+            strides[name] = stretched(locations(x).strides, x.shape, shape)
     for name, which in (("cos", "q"), ("cos", "k"), ("sin", "q"), ("sin", "k")):
         x = call.get(name)
         if x is not None:

@@ -245,7 +245,7 @@ ANCHORS: Mapping[str, Anchor] = {
         )
     },
     **{name: ALONG_ROWS for op in BY_ROW for name in (op.name, backward_name(op))},
-    **{op.name: ATTENTION for op in (library.attention, library.rope_attention)},
+    **{op.name: ATTENTION for op in library.ATTENTIONS},
 }
 """By the name of an op."""
 

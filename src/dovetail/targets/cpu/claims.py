@@ -63,6 +63,7 @@ CLAIMS = Claims(
     native={
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
         **{op.name: () for op in EVERYWHERE},
+        library.sink_attention.name: (),
         **{name: () for op in BY_ROW for name in (op.name, backward_name(op))},
         region.name: (),
         conv_transpose.name: (TRANSPOSED,),
@@ -75,7 +76,7 @@ CLAIMS = Claims(
     regions=RegionLimits(steps=1024, inputs=128),
     memory=MemoryRules(
         in_place=(ELEMENTWISE, ELEMENTWISE_REGION, SEVERAL_RESULTS, PRODUCT_EPILOGUE, UPDATE),
-        strided_results=frozenset({library.attention.name, library.rope_attention.name}),
+        strided_results=frozenset(op.name for op in library.ATTENTIONS),
         seen_through=frozenset({library.dequantise_blocks.name}),
     ),
     anchors=ANCHORS,

@@ -208,7 +208,7 @@ TABLE: Table[CpuDevice] = Table(
         Kind("convolution", _anchored(*[op for op in CONVOLUTIONS if op is not conv_transpose]), _of_convolutions),
         Kind("transposed convolution", _anchored(conv_transpose), _of_transposed),
         Kind("pool", _is(ops.max_pool, ops.average_pool), _of_pools),
-        Kind("attention", _anchored(library.attention, library.rope_attention), _of_attention),
+        Kind("attention", _anchored(*library.ATTENTIONS), _of_attention),
         Kind("rope", _is(library.rope, library.partial_rope), _of_rope),
         _kind(
             "elementwise",

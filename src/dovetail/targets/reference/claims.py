@@ -31,7 +31,7 @@ def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
         # NumPy computes a result before it is stored: the rules of every other target hold here too.
         memory=MemoryRules(
             in_place=(ELEMENTWISE, ELEMENTWISE_REGION, SEVERAL_RESULTS, PRODUCT_EPILOGUE, UPDATE),
-            strided_results=frozenset({library.attention.name, library.rope_attention.name}),
+            strided_results=frozenset(op.name for op in library.ATTENTIONS),
         ),
     )
 

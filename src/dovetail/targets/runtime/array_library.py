@@ -35,6 +35,9 @@ class ArrayLibrary:
     """A NumPy array as an array of the library of the same memory."""
     can_write: Callable[[Any], bool]
     """Whether a kernel may write to an array that can be used as it is."""
+    like: Callable[[Sequence[Any]], Callable[..., bool]] | None = None
+    """Given arrays that can be used as they are: one call that tells whether others have their dtypes and shapes, and
+    can be used too. It may say no where they can."""
 
 
 def _shapes(arrays: Sequence[Any], dtypes: Numbered) -> tuple[tuple[int, ...], ...] | None:

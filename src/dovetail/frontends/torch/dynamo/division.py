@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,8 @@ class Division:
         self._given = frozenset(s for n in self.placeholders if is_number(n) for s in symbols_of(value_of(n)))
         self._known, self.refused = self._read(refused or {})
         self._views = self._aliases()
+        self._unread: set[Any] = set()
+        """Numbers that are not computed."""
         self.steps: tuple[Stage | Region, ...] = ()
         while not self.steps and self._body:
             try:
@@ -70,7 +72,7 @@ class Division:
         return tuple(
             Refusal(n, str(n.target), self.refused[n.name], describe(n))
             for n in self._body
-            if n.name in self.refused and not is_item(n) and n.op == "call_function"
+            if n.name in self.refused and n not in self._unread and not is_item(n) and n.op == "call_function"
         )
 
     def refuse(self, region: Region, reason: str) -> Division:
@@ -141,7 +143,8 @@ class Division:
     def _stages(self) -> list[Stage]:
         while True:
             compiled = {n for n in self._body if self._is_compiled(n)}
-            found = stages_of(self._body, compiled, self._depends)
+            self._unread = self._unread_numbers(compiled)
+            found = stages_of([n for n in self._body if n not in self._unread], compiled, self._depends)
             bare = [s for s in found if s.is_compiled and all(is_view(n) or is_item(n) for n in s.nodes)]
             if not bare:
                 return found
@@ -156,6 +159,19 @@ class Division:
             and str(node.target) not in NOTHING_TO_DO
         )
 
+    def _unread_numbers(self, compiled: Collection[Any]) -> set[Any]:
+        """Numbers that no node of torch and no output reads: regions know them by their types."""
+        found: set[Any] = set()
+        for node in reversed(self._body):
+            if (
+                node.op == "call_function"
+                and is_number(node)
+                and symbols_of(value_of(node)) <= self._given
+                and all(user in compiled or user in found for user in node.users)
+            ):
+                found.add(node)
+        return found
+
     def _depends(self, node: Any, read: Any) -> bool:
         """Sizes that inputs tell are known to a compiled node without the node that computes them."""
         known = is_number(read) and self._is_compiled(node) and symbols_of(value_of(read)) <= self._given
@@ -168,7 +184,9 @@ class Division:
             for stage in self._stages():
                 if stage.is_compiled:
                     name = f"{self.name}_{sum(isinstance(s, Region) for s in steps)}"
-                    steps.append(region_of(name, stage.nodes, self._known, numbers, self.last, self._rules))
+                    steps.append(
+                        region_of(name, stage.nodes, self._known, numbers, self.last, self._rules, self._unread)
+                    )
                 else:
                     steps.append(stage)
                     numbers += [n for n in stage.nodes if is_number(n)]

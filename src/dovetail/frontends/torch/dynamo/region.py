@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -85,8 +85,12 @@ def region_of(
     numbers: Iterable[Any],
     copies: Iterable[Any],
     rules: Mapping[str, Rule],
+    unread: Collection[Any] = (),
 ) -> Region:
-    """The region of nodes; `numbers` are known before it runs, `copies` write to inputs after all regions."""
+    """The region of nodes; `numbers` are known before it runs, `copies` write to inputs after all regions.
+
+    Nodes that are `unread` do not run, and need no output of the region.
+    """
     reading, inside = GraphReading(), set(nodes)
     calls = [cast(Call, known[node.name]) for node in nodes]
     leaves: list[Leaf] = []
@@ -116,7 +120,7 @@ def region_of(
         leaves.append(Leaf(f"size_{missing}", "input", TensorType(u8, (symbol(missing),)), f"size_{missing}"))
         feeds.append(Feed(f"size_{missing}", provider, is_size=True))
     writes = _writes(nodes, feeds, copies, reading)
-    done = {write.copy for write in writes}
+    done = {*unread, *(write.copy for write in writes)}
     given: list[Given] = []
     outputs: list[Output] = []
     for node in nodes:

@@ -93,7 +93,23 @@ def torch_library() -> ArrayLibrary:
         view=array_of,
         wrap=tensor_of,
         can_write=lambda tensor: True,
+        like=_like(),
     )
+
+
+def _like() -> Callable[[Sequence[Any]], Callable[..., bool]] | None:
+    """The test of dynamo's guards, where torch has it: types, dtypes, devices, dispatch keys, sizes and strides."""
+    try:
+        guards = torch_module("torch._C._dynamo.guards").TensorGuards
+    except (AttributeError, ImportError):
+        return None
+
+    def like(tensors: Sequence[Any]) -> Callable[..., bool]:
+        sizes = [list(t.shape) for t in tensors]
+        strides = [list(t.stride()) for t in tensors]
+        return guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+
+    return like
 
 
 def _empty() -> Callable[[tuple[int, ...], tuple[int, ...], Any], Any]:

@@ -24,6 +24,7 @@ from dovetail.targets.cpu.row_epilogue import WORDS_REGION
 
 _LOWEST = F32(literal(float("-inf"), f32))
 _NOTHING = F32(literal(0.0, f32))
+_ONE = F32(literal(1.0, f32))
 
 
 @lru_cache(64)
@@ -152,8 +153,9 @@ class FewQueries:
         for i in range(0, self.dv, t.lanes):
             t.store(ZERO, t.ptr_add(taken, 4 * i))
         top, total = self._state(row)
-        t.store_f32(_LOWEST, top)
-        t.store_f32(_NOTHING, total)
+        has_sink = "sinks" in a.strides
+        t.store_f32(t.load_scalar_as_f32(self._row("sinks", row), a.stored) if has_sink else _LOWEST, top)
+        t.store_f32(_ONE if has_sink else _NOTHING, total)
 
     def _state(self, row: I64) -> tuple[Ptr, Ptr]:
         """The running maximum of a row and the sum of its weights."""

@@ -121,8 +121,8 @@ class _Driver(AttendBuilder):
 
     def _rows(self, at: Mapping[str, Ptr], first: I64, rows: I64) -> None:
         """A block of queries with as few vectors as it needs; none at all where there are no rows."""
-        for wide in range(1, ATTENTION.wide + 1):
-            least = self.icmp("sgt", rows, (wide - 1) * self.lanes)
+        for wide in [1 << i for i in range(self.problem.wide.bit_length())]:
+            least = self.icmp("sgt", rows, wide // 2 * self.lanes)
             most = self.icmp("sle", rows, wide * self.lanes)
             with self.when(self.and_(least, most)):
                 self._attend(wide, at, first, rows)

@@ -101,14 +101,26 @@ class ManyQueries:
             self._add_values(first, count)
 
     def _clear(self) -> None:
-        t = self.t
+        """Nothing is accumulated yet; a sink is a score that was met before, without a value."""
+        t, has_sinks = self.t, "sinks" in self.a.strides
         for i in range(self.wide):
-            t.store(t.constant(float("-inf")), t.ptr_add(self.room["tops"], i * t.bytes), t.bytes)
-            t.store(ZERO, t.ptr_add(self.room["sums"], i * t.bytes), t.bytes)
+            if has_sinks:
+                self._take_sinks(i)
+            else:
+                t.store(t.constant(float("-inf")), t.ptr_add(self.room["tops"], i * t.bytes), t.bytes)
+            total = t.constant(1.0) if has_sinks else ZERO
+            t.store(total, t.ptr_add(self.room["sums"], i * t.bytes), t.bytes)
         with t.loop(0, self.a.dv) as c:
             to = t.ptr_add(self.room["taken"], t.mul(c, self.row))
             for i in range(self.wide):
                 t.store(ZERO, t.ptr_add(to, i * t.bytes), t.bytes)
+
+    def _take_sinks(self, i: int) -> None:
+        """The sinks of a vector of queries are their highest scores so far."""
+        t = self.t
+        row = t.size(self.a.strides["sinks"][-2])
+        x, to = t.ptr_add(self.at["sinks"], t.mul(row, i * t.lanes)), t.ptr_add(self.room["tops"], i * t.bytes)
+        self._as_columns(x, row, 0, i, 1, LOG2_E if self.twos else 1.0, to, self.a.stored)
 
     def _score(self, first: I64, count: I64) -> None:
         """The scores of a block of keys, a few keys at a time; the last key stands in for those after it."""

@@ -28,7 +28,8 @@ def key_rows(device: CpuDevice, wide: int) -> int:
 
     With FMA by lane, each key is held in a register of its own.
     """
-    return device.registers // 4 if device.has("fma_by_lane") else device.registers // 2 // wide
+    found = device.registers // 2 // wide
+    return min(device.registers // 4, found) if device.has("fma_by_lane") else found
 
 
 def finished(t: VectorBuilder, stem: str, parameters: Sequence[Parameter]) -> Shared:

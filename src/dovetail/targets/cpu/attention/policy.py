@@ -20,7 +20,9 @@ class AttentionPolicy:
     block: int = 64
     """Keys whose scores are kept at once: with their values they fit L1."""
     wide: int = 2
-    """Vectors of queries in a tile."""
+    """Vectors of queries in a tile, at least."""
+    rows: int = 16
+    """Queries of a tile with FMA by lane, at least: its vectors are narrow, and keys are read once for a tile."""
     span: int = 4
     """Blocks of queries for which keys are rotated once."""
     few: int = 4

@@ -44,7 +44,13 @@ class Attend(Attention):
     @property
     def rows(self) -> int:
         """Queries of a tile."""
-        return ATTENTION.wide * self.device.lanes
+        return self.wide * self.device.lanes
+
+    @property
+    def wide(self) -> int:
+        """Vectors of queries in a tile: a power of two."""
+        by_lane = self.device.has("fma_by_lane")
+        return max(ATTENTION.wide, ATTENTION.rows // self.device.lanes) if by_lane else ATTENTION.wide
 
     @property
     def blocks(self) -> Size:
@@ -73,7 +79,7 @@ class Attend(Attention):
     @property
     def room(self) -> int:
         """Bytes of workspace in addition to packed and rotated keys."""
-        ends = [offsets_of(many_regions(self, ATTENTION.wide))[1]]
+        ends = [offsets_of(many_regions(self, self.wide))[1]]
         if self.may_be_few:
             ends.append(offsets_of(few_regions(self, ATTENTION.few))[1])
         return max(ends)

@@ -15,7 +15,7 @@ from dovetail.targets.cpu.attention.parts import Shared
 from dovetail.targets.cpu.attention.shape import Attend, offsets_of, padded
 from dovetail.targets.cpu.row_epilogue import call_epilogue
 
-_BY_QUERY = ("q", "y", "mask", "keep", "cos_q", "sin_q")
+_BY_QUERY = ("q", "y", "mask", "keep", "sinks", "cos_q", "sin_q")
 
 
 class AttendBuilder(VectorBuilder):

@@ -1,0 +1,147 @@
+"""How a network through torch.compile compares with eager and float64, and how many graphs it takes."""
+
+# torch is optional, and its classes have no types here.
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import copy
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pytest
+
+import dovetail.torch
+from tests.torch_networks.every import full_name, is_installed
+from tests.torch_networks.judge import WrongError, built, distance, in_float64, named_sizes, resized
+from tests.torch_networks.network import Case, Network
+
+torch: Any = pytest.importorskip("torch")
+dynamo: Any = pytest.importorskip("torch._dynamo")
+
+Verdict = Literal["right", "wrong", "recompiled", "skipped", "untraceable", "error", "absent"]
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What was found about a network through torch.compile."""
+
+    name: str
+    kind: str
+    verdict: Verdict
+    detail: str = ""
+    calls: int = 0
+    """Calls of different sizes, or of one size where none may change."""
+    graphs: int = 0
+    """Graphs that they took."""
+    breaks: int = 0
+    """Places where dynamo broke a graph."""
+    fallbacks: tuple[str, ...] = ()
+    """Operators that torch ran, and why."""
+    distance: float = 0.0
+    """The distance from float64, as a multiple of what is allowed."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What dynamo did for some calls."""
+
+    graphs: int
+    breaks: int
+
+
+def judge_compiled(case: Case) -> Compiled:
+    """Call a network through torch.compile at several sizes and compare what it gives with eager and float64."""
+    row = Compiled(full_name(case), case.kind, "absent")
+    if not is_installed(case.package):
+        return replace(row, detail=f"{case.package} is not installed")
+    start = time.process_time()
+    try:
+        row = compared(built(case), row)
+    except WrongError as error:
+        row = replace(row, verdict="wrong", detail=str(error))
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
+        by_torch = not isinstance(error, dovetail.DovetailError) and not _runs_in_aot_eager(case)
+        verdict: Verdict = "untraceable" if by_torch else "error"
+        row = replace(row, verdict=verdict, detail=f"{type(error).__name__} at {place}: {error}")
+    return replace(row, seconds=round(time.process_time() - start, 1))
+
+
+def compared(network: Network, row: Compiled) -> Compiled:
+    """The verdict on a network; an error where it is not right."""
+    calls = list(_calls(network))
+    eager = copy.deepcopy(network.module)
+    exact = (copy.deepcopy(network.module).double() if network.exact is None else network.exact).eval()
+    untouched = copy.deepcopy(network.module)
+    with torch.no_grad():
+        wanted = [eager(*copy.deepcopy(args), **copy.deepcopy(kwargs)) for args, kwargs in calls]
+        reference = [in_float64(exact, args, kwargs) for args, kwargs in calls]
+    # In eager, control flow compiles itself: dynamo counts from here on.
+    found, counts = _called(network.module, calls, dovetail.torch.backend)
+    worst = max(map(distance, found, wanted, reference))
+    if network.again is not None:
+        worst = max(worst, distance(*(dict(m.named_buffers()) for m in (network.module, eager, exact))))
+    told = [f"{f.op} ({f.reason})" for report in dovetail.torch.reports() for f in report.fallbacks]
+    row = replace(
+        row,
+        verdict="right" if counts.graphs else "skipped",
+        calls=len(calls),
+        graphs=counts.graphs,
+        breaks=counts.breaks,
+        fallbacks=tuple(dict.fromkeys(told)),
+        distance=round(worst, 3),
+    )
+    # One graph for the sizes of the first call and one for all others is the least that dynamo makes.
+    if counts.breaks or counts.graphs > 1 + (len(calls) > 1 and network.again is None):
+        _, needed = _called(untouched, calls, "aot_eager")
+        if counts.graphs > needed.graphs or counts.breaks > needed.breaks:
+            detail = f"{counts} where aot_eager has {needed}"
+            return replace(row, verdict="recompiled", detail=detail)
+    return row
+
+
+def _calls(network: Network) -> Iterator[Call]:
+    """The call of the network, the same at other sizes, and in a batch of one more than these."""
+    first: Call = (network.args, dict(network.kwargs))
+    yield first
+    if network.again is not None:
+        yield network.again, {}
+    if network.dynamic is None:
+        return
+    for names in (named_sizes(network), named_sizes(network) & {"batch"}):
+        args, kwargs = resized(network, names)
+        network = replace(network, args=args, kwargs=kwargs, sizes={} if "batch" in names else network.sizes)
+        try:
+            with torch.no_grad():
+                copy.deepcopy(network.module)(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+        except Exception:  # sizes that the module itself refuses
+            return
+        if names:
+            yield args, kwargs
+
+
+def _called(module: Any, calls: Sequence[Call], backend: Any) -> tuple[list[Any], Counts]:
+    """What calls through torch.compile give, and what dynamo did for them."""
+    dynamo.reset()
+    counters = dynamo.utils.counters
+    counters.clear()
+    run = torch.compile(module, backend=backend)
+    with torch.no_grad():
+        found = [run(*copy.deepcopy(args), **copy.deepcopy(kwargs)) for args, kwargs in calls]
+    return found, Counts(counters["stats"]["unique_graphs"], sum(counters["graph_break"].values()))
+
+
+def _runs_in_aot_eager(case: Case) -> bool:
+    network = built(case)
+    try:
+        _called(network.module, list(_calls(network)), "aot_eager")
+    except Exception:
+        return False
+    return True
