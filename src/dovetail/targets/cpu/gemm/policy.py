@@ -165,6 +165,10 @@ class BlocksPolicy:
     """NR with 128-bit vectors: sums of three limbs leave registers for the codes of a step."""
     least_vectors: int = 2
     """Wider vectors: those of a panel, at least; each stream of columns has one."""
+    cells: int = 4
+    """Rows times vectors of columns whose sums of three limbs are in registers."""
+    cells_fast: int = 8
+    """The same of one limb."""
     rows: int = 64
     """Rows of a block, at most."""
     share: tuple[int, int] = (1, 2)
