@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,12 @@ def main() -> int:
     for name in given.formats:
         for precision in ("exact", "fast"):
             programs[name, precision] = _program(name, given.n, given.k, precision)
-    print(f"{'':14}" + "".join([f"{f'{m} rows':>18}" for m in given.rows]) + f"\n{'':14}" + f"{'GFLOP/s   GB/s':>18}" * len(given.rows))
+    print(
+        f"{'':14}"
+        + "".join([f"{f'{m} rows':>18}" for m in given.rows])
+        + f"\n{'':14}"
+        + f"{'GFLOP/s   GB/s':>18}" * len(given.rows)
+    )
     best: dict[tuple[str, str, int], float] = {}
     for _ in range(given.rounds):
         for (name, precision), program in programs.items():
@@ -59,7 +65,7 @@ def _bytes(name: str, n: int, k: int) -> int:
     return 4 * n * k if name == FLOATS else n * k // FORMATS[name].elements * FORMATS[name].bytes
 
 
-def _program(name: str, n: int, k: int, precision: str) -> Program:
+def _program(name: Any, n: int, k: int, precision: str) -> Program:
     """x @ w with weights of a format."""
     rng = np.random.default_rng(0)
     x = leaf.input("x", f32[symbol("m"), k])

@@ -36,7 +36,7 @@ class _Rows(Builder):
         self.ints, self.floats, self.raw = f"<{lanes} x i32>", f"<{lanes} x float>", f"<{4 * lanes} x i8>"
         self.width = max(1, min(of.vectors, of.cells // rows))
         self.cells = [(row, vector) for vector in range(self.width) for row in range(rows)]
-        self.depth = min(of.group // 4, 8 // self.width)
+        self.depth = of.group // 4 if self.width == 1 else 2
         self.limbs = [self.ptr_add(Ptr("%limbs"), self.mul(I64("%pitch"), row)) for row in range(rows)]
 
     def written(self) -> Function:
@@ -98,11 +98,11 @@ class _Rows(Builder):
     def _group(self, codes: Ptr, x: list[Ptr]) -> dict[tuple[int, int], str]:
         """The integers of a group times its codes, in f32, for each row and vector of columns."""
         of, cells = self.of, self.cells
-        sums = {(limb, *cell): "zeroinitializer" for limb in range(of.limbs) for cell in cells}
-        for number, run in enumerate(of.runs):
-            if len(run) == 1 or of.layout.zero:
-                for row, vector in cells:
-                    sums[run[-1], row, vector] = self._start(self.ptr_add(x[row], of.start_at(number)))
+        sums = {
+            (limb, row, vector): self._start(self.ptr_add(x[row], of.start_at(limb)))
+            for limb in range(of.limbs)
+            for row, vector in cells
+        }
         for first in range(0, of.group // 4, self.depth):
             weights = {(v, step): c for v in range(self.width) for step, c in enumerate(self._codes(codes, v, first))}
             # Neighbours belong to different sums: the queue of instructions that wait is short.
@@ -128,30 +128,22 @@ class _Rows(Builder):
         return found
 
     def _joined(self, sums: list[str]) -> str:
-        """The sums of all limbs as one number in f32."""
-        of, parts = self.of, list[str]()
-        for run in of.runs:
-            held = sums[run[0]]
-            for limb in run[1:]:
-                raised = self.let(f"shl {self.ints} {held}, {splat('8', of.dot.lanes, 'i32')}")
-                held = self.let(f"add {self.ints} {raised}, {sums[limb]}")
-            parts.append(self._float(held, is_short=len(run) == 1))
-        if len(parts) == 1:
-            return parts[0]
-        high, low = parts
-        return self._fma(high, splat("65536.0", of.dot.lanes, "float"), low)
-
-    def _float(self, held: str, *, is_short: bool) -> str:
-        """A sum of integers in f32; a short one was added to the bits of a float."""
-        if not is_short:
-            return self.let(f"sitofp {self.ints} {held} to {self.floats}")
-        kept = self.let(f"bitcast {self.ints} {held} to {self.floats}")
-        return self.let(f"fsub {self.floats} {kept}, {splat('12582912.0', self.of.dot.lanes, 'float')}")
+        """The sums of all limbs, which were added to the bits of a float, as one number."""
+        of, lanes, total = self.of, self.of.dot.lanes, ""
+        for limb, held in enumerate(sums):
+            kept = self.let(f"bitcast {self.ints} {held} to {self.floats}")
+            found = self.let(f"fsub {self.floats} {kept}, {splat('12582912.0', lanes, 'float')}")
+            total = (
+                self._fma(found, splat(f"{float(1 << of.digit_bits * limb)}", lanes, "float"), total) if limb else found
+            )
+        return total
 
     def _start(self, start: Ptr) -> str:
         if self.of.starts_bytes == 4:
             return self._load_splat(start, "i32", self.ints)
-        return self.let(f"load {self.ints}, ptr {start}, align 16")
+        # Of one row all vectors start alike: LLVM would load that once and copy registers, which takes longer.
+        how = "load volatile" if self.rows == 1 else "load"
+        return self.let(f"{how} {self.ints}, ptr {start}, align 16")
 
     def _load_splat(self, pointer: Ptr, kind: str, vector: str) -> str:
         scalar = self.let(f"load {kind}, ptr {pointer}, align 4")
@@ -191,10 +183,24 @@ class _Rows(Builder):
         dot = self.of.dot
         if self.of.emulated:
             return self._plain(held, weights, factor)
+        if dot.pairs is not None:
+            return self._by_pairs(held, weights, factor, dot.pairs)
         self.use(f"declare {self.ints} @{dot.intrinsic}({self.ints}, {self.raw}, {self.raw})")
         # Where one operand is unsigned it is the first, and codes are stored without a sign.
         return self.let(
             f"call {self.ints} @{dot.intrinsic}({self.ints} {held}, {self.raw} {weights}, {self.raw} {factor})"
+        )
+
+    def _by_pairs(self, held: str, weights: str, factor: str, pairs: str) -> str:
+        """The same by way of sums of two products in 16 bits, none of which is large enough to saturate."""
+        lanes, name = self.of.dot.lanes, self.of.dot.intrinsic
+        half = f"<{2 * lanes} x i16>"
+        self.use(f"declare {half} @{name}({self.raw}, {self.raw})")
+        self.use(f"declare {self.ints} @{pairs}({half}, {half})")
+        two = self.let(f"call {half} @{name}({self.raw} {weights}, {self.raw} {factor})")
+        ones = splat("1", 2 * lanes, "i16")
+        return self.let(
+            f"add {self.ints} {held}, {self.let(f'call {self.ints} @{pairs}({half} {two}, {half} {ones})')}"
         )
 
     def _plain(self, held: str, weights: str, factor: str) -> str:

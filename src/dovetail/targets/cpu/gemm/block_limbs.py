@@ -7,7 +7,7 @@ one limb they have 7 bits, which is the fast form. Limbs are signed bytes, lowes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from dovetail.codegen.llvm.builder import Builder
@@ -23,7 +23,7 @@ EXACT, FAST = 3, 1
 LOW_AT = 4
 """Bytes of a group of limbs before its sum, which the lows of the weights multiply; its scale is first."""
 STARTS_AT = 16
-"""Bytes of a group of limbs before what the sums of each run start with."""
+"""Bytes of a group of limbs before what the sums of each limb start with."""
 MAGIC = 0x4B400000
 """The bits of 1.5 * 2^23 in f32: an integer below 2^22 that is added to them is added to the float."""
 
@@ -35,8 +35,26 @@ class BlockKernel:
     layout: BlockLayout
     dot: Int8Tile
     limbs: int
+    registers: int = 32
     emulated: bool = False
     """Whether the dot instruction is spelled out in plain vector code."""
+
+    @classmethod
+    def of(cls, name: str, dot: Int8Tile, *, exact: bool, registers: int, emulated: bool = False) -> BlockKernel:
+        """The kernel of a format on a device with a dot instruction."""
+        layout = BlockLayout(name, max(BLOCKS.columns // dot.lanes, BLOCKS.least_vectors) * dot.lanes, dot.signed)
+        found = cls(layout, dot, EXACT if exact else FAST, registers, emulated)
+        return found if found.digit_bits == 8 else replace(found, limbs=found.limbs + 1)
+
+    @property
+    def digit_bits(self) -> int:
+        """Bits of a limb: sums of two products with codes of a byte must fit 16 bits where they are saturated."""
+        return 7 if self.dot.pairs is not None and self.layout.format.bits == 8 else 8
+
+    @property
+    def magnitude(self) -> int:
+        """The exponent of the largest integers of several limbs; the highest limb is at most 64."""
+        return min(self.digit_bits * (self.limbs - 1) + 5, 23)
 
     @property
     def group(self) -> int:
@@ -50,33 +68,29 @@ class BlockKernel:
     @property
     def cells(self) -> int:
         """Rows times vectors of columns whose sums are computed at once."""
-        return BLOCKS.cells_fast if self.limbs == FAST else BLOCKS.cells
+        # Products that are added by an instruction of their own wait in registers.
+        each = BLOCKS.registers * (1 + (self.dot.pairs is not None) + (self.digit_bits < 8))
+        return max(1, self.registers // each) * (2 if self.limbs == FAST else 1)
 
     @property
     def tiles(self) -> tuple[int, ...]:
         """Rows of tiles, most first: rows share unpacked codes, and little else."""
-        most = self.cells if self.layout.is_narrow else self.cells // 2
+        most = self.cells if self.layout.is_narrow else max(1, self.cells // 2)
         return tuple([1 << power for power in reversed(range(most.bit_length()))])
 
     @property
-    def runs(self) -> tuple[tuple[int, ...], ...]:
-        """Limbs whose sums are one integer, highest first: all of them, where the sum of a group fits 32 bits."""
-        limbs = tuple(reversed(range(self.limbs)))
-        return (limbs,) if self.limbs == 1 or self.layout.format.bits < 8 else (limbs[:1], limbs[1:])
-
-    @property
     def starts_bytes(self) -> int:
-        """Bytes of what a run starts with: a vector where a scalar would have to be broadcast by an instruction."""
+        """Bytes of what a limb's sums start with: a vector where an instruction would have to broadcast a scalar."""
         return 4 * self.dot.lanes if self.dot.by_lane else 4
 
-    def start_at(self, run: int) -> int:
-        """Bytes of a group before what a run starts with."""
-        return STARTS_AT + run * self.starts_bytes
+    def start_at(self, limb: int) -> int:
+        """Bytes of a group before what a limb's sums start with."""
+        return STARTS_AT + limb * self.starts_bytes
 
     @property
     def limbs_at(self) -> int:
-        """Bytes of a group before its limbs: its scale, its sum, and what each run starts with."""
-        return -(-self.start_at(len(self.runs)) // 16) * 16
+        """Bytes of a group before its limbs: its scale, its sum, and what sums start with."""
+        return -(-self.start_at(self.limbs) // 16) * 16
 
     @property
     def group_bytes(self) -> int:
@@ -117,7 +131,7 @@ class _Limbs(Builder):
             integers = self._integers(x, inverse)
             self._store(integers, scale, target)
         given = (Parameter("ptr", "x"), Parameter("ptr", "limbs"), Parameter("i64", "groups"))
-        return self.function(Signature(f"limbs.{of.group}.{of.limbs}.{of.layout.zero}.{len(of.runs)}", given))
+        return self.function(Signature(f"limbs.{of.group}.{of.limbs}.{of.digit_bits}.{of.layout.zero}", given))
 
     def _reduced(self, how: str, x: str) -> str:
         name = f"llvm.vector.reduce.{how}.v{self.of.group}i32"
@@ -131,15 +145,16 @@ class _Limbs(Builder):
         return self._reduced("umax", self.let(f"and {self.ints} {bits}, {mask}"))
 
     def _exact_scale(self, x: str) -> tuple[str, str]:
-        """A power of two that leaves 22 bits, and its inverse; NaN where the group holds no finite number."""
+        """A power of two that leaves as many bits as limbs hold, and its inverse; NaN where a number is not finite."""
+        bits = self.of.magnitude
         exponent = self.let(f"lshr i32 {self._largest(x)}, 23")
         odd = self.let(f"icmp eq i32 {exponent}, 255")
-        low = self.let(f"icmp ult i32 {exponent}, 22")
+        low = self.let(f"icmp ult i32 {exponent}, {bits + 1}")
         finite = self.let(f"select i1 {odd}, i32 254, i32 {exponent}")
-        kept = self.let(f"select i1 {low}, i32 22, i32 {finite}")
-        unit = self._power(self.let(f"sub i32 {kept}, 21"))
+        kept = self.let(f"select i1 {low}, i32 {bits + 1}, i32 {finite}")
+        unit = self._power(self.let(f"sub i32 {kept}, {bits}"))
         scale = self.let(f"select i1 {odd}, float 0x7FF8000000000000, float {unit}")
-        return scale, self._power(self.let(f"sub i32 275, {kept}"))
+        return scale, self._power(self.let(f"sub i32 {254 + bits}, {kept}"))
 
     def _power(self, exponent: str) -> str:
         return self.let(f"bitcast i32 {self.let(f'shl i32 {exponent}, 23')} to float")
@@ -178,30 +193,27 @@ class _Limbs(Builder):
             there = self.ptr_add(target, LOW_AT)
             self.emit(f"store float {self.let(f'fmul float {total}, {scale}')}, ptr {there}, align 4")
         left = integers
-        digits: list[str] = []
         for limb in range(of.limbs):
             digit = left
             if limb < of.limbs - 1:
-                places, byte = splat("24", of.group, "i32"), splat("8", of.group, "i32")
+                places, byte = (
+                    splat(f"{32 - of.digit_bits}", of.group, "i32"),
+                    splat(f"{of.digit_bits}", of.group, "i32"),
+                )
                 digit = self.let(f"ashr {self.ints} {self.let(f'shl {self.ints} {left}, {places}')}, {places}")
                 left = self.let(f"ashr {self.ints} {self.let(f'sub {self.ints} {left}, {digit}')}, {byte}")
-            digits.append(digit)
             small = self.let(f"trunc {self.ints} {digit} to <{of.group} x i8>")
             there = self.ptr_add(target, of.limbs_at + limb * of.group)
             self.emit(f"store <{of.group} x i8> {small}, ptr {there}, align 16")
-        for number, run in enumerate(of.runs):
-            self._store_start(run, digits, self.ptr_add(target, of.start_at(number)))
+            self._store_start(digit, self.ptr_add(target, of.start_at(limb)))
 
-    def _store_start(self, run: tuple[int, ...], digits: list[str], there: Ptr) -> None:
-        """What the sums of a run start with: what stored codes are above the codes counts less."""
+    def _store_start(self, digit: str, there: Ptr) -> None:
+        """What the sums of a limb start with: what stored codes are above the codes counts less."""
         of = self.of
-        start = str(MAGIC if len(run) == 1 else 0)
+        start = str(MAGIC)
         if of.layout.zero:
-            total = ""
-            for limb in run:
-                found = self._reduced("add", digits[limb])
-                total = self.let(f"add i32 {self.let(f'shl i32 {total}, 8')}, {found}") if total else found
-            start = self.let(f"add i32 {self.let(f'mul i32 {total}, {-of.layout.zero}')}, {start}")
+            above = self.let(f"mul i32 {self._reduced('add', digit)}, {-of.layout.zero}")
+            start = self.let(f"add i32 {above}, {MAGIC}")
         count = of.starts_bytes // 4
         one = self.let(f"insertelement <{count} x i32> poison, i32 {start}, i64 0")
         zeros = f"<{count} x i32> zeroinitializer"

@@ -15,33 +15,35 @@ from dovetail.kernels.loops.ir import Kernel, stretched
 from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
 from dovetail.kernels.spec import Job, Packed, Tiles
 from dovetail.targets.cpu.gemm.block_kernel import rows_function
-from dovetail.targets.cpu.gemm.block_limbs import EXACT, FAST, BlockKernel, limbs_function
-from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
-from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
+from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
+from dovetail.targets.cpu.gemm.block_pack import BlockPanels
 from dovetail.targets.cpu.gemm.driver import Cells, Shape, Source, kernel_code, words_bytes
-from dovetail.targets.cpu.gemm.int8 import NO_DOT
 from dovetail.targets.cpu.gemm.micro_kernel import Tile
-from dovetail.targets.cpu.gemm.policy import BLOCKS
+from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS, BLOCKS, Int8Tile
 from dovetail.targets.cpu.gemm.writer import Writer
+
+NO_DOT = Refused("device_multiplies_bytes", "no sums of products of bytes", "AVX2, VNNI, or the dot product of NEON")
+
+
+def block_dot(device: CpuDevice) -> Int8Tile | None:
+    """The instruction that multiplies limbs with codes."""
+    return next((row for row in BLOCK_DOTS if device.has(row.capability) and row.lanes == device.lanes), None)
 
 
 def offer_blocks(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel of products whose weights are all in blocks of one format."""
-    dot = byte_tile_of(of.device)
+    dot = block_dot(of.device)
     if dot is None:
         return NO_DOT
     found = of.once(find_block_product)
     if isinstance(found, Refused):
         return found
+    exact, emulated = not of.locations.is_fast, not of.device.emits(dot.capability)
+    kernel = BlockKernel.of(found.name, dot, exact=exact, registers=of.device.registers, emulated=emulated)
     streams = len(found.contraction.streams)
-    vectors = max(BLOCKS.columns // dot.shape.lanes, BLOCKS.least_vectors)
-    if vectors % streams:
-        return Refused("streams_share_a_panel", str(streams), f"a divisor of {vectors}")
-    if dot.shape.lanes != of.device.lanes:
-        return Refused("sums_fill_a_vector", str(dot.shape.lanes), str(of.device.lanes))
-    layout = BlockLayout(found.name, vectors * dot.shape.lanes, 0 if dot.shape.signed else 128)
-    kernel = BlockKernel(layout, dot.shape, FAST if of.locations.is_fast else EXACT, dot.emulated)
-    tile = Tile(of.device, 1, vectors)
+    if kernel.vectors % streams:
+        return Refused("streams_share_a_panel", str(streams), f"a divisor of {kernel.vectors}")
+    tile = Tile(of.device, 1, kernel.vectors)
     return Offer(lambda: _Blocks(of, found, tile, kernel).job(), lambda: found.cost(of.value))
 
 
@@ -185,4 +187,4 @@ def _known(size: Size) -> int:
     return size
 
 
-__all__ = ["offer_blocks"]
+__all__ = ["block_dot", "offer_blocks"]
