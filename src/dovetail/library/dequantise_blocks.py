@@ -8,7 +8,6 @@ from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.library.block_formats import FORMATS, BlockFormat
 
-
 _SIZES = [of.bytes for name, of in FORMATS.items() if not name.startswith("int")]
 """Bytes of blocks; blocks with scales in f32 are as large as others, or twice as large."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from dovetail.declare.cost import Machine, largest_bytes, streamed_bytes
 from dovetail.declare.fused import FusedOp
-from dovetail.errors import GateError, OptionError, UnsupportedError
+from dovetail.errors import GateError, OptionError
 from dovetail.ir.collector import collector_paused
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
@@ -104,6 +104,7 @@ def compile(
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Any = None,
     custom_ops: Mapping[str, FusedOp[...] | Callable[..., Any]] | None = None,
+    quantise: Quantise | QuantiseKind | None = None,
     **options: Any,
 ) -> ModuleProgram: ...
 
@@ -159,15 +160,7 @@ def compile(
         source = source_of(graph, ops, fixed, program_store(request))
         if quantise is None:
             return _program(source, request, params)
-        how = Quantise(quantise) if isinstance(quantise, str) else quantise
-        whole = source.graph()
-        source.finish()
-        narrow, told = quantised(replace(whole, params={**whole.params, **(params or {})}), how)
-        program = _program(of_graph(narrow, program_store(request)), request, None)
-        program.quantised = told
-        return program
-    if quantise is not None:
-        raise UnsupportedError("quantise with a torch module", hint="save it as ONNX, and compile that")
+        return _quantised(source, request, params, quantise)
     if fixed or params:
         raise OptionError(
             "fixed or params with a torch module", hint="the module has its weights; pass args and kwargs"
@@ -176,7 +169,21 @@ def compile(
     from dovetail.runtime.module_source import module_source
 
     source, imported = module_source(graph, args, kwargs, dynamic, program_store(request), custom_ops)
-    return ModuleProgram(_program(source, request, None), imported)
+    program = _program(source, request, None) if quantise is None else _quantised(source, request, None, quantise)
+    return ModuleProgram(program, imported)
+
+
+def _quantised(
+    source: Source, request: Request, params: Mapping[str, Array] | None, how: Quantise | QuantiseKind
+) -> Program:
+    """The program of a source whose weights become blocks."""
+    whole = source.graph()
+    source.finish()
+    arrays = {**whole.params, **source.params, **(params or {})}
+    narrow, told = quantised(replace(whole, params=arrays), Quantise(how) if isinstance(how, str) else how)
+    program = _program(of_graph(narrow, program_store(request)), request, None)
+    program.quantised = told
+    return program
 
 
 def is_torch(given: object) -> bool:
