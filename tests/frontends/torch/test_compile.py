@@ -224,3 +224,17 @@ def test_masks_of_data_give_sizes_of_data() -> None:
     for given in (x, -x):
         wanted = (given[given > 0], torch.nonzero(given > 0))
         assert all(torch.equal(a, b) for a, b in zip(program(given), wanted, strict=True))
+
+
+def test_weights_of_a_module_are_quantised() -> None:
+    """Products read blocks, the report has each matrix, and weights that change are not read again."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(96, 64), torch.nn.GELU(), torch.nn.Linear(64, 64)).eval()
+    x = torch.randn(3, 96)
+    compiled = dovetail.compile(module, args=(x,), quantise="int8", cache="off")
+    wanted = module(x).detach()
+    assert 0 < float((compiled(x) - wanted).abs().max()) < 0.02 * float(wanted.abs().max())
+    told = compiled.program.quantised
+    assert told is not None and {layer.name: layer.kept for layer in told.layers} == {"0.weight": "", "2.weight": ""}
+    with pytest.raises(dovetail.BindError, match="quantised"):
+        compiled.refresh()
