@@ -19,6 +19,7 @@ _SCALES = {
 """Where a block has its floats, if not at its start alone."""
 _LARGEST = {
     "q8_0": 100,
+    "int8_low": 100,
     "iq4_nl": 100,
     "q2_k": 45,
     "q3_k": 100,
@@ -37,6 +38,10 @@ def random_blocks(name: str, rows: int, columns: int, seed: int = 0) -> Array:
     found = rng.integers(0, 256, (rows, columns // of.elements, of.bytes), dtype=np.uint8)
     if name == "mxfp4":
         found[..., 0] = rng.integers(115, 122, found.shape[:2])
+    elif name.startswith("int"):
+        heads = 2 if name.endswith("_low") else 1
+        scales = (rng.normal(size=(*found.shape[:2], heads)) / _LARGEST.get(name, 16) / 4).astype(np.float32)
+        found[..., : 4 * heads] = scales.view(np.uint8)
     else:
         for at in _SCALES.get(name, (0,)):
             scale = rng.normal(size=(*found.shape[:2], 1)) / _LARGEST.get(name, 16) / 4

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 from dovetail.cli.arrays import named_arrays
 from dovetail.cli.command import Argument
 from dovetail.cli.model import BUILDERS, graph_of, is_onnx
 from dovetail.errors import OptionError
 from dovetail.ir.graph import Graph
+from dovetail.models.weights import random_weights
 from dovetail.passes.specialize import specialize
 from dovetail.runtime.compile import Compilation, compilation, make_request
+from dovetail.runtime.quantise import Quantise, QuantiseKind, quantised
 from dovetail.settings import ENGINES, Settings
 from dovetail.targets import NAMES
 
@@ -48,9 +51,15 @@ FIXED = Argument(
     "one number makes a list of it); may be given several times",
     {"metavar": "NAME=VALUE", "action": "append", "default": []},
 )
+QUANTISE = Argument(
+    "--quantise",
+    "store the weights of products in blocks of 8 or 4 bits: int8 or int4; a built-in model draws its weights first",
+    {"choices": get_args(QuantiseKind)},
+)
 JSON = Argument("--json", "print data for programs instead of text for people", {"action": "store_true"})
 
 COMPILING = (MODEL, TARGET, WITHOUT, ENGINE, SIZE, FIXED)
+_SEED = 0
 
 
 def ways(args: argparse.Namespace) -> dict[str, Any]:
@@ -73,7 +82,18 @@ def refuse_negative(flag: str, number: float | None) -> None:
 
 
 def asked_graph(args: argparse.Namespace, *, train: bool = False) -> Graph:
-    """The model of a command line, with the sizes and inputs that it fixes; for `train` see `graph_of`."""
+    """The model of a command line, with the sizes, inputs and weights that it asks for; for `train` see `graph_of`."""
+    graph = _sized_graph(args, train=train)
+    kind = getattr(args, "quantise", None)
+    return graph if kind is None else quantised(with_weights(graph), Quantise(kind))[0]
+
+
+def with_weights(graph: Graph) -> Graph:
+    """A graph with weights: its own, or drawn ones."""
+    return graph if graph.params else replace(graph, params=random_weights(graph, _SEED))
+
+
+def _sized_graph(args: argparse.Namespace, *, train: bool) -> Graph:
     sizes = numbers("--size", args.size)
     fixed = named_arrays("--fixed", args.fixed)
     if is_onnx(args.model):

@@ -1,7 +1,8 @@
 """Block formats: how blocks of bytes hold integer codes, a scale for each group of codes, and perhaps a lowest number.
 
 Every format is the same sum: code * scale + low. One function for each format spells its three parts out in primitives;
-`dequantise_blocks` puts them together, and kernels pack them. Formats are those of GGUF files, by their names there.
+`dequantise_blocks` puts them together, and kernels pack them. Formats are those of GGUF files, by their names there,
+and three with scales in f32, in which other files' blocks are stored.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from dovetail.ir.dtype import DType, f16, f32, i8, u16, u32
 from dovetail.ir.value import Value
 
 BlockFormat = Literal[
-    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4",
+    "int4", "int4_low", "int8_low",
 ]  # fmt: skip
 
 
@@ -71,6 +73,15 @@ def _u16(block: Value, start: int) -> Value:
 def _half(block: Value, start: int) -> Value:
     """The f16 in two bytes, one for each block."""
     return ops.cast(ops.bitcast(_u16(block, start), source="u16", target="f16"), dtype=f32)
+
+
+def _float(block: Value, start: int) -> Value:
+    """The f32 in four bytes, one for each block."""
+    parts = [ops.cast(_bytes(block, start + i, start + i + 1), dtype=u32) for i in range(4)]
+    bits = parts[0]
+    for i, part in enumerate(parts[1:], 1):
+        bits = ops.bit_or(bits, ops.shift_left(part, 8 * i))
+    return ops.bitcast(bits, source="u32", target="f32")
 
 
 def _signed(x: Value) -> Value:
@@ -238,6 +249,24 @@ def _mxfp4(block: Value) -> BlockParts:
     return BlockParts(_looked_up(_nibbles(_bytes(block, 1, 17)), _FP4), scale)
 
 
+def _pairs(x: Value) -> Value:
+    """The low and the high half of the first byte, then of the next."""
+    wide = ops.unsqueeze(x, axes=(-1,))
+    return ops.merge(ops.concat(ops.bit_and(wide, 15), ops.shift_right(wide, 4), axis=-1), axis=-1)
+
+
+def _int4(block: Value) -> BlockParts:
+    return BlockParts(_above(_pairs(_bytes(block, 4, 20)), 8), _float(block, 0))
+
+
+def _int4_low(block: Value) -> BlockParts:
+    return BlockParts(_signed(_pairs(_bytes(block, 8, 24))), _float(block, 0), _float(block, 4))
+
+
+def _int8_low(block: Value) -> BlockParts:
+    return BlockParts(_signed(ops.bit_xor(_bytes(block, 8, 40), 128)), _float(block, 0), _float(block, 4))
+
+
 FORMATS: Mapping[str, Format] = {
     "q4_0": Format(32, 18, 32, 4, 8, f16, _q4_0),
     "q4_1": Format(32, 20, 32, 4, 0, f16, _q4_1),
@@ -252,6 +281,9 @@ FORMATS: Mapping[str, Format] = {
     "iq4_nl": Format(32, 18, 32, 8, 128, f16, _iq4_nl),
     "iq4_xs": Format(256, 136, 32, 8, 128, f32, _iq4_xs),
     "mxfp4": Format(32, 17, 32, 5, 16, f32, _mxfp4),
+    "int4": Format(32, 20, 32, 4, 8, f32, _int4),
+    "int4_low": Format(32, 24, 32, 4, 0, f32, _int4_low),
+    "int8_low": Format(32, 40, 32, 8, 128, f32, _int8_low),
 }
 """Every format, by name."""
 

@@ -8,8 +8,11 @@ from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.library.block_formats import FORMATS, BlockFormat
 
+_SIZES = [of.bytes for name, of in FORMATS.items() if not name.startswith("int")]
+"""Bytes of blocks; blocks with scales in f32 are as large as others, or twice as large."""
 
-@fused_op(shapes=" ".join(f"blocks:u8[*, {f.bytes}*n]" for f in FORMATS.values()))
+
+@fused_op(shapes=" ".join(f"blocks:u8[*, {size}*n]" for size in _SIZES))
 def dequantise_blocks(blocks: Value, *, format: BlockFormat) -> Value:
     """code * scale + low: kernels of products read the blocks, and the floats are never stored."""
     of = FORMATS[format]

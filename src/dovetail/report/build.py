@@ -41,6 +41,7 @@ from dovetail.report.record import DonatedEntry, FusedEntry, Kernel, PassEntry, 
 from dovetail.report.repeats import repeats
 from dovetail.report.report import Report
 from dovetail.report.search import search_of
+from dovetail.report.weights import weights_of
 
 Sizes: TypeAlias = Mapping[str, Size]
 
@@ -106,6 +107,7 @@ def build_report(
         stopped=_stopped(lowered),
         search=search_of(lowered),
         donated=donated,
+        weights=weights_of(final, machine),
         recompute=recompute_of(lowered, plan, machine, known),
     )
 

@@ -40,6 +40,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         "repeats": [{"count": r.count, "kernels": [list(copy) for copy in r.kernels]} for r in report.repeats],
         "stopped": [asdict(s) for s in report.stopped],
         "search": None if report.search is None else _search(report.search),
+        "weights": [asdict(w) for w in report.weights],
         "donated": [asdict(d) for d in report.donated],
         "recompute": None if report.recompute is None else asdict(report.recompute),
     }

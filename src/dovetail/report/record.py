@@ -146,6 +146,20 @@ class PassEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightsEntry:
+    """Parameters of one format that a run reads."""
+
+    format: str
+    """Of their blocks, or their dtype."""
+    count: int
+    bytes: int
+    as_floats: int
+    """Bytes that they would take in f32."""
+    seconds: float
+    """What reading them once takes from memory."""
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What fused, what did not and why, and what both cost; `Report` shows it as text."""
 
@@ -180,6 +194,8 @@ class Record:
     """Outputs in the memory of inputs."""
     recompute: RecomputeEntry | None = None
     """What the backward pass saves and computes again, where there is one."""
+    weights: tuple[WeightsEntry, ...] = ()
+    """What a run reads of parameters, where some are stored in blocks."""
     near: tuple[MissedEntry, ...] = ()
     """Patterns that fit but for one op: the model computes something else there, and nothing was missed."""
 

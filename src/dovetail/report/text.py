@@ -11,6 +11,7 @@ from dovetail.report.recompute import RecomputeEntry
 from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Record
 from dovetail.report.search_text import search_lines
 from dovetail.report.units import bytes_text, percent, time_text
+from dovetail.report.weights import weights_lines
 
 WINOGRAD = 4.0
 """Multiply-adds of a 3×3 convolution for each one that F(4×4, 3×3) computes."""
@@ -58,6 +59,7 @@ def as_text(report: Record, look: Look = PLAIN, *, everything: bool = False) -> 
     lines += search_lines(report.search, everything=everything)
     lines += _stopped(report)
     lines += _on_host(report, everything)
+    lines += weights_lines(report.weights, report.predicted_seconds, _MARK)
     lines += _donated(report, everything)
     lines += _recompute(report.recompute, report.predicted_seconds, everything) if report.recompute else []
     lines += _apart(report, everything)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from dovetail.declare.cost import Machine, largest_bytes, streamed_bytes
 from dovetail.declare.fused import FusedOp
-from dovetail.errors import GateError, OptionError, UnsupportedError
+from dovetail.errors import GateError, OptionError
 from dovetail.ir.collector import collector_paused
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
@@ -104,6 +104,7 @@ def compile(
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Any = None,
     custom_ops: Mapping[str, FusedOp[...] | Callable[..., Any]] | None = None,
+    quantise: Quantise | QuantiseKind | None = None,
     **options: Any,
 ) -> ModuleProgram: ...
 
@@ -156,13 +157,11 @@ def compile(
         return request
 
     if is_torch(graph):
-        if quantise is not None:
-            raise UnsupportedError("quantise with a torch module", hint="save it as ONNX, and compile that")
         if fixed or params:
             raise OptionError(
                 "fixed or params with a torch module", hint="the module has its weights; pass args and kwargs"
             )
-        return _module_program(graph, args, kwargs, dynamic, custom_ops, requested())
+        return _module_program(graph, args, kwargs, dynamic, custom_ops, requested(), quantise)
     if args or kwargs or dynamic or custom_ops:
         raise OptionError(
             "args, kwargs, dynamic or custom_ops without a torch module", hint="they say how a module is read"
@@ -171,20 +170,7 @@ def compile(
     with collector_paused():
         request = requested()
         source = source_of(graph, ops, fixed, program_store(request))
-        return _program(source, request, params) if quantise is None else _narrow(source, request, params, quantise)
-
-
-def _narrow(
-    source: Source, request: Request, params: Mapping[str, Array] | None, quantise: Quantise | QuantiseKind
-) -> Program:
-    """The program of a graph whose weights are stored in fewer bits."""
-    how = Quantise(quantise) if isinstance(quantise, str) else quantise
-    whole = source.graph()
-    source.finish()
-    narrow, told = quantised(replace(whole, params={**whole.params, **(params or {})}), how)
-    program = _program(of_graph(narrow, program_store(request)), request, None)
-    program.quantised = told
-    return program
+        return _program(source, request, params) if quantise is None else _quantised(source, request, params, quantise)
 
 
 def _module_program(
@@ -194,12 +180,27 @@ def _module_program(
     dynamic: Any,
     custom_ops: Mapping[str, FusedOp[...] | Callable[..., Any]] | None,
     request: Request,
+    quantise: Quantise | QuantiseKind | None,
 ) -> ModuleProgram:
     from dovetail.runtime.module import ModuleProgram  # torch is imported for torch's modules alone
     from dovetail.runtime.module_source import module_source
 
     source, imported = module_source(module, args, kwargs, dynamic, program_store(request), custom_ops)
-    return ModuleProgram(_program(source, request, None), imported)
+    program = _program(source, request, None) if quantise is None else _quantised(source, request, None, quantise)
+    return ModuleProgram(program, imported)
+
+
+def _quantised(
+    source: Source, request: Request, params: Mapping[str, Array] | None, how: Quantise | QuantiseKind
+) -> Program:
+    """The program of a source whose weights become blocks."""
+    whole = source.graph()
+    source.finish()
+    arrays = {**whole.params, **source.params, **(params or {})}
+    narrow, told = quantised(replace(whole, params=arrays), Quantise(how) if isinstance(how, str) else how)
+    program = _program(of_graph(narrow, program_store(request)), request, None)
+    program.quantised = told
+    return program
 
 
 def is_torch(given: object) -> bool:

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from dovetail import ops
+from dovetail.derive.unfuse import unfuse
 from dovetail.errors import CheckError, OptionError
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32, u8
@@ -87,6 +88,8 @@ class Quantised:
 
 def quantised(graph: Graph, how: Quantise) -> tuple[Graph, Quantised]:
     """A graph whose products read blocks where their weights allow it, and a report of every matrix."""
+    # Products inside declared ops are found as products; the compiler fuses them again.
+    graph = unfuse(graph, keep=lambda value: value.op is dequantise_blocks)
     found = {name: layer for name, layer in _matrices(graph).items() if name in graph.params}
     arrays: dict[str, Array] = {}
     layers: list[QuantisedLayer] = []

@@ -270,3 +270,17 @@ def test_windows_wider_than_their_image_are_as_wide_as_it() -> None:
     assert len(found) == len(wanted) > 30
     for one, other in zip(found, wanted, strict=True):
         assert one.shape == other.shape and torch.allclose(one, other, atol=1e-6)
+
+
+def test_weights_of_a_module_are_quantised() -> None:
+    """Products read blocks, the report has each matrix, and weights that change are not read again."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(96, 64), torch.nn.GELU(), torch.nn.Linear(64, 64)).eval()
+    x = torch.randn(3, 96)
+    compiled = dovetail.compile(module, args=(x,), quantise="int8", cache="off")
+    wanted = module(x).detach()
+    assert 0 < float((compiled(x) - wanted).abs().max()) < 0.02 * float(wanted.abs().max())
+    told = compiled.program.quantised
+    assert told is not None and {layer.name: layer.kept for layer in told.layers} == {"0.weight": "", "2.weight": ""}
+    with pytest.raises(dovetail.BindError, match="quantised"):
+        compiled.refresh()

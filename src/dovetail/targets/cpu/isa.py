@@ -24,6 +24,8 @@ _NEEDS_X86: Mapping[Capability, tuple[int, Sequence[str]]] = MappingProxyType(
         "amx_bf16": (0, ("amx-bf16", "amx-tile")),
         "amx_int8": (0, ("amx-int8", "amx-tile")),
         "avx512_bf16": (512, ("avx512bf16",)),
+        "avx_vnni": (256, ("avxvnni",)),
+        "byte_pairs": (256, ()),
         "embedded_broadcast": (512, ()),
         "f16_conversion": (0, ("f16c",)),
         "fma_by_lane": (0, _NEVER),

@@ -8,11 +8,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import dovetail
 from dovetail import f16, f32, i8, i32, i64, u8
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx import import_model
+from dovetail.targets.cpu.gemm.blocks import block_dot
+from dovetail.targets.cpu.isa import host_device
 from tests.frontends.onnx.build import Array, by_onnxruntime, model, node
 from tests.frontends.onnx.microsoft import Draw, alone, check, ms, run
+from tests.targets.cpu.gemm.test_blocks import plans
 
 DRAW = Draw(14)
 
@@ -37,7 +41,7 @@ def _packed(numbers: Array, bits: int) -> Array:
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize(("k", "n", "block"), [(32, 8, 16), (40, 3, 16), (100, 4, 32)])
+@pytest.mark.parametrize(("k", "n", "block"), [(32, 8, 16), (100, 4, 32), (128, 5, 64)])
 @pytest.mark.parametrize("zero", ["none", "packed", "floats"])
 def test_weights_of_a_few_bits(bits: int, k: int, n: int, block: int, zero: str) -> None:
     blocks = -(-k // block)
@@ -60,6 +64,29 @@ def test_weights_of_a_few_bits(bits: int, k: int, n: int, block: int, zero: str)
         np.testing.assert_allclose(got, feeds[0]["a"] @ w.T + constants["c"], rtol=1e-4, atol=1e-4)
     else:
         check(one, types, *feeds, constants=constants, scale=5.0)
+
+
+@pytest.mark.parametrize(("bits", "zero"), [(4, False), (4, True), (8, True)])
+def test_products_read_the_blocks_of_the_file(bits: int, zero: bool) -> None:
+    """No weight is spelled out, and the arrays of the file are not kept beside the blocks."""
+    k, n, block = 256, 64, 32
+    high = 2**bits - 1
+    constants = {"b": _packed(DRAW.whole(n, k // block, block, high=high), bits), "s": DRAW.steps(n, k // block)}
+    if zero:
+        constants["z"] = _packed(DRAW.whole(n, k // block, high=high), bits)
+    one = ms(f"MatMulNBits a b s {'z' if zero else '_'} -> y", K=k, N=n, bits=bits, block_size=block)
+    program = dovetail.compile(import_model(alone(one, {"a": f32["m", k]}, constants)), cache="off")
+    x = DRAW.floats(3, k)
+    numbers = constants["b"] if bits == 8 else np.stack([constants["b"] & 15, constants["b"] >> 4], axis=-1)
+    zeros = np.full((n, k // block), 2 ** (bits - 1))
+    if zero:
+        z = constants["z"]
+        zeros = z if bits == 8 else np.stack([z & 15, z >> 4], axis=-1).reshape(n, -1)[:, : k // block]
+    steps = numbers.reshape(n, -1, block).astype(np.float64) - zeros[..., None]
+    wanted = x @ (steps * constants["s"].astype(np.float64).reshape(n, -1, 1)).reshape(n, k).T
+    assert np.abs(program.run({"a": x})["y"] - wanted).max() <= 2e-6 * np.abs(wanted).max()
+    assert [name for name in program.params if name in ("b", "s")] == []
+    assert block_dot(host_device()) is None or plans(program) == (["blocks"], 0)
 
 
 def test_columns_that_name_their_block() -> None:

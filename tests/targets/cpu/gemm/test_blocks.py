@@ -19,24 +19,32 @@ from dovetail.kernels.spec import Job
 from dovetail.library.block_formats import FORMATS
 from dovetail.runtime.program import Program
 from dovetail.targets.cpu import backend
-from dovetail.targets.cpu.gemm.block_kernel import EXACT, FAST, BlockKernel, limbs_function, row_function
-from dovetail.targets.cpu.gemm.block_pack import BlockLayout
-from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
-from dovetail.targets.cpu.gemm.policy import INT8_TILES
+from dovetail.targets.cpu.gemm.block_kernel import rows_function
+from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
+from dovetail.targets.cpu.gemm.blocks import block_dot
+from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS
 from dovetail.targets.cpu.isa import Host, host_device
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime.packed_weights import wanted_steps
 from tests.block_arrays import random_blocks
 from tests.kernels.bytes import SDOT, VNNI
-from tests.kernels.machines import code_for, on_stack
+from tests.kernels.machines import code_for, loops, written_to_stack
 
 K, N = 512, 40
-HAS_DOT = byte_tile_of(host_device()) is not None
+HAS_DOT = block_dot(host_device()) is not None
 needs_dot = pytest.mark.skipif(not HAS_DOT, reason="this machine has no dot products of bytes")
 MACHINES = {
-    "avx512_vnni": Host("x86_64-unknown-linux-gnu", "icelake-server", "+avx512vnni,-prefer-256-bit", 512, 32),
-    "neon": Host("aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod", 128, 32),
+    "avx512_vnni": (
+        Host("x86_64-unknown-linux-gnu", "icelake-server", "+avx512vnni,-prefer-256-bit", 512, 32),
+        "vpdpbusd",
+    ),
+    "avx512": (Host("x86_64-unknown-linux-gnu", "x86-64-v4", "-prefer-256-bit", 512, 32), "vpmaddubsw"),
+    "avx_vnni": (Host("x86_64-unknown-linux-gnu", "alderlake", "+avxvnni", 256, 16), "vpdpbusd"),
+    "avx2": (Host("x86_64-unknown-linux-gnu", "x86-64-v3", "", 256, 16), "vpmaddubsw"),
+    "neon": (Host("aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod", 128, 32), "sdot"),
 }
+"""Machines, and the instruction that multiplies there."""
+PAIRS = CpuDevice(256, 16, ("byte_pairs",), emulated=True)
 
 
 def weights(params: dict[str, Array], name: str, format: Any, n: int = N, k: int = K) -> Value:
@@ -100,13 +108,15 @@ def test_every_op(name: str) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("device", "precision"), [(VNNI, "exact"), (VNNI, "fast"), (SDOT, "exact")], ids=["vnni", "vnni fast", "sdot"]
+    ("device", "precision"),
+    [(VNNI, "exact"), (PAIRS, "fast"), (PAIRS, "exact"), (SDOT, "exact")],
+    ids=["vnni", "pairs fast", "pairs", "sdot"],
 )
 def test_devices_of_other_machines(device: CpuDevice, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dot products in plain vector code: codes without a sign on VNNI, signed ones by lane on NEON."""
     monkeypatch.setattr(backend, "host_device", lambda: device)
     params: dict[str, Array] = {}
-    x = leaf.input("x", f32[symbol("m"), 128])
+    x = leaf.input("x", f32[3, 128])
     made = {"plain": x @ weights(params, "w", "q8_0", 40, 128)}
     gated = library.silu.body(x @ weights(params, "g", "q4_1", 40, 128)) * (x @ weights(params, "u", "q4_1", 40, 128))
     graph = Graph.of({**made, "gated": gated})
@@ -203,13 +213,27 @@ def test_rows_that_are_no_whole_groups_are_spelled_out() -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("limbs", [EXACT, FAST])
+@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_k"])
-def test_hot_loops_stay_in_registers(name: str, limbs: int, machine: str) -> None:
-    dot = INT8_TILES[0 if machine == "avx512_vnni" else 1]
-    layout = BlockLayout(name, 16 if dot.signed else 32, 0 if dot.signed else 128)
-    kernel = BlockKernel(layout, dot, limbs)
-    code = code_for(MACHINES[machine], row_function(kernel)[0].text, optimize=False)
-    inside = code[code.index("BB0_1") : code.rindex("BB0_1")]
-    assert inside.count("sdot" if dot.signed else "vpdpbusd") >= 8 * limbs and not on_stack(inside)
-    assert code_for(MACHINES[machine], limbs_function(kernel)[0].text, optimize=False)
+def test_hot_loops_stay_in_registers(name: str, exact: bool, machine: str) -> None:
+    here, instruction = MACHINES[machine]
+    dot = block_dot(here.device)
+    assert dot is not None
+    kernel = BlockKernel.of(name, dot, exact=exact, registers=here.vector_registers)
+    for rows in kernel.tiles:
+        code = code_for(here, rows_function(kernel, rows)[0].text, optimize=False)
+        hottest = max(loops(code), key=lambda body: body.count(instruction))
+        assert hottest.count(instruction) >= rows * kernel.limbs and not written_to_stack(hottest)
+    assert code_for(here, limbs_function(kernel)[0].text, optimize=False)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_pairs_of_products_do_not_saturate(name: str) -> None:
+    """The smallest and largest codes times limbs of the same sign: 16 bits hold two products, 22 bits a group."""
+    for dot in BLOCK_DOTS:
+        for exact in (True, False):
+            kernel = BlockKernel.of(name, dot, exact=exact, registers=16)
+            stored = (1 << FORMATS[name].bits) - 1 if kernel.layout.zero or not dot.signed else 128
+            largest = 1 << kernel.digit_bits - 1
+            assert kernel.group * 128 * largest <= 1 << 22
+            assert dot.pairs is None or 2 * stored * largest < 1 << 15

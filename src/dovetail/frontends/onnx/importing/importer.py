@@ -15,7 +15,7 @@ from dovetail.frontends.onnx.file.names import describe, describe_output, domain
 from dovetail.frontends.onnx.file.tensors import Tensors
 from dovetail.frontends.onnx.file.types import check_declared, element, shared, tensor_type
 from dovetail.frontends.onnx.importing import attributes, functions
-from dovetail.frontends.onnx.importing.constants import matters
+from dovetail.frontends.onnx.importing.constants import matters, without
 from dovetail.frontends.onnx.importing.fixed import Fixed, Given, fixed
 from dovetail.frontends.onnx.importing.forks import results_of
 from dovetail.frontends.onnx.importing.node import Captured, Node
@@ -72,6 +72,7 @@ class Import:
         """How many symbols there are of one stem."""
         self._leaves: dict[str, int] = {}
         """The names of inputs and parameters, and how many others are named after each."""
+        self._replaced: set[str] = set()
         self._imported = 0
         self._traced = 0
 
@@ -101,7 +102,7 @@ class Import:
                 self.builder.output(info.name, value)
             if not self.given and not self.free:  # what a caller fixes may differ from what the file declares
                 self._check_declared(proto, scope)
-        return self.builder.graph()
+        return without(self.builder.graph(), self._replaced)
 
     def _outputs(self, proto: onnx.GraphProto, scope: Scope) -> list[Value]:
         return [self._found(scope, o.name, partial(describe_output, o)) for o in proto.output]
@@ -173,6 +174,14 @@ class Import:
             unique = f"{stem}_{count}"
         self._leaves[stem], self._leaves[unique] = count, 0
         return self.builder.param(unique, TensorType(dtype, array.shape), array)
+
+    def stored(self, value: Value) -> Array | None:
+        if value.op is leaf.CONST:
+            return value.attrs["value"].array
+        return self.builder.params.get(value.attrs["name"]) if value.op is leaf.PARAM else None
+
+    def replaced(self, *values: Value) -> None:
+        self._replaced |= {value.attrs["name"] for value in values if value.op is leaf.PARAM}
 
     def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, told: Phase | None = None) -> None:
         """Import nodes one after the other into a scope."""

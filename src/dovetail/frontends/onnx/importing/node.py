@@ -31,6 +31,14 @@ class Surroundings(Protocol):
         """An array as a constant, or as a parameter of that name where it is large."""
         ...
 
+    def stored(self, value: Value) -> Array | None:
+        """The array that the file holds for a value; None for values that are computed or given."""
+        ...
+
+    def replaced(self, *values: Value) -> None:
+        """Note that others stand for these arrays of the file: they are dropped where nothing else reads them."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Captured:

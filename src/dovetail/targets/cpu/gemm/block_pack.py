@@ -31,8 +31,8 @@ class BlockLayout:
     """Of the format."""
     columns: int
     """NR."""
-    offset: int
-    """What is added to codes of a byte."""
+    is_signed: bool
+    """Whether codes of a byte are stored with their sign."""
 
     @property
     def format(self) -> Format:
@@ -46,7 +46,7 @@ class BlockLayout:
     @property
     def zero(self) -> int:
         """What stored codes are above the codes."""
-        return self.format.zero if self.is_narrow else self.offset
+        return 0 if self.is_signed and not self.is_narrow else self.format.zero
 
     @property
     def has_low(self) -> bool:
@@ -89,7 +89,7 @@ class BlockPanels:
     def layout(self) -> str:
         """Equal for equal layouts."""
         of = self.layout_of
-        return f"blocks {of.name} {of.columns} {of.offset} {self.streams} {self.size} {self.counts}"
+        return f"blocks {of.name} {of.columns} {of.is_signed} {self.streams} {self.size} {self.counts}"
 
     def __call__(self, *given: Array) -> Array:
         """Blocks as [panel, group, bytes]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.codegen.llvm.handles import I64
+from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, KernelCode
 from dovetail.codegen.llvm.once import HEAD, once_for
 from dovetail.ir.dim import Size, product
@@ -14,33 +14,36 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.loops.ir import Kernel, stretched
 from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
 from dovetail.kernels.spec import Job, Packed, Tiles
-from dovetail.targets.cpu.gemm.block_kernel import EXACT, FAST, BlockKernel, limbs_function, row_function
-from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
-from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
+from dovetail.targets.cpu.gemm.block_kernel import rows_function
+from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
+from dovetail.targets.cpu.gemm.block_pack import BlockPanels
 from dovetail.targets.cpu.gemm.driver import Cells, Shape, Source, kernel_code, words_bytes
-from dovetail.targets.cpu.gemm.int8 import NO_DOT
 from dovetail.targets.cpu.gemm.micro_kernel import Tile
-from dovetail.targets.cpu.gemm.policy import BLOCKS
+from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS, BLOCKS, Int8Tile
 from dovetail.targets.cpu.gemm.writer import Writer
+
+NO_DOT = Refused("device_multiplies_bytes", "no sums of products of bytes", "AVX2, VNNI, or the dot product of NEON")
+
+
+def block_dot(device: CpuDevice) -> Int8Tile | None:
+    """The instruction that multiplies limbs with codes."""
+    return next((row for row in BLOCK_DOTS if device.has(row.capability) and row.lanes == device.lanes), None)
 
 
 def offer_blocks(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel of products whose weights are all in blocks of one format."""
-    dot = byte_tile_of(of.device)
+    dot = block_dot(of.device)
     if dot is None:
         return NO_DOT
     found = of.once(find_block_product)
     if isinstance(found, Refused):
         return found
+    exact, emulated = not of.locations.is_fast, not of.device.emits(dot.capability)
+    kernel = BlockKernel.of(found.name, dot, exact=exact, registers=of.device.registers, emulated=emulated)
     streams = len(found.contraction.streams)
-    vectors = max(BLOCKS.columns // dot.shape.lanes, BLOCKS.least_vectors)
-    if vectors % streams:
-        return Refused("streams_share_a_panel", str(streams), f"a divisor of {vectors}")
-    if dot.shape.lanes != of.device.lanes:
-        return Refused("sums_fill_a_vector", str(dot.shape.lanes), str(of.device.lanes))
-    layout = BlockLayout(found.name, vectors * dot.shape.lanes, 0 if dot.shape.signed else 128)
-    kernel = BlockKernel(layout, dot.shape, FAST if of.locations.is_fast else EXACT, dot.emulated)
-    tile = Tile(of.device, 1, vectors)
+    if kernel.vectors % streams:
+        return Refused("streams_share_a_panel", str(streams), f"a divisor of {kernel.vectors}")
+    tile = Tile(of.device, 1, kernel.vectors)
     return Offer(lambda: _Blocks(of, found, tile, kernel).job(), lambda: found.cost(of.value))
 
 
@@ -62,6 +65,7 @@ class _Blocks(Writer):
         count, batch = self.fold()
         pitch = deep // self.kernel.group * self.kernel.group_bytes
         block = max(1, min(BLOCKS.rows, self.tile.device.caches.l2_room * BLOCKS.share[0] // BLOCKS.share[1] // pitch))
+        block = max(1, min(block, count)) if isinstance(count, int) else block
         blocks = (count + (block - 1)) // block
         epilogues = self.epilogues()
         left = self.found.left
@@ -101,7 +105,9 @@ def _code(
     shape: Shape, kernel: BlockKernel, deep: int, block: int, source: Source | None, epilogues: Sequence[Kernel]
 ) -> KernelCode:
     driver = _Driver(shape, kernel, deep, block, source, epilogues)
-    return kernel_code("blocks", driver, [limbs_function(kernel), row_function(kernel)])
+    return kernel_code(
+        "blocks", driver, [limbs_function(kernel), *(rows_function(kernel, rows) for rows in driver.tiles)]
+    )
 
 
 class _Driver(Cells):
@@ -119,6 +125,8 @@ class _Driver(Cells):
         super().__init__(shape, epilogues)
         self.kernel, self.deep, self.height, self.source = kernel, deep, block, source
         self.pitch = deep // kernel.group * kernel.group_bytes
+        self.tiles = [rows for rows in kernel.tiles if rows <= block]
+        """Rows of each tile."""
         self.at = _Layout(epilogues[0], shape.tile, block, self.pitch, deep)
         with self.loop(BEGIN, END) as cell:
             self._cell(cell)
@@ -140,14 +148,23 @@ class _Driver(Cells):
         b = self.ptr_add(self.pointer("b0"), self.mul(panel, self.kernel.layout.panel_bytes(self.deep)))
         sums, limbs = (self.ptr_add(SCRATCH, at) for at in (self.at.sums, self.at.limbs))
         self.prefetch_operands(first, column, count, offsets)
-        _, row_by_panel = row_function(self.kernel)
-        with self.loop(0, count) as row:
-            x, y = self.ptr_add(limbs, self.mul(row, self.pitch)), self.ptr_add(sums, self.mul(row, tile.row_bytes))
-            self.call(row_by_panel, x, b, y, self.deep // self.kernel.group)
+        self._multiply(limbs, b, sums, count)
         words = self.ptr_add(SCRATCH, self.at.words)
         self.words(sums, first, column, columns, offsets, words)
         epilogue = self.epilogue_of(columns)
         self.emit(f"call void {epilogue}(ptr {words}, i64 0, i64 {count}, ptr null)")
+
+    def _multiply(self, limbs: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+        """Multiply the rows of the cell with its panel: tiles of the most rows first."""
+        stride = self.shape.tile.row_bytes
+        done: Int = 0
+        for rows in self.tiles:
+            _, multiply = rows_function(self.kernel, rows)
+            end = self.add(done, self.mul(self.udiv(self.sub(count, done), rows), rows))
+            with self.loop(done, end, step=rows) as row:
+                x, y = self.ptr_add(limbs, self.mul(row, self.pitch)), self.ptr_add(sums, self.mul(row, stride))
+                self.call(multiply, x, self.pitch, b, y, stride, self.deep // self.kernel.group)
+            done = end
 
     def _limbs(self, first: I64, count: I64, offsets: dict[str, I64]) -> None:
         """The rows of a block as limbs."""
@@ -170,4 +187,4 @@ def _known(size: Size) -> int:
     return size
 
 
-__all__ = ["offer_blocks"]
+__all__ = ["block_dot", "offer_blocks"]

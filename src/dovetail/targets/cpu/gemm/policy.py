@@ -121,6 +121,8 @@ class Int8Tile:
     """Vectors of a row: NR is their columns."""
     others: tuple[tuple[int, int], ...] = ()
     """MR and vectors of narrower tiles, for columns that would leave lanes of the widest empty."""
+    pairs: str | None = None
+    """The instruction that adds pairs of 16-bit lanes, where the first one multiplies bytes to such pairs."""
 
 
 INT8_TILES = (
@@ -134,6 +136,21 @@ INT8_TILES = (
     ),
 )  # fmt: skip
 """The first row whose capability a device has."""
+
+BLOCK_DOTS = (
+    *INT8_TILES,
+    Int8Tile("avx_vnni", "llvm.x86.avx512.vpdpbusd.256", signed=False, by_lane=False, lanes=8, mr=4, vectors=2),
+    Int8Tile(
+        "byte_pairs", "llvm.x86.avx512.pmaddubs.w.512", signed=False, by_lane=False, lanes=16, mr=4, vectors=2,
+        pairs="llvm.x86.avx512.pmaddw.d.512",
+    ),
+    Int8Tile(
+        "byte_pairs", "llvm.x86.avx2.pmadd.ub.sw", signed=False, by_lane=False, lanes=8, mr=4, vectors=2,
+        pairs="llvm.x86.avx2.pmadd.wd",
+    ),
+)  # fmt: skip
+"""Dot products with weights in blocks: the first row whose capability a device has, with as many lanes. Of the others,
+kernels of bytes have no tile: 16 bits would not hold their sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +182,8 @@ class BlocksPolicy:
     """NR with 128-bit vectors: sums of three limbs leave registers for the codes of a step."""
     least_vectors: int = 2
     """Wider vectors: those of a panel, at least; each stream of columns has one."""
+    registers: int = 8
+    """Registers for each of the rows times vectors of columns whose sums of three limbs are computed at once."""
     rows: int = 64
     """Rows of a block, at most."""
     share: tuple[int, int] = (1, 2)
@@ -190,6 +209,7 @@ def tiles_of(device: CpuDevice) -> GemmTiles:
 
 __all__ = [
     "BLOCKS",
+    "BLOCK_DOTS",
     "GEMM",
     "INT8",
     "INT8_TILES",

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import collected, rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.shared.quantisation import dequantised
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import u8
+from dovetail.ir.dtype import f32, u8
+from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.library.dequantise_blocks import dequantise_blocks
 from dovetail.ops import build
+
+GROUP = 32
+"""Numbers of a block that products read without a copy in f32."""
 
 
 def unpacked(x: Value, bits: int) -> Value:
@@ -57,10 +64,17 @@ def matmul_n_bits(
     if block_size < 1 or K < 1 or N < 1:
         raise n.malformed(f"{N} rows of {K} in blocks of {block_size}")
     blocks = -(-K // block_size)
+    if g_idx is None and bits in (4, 8) and block_size % GROUP == 0 and K % block_size == 0:
+        w = _blocks(n, b, scales, zero_points, (N, K, block_size), bits)
+        if w is not None:
+            x = a if a.dtype is f32 else ops.cast(a, dtype=f32)
+            y = x @ ops.permute(w, order=(-1, -2))
+            y = y if a.dtype is f32 else ops.cast(y, dtype=a.dtype)
+            return y if bias is None else y + bias
     packed = build.reshape(b, (N, blocks, block_size * bits // 8))
-    steps = ops.cast(unpacked(packed, bits), dtype=a.dtype)
     scale = build.reshape(scales, (N, blocks))
     zero = _zero_points(n, zero_points, a, N, blocks, bits)
+    steps = ops.cast(unpacked(packed, bits), dtype=a.dtype)
     if g_idx is None:
         beside = None if zero is None else ops.unsqueeze(zero, axes=(-1,))
         w = _cut(ops.merge(_above(steps, beside, bits) * ops.unsqueeze(scale, axes=(-1,)), axis=-1), K)
@@ -73,6 +87,36 @@ def matmul_n_bits(
         w = _above(_cut(ops.merge(steps, axis=-1), K), beside, bits) * ops.gather(scale, group, axis=-1)
     y = a @ ops.permute(w, order=(-1, -2))
     return y if bias is None else y + bias
+
+
+def _blocks(
+    n: Node, b: Value, scales: Value, zero: Value | None, sizes: tuple[int, int, int], bits: int
+) -> Value | None:
+    """Weights [rows, columns] as blocks that kernels of products read; None where not all are arrays of the file."""
+    rows, columns, size = sizes
+    found = [n.around.stored(v) for v in (b, scales, *([] if zero is None else [zero]))]
+    arrays = [array for array in found if array is not None]
+    if len(arrays) < len(found):
+        return None
+    codes = arrays[0].reshape(rows, columns // GROUP, GROUP * bits // 8)
+    steps = arrays[1].reshape(rows, columns // size, 1).astype(np.float32)
+    above = np.float32(2 ** (bits - 1)) if zero is None else _spelled(arrays[2], steps.shape[1], rows, bits)
+    heads, name = [steps], "int4"
+    if bits == 8 or zero is not None:
+        heads.append(((128 if bits == 8 else 0) - above) * steps)
+        name = "int8_low" if bits == 8 else "int4_low"
+    parts = [np.repeat(head, size // GROUP, axis=1).view(np.uint8) for head in heads]
+    blocks = np.concatenate([*parts, codes], axis=-1).reshape(rows, -1)
+    stored = n.around.array_value(f"{n.name}.blocks", blocks)
+    n.around.replaced(b, scales)
+    return dequantise_blocks(stored, format=name)
+
+
+def _spelled(zero: Array, blocks: int, rows: int, bits: int) -> Array:
+    """Zero points [rows, blocks, 1] in f32."""
+    if zero.dtype == np.uint8 and bits < 8:
+        zero = np.stack([zero & 15, zero >> 4], axis=-1)
+    return zero.reshape(rows, -1)[:, :blocks, None].astype(np.float32)
 
 
 def _above(steps: Value, zero: Value | None, bits: int) -> Value:

@@ -1,0 +1,226 @@
+"""Rows of products with weights in blocks, as limbs: bytes that integer dot products multiply with codes.
+
+A group of a row, as many numbers as share a scale of the weights, becomes integers times one scale. With three limbs
+the integers have 22 bits and a power of two as scale: what that rounds is less than what f32 rounds in the sum. With
+one limb they have 7 bits, which is the fast form. Limbs are signed bytes, lowest first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I64, Ptr
+from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.kernels.spec import SharedFunction
+from dovetail.targets.cpu.gemm.block_pack import BlockLayout
+from dovetail.targets.cpu.gemm.policy import BLOCKS, Int8Tile
+
+EXACT, FAST = 3, 1
+"""Limbs."""
+LOW_AT = 4
+"""Bytes of a group of limbs before its sum, which the lows of the weights multiply; its scale is first."""
+STARTS_AT = 16
+"""Bytes of a group of limbs before what the sums of each limb start with."""
+MAGIC = 0x4B400000
+"""The bits of 1.5 * 2^23 in f32: an integer below 2^22 that is added to them is added to the float."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKernel:
+    """What the code depends on."""
+
+    layout: BlockLayout
+    dot: Int8Tile
+    limbs: int
+    registers: int = 32
+    emulated: bool = False
+    """Whether the dot instruction is spelled out in plain vector code."""
+
+    @classmethod
+    def of(cls, name: str, dot: Int8Tile, *, exact: bool, registers: int, emulated: bool = False) -> BlockKernel:
+        """The kernel of a format on a device with a dot instruction."""
+        layout = BlockLayout(name, max(BLOCKS.columns // dot.lanes, BLOCKS.least_vectors) * dot.lanes, dot.signed)
+        found = cls(layout, dot, EXACT if exact else FAST, registers, emulated)
+        return found if found.digit_bits == 8 else replace(found, limbs=found.limbs + 1)
+
+    @property
+    def digit_bits(self) -> int:
+        """Bits of a limb: sums of two products with codes of a byte must fit 16 bits where they are saturated."""
+        return 7 if self.dot.pairs is not None and self.layout.format.bits == 8 else 8
+
+    @property
+    def magnitude(self) -> int:
+        """The exponent of the largest integers of several limbs; the highest limb is at most 64."""
+        return min(self.digit_bits * (self.limbs - 1) + 5, 23)
+
+    @property
+    def group(self) -> int:
+        return self.layout.format.group
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a panel's row."""
+        return self.layout.columns // self.dot.lanes
+
+    @property
+    def cells(self) -> int:
+        """Rows times vectors of columns whose sums are computed at once."""
+        # Products that are added by an instruction of their own wait in registers.
+        each = BLOCKS.registers * (1 + (self.dot.pairs is not None) + (self.digit_bits < 8))
+        return max(1, self.registers // each) * (2 if self.limbs == FAST else 1)
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """Rows of tiles, most first: rows share unpacked codes, and little else."""
+        most = self.cells if self.layout.is_narrow else max(1, self.cells // 2)
+        return tuple([1 << power for power in reversed(range(most.bit_length()))])
+
+    @property
+    def starts_bytes(self) -> int:
+        """Bytes of what a limb's sums start with: a vector where an instruction would have to broadcast a scalar."""
+        return 4 * self.dot.lanes if self.dot.by_lane else 4
+
+    def start_at(self, limb: int) -> int:
+        """Bytes of a group before what a limb's sums start with."""
+        return STARTS_AT + limb * self.starts_bytes
+
+    @property
+    def limbs_at(self) -> int:
+        """Bytes of a group before its limbs: its scale, its sum, and what sums start with."""
+        return -(-self.start_at(self.limbs) // 16) * 16
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of a group of a row once it is limbs."""
+        return self.limbs_at + self.limbs * self.group
+
+    @property
+    def name(self) -> str:
+        return f"blocks.{self.layout.name}.{self.layout.columns}.{self.limbs}"
+
+
+@cache
+def limbs_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
+    """Writes a row of f32 as limbs: `(x, limbs, groups)`."""
+    return shared_function(_Limbs(of).written())
+
+
+def splat(value: str, count: int, kind: str) -> str:
+    """A vector of equal numbers."""
+    return f"<{', '.join([f'{kind} {value}'] * count)}>"
+
+
+class _Limbs(Builder):
+    """The function that turns a row into limbs, group by group."""
+
+    def __init__(self, of: BlockKernel) -> None:
+        super().__init__()
+        self.of = of
+        self.ints, self.floats = f"<{of.group} x i32>", f"<{of.group} x float>"
+
+    def written(self) -> Function:
+        of = self.of
+        with self.loop(0, I64("%groups")) as group:
+            source = self.ptr_add(Ptr("%x"), self.mul(group, 4 * of.group))
+            target = self.ptr_add(Ptr("%limbs"), self.mul(group, of.group_bytes))
+            x = self.let(f"load {self.floats}, ptr {source}, align 4")
+            scale, inverse = self._exact_scale(x) if of.limbs > 1 else self._fast_scale(x)
+            integers = self._integers(x, inverse)
+            self._store(integers, scale, target)
+        given = (Parameter("ptr", "x"), Parameter("ptr", "limbs"), Parameter("i64", "groups"))
+        return self.function(Signature(f"limbs.{of.group}.{of.limbs}.{of.digit_bits}.{of.layout.zero}", given))
+
+    def _reduced(self, how: str, x: str) -> str:
+        name = f"llvm.vector.reduce.{how}.v{self.of.group}i32"
+        self.use(f"declare i32 @{name}({self.ints})")
+        return self.let(f"call i32 @{name}({self.ints} {x})")
+
+    def _largest(self, x: str) -> str:
+        """The bits of the largest magnitude; infinities and NaN are above all numbers."""
+        bits = self.let(f"bitcast {self.floats} {x} to {self.ints}")
+        mask = splat("2147483647", self.of.group, "i32")
+        return self._reduced("umax", self.let(f"and {self.ints} {bits}, {mask}"))
+
+    def _exact_scale(self, x: str) -> tuple[str, str]:
+        """A power of two that leaves as many bits as limbs hold, and its inverse; NaN where a number is not finite."""
+        bits = self.of.magnitude
+        exponent = self.let(f"lshr i32 {self._largest(x)}, 23")
+        odd = self.let(f"icmp eq i32 {exponent}, 255")
+        low = self.let(f"icmp ult i32 {exponent}, {bits + 1}")
+        finite = self.let(f"select i1 {odd}, i32 254, i32 {exponent}")
+        kept = self.let(f"select i1 {low}, i32 {bits + 1}, i32 {finite}")
+        unit = self._power(self.let(f"sub i32 {kept}, {bits}"))
+        scale = self.let(f"select i1 {odd}, float 0x7FF8000000000000, float {unit}")
+        return scale, self._power(self.let(f"sub i32 {254 + bits}, {kept}"))
+
+    def _power(self, exponent: str) -> str:
+        return self.let(f"bitcast i32 {self.let(f'shl i32 {exponent}, 23')} to float")
+
+    def _fast_scale(self, x: str) -> tuple[str, str]:
+        """The scale that makes the largest magnitude 127, and its inverse."""
+        bits = self._largest(x)
+        odd = self.let(f"icmp uge i32 {bits}, 2139095040")
+        # Below 2^-100 a group is 0: the inverse of its scale might not be finite.
+        none = self.let(f"icmp ult i32 {bits}, {27 << 23}")
+        largest = self.let(f"bitcast i32 {bits} to float")
+        scale = self.let(f"fmul float {largest}, 0x3F80204080000000")
+        inverse = self.let(f"fdiv float 127.0, {largest}")
+        held = self.let(f"select i1 {none}, float 0.0, float {scale}")
+        made = self.let(f"select i1 {none}, float 0.0, float {inverse}")
+        return self.let(f"select i1 {odd}, float 0x7FF8000000000000, float {held}"), made
+
+    def _integers(self, x: str, inverse: str) -> str:
+        group = self.of.group
+        one = self.let(f"insertelement {self.floats} poison, float {inverse}, i64 0")
+        factor = self.let(f"shufflevector {self.floats} {one}, {self.floats} poison, <{group} x i32> zeroinitializer")
+        scaled = self.let(f"fmul {self.floats} {x}, {factor}")
+        for name, given, made in (
+            (f"llvm.roundeven.v{group}f32", self.floats, self.floats),
+            (f"llvm.fptosi.sat.v{group}i32.v{group}f32", self.floats, self.ints),
+        ):
+            self.use(f"declare {made} @{name}({given})")
+            scaled = self.let(f"call {made} @{name}({given} {scaled})")
+        return scaled
+
+    def _store(self, integers: str, scale: str, target: Ptr) -> None:
+        of = self.of
+        self.emit(f"store float {scale}, ptr {target}, align 4")
+        if of.layout.has_low:
+            total = self.let(f"sitofp i32 {self._reduced('add', integers)} to float")
+            there = self.ptr_add(target, LOW_AT)
+            self.emit(f"store float {self.let(f'fmul float {total}, {scale}')}, ptr {there}, align 4")
+        left = integers
+        for limb in range(of.limbs):
+            digit = left
+            if limb < of.limbs - 1:
+                places, byte = (
+                    splat(f"{32 - of.digit_bits}", of.group, "i32"),
+                    splat(f"{of.digit_bits}", of.group, "i32"),
+                )
+                digit = self.let(f"ashr {self.ints} {self.let(f'shl {self.ints} {left}, {places}')}, {places}")
+                left = self.let(f"ashr {self.ints} {self.let(f'sub {self.ints} {left}, {digit}')}, {byte}")
+            small = self.let(f"trunc {self.ints} {digit} to <{of.group} x i8>")
+            there = self.ptr_add(target, of.limbs_at + limb * of.group)
+            self.emit(f"store <{of.group} x i8> {small}, ptr {there}, align 16")
+            self._store_start(digit, self.ptr_add(target, of.start_at(limb)))
+
+    def _store_start(self, digit: str, there: Ptr) -> None:
+        """What the sums of a limb start with: what stored codes are above the codes counts less."""
+        of = self.of
+        start = str(MAGIC)
+        if of.layout.zero:
+            above = self.let(f"mul i32 {self._reduced('add', digit)}, {-of.layout.zero}")
+            start = self.let(f"add i32 {above}, {MAGIC}")
+        count = of.starts_bytes // 4
+        one = self.let(f"insertelement <{count} x i32> poison, i32 {start}, i64 0")
+        zeros = f"<{count} x i32> zeroinitializer"
+        spread = self.let(f"shufflevector <{count} x i32> {one}, <{count} x i32> poison, {zeros}")
+        self.emit(f"store <{count} x i32> {spread}, ptr {there}, align 4")
+
+
+__all__ = [
+    "EXACT", "FAST", "LOW_AT", "MAGIC", "STARTS_AT", "BlockKernel", "limbs_function", "splat",
+]  # fmt: skip
