@@ -18,7 +18,9 @@ import pytest
 
 import dovetail
 from dovetail.errors import OptionError, PeerError
+from dovetail.runtime.hosts.gathering import gathered
 from dovetail.runtime.hosts.membership import Failure, Membership
+from dovetail.runtime.hosts.messages import line
 from dovetail.runtime.hosts.supervisor import Supervisor
 
 PROGRAM = """
@@ -140,6 +142,27 @@ def test_unlike_peers_are_refused_with_what_was_found(tmp_path: Path) -> None:
     for error in run.errors.values():
         assert "rank 1 on" in str(error) and "has jax 0.10.1, and rank 0" in str(error) and "0.10.2" in str(error)
     assert not list(tmp_path.glob("pid*"))
+
+
+def test_strangers_are_sent_away_and_a_peer_may_come_again() -> None:
+    ours = {"rank": 1, "hosts": 2, "host": "h", "facts": {}}
+    strange = [b"", b"GET / HTTP/1.0\r\n\r\n", b"{}\n", b'{"rank": 1, "hosts": 2, "host": "h", "facts": 3}\n', b"[1]\n"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        mine = Membership(0, 2, ("127.0.0.1", 0), joining=20)
+
+        def said(words: bytes) -> socket.socket:
+            one = socket.create_connection(server.getsockname())
+            one.sendall(words)
+            return one
+
+        known = [said(words) for words in strange]
+        said(line(ours)).close()
+        peer = said(line(ours))
+        found = gathered(mine, server)
+        found[1].send({"start": {}})
+        assert peer.recv(100) == b'{"start": {}}\n'
+        for one in [peer, *known, *found.values()]:
+            one.close()
 
 
 def test_a_peer_that_never_comes_is_an_error() -> None:
