@@ -143,7 +143,7 @@ def _strangers(hosts: Hosts, r: random.Random) -> None:
 
 
 def _stranger(hosts: Hosts, words: bytes) -> socket.socket:
-    for _ in range(400):
+    for _ in range(int(MOST * 20)):
         try:
             one = socket.create_connection(("127.0.0.1", hosts.port))
             one.sendall(words)

@@ -14,6 +14,7 @@ from dovetail.cli.main import main
 from dovetail.errors import OptionError
 from dovetail.ir.dtype import f32
 from dovetail.models.llama import LlamaShape, llama
+from dovetail.report.lock import read_lock
 from dovetail.targets.xla.explain import child
 from dovetail.targets.xla.explain.collective import Collective, Link, Links
 from dovetail.targets.xla.explain.explained import Explained, shortfalls
@@ -122,12 +123,30 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["explain", MODEL, "--place", "tensor"]) != 0
 
 
-def test_a_child_that_dies_is_one_error_and_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_holds_the_collectives_of_a_placement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [MODEL, "--target", "xla", "--mesh", "dp=2,tp=4", "--place", "tensor", "--lock", str(tmp_path / "lock")]
+    assert main(["lock", *asked]) == 0
+    assert "mesh dp=2,tp=4\ncollective all-reduce 4 32768\n" in capsys.readouterr().out
+    assert main(["check", *asked]) == 0
+    assert main(["check", *asked, "--place", "layers.*.wo: - tp"]) != 0
+    assert "LOST    all-gather: 13 of 106,496 bytes, locked at 0 of 0" in capsys.readouterr().out
+    assert main(["check", *asked[:3], "--lock", str(tmp_path / "lock")]) != 0
+    assert "locked for the mesh dp=2,tp=4, found none" in capsys.readouterr().out
+    wanted = read_lock((tmp_path / "lock").read_text(encoding="utf-8"), "lock")
+    assert wanted.saved(replace(wanted, collectives={})) == ("all-reduce: 0 of 0 bytes, locked at 4 of 32,768",)
+
+
+def test_a_child_that_dies_is_replaced_and_what_xla_compiled_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     crash = tmp_path / "crash.py"
     crash.write_text("import os, sys\nsys.stdin.readline()\nos.abort()\n", encoding="utf-8")
     child.close()
     with monkeypatch.context() as patch:
         patch.setattr(child, "PROGRAM", crash)
+        found = explained()  # of the compiled program, which has no reasons
+        assert found.counts == {"all-reduce": 4} and found.totals == {"all-reduce": (4, 4 * 8 * 8 * 64 * 4 // 2)}
+        assert "read from the compiled program, without reasons: Shardy's passes failed" in found.text()
         with pytest.raises(child.ShardyError, match="Shardy's passes failed"):
-            explained()
+            explain_placement(graph(), mesh={"dp": 64})
     assert explained().counts == {"all-reduce": 4}

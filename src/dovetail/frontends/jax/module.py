@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import LoadError, UnsupportedError
-from dovetail.ir.dtype import BY_NAME, DType
+from dovetail.ir.dtype import ALL, BY_NAME, NARROW, DType, bf16
 from dovetail.ir.type import TensorType
 
+_NUMPYS_OWN = tuple(d for d in ALL if d not in (*NARROW, bf16))
 _OTHER_NAMES = {"i1": "bool", "complex<f32>": "c64"}
 
 
@@ -160,7 +161,7 @@ class _Reader:
             tuple(map(self._number, op.operands)),
             tuple(map(self._number, op.results)),
             types,
-            {name: _attribute(op.attributes[name]) for name in op.attributes},
+            {name: _attribute(op.attributes[name]) for name in _names(op.attributes)},
             tuple(self.block(region.blocks[0]) for region in op.regions if len(region.blocks)),
             where,
         )
@@ -184,6 +185,11 @@ def _dtype(name: str) -> DType:
     return BY_NAME[own]
 
 
+def _names(attributes: Any) -> list[str]:
+    """JAX 0.8 iterates over named attributes, later ones over names."""
+    return [one if isinstance(one, str) else one.name for one in attributes]
+
+
 def _attribute(attribute: Any) -> Any:
     """An attribute as Python's own data; text where MLIR has no type of its own for it."""
     kind = type(attribute).__name__
@@ -199,17 +205,16 @@ def _attribute(attribute: Any) -> Any:
 
 
 def _elements(attribute: Any) -> Any:
-    """The array of a constant."""
+    """The array of a constant. NumPy knows no narrow floats, so that only one number everywhere is read of them."""
     wanted = _type(attribute.type)
-    if wanted.dtype.name in ("bf16",) or wanted.dtype.bits < 8 or wanted.dtype.name.startswith("f8"):
+    dtype, shape = wanted.dtype.numpy, tuple(int(s) for s in wanted.shape if isinstance(s, int))
+    if wanted.dtype not in _NUMPYS_OWN:
         if not attribute.is_splat:
             raise UnsupportedError(f"a constant of {wanted}", hint="pass it as an argument")
         one = str(attribute).split("<")[1].split(">")[0]
-        if one.startswith("0x"):
-            bits = np.array(int(one, 16), f"u{wanted.dtype.numpy.itemsize}")
-            return np.full(wanted.shape, bits.view(wanted.dtype.numpy), wanted.dtype.numpy)
-        return np.full(wanted.shape, float(one), wanted.dtype.numpy)
-    return np.array(attribute).astype(wanted.dtype.numpy).reshape(wanted.shape)  # pyright: ignore
+        number = np.array(int(one, 16), f"u{dtype.itemsize}").view(dtype) if one.startswith("0x") else float(one)
+        return np.full(shape, number, dtype)
+    return np.array(attribute).astype(dtype).reshape(shape)
 
 
 def _where(location: str) -> str:

@@ -73,7 +73,10 @@ class Child:
         self.said.close()
 
 
-_HINT = "collectives are then read from the compiled program, without reasons"
+_HINT = (
+    "with as many devices, collectives are read from the compiled program: set XLA_FLAGS="
+    "--xla_force_host_platform_device_count=N before JAX starts"
+)
 _lock = threading.Lock()
 _children: list[Child] = []
 

@@ -54,7 +54,9 @@ class Walk:
 
     def _collective(self, kind: str, op: Any) -> dict[str, Any]:
         # Attributes one by one: to print an op is to verify and number all others.
-        said = {name: str(op.attributes[name]) for name in op.attributes}
+        # JAX 0.8 iterates over named attributes, later ones over names.
+        names = [one if isinstance(one, str) else one.name for one in op.attributes]
+        said = {name: str(op.attributes[name]) for name in names}
         head = " ".join(text for name, text in said.items() if name != "out_sharding" and not name.startswith("sdy."))
         spec = re.search(r"<@\w+, \[(.*?)\](?:>|,)", said.get("out_sharding", ""))
         half = re.search(r'"(\w+)":\((\d+)\)(\d+)', head)  # "tp":(1)2 is the outer half of tp
@@ -93,12 +95,16 @@ class Walk:
         """How a value is split, as Shardy writes it."""
         owner = value.owner
         if isinstance(owner, self.ir.Block):
-            attrs = self.ir.ArrayAttr(owner.owner.attributes["arg_attrs"])[value.arg_number]
+            attrs = self.ir.ArrayAttr(owner.owner.attributes["arg_attrs"])[self._argument(value)]
             return str(attrs["sdy.sharding"]) if "sdy.sharding" in attrs else ""
         for name in ("sdy.sharding", "out_sharding"):
             if name in owner.attributes:
                 return str(owner.attributes[name])
         return ""
+
+    def _argument(self, value: Any) -> int:
+        """The number of an argument; values of JAX 0.8 must be told that they are one."""
+        return self.ir.BlockArgument(value).arg_number
 
     def _reader(self, reader: Any, source: Any) -> dict[str, Any]:
         others = [v for v in [*reader.operands, *reader.results] if v != source]
@@ -121,7 +127,7 @@ class Walk:
             seen += 1
             if isinstance(one.owner, self.ir.Block):
                 said = self._sharding(one)
-                found = {a: one.arg_number for a in self.mesh if f'"{a}"' in said} | found
+                found = {a: self._argument(one) for a in self.mesh if f'"{a}"' in said} | found
             else:
                 found = self._written_origins(one.owner) | found
                 pending.extend(one.owner.operands)
