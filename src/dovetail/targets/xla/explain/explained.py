@@ -55,11 +55,14 @@ class Explained:
         child.start()
         from dovetail.targets.xla.explain.lowered import module_of  # JAX is imported with it, while the child starts
 
+        self.flops = 0.0
+        """Operations of the products of one device; 0 where nothing is known of them."""
         self.unexplained = ""
         """Why there are no reasons: the collectives are then those of the compiled program."""
         try:
-            found = child.collectives(module_of(graph, placement), list(placement.sizes))
-            self.all = tuple(read(one, self.names, placement) for one in found)
+            found = child.collectives(module_of(graph, placement), placement.sizes)
+            self.all = tuple(read(one, self.names, placement) for one in found["collectives"])
+            self.flops = float(found["flops"])
         except child.ShardyError as error:
             self.unexplained = str(error).splitlines()[0]
             self.all = self._compiled(error)

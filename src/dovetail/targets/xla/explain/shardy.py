@@ -52,6 +52,24 @@ class Walk:
             if kind in KINDS:
                 yield self._collective(kind, op.operation)
 
+    def flops(self, module: Any, sizes: dict[str, int]) -> float:
+        """The operations of all products on one device."""
+        (main,) = [f for f in module.body.operations if "main" in str(f.attributes["sym_name"])]
+        total = 0.0
+        for op in main.regions[0].blocks[0].operations:
+            if op.operation.name == "stablehlo.dot_general":
+                values = [*op.operation.operands, *op.operation.results]
+                split = "".join(map(self._sharding, values))
+                counts = [_count(str(v.type)) for v in values]
+                batch = re.search(
+                    r"lhs_batching_dimensions = \[([\d, ]+)\]", str(op.attributes["dot_dimension_numbers"])
+                )
+                shared = _count(str(values[0].type), [int(n) for n in batch[1].split(",")]) if batch else 1
+                # batch · m · k · n, from the elements of both factors and the product
+                work = 2 * (counts[0] * counts[1] * counts[2] / shared) ** 0.5
+                total += work / max(1, _product(n for a, n in sizes.items() if f'"{a}"' in split))
+        return total
+
     def _collective(self, kind: str, op: Any) -> dict[str, Any]:
         # Attributes one by one: to print an op is to verify and number all others.
         # JAX 0.8 iterates over named attributes, later ones over names.
@@ -145,6 +163,19 @@ class Walk:
         return found
 
 
+def _product(numbers: Any) -> int:
+    found = 1
+    for number in numbers:
+        found *= number
+    return found
+
+
+def _count(type: str, axes: Sequence[int] | None = None) -> int:
+    """The elements of a tensor type, or of some of its axes."""
+    sizes = [int(n) for n in re.findall(r"(\d+)x", type)]
+    return _product(sizes if axes is None else (sizes[a] for a in axes))
+
+
 def _axis_of(mesh_axis: str, spec: str) -> int | None:
     """The axis of a tensor that a mesh axis splits, in text such as {"dp"}, {}."""
     parts = re.findall(r"\{(.*?)\}", spec)
@@ -162,7 +193,8 @@ def main() -> None:
         with mlir.make_ir_context() as context, ir.Location.unknown():
             module = ir.Module.parse(asked["module"], context)
             passmanager.PassManager.parse(pipeline(passmanager)).run(module.operation)
-            found = list(Walk(ir, asked["mesh"]).collectives(module))
+            walk = Walk(ir, list(asked["mesh"]))
+            found = {"collectives": list(walk.collectives(module)), "flops": walk.flops(module, asked["mesh"])}
         print(json.dumps(found), flush=True)
 
 
