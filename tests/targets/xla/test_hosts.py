@@ -55,5 +55,5 @@ def test_two_processes_run_one_program() -> None:
     finally:
         for host in hosts:
             host.kill()
-    # Gloo prints lines of its own.
-    assert [out.splitlines()[-1:] for out, _ in said] == [["equal"], ["equal"]], said
+    # Gloo prints lines of its own, before and after.
+    assert all("equal" in out.splitlines() for out, _ in said), said
