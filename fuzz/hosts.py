@@ -1,4 +1,5 @@
-"""Faults of hosts: a training run of two processes with four devices each, of which one is killed, stopped or starved.
+"""Faults of hosts: a training run of two processes with four devices each, of which one is killed, stopped or starved,
+comes late, is another version, or loses its network.
 
 Every run must end within its timeouts with a typed error or with the weights that an undisturbed run has, to the bit.
 """
@@ -13,56 +14,60 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 
 from dovetail import Builder, f32, ops, save
+from fuzz.network import Network
 
 TIMEOUT = 4.0
 STEPS, EVERY = 120, 5
 MOST = 240.0
 """Seconds after which a run hangs."""
+_OTHER_VERSION = (
+    "import dovetail.version as v, runpy; v.__version__ = '0.0.0'; runpy.run_module('dovetail', run_name='__main__')"
+)
 
 
 class Hosts:
     """Two supervisors of one training run in a folder."""
 
     def __init__(self, folder: Path, *more: str) -> None:
-        self.folder = folder
+        self.folder, self.more = folder, more
         with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+            self.port = int(server.getsockname()[1])
+        self.network = Network(self.port)
+        self.said = [folder / f"said{rank}" for rank in (0, 1)]
+        self.supervisors: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, rank: int, *more: str, program: tuple[str, ...] = ("-m", "dovetail"), model: str = "model") -> None:
+        """Start the command of a host; rank 1 reaches rank 0 through the network."""
         environment = {
             **os.environ,
             "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
             "JAX_PLATFORMS": "cpu",
         }
+        files, port = self.folder.parent, self.network.port if rank else self.port
         given = [
-            *(
-                "train",
-                str(folder.parent / "model.txt"),
-                "--loss",
-                "cross_entropy",
-                "--data",
-                str(folder.parent / "data.npz"),
-            ),
-            *("--steps", str(STEPS), "--every", str(EVERY), "--checkpoint", str(folder / "state")),
-            *("--output", str(folder / "weights.safetensors"), "--mesh", "dp=4,tp=2", "--place", "x: dp"),
+            *("train", str(files / f"{model}.txt"), "--loss", "cross_entropy", "--data", str(files / "data.npz")),
+            *("--steps", str(STEPS), "--every", str(EVERY), "--checkpoint", str(self.folder / "state")),
+            *("--output", str(self.folder / "weights.safetensors"), "--mesh", "dp=4,tp=2", "--place", "x: dp"),
             *("--place", "labels: dp", "--place", "up: - tp", "--place", "down: tp", "--hosts", "2"),
             *("--coordinator", f"127.0.0.1:{port}", "--peer-timeout", str(TIMEOUT), "--join-timeout", "90"),
         ]
-        self.said = [folder / f"said{rank}" for rank in (0, 1)]
-        self.supervisors = [
-            subprocess.Popen(
-                [sys.executable, "-m", "dovetail", *given, "--rank", str(rank), *more],
+        with open(self.said[rank], "wb") as said:
+            self.supervisors[rank] = subprocess.Popen(
+                [sys.executable, *program, *given, "--rank", str(rank), *self.more, *more],
                 stdout=subprocess.DEVNULL,
-                stderr=open(self.said[rank], "wb"),  # noqa: SIM115  # the process holds it
+                stderr=said,
                 env=environment,
             )
-            for rank in (0, 1)
-        ]
 
     def worker(self, rank: int) -> int:
         """The process that computes on a host."""
@@ -80,12 +85,13 @@ class Hosts:
     def end(self) -> tuple[list[int | None], str]:
         """The exit codes, None for a process that hangs, and all that was said."""
         codes: list[int | None] = []
-        for process in self.supervisors:
+        for _, process in sorted(self.supervisors.items()):
             try:
                 codes.append(process.wait(MOST))
             except subprocess.TimeoutExpired:
                 process.kill()
                 codes.append(None)
+        self.network.end()
         return codes, "".join(path.read_text(errors="replace") for path in self.said)
 
     @property
@@ -94,12 +100,61 @@ class Hosts:
         return path.read_bytes() if path.exists() else b""
 
 
-def _killed_peer(hosts: Hosts) -> None:
-    os.kill(hosts.worker(1), signal.SIGKILL)
+def _both(hosts: Hosts, r: random.Random) -> None:
+    for rank in (0, 1):
+        hosts.start(rank)
 
 
-def _killed_coordinator(hosts: Hosts) -> None:
-    os.kill(hosts.worker(0), signal.SIGKILL)
+def _one_late(hosts: Hosts, r: random.Random) -> None:
+    first = r.randrange(2)
+    hosts.start(first)
+    time.sleep(1 + 4 * r.random())
+    hosts.start(1 - first)
+
+
+def _one_too_late(hosts: Hosts, r: random.Random) -> None:
+    hosts.start(0, "--join-timeout", "1")
+    hosts.start(1, "--join-timeout", "3")
+    os.kill(hosts.supervisors[1].pid, signal.SIGSTOP)
+    hosts.supervisors[0].wait(MOST)
+    os.kill(hosts.supervisors[1].pid, signal.SIGCONT)
+
+
+def _other_version(hosts: Hosts, r: random.Random) -> None:
+    hosts.start(0)
+    hosts.start(1, program=("-c", _OTHER_VERSION))
+
+
+def _other_model(hosts: Hosts, r: random.Random) -> None:
+    hosts.start(0)
+    hosts.start(1, model="other")
+
+
+def _strangers(hosts: Hosts, r: random.Random) -> None:
+    """Others connect to the coordinator: one says nothing, one speaks HTTP, one sends objects of its own."""
+    hosts.start(0)
+    words = (b"", b"GET / HTTP/1.0\r\n\r\n", b"{}\n", b'{"rank": "1", "facts": 3}\n', b"[1]\n", b"\xff" * 100)
+    known = [_stranger(hosts, r.choice(words)) for _ in range(4)]
+    hosts.start(1)
+    known += [_stranger(hosts, word) for word in words]
+    hosts.await_checkpoint()
+    for one in known:
+        one.close()
+
+
+def _stranger(hosts: Hosts, words: bytes) -> socket.socket:
+    for _ in range(int(MOST * 20)):
+        try:
+            one = socket.create_connection(("127.0.0.1", hosts.port))
+            one.sendall(words)
+            return one
+        except OSError:
+            time.sleep(0.05)
+    raise AssertionError("rank 0 does not listen")
+
+
+def _killed(rank: int) -> Callable[[Hosts], None]:
+    return lambda hosts: os.kill(hosts.worker(rank), signal.SIGKILL)
 
 
 def _stopped_peer(hosts: Hosts) -> None:
@@ -110,38 +165,72 @@ def _full_disk(hosts: Hosts) -> None:
     resource.prlimit(hosts.worker(0), resource.RLIMIT_FSIZE, (64, 64))
 
 
-def _killed_host(hosts: Hosts) -> None:
-    hosts.supervisors[1].kill()
+def _killed_host(rank: int) -> Callable[[Hosts], None]:
+    return lambda hosts: hosts.supervisors[rank].kill()
 
 
-KILLED = "on {host}, step {step}: the worker was ended by SIGKILL"
-FAULTS: Mapping[str, tuple[Callable[[Hosts], None], str, bool]] = MappingProxyType(
+def _stopped_host(hosts: Hosts) -> None:
+    os.kill(hosts.supervisors[1].pid, signal.SIGSTOP)
+
+
+def _goes_on(hosts: Hosts) -> None:
+    os.kill(hosts.supervisors[1].pid, signal.SIGCONT)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """How the hosts start, what happens after the first checkpoint, and how the run must end."""
+
+    ends: Literal["restarts", "resumes", "refused", "unharmed"]
+    """Workers start again by themselves; the run ends, and `--resume` goes on; no worker starts; nothing happens."""
+    said: str = ""
+    """What must be told, with the step as {step}."""
+    happens: Callable[[Hosts], None] | None = None
+    after: Callable[[Hosts], None] | None = None
+    """What happens once it is told."""
+    starts: Callable[[Hosts, random.Random], None] = _both
+    tells: int = 0
+    """The rank that tells it first."""
+
+
+_CLOSED = "step {step}: its supervisor closed the connection"
+_SILENT = "step {step}: its supervisor was silent"
+FAULTS: Mapping[str, Fault] = MappingProxyType(
     {
-        "killed_peer": (_killed_peer, f"rank 1 {KILLED}", True),
-        "killed_coordinator": (
-            _killed_coordinator,
-            "rank 0 on {host}, step {step}: the worker was ended by SIGKILL",
-            True,
+        "killed_peer": Fault("restarts", "rank 1 on {host}, step {step}: the worker was ended by SIGKILL", _killed(1)),
+        "killed_coordinator": Fault(
+            "restarts", "rank 0 on {host}, step {step}: the worker was ended by SIGKILL", _killed(0)
         ),
-        "stopped_peer": (_stopped_peer, "rank 1 on {host}, step {step}: the worker was silent", True),
-        "full_disk": (_full_disk, "rank 0 on {host}, step {step}: LoadError: ", False),
-        "killed_host": (_killed_host, "rank 1 on {host}, step {step}: its supervisor closed the connection", False),
+        "stopped_peer": Fault("restarts", "rank 1 on {host}, step {step}: the worker was silent", _stopped_peer),
+        "full_disk": Fault("resumes", "rank 0 on {host}, step {step}: LoadError: ", _full_disk),
+        "killed_host": Fault("resumes", f"rank 1 on {{host}}, {_CLOSED}", _killed_host(1)),
+        "killed_first_host": Fault("resumes", f"rank 0 on {{host}}, {_CLOSED}", _killed_host(0), tells=1),
+        "stopped_host": Fault("resumes", f"rank 1 on {{host}}, {_SILENT}", _stopped_host, _goes_on),
+        "closed_network": Fault("restarts", f"rank 1 on {{host}}, {_CLOSED}", lambda hosts: hosts.network.close()),
+        "silent_network": Fault("restarts", f"rank 1 on {{host}}, {_SILENT}", lambda hosts: hosts.network.silence()),
+        "joins_late": Fault("unharmed", starts=_one_late),
+        "joins_too_late": Fault("refused", "rank 1 of 2 did not come within 1 s", starts=_one_too_late),
+        "other_version": Fault("refused", "rank 1 on {host} has dovetail 0.0.0, and rank 0", starts=_other_version),
+        "other_model": Fault("refused", "rank 1 on {host} has the model other.txt", starts=_other_model),
+        "strangers": Fault("unharmed", starts=_strangers),
     }
 )
-"""The fault, what must be said of it, and whether workers are started again by themselves."""
+"""By name."""
 
 
 def prepare(folder: Path) -> bytes:
-    """A model, its data, and the weights of an undisturbed run."""
-    builder = Builder("network")
-    x = builder.input("x", f32[8, 16])
-    up, down = builder.param("up", f32[16, 32]), builder.param("down", f32[32, 4])
-    builder.output("logits", ops.matmul(ops.maximum(ops.matmul(x, up), 0.0), down))
-    save(builder.graph(), folder / "model.txt")
+    """Two models, their data, and the weights of an undisturbed run."""
+    for name, width in (("model", 32), ("other", 64)):
+        builder = Builder("network")
+        x = builder.input("x", f32[8, 16])
+        up, down = builder.param("up", f32[16, width]), builder.param("down", f32[width, 4])
+        builder.output("logits", ops.matmul(ops.maximum(ops.matmul(x, up), 0.0), down))
+        save(builder.graph(), folder / f"{name}.txt")
     rng = np.random.default_rng(0)
     np.savez(folder / "data.npz", x=rng.standard_normal((64, 16)).astype(np.float32), labels=np.arange(64) % 4)
     (folder / "calm").mkdir()
     calm = Hosts(folder / "calm")
+    _both(calm, random.Random(0))
     codes, said = calm.end()
     assert codes == [0, 0], said
     return calm.weights
@@ -149,53 +238,71 @@ def prepare(folder: Path) -> bytes:
 
 def judged(name: str, folder: Path, wanted: bytes, r: random.Random) -> str:
     """Make a fault happen once; what was broken, or nothing."""
-    fault, pattern, restarts = FAULTS[name]
+    fault = FAULTS[name]
     folder.mkdir()
-    hosts = Hosts(folder, *(("--restarts", "1") if restarts else ()))
-    hosts.await_checkpoint()
-    time.sleep(r.random() * 0.1)
-    try:
-        fault(hosts)
-    except (OSError, IndexError):
-        hosts.end()
-        return f"{name}: it ended before the fault"
-    began = time.monotonic()
-    ends = 1 if restarts else 0
-    told = _await_words(hosts, pattern, began)
+    hosts = Hosts(folder, *(("--restarts", "1") if fault.ends == "restarts" else ()))
+    fault.starts(hosts, r)
+    if fault.happens is not None:
+        hosts.await_checkpoint()
+        time.sleep(r.random() * 0.1)
+        try:
+            fault.happens(hosts)
+        except (OSError, IndexError):
+            hosts.end()
+            return f"{name}: not tried: it ended before the fault"
+    told = _await_words(hosts, fault, time.monotonic()) if fault.said else 0
+    if fault.after is not None:
+        fault.after(hosts)
     codes, said = hosts.end()
-    if told is None or told > TIMEOUT + 10:
-        return f"{name}: told after {told} s: {said}"
-    expected = [[0, 0]] if ends else [[1, 1], [1, -signal.SIGKILL]]
-    if codes not in expected:
-        return f"{name}: exit codes {codes}: {said}"
-    if not restarts:
-        again = Hosts(folder, "--resume")
-        codes, said = again.end()
+    if None in codes:
+        return f"{name}: hangs: exit codes {codes}: {said}"
+    if told is None or (fault.happens is not None and told > TIMEOUT + 10):
+        return f"{name}: untold: told after {told} s: {said}"
+    if codes not in _expected(fault):
+        return f"{name}: untold: exit codes {codes}: {said}"
+    if fault.ends == "refused":
+        return f"{name}: wrong: it has written weights" if hosts.weights or (folder / "state").exists() else ""
+    if fault.ends == "resumes":
+        hosts = Hosts(folder, "--resume")
+        _both(hosts, r)
+        codes, said = hosts.end()
         if codes != [0, 0]:
-            return f"{name}: it does not resume: {codes}: {said}"
-        hosts = again
-    return "" if hosts.weights == wanted else f"{name}: other weights than an undisturbed run"
+            return f"{name}: {'hangs' if None in codes else 'wrong'}: it does not resume: {codes}: {said}"
+    return "" if hosts.weights == wanted else f"{name}: wrong: other weights than an undisturbed run"
 
 
-def _await_words(hosts: Hosts, pattern: str, began: float) -> float | None:
-    """The seconds until rank 0 tells the fault."""
-    start, _, rest = pattern.format(host=socket.gethostname(), step="\0").partition("\0")
+def _expected(fault: Fault) -> list[list[int]]:
+    """The exit codes of both hosts."""
+    if fault.ends in ("restarts", "unharmed"):
+        return [[0, 0]]
+    return [[1, 1], [1, -signal.SIGKILL], [-signal.SIGKILL, 1]]
+
+
+def _await_words(hosts: Hosts, fault: Fault, began: float) -> float | None:
+    """The seconds until the fault is told; None where all end without."""
+    start, _, rest = fault.said.format(host=socket.gethostname(), step="\0").partition("\0")
     while time.monotonic() - began < MOST:
-        said = hosts.said[0].read_text(errors="replace")
+        over = hosts.supervisors[fault.tells].poll() is not None
+        said = hosts.said[fault.tells].read_text(errors="replace")
         if any(start in line and rest in line for line in said.splitlines()):
             return time.monotonic() - began
+        if over:
+            return None
         time.sleep(0.05)
     return None
 
 
 def hosts(count: int, folder: Path) -> list[str]:
-    """Each fault this often."""
+    """Each fault this often; prints totals."""
     wanted = prepare(folder)
     r, broken = random.Random(7), list[str]()
     for name in FAULTS:
         began, wrong = time.monotonic(), len(broken)
         broken += [why for n in range(count) if (why := judged(name, folder / f"{name}{n}", wanted, r))]
         print(f"   {name:20} {count} times, {len(broken) - wrong} broken, {time.monotonic() - began:.0f} s", flush=True)
+    kinds = Counter(why.split(": ")[1] for why in broken)
+    totals = ", ".join(f"{kinds[kind]} {kind}" for kind in ("hangs", "wrong", "untold", "not tried"))
+    print(f"   {len(FAULTS)} faults, {count * len(FAULTS)} runs: {totals}", flush=True)
     return broken
 
 

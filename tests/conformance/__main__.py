@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.conformance.page import SUMMARY, as_page, as_text, quick, summary
-from tests.conformance.suite import ROOT, cases
+from tests.conformance.suite import ROOT, backend_of, cases
 from tests.conformance.workers import MOST_SECONDS, outcomes
 
 PAGE = ROOT / "docs" / "conformance.md"
@@ -24,13 +24,14 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=_cores(), help="how many cases run at once")
     parser.add_argument("--seconds", type=float, default=MOST_SECONDS, help="the most that one case may take")
     parser.add_argument("--no-page", action="store_true", help="do not write the page and the quick part")
+    parser.add_argument("--target", default="cpu", help="another target, which writes no page")
     options = parser.parse_args()
-    everything = cases()
+    everything = cases(backend=backend_of(options.target))
     chosen = [c for c in everything if not options.patterns or any(re.search(p, c.name) for p in options.patterns)]
     found = list(outcomes(chosen, processes=max(1, options.processes), most_seconds=options.seconds))
     order = {case.name: at for at, case in enumerate(everything)}
     found.sort(key=lambda o: order[o.name])
-    if chosen and len(chosen) == len(everything) and not options.no_page:
+    if chosen and len(chosen) == len(everything) and not options.no_page and options.target == "cpu":
         PAGE.write_text(as_page(found), encoding="utf-8")
         README.write_text(SUMMARY.sub(summary(found), README.read_text(encoding="utf-8")), encoding="utf-8")
         QUICK.write_text("".join(f"{line}\n" for line in quick(found)), encoding="utf-8")

@@ -72,6 +72,11 @@ def cases(home: Path = HOME, backend: type[DovetailBackend] = DovetailBackend) -
     )
 
 
+def backend_of(target: str) -> type[DovetailBackend]:
+    """The backend that compiles for a target."""
+    return type("Backend", (DovetailBackend,), {"target": target}) if target != "cpu" else DovetailBackend
+
+
 def _kind(category: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", category.removesuffix("Model")).lower().replace("py-torch", "pytorch")
 

@@ -18,15 +18,17 @@ import pytest
 
 import dovetail
 from dovetail.errors import OptionError, PeerError
+from dovetail.runtime.hosts.gathering import gathered, joined
 from dovetail.runtime.hosts.membership import Failure, Membership
-from dovetail.runtime.hosts.supervisor import Supervisor
+from dovetail.runtime.hosts.messages import line
+from dovetail.runtime.hosts.supervisor import CAUSE, GRACE, Supervisor
 
 PROGRAM = """
 import os, sys, time, types
 from pathlib import Path
 package = sys.modules["dovetail"] = types.ModuleType("dovetail")  # all of it takes a second to import
 package.__path__ = [sys.argv[3]]
-from dovetail.errors import LoadError
+from dovetail.errors import DeviceError, LoadError
 from dovetail.runtime.hosts.worker import Reporter
 
 reporter, folder = Reporter(sys.argv[1]), Path(sys.argv[2])
@@ -37,6 +39,9 @@ os.replace(own.with_suffix(".part"), own)
 reporter.at(3)
 if "full" in sys.argv and mine.rank == 0:
     reporter.failed(LoadError("state cannot be written: no space is left"))
+    os._exit(1)
+if "reset" in sys.argv:
+    reporter.failed(DeviceError("connection reset by peer"))
     os._exit(1)
 while not (folder / "go").exists() and not reporter.again:
     time.sleep(0.01)
@@ -140,6 +145,56 @@ def test_unlike_peers_are_refused_with_what_was_found(tmp_path: Path) -> None:
     for error in run.errors.values():
         assert "rank 1 on" in str(error) and "has jax 0.10.1, and rank 0" in str(error) and "0.10.2" in str(error)
     assert not list(tmp_path.glob("pid*"))
+
+
+def test_a_cause_that_a_busy_host_tells_late_is_told_and_not_its_consequence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    (tmp_path / "program.py").write_text(PROGRAM)
+    mine = Membership(0, 2, ("127.0.0.1", port), timeout=4.0)
+    program = (sys.executable, str(tmp_path / "program.py"))
+    errors: list[PeerError] = []
+
+    def watched() -> None:
+        with pytest.raises(PeerError) as raised:
+            Supervisor(mine, [str(tmp_path), *dovetail.__path__, "reset"], print, program).run()
+        errors.append(raised.value)
+
+    thread = threading.Thread(target=watched, daemon=True)
+    thread.start()
+    connection, _ = joined(Membership(1, 2, ("127.0.0.1", port)))
+    told: list[Failure] = []
+    while not told:
+        connection.send({"beat": 3, "host": "busy"})
+        told = [Failure.of(m) for m in connection.lines.read() if "failed" in m]
+        time.sleep(0.02)
+    assert "connection reset by peer" in told[0].why
+    time.sleep(2 * GRACE)
+    connection.send(Failure(1, "busy", 3, "the worker was ended by SIGKILL", CAUSE).message())
+    thread.join(20)
+    connection.close()
+    assert "rank 1 on busy, step 3: the worker was ended by SIGKILL" in str(errors[0])
+
+
+def test_strangers_are_sent_away_and_a_peer_may_come_again() -> None:
+    ours: dict[str, object] = {"rank": 1, "hosts": 2, "host": "h", "facts": {}}
+    strange = [b"", b"GET / HTTP/1.0\r\n\r\n", b"{}\n", b'{"rank": 1, "hosts": 2, "host": "h", "facts": 3}\n', b"[1]\n"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        mine = Membership(0, 2, ("127.0.0.1", 0), joining=20)
+
+        def said(words: bytes) -> socket.socket:
+            one = socket.create_connection(server.getsockname())
+            one.sendall(words)
+            return one
+
+        known = [said(words) for words in strange]
+        said(line(ours)).close()
+        peer = said(line(ours))
+        found = gathered(mine, server)
+        found[1].send({"start": {}})
+        assert peer.recv(100) == b'{"start": {}}\n'
+        for one in [peer, *known, *found.values()]:
+            one.close()
 
 
 def test_a_peer_that_never_comes_is_an_error() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+from dovetail.cli import placement
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
-from dovetail.cli.options import COMPILING, JSON, compiled
+from dovetail.cli.options import COMPILING, JSON, asked_graph, compiled
 from dovetail.errors import GateError, LoadError, OptionError
 from dovetail.report.atomic_write import write_atomically
 from dovetail.report.lock import MOST_BYTES, Lock, lock_of, read_lock
@@ -16,7 +17,7 @@ from dovetail.report.outline import outline_of
 
 
 def lock(args: argparse.Namespace) -> Answer:
-    made = lock_of(outline_of(compiled(args).report()))
+    made = _placed(args, lock_of(outline_of(compiled(args).report())))
     place = write_atomically(_place(args), str(made), "lock")
     return Answer(_told(made, place, (), ()) if args.json else f"{made}written to {place}")
 
@@ -25,17 +26,29 @@ def check(args: argparse.Namespace) -> Answer:
     place = _place(args)
     wanted = _read(place)
     found = outline_of(compiled(args).report())
-    broken, gained = wanted.broken(found), wanted.gained(found)
+    now = _placed(args, lock_of(found))
+    broken, gained = (*wanted.broken(found), *wanted.moved(now)), (*wanted.gained(found), *wanted.saved(now))
     failure = None
     if broken:
         hint = f"dovetail explain {args.model} says what refused; dovetail lock writes the lock anew if that is meant"
         failure = GateError(f"what {place} locks does not hold: {'; '.join(broken)}", hint=hint)
     if args.json:
-        return Answer(_told(lock_of(found), place, broken, gained), failure)
+        return Answer(_told(now, place, broken, gained), failure)
     lines = [f"{'LOST' if broken else 'kept'}    {place}: {found.kernels} kernels, {len(wanted.fused)} rules locked"]
     lines += [f"LOST    {line}" for line in broken]
     lines += [f"GAINED  {line}; lock it again to keep it" for line in gained]
     return Answer("\n".join(lines), failure)
+
+
+def _placed(args: argparse.Namespace, made: Lock) -> Lock:
+    """The lock with the collectives of the model on a mesh, where one is named."""
+    if args.mesh is None:
+        return made
+    from dovetail.runtime.explain_placement import explain_placement  # few lock a mesh
+
+    mesh, rules, preset = placement.asked_placement(args)
+    found = explain_placement(asked_graph(args), mesh=mesh, place=rules, preset=preset)
+    return replace(made, collectives=found.totals, mesh=",".join(f"{axis}={size}" for axis, size in mesh.items()))
 
 
 def _place(args: argparse.Namespace) -> Path:
@@ -66,12 +79,16 @@ def _told(found: Lock, place: Path, broken: tuple[str, ...], gained: tuple[str, 
 
 
 _LOCK = Argument("--lock", "the file (next to the model, as MODEL.lock)", {"metavar": "FILE"})
+MESH = (
+    replace(placement.MESH[0], doc="lock the collectives on a mesh too, as in --mesh dp=2,tp=4; needs JAX"),
+    placement.MESH[1],
+)
 LOCK = Command(
-    "lock", "Write down which fusions a model has now, to be reviewed and kept.", (*COMPILING, _LOCK, JSON), lock
+    "lock", "Write down which fusions a model has now, to be reviewed and kept.", (*COMPILING, *MESH, _LOCK, JSON), lock
 )
 CHECK = Command(
     "check",
     "Fail if a model has lost a fusion that its lock names, or has more kernels.",
-    (*COMPILING, _LOCK, JSON),
+    (*COMPILING, *MESH, _LOCK, JSON),
     check,
 )

@@ -18,6 +18,7 @@ from dovetail.train.trainer import LOSS, with_loss
 if TYPE_CHECKING:
     from dovetail.targets.xla.explain.explained import Explained
 
+AUTO = "auto"
 MESH = (
     Argument(
         "--mesh",
@@ -42,7 +43,8 @@ ARGUMENTS = (
     Argument(
         "--place",
         "with --mesh: a preset (data, tensor, sequence), a file of lines such as `layers.*.wq: - tp`, or one such "
-        "line; may be given several times, and the first that fits a name counts",
+        "line; may be given several times, and the first that fits a name counts; auto tries presets and changes of "
+        "their rules, and tells the prices",
         {"metavar": "RULES", "action": "append", "default": []},
     ),
     Argument(
@@ -69,14 +71,22 @@ def is_asked(args: argparse.Namespace) -> bool:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from dovetail.runtime.explain_placement import explain_placement  # few explain a mesh
+    from dovetail.runtime.explain_placement import choose_placement, explain_placement  # few explain a mesh
 
-    mesh, place, preset = asked_placement(args)
     graph = asked_graph(args, train=args.step is not None)
     if args.step is not None:
         graph = step_graph(with_loss(graph, args.step), AdamW(), loss=LOSS).graph
-    found = explain_placement(graph, mesh=mesh, place=place, preset=preset)
-    text = json.dumps({"schema": SCHEMA_VERSION, **found.json()}, indent=2) if args.json else found.text()
+    if AUTO in args.place:
+        if args.place != [AUTO]:
+            raise OptionError(f"--place {AUTO} with other rules", hint="it chooses all of them")
+        chosen = choose_placement(graph, mesh=numbers("--mesh", args.mesh.split(",")))
+        found, said, told = chosen.best.explained, chosen.json(), f"{chosen.text()}\n"
+    else:
+        mesh, place, preset = asked_placement(args)
+        found, said, told = explain_placement(graph, mesh=mesh, place=place, preset=preset), dict[str, Any](), ""
+    text = f"{told}{found.text()}"
+    if args.json:
+        text = json.dumps({"schema": SCHEMA_VERSION, **said, **found.json()}, indent=2)
     failure = _gate(found, args.require_collectives)
     return Answer(text) if failure is None else Answer(text, failure)
 
@@ -106,6 +116,8 @@ def placed(given: list[str]) -> tuple[str | None, dict[str, str]]:
     preset: str | None = None
     rules: dict[str, str] = {}
     for text in given:
+        if text == AUTO:
+            raise OptionError(f"--place {AUTO} here", hint=f"dovetail explain --place {AUTO} prints rules for a file")
         if text in PRESETS:
             preset = text
             continue

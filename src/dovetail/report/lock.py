@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dovetail.errors import LoadError
 from dovetail.report.outline import Outline
@@ -22,10 +22,34 @@ class Lock:
     """As many at most."""
     fused: Mapping[str, int]
     """As many kernels of each rule at least."""
+    collectives: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """By kind how many, and their bytes on a device, for a model on a mesh."""
+    mesh: str = ""
 
     def __str__(self) -> str:
         rules = [f"fused {rule} {count}" for rule, count in sorted(self.fused.items())]
-        return "\n".join([FIRST_LINE, f"target {self.target}", f"kernels {self.kernels}", *rules, ""])
+        moved = [f"collective {kind} {count} {size}" for kind, (count, size) in sorted(self.collectives.items())]
+        mesh = [f"mesh {self.mesh}"] if self.mesh else []
+        return "\n".join([FIRST_LINE, f"target {self.target}", f"kernels {self.kernels}", *rules, *mesh, *moved, ""])
+
+    def moved(self, found: Lock) -> tuple[str, ...]:
+        """What another placement moves more of, in words."""
+        if found.mesh != self.mesh:
+            return (f"locked for the mesh {self.mesh or 'none'}, found {found.mesh or 'none'}",)
+        return self._compared(found, more=True)
+
+    def saved(self, found: Lock) -> tuple[str, ...]:
+        """What it moves less of."""
+        return self._compared(found, more=False) if found.mesh == self.mesh else ()
+
+    def _compared(self, found: Lock, *, more: bool) -> tuple[str, ...]:
+        said: list[str] = []
+        for kind in sorted({*self.collectives, *found.collectives}):
+            (was, size), (now, bytes_now) = (c.get(kind, (0, 0)) for c in (self.collectives, found.collectives))
+            grown = now > was or bytes_now > size
+            if grown == more and (now, bytes_now) != (was, size):
+                said.append(f"{kind}: {now} of {bytes_now:,} bytes, locked at {was} of {size:,}")
+        return tuple(said)
 
     def broken(self, found: Outline) -> tuple[str, ...]:
         """What does not hold, in words."""
@@ -69,6 +93,7 @@ def read_lock(text: str, where: str) -> Lock:
             "this is not a lock", hint=f"its first line is {FIRST_LINE!r}: write one with lock", where=where
         )
     target, kernels, fused = "", None, dict[str, int]()
+    mesh, collectives = "", dict[str, tuple[int, int]]()
     for number, words in lines[1:]:
         match words:
             case ["target", name]:
@@ -77,15 +102,20 @@ def read_lock(text: str, where: str) -> Lock:
                 kernels = int(count)
             case ["fused", rule, count] if _is_count(count) and rule not in fused:
                 fused[rule] = int(count)
+            case ["mesh", axes]:
+                mesh = axes
+            case ["collective", kind, count, size] if _is_count(count) and size.isdigit() and len(size) <= 18:
+                collectives[kind] = int(count), int(size)
             case _:
                 raise LoadError(
                     f"{' '.join(words)[:80]!r}",
-                    hint="a line is `target NAME`, `kernels COUNT` or `fused RULE COUNT`, each rule once",
+                    hint="a line is `target NAME`, `kernels COUNT`, `fused RULE COUNT`, each rule once, `mesh AXES` or "
+                    "`collective KIND COUNT BYTES`",
                     where=f"{where}, line {number}",
                 )
     if not target or kernels is None:
         raise LoadError("a lock without a target or a number of kernels", hint="write it anew with lock", where=where)
-    return Lock(target, kernels, fused)
+    return Lock(target, kernels, fused, collectives, mesh)
 
 
 def _is_count(text: str) -> bool:

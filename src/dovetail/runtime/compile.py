@@ -80,9 +80,21 @@ class TorchProgram(Protocol):
     def graph_signature(self) -> Any: ...
 
 
+class JaxLowered(Protocol):
+    """What `jax.jit(f).lower(…)` gives, as far as types have to tell it."""
+
+    def compiler_ir(self, dialect: str | None = None) -> Any: ...
+
+
+class JaxExported(Protocol):
+    """What `jax.export.export(…)(…)` gives, as far as types have to tell it."""
+
+    def mlir_module(self) -> str: ...
+
+
 @overload
 def compile(
-    graph: Graph | str | os.PathLike[str],
+    graph: Graph | str | os.PathLike[str] | JaxLowered | JaxExported,
     *,
     target: str | Target = "cpu",
     ops: Iterable[FusedOp[...]] = (),

@@ -10,6 +10,7 @@ from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.xla.target import placement_of
 
 if TYPE_CHECKING:
+    from dovetail.targets.xla.explain.auto import Chosen
     from dovetail.targets.xla.explain.explained import Explained
 
 
@@ -28,4 +29,12 @@ def explain_placement(
     return Explained(made.plan.graph, placement)
 
 
-__all__ = ["explain_placement"]
+def choose_placement(graph: Graph, *, mesh: Mapping[str, int]) -> Chosen:
+    """The cheapest of the presets and of changes of their rules, with the prices of all that were tried."""
+    made = compilation(graph, make_request(target="xla"))
+    from dovetail.targets.xla.explain.auto import choose  # JAX is imported with it
+
+    return choose(made.plan.graph, mesh)
+
+
+__all__ = ["choose_placement", "explain_placement"]

@@ -35,7 +35,7 @@ def load(
     fixed: Mapping[str, Array | int] | None = None,
     train: bool = False,
 ) -> Graph:
-    """The graph in a file: an ONNX model, an exported program of torch (.pt2), or a graph that was saved or printed.
+    """The graph in a file: an ONNX model, a program of torch (.pt2), StableHLO (.mlir), or a saved or printed graph.
 
     `ops` are the user's own declared ops that a saved graph may use. `fixed` is what has one value in every run of an
     ONNX model: inputs as arrays, symbolic sizes as numbers. Models need it where that decides their structure. With
@@ -57,6 +57,10 @@ def load(
             from dovetail.frontends.torch.load import load_exported  # torch takes seconds, for those who need it
 
             return load_exported(str(file)).graph
+        if file.suffix.lower() == ".mlir" and not fixed:
+            from dovetail.frontends.jax.load import import_text  # JAX takes a second, for those who need it
+
+            return import_text(file.read_text(encoding="utf-8"))
         if fixed:
             raise OptionError(f"{shown} is no ONNX model, and fixed is for these", hint="specialise the graph instead")
         with file.open("rb") as stream:

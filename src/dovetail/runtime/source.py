@@ -54,6 +54,11 @@ def source_of(
             raise OptionError("fixed with a graph", hint="it is for ONNX files; specialise a graph to fix its sizes")
         return of_graph(given, store)
     if not isinstance(given, str | os.PathLike):
+        if type(given).__module__.partition(".")[0] == "jax":
+            from dovetail.frontends.jax.load import import_function, is_jax  # few compile functions of JAX
+
+            if is_jax(given):
+                return of_graph(import_function(given), store)
         raise OptionError(f"a {type(given).__name__} to compile", hint="pass a Graph, or the path of a file with one")
     named = cast("str | os.PathLike[str]", given)
     path = Path(named)

@@ -14,7 +14,9 @@ from dovetail.cli.main import main
 from dovetail.errors import OptionError
 from dovetail.ir.dtype import f32
 from dovetail.models.llama import LlamaShape, llama
+from dovetail.report.lock import read_lock
 from dovetail.targets.xla.explain import child
+from dovetail.targets.xla.explain.auto import Chosen, Priced
 from dovetail.targets.xla.explain.collective import Collective, Link, Links
 from dovetail.targets.xla.explain.explained import Explained, shortfalls
 from dovetail.testing import assert_placed
@@ -73,12 +75,11 @@ def test_a_wrong_placement_has_the_remedy_that_mends_it(
 
 def test_every_collective_of_drawn_placements_has_a_place_and_a_reason() -> None:
     draw = random.Random(0)
-    for _ in range(3):
-        place = {
-            name: draw.choice(["-", "tp", "- tp", "dp", "- dp", "dp tp"]) for name in ("wq", "wv", "wo", "up", "down")
-        }
-        for one in explained(place=place).collectives:
-            assert one.place != "the program" and one.origins and one.axes and one.bytes > 0, (place, one)
+    place = {name: draw.choice(["-", "tp", "- tp", "dp", "- dp", "dp tp"]) for name in ("wq", "wv", "wo", "up", "down")}
+    found = explained(place=place).collectives
+    assert found
+    for one in found:
+        assert one.place != "the program" and one.origins and one.axes and one.bytes > 0, (place, one)
 
 
 def test_a_training_step_moves_the_bytes_of_all_weights_once() -> None:
@@ -122,12 +123,52 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["explain", MODEL, "--place", "tensor"]) != 0
 
 
-def test_a_child_that_dies_is_one_error_and_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_says_what_it_chose_and_every_price(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["explain", MODEL, "--mesh", "dp=2,tp=4", "--place", "auto"]
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    prices = [one["computing"] + one["moving"] for one in found["tried"]]
+    assert prices == sorted(prices) and found["chosen"] == found["tried"][0]["name"] == "data"
+    by_name = {one["name"]: one for one in found["tried"]}
+    assert {*by_name} == {"whole", "data", "tensor"} and found["rules"] == {"input_ids": "dp"}
+    assert by_name["whole"]["moving"] == 0
+    assert by_name["whole"]["computing"] == pytest.approx(2 * by_name["data"]["computing"])
+    assert by_name["tensor"]["computing"] == pytest.approx(by_name["data"]["computing"] / 4, rel=0.3)
+    assert main([*asked, "--place", "data"]) != 0
+    assert "it chooses all of them" in capsys.readouterr().err
+
+
+def test_rules_of_a_choice_are_in_the_order_in_which_they_count() -> None:
+    best = Priced("tensor", explained(place={"wk": "-"}))
+    rules = list(Chosen(best, (best,)).rules.items())
+    assert rules[0] == ("layers.*.wk", "-") and ("layers.*.w[qkv]", "- tp") in rules
+    assert str(best).startswith("tensor: ") and "moving), weights" in Chosen(best, (best,)).text()
+
+
+def test_a_lock_holds_the_collectives_of_a_placement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [MODEL, "--target", "xla", "--mesh", "dp=2,tp=4", "--place", "tensor", "--lock", str(tmp_path / "lock")]
+    assert main(["lock", *asked]) == 0
+    assert "mesh dp=2,tp=4\ncollective all-reduce 4 32768\n" in capsys.readouterr().out
+    assert main(["check", *asked]) == 0
+    assert main(["check", *asked, "--place", "layers.*.wo: - tp"]) != 0
+    assert "LOST    all-gather: 13 of 106,496 bytes, locked at 0 of 0" in capsys.readouterr().out
+    assert main(["check", *asked[:3], "--lock", str(tmp_path / "lock")]) != 0
+    assert "locked for the mesh dp=2,tp=4, found none" in capsys.readouterr().out
+    wanted = read_lock((tmp_path / "lock").read_text(encoding="utf-8"), "lock")
+    assert wanted.saved(replace(wanted, collectives={})) == ("all-reduce: 0 of 0 bytes, locked at 4 of 32,768",)
+
+
+def test_a_child_that_dies_is_replaced_and_what_xla_compiled_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     crash = tmp_path / "crash.py"
     crash.write_text("import os, sys\nsys.stdin.readline()\nos.abort()\n", encoding="utf-8")
     child.close()
     with monkeypatch.context() as patch:
         patch.setattr(child, "PROGRAM", crash)
+        found = explained()  # of the compiled program, which has no reasons
+        assert found.counts == {"all-reduce": 4} and found.totals == {"all-reduce": (4, 4 * 8 * 8 * 64 * 4 // 2)}
+        assert "read from the compiled program, without reasons: Shardy's passes failed" in found.text()
         with pytest.raises(child.ShardyError, match="Shardy's passes failed"):
-            explained()
+            explain_placement(graph(), mesh={"dp": 64})
     assert explained().counts == {"all-reduce": 4}

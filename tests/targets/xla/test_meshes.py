@@ -20,9 +20,11 @@ from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets import xla
 from dovetail.targets.xla.placement import Placement
 from dovetail.targets.xla.target import placement_of
+from tests.targets.xla.placements import run as drawn_placements
 
 pytest.importorskip("jax")
 run: Any = pytest.importorskip("dovetail.targets.xla.run")
+read_text: Any = pytest.importorskip("dovetail.targets.xla.explain.compiled").read_text
 
 BATCH, SEQ = 8, 8
 LLAMA = LlamaShape(layers=1, hidden=64, heads=8, kv_heads=4, inner=128, vocabulary=64)
@@ -66,6 +68,32 @@ def test_every_mesh_is_as_near_to_float64_as_one_device(name: str) -> None:
         sums = len(re.findall(r" all-reduce(?:-start)?\(", text))
         assert sums == (0 if "tp" not in mesh else 2 * LLAMA.layers), title
         assert "collective-permute" not in text, title
+
+
+def test_drawn_placements_compute_what_one_device_does() -> None:
+    said: list[str] = []
+    totals, wrong = drawn_placements(1, 3, said.append)
+    assert wrong == 0 and totals["placements"] == 1, said
+
+
+def test_collectives_are_read_from_what_xla_compiled() -> None:
+    text = """
+  %a = f32[4,8]{1,0} all-reduce(%x), replica_groups={{0,1,2,3},{4,5,6,7}}, metadata={op_name="jit(f)/l.0/matmul/dot"}
+  %b = (f32[2]{0}, bf16[2,4]{1,0}) all-reduce(%x, %y), replica_groups=[4,2]<=[2,4]T(1,0), to_apply=%add
+  %c = (f32[2]{0}, f32[8]{0}) all-gather-start(%x), replica_groups=[1,8]<=[8], dimensions={0}
+  %d = f32[8]{0} all-gather-done(%c)
+  %e = s32[3]{0} collective-permute(%x), source_target_pairs={{0,1},{1,0}}
+  %f = f32[] all-reduce(%x), replica_groups=mesh['axis_0'=2,'axis_1'=4] {'axis_1'}
+"""
+    found = list(read_text(text, Placement.of({"dp": 2, "tp": 4})))
+    assert [(c.kind, c.axes, c.devices, c.bytes) for c in found] == [
+        ("all-reduce", ("tp",), 4, 128),
+        ("all-reduce", ("dp",), 2, 24),
+        ("all-gather", ("dp", "tp"), 8, 32),
+        ("collective-permute", (), 2, 12),
+        ("all-reduce", ("tp",), 4, 4),
+    ]
+    assert found[0].place == "l.0/matmul"
 
 
 def test_a_mesh_that_is_larger_than_the_machine_is_refused() -> None:

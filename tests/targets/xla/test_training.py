@@ -101,6 +101,14 @@ def test_donated_arrays_stay_on_the_devices(tmp_path: Path) -> None:
         np.from_dlpack(there["total"])  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
+def test_a_graph_of_constants_runs_on_a_mesh_and_from_the_cache(tmp_path: Path) -> None:
+    builder = Builder("constants")
+    builder.output("y", ops.iota(size=4, dtype=f32) + 1.0)
+    for _ in range(2):
+        program = compile(builder.graph(), target=xla.target(mesh={"dp": 4}), cache=str(tmp_path))
+        assert program.run({})["y"].tolist() == [1, 2, 3, 4]
+
+
 def test_executables_are_kept(tmp_path: Path) -> None:
     store = store_of(Settings(cache=str(tmp_path)))
     assert store is not None

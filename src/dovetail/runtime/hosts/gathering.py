@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from dovetail.errors import DeviceError, OptionError, PeerError
-from dovetail.runtime.hosts.membership import Membership, disagreement
+from dovetail.runtime.hosts.membership import Membership, disagreement, is_hello
 from dovetail.runtime.hosts.messages import Connection
 
 _AGAIN = 0.1
@@ -27,7 +27,7 @@ def listener(mine: Membership) -> socket.socket:
 
 
 def gathered(mine: Membership, server: socket.socket) -> dict[int, Connection]:
-    """All peers of the first supervisor. One that does not fit is an error for everyone."""
+    """All peers of the first supervisor. One that does not fit is an error for everyone; a stranger is sent away."""
     found: dict[int, Connection] = {}
     waiting: list[Connection] = []
     ends = time.monotonic() + mine.joining
@@ -50,15 +50,21 @@ def gathered(mine: Membership, server: socket.socket) -> dict[int, Connection]:
                     continue
                 one = key.data
                 hellos = one.lines.read()
-                if hellos or not one.lines.is_open:
+                if not one.lines.is_open or (hellos and not is_hello(hellos[0])):
+                    # A stranger, or a peer that went away and may come again.
                     ready.unregister(one.lines)
-                    waiting.remove(one)
-                if hellos:
+                    one.close()
+                    waiting = [w for w in waiting if w is not one]
+                    found = {rank: peer for rank, peer in found.items() if peer is not one}
+                elif hellos:
                     why = disagreement(mine, hellos[0], set(found))
                     if why:
-                        _refuse([one, *found.values(), *waiting], why)
-                        raise PeerError(why, rank=int(hellos[0].get("rank") or 0), hint="start all with one command")
+                        _refuse([*found.values(), *waiting], why)
+                        raise PeerError(why, rank=hellos[0]["rank"], hint="start all with one command")
+                    waiting.remove(one)
                     found[hellos[0]["rank"]] = one
+    for one in waiting:
+        one.close()
     return found
 
 

@@ -75,15 +75,21 @@ class Failure:
         return f"rank {self.rank} on {self.host}, step {self.step}: {self.why}"
 
 
+def is_hello(message: Mapping[str, Any]) -> bool:
+    """Whether a supervisor introduces itself."""
+    kinds = {"rank": int, "hosts": int, "host": str, "facts": dict}
+    return all(isinstance(message.get(name), kind) for name, kind in kinds.items())
+
+
 def disagreement(mine: Membership, hello: Mapping[str, Any], taken: set[int]) -> str:
     """What a peer has that does not fit; empty where all does."""
-    rank, hosts = hello.get("rank"), hello.get("hosts")
-    if not isinstance(rank, int) or not 0 < rank < mine.hosts or hosts != mine.hosts:
+    rank, hosts = int(hello["rank"]), hello["hosts"]
+    if not 0 < rank < mine.hosts or hosts != mine.hosts:
         return f"rank {rank} of {hosts} hosts joins rank 0 of {mine.hosts}"
-    who = f"rank {rank} on {hello.get('host')}"
+    who = f"rank {rank} on {hello['host']}"
     if rank in taken:
         return f"{who} joins, and there is a rank {rank} already"
-    theirs: Mapping[str, Any] = hello.get("facts") or {}
+    theirs: Mapping[str, Any] = hello["facts"]
     for name in sorted({*mine.facts, *theirs}):
         ours, other = mine.facts.get(name, "none"), theirs.get(name, "none")
         if ours != other:
@@ -91,4 +97,4 @@ def disagreement(mine: Membership, hello: Mapping[str, Any], taken: set[int]) ->
     return ""
 
 
-__all__ = ["Failure", "Membership", "disagreement"]
+__all__ = ["Failure", "Membership", "disagreement", "is_hello"]

@@ -103,8 +103,8 @@ class Placement:
         return Placement(self.mesh, (*more, *self.rules))
 
     def check(self, graph: Graph) -> None:
-        """Every rule fits a parameter or an input of the graph, and splits it evenly."""
-        leaves = {str(v.attrs["name"]): v for v in (*graph.parameters, *graph.inputs)}
+        """Every rule fits a parameter or an input of the graph, also one that nothing reads, and splits it evenly."""
+        leaves = {str(v.attrs["name"]): v for v in (*graph.declared, *graph.parameters, *graph.inputs)}
         for rule in self.rules:
             if not rule.preset and not any(map(rule.fits, leaves)):
                 raise OptionError(

@@ -29,9 +29,11 @@ class XlaGraph:
 
     def __init__(self, plan: Plan, placement: Placement | None, store: Store | None = None) -> None:
         self.plan = plan
+        if not (plan.graph.parameters or plan.graph.inputs):
+            placement = None  # arguments alone say which devices take part
         self.placement = None if placement is None else placement.with_state(plan.graph)
         self.store = store
-        self.mesh: Any = None if placement is None else _mesh(placement)
+        self.mesh: Any = None if placement is None else device_mesh(placement)
         self.devices: list[Any] = jax.devices()[:1] if placement is None else list(self.mesh.devices.flat)
         graph = plan.graph
         self.outputs = list(graph.outputs.values())
@@ -170,7 +172,7 @@ class XlaRunner:
         )
 
 
-def _mesh(placement: Placement) -> Any:
+def device_mesh(placement: Placement) -> Any:
     """The first devices that JAX finds, as a mesh."""
     found = jax.devices()
     if placement.devices > len(found):
@@ -204,4 +206,4 @@ def _name(value: Value) -> str:
     return str(value.attrs["name"])
 
 
-__all__ = ["XlaGraph", "XlaRunner", "told"]
+__all__ = ["XlaGraph", "XlaRunner", "device_mesh", "told"]

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from dovetail import ops
+from dovetail.frontends.shared.error_functions import half_line
 from dovetail.frontends.torch.importing.node import Node, cast
 from dovetail.frontends.torch.importing.rule import Rule, collected, rule
-from dovetail.frontends.torch.rules.error_functions import half_line
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f64
 from dovetail.ir.value import Value

@@ -9,7 +9,7 @@ import selectors
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -38,12 +38,12 @@ class Child:
             [sys.executable, str(PROGRAM)], stdin=pipe, stdout=pipe, stderr=self.said, text=True, env=environment
         )
 
-    def collectives(self, module: str, mesh: Sequence[str]) -> list[dict[str, Any]]:
-        """The collectives of a module; a child that fails is of no further use."""
+    def collectives(self, module: str, mesh: Mapping[str, int]) -> dict[str, Any]:
+        """The collectives of a module and the operations of a device; a child that fails is of no further use."""
         given, taken = self.process.stdin, self.process.stdout
         assert given is not None and taken is not None, "both are pipes"
         try:
-            given.write(json.dumps({"module": module, "mesh": list(mesh)}) + "\n")
+            given.write(json.dumps({"module": module, "mesh": dict(mesh)}) + "\n")
             given.flush()
         except BrokenPipeError:
             raise self._failed() from None
@@ -73,7 +73,10 @@ class Child:
         self.said.close()
 
 
-_HINT = "collectives are then read from the compiled program, without reasons"
+_HINT = (
+    "with as many devices, collectives are read from the compiled program: set XLA_FLAGS="
+    "--xla_force_host_platform_device_count=N before JAX starts"
+)
 _lock = threading.Lock()
 _children: list[Child] = []
 
@@ -99,8 +102,8 @@ def close() -> None:
 atexit.register(close)
 
 
-def collectives(module: str, mesh: Sequence[str]) -> list[dict[str, Any]]:
-    """The collectives that Shardy puts into a module with placements."""
+def collectives(module: str, mesh: Mapping[str, int]) -> dict[str, Any]:
+    """The collectives that Shardy puts into a module with placements, and the operations of a device."""
     start()
     with _lock:
         child = _children[0]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from dovetail.errors import OptionError
+from dovetail.errors import DeviceError, OptionError
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph
 from dovetail.targets.xla.explain import child
@@ -55,8 +55,31 @@ class Explained:
         child.start()
         from dovetail.targets.xla.explain.lowered import module_of  # JAX is imported with it, while the child starts
 
-        found = child.collectives(module_of(graph, placement), list(placement.sizes))
-        self.all = tuple(read(one, self.names, placement) for one in found)
+        self.flops = 0.0
+        """Operations of the products of one device; 0 where nothing is known of them."""
+        self.unexplained = ""
+        """Why there are no reasons: the collectives are then those of the compiled program."""
+        try:
+            found = child.collectives(module_of(graph, placement), placement.sizes)
+            self.all = tuple(read(one, self.names, placement) for one in found["collectives"])
+            self.flops = float(found["flops"])
+        except child.ShardyError as error:
+            self.unexplained = str(error).splitlines()[0]
+            self.all = self._compiled(error)
+
+    def _compiled(self, error: child.ShardyError) -> tuple[Collective, ...]:
+        from dovetail.targets.xla.explain.compiled import compiled_collectives
+
+        try:
+            return compiled_collectives(self.graph, self.placement)
+        except DeviceError as missing:
+            raise error from missing
+
+    @property
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """By kind, how many collectives there are and their bytes."""
+        kinds = sorted(self.counts)
+        return {kind: (self.counts[kind], sum(c.bytes for c in self.collectives if c.kind == kind)) for kind in kinds}
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
@@ -130,6 +153,7 @@ class Explained:
             "mesh": self.placement.sizes,
             "seconds": self.seconds,
             "weights": {"all": total, "device": mine},
+            "unexplained": self.unexplained,
             "collectives": [
                 {
                     "kind": c.kind,
@@ -165,6 +189,8 @@ class Explained:
             f"{self.graph.name} on {self.placement.devices} devices ({mesh}): {count} {_plural('collective', count)}, "
             f"predicted {self.seconds * 1e6:.0f} µs; weights {mine / 1e6:.2f} of {total / 1e6:.2f} MB on a device"
         ]
+        if self.unexplained:
+            lines.append(f"read from the compiled program, without reasons: {self.unexplained}")
         for c, count in self.groups():
             moved = f"{c.dtype}[{', '.join(map(str, c.shape))}]"
             lines.append(

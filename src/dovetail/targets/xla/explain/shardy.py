@@ -52,9 +52,29 @@ class Walk:
             if kind in KINDS:
                 yield self._collective(kind, op.operation)
 
+    def flops(self, module: Any, sizes: dict[str, int]) -> float:
+        """The operations of all products on one device."""
+        (main,) = [f for f in module.body.operations if "main" in str(f.attributes["sym_name"])]
+        total = 0.0
+        for op in main.regions[0].blocks[0].operations:
+            if op.operation.name == "stablehlo.dot_general":
+                values = [*op.operation.operands, *op.operation.results]
+                split = "".join(map(self._sharding, values))
+                counts = [_count(str(v.type)) for v in values]
+                batch = re.search(
+                    r"lhs_batching_dimensions = \[([\d, ]+)\]", str(op.attributes["dot_dimension_numbers"])
+                )
+                shared = _count(str(values[0].type), [int(n) for n in batch[1].split(",")]) if batch else 1
+                # batch · m · k · n, from the elements of both factors and the product
+                work = 2 * (counts[0] * counts[1] * counts[2] / shared) ** 0.5
+                total += work / max(1, _product(n for a, n in sizes.items() if f'"{a}"' in split))
+        return total
+
     def _collective(self, kind: str, op: Any) -> dict[str, Any]:
         # Attributes one by one: to print an op is to verify and number all others.
-        said = {name: str(op.attributes[name]) for name in op.attributes}
+        # JAX 0.8 iterates over named attributes, later ones over names.
+        names = [one if isinstance(one, str) else one.name for one in op.attributes]
+        said = {name: str(op.attributes[name]) for name in names}
         head = " ".join(text for name, text in said.items() if name != "out_sharding" and not name.startswith("sdy."))
         spec = re.search(r"<@\w+, \[(.*?)\](?:>|,)", said.get("out_sharding", ""))
         half = re.search(r'"(\w+)":\((\d+)\)(\d+)', head)  # "tp":(1)2 is the outer half of tp
@@ -93,12 +113,16 @@ class Walk:
         """How a value is split, as Shardy writes it."""
         owner = value.owner
         if isinstance(owner, self.ir.Block):
-            attrs = self.ir.ArrayAttr(owner.owner.attributes["arg_attrs"])[value.arg_number]
+            attrs = self.ir.ArrayAttr(owner.owner.attributes["arg_attrs"])[self._argument(value)]
             return str(attrs["sdy.sharding"]) if "sdy.sharding" in attrs else ""
         for name in ("sdy.sharding", "out_sharding"):
             if name in owner.attributes:
                 return str(owner.attributes[name])
         return ""
+
+    def _argument(self, value: Any) -> int:
+        """The number of an argument; values of JAX 0.8 must be told that they are one."""
+        return self.ir.BlockArgument(value).arg_number
 
     def _reader(self, reader: Any, source: Any) -> dict[str, Any]:
         others = [v for v in [*reader.operands, *reader.results] if v != source]
@@ -121,7 +145,7 @@ class Walk:
             seen += 1
             if isinstance(one.owner, self.ir.Block):
                 said = self._sharding(one)
-                found = {a: one.arg_number for a in self.mesh if f'"{a}"' in said} | found
+                found = {a: self._argument(one) for a in self.mesh if f'"{a}"' in said} | found
             else:
                 found = self._written_origins(one.owner) | found
                 pending.extend(one.owner.operands)
@@ -137,6 +161,19 @@ class Walk:
             number = re.match(r"input: (\d+)", origin)
             found[axis] = int(number[1]) if number else origin
         return found
+
+
+def _product(numbers: Any) -> int:
+    found = 1
+    for number in numbers:
+        found *= number
+    return found
+
+
+def _count(type: str, axes: Sequence[int] | None = None) -> int:
+    """The elements of a tensor type, or of some of its axes."""
+    sizes = [int(n) for n in re.findall(r"(\d+)x", type)]
+    return _product(sizes if axes is None else (sizes[a] for a in axes))
 
 
 def _axis_of(mesh_axis: str, spec: str) -> int | None:
@@ -156,7 +193,8 @@ def main() -> None:
         with mlir.make_ir_context() as context, ir.Location.unknown():
             module = ir.Module.parse(asked["module"], context)
             passmanager.PassManager.parse(pipeline(passmanager)).run(module.operation)
-            found = list(Walk(ir, asked["mesh"]).collectives(module))
+            walk = Walk(ir, list(asked["mesh"]))
+            found = {"collectives": list(walk.collectives(module)), "flops": walk.flops(module, asked["mesh"])}
         print(json.dumps(found), flush=True)
 
 

@@ -1,0 +1,1 @@
+"""Functions of JAX: StableHLO modules, as JAX lowers and exports them, become graphs."""

@@ -1,0 +1,146 @@
+"""A module as a graph: operation by operation, each by its rule."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from dovetail.errors import DovetailError, LoadError, UnsupportedError
+from dovetail.frontends.jax.module import Block, Module, Operation, called
+from dovetail.ir import leaf
+from dovetail.ir.graph import Builder, Graph
+from dovetail.ir.origin import Origin
+from dovetail.ir.type import TensorType
+from dovetail.ir.value import Value
+
+Made: TypeAlias = Value | Sequence[Value]
+Rule: TypeAlias = Callable[["Site"], Made]
+CALL = "stablehlo.custom_call"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """An operation that is imported: its operands as values, and what rules ask."""
+
+    operation: Operation
+    operands: tuple[Value, ...]
+    importer: Import
+    known: Mapping[int, Value]
+    """The values that blocks of this operation may read."""
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        return self.operation.attrs
+
+    @property
+    def x(self) -> Value:
+        """The first operand."""
+        return self.operands[0]
+
+    @property
+    def type(self) -> TensorType:
+        """Of the first result."""
+        return self.operation.types[0]
+
+    def axes(self, name: str) -> dict[str, tuple[int, ...]]:
+        """The lists of integers in an attribute of dimension numbers; a single number is a list of one."""
+        text = str(self.attrs[name])
+        found = re.findall(r"(\w+) = (?:\[([\d, ]*)\]|(\d+))", text)
+        return {key: tuple(int(n) for n in (many or one).split(",") if n.strip()) for key, many, one in found}
+
+    def unsupported(self, what: str) -> UnsupportedError:
+        name = self.operation.name.split(".")[-1]
+        return UnsupportedError(
+            f"{name}: {what}", hint="docs/scale.md lists what is imported", where=self.operation.where
+        )
+
+    def inside(self, block: Block, arguments: Sequence[Value], captured: Mapping[int, Value]) -> tuple[Value, ...]:
+        """The results of a block."""
+        return self.importer.block(block, arguments, captured)
+
+    def captured(self, *blocks: Block) -> tuple[dict[int, Value], dict[int, Value]]:
+        """What blocks read from outside: constants, and values that must be passed."""
+        read = {number: self.known[number] for block in blocks for number in block.free}
+        constants = {number: value for number, value in read.items() if value.op is leaf.CONST}
+        return constants, {number: value for number, value in read.items() if number not in constants}
+
+
+class Import:
+    """One import."""
+
+    def __init__(self, module: Module, rules: Mapping[str, Rule]) -> None:
+        self.module, self.rules = module, rules
+        self.builder = Builder(module.name, lines=False)
+
+    def graph(self) -> Graph:
+        """The function main."""
+        self._refuse_missing()
+        main = self.module.functions["main"]
+        with self.builder.recording():
+            inputs = [self.builder.input(n, t) for n, t in zip(self.module.inputs, main.types, strict=True)]
+            for name, value in zip(self.module.outputs, self.block(main, inputs, {}), strict=True):
+                self.builder.output(name, value)
+        return self.builder.graph()
+
+    def block(self, block: Block, arguments: Sequence[Value], captured: Mapping[int, Value]) -> tuple[Value, ...]:
+        """The results of a block for arguments."""
+        known = {**captured, **dict(zip(block.arguments, arguments, strict=True))}
+        for operation in block.operations:
+            known.update(zip(operation.results, self._made(operation, known), strict=True))
+        return tuple(known[number] for number in block.returned)
+
+    def _made(self, operation: Operation, known: Mapping[int, Value]) -> tuple[Value, ...]:
+        operands = tuple(known[number] for number in operation.operands)
+        recorder = self.builder.recorder
+        around = recorder.place
+        if operation.where:
+            recorder.place = (Origin("module", operation.where),)
+        try:
+            callee = called(operation)
+            if callee is not None:
+                return self.block(self.module.functions[callee], operands, {})
+            made = self.rules[_key(operation)](Site(operation, operands, self, known))
+            results = (made,) if isinstance(made, Value) else tuple(made)
+            _check(operation, results)
+            return results
+        except DovetailError as error:
+            error.where = error.where or operation.where
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise LoadError(
+                f"{operation.name} cannot be imported: {error}", hint="report it", where=operation.where
+            ) from error
+        finally:
+            recorder.place = around
+
+    def _refuse_missing(self) -> None:
+        """One error for all operations without a rule, with how often and where each is used."""
+        used = [operation for block in self.module.reached.values() for operation in block.every()]
+        lacking = [o for o in used if called(o) is None and _key(o) not in self.rules]
+        if not lacking:
+            return
+        counts = Counter(map(_key, lacking))
+        first = {_key(o): f", first at {o.where}" if o.where else "" for o in reversed(lacking)}
+        lines = [f"  {name}: {count} time{'s' * (count > 1)}{first[name]}" for name, count in counts.items()]
+        what = "1 operation is" if len(counts) == 1 else f"{len(counts)} operations are"
+        raise UnsupportedError("\n".join([f"{what} not imported:", *lines]), hint="docs/scale.md lists those that are")
+
+
+def _key(operation: Operation) -> str:
+    """The name of an operation; a call of a library has that of the library's function."""
+    return f"custom_call @{operation.attrs['call_target_name']}" if operation.name == CALL else operation.name
+
+
+def _check(operation: Operation, results: tuple[Value, ...]) -> None:
+    found = tuple(v.tensor for v in results)
+    if found != operation.types:
+        raise LoadError(
+            f"{operation.name} became {', '.join(map(str, found))}, not {', '.join(map(str, operation.types))}",
+            hint="report it",
+        )
+
+
+__all__ = ["Import", "Made", "Rule", "Site"]

@@ -1,0 +1,59 @@
+"""Two processes of JAX as one machine: each has half of the devices, and both get the whole result."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("jax")
+
+PROGRAM = """
+import sys
+import numpy as np
+from dovetail import Builder, compile, f32, ops
+from dovetail.targets import xla
+from dovetail.targets.xla.hosts import join
+
+join(sys.argv[1], 2, int(sys.argv[2]), 60)
+builder = Builder("network")
+x, w = builder.input("x", f32[4, 8]), builder.param("w", f32[8, 2])
+builder.output("y", ops.matmul(x, w))
+program = compile(builder.graph(), target=xla.target(mesh={"dp": 2, "tp": 2}, place={"x": "dp tp", "w": "tp"}))
+weights, given = (np.arange(n, dtype=np.float32).reshape(s) for n, s in ((16, (8, 2)), (32, (4, 8))))
+program.bind({"w": weights})
+np.testing.assert_array_equal(program.run({"x": given})["y"], given @ weights)
+print("equal", flush=True)
+"""
+
+
+@pytest.mark.exhaustive
+def test_two_processes_run_one_program() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "DOVETAIL_CACHE": "off",
+    }
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, f"127.0.0.1:{port}", str(rank)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        said = [host.communicate(timeout=120) for host in hosts]
+    finally:
+        for host in hosts:
+            host.kill()
+    # Gloo prints lines of its own, before and after.
+    assert all("equal" in out.splitlines() for out, _ in said), said
