@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dovetail import library, ops
+from dovetail.declare.backward import backward_name
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.machine import Machine
 from dovetail.ir.value import Op, Value
@@ -34,7 +35,7 @@ from dovetail.ops.detection import grid_sample
 from dovetail.ops.region import anchor_of, region
 from dovetail.ops.resize import resize
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.attention.variant import offer_decode, offer_online
+from dovetail.targets.cpu.attention.variant import offer_backward, offer_decode, offer_online
 from dovetail.targets.cpu.conv.int8.variant import offer_int8_conv
 from dovetail.targets.cpu.gemm.blocks import offer_blocks
 from dovetail.targets.cpu.gemm.int8 import offer_int8
@@ -111,6 +112,11 @@ TABLE: Table[CpuDevice] = Table(
             _anchored(library.attention, library.rope_attention),
             Row("decode", offer_decode),
             Row("online", offer_online),
+        ),
+        _kind(
+            "attention backward",
+            lambda value: value.op.name == backward_name(library.attention),
+            Row("attention_back", offer_backward),
         ),
         _kind("rope", _is(library.rope, library.partial_rope), Row("rope", offer_rope)),
         _kind(
