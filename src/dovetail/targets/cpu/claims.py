@@ -70,6 +70,7 @@ CLAIMS = Claims(
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
         **{op.name: () for op in EVERYWHERE},
         **{name: () for op in BY_ROW for name in (op.name, backward_name(op))},
+        library.log_sum_exp.name: (),
         region.name: (),
         conv_transpose.name: (TRANSPOSED,),
         ops.conv.name: (_WIDE, _OF_A_RUN),
