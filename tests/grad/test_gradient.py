@@ -29,6 +29,17 @@ def test_gradients_come_in_the_order_of_wrt() -> None:
     assert_near(found["dx"], np.array([8.0, 20, 36]))
 
 
+def test_no_gradient_flows_where_it_is_stopped() -> None:
+    x = leaf.input("x", f64[3])
+    y = ops.stop_gradient(x * x) * x
+    (dx,) = dovetail.gradient(total(y), [x])
+    found = values({"y": y, "dx": dx}, x=[1.0, 2, 3])
+    assert_near(found["y"], np.array([1.0, 8, 27]))
+    assert_near(found["dx"], np.array([1.0, 4, 9]))
+    with pytest.raises(GradientError, match="does not depend on"):
+        dovetail.gradient(total(ops.stop_gradient(x)), [x])
+
+
 def test_one_element_needs_no_seed_whatever_its_rank() -> None:
     x = leaf.input("x", f64[3])
     y = ops.reduce_sum(ops.unsqueeze(x * x, axes=(-2,)), axes=(-1,))

@@ -10,7 +10,9 @@ import pytest
 from dovetail.codegen.llvm.function import Function
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.targets.cpu.attention.backward_parts import sums_function
 from dovetail.targets.cpu.attention.parts import key_rows, scores_function, values_function, weights_function
+from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile, broadcast_tile_of
 from dovetail.targets.cpu.conv.direct import tile as direct
 from dovetail.targets.cpu.conv.few_pixels import kernel as few_pixels
@@ -74,6 +76,7 @@ def test_attention(machine: Host, wide: int) -> None:
         scores_function(vectors, wide, 64, 64, with_top=True),
         scores_function(vectors, wide, 64, 64, with_top=True, with_mask=True, prefetches=False),
         values_function(vectors, wide, key_rows(vectors, wide)),
+        sums_function(vectors, wide, vectors.registers // 2 // ATTENTION.sum_keys),
     )
     for part, _ in sums:
         found = loops(code_for(machine, part.text, optimize=False))

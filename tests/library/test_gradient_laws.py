@@ -45,6 +45,7 @@ def test_a_wrong_form_is_refused() -> None:
 
 
 def test_rows_keep_their_gradient() -> None:
-    kept = {op.name for op in library.ALL if op.keeps_its_gradient}
+    kept = {op.name for op in library.ALL if op.differentiates_by_row}
     norms = {"layer_norm", "rms_norm", "residual_layer_norm", "residual_rms_norm"}
-    assert kept == {"softmax", "log_softmax", *norms}
+    assert kept == {"softmax", "log_softmax", "log_sum_exp", *norms}
+    assert {op.name for op in library.ALL if op.keeps_its_gradient} == kept | {"attention"}

@@ -231,6 +231,7 @@ EXAMPLES: tuple[Example, ...] = (
     ),
     Example("stated_size_is_known", lambda x: ops.sized(x, axis=-1, size=4), lambda x: x),
     # Views.
+    Example("differentiated", lambda x: ops.stop_gradient(x), lambda x: x),
     Example("minimal_view", lambda x: swap(swap(x, -1, -2), -1, -2), lambda x: x),
     Example("minimal_view", lambda x: ops.split(ops.merge(x, axis=-2), axis=-2, parts=2), lambda x: x),
     Example("minimal_view", lambda x: ops.expand(x, axis=-3, size=1), lambda x: x, shape=(1, 2, 3)),

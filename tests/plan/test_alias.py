@@ -30,6 +30,7 @@ VIEWS = {
     "part": ops.part(X, axis=1, index=2, parts=3),
     "flip": ops.flip(X, axes=(0, 2)),
     "again": ops.again(ops.flip(X, axes=(0, 2))),
+    "stop_gradient": ops.stop_gradient(ops.flip(X, axes=(0, 2))),
     "unsqueeze": ops.unsqueeze(X, axes=(-2, -4)),
     "squeeze": ops.squeeze(ops.part(X, axis=0, index=3, parts=4), axes=(0,)),
     "expand": ops.expand(ops.unsqueeze(X, axes=(-3,)), axis=-3, size=7),

@@ -35,6 +35,16 @@ def test_an_update_is_one_kernel_for_each_weight_and_its_state() -> None:
     assert all(not donation.copied for donation in plan.donations)
 
 
+def test_memory_that_compiling_took_goes_back_after_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run compiles the last kernels, so that nothing is freed before it."""
+    seen: list[int] = []
+    trainer = Trainer(line(), "mean_squared", SGD(0.1))
+    monkeypatch.setattr("dovetail.train.trainer.trim", lambda: seen.append(trainer.steps))
+    batch = {"x": np.ones((4, 3), np.float32), "labels": np.ones((4, 2), np.float32)}
+    trainer.fit([batch] * 3)
+    assert seen == [0]
+
+
 def by_hand(optimizer: Optimizer, w: Any, feeds: list[dict[str, Any]], decay: float) -> Any:
     """The weights after steps, in float64, as the papers have them."""
     m, v = np.zeros_like(w), np.zeros_like(w)

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, cast, overload
 from dovetail.declare.fused import FusedOp, Result, Stage
 from dovetail.declare.signature import Signature
 from dovetail.errors import TraceError, TypeRuleError
+from dovetail.grad.terms import masked
 from dovetail.grad.walk import pull_body
 from dovetail.ir import leaf
 from dovetail.ir.inline import inline
@@ -37,9 +38,10 @@ class BackwardOp(FusedOp[...]):
         self.guards, self.refusals, self.spellings, self.cost_of = [], [], [], None
         self.form = None
         self._traced = {}
+        self.backward = ()
         # It has no patterns: these say what a declaration would derive from them.
         self.variants, self.patterns, self.parts = (), (), frozenset()
-        self.elementwise = self.keeps_its_gradient = False
+        self.elementwise = self.keeps_its_gradient = self.differentiates_by_row = False
 
     def of_value(self, value: Value, gs: Mapping[int, Value], wanted: Sequence[int]) -> Value:
         """The gradients of the operands `wanted` of a value of the forward op, as results of one value."""
@@ -48,21 +50,45 @@ class BackwardOp(FusedOp[...]):
 
     def pulled_from(
         self, value: Value, g: Value | tuple[Value | None, ...], wanted: tuple[int, ...]
-    ) -> tuple[Value | None, ...]:
-        """The gradients of operands: rows as results of one value, sums over rows spelled out."""
+    ) -> tuple[Value | None, ...] | None:
+        """The gradients of operands: what one kernel computes as results of one value, sums over rows spelled out."""
         given = {i: part for i, part in enumerate(g) if part is not None} if isinstance(g, tuple) else {0: g}
-        shapes = [part.shape for part in given.values()]
-        rows = [i for i in wanted if value.operands[i].shape in shapes] if self.forward.keeps_its_gradient else []
+        if self.forward.backward and not self._serves(value, given, wanted):
+            return None
+        together = self._together(value, given, wanted)
         parts: dict[int, Value] = {}
-        if rows:
-            made = self.of_value(value, given, rows)
-            parts.update(zip(rows, [made] if len(rows) == 1 else list(made), strict=True))
-        rest = [i for i in wanted if i not in rows]
+        if together:
+            made = self.of_value(value, given, together)
+            parts.update(zip(together, [made] if len(together) == 1 else list(made), strict=True))
+        rest = [i for i in wanted if i not in together]
         if rest:
             attrs = {**value.attrs, "wanted": tuple(rest), "given": tuple(given)}
             spelled = self.expansion((*value.operands, *given.values()), attrs)
             parts.update(zip(rest, [spelled] if len(rest) == 1 else list(spelled), strict=True))
         return tuple([parts.get(i) for i in range(len(value.operands))])
+
+    def _together(self, value: Value, given: Mapping[int, Value], wanted: Sequence[int]) -> list[int]:
+        """The operands whose gradients are results of one value."""
+        if self.forward.backward:
+            return list(wanted)
+        shapes = [part.shape for part in given.values()]
+        return [i for i in wanted if value.operands[i].shape in shapes] if self.forward.keeps_its_gradient else []
+
+    def _serves(self, value: Value, given: Mapping[int, Value], wanted: Sequence[int]) -> bool:
+        """Whether the one kernel serves: it has all that is wanted, and no row of the gradient is masked.
+
+        A masked row may hold NaN, which the kernel would add to the gradients of other rows.
+        """
+        names = value.attrs.get("operands") or tuple(self.forward.signature.operand_names)
+        if any(names[i] not in self.forward.backward for i in wanted):
+            return False
+        masks = [mask for g in given.values() if (mask := masked(g)) is not None]
+        return not any(mask.is_by_row(value) for mask in masks)
+
+    def forward_value(self, value: Value) -> Value:
+        """The value of the forward op whose gradients a value computes."""
+        own = value.operands[: len(value.operands) - len(value.attrs["given"])]
+        return make(self.forward, own, self._of_forward(value.attrs))
 
     def normal(self, operands: tuple[Value, ...], attrs: Mapping[str, Any]) -> dict[str, Any]:
         chosen: dict[str, tuple[int, ...]] = {}
@@ -154,18 +180,27 @@ def _no_body() -> Value:
 def fused_op(body: Callable[P, Result], /) -> FusedOp[P]: ...
 @overload
 def fused_op(
-    *, shapes: str = "", stage: Stage = "fuse", together: Sequence[str] = ()
+    *, shapes: str = "", stage: Stage = "fuse", together: Sequence[str] = (), backward: Sequence[str] = ()
 ) -> Callable[[Callable[P, Result]], FusedOp[P]]: ...
 def fused_op(
-    body: Callable[P, Result] | None = None, /, *, shapes: str = "", stage: Stage = "fuse", together: Sequence[str] = ()
+    body: Callable[P, Result] | None = None,
+    /,
+    *,
+    shapes: str = "",
+    stage: Stage = "fuse",
+    together: Sequence[str] = (),
+    backward: Sequence[str] = (),
 ) -> FusedOp[P] | Callable[[Callable[P, Result]], FusedOp[P]]:
     """Declare a fused op by its body. `shapes` says what fits: "x[*, m, k] w[k, n] b[n]".
 
-    `together` names parameters that are all given or all left out: ("wk wv", "cos sin").
+    `together` names parameters that are all given or all left out: ("wk wv", "cos sin"). `backward` names operands
+    whose gradients one kernel computes: then the backward op stays one op, though it is no pass over rows.
     """
     if body is not None:
         return with_backward(FusedOp(body, shapes=shapes, stage=stage))
-    return lambda declared: with_backward(FusedOp(declared, shapes=shapes, stage=stage, together=together))
+    return lambda declared: with_backward(
+        FusedOp(declared, shapes=shapes, stage=stage, together=together, backward=backward)
+    )
 
 
 __all__ = ["BackwardOp", "backward_name", "fused_op", "with_backward"]

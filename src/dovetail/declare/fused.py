@@ -89,8 +89,8 @@ class Backward(Protocol):
 
     def pulled_from(
         self, value: Value, g: Value | tuple[Value | None, ...], wanted: tuple[int, ...]
-    ) -> tuple[Value | None, ...]:
-        """The gradients of the operands `wanted` of a value of the op."""
+    ) -> tuple[Value | None, ...] | None:
+        """The gradients of the operands `wanted` of a value of the op; None where only its body can give them."""
         ...
 
     def forget(self) -> None: ...
@@ -102,7 +102,15 @@ class FusedOp(Op, Generic[P]):
     back: Backward | None = None
     """Its backward op, whose body is the pull of the body; a backward op has none."""
 
-    def __init__(self, body: Callable[P, Result], *, shapes: str, stage: Stage, together: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        body: Callable[P, Result],
+        *,
+        shapes: str,
+        stage: Stage,
+        together: Sequence[str] = (),
+        backward: Sequence[str] = (),
+    ) -> None:
         self.name = body.__name__
         # Any: most bodies give one value, those of several results a tuple, and callers know which.
         self.body: Callable[P, Any] = body
@@ -118,6 +126,8 @@ class FusedOp(Op, Generic[P]):
         self.cost_of: Callable[..., Any] | None = None
         self.form: Callable[..., tuple[Value | None, ...]] | None = None
         """A better form of its gradient than the derived one: one part for each operand."""
+        self.backward = tuple(backward)
+        """The operands whose gradients one kernel computes together, where it does not go by rows."""
         self._traced: dict[Any, tuple[Type, tuple[Constraint, ...], Subgraph]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Value:
@@ -323,6 +333,11 @@ class FusedOp(Op, Generic[P]):
 
     @cached_property
     def keeps_its_gradient(self) -> bool:  # type: ignore[override]  # derived here, False elsewhere
+        """Whether its backward op is one kernel: declared so, or one pass over rows."""
+        return bool(self.backward) or self.differentiates_by_row
+
+    @cached_property
+    def differentiates_by_row(self) -> bool:  # type: ignore[override]  # derived here, False elsewhere
         """Whether its backward op is one pass over rows: the body has reductions and elementwise steps alone."""
         if self.stage == "block":  # it is never a pattern, and its body may ask for shapes
             return False
@@ -345,7 +360,7 @@ _LEAVES = (leaf.HOLE, leaf.NUMBER, leaf.CONST)
 
 def _is_by_row(results: Sequence[Value]) -> bool:
     inside = [v.op for v in walk(results) if v.op not in _LEAVES and v.op is not leaf.ITEM]
-    return all(op.elementwise or op in _FOLDS or op.keeps_its_gradient for op in inside)
+    return all(op.elementwise or op in _FOLDS or op.differentiates_by_row for op in inside)
 
 
 _FOLDS = (reduce_max, reduce_mean, reduce_min, reduce_sum)

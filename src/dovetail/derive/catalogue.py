@@ -71,7 +71,11 @@ def _gradient(op: FusedOp[...]) -> str:
     if op.back is None:
         return "by its body"
     how = "the form below, which a law proves equal to the pull of the body" if op.form else "the pull of the body"
-    form = "one pass over rows" if op.keeps_its_gradient else "differentiated in parts"
+    form = "differentiated in parts"
+    if op.differentiates_by_row:
+        form = "one pass over rows"
+    elif op.backward:
+        form = f"one kernel for {', '.join(f'`{name}`' for name in op.backward)}"
     return f"`{op.back.name}`, {how}; {form}"
 
 

@@ -40,6 +40,8 @@ class Op:
     elementwise: bool = False
     keeps_its_gradient: bool = False
     """Whether a value is differentiated as it stands: its gradient is an op that computes again what it needs."""
+    differentiates_by_row: bool = False
+    """Whether that gradient is one pass over rows."""
     branches: bool = False
     """Whether only one of its sub-graphs is run: what each takes for granted holds where it is run, and only there."""
 

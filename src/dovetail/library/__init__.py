@@ -19,6 +19,7 @@ from dovetail.library.hard_swish import hard_swish
 from dovetail.library.layer_norm import layer_norm
 from dovetail.library.linear import linear
 from dovetail.library.log_softmax import log_softmax
+from dovetail.library.log_sum_exp import log_sum_exp
 from dovetail.library.lora_matmul import lora_matmul
 from dovetail.library.matmul_add import matmul_add
 from dovetail.library.partial_rope import partial_rope
@@ -44,6 +45,7 @@ ALL: tuple[FusedOp[...], ...] = (
     gelu,
     softmax,
     log_softmax,
+    log_sum_exp,
     layer_norm,
     # A layer norm is the rms norm of a centred value: it is looked for first.
     rms_norm,

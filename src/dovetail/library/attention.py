@@ -39,7 +39,8 @@ class _Asked(NamedTuple):
 
 
 @fused_op(
-    shapes="q[b, groups*h, sq, d] k[b, h, sk, d] v[b, h, sk, dv] mask[b, 1, sq, sk] keep:bool[b, 1, sq, sk] fill=-inf"
+    shapes="q[b, groups*h, sq, d] k[b, h, sk, d] v[b, h, sk, dv] mask[b, 1, sq, sk] keep:bool[b, 1, sq, sk] fill=-inf",
+    backward=("q", "k", "v"),
 )
 def attention(
     q: Value,

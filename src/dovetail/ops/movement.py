@@ -14,7 +14,7 @@ from dovetail.ir.leaf import scalar
 from dovetail.ir.type import TensorType, Type
 from dovetail.ir.value import Value
 from dovetail.ops import adjoint
-from dovetail.ops.gradient import Parts
+from dovetail.ops.gradient import Constant, Parts
 from dovetail.ops.primitive import (
     Array,
     Axes,
@@ -319,6 +319,12 @@ def _again_pull(g: Value, y: Value, x: Value) -> Parts:
 @primitive(_again, flops=no_flops, view=True, pull=_again_pull)
 def again(x: Array) -> Array:
     """The same elements as another value: what is computed from it is computed again, and not shared."""
+    return x
+
+
+@primitive(_again, flops=no_flops, view=True, pull=Constant("it says that nothing flows"))
+def stop_gradient(x: Array) -> Array:
+    """The same elements, through which no gradient flows. Compiling removes it."""
     return x
 
 

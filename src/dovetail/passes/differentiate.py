@@ -31,15 +31,13 @@ def differentiate(
 ) -> Graph:
     """The graph with one more output for each parameter that `wrt` names; see `dovetail.value_and_grad`.
 
-    Ops of `recognise` whose backward op is one pass over rows are looked for first. All others are spelled out, so that
-    both passes share their inner values.
+    Ops of `recognise` whose backward op is one kernel are looked for first. All others are spelled out, so that both
+    passes share their inner values.
     """
     with collector_paused():
         name = _loss_of(graph, loss)
         chosen = _chosen(graph, [wrt] if isinstance(wrt, str) else wrt)
-        spelled = unfuse(graph, keep=lambda value: value.op.keeps_its_gradient)
-        rows = [op for op in recognise if op.stage == "recognise" and op.keeps_its_gradient]
-        spelled = fuse(spelled, rows, always=True).graph if rows else spelled
+        spelled = _recognised(unfuse(graph, keep=_keeps_its_gradient), recognise)
         places = BackwardPlaces(spelled.origins)
         with places.recording():
             found = gradients(spelled.outputs[name], list(chosen.values()), None, unreached, places)
@@ -51,6 +49,23 @@ def differentiate(
         origins = {v: noted[v] for v in walk_into(outputs.values()) if v in noted}
         forward = tuple(spelled.outputs)
         return replace(spelled, outputs=outputs, origins=origins, forward=forward, moved={}, reread=None)
+
+
+def _keeps_its_gradient(value: Value) -> bool:
+    return value.op.keeps_its_gradient
+
+
+def _recognised(graph: Graph, known: Sequence[FusedOp[...]]) -> Graph:
+    """The graph with the ops whose backward op is one kernel; what was recognised on the way to them is spelled out."""
+    rows = [op for op in known if op.stage == "recognise" and op.keeps_its_gradient]
+    found = fuse(graph, rows, always=True).graph if rows else graph
+    present = {value.op for value in found.values}
+    whole = [op for op in known if op.backward and not present.isdisjoint(op.parts)]
+    if not whole:
+        return found
+    wanted = {*whole, *(part for op in whole for part in op.parts)}.difference(rows)
+    found = fuse(found, [op for op in known if op in wanted], always=True).graph
+    return unfuse(found, keep=_keeps_its_gradient)
 
 
 def _loss_of(graph: Graph, loss: str) -> str:

@@ -170,4 +170,5 @@ _RULES: Mapping[Op, _Rule] = {
     ops.flip: _flip,
     ops.sized: _same,
     ops.again: _same,
+    ops.stop_gradient: _same,
 }

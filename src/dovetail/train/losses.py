@@ -28,13 +28,13 @@ def cross_entropy(logits: Value, labels: Value, *, ignore_index: int | None = No
         )
     if not 0 <= smoothing < 1:
         raise OptionError(f"smoothing of {smoothing}", hint="pass a share from 0 to below 1")
-    chances = library.log_softmax(logits)
+    log_total = library.log_sum_exp(logits)
     counted = None if ignore_index is None else ops.not_equal(labels, leaf.scalar(ignore_index, labels.dtype))
     known = labels if counted is None else ops.where(counted, labels, leaf.scalar(0, labels.dtype))
-    picked = ops.gather_elements(chances, ops.unsqueeze(known, axes=(-1,)), axis=-1)
-    lost = -ops.squeeze(picked, axes=(-1,))
+    picked = ops.gather_elements(logits, ops.unsqueeze(known, axes=(-1,)), axis=-1)
+    lost = ops.squeeze(log_total - picked, axes=(-1,))
     if smoothing:
-        spread = -ops.squeeze(ops.reduce_mean(chances, axes=(-1,)), axes=(-1,))
+        spread = ops.squeeze(log_total - ops.reduce_mean(logits, axes=(-1,)), axes=(-1,))
         lost = lost * (1.0 - smoothing) + spread * smoothing
     if counted is None:
         return mean(lost)

@@ -155,7 +155,7 @@ def _stored(value: Value) -> Value | None:
 
 def with_products_in(graph: Graph, dtype: DType) -> Graph:
     """The graph whose products of f32 are computed in a narrower dtype; all else, the weights too, stays f32."""
-    spelled = unfuse(graph, keep=lambda value: value.op.keeps_its_gradient)
+    spelled = unfuse(graph, keep=lambda value: value.op.differentiates_by_row)
 
     def narrowed(value: Value, operands: tuple[Value, ...]) -> Value | None:
         if value.op not in _PRODUCTS or value.dtype is not f32:

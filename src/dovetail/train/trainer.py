@@ -19,6 +19,7 @@ from dovetail.models.weights import random_weights
 from dovetail.runtime.compile import compile
 from dovetail.runtime.load import load
 from dovetail.runtime.program import Program
+from dovetail.targets.runtime.page_advice import trim
 from dovetail.train.batches import micro_batches
 from dovetail.train.checkpoint import read_arrays, write_arrays
 from dovetail.train.culprit import not_finite
@@ -116,6 +117,7 @@ class Trainer:
         self._keyed = any(v.attrs["name"] == KEY for v in made.joint.inputs)
         self._options, self._frozen = options, frozen
         self._evaluated: Program | None = None
+        self._has_run = False
 
     @property
     def params(self) -> dict[str, Array]:
@@ -137,6 +139,10 @@ class Trainer:
             numbers[SCALE] = self.scale.now
         scalars: dict[str, Array] = {n: np.asarray(x, np.float32) for n, x in numbers.items()}
         loss, norm, last = self._run(batch, scalars, number)
+        if not self._has_run:
+            # Compiling freed tens of megabytes, which malloc would keep for as long as there are steps.
+            trim()
+            self._has_run = True
         fine = bool(np.isfinite(norm) and np.isfinite(loss))
         if self.scale is not None:
             self.scale = self.scale.after(fine)

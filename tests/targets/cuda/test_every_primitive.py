@@ -67,6 +67,7 @@ def _others() -> dict[str, Value]:
         "pad": ops.pad(M, constant(np.asarray(2, np.float32)), axis=-1, before=1, after=2),
         "concat": ops.concat(M, M, axis=-1),
         "again": ops.exp(ops.again(M)),
+        "stop_gradient": ops.exp(ops.stop_gradient(M)),
         "flip": ops.concat(ops.flip(M, axes=(-1,)), M, axis=-2),
         "conv": ops.conv(X, W, padding=1),
         "conv_transpose": ops.conv_transpose(X, W, strides=2),

@@ -224,6 +224,7 @@ _RULES: Mapping[Op, _Rule] = {
     ops.flip: _flip,
     ops.sized: _same,
     ops.again: _same,
+    ops.stop_gradient: _same,
 }
 
 __all__ = ["offer_index_map"]

@@ -303,6 +303,7 @@ _RULES: Mapping[Op, _Rule] = {
     ops.flip: _flip,
     ops.sized: _same,
     ops.again: _same,
+    ops.stop_gradient: _same,
     resize: _resize,
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dovetail.declare.backward import BackwardOp
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bf16, bool_, f16, f32
@@ -15,7 +16,7 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops.ir import stretched
 from dovetail.kernels.spec import TensorLocations
 from dovetail.library import ATTENTIONS
-from dovetail.library.attention import Filled
+from dovetail.library.attention import Filled, attention
 from dovetail.library.rope import Form
 from dovetail.library.softmax import Empty
 from dovetail.ops.region import anchor_of
@@ -107,8 +108,10 @@ def axes_of(anchor: Value) -> tuple[str, ...]:
     return (*lead, *(["head"] if anchor.rank > 2 else []), "row", "column")
 
 
-def attention_of(value: Value, call: Mapping[str, Any], locations: TensorLocations) -> Attention | Refused:
-    """The attention of a value with these arguments."""
+def attention_of(
+    value: Value, call: Mapping[str, Any], locations: TensorLocations, written: Mapping[str, Value] | None = None
+) -> Attention | Refused:
+    """The attention of a value with these arguments. `written` are further tensors by name: without any, y."""
     call = {**_DEFAULTS, **call}
     q, k, v = call["q"], call["k"], call["v"]
     mask, keep, sinks, cos, sin = (call.get(n) for n in ("mask", "keep", "sinks", "cos", "sin"))
@@ -127,7 +130,7 @@ def attention_of(value: Value, call: Mapping[str, Any], locations: TensorLocatio
     d, dv = q.shape[-1], v.shape[-1]
     if not (isinstance(d, int) and isinstance(dv, int) and d > 0 and dv > 0):
         return Refused("features_are_known", f"{d} and {dv}")
-    strides = _strides(value, call, locations)
+    strides = _strides(value, call, locations, {"y": value} if written is None else written)
     rotated: int | None = None
     if cos is not None:
         rotated = d if call["rotated"] is None else int(call["rotated"])
@@ -157,11 +160,32 @@ def attention_of(value: Value, call: Mapping[str, Any], locations: TensorLocatio
     )
 
 
-def _strides(value: Value, call: Mapping[str, Any], locations: TensorLocations) -> dict[str, tuple[Size, ...]]:
+def differentiates_by_head(value: Value) -> bool:
+    """Whether the gradients of an attention can be computed in f32, each head of keys and values on its own."""
+    assert isinstance(value.op, BackwardOp), "a backward op"
+    forward = value.op.forward_value(value)
+    call = attention.arguments(forward.operands, forward.attrs)
+    q, k, v = call["q"], call["k"], call["v"]
+    floats = [x for x in (q, k, v, call["mask"]) if x is not None]
+    if any(x.dtype is not f32 for x in floats) or not q.rank == k.rank == v.rank:
+        return False
+    if call["softcap"] is not None or (call["zero_unseen"] and call["fill"] not in (None, -math.inf)):
+        return False
+    if not all(isinstance(x.shape[-1], int) and x.shape[-1] > 0 for x in (q, v)):
+        return False
+    if not q.shape[:-3] == k.shape[:-3] == v.shape[:-3] == forward.shape[:-3]:
+        return False
+    heads, shared = (q.shape[-3], k.shape[-3]) if q.rank > 2 else (1, 1)
+    return (isinstance(heads, int) and shared == 1) or shared * (call["groups"] or 1) == heads
+
+
+def _strides(
+    value: Value, call: Mapping[str, Any], locations: TensorLocations, written: Mapping[str, Value]
+) -> dict[str, tuple[Size, ...]]:
     """The strides of every tensor, broadcast to the axes of queries, keys or scores."""
     full = (*value.shape[:-1], call["k"].shape[-2])
     strides = {name: _shared(call[name], value, locations) for name in ("q", "k", "v")}
-    strides["y"] = locations(value).strides
+    strides |= {name: locations(x).strides for name, x in written.items()}
     for name, shape in (("mask", full), ("keep", full), ("sinks", (*value.shape[:-1], 1))):
         x = call.get(name)
         if x is not None:
@@ -187,4 +211,12 @@ def _shared(x: Value, result: Value, locations: TensorLocations) -> tuple[Size, 
     return (*(0 if size == 1 and own != 1 else stride for stride, size, own in axes), *strides[-2:])
 
 
-__all__ = ["Attention", "StoredFloat", "attention_call", "attention_inside", "attention_of", "axes_of"]
+__all__ = [
+    "Attention",
+    "StoredFloat",
+    "attention_call",
+    "attention_inside",
+    "attention_of",
+    "axes_of",
+    "differentiates_by_head",
+]

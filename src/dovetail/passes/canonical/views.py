@@ -37,6 +37,12 @@ def minimal_view(value: Value) -> Value | None:
     return None if found is None or found == steps else _replayed(source, found)
 
 
+@rule(ops.stop_gradient)
+def differentiated(value: Value) -> Value:
+    """A graph that is compiled has its gradients already: what stopped one is its operand."""
+    return value.operands[0]
+
+
 @rule(ops.matmul, final=True)
 def swapped_right_operand(value: Value) -> Value | None:
     """A right operand whose contracted axis was its last is written as that operand with its last two axes swapped."""

@@ -10,6 +10,7 @@ from dovetail.declare.backward import backward_name
 from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
 from dovetail.ir.dtype import ALL as EVERY
+from dovetail.kernels.problems.attention import differentiates_by_head
 from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
@@ -42,6 +43,11 @@ _PACKED = Condition(
     "kernels of products pack blocks before a run; blocks of a run are spelled out",
 )
 
+_IN_ONE_KERNEL = Condition(
+    "attention_differentiates_by_head",
+    differentiates_by_head,
+    "the kernel computes scores again, without a softcap, in f32, and gives each head of keys and values to one thread",
+)
 _OF_A_RUN = Condition(
     "filters_are_bound_or_rows_are_long",
     lambda value: not multiplies_windows(value),
@@ -65,11 +71,13 @@ CLAIMS = Claims(
         **{op.name: () for op in EVERYWHERE},
         library.sink_attention.name: (),
         **{name: () for op in BY_ROW for name in (op.name, backward_name(op))},
+        library.log_sum_exp.name: (),
         region.name: (),
         conv_transpose.name: (TRANSPOSED,),
         ops.conv.name: (_WIDE, _OF_A_RUN),
         library.conv_bias_act.name: (_WIDE,),
         library.dequantise_blocks.name: (_PACKED,),
+        backward_name(library.attention): (_IN_ONE_KERNEL,),
     },
     dtypes=EVERY,
     # LLVM takes quadratic time for more pointers, and for longer expressions.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dovetail import library, ops
+from dovetail.declare.backward import backward_name
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.machine import Machine
 from dovetail.ir.dtype import i8, u8
@@ -94,6 +95,12 @@ def _of_attention() -> Rows:
     from dovetail.targets.cpu.attention.variant import offer_decode, offer_online
 
     return (Row("decode", offer_decode), Row("online", offer_online))
+
+
+def _of_backward() -> Rows:
+    from dovetail.targets.cpu.attention.variant import offer_backward
+
+    return (Row("attention_back", offer_backward),)
 
 
 def _of_rope() -> Rows:
@@ -209,6 +216,7 @@ TABLE: Table[CpuDevice] = Table(
         Kind("transposed convolution", _anchored(conv_transpose), _of_transposed),
         Kind("pool", _is(ops.max_pool, ops.average_pool), _of_pools),
         Kind("attention", _anchored(*library.ATTENTIONS), _of_attention),
+        Kind("attention backward", lambda value: value.op.name == backward_name(library.attention), _of_backward),
         Kind("rope", _is(library.rope, library.partial_rope), _of_rope),
         _kind(
             "elementwise",

@@ -9,6 +9,7 @@ from dovetail import ops
 from dovetail.frontends.shared.slicing import sliced
 from dovetail.frontends.torch.importing.node import Node, axis_of, cast, size_value, with_axis
 from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, smallest
 from dovetail.ir.dtype import i64
 from dovetail.ir.value import Value
@@ -36,9 +37,6 @@ def reshape(n: Node, x: Value, *_: Any) -> Value:
     "alias_copy.default",
     "clone.default",
     "contiguous.default",
-    "detach.default",
-    "detach_copy.default",
-    "detach_.default",
     "lift_fresh_copy.default",
     "lift_fresh.default",
     "resolve_conj.default",
@@ -48,6 +46,12 @@ def reshape(n: Node, x: Value, *_: Any) -> Value:
 def same(n: Node, x: Value, *_: Any, **__: Any) -> Value:
     """x itself."""
     return x
+
+
+@rule("detach.default", "detach_copy.default", "detach_.default")
+def detach(n: Node, x: Value) -> Value:
+    """x, through which no gradient flows; constants and integers have none."""
+    return x if x.op is leaf.CONST or not x.dtype.is_float else ops.stop_gradient(x)
 
 
 @rule("transpose.int", "transpose_copy.int")

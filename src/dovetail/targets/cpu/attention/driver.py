@@ -16,9 +16,10 @@ from dovetail.codegen.llvm.handles import I64, TRUE, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, END, KERNEL, SCRATCH, KernelCode
 from dovetail.ir.dim import Dim, Size
 from dovetail.targets.cpu.attention.decode import FewQueries
-from dovetail.targets.cpu.attention.online import ManyQueries, write_rotated
+from dovetail.targets.cpu.attention.online import ManyQueries
 from dovetail.targets.cpu.attention.pack_kv import PackedHead
 from dovetail.targets.cpu.attention.policy import ATTENTION
+from dovetail.targets.cpu.attention.query_block import write_rotated
 from dovetail.targets.cpu.attention.shape import Attend, few_regions, offsets_of
 from dovetail.targets.cpu.attention.tile import AttendBuilder
 
@@ -37,15 +38,21 @@ def attend_code(problem: Attend) -> AttendCode:
     driver = _Driver(problem)
     with driver.loop(BEGIN, END) as number:
         driver.tile(number)
+    return finished_code("attend", driver, driver.scratch)
+
+
+def finished_code(stem: str, driver: AttendBuilder, scratch: Size) -> AttendCode:
+    """The kernel of a driver that is written: it loads its arguments first."""
     driver.ret()
+    problem = driver.problem
     words = [*[(f"%{n}", "ptr") for n in problem.arguments], *[(s, "i64") for s in driver.sizes.values()]]
     loads: list[str] = []
     for i, (word, kind) in enumerate(words):
         loads += [f"  %at{i} = getelementptr i8, ptr %arguments, i64 {WORD * i}"]
         loads += [f"  {word} = load {kind}, ptr %at{i}, align 8"]
-    name, text = named("attend", KERNEL.define(["entry:", *loads, *driver.body()[1:]]))
+    name, text = named(stem, KERNEL.define(["entry:", *loads, *driver.body()[1:]]))
     code = KernelCode(name, text, tuple(driver.uses), tuple(driver.parts.values()))
-    return AttendCode(code, tuple(driver.sizes), driver.scratch)
+    return AttendCode(code, tuple(driver.sizes), scratch)
 
 
 class _Driver(AttendBuilder):

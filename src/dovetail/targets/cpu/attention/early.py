@@ -17,6 +17,7 @@ from dovetail.targets.cpu.attention.parts import (
     weights_function,
 )
 from dovetail.targets.cpu.attention.policy import ATTENTION
+from dovetail.targets.cpu.attention.shape import most_vectors
 
 
 def early_functions(values: Iterable[Value], device: CpuDevice) -> list[SharedFunction]:
@@ -27,7 +28,7 @@ def early_functions(values: Iterable[Value], device: CpuDevice) -> list[SharedFu
 
 
 def _of(device: CpuDevice, features: int, twos: bool) -> Iterator[SharedFunction]:
-    for wide in range(ATTENTION.wide, 0, -1):
+    for wide in [1 << i for i in reversed(range(most_vectors(device).bit_length()))]:
         rows = key_rows(device, wide)
         if features >= rows:
             yield values_function(device, wide, rows)[0]

@@ -27,6 +27,8 @@ class AttentionPolicy:
     """Blocks of queries for which keys are rotated once."""
     few: int = 4
     """Queries of a head up to which lanes run along features."""
+    sum_keys: int = 4
+    """Keys whose gradients are accumulated at once, with as many vectors of features as half of the registers hold."""
     head_bytes: int = 64
     """Bytes at the start of a workspace: the head whose keys and values are packed there, and how many of its rows."""
     most_unrolled: int = 8

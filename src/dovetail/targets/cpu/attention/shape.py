@@ -14,6 +14,12 @@ from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION, words_of
 
 
+def most_vectors(device: CpuDevice) -> int:
+    """Vectors of queries in a tile: a power of two."""
+    by_lane = device.has("fma_by_lane")
+    return max(ATTENTION.wide, ATTENTION.rows // device.lanes) if by_lane else ATTENTION.wide
+
+
 @dataclass(frozen=True, slots=True)
 class Attend(Attention):
     """An attention on a device."""
@@ -49,8 +55,7 @@ class Attend(Attention):
     @property
     def wide(self) -> int:
         """Vectors of queries in a tile: a power of two."""
-        by_lane = self.device.has("fma_by_lane")
-        return max(ATTENTION.wide, ATTENTION.rows // self.device.lanes) if by_lane else ATTENTION.wide
+        return most_vectors(self.device)
 
     @property
     def blocks(self) -> Size:

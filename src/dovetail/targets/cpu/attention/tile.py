@@ -15,7 +15,7 @@ from dovetail.targets.cpu.attention.parts import Shared
 from dovetail.targets.cpu.attention.shape import Attend, offsets_of, padded
 from dovetail.targets.cpu.row_epilogue import call_epilogue
 
-_BY_QUERY = ("q", "y", "mask", "keep", "sinks", "cos_q", "sin_q")
+_BY_QUERY = ("q", "y", "g", "dq", "mask", "keep", "sinks", "cos_q", "sin_q")
 
 
 class AttendBuilder(VectorBuilder):
@@ -103,6 +103,17 @@ class AttendBuilder(VectorBuilder):
 
     def _filled(self, x: Vec, given: Mapping[str, Vec], keys: VecI32 | None, own: VecI32 | None) -> Vec:
         a = self.problem
+        visible = self.visible(given, keys, own)
+        if visible is None:
+            return x
+        fill = self.constant(-math.inf if a.fill is None else a.fill)
+        if a.fill_takes_all:
+            return self.select(visible, x, fill)
+        return self.fadd(x, self.select(visible, self.constant(0.0), fill))
+
+    def visible(self, given: Mapping[str, Vec], keys: VecI32 | None, own: VecI32 | None) -> Mask | None:
+        """Which queries see a key, by masks and positions; None where all of them do."""
+        a = self.problem
         seen = [self.fcmp("une", given["keep"], self.constant(0.0))] if "keep" in given else []
         if a.zero_unseen and "mask" in given:
             seen.append(self.fcmp("une", given["mask"], self.constant(-math.inf)))
@@ -112,14 +123,11 @@ class AttendBuilder(VectorBuilder):
                 low = self.let(f"sub {self.int_vec} {own}, splat (i32 {min(a.window, 2**30)})")
                 seen.append(self._icmp("sgt", keys, VecI32(low)))
         if not seen:
-            return x
-        visible = seen[0]
+            return None
+        found = seen[0]
         for more in seen[1:]:
-            visible = self.mask_and(visible, more)
-        fill = self.constant(-math.inf if a.fill is None else a.fill)
-        if a.fill_takes_all:
-            return self.select(visible, x, fill)
-        return self.fadd(x, self.select(visible, self.constant(0.0), fill))
+            found = self.mask_and(found, more)
+        return found
 
     def _icmp(self, order: str, x: VecI32, y: VecI32) -> Mask:
         return Mask(self.let(f"icmp {order} {self.int_vec} {x}, {y}"))

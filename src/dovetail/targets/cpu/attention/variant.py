@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dovetail.declare.backward import BackwardOp
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
@@ -13,8 +14,10 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.row_steps import row_steps
 from dovetail.kernels.problems.attention import attention_call, attention_inside, attention_of, axes_of
 from dovetail.kernels.spec import Job, SharedFunction, Tiles
+from dovetail.library.attention import attention
 from dovetail.ops.region import region
-from dovetail.targets.cpu.attention.driver import attend_code
+from dovetail.targets.cpu.attention.backward import AttendBack, backward_code
+from dovetail.targets.cpu.attention.driver import AttendCode, attend_code
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend
 from dovetail.targets.cpu.row_epilogue import row_epilogue
@@ -36,7 +39,7 @@ def offer_online(of: StepProblem[CpuDevice]) -> Offer | Refused:
         return found
     if found.problem.is_few:
         return Refused("queries_fill_lanes", str(found.problem.queries), f"more than {ATTENTION.few}")
-    return Offer(lambda: _job(found))
+    return Offer(lambda: _job(found, attend_code(found.problem)))
 
 
 def offer_decode(of: StepProblem[CpuDevice]) -> Offer | Refused:
@@ -48,7 +51,24 @@ def offer_decode(of: StepProblem[CpuDevice]) -> Offer | Refused:
     if not problem.is_few:
         queries = str(problem.queries) if problem.rotated is None else "rotated queries"
         return Refused("queries_are_few", queries, f"at most {ATTENTION.few}, known and not rotated")
-    return Offer(lambda: _job(found))
+    return Offer(lambda: _job(found, attend_code(found.problem)))
+
+
+def offer_backward(of: StepProblem[CpuDevice]) -> Offer | Refused:
+    """The kernel of a backward pass: scores are computed again in the workspace."""
+    value = of.value
+    assert isinstance(value.op, BackwardOp), "the table lists its ops"
+    forward = value.op.forward_value(value)
+    call: dict[str, Any] = attention.arguments(forward.operands, forward.attrs)
+    names = forward.attrs["operands"]
+    wanted = tuple([str(names[i]) for i in value.attrs["wanted"]])
+    written = dict(zip([f"d{name}" for name in wanted], of.step.results, strict=True))
+    bindings = {**call, **written, "g": value.operands[-1]}
+    found = attention_of(forward, call, of.locations, {**written, "g": value.operands[-1]})
+    if isinstance(found, Refused):
+        return found
+    problem = AttendBack.of(of.device, found, wanted)
+    return Offer(lambda: _job(_Step(problem, {n: bindings[n] for n in problem.pointers}), backward_code(problem)))
 
 
 def _attention(of: StepProblem[CpuDevice]) -> _Step | Refused:
@@ -73,11 +93,11 @@ def _attention(of: StepProblem[CpuDevice]) -> _Step | Refused:
     return _Step(problem.followed_by(steps, epilogue), bindings | dict(steps.bindings), (function,))
 
 
-def _job(of: _Step) -> Job:
-    problem, written = of.problem, attend_code(of.problem)
+def _job(of: _Step, written: AttendCode) -> Job:
+    problem = of.problem
     template = written.code.template(problem.arguments, written.sizes, written.scratch)
     template = replace(template, shared=(*template.shared, *of.shared))
     return Job(template, of.bindings, Tiles(problem.tiles, problem.work))
 
 
-__all__ = ["offer_decode", "offer_online"]
+__all__ = ["offer_backward", "offer_decode", "offer_online"]

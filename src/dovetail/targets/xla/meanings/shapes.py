@@ -73,6 +73,7 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "flip": lambda x, *, axes: jnp.flip(x, axes),
     "sized": lambda x, *, axis, size: x,
     "again": lambda x: lax.optimization_barrier(x),
+    "stop_gradient": lambda x: x,
     "iota": lambda *, size, dtype: jnp.arange(size).astype(dtype.numpy),
     "extent": lambda *, size, dtype: jnp.asarray(size).astype(dtype.numpy),
     "random_bits": _random_bits,

@@ -1,0 +1,47 @@
+"""Values that a module detaches have no gradient, as in torch."""
+
+# torch is optional, and its classes have no types here.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail.frontends.torch.load import import_module
+
+torch: Any = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def straight_through(x: Any, w: Any) -> Any:
+    """Rounded in the forward pass, as it is in the backward pass."""
+    y = x * w
+    return y + (torch.round(y) - y).detach()
+
+
+def detached_weight(x: Any, w: Any) -> Any:
+    return (x * w).exp() * w.detach() + w
+
+
+@pytest.mark.parametrize("body", [straight_through, detached_weight])
+def test_gradient(body: Callable[[Any, Any], Any]) -> None:
+    class Module(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.linspace(0.3, 1.9, 8))
+
+        def forward(self, x: Any) -> Any:
+            return (body(x, self.w) ** 2).sum()
+
+    module, x = Module().eval(), torch.linspace(-2, 3, 32).reshape(4, 8)
+    graph = import_module(module, (x,)).graph
+    program = dovetail.compile(dovetail.value_and_grad(graph, "w"))
+    assert "stop_gradient" not in [step.value.op.name for step in program.plan.steps]
+    found = program.run({"x": x.numpy()})
+    module(x).backward()
+    assert np.allclose(found["d.w"], module.w.grad.numpy(), rtol=1e-4)
