@@ -76,7 +76,7 @@ def judge_compiled(case: Case) -> Compiled:
 
 def compared(network: Network, row: Compiled) -> Compiled:
     """The verdict on a network; an error where it is not right."""
-    calls = list(_calls(network))
+    calls = list(_calls_of_sizes(network))
     eager = copy.deepcopy(network.module)
     exact = (copy.deepcopy(network.module).double() if network.exact is None else network.exact).eval()
     untouched = copy.deepcopy(network.module)
@@ -84,7 +84,7 @@ def compared(network: Network, row: Compiled) -> Compiled:
         wanted = [eager(*copy.deepcopy(args), **copy.deepcopy(kwargs)) for args, kwargs in calls]
         reference = [in_float64(exact, args, kwargs) for args, kwargs in calls]
     # In eager, control flow compiles itself: dynamo counts from here on.
-    found, counts = _called(network.module, calls, dovetail.torch.backend)
+    found, counts = _counted_calls(network.module, calls, dovetail.torch.backend)
     worst = max(map(distance, found, wanted, reference))
     if network.again is not None:
         worst = max(worst, distance(*(dict(m.named_buffers()) for m in (network.module, eager, exact))))
@@ -100,14 +100,14 @@ def compared(network: Network, row: Compiled) -> Compiled:
     )
     # One graph for the sizes of the first call and one for all others is the least that dynamo makes.
     if counts.breaks or counts.graphs > 1 + (len(calls) > 1 and network.again is None):
-        _, needed = _called(untouched, calls, "aot_eager")
+        _, needed = _counted_calls(untouched, calls, "aot_eager")
         if counts.graphs > needed.graphs or counts.breaks > needed.breaks:
             detail = f"{counts} where aot_eager has {needed}"
             return replace(row, verdict="recompiled", detail=detail)
     return row
 
 
-def _calls(network: Network) -> Iterator[Call]:
+def _calls_of_sizes(network: Network) -> Iterator[Call]:
     """The call of the network, the same at other sizes, and in a batch of one more than these."""
     first: Call = (network.args, dict(network.kwargs))
     yield first
@@ -127,21 +127,21 @@ def _calls(network: Network) -> Iterator[Call]:
             yield args, kwargs
 
 
-def _called(module: Any, calls: Sequence[Call], backend: Any) -> tuple[list[Any], Counts]:
+def _counted_calls(module: Any, calls: Sequence[Call], backend: Any) -> tuple[list[Any], Counts]:
     """What calls through torch.compile give, and what dynamo did for them."""
     dynamo.reset()
     counters = dynamo.utils.counters
     counters.clear()
-    run = torch.compile(module, backend=backend)
+    compiled_module = torch.compile(module, backend=backend)
     with torch.no_grad():
-        found = [run(*copy.deepcopy(args), **copy.deepcopy(kwargs)) for args, kwargs in calls]
+        found = [compiled_module(*copy.deepcopy(args), **copy.deepcopy(kwargs)) for args, kwargs in calls]
     return found, Counts(counters["stats"]["unique_graphs"], sum(counters["graph_break"].values()))
 
 
 def _runs_in_aot_eager(case: Case) -> bool:
     network = built(case)
     try:
-        _called(network.module, list(_calls(network)), "aot_eager")
+        _counted_calls(network.module, list(_calls_of_sizes(network)), "aot_eager")
     except Exception:
         return False
     return True

@@ -15,11 +15,12 @@ from typing import Any
 
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, floordiv, product
-from dovetail.ir.dtype import bf16, bool_, f16, f32, i64
+from dovetail.ir.dtype import bf16, f16, f32, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
+from dovetail.kernels.gpu.attend_rotation import rotated
 from dovetail.kernels.gpu.attend_softmax import weighted
 from dovetail.kernels.gpu.attend_tile import (
     HALVES,
@@ -37,7 +38,6 @@ from dovetail.kernels.gpu.fragments import (
     SharedTile,
     copied,
     divided,
-    less,
     load_left,
     load_right,
     multiplied,
@@ -52,7 +52,6 @@ from dovetail.kernels.gpu.policy import WIDEST
 from dovetail.kernels.gpu.tile import CHUNK, H200
 from dovetail.kernels.gpu.tile_writer import STATIC_BYTES
 from dovetail.kernels.loops.analysis import shared_bytes
-from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -165,32 +164,9 @@ class _Writer:
             return Factor(tensor, lead, a.dv, a.keys)
         tensor = Tensor(name, self.dtype, strides)
         rows = a.queries if name == "q" else a.keys
-        return Factor(tensor, lead, rows, a.d, None if a.rotated is None else partial(self._rotated, tensor, name))
-
-    def _rotated(self, tensor: Tensor, name: str, at: tuple[Expr, ...]) -> Expr:
-        """A feature of a query or key with its rotation."""
-        a = self.problem
-        rotated = a.rotated or 0
-        k = at[-1]
-        own, half = cast_to(Load(tensor, at), f32), rotated // 2
-        if a.form == "half":
-            low = less(k, Extent(half))
-            other = Call("where", (low, add(k, Extent(half)), Call("sub", (k, Extent(half)), i64)), i64)
-        else:
-            low = Call("equal", (remainder(k, 2), ZERO), bool_)
-            other = Call("bit_xor", (k, Extent(1)), i64)
-        other = minimum(other, Extent(a.d - 1))
-        pair = cast_to(Load(tensor, (*at[:-1], Call("maximum", (other, ZERO), i64))), f32)
-        pair = Call("where", (low, Call("neg", (pair,), f32), pair), f32)
-        turn = minimum(k, Extent(rotated - 1))
-        cos, sin = [
-            cast_to(Load(Tensor(n, self.dtype, a.strides[f"{n}_{name}"]), (*at[:-1], turn)), f32)
-            for n in ("cos", "sin")
-        ]
-        found = Call("add", (Call("mul", (own, cos), f32), Call("mul", (pair, sin), f32)), f32)
-        if rotated < a.d:
-            found = Call("where", (less(k, Extent(rotated)), found, own), f32)
-        return cast_to(found, self.dtype)
+        return Factor(
+            tensor, lead, rows, a.d, None if a.rotated is None else partial(rotated, a, self.dtype, tensor, name)
+        )
 
     @property
     def stages(self) -> int:

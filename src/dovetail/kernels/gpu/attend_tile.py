@@ -17,7 +17,7 @@ KEYS = 64
 """Keys that a warp goes through at once."""
 MOST_WARPS = 4
 CLUSTER_BYTES = 140 << 10
-"""Shared memory for keys and values of a block of a cluster: the next kernel fits beside it."""
+"""Shared memory for keys and values of a block of a cluster: the next kernel fits too."""
 SPLIT_BYTES = 128 << 10
 """Shared memory for keys and values that warps share out among them."""
 MOST_PARTS = 32

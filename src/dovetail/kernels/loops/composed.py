@@ -99,7 +99,7 @@ def as_stages(name: str, stages: Sequence[Stage], blocks: int) -> Kernel:
 
 
 def is_stage(kernel: Kernel, threads: int, most: int) -> bool:
-    """Whether a scheduled kernel can be a stage: few blocks of so many threads, without dynamic shared memory."""
+    """Whether a scheduled kernel can be a stage: few blocks of the given size, without dynamic shared memory."""
     launch = kernel.launch
     if launch is None or not isinstance(launch.grid, int) or not 0 < launch.grid <= most:
         return False

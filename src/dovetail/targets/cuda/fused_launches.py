@@ -130,7 +130,7 @@ class LaunchFusion:
         return at.root is value and is_dense(value.tensor, at.strides)
 
     def _in_one_block(self, step: Step, small: GpuKernel, threads: int) -> Kernel | None:
-        """The kernel of a step as one block with so many threads runs it."""
+        """The kernel of a step as one block of `threads` threads runs it."""
         rows = product(step.results[0].shape[:-1])
         warps = threads // SHAPE.lanes
         # One row is shared by all threads, and of several each has a warp.
@@ -274,7 +274,7 @@ def _taken(step: Step) -> list[Value]:
 
 
 def _aligned(*counts: Size) -> list[Size]:
-    """Where arrays of so many bytes start, one after the other, and the end of all."""
+    """Where arrays of these sizes start, one after the other, and the end of all."""
     found: list[Size] = [0]
     for count in counts:
         found.append(found[-1] + (count + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT)
