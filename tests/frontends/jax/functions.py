@@ -1,5 +1,5 @@
 """Functions of JAX to import: one for each thing that users write, and compositions that are drawn."""
-# pyright: basic
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
 # Arrays of JAX have no types here.
 
 from __future__ import annotations
