@@ -100,7 +100,7 @@ DEFENCES = (
     Defence(
         expansion.test_trap_26_fewer_heads_of_keys_than_of_queries,
         "heads are read modulo their count",
-        replaced("dovetail.library.attention._widened", heads_modulo),
+        replaced("dovetail.library.attention.repeated_heads", heads_modulo),
     ),
     Defence(
         expansion.test_trap_27_a_keep_mask_is_no_additive_mask,

@@ -30,8 +30,7 @@ def _as_graph(frame: Frame) -> list[Mark]:
     at = [started + int(1e9 * event.seconds_since(events[0])) for event in events]
     spans: list[tuple[Step, int, int, bool]] = []
     for i, one in enumerate(frame.bound.loaded):
-        spans += [(step, at[i], at[i], False) for step in one.joined]
-        spans.append((one.step, at[i], at[i + 1], False))
+        spans += _shared_out(one, at[i], at[i + 1])
     return list(_merged(spans))
 
 
@@ -51,13 +50,19 @@ def _one_by_one(frame: Frame) -> list[Mark]:
             next(launches).enqueue(frame.stream, in_order=True)
             end.record(frame.stream)
             from_, until = (started + int(1e9 * event.seconds_since(first)) for event in (begin, end))
-            spans += [(step, from_, from_, False) for step in one.joined]
-            spans.append((one.step, from_, until, False))
+            spans += _shared_out(one, from_, until)
         else:
             begun = time.perf_counter_ns()
             frame.on_host(one.step)
             spans.append((one.step, begun, time.perf_counter_ns(), True))
     return list(_merged(spans))
+
+
+def _shared_out(one: LoadedKernel, begin: int, end: int) -> list[tuple[Step, int, int, bool]]:
+    """The time of a launch, in equal shares for the steps that it runs: nothing tells them apart."""
+    steps = (*one.joined, one.step)
+    at = [begin + (end - begin) * i // len(steps) for i in range(len(steps) + 1)]
+    return [(step, at[i], at[i + 1], False) for i, step in enumerate(steps)]
 
 
 def _merged(spans: list[tuple[Step, int, int, bool]]) -> Iterator[Mark]:
