@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -45,6 +46,8 @@ class Hosts:
         self.network = Network(self.port)
         self.said = [folder / f"said{rank}" for rank in (0, 1)]
         self.supervisors: dict[int, subprocess.Popen[bytes]] = {}
+        self.writers: list[threading.Thread] = []
+        self.stopped: list[int] = []
 
     def start(self, rank: int, *more: str, program: tuple[str, ...] = ("-m", "dovetail"), model: str = "model") -> None:
         """Start the command of a host; rank 1 reaches rank 0 through the network."""
@@ -61,13 +64,17 @@ class Hosts:
             *("--place", "labels: dp", "--place", "up: - tp", "--place", "down: tp", "--hosts", "2"),
             *("--coordinator", f"127.0.0.1:{port}", "--peer-timeout", str(TIMEOUT), "--join-timeout", "90"),
         ]
-        with open(self.said[rank], "wb") as said:
-            self.supervisors[rank] = subprocess.Popen(
-                [sys.executable, *program, *given, "--rank", str(rank), *self.more, *more],
-                stdout=subprocess.DEVNULL,
-                stderr=said,
-                env=environment,
-            )
+        # Through a pipe: the limit of a full disk would hold for a file that the worker writes its words to.
+        process = self.supervisors[rank] = subprocess.Popen(
+            [sys.executable, *program, *given, "--rank", str(rank), *self.more, *more],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+        )
+        self.said[rank].touch()
+        writer = threading.Thread(target=_copied, args=(process, self.said[rank]), daemon=True)
+        writer.start()
+        self.writers.append(writer)
 
     def worker(self, rank: int) -> int:
         """The process that computes on a host."""
@@ -92,12 +99,22 @@ class Hosts:
                 process.kill()
                 codes.append(None)
         self.network.end()
+        for writer in self.writers:
+            writer.join(10)
         return codes, "".join(path.read_text(errors="replace") for path in self.said)
 
     @property
     def weights(self) -> bytes:
         path = self.folder / "weights.safetensors"
         return path.read_bytes() if path.exists() else b""
+
+
+def _copied(process: subprocess.Popen[bytes], path: Path) -> None:
+    """What a command says, into a file as it comes."""
+    assert process.stderr is not None, "it is a pipe"
+    with process.stderr as words, open(path, "wb", buffering=0) as file:
+        while piece := os.read(words.fileno(), 1 << 16):
+            file.write(piece)
 
 
 def _both(hosts: Hosts, r: random.Random) -> None:
@@ -170,11 +187,15 @@ def _killed_host(rank: int) -> Callable[[Hosts], None]:
 
 
 def _stopped_host(hosts: Hosts) -> None:
-    os.kill(hosts.supervisors[1].pid, signal.SIGSTOP)
+    """All of a host stops; a worker without its supervisor could still finish."""
+    hosts.stopped = [hosts.worker(1), hosts.supervisors[1].pid]
+    for process in hosts.stopped:
+        os.kill(process, signal.SIGSTOP)
 
 
 def _goes_on(hosts: Hosts) -> None:
-    os.kill(hosts.supervisors[1].pid, signal.SIGCONT)
+    for process in hosts.stopped:
+        os.kill(process, signal.SIGCONT)
 
 
 @dataclass(frozen=True, slots=True)

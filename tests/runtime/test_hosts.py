@@ -42,6 +42,9 @@ if "full" in sys.argv and mine.rank == 0:
     os._exit(1)
 if "reset" in sys.argv:
     reporter.failed(DeviceError("connection reset by peer"))
+    if "killed" in sys.argv:
+        time.sleep(1)
+        os.kill(os.getpid(), 9)
     os._exit(1)
 while not (folder / "go").exists() and not reporter.again:
     time.sleep(0.01)
@@ -174,6 +177,16 @@ def test_a_cause_that_a_busy_host_tells_late_is_told_and_not_its_consequence(tmp
     thread.join(20)
     connection.close()
     assert "rank 1 on busy, step 3: the worker was ended by SIGKILL" in str(errors[0])
+
+
+def test_a_process_that_ends_after_its_connections_is_the_cause(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    mine = Membership(0, 1, ("127.0.0.1", port), timeout=8.0)
+    command = [str(tmp_path), *dovetail.__path__, "reset", "killed"]
+    with pytest.raises(PeerError, match=r"rank 0 on .*, step 3: the worker was ended by SIGKILL"):
+        Supervisor(mine, command, print, (sys.executable, str(tmp_path / "program.py"))).run()
 
 
 def test_strangers_are_sent_away_and_a_peer_may_come_again() -> None:

@@ -25,8 +25,8 @@ WORKER = (sys.executable, "-m", "dovetail.cli.worker")
 BEATS = 5
 """Signs of life within a timeout."""
 GRACE = 0.5
-"""Seconds in which further failures arrive: the first is often a consequence of another. Where that is all that is
-known, peers have longer to answer, since a host may be busy."""
+"""Seconds in which further failures arrive: the first is often a consequence of another. As long as no
+cause is among them, the first supervisor waits longer, since a host may be busy."""
 CONSEQUENCE, UNCLEAR, CAUSE = 0, 1, 2
 
 
@@ -224,27 +224,27 @@ class Supervisor:
         died = self._died(worker)
         if died is not None:
             found.append(died)  # a peer may tell the consequence before this host has seen the cause
-        # The heaviest first: a peer may choose once something has come from everyone.
-        for one in sorted(found, key=lambda f: -f.weight):
+        for one in found:
             for connection in self.peers.values():
                 connection.send(one.message())
         now = time.monotonic()
         first, ends = now + GRACE, now + (self.mine.timeout / 2 if self.mine.rank == 0 else GRACE + self.mine.timeout)
-        silent = set(self.peers)
         while time.monotonic() < max(first, ends):
             time.sleep(0.02)
-            for rank, connection in self.peers.items():
+            if died is None and (died := self._died(worker)) is not None:
+                # The connections of a killed process close before its end can be seen.
+                found.append(died)
+                for connection in self.peers.values():
+                    connection.send(died.message())
+            for connection in self.peers.values():
                 for message in connection.lines.read():
                     if "verdict" in message:
                         return Failure.of(message["verdict"])
                     if "failed" in message:
                         found.append(Failure.of(message))
-                        silent.discard(rank)
-                if not connection.lines.is_open:
-                    silent.discard(rank)
             if self.mine.rank and not self.peers[0].lines.is_open:
                 break
-            if self.mine.rank == 0 and time.monotonic() > first and (not silent or _has_cause(found)):
+            if self.mine.rank == 0 and time.monotonic() > first and _has_cause(found):
                 break
         chosen = max(found, key=lambda f: f.weight)
         for connection in self.peers.values():
