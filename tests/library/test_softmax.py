@@ -1,4 +1,4 @@
-"""softmax and log_softmax: from primitives, along any axis, with the guard for rows without any key."""
+"""softmax, log_softmax and log_sum_exp: from primitives, along any axis, with the guard for rows without any key."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from dovetail import TypeRuleError, Value, f32, ops
 from dovetail.ir.leaf import input
 from dovetail.library.log_softmax import log_softmax
+from dovetail.library.log_sum_exp import log_sum_exp
 from dovetail.library.softmax import softmax
 from tests.library.attending import INF, feeds, near, recognised, run
 
@@ -80,3 +81,11 @@ def test_log_softmax_from_primitives_and_from_softmax() -> None:
     arrays = {"x": np.array([[[0.0, 1.0, 2.0, 3.0, -800.0]] * 4] * 3)}
     total = np.log(np.exp([0.0, 1.0, 2.0, 3.0]).sum())
     near(run(recognised(plain).graph, arrays)["y"][0, 0], np.array([0, 1, 2, 3, -800]) - total)
+
+
+def test_log_sum_exp_from_primitives() -> None:
+    highest = ops.reduce_max(X, axes=(-1,))
+    result = recognised(ops.log(ops.reduce_sum(ops.exp(X - highest), axes=(-1,))) + highest)
+    assert result.graph.outputs["y"] is log_sum_exp(X)
+    arrays = feeds(result.graph)
+    near(run(result.graph, arrays)["y"], np.log(np.exp(arrays["x"]).sum(axis=-1, keepdims=True)))
