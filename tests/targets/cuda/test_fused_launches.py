@@ -124,6 +124,14 @@ def test_norms_after_residuals_join_the_products_that_follow() -> None:
         x = library.residual_layer_norm(x, y, gain, shift, eps=1e-5)
     assert [_has_prologue(k) for k in _kernels(_plan({"y": x}, CLAIMS))] == [False, False, True, False, False]
     _judged({"y": x}, CLAIMS)
+    # Without rules for memory, a product may be written over what its prologue would read: it takes none.
+    _judged({"y": x})
+
+
+def test_a_step_in_place_is_no_prologue_and_its_operand_stays_where_it_is() -> None:
+    h = input("x", bf16[4, 128]) @ param("w", bf16[128, 128])
+    _judged({"y": ops.exp(h) @ param("v", bf16[128, 64])}, CLAIMS)
+    _judged(CHAINS["in_place"], CLAIMS)
 
 
 @pytest.mark.parametrize("name", CHAINS)
