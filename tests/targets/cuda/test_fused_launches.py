@@ -134,6 +134,18 @@ def test_a_step_in_place_is_no_prologue_and_its_operand_stays_where_it_is() -> N
     _judged(CHAINS["in_place"], CLAIMS)
 
 
+def test_threads_wait_at_one_barrier() -> None:
+    """LLVM copies a barrier into the branches before it unless told: a warp whose threads differ would never go on."""
+    found = 0
+    for outputs in ({"y": ops.tanh(ops.tanh(input("x", f32[6, 8])))}, *CHAINS.values()):
+        for _, kernels in steps_of(_plan(outputs), device=CLUSTERS):
+            for made in kernels or ():
+                barriers = sum(isinstance(s, ClusterBarrier) for s in everything(made.kernel.body))
+                assert to_ptx(made.text, "sm_90a").count("barrier.cluster.arrive") == barriers
+                found += barriers
+    assert found
+
+
 @pytest.mark.parametrize("name", CHAINS)
 def test_small_steps_share_a_launch(name: str) -> None:
     plan = _plan(CHAINS[name])

@@ -13,6 +13,12 @@ GLOBAL, SHARED = 1, 3
 DYNAMIC = "dynamic_shared"
 """The shared memory whose size a launch gives."""
 
+
+def assembly(text: str, constraints: str = "~{memory}", given: str = "", result: str = "void") -> str:
+    """Instructions with an effect. LLVM does not copy them into branches, which only some threads of a warp take."""
+    return f'call {result} asm sideeffect "{text}", "{constraints}"({given}) convergent'
+
+
 THREAD = "llvm.nvvm.read.ptx.sreg.tid.x"
 BLOCK = "llvm.nvvm.read.ptx.sreg.ctaid.x"
 BLOCKS = "llvm.nvvm.read.ptx.sreg.nctaid.x"
@@ -20,9 +26,9 @@ BARRIER = "llvm.nvvm.barrier0"
 WARP_BARRIER = "llvm.nvvm.bar.warp.sync"
 SHUFFLE = "llvm.nvvm.shfl.sync.bfly.i32"
 SHUFFLE_INDEX = "llvm.nvvm.shfl.sync.idx.i32"
-AWAIT_KERNELS = 'call void asm sideeffect "griddepcontrol.wait;", "~{memory}"()'
+AWAIT_KERNELS = assembly("griddepcontrol.wait;")
 """Wait until the kernels that this one depends on have ended, and see what they wrote."""
-START_NEXT_KERNEL = 'call void asm sideeffect "griddepcontrol.launch_dependents;", "~{memory}"()'
+START_NEXT_KERNEL = assembly("griddepcontrol.launch_dependents;")
 """Let kernels that depend on this one start once every block has come here."""
 
 COPY = "llvm.nvvm.cp.async.cg.shared.global.16.s"
@@ -44,9 +50,7 @@ BOUNDED_QUOTIENT = "llvm.nvvm.div.approx.f"
 """The same for divisors between 2**-126 and 2**126: a reciprocal and a product."""
 
 
-CLUSTER_BARRIER = (
-    'call void asm sideeffect "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;", "~{memory}"()'
-)
+CLUSTER_BARRIER = assembly("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;")
 """All threads of a cluster wait for each other, and see what the others wrote: release and acquire by default."""
 
 

@@ -25,7 +25,7 @@ def initialise(t: Builder, barriers: str, count: int, arrivals: int) -> None:
     """Set barriers to the start of phase 0, for copies of the TMA as well; one thread does it."""
     for index in range(count):
         _do(t, f"mbarrier.init.shared::cta.b64 [$0], {arrivals};", f"i32 {slot(t, barriers, str(index))}")
-    t.emit('call void asm sideeffect "fence.mbarrier_init.release.cluster;", "~{memory}"()')
+    t.emit(nvvm.assembly("fence.mbarrier_init.release.cluster;"))
 
 
 def expect(t: Builder, barrier: str, nbytes: int) -> None:
@@ -60,7 +60,7 @@ def map_of(t: Builder, kernel: str, argument: int) -> str:
 
 def prefetch_map(t: Builder, source: str) -> None:
     """Fetch a tensor map, so that the first copy need not wait for it."""
-    t.emit(f'call void asm sideeffect "prefetch.tensormap [$0];", "l,~{{memory}}"(i64 {source})')
+    _do(t, "prefetch.tensormap [$0];", f"i64 {source}")
 
 
 def copy_box(t: Builder, target: str, source: str, at: Sequence[str], taps: Sequence[str], barrier: str) -> None:
@@ -78,7 +78,7 @@ def copy_box(t: Builder, target: str, source: str, at: Sequence[str], taps: Sequ
 
 def set_registers(t: Builder, count: int, change: str) -> None:
     """Give a warpgroup more (inc) or fewer (dec) registers for each of its threads."""
-    t.emit(f'call void asm sideeffect "setmaxnreg.{change}.sync.aligned.u32 {count};", ""()')
+    t.emit(nvvm.assembly(f"setmaxnreg.{change}.sync.aligned.u32 {count};", ""))
 
 
 def warp_barrier(t: Builder) -> None:
@@ -88,7 +88,7 @@ def warp_barrier(t: Builder) -> None:
 
 def _do(t: Builder, text: str, *given: str) -> None:
     constraints = ",".join([_REGISTERS[x.partition(" ")[0]] for x in given] + ["~{memory}"])
-    t.emit(f'call void asm sideeffect "{text}", "{constraints}"({", ".join(given)})')
+    t.emit(nvvm.assembly(text, constraints, ", ".join(given)))
 
 
 __all__ = [

@@ -311,7 +311,7 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
         before = _waiting(kernel, alignment)
         printers = (body, before)
         functions = [
-            _function(f"define internal void @{kernel.name}.body({given}) alwaysinline nounwind", body.text),
+            _function(f"define internal void @{kernel.name}.body({given}) alwaysinline convergent nounwind", body.text),
             _function(entry, before.text),
         ]
     else:

@@ -56,7 +56,7 @@ def multiply(t: Builder, sums: str, left: str, right: str, dtype: DType) -> None
 
 def fence(t: Builder) -> None:
     """Order what this thread wrote to shared memory before what tensor cores read of it."""
-    t.emit('call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"()')
+    t.emit(nvvm.assembly("fence.proxy.async.shared::cta;"))
 
 
 def multiply_shared(
@@ -103,7 +103,7 @@ def _through(t: Builder, sums: str, given: Sequence[str], lines: Sequence[str], 
     constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["l"] * len(others) + ["~{memory}"])
     passed = ", ".join([f"float {x}" for x in given] + [f"i64 {x}" for x in others])
     struct = f"{{ {', '.join(['float'] * count)} }}"
-    found = t.let(f'call {struct} asm sideeffect "{text}", "{constraints}"({passed})')
+    found = t.let(nvvm.assembly(text, constraints, passed, struct))
     for i in range(count):
         part = t.let(f"extractvalue {struct} {found}, {i}")
         t.emit(f"store float {part}, ptr {_word(t, sums, i)}, align 4")
