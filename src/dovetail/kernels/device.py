@@ -113,7 +113,9 @@ class GpuDevice:
     """Operations for each byte up to which all kernels of a program may go for dependent launches to pay; 0 where the
     device has none."""
     cluster: int = 0
-    """Blocks that can wait for each other, at most; 0 where none can."""
+    """Blocks of a cluster, which can wait for each other; 0 where there are no clusters."""
+    cooperative: bool = False
+    """Whether all blocks of a launch can wait for each other, if each has a multiprocessor."""
 
 
 Device: TypeAlias = CpuDevice | GpuDevice

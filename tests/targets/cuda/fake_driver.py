@@ -307,9 +307,12 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         kernel: Kernel = self.objects[_number(function)]
         assert kernel.launch is not None and block == kernel.launch.block and shared == kernel.launch.shared_bytes
         assert grid > 0, "a grid has a block"
-        count = len(kernel.pointers) + len(kernel.sizes)
+        table = len(kernel.table)
+        count = len(kernel.pointers) + len(kernel.sizes) - max(0, table - 1)
         places = (ctypes.c_void_p * (count + len(kernel.maps))).from_address(pointers)
-        arguments = tuple([ctypes.c_int64.from_address(at or 0).value for at in places[:count]])
+        lengths = [table if table and i == kernel.table.start else 1 for i in range(count)]
+        words = [(ctypes.c_int64 * n).from_address(at or 0) for at, n in zip(places, lengths, strict=False)]
+        arguments = tuple([word for several in words for word in several])
         maps = tuple([tuple((ctypes.c_int64 * MAP_WORDS).from_address(at or 0)) for at in places[count:]])
         for one, (address, *_) in zip(kernel.maps, maps, strict=True):
             base = arguments[kernel.pointers.index(one.pointer)]
@@ -364,7 +367,9 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
 
     def _cuLaunchKernelEx(self, config: Any, function: int, pointers: Any, extra: Any) -> None:
         given: LaunchConfig = config._obj
-        assert given.attribute_count == 1 and given.attributes[0].id == 6 and given.attributes[0].value[0] == 1
+        assert given.attribute_count == 1 and given.attributes[0].value[0] == 1
+        kernel: Kernel = self.objects[_number(function)]
+        assert kernel.launch is not None and given.attributes[0].id == (2 if kernel.launch.cooperative else 6)
         shape = (given.grid_x, given.grid_y, given.grid_z, given.block_x, given.block_y, given.block_z)
         self._cuLaunchKernel(function, *shape, given.shared_bytes, given.stream or 0, pointers, extra)
 

@@ -40,6 +40,7 @@ from dovetail.kernels.loops.ir import (
     Extent,
     FenceShared,
     FromLane,
+    GridBarrier,
     Kernel,
     Load,
     LoadMatrices,
@@ -52,11 +53,13 @@ from dovetail.kernels.loops.ir import (
     Set,
     Statement,
     Store,
+    SubGrid,
     Tensor,
     ThreadIndex,
     WarpBarrier,
     When,
 )
+from dovetail.kernels.loops.resident import NEXT
 from tests.targets.cuda.phases import PhaseBarrier, Turns, boxed
 
 LANES = 32
@@ -73,7 +76,9 @@ class Machine:
         self.kernel, self.sizes = kernel, sizes
         self.block = kernel.launch.block
         given = kernel.launch.shared_bytes
-        assert not given or shared_bytes(kernel.body) <= given, "allocations fit what a launch gives"
+        assert not given or kernel.counter or shared_bytes(kernel.body) <= given, "allocations fit what a launch gives"
+        self.shared = np.full(given, 0xA5, np.uint8)
+        """The shared memory of a block, where allocations take turns in it."""
         self.grid = self.size(kernel.launch.grid)
         self.buffers = dict(buffers)
         self.threads = np.arange(self.block)
@@ -95,6 +100,8 @@ class Machine:
 
     def run(self) -> None:
         launch = self.kernel.launch
+        if self.kernel.counter:
+            return run_resident(self)
         assert launch is not None and self.grid % launch.cluster == 0, "clusters have all their blocks"
         with np.errstate(all="ignore"):
             for first in range(0, self.grid, launch.cluster):
@@ -131,6 +138,15 @@ class Machine:
                     self.statements(body, inside)
             case Loop():
                 self.loop(statement, mask)
+            case Alloc(pointer, dtype, count, "shared", int() as offset):
+                nbytes = count * dtype.itemsize
+                assert offset + nbytes <= len(self.shared), "allocations fit what a launch gives"
+                self.buffers[pointer] = self.shared[offset : offset + nbytes], nbytes
+            case SubGrid():
+                assert mask.all(), "every thread comes to work that is shared"
+                run_sub_grid(self, statement)
+            case GridBarrier():
+                raise AssertionError("a grid waits outside of loops and conditions")
             case Alloc(pointer, dtype, count, space):
                 each = 1 if space == "shared" else self.block
                 if pointer not in self.buffers:
@@ -141,8 +157,7 @@ class Machine:
             case Barrier():
                 assert mask.all(), "every thread of the block comes to a barrier"
             case AllReduce(name, op, dtype, group):
-                warps = mask.reshape(-1, LANES)
-                assert (warps.all(1) | ~warps.any(1)).all(), "every lane of a warp takes part"
+                _assert_whole_warps(mask)
                 rows = self.names[name].reshape(-1, LANES)
                 distance = (group or LANES) // 2
                 while distance:
@@ -150,8 +165,7 @@ class Machine:
                     distance //= 2
                 self.names[name] = np.where(mask, rows.reshape(-1), self.names[name])
             case FromLane(name, source, lane, _):
-                warps = mask.reshape(-1, LANES)
-                assert (warps.all(1) | ~warps.any(1)).all(), "every lane of a warp takes part"
+                _assert_whole_warps(mask)
                 asked = self.value(lane, mask)
                 assert ((asked >= 0) & (asked < LANES))[mask].all(), "a warp has the lane"
                 found = self.names[source][self.threads // LANES * LANES + np.where(mask, asked, 0)]
@@ -197,8 +211,7 @@ class Machine:
             case ClusterBarrier():
                 raise AssertionError("a cluster waits outside of loops and conditions")
             case WarpBarrier():
-                warps = mask.reshape(-1, LANES)
-                assert (warps.all(1) | ~warps.any(1)).all(), "every lane of a warp takes part"
+                _assert_whole_warps(mask)
 
     def roles(self, statement: Roles, mask: Array) -> None:
         """Both bodies, in turns."""
@@ -271,7 +284,7 @@ class Machine:
         self.groups[-1].append((buffer, where, raw[mask]))
 
     def load_matrices(self, statement: LoadMatrices, mask: Array) -> None:
-        assert mask.all(), "whole warps load matrices"
+        _assert_whole_warps(mask)
         at = self.address(replace(statement.source, dtype=_CHUNK), statement.source_at, mask)
         assert not (at % 16).any(), "rows of matrices are aligned"
         rows = self.buffers[statement.source.pointer][0][at[:, None] + np.arange(16)].view(np.uint16)
@@ -282,7 +295,7 @@ class Machine:
         self.keep(statement.target, statement.target_at, np.ascontiguousarray(found), mask)
 
     def multiply(self, statement: MultiplyMatrices, mask: Array) -> None:
-        assert mask.all(), "whole warps multiply matrices"
+        _assert_whole_warps(mask)
         kind = statement.left.dtype.numpy
         left = self.kept(statement.left, statement.left_at, 16, mask).view(kind).astype(np.float32)
         right = self.kept(statement.right, statement.right_at, 8, mask).view(kind).astype(np.float32)
@@ -335,8 +348,8 @@ class Machine:
         return np.stack([bytes_of[first + i] for i in range(count)], -1)
 
     def keep(self, tensor: Tensor, at: Sequence[Expr], words: Array, mask: Array) -> None:
-        raw = words.view(np.uint8)
-        first = self.address(tensor, at, mask)
+        raw = words.view(np.uint8)[mask]
+        first = self.address(tensor, at, mask)[mask]
         for i in range(raw.shape[-1]):
             self.buffers[tensor.pointer][0][first + i] = raw[:, i]
 
@@ -400,7 +413,8 @@ class Machine:
         found = np.full(self.block, self.size(tensor.offset), np.int64)
         for stride, index in zip(tensor.strides, at, strict=True):
             found = found + self.size(stride) * self.value(index, mask)
-        assert not (self.is_early and tensor.space == "global") or tensor.pointer in self.kernel.constants, (
+        constant = tensor.pointer.removeprefix(NEXT) in self.kernel.constants
+        assert not (self.is_early and tensor.space == "global") or constant, (
             f"{tensor.pointer} is used before the kernels before have ended"
         )
         buffer, start = self.buffers[tensor.pointer]
@@ -425,6 +439,51 @@ class Machine:
         where = address[mask][:, None] + np.arange(item)
         buffer[where] = raw
         assert (buffer[where] == raw).all(), f"two threads store different values in {tensor.pointer}"
+
+
+def _assert_whole_warps(mask: Array) -> None:
+    warps = mask.reshape(-1, LANES)
+    assert (warps.all(1) | ~warps.any(1)).all(), "every lane of a warp takes part"
+
+
+def run_sub_grid(machine: Machine, statement: SubGrid) -> None:
+    """The part of a block in work that few blocks share: it has indices, scalars and private memory of its own."""
+    first = (machine.number - statement.first) % machine.grid
+    for number in range(first, statement.blocks, machine.grid):
+        own = copy(machine)
+        own.block, own.grid, own.number = statement.threads, statement.blocks, number
+        own.threads, own.names, own.memo = np.arange(statement.threads), {}, {}
+        own.statements(statement.body, np.ones(statement.threads, bool))
+
+
+def run_resident(machine: Machine) -> None:
+    """A kernel whose blocks all run at the same time: they come backwards, from one barrier of the grid to the next."""
+    kernel, every = machine.kernel, np.ones(machine.block, bool)
+    blocks: list[Machine] = []
+    for number in range(machine.grid):
+        one = copy(machine)
+        one.buffers, one.groups, one.shared, one.number = dict(machine.buffers), [[]], machine.shared.copy(), number
+        one.buffers |= {NEXT + name: machine.buffers[f"{name}.0"] for name in kernel.tabled}
+        one.is_early = True
+        one.statements(kernel.early, every)
+        blocks.append(one)
+    for number in range(kernel.passes):
+        following = min(number + 1, kernel.passes - 1)
+        for one in blocks:
+            one.names = {"pass": np.full(machine.block, number)}
+            one.buffers |= {name: machine.buffers[f"{name}.{number}"] for name in kernel.tabled}
+            one.buffers |= {NEXT + name: machine.buffers[f"{name}.{following}"] for name in kernel.tabled}
+        part: list[Statement] = []
+        for statement in kernel.body:
+            part.append(statement)
+            if isinstance(statement, GridBarrier):
+                for one in reversed(blocks):
+                    one.is_early = False
+                    one.statements(part[:-1], every)
+                    one.is_early = True
+                    one.statements(statement.meanwhile, every)
+                part.clear()
+        assert not part, "a pass ends with a barrier"
 
 
 def _between_barriers(body: Sequence[Statement]) -> list[list[Statement]]:

@@ -16,26 +16,20 @@ from dovetail.codegen.llvm.handles import I1, I64
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_
-from dovetail.kernels.loops.exchange import Exchange
 from dovetail.kernels.loops.ir import (
-    Alloc,
-    AllReduce,
-    Barrier,
     Call,
     Expr,
     Extent,
     Kernel,
     Load,
     Loop,
-    Matrix,
     Name,
     Number,
-    Pipeline,
-    Roles,
     Set,
     Statement,
     Store,
     Tensor,
+    Threaded,
     ThreadIndex,
     When,
 )
@@ -79,7 +73,7 @@ class Printer:
                 case _:
                     self.threaded(statement)
 
-    def threaded(self, statement: Roles | Alloc | Barrier | AllReduce | Exchange | Matrix | Pipeline) -> None:
+    def threaded(self, statement: Threaded) -> None:
         """What only threads of a GPU's block do."""
         raise GraphError(f"{type(statement).__name__} in a kernel for a CPU", hint="schedule the kernel for a GPU")
 

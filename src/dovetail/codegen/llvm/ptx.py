@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from dovetail.codegen.llvm import exchange, near, nvvm, pipeline, scalar, tensor_cores
+from dovetail.codegen.llvm import exchange, near, nvvm, pipeline, resident, scalar, tensor_cores
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
@@ -18,7 +18,7 @@ from dovetail.codegen.llvm.maths.remainder import with_exact_remainders
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import f32, f64, i64
 from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, everything, shared_bytes
-from dovetail.kernels.loops.exchange import AtomicUpdate, Exchange, FromLane
+from dovetail.kernels.loops.exchange import AtomicUpdate, FromLane
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
@@ -37,10 +37,10 @@ from dovetail.kernels.loops.ir import (
     Expr,
     Extent,
     FenceShared,
+    GridBarrier,
     Kernel,
     LoadMatrices,
     Loop,
-    Matrix,
     MultiplyMatrices,
     MultiplyShared,
     Name,
@@ -48,8 +48,10 @@ from dovetail.kernels.loops.ir import (
     Pipeline,
     Roles,
     Statement,
+    SubGrid,
     Tensor,
     TensorMap,
+    Threaded,
     ThreadIndex,
     WarpBarrier,
 )
@@ -74,7 +76,7 @@ class _Printer(Printer):
         self.text.rounds_to_bf16 = True
         if kernel.launch is None:
             raise GraphError(f"{kernel.name} has no launch shape", hint="schedule the kernel for a GPU first")
-        self.kernel, self.threads = kernel, kernel.launch.block
+        self.kernel, self.threads, self.blocks = kernel, kernel.launch.block, kernel.launch.grid
         self.globals: dict[str, str] = {}
         self.dynamic = 0 if kernel.launch.shared_bytes else None
         """Where the next allocation of dynamic shared memory is; None where all of it is static."""
@@ -109,7 +111,9 @@ class _Printer(Printer):
     def marked(self, loop: Loop) -> str:
         """LLVM vectorises no loops for a GPU. A loop of products by a warpgroup stays a loop."""
         # The assembler would unroll a dozen iterations of hundreds of registers: two seconds instead of a tenth of one.
-        return _ROLLED if loop.rolled or any(isinstance(s, MultiplyShared) for s in everything(loop.body)) else ""
+        return (
+            resident.ROLLED if loop.rolled or any(isinstance(s, MultiplyShared) for s in everything(loop.body)) else ""
+        )
 
     def iterations(self, statement: Loop) -> None:
         if statement.kind == "unrolled":
@@ -133,8 +137,7 @@ class _Printer(Printer):
 
     def has_a_block_for_each(self, statement: Loop) -> bool:
         """Whether the launch has exactly one block for each iteration."""
-        assert self.kernel.launch is not None, "it was checked"
-        return statement.extent == Extent(self.kernel.launch.grid)
+        return statement.extent == Extent(self.blocks)
 
     def one(self, expr: Expr) -> str:
         """Quotients of 16-bit floats may be off by 2 units of f32 before they are rounded, which is far faster."""
@@ -150,7 +153,7 @@ class _Printer(Printer):
             found = near.quotient(self.text, x, y)
         return scalar.cast(self.text, found, f32, expr.dtype)
 
-    def threaded(self, statement: Roles | Alloc | Barrier | AllReduce | Exchange | Matrix | Pipeline) -> None:
+    def threaded(self, statement: Threaded) -> None:
         match statement:
             case CopyAsync():
                 inside = self.value(statement.inside)
@@ -195,6 +198,10 @@ class _Printer(Printer):
                 self.barrier()
             case ClusterBarrier():
                 self.text.emit(nvvm.CLUSTER_BARRIER)
+            case SubGrid():
+                resident.sub_grid(self, statement)
+            case GridBarrier():
+                resident.grid_barrier(self, statement)
             case AllReduce():
                 self.all_reduce(statement)
             case FromLane():
@@ -208,6 +215,9 @@ class _Printer(Printer):
                 exchange.atomic_update(self.text, statement.op, pointer, address, value, statement.tensor.dtype)
 
     def barrier(self) -> None:
+        assert self.kernel.launch is not None, "it was checked"
+        if self.threads < self.kernel.launch.block:
+            return self.text.emit(nvvm.assembly(f"bar.sync 1, {self.threads};"))
         self.text.use(f"declare void @{nvvm.BARRIER}()")
         self.text.emit(f"call void @{nvvm.BARRIER}()")
 
@@ -272,7 +282,8 @@ class _Printer(Printer):
             return
         self.spaces[name] = pointer = f"ptr addrspace({nvvm.SHARED})"
         if self.dynamic is not None:
-            at, self.dynamic = self.dynamic, self.dynamic + shared_bytes([statement])
+            at = statement.offset if statement.offset is not None else self.dynamic
+            self.dynamic = at + shared_bytes([statement])
             whole = f"external addrspace({nvvm.SHARED}) global [0 x i8], align {SHARED_ALIGNMENT}"
             self.globals[nvvm.DYNAMIC] = f"@{nvvm.DYNAMIC} = {whole}"
             self.pointers[name] = self.text.let(f"getelementptr i8, {pointer} @{nvvm.DYNAMIC}, i64 {at}")
@@ -297,31 +308,38 @@ class _Printer(Printer):
 
 def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
     """A scheduled kernel as a whole module; `alignment` gives the bytes that each pointer is a multiple of."""
+    shape = kernel.launch
+    if shape is None:
+        raise GraphError(f"{kernel.name} has no launch shape", hint="schedule the kernel for a GPU first")
+    attributes = f"nounwind {nvvm.threads(shape.block, shape.resident, shape.cluster)}"
+    if kernel.counter:
+        printers, found = resident.functions(kernel, alignment, _Printer, _attributes, attributes)
+    else:
+        printers, found = _functions(kernel, alignment, attributes)
+    functions = [_function(head, text) for head, text in found]
+    uses = dict.fromkeys(use for printer in printers for use in printer.text.uses)
+    globals = {name: text for printer in printers for name, text in printer.globals.items()}
+    rolled = any(resident.ROLLED in text for text in functions)
+    lines = [nvvm.header(), _library(uses), *globals.values(), *functions, *(_NOTES if rolled else ())]
+    return with_exact_remainders("\n".join(lines) + "\n")
+
+
+def _functions(
+    kernel: Kernel, alignment: Mapping[str, int], attributes: str
+) -> tuple[list[_Printer], list[tuple[str, Builder]]]:
+    """The kernel, and its body where that is a function."""
     body = _Printer(kernel)
     body.statements(kernel.body)
     body.text.ret()
-    assert kernel.launch is not None, "the printer has checked it"
-    shape = kernel.launch
-    attributes = f"nounwind {nvvm.threads(shape.block, shape.resident, shape.cluster)}"
     pointers = [f"{body.spaces[n]}{_attributes(kernel, n, alignment)} %p{i}" for i, n in enumerate(kernel.pointers)]
     given = ", ".join([*pointers, *(f"i64 %s{i}" for i in range(len(kernel.sizes)))])
     maps = [f"ptr byval([{MAP_BYTES} x i8]) align 64 %m{i}" for i in range(len(kernel.maps))]
     entry = f"define {nvvm.KERNEL} void @{kernel.name}({', '.join([given, *maps])}) {attributes}"
-    if kernel.launch.dependent:
-        before = _waiting(kernel, alignment)
-        printers = (body, before)
-        functions = [
-            _function(f"define internal void @{kernel.name}.body({given}) alwaysinline convergent nounwind", body.text),
-            _function(entry, before.text),
-        ]
-    else:
-        printers = (body,)
-        functions = [_function(entry, body.text)]
-    uses = dict.fromkeys(use for printer in printers for use in printer.text.uses)
-    globals = {name: text for printer in printers for name, text in printer.globals.items()}
-    rolled = any(_ROLLED in text for text in functions)
-    lines = [nvvm.header(), _library(uses), *globals.values(), *functions, *(_NOTES if rolled else ())]
-    return with_exact_remainders("\n".join(lines) + "\n")
+    if kernel.launch is None or not kernel.launch.dependent:
+        return [body], [(entry, body.text)]
+    before = _waiting(kernel, alignment)
+    inner = f"define internal void @{kernel.name}.body({given}) alwaysinline convergent nounwind"
+    return [body, before], [(inner, body.text), (entry, before.text)]
 
 
 def _waiting(kernel: Kernel, alignment: Mapping[str, int]) -> _Printer:
@@ -353,7 +371,6 @@ def _function(head: str, text: Builder) -> str:
     return "\n".join([f"{head} {{", "entry:", *text.allocas, *map(str, text.lines), "}"])
 
 
-_ROLLED = ", !llvm.loop !0"
 _NOTES = ("!0 = distinct !{!0, !1}", '!1 = !{!"llvm.loop.unroll.disable"}')
 
 

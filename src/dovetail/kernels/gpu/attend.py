@@ -38,6 +38,7 @@ from dovetail.kernels.gpu.fragments import (
     SharedTile,
     copied,
     divided,
+    less,
     load_left,
     load_right,
     multiplied,
@@ -73,6 +74,7 @@ from dovetail.kernels.loops.ir import (
     Store,
     Tensor,
     ThreadIndex,
+    When,
     add,
     indices,
     minimum,
@@ -271,7 +273,11 @@ class _Writer:
         at = mul(self.block.chunk(number, warp), Extent(KEYS))
         first, k = (at, ZERO) if name == "k" else (ZERO, at)
         copies = copied(self.tile(name), self.factors[name], self.axes[name], first, k, warp, self.threads, 0, 1)
-        return [_rolled(s, 2) for s in copies]
+        return [When(self._has_keys(number, warp), tuple([_rolled(s, 2) for s in copies]))]
+
+    def _has_keys(self, number: Expr, warp: Expr) -> Expr:
+        """Whether a warp of a cluster has keys in a round."""
+        return less(mul(self.block.chunk(number, warp), Extent(KEYS)), Extent(self.problem.keys))
 
     def _queries(self) -> list[Statement]:
         row = mul(remainder(ThreadIndex("warp"), self.warps), Extent(16))
@@ -321,8 +327,9 @@ class _Writer:
         if self.block.is_cluster:
             # Warps of all blocks have a tile each: few rounds are left, and one buffer is enough.
             after = Set("later", add(Name("round"), Extent(1)))
-            work = [Set("stage", divided(ThreadIndex("warp"), self.warps)), *work]
-            one = (AwaitCopies(0), Barrier(), *work, Barrier(), after, *later, CommitCopies())
+            warp = divided(ThreadIndex("warp"), self.warps)
+            own = (Set("stage", warp), When(self._has_keys(Name("round"), warp), tuple(work)))
+            one = (AwaitCopies(0), Barrier(), *own, Barrier(), after, *later, CommitCopies())
             return [Loop("round", self._rounds(), one), AwaitCopies(0), Barrier()]
         return [
             Loop(

@@ -14,6 +14,7 @@ from dovetail.kernels.loops.ir import (
     CopyBox,
     Expr,
     Extent,
+    GridBarrier,
     Kernel,
     Load,
     Loop,
@@ -22,6 +23,7 @@ from dovetail.kernels.loops.ir import (
     Set,
     Statement,
     Store,
+    SubGrid,
     TensorMap,
     When,
 )
@@ -65,8 +67,10 @@ def everything(body: Sequence[Statement]) -> Iterator[Statement]:
     """Each statement, with those in its bodies."""
     for statement in body:
         yield statement
-        if isinstance(statement, (Loop, When, Roles)):
+        if isinstance(statement, (Loop, When, Roles, SubGrid)):
             yield from everything(statement.body)
+        if isinstance(statement, GridBarrier):
+            yield from everything(statement.meanwhile)
         if isinstance(statement, Roles):
             yield from everything(statement.other)
 

@@ -55,9 +55,9 @@ _LOCAL: Mapping[type, tuple[str, ...]] = {
     FromLane: ("name", "source"),
 }
 """The fields that hold names of scalars."""
-_COMPOUND = (Load, Call, Store, When, AtomicUpdate, LoadMatrices, MultiplyMatrices, CopyAsync)
+COMPOUND = (Load, Call, Store, When, AtomicUpdate, LoadMatrices, MultiplyMatrices, CopyAsync)
 """What has expressions, tensors or statements inside, and no names."""
-_TAKING = (*_COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, CommitCopies, AwaitCopies)
+_TAKING = (*COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, CommitCopies, AwaitCopies)
 """What is in a kernel that takes a prologue."""
 _STAGED = (Set, Loop, AllReduce, FromLane, Alloc, Store, When, AtomicUpdate, Barrier)
 """The statements of a stage."""
@@ -86,7 +86,7 @@ def as_stages(name: str, stages: Sequence[Stage], blocks: int) -> Kernel:
             first, level = 0, stage.level
         launch = _launch(stage.kernel)
         assert isinstance(launch.grid, int), "a stage has a known number of blocks"
-        naming = _Renaming(lambda n, number=number: f"{n}_{number}", stage.pointers)
+        naming = Renaming(lambda n, number=number: f"{n}_{number}", stage.pointers)
         body += [s for part in naming.body(stage.kernel.body) for s in _shared_out(part, first, blocks, number)]
         # Stages of one level start with different blocks, which then run them at the same time.
         first = (first + launch.grid) % blocks
@@ -142,10 +142,10 @@ def with_prologue(
     room = frozenset({_ROOM})
     own = _twice(prologue.body, result) if keep else prologue.body
     names = {**pointers, _ROOM: _ROOM} if keep else {**pointers, result: _ROOM}
-    before = _Renaming(lambda n: f"{n}_before", names, room).body(own)
+    before = Renaming(lambda n: f"{n}_before", names, room).body(own)
     serial = [replace(s, kind="serial") if isinstance(s, Loop) and s.kind == "block" else s for s in before]
     same = {name: name for name in kernel.pointers}
-    body = _Renaming(lambda n: n, {**same, read: _ROOM}, room).body(kernel.body)
+    body = Renaming(lambda n: n, {**same, read: _ROOM}, room).body(kernel.body)
     # Copies that start early find their memory where the first allocations are.
     allocations = [s for s in body if isinstance(s, Alloc)]
     rest = [s for s in body if not isinstance(s, Alloc)]
@@ -184,7 +184,7 @@ def takes_prologue(kernel: Kernel, read: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Renaming:
+class Renaming:
     """New names for the scalars and pointers of a body. What a body uses twice stays one object."""
 
     local: Callable[[str], str]
@@ -211,7 +211,7 @@ class _Renaming:
             pointer = self.pointer(part.pointer)
             return replace(part, pointer=pointer, space="shared" if pointer in self.in_shared else part.space)
         kind = cast(type[Any], type(part))
-        if kind not in _COMPOUND and kind not in _LOCAL:
+        if kind not in COMPOUND and kind not in _LOCAL:
             return part
         changed = {name: self.local(getattr(part, name)) for name in _LOCAL.get(kind, ())}
         kept = {f.name: getattr(part, f.name) for f in fields(part) if f.name not in changed}
@@ -227,4 +227,4 @@ def _launch(kernel: Kernel) -> Launch:
     return kernel.launch
 
 
-__all__ = ["Stage", "as_stages", "is_stage", "takes_prologue", "with_prologue"]
+__all__ = ["COMPOUND", "Renaming", "Stage", "as_stages", "is_stage", "takes_prologue", "with_prologue"]

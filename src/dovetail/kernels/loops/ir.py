@@ -92,6 +92,27 @@ class Roles:
 
 
 @dataclass(frozen=True, slots=True)
+class SubGrid:
+    """Some blocks of a grid, and the first threads of each, run a body as if they were a launch of their own."""
+
+    blocks: int
+    threads: int
+    first: int
+    """The block of the grid that has index 0. The next one has index 1, and the first one follows the last."""
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GridBarrier:
+    """No thread of a grid goes on before all blocks have come here; what they stored in memory is seen by all."""
+
+    number: int
+    """How many blocks have come here in a pass, over the blocks of the grid: 1 at its first barrier."""
+    meanwhile: tuple[Statement, ...] = ()
+    """What a block does after it has come here, and before it waits: it reads constants alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class Alloc:
     """Memory of a block or of a thread, under the name of a pointer, for as long as the kernel runs."""
 
@@ -100,6 +121,8 @@ class Alloc:
     count: int
     """Elements."""
     space: Space
+    offset: int | None = None
+    """Bytes from the start of shared memory where others may have been before; None after the last allocation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +141,9 @@ class AllReduce:
     """Neighbouring lanes that combine, a power of two; None for all of a warp."""
 
 
-Statement: TypeAlias = Store | Set | Loop | When | Roles | Alloc | Barrier | AllReduce | Exchange | Matrix | Pipeline
+Threaded: TypeAlias = Roles | SubGrid | GridBarrier | Alloc | Barrier | AllReduce | Exchange | Matrix | Pipeline
+"""What threads of a GPU do."""
+Statement: TypeAlias = Store | Set | Loop | When | Threaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +162,8 @@ class Launch:
     """Whether it starts while the kernel before it still runs; it waits for that one between `early` and `body`."""
     cluster: int = 1
     """Blocks of a cluster: they run at the same time, and may wait for each other."""
+    cooperative: bool = False
+    """Whether all blocks run at the same time, so that they may wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +188,20 @@ class Kernel:
     """What each block does before `body`, while kernels before it may still run: it reads constants alone."""
     constants: tuple[str, ...] = ()
     """Pointers to what no kernel of a run writes: parameters and what the bind phase computes."""
+    passes: int = 1
+    """How often `body` runs; the number of a pass is in `pass`."""
+    tabled: tuple[str, ...] = ()
+    """Pointers of the body that each pass has its own of: in pass 3, `w` is the pointer `w.3`, and `next.w` is `w.4`.
+    In `early`, `next.w` is `w.0`."""
+    counter: str = ""
+    """The pointer to what counts the blocks that come to barriers of the grid: it only ever grows."""
     maps: tuple[TensorMap, ...] = ()
     """Tensors that the tensor memory accelerator copies from, in the order of the arguments, after the sizes."""
+
+    @property
+    def table(self) -> range:
+        """Which pointers are those of passes: the last ones, pass by pass."""
+        return range(len(self.pointers) - len(self.tabled) * self.passes, len(self.pointers))
 
 
 def add(x: Expr, y: Expr) -> Expr:
@@ -267,6 +306,10 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
                 pending += [*reversed(part.body), part.condition]
             case Roles():
                 pending += [*reversed(part.other), *reversed(part.body)]
+            case SubGrid():
+                pending += reversed(part.body)
+            case GridBarrier():
+                pending += reversed(part.meanwhile)
             case CopyBox():
                 yield from _of_tensors(part.target)
                 pending += [*part.target_at, *part.at, *part.taps, part.slot]
@@ -309,8 +352,8 @@ def _of_tensors(*tensors: Tensor) -> Iterator[Size]:
 __all__ = [
     "ONE", "ZERO", "AllReduce", "Alloc", "AllocBarriers", "Arrive", "AtomicUpdate", "AwaitCopies", "AwaitPhase",
     "AwaitProducts", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync", "CopyBox", "ExpectBytes",
-    "Expr", "Extent", "FenceShared", "FromLane", "Kernel", "Launch", "Load", "LoadMatrices", "Loop", "LoopKind",
-    "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline", "Roles", "Set", "Space", "Statement",
-    "Store", "Tensor", "TensorMap", "ThreadIndex", "Traversal", "WarpBarrier", "When", "add", "collapsed",
-    "in_memory_order", "indices", "minimum", "mul", "sizes_in", "stretched",
+    "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel", "Launch", "Load", "LoadMatrices", "Loop",
+    "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline", "Roles", "Set", "Space",
+    "Statement", "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded", "Traversal", "WarpBarrier",
+    "When", "add", "collapsed", "in_memory_order", "indices", "minimum", "mul", "sizes_in", "stretched",
 ]  # fmt: skip

@@ -32,8 +32,8 @@ DEFAULT_STREAM = 0
 """All work with arrays that stay on the device is on it, in order."""
 _DYNAMIC_SHARED_BYTES = 8
 """The number of the function attribute for dynamic shared memory."""
-_PROGRAMMATIC_SERIALIZATION = 6
-"""The number of the launch attribute with which a kernel starts before the one before it has ended."""
+_COOPERATIVE, _PROGRAMMATIC_SERIALIZATION = 2, 6
+"""Launch attributes: all blocks run at the same time; a kernel starts before the one before it has ended."""
 _CLOCK_KHZ, _MULTIPROCESSORS, _MEMORY_CLOCK_KHZ, _BUS_BITS, _L2_BYTES = 13, 16, 36, 37, 38
 _MAJOR, _MINOR, _SHARED_BYTES = 75, 76, 97
 """Numbers of device attributes."""
@@ -58,6 +58,8 @@ class Function:
     """What it was loaded from, which stays loaded as long as this."""
     dependent: bool = False
     """Whether it may start while the kernel before it still runs: it waits for that one itself."""
+    cooperative: bool = False
+    """Whether its blocks wait for each other."""
 
     def launch(
         self, grid: int, block: int, arguments: Sequence[int], *, shared_bytes: int = 0, stream: int = DEFAULT_STREAM
@@ -79,7 +81,9 @@ class Launch:
         shared_bytes: int,
         arguments: Sequence[int],
         matrices: Sequence[Matrix] = (),
+        table: range = range(0),
     ) -> None:
+        """The arguments in `table` are one array for the kernel."""
         if grid > MOST_BLOCKS:
             raise UnsupportedError(
                 f"a grid of {grid:,} blocks", hint=f"a launch has at most {MOST_BLOCKS:,}; split the inputs"
@@ -88,7 +92,8 @@ class Launch:
         self.words = (ctypes.c_int64 * max(1, len(arguments)))(*arguments)
         self.maps = [EncodedMap(function.driver, matrix) for matrix in matrices]
         first = ctypes.addressof(self.words)
-        places = [first + 8 * i for i in range(len(self.words))] + [one.address for one in self.maps]
+        given = [i for i in range(len(self.words)) if i not in table[1:]]
+        places = [first + 8 * i for i in given] + [one.address for one in self.maps]
         self.pointers = (c_void_p * len(places))(*places)
         for argument in dict.fromkeys([one.matrix.argument for one in self.maps]):
             self.set(argument, self.words[argument])
@@ -108,9 +113,10 @@ class Launch:
     def enqueue_blocks(self, grid: int, stream: int, *, in_order: bool = False) -> None:
         """Launch it with a number of blocks; `in_order` it starts after all before it, as between two events."""
         shape, function = (grid, 1, 1, self.block, 1, 1, self.shared_bytes), self.function
-        if function.dependent and not in_order:
-            early = LaunchAttribute(_PROGRAMMATIC_SERIALIZATION, 0, (c_int * 16)(1))
-            config = LaunchConfig(*shape, stream, ctypes.pointer(early), 1)
+        if function.cooperative or (function.dependent and not in_order):
+            kind = _COOPERATIVE if function.cooperative else _PROGRAMMATIC_SERIALIZATION
+            attribute = LaunchAttribute(kind, 0, (c_int * 16)(1))
+            config = LaunchConfig(*shape, stream, ctypes.pointer(attribute), 1)
             function.driver.call("cuLaunchKernelEx", ctypes.byref(config), function.handle, self.pointers, None)
         else:
             function.driver.call("cuLaunchKernel", function.handle, *shape, stream, self.pointers, None)
@@ -126,13 +132,15 @@ class Module:
         driver.call("cuModuleLoadData", ctypes.byref(found), code + b"\0")
         self.handle = found.value or 0
 
-    def function(self, name: str, shared_bytes: int = 0, *, dependent: bool = False) -> Function:
+    def function(
+        self, name: str, shared_bytes: int = 0, *, dependent: bool = False, cooperative: bool = False
+    ) -> Function:
         """A kernel by name, with leave to take dynamic shared memory, and to start early if it is `dependent`."""
         found = c_void_p()
         self.driver.call("cuModuleGetFunction", ctypes.byref(found), self.handle, name.encode())
         if shared_bytes:
             self.driver.call("cuFuncSetAttribute", found.value or 0, _DYNAMIC_SHARED_BYTES, shared_bytes)
-        return Function(self.driver, found.value or 0, self, dependent)
+        return Function(self.driver, found.value or 0, self, dependent, cooperative)
 
     def __del__(self) -> None:
         if self.handle:

@@ -32,7 +32,7 @@ Inputs: TypeAlias = Mapping[str, Array | DeviceArray]
 
 MOST_PINNED = 1 << 26
 """Bytes that pass through pinned memory; more are copied from and to the caller's arrays."""
-_STAGING, _STATUS, _WORKSPACE, _WORD = "staging", "status", "workspace", 8
+_STAGING, _STATUS, _WORKSPACE, _COUNTER, _WORD = "staging", "status", "workspace", "counter", 8
 
 
 class Frame:
@@ -81,7 +81,13 @@ class Frame:
         """The error flag: kernels that refuse their operands set it."""
         self.flag.array[:] = 0
         self.status = self.flag.array.view(np.int64)
+        self.counter: CudaBuffer | None = None
+        """Counts the blocks that come to barriers of the grid, in kernels that have them."""
         self.addresses: dict[Base, int] = {**bound.fixed, _STATUS: self.flag.address}
+        if any(one.kernel.counters for one in bound.loaded):
+            self.counter = bound.allocator.uploaded(np.zeros(_WORD, np.uint8))
+            driver.wait_for(DEFAULT_STREAM)
+            self.addresses[_COUNTER] = self.counter.address
         self.addresses |= {base: buffer.address for base, buffer in self.buffers.items()}
         self.uses: dict[Base, list[tuple[int, int, int]]] = {}
         """Launch, argument and offset for each pointer into a base whose address may change."""
@@ -106,13 +112,16 @@ class Frame:
             arguments.append(0 if address is None else address + offset)
         arguments += [number(size) for size in made.kernel.sizes]
         matrices = matrices_of(made.kernel, number)
-        return Launch(one.function, number(shape.grid), shape.block, shape.shared_bytes, arguments, matrices)
+        words = made.kernel.table
+        return Launch(one.function, number(shape.grid), shape.block, shape.shared_bytes, arguments, matrices, words)
 
     def _argument(self, made: GpuKernel, name: str) -> tuple[Base, int]:
         if name in made.workspace:
             return _WORKSPACE, self.memory.number(made.workspace[name])
         if name in made.checks:
             return _STATUS, 0
+        if name in made.counters:
+            return _COUNTER, 0
         if name in made.packed:
             return made.packed[name].key, 0
         return self._located(self.plan.locate(made.bindings[name]))

@@ -21,6 +21,7 @@ from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.loops import SHAPE
+from dovetail.targets.cuda.resident_runs import ResidentRuns
 from dovetail.targets.cuda.select import finished, make_kernels
 
 STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
@@ -81,6 +82,8 @@ class LaunchFusion:
             joined = self._joined(steps[index], steps[index + 1])
             if joined is not None:
                 found[index], found[index + 1] = (steps[index][0], None), (steps[index + 1][0], (joined,))
+        if self.device.cooperative:
+            found = ResidentRuns(self.plan, self.locations, self.device, self._must_wait, self._inner).fused(found)
         for run in self._runs(found):
             made = self._as_stages([found[i] for i in run])
             for i in run:
@@ -160,7 +163,7 @@ class LaunchFusion:
             run = [index] if small else []
 
     def _is_small(self, step: Step, kernels: tuple[GpuKernel, ...]) -> bool:
-        if len(kernels) != 1 or _has_more(kernels[0]):
+        if len(kernels) != 1 or _has_more(kernels[0]) or kernels[0].counters:
             return False
         return self._stage(step, kernels[0], STAGE_SHAPE, TURNS * self.device.cluster) is not None
 
@@ -236,6 +239,14 @@ class LaunchFusion:
             self.known[key] = finished(make(), bindings, self.locations, self.device, workspace, packed)
         return replace(self.known[key], bindings=bindings, workspace=workspace, packed=packed)
 
+    def _must_wait(self, earlier: GpuKernel, later: GpuKernel, inner: Mapping[Value, Size]) -> bool:
+        """Whether a kernel reads or overwrites what an earlier one writes, or overwrites what it reads."""
+        if earlier.workspace and later.workspace:
+            return True
+        wrote, writes = self._spans(earlier, True, inner), self._spans(later, True, inner)
+        reads, read = self._spans(later, False, inner), self._spans(earlier, False, inner)
+        return self._meet(wrote, reads) or self._meet(read, writes)
+
     def _levels(self, kernels: Sequence[GpuKernel], inner: Mapping[Value, Size]) -> list[int]:
         """For each kernel a level above those of all earlier ones that it must wait for."""
         spans = [(self._spans(one, False, inner), self._spans(one, True, inner)) for one in kernels]
@@ -244,7 +255,7 @@ class LaunchFusion:
             waits = [
                 levels[i] + 1
                 for i, (read, wrote) in enumerate(spans[:index])
-                if self._meet(wrote, reads) or self._meet(read, writes) or self._meet(wrote, writes)
+                if self._meet(wrote, reads) or self._meet(read, writes)
             ]
             levels.append(max(waits, default=0))
         return levels

@@ -24,6 +24,8 @@ class GpuKernel:
     workspace_bytes: Size = 0
     checks: tuple[str, ...] = ()
     """The pointers to the error flag of a run."""
+    counters: tuple[str, ...] = ()
+    """The pointers to the counter of a frame, which starts at 0 and only ever grows."""
     packed: Mapping[str, Packed] = field(default_factory=dict[str, Packed])
     """The pointers to weights that are packed when parameters are bound."""
 

@@ -136,7 +136,10 @@ class CudaGraph:
                     shape = made.kernel.launch
                     assert shape is not None, "it was scheduled"
                     functions[made.text] = modules[ptx[made.text]].function(
-                        made.kernel.name, shape.shared_bytes, dependent=shape.dependent
+                        made.kernel.name,
+                        shape.shared_bytes,
+                        dependent=shape.dependent,
+                        cooperative=shape.cooperative,
                     )
                 work.append(LoadedKernel(step, made, functions[made.text], tuple(joined)))
                 joined.clear()

@@ -1,0 +1,188 @@
+"""Kernels whose blocks all run at the same time: barriers of the grid, and passes with pointers from a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol
+
+from dovetail.codegen.llvm import nvvm, pipeline
+from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.handles import I1, I64
+from dovetail.ir.dim import Size
+from dovetail.kernels.loops.ir import GridBarrier, Kernel, Statement, SubGrid
+from dovetail.kernels.loops.resident import NEXT
+
+_POINTER = f"ptr addrspace({nvvm.GLOBAL})"
+_AWAIT = "\\0A".join(
+    (
+        "{",
+        ".reg .b64 found;",
+        ".reg .pred fewer;",
+        "AGAIN:",
+        "ld.acquire.gpu.global.u64 found, [$0];",
+        "setp.lt.u64 fewer, found, $1;",
+        "@fewer bra AGAIN;",
+        "}",
+    )
+)
+
+
+class BodyPrinter(Protocol):
+    """What prints the statements of a kernel for threads of a GPU."""
+
+    text: Builder
+    kernel: Kernel
+    threads: int
+    blocks: Size
+    indices: dict[str, str]
+    counts: dict[str, str]
+    pointers: dict[str, str]
+    spaces: dict[str, str]
+    names: dict[str, str]
+    globals: dict[str, str]
+
+    def statements(self, body: Sequence[Statement]) -> None: ...
+    def barrier(self) -> None: ...
+
+
+def sub_grid(printer: BodyPrinter, statement: SubGrid) -> None:
+    t, blocks = printer.text, _blocks(printer.kernel)
+    own = printer.indices["block"]
+    if statement.first:
+        own = t.let(f"urem i64 {t.let(f'add i64 {own}, {blocks - statement.first}')}, {blocks}")
+    with _where(t, statement.threads < printer.threads, I64(printer.indices["thread"]), statement.threads):
+        if statement.blocks > blocks:
+            with t.loop(I64(own), statement.blocks, step=blocks) as index:
+                _run(printer, statement, index)
+        else:
+            with _where(t, statement.blocks < blocks, I64(own), statement.blocks):
+                _run(printer, statement, own)
+
+
+def _run(printer: BodyPrinter, statement: SubGrid, block: str) -> None:
+    """The body with the indices and counts of its own launch."""
+    before = printer.threads, printer.blocks, printer.indices, printer.counts
+    threads = statement.threads
+    printer.threads, printer.blocks = threads, statement.blocks
+    printer.indices = {**printer.indices, "block": block}
+    own = {"block": str(statement.blocks), "thread": str(threads), "warp": str(threads // 32)}
+    printer.counts = {**printer.counts, **own}
+    printer.statements(statement.body)
+    if statement.blocks > _blocks(printer.kernel):
+        # Shared memory is written again in the next turn.
+        printer.barrier()
+    printer.threads, printer.blocks, printer.indices, printer.counts = before
+
+
+@contextmanager
+def _where(t: Builder, is_checked: bool, index: I64, end: int) -> Generator[None]:
+    """What those with an index below an end do."""
+    if not is_checked:
+        yield
+        return
+    with t.when(t.icmp("ult", index, end)):
+        yield
+
+
+def grid_barrier(printer: BodyPrinter, statement: GridBarrier) -> None:
+    """One thread of each block counts it and waits for the others.
+
+    The barrier of the block orders what its threads wrote before the release; what others wrote is seen by the thread
+    that acquires it, and by those that meet it at the second barrier.
+    """
+    t, counter = printer.text, f"{_POINTER} {printer.pointers[printer.kernel.counter]}"
+    printer.barrier()
+    with t.when(_is_first(printer)):
+        t.emit(nvvm.assembly("red.release.gpu.global.add.u64 [$0], 1;", "l,~{memory}", counter))
+    printer.statements(statement.meanwhile)
+    wanted = t.let(f"add i64 %arrived, {statement.number * _blocks(printer.kernel)}")
+    with t.when(_is_first(printer)):
+        t.emit(nvvm.assembly(_AWAIT, "l,l,~{memory}", f"{counter}, i64 {wanted}"))
+    printer.barrier()
+
+
+def _is_first(printer: BodyPrinter) -> I1:
+    return printer.text.icmp("eq", I64(printer.indices["thread"]), 0)
+
+
+def functions(
+    kernel: Kernel,
+    alignment: Mapping[str, int],
+    make: Callable[[Kernel], BodyPrinter],
+    attributes_of: Callable[[Kernel, str, Mapping[str, int]], str],
+    attributes: str,
+) -> tuple[Sequence[BodyPrinter], list[tuple[str, Builder]]]:
+    """A pass as a function, and the kernel that calls it for each."""
+    plain = kernel.pointers[: kernel.table.start]
+    following = [NEXT + name for name in kernel.tabled]
+    seen = replace(kernel, pointers=(*plain, *kernel.tabled, *following))
+    body = make(seen)
+    body.names["pass"] = "%pass"
+    body.statements(kernel.body)
+    body.text.ret()
+    entry = make(seen)
+    table = _Table(entry, len(plain), alignment)
+    for index, name in enumerate(kernel.tabled):
+        entry.pointers[NEXT + name] = table.pointer(index, name, "0")
+    entry.statements(kernel.early)
+    t, blocks = entry.text, _blocks(kernel)
+    passes = len([s for s in kernel.body if isinstance(s, GridBarrier)])
+    counter = f"{_POINTER} {entry.pointers[kernel.counter]}"
+    found = t.let(nvvm.assembly("ld.relaxed.gpu.global.u64 $0, [$1];", "=l,l,~{memory}", counter, "i64"))
+    # Launches before this one counted every block of each barrier; some of this one may have come to the first.
+    before = t.let(f"sub i64 {found}, {t.let(f'urem i64 {found}, {blocks}')}")
+    with t.loop(0, kernel.passes, ROLLED) as number:
+        later = t.let(f"add i64 {number}, 1")
+        last = t.let(f"icmp ult i64 {later}, {kernel.passes}")
+        later = t.let(f"select i1 {last}, i64 {later}, i64 {number}")
+        given = [f"{_POINTER} {entry.pointers[name]}" for name in plain]
+        for at in (number, later):
+            given += [f"{_POINTER} {table.pointer(i, n, str(at))}" for i, n in enumerate(kernel.tabled)]
+        given += [f"i64 %s{i}" for i in range(len(kernel.sizes))]
+        arrived = t.let(f"add i64 {before}, {t.let(f'mul i64 {number}, {passes * blocks}')}")
+        t.emit(f"call void @{kernel.name}.body({', '.join(given)}, i64 {number}, i64 {arrived})")
+    t.ret()
+    known = dict(alignment) | {NEXT + name: alignment.get(name, 1) for name in kernel.tabled}
+    spelled = [f"{_POINTER}{attributes_of(seen, n, known)} %p{i}" for i, n in enumerate(seen.pointers)]
+    sizes = [f"i64 %s{i}" for i in range(len(kernel.sizes))]
+    words = [f"ptr byval([{len(kernel.tabled) * kernel.passes} x i64]) align 8 %table"] if kernel.tabled else []
+    inner = ", ".join([*spelled, *sizes, "i64 %pass", "i64 %arrived"])
+    outer = ", ".join([*spelled[: len(plain)], *words, *sizes])
+    heads = (
+        f"define internal void @{kernel.name}.body({inner}) alwaysinline convergent nounwind",
+        f"define {nvvm.KERNEL} void @{kernel.name}({outer}) {attributes}",
+    )
+    return (body, entry), [(heads[0], body.text), (heads[1], entry.text)]
+
+
+class _Table:
+    """The pointers of all passes among the arguments of a kernel."""
+
+    def __init__(self, printer: BodyPrinter, argument: int, alignment: Mapping[str, int]) -> None:
+        self.t, self.alignment, self.width = printer.text, alignment, len(printer.kernel.tabled)
+        if self.width:
+            address = pipeline.map_of(self.t, printer.kernel.name, argument)
+            self.start = self.t.let(f"inttoptr i64 {address} to ptr")
+
+    def pointer(self, index: int, name: str, number: str) -> str:
+        """One pointer of a pass."""
+        t = self.t
+        at = t.let(f"add i64 {t.let(f'mul i64 {number}, {self.width}')}, {index}")
+        found = t.let(f"load {_POINTER}, ptr {t.let(f'getelementptr i64, ptr {self.start}, i64 {at}')}, align 8")
+        t.use("declare void @llvm.assume(i1)")
+        aligned = f'"align"({_POINTER} {found}, i64 {self.alignment.get(name, 1)})'
+        t.emit(f"call void @llvm.assume(i1 true) [ {aligned} ]")
+        return found
+
+
+def _blocks(kernel: Kernel) -> int:
+    assert kernel.launch is not None and isinstance(kernel.launch.grid, int), "all blocks run at once"
+    return kernel.launch.grid
+
+
+ROLLED = ", !llvm.loop !0"
+"""Marks a loop that LLVM does not unroll; the module defines the note."""
+
+__all__ = ["ROLLED", "BodyPrinter", "functions", "grid_barrier", "sub_grid"]

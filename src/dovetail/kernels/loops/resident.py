@@ -1,0 +1,318 @@
+"""Kernels that follow each other as one kernel whose blocks stay: a barrier of the grid is where a launch was.
+
+Parts that do not wait for each other share a level; a barrier of the grid ends each level. The weights of a part are
+copied to shared memory levels before it runs, as long as there is room, so that memory is read while blocks wait. The
+whole sequence runs in several passes, such as the layers of a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from dovetail.ir.dtype import bool_
+from dovetail.kernels.loops.analysis import everything, shared_bytes
+from dovetail.kernels.loops.composed import COMPOUND, Renaming
+from dovetail.kernels.loops.ir import (
+    Alloc,
+    AllReduce,
+    AwaitCopies,
+    Barrier,
+    Call,
+    ClusterBarrier,
+    CommitCopies,
+    CopyAsync,
+    Extent,
+    FromLane,
+    GridBarrier,
+    Kernel,
+    Launch,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    SubGrid,
+    When,
+    sizes_in,
+)
+
+NEXT = "next."
+"""Before the name of a pointer: that of the next pass."""
+_KNOWN = (*COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, ClusterBarrier, CommitCopies, AwaitCopies)
+"""The statements of a part."""
+MOST_TURNS = 2
+"""Tiles of a part for each block, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A scheduled kernel."""
+
+    kernel: Kernel
+    pointers: Mapping[str, str]
+    """The names that its pointers have in the whole kernel."""
+    after: frozenset[int]
+    """The numbers of the parts before it that it waits for."""
+
+    @property
+    def launch(self) -> Launch:
+        assert self.kernel.launch is not None, "it was scheduled"
+        return self.kernel.launch
+
+    @property
+    def blocks(self) -> int:
+        assert isinstance(self.launch.grid, int), "it was checked"
+        return self.launch.grid
+
+
+def is_part(kernel: Kernel, blocks: int) -> bool:
+    """Whether a scheduled kernel can be a part of one with some blocks."""
+    launch = kernel.launch
+    if launch is None or not isinstance(launch.grid, int) or not 0 < launch.grid <= MOST_TURNS * blocks or kernel.maps:
+        return False
+    if launch.grid > blocks and (launch.cluster > 1 or kernel.early):
+        return False
+    known = all([isinstance(s, _KNOWN) for s in (*everything(kernel.early), *everything(kernel.body))])
+    waits = sum(isinstance(s, ClusterBarrier) for s in everything(kernel.body))
+    return known and waits == sum(isinstance(s, ClusterBarrier) for s in kernel.body)
+
+
+def as_resident(
+    name: str,
+    parts: Sequence[Part],
+    *,
+    blocks: int,
+    room: int,
+    passes: int,
+    tabled: Sequence[str],
+) -> Kernel | None:
+    """One kernel for parts, each with a few blocks of a grid; None where shared memory is too small.
+
+    Its pointers are those of the parts; the caller orders them.
+    """
+    return _Resident(parts, blocks, room, passes, frozenset(tabled)).kernel(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Shared memory that some slots of a pass need: slot 2b is level b, and 2b + 1 the barrier after it."""
+
+    alloc: Alloc
+    slots: frozenset[int]
+
+    @property
+    def nbytes(self) -> int:
+        return shared_bytes([self.alloc])
+
+
+class _Resident:
+    def __init__(self, parts: Sequence[Part], blocks: int, room: int, passes: int, tabled: frozenset[str]) -> None:
+        self.parts, self.blocks, self.room, self.passes, self.tabled = parts, blocks, room, passes, tabled
+        self.threads = max(part.launch.block for part in parts)
+        self.segments = [_split(part.kernel.body) for part in parts]
+        self.levels: list[int] = []
+        """The level of the first segment of each part; the others follow."""
+        for part in parts:
+            self.levels.append(max([self.last(i) + 1 for i in part.after], default=0))
+        self.count = max(map(self.last, range(len(parts)))) + 1
+        self.first = self._first_blocks()
+        self.ahead = {i: 0 for i, part in enumerate(parts) if self._is_ahead(part)}
+        """The levels between the barrier where copies of a part start and its own, for those that copy ahead."""
+
+    def last(self, part: int) -> int:
+        """The level of the last segment of a part."""
+        return self.levels[part] + len(self.segments[part]) - 1
+
+    def _first_blocks(self) -> list[int]:
+        """Parts of one level start with different blocks, which then run them at the same time."""
+        ends: dict[int, int] = {}
+        found: list[int] = []
+        for number, part in enumerate(self.parts):
+            first = ends.get(self.levels[number], 0)
+            found.append(first)
+            for level in range(self.levels[number], self.last(number) + 1):
+                ends[level] = (first + part.blocks) % self.blocks
+        return found
+
+    def _is_ahead(self, part: Part) -> bool:
+        """Whether all copies of a part are its early ones, so that they may start any time before."""
+        later = any(isinstance(s, (CommitCopies, CopyAsync)) for s in everything(part.kernel.body))
+        return bool(part.kernel.early) and not later
+
+    def kernel(self, name: str) -> Kernel | None:
+        offsets = self._offsets()
+        if offsets is None:
+            return None
+        self._look_ahead()
+        offsets = self._offsets()
+        assert offsets is not None, "copies that start earlier were tried"
+        allocations = [replace(r.alloc, offset=offsets[r.alloc.pointer]) for r in self._rooms()]
+        body: list[Statement] = [*allocations]
+        for level in range(self.count):
+            body += [s for number in range(len(self.parts)) for s in self._at(number, level)]
+            meanwhile = [s for number in self._issued(level) for s in self._copies(number, level)]
+            body.append(GridBarrier(level + 1, tuple(meanwhile)))
+        start = [n for n in self._in_order() if self._barrier(n) < 0]
+        early = (*allocations, *(s for n in start for s in self._copied(n, ahead=True))) if start else ()
+        total = max([offsets[r.alloc.pointer] + r.nbytes for r in self._rooms()], default=0)
+        launch = Launch(self.blocks, self.threads, total, cooperative=True)
+        sizes = sizes_in((*early, *body))
+        return Kernel(name, (), (), "tile", tuple(body), sizes=sizes, launch=launch, early=early, passes=self.passes)
+
+    def _at(self, number: int, level: int) -> list[Statement]:
+        """What a part does at a level."""
+        at = level - self.levels[number]
+        if not 0 <= at < len(self.segments[number]):
+            return []
+        part = self.parts[number]
+        body: Sequence[Statement] = self.segments[number][at]
+        if at == 0 and part.kernel.early and number not in self.ahead:
+            body = (*part.kernel.early, *body)
+        found = self._renaming(number, "").body(_without(tuple(body), Alloc, shared=True))
+        if number in self.ahead:
+            found = _awaiting(found, self._later(number))
+        return [SubGrid(part.blocks, part.launch.block, self.first[number], found)]
+
+    def _renaming(self, number: int, suffix: str) -> Renaming:
+        part = self.parts[number]
+        own = {a.pointer: f"{a.pointer}_{number}" for a in self._allocations(number)}
+        return Renaming(lambda n: f"{n}_{number}{suffix}", {**part.pointers, **own})
+
+    def _allocations(self, number: int) -> list[Alloc]:
+        kernel = self.parts[number].kernel
+        every = [s for s in (*everything(kernel.early), *everything(kernel.body)) if isinstance(s, Alloc)]
+        return [*{a.pointer: a for a in every}.values()]
+
+    def _in_order(self) -> list[int]:
+        """The parts that copy ahead, in the order in which copies start."""
+        return sorted(self.ahead, key=lambda n: (self._barrier(n), self.levels[n]))
+
+    def _barrier(self, number: int) -> int:
+        """The level before the barrier at which copies of a part start; below 0 in the pass before."""
+        return self.levels[number] - 1 - self.ahead[number]
+
+    def _issued(self, level: int) -> list[int]:
+        """The parts whose copies start at the barrier after a level, in the order in which they are needed."""
+        here = [n for n in self.ahead if self._barrier(n) % self.count == level]
+        return sorted(here, key=lambda n: (self._barrier(n) < 0, self.levels[n]))
+
+    def _copies(self, number: int, level: int) -> list[Statement]:
+        """The copies of a part, of this pass or of the next one."""
+        if self._barrier(number) >= 0:
+            return self._copied(number, ahead=False)
+        if self.passes == 1:
+            return []
+        *copies, commit = self._copied(number, ahead=True)
+        more = Call("less", (Name("pass"), Extent(self.passes - 1)), bool_)
+        return [When(more, tuple(copies)), commit]
+
+    def _copied(self, number: int, *, ahead: bool) -> list[Statement]:
+        """The copies of a part as one group. Blocks without any commit an empty one: all count alike."""
+        part = self.parts[number]
+        naming = self._renaming(number, "_early")
+        if ahead:
+            names = {n: NEXT + to if to in self.tabled else to for n, to in part.pointers.items()}
+            naming = replace(naming, pointers={**naming.pointers, **names})
+        body = _without(_without(part.kernel.early, Alloc, shared=True), CommitCopies)
+        return [SubGrid(part.blocks, part.launch.block, self.first[number], naming.body(body)), CommitCopies()]
+
+    def _later(self, number: int) -> int:
+        """Groups of copies that start after those of a part, and before it awaits them."""
+        own = self._barrier(number), self.levels[number]
+        found = 0
+        for other in self.ahead:
+            for shift in (-self.count, 0, self.count):
+                at = self._barrier(other) + shift, self.levels[other] + shift
+                found += at > own and at[0] < self.levels[number]
+        return found
+
+    def _rooms(self) -> list[_Room]:
+        found: list[_Room] = []
+        for number in range(len(self.parts)):
+            early = {s.target.pointer for s in everything(self.parts[number].kernel.early) if isinstance(s, CopyAsync)}
+            for alloc in self._allocations(number):
+                if alloc.space != "shared":
+                    continue
+                first = 2 * self.levels[number]
+                if number in self.ahead and alloc.pointer in early:
+                    first = 2 * self._barrier(number) + 1
+                slots = frozenset([s % (2 * self.count) for s in range(first, 2 * self.last(number) + 1)])
+                found.append(_Room(replace(alloc, pointer=f"{alloc.pointer}_{number}"), slots))
+        return found
+
+    def _offsets(self) -> dict[str, int] | None:
+        """A place in shared memory for each allocation, apart from those of the same time; None without room."""
+        placed: list[tuple[int, _Room]] = []
+        for room in sorted(self._rooms(), key=lambda r: -r.nbytes):
+            at = 0
+            for start, other in sorted(placed, key=lambda pair: pair[0]):
+                if room.slots & other.slots and start < at + room.nbytes and at < start + other.nbytes:
+                    at = start + other.nbytes
+            if at + room.nbytes > self.room:
+                return None
+            placed.append((at, room))
+        return {room.alloc.pointer: at for at, room in placed}
+
+    def _look_ahead(self) -> None:
+        """Start copies as many levels before as there is room for, in the order in which they are needed."""
+        grows = True
+        while grows:
+            grows = False
+            for number in sorted(self.ahead, key=lambda n: self.levels[n]):
+                self.ahead[number] += 1
+                if self._is_ordered() and self.ahead[number] + 2 < self.count and self._offsets() is not None:
+                    grows = True
+                else:
+                    self.ahead[number] -= 1
+
+    def _is_ordered(self) -> bool:
+        """Whether copies that are needed earlier start no later: they arrive in order."""
+        by_level = sorted(self.ahead, key=lambda n: self.levels[n])
+        starts = [self._barrier(n) for n in by_level]
+        return starts == sorted(starts) and starts[-1] <= starts[0] + self.count
+
+
+def _split(body: tuple[Statement, ...]) -> list[tuple[Statement, ...]]:
+    """The parts of a body between barriers of its cluster; nothing but memory goes from one to the next."""
+    found: list[list[Statement]] = [[]]
+    for statement in body:
+        if isinstance(statement, ClusterBarrier):
+            found.append([])
+        else:
+            found[-1].append(statement)
+    return [tuple(part) for part in found]
+
+
+def _without(body: tuple[Statement, ...], kind: type[Statement], *, shared: bool = False) -> tuple[Statement, ...]:
+    """A body without statements of a kind, wherever they are; of allocations those of shared memory."""
+    found: list[Statement] = []
+    for statement in body:
+        if isinstance(statement, (Loop, When)):
+            found.append(replace(statement, body=_without(statement.body, kind, shared=shared)))
+        elif not isinstance(statement, kind) or (shared and cast(Alloc, statement).space != "shared"):
+            found.append(statement)
+    return tuple(found)
+
+
+def _awaiting(body: tuple[Statement, ...], pending: int) -> tuple[Statement, ...]:
+    """A body that awaits its copies all at once, before the first of them is used; others may be on their way."""
+    found: list[Statement] = []
+    has_awaited = is_later = False
+    for statement in body:
+        if isinstance(statement, (Loop, When)):
+            found.append(replace(statement, body=_awaiting(statement.body, pending)))
+        elif isinstance(statement, AwaitCopies):
+            is_later = has_awaited
+            if not has_awaited:
+                found.append(AwaitCopies(pending))
+            has_awaited = True
+            continue
+        elif not (is_later and isinstance(statement, Barrier)):
+            # A barrier after a later wait is there for what was copied alone.
+            found.append(statement)
+        is_later = False
+    return tuple(found)
+
+
+__all__ = ["NEXT", "Part", "as_resident", "is_part"]
