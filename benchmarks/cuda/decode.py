@@ -1,6 +1,6 @@
 """One token of a decoder on an NVIDIA GPU beside torch: bf16 weights, a KV cache that is updated in place.
 
-    PYTHONPATH=src python3 benchmarks/cuda/decode.py [--shape NAME ...] [--cached N ...] [--compile] [--kernels]
+    PYTHONPATH=src python3 benchmarks/cuda/decode.py [--shape NAME ...] [--cached N ...] [--compile] [--kernels] [--resident]
 
 Our caches are donated inputs whose length is a symbol; those of torch are buffers of a fixed size, which it updates in
 place. Peers are torch eager, eager in a CUDA graph and, with --compile, torch.compile in three modes. `models.py` says
@@ -276,15 +276,17 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--dependent", choices=["always", "never"], help="whether kernels start while others run")
+    parser.add_argument("--resident", action="store_true", help="layers are passes of one kernel")
     args = parser.parse_args()
     from models import torch_here  # pyright: ignore
 
     torch: Any = torch_here()
     if torch is None:
         return
-    if args.dependent:
-        from dovetail.targets.cuda.driver import driver
+    from dovetail.targets.cuda.driver import driver
 
+    driver().description = replace(driver().description, cooperative=args.resident)
+    if args.dependent:
         starts = {"dependent_launches": args.dependent == "always", "dependent_intensity": 0.0}
         driver().description = replace(driver().description, **starts)
     for name in args.shape:

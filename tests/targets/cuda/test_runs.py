@@ -133,8 +133,8 @@ def test_the_oldest_driver_captures_too() -> None:
 def test_kernels_that_start_early_are_launched_so(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Module.function
 
-    def early(self: Module, name: str, shared_bytes: int = 0, *, dependent: bool = False) -> Function:
-        return original(self, name, shared_bytes, dependent=True)
+    def early(self: Module, name: str, shared_bytes: int = 0, **given: bool) -> Function:
+        return original(self, name, shared_bytes, **{**given, "dependent": True})
 
     monkeypatch.setattr(Module, "function", early)
     device = SimulatedDriver()

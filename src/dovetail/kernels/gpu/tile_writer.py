@@ -127,7 +127,8 @@ class TileWriter(ABC):
         statements: tuple[Statement, ...]
         producer, grid = tiled.producer, tiles
         if producer is None:
-            statements = (*tiled.allocations, each_tile(*tiled.body, *self._epilogue(tiled)))
+            given, written = self._by_threads(tiled) or ([], self._epilogue(tiled))
+            statements = (*tiled.allocations, each_tile(*given, *tiled.body, *written))
         else:
             given, written = self._by_warps(tiled, producer)
             consume = (*producer.start, each_tile(*given, *tiled.body, *written))
@@ -224,6 +225,24 @@ class TileWriter(ABC):
             Loop("own", Extent(count), tuple(groups[0]), kind="thread", rolled=True),
             Barrier(),
         ]
+
+    def _by_threads(self, tiled: Tiled) -> tuple[list[Statement], list[Statement]] | None:
+        """The results of few rows, whose sums several planes share: an element for each thread, with loads that come
+        before sums. None where there are more elements."""
+        count = self.rows * tiled.columns if isinstance(self.rows, int) and self.rows <= tiled.rows else None
+        if tiled.staged is None or tiled.planes == 1 or count is None or count > tiled.threads:
+            return None
+        own = ThreadIndex("thread")
+        row, column = divided(own, tiled.columns), remainder(own, tiled.columns)
+        element = self._staged(tiled, row, divided(column, CHUNK), remainder(column, CHUNK))
+        place = [Set("row", add(Name("top"), row)), Set("column", add(Name("side"), column))]
+        given = Hoisted("given")
+        made = [given.store(s) for s in self._written(element, (*self.lead, Name("row"), Name("column")))]
+        inside = both(less(own, Extent(count)), self._inside(Name("row"), Name("column"), tiled))
+        ahead: list[Statement] = [*place]
+        if given.sets:
+            ahead.append(When(inside, tuple(given.sets)))
+        return ahead, [*self._to_shared(tiled), Barrier(), When(inside, tuple(made)), Barrier()]
 
     def _by_warps(self, tiled: Tiled, producer: Producer) -> tuple[list[Statement], list[Statement]]:
         """The results of each warp, through shared memory of its own, in vectors; with loads that come before sums.

@@ -33,6 +33,7 @@ from dovetail.kernels.loops.ir import (
     Loop,
     MultiplyMatrices,
     Name,
+    Number,
     Set,
     Statement,
     Store,
@@ -45,6 +46,8 @@ from dovetail.kernels.loops.ir import (
 )
 
 T = TypeVar("T")
+COPY_BYTES = 16
+"""Bytes of one asynchronous copy."""
 _ROOM = "prologue"
 """The shared memory that holds what a prologue computes."""
 _LOCAL: Mapping[type, tuple[str, ...]] = {
@@ -128,20 +131,29 @@ def _shared_out(statement: Statement, first: int, blocks: int, number: int) -> l
 
 
 def with_prologue(
-    kernel: Kernel, prologue: Kernel, read: str, pointers: Mapping[str, str], count: int, *, keep: bool
+    kernel: Kernel,
+    prologue: Kernel,
+    read: str,
+    pointers: Mapping[str, str],
+    count: int,
+    *,
+    keep: bool,
+    ahead: Mapping[str, Alloc],
 ) -> Kernel:
     """A kernel whose blocks each compute, before they begin, what it reads through the pointer `read`.
 
     `prologue` writes one dense result of `count` elements, and is scheduled for one block; `pointers` says what its
     pointers are called in the whole kernel. The first block also writes the result where others read it, if `keep`.
+    `ahead` has shared memory for the constants that are copied before kernels before this one have ended.
     """
     (result,) = prologue.written
     dtype = next(
         s.tensor.dtype for s in everything(prologue.body) if isinstance(s, Store) and s.tensor.pointer == result
     )
-    room = frozenset({_ROOM})
+    room = frozenset({_ROOM, *(alloc.pointer for alloc in ahead.values())})
     own = _twice(prologue.body, result) if keep else prologue.body
     names = {**pointers, _ROOM: _ROOM} if keep else {**pointers, result: _ROOM}
+    names |= {name: alloc.pointer for name, alloc in ahead.items()}
     before = Renaming(lambda n: f"{n}_before", names, room).body(own)
     serial = [replace(s, kind="serial") if isinstance(s, Loop) and s.kind == "block" else s for s in before]
     same = {name: name for name in kernel.pointers}
@@ -149,6 +161,16 @@ def with_prologue(
     # Copies that start early find their memory where the first allocations are.
     allocations = [s for s in body if isinstance(s, Alloc)]
     rest = [s for s in body if not isinstance(s, Alloc)]
+    early = kernel.early
+    if ahead:
+        # They are the first copies, so that no weights need be there when these are.
+        tiles = [s for s in early if isinstance(s, Alloc)]
+        copies = [s for name, alloc in ahead.items() for s in _copied(pointers[name], alloc)]
+        later = [s for s in early if not isinstance(s, Alloc)]
+        early = (*tiles, *ahead.values(), *copies, CommitCopies(), *later)
+        groups = sum(isinstance(s, CommitCopies) for s in everything(tuple(later)))
+        allocations += ahead.values()
+        serial = [AwaitCopies(groups), Barrier(), *serial]
     whole = (*allocations, Alloc(_ROOM, dtype, count, "shared"), *serial, Barrier(), *rest)
     launch = _launch(kernel)
     if launch.shared_bytes:
@@ -156,8 +178,18 @@ def with_prologue(
     others = [n for n in kernel.pointers if n != read and n not in kernel.written]
     written = ((pointers[result],) if keep else ()) + kernel.written
     every = (*dict.fromkeys([*others, *(pointers[n] for n in prologue.pointers if n != result)]), *written)
-    sizes = sizes_in((*kernel.early, *whole))
-    return replace(kernel, pointers=every, written=written, body=whole, sizes=sizes, launch=launch)
+    sizes = sizes_in((*early, *whole))
+    return replace(kernel, pointers=every, written=written, body=whole, early=early, sizes=sizes, launch=launch)
+
+
+def _copied(pointer: str, alloc: Alloc) -> list[Statement]:
+    """A constant in shared memory, 16 bytes for each thread in turn."""
+    item = alloc.dtype.itemsize
+    source = Tensor(pointer, alloc.dtype, (COPY_BYTES, item))
+    target = Tensor(alloc.pointer, alloc.dtype, (COPY_BYTES, item), space="shared")
+    at = (Name("chunk"), Extent(0))
+    copy = CopyAsync(target, at, source, at, Number(True, bool_))
+    return [Loop("chunk", Extent(alloc.count * item // COPY_BYTES), (copy,), kind="thread")]
 
 
 def _twice(body: tuple[Statement, ...], result: str) -> tuple[Statement, ...]:
@@ -227,4 +259,4 @@ def _launch(kernel: Kernel) -> Launch:
     return kernel.launch
 
 
-__all__ = ["COMPOUND", "Renaming", "Stage", "as_stages", "is_stage", "takes_prologue", "with_prologue"]
+__all__ = ["COMPOUND", "COPY_BYTES", "Renaming", "Stage", "as_stages", "is_stage", "takes_prologue", "with_prologue"]

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.loops.composed import Stage, as_stages, is_stage, takes_prologue, with_prologue
+from dovetail.kernels.loops.composed import COPY_BYTES, Stage, as_stages, is_stage, takes_prologue, with_prologue
 from dovetail.kernels.loops.gpu_schedule import GpuShape
-from dovetail.kernels.loops.ir import Kernel, Launch
+from dovetail.kernels.loops.ir import Alloc, Kernel, Launch
 from dovetail.kernels.spec import ALIGNMENT, Packed, TensorLocations
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Plan, Step
@@ -29,6 +29,8 @@ STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
 TURNS = 2
 """Tiles of a stage for each block of its cluster, at most: more of them gain from blocks of their own."""
 MOST_STAGES = 16
+AHEAD_BYTES = 16 << 10
+"""Bytes of a constant that is copied to shared memory before it is needed, at most."""
 AT_ONCE = 2
 """Blocks for each multiprocessor up to which a kernel takes a prologue: they run at once, and none computes it late."""
 
@@ -121,11 +123,28 @@ class LaunchFusion:
         made = self._kept(
             (id(small.kernel), id(large.kernel), keep, *names.values()),
             bindings,
-            lambda: with_prologue(large.kernel, prologue, read, names, count, keep=keep),
+            lambda: with_prologue(
+                large.kernel, prologue, read, names, count, keep=keep, ahead=self._ahead(small, prologue, large.kernel)
+            ),
             packed=large.packed,
         )
         fits = _launch(made.kernel).shared_bytes <= self.device.shared_bytes
         return replace(made, checks=(*small.checks, *large.checks)) if fits else None
+
+    def _ahead(self, small: GpuKernel, prologue: Kernel, large: Kernel) -> dict[str, Alloc]:
+        """The constants of a prologue, such as the gains of a norm, that fit shared memory: a kernel that copies its
+        weights before the one before it has ended copies them too."""
+        found: dict[str, Alloc] = {}
+        for name in prologue.pointers if large.early else ():
+            value = small.bindings[name]
+            at, count = self.locations(value), product(value.shape)
+            if not self.locations.is_constant(value) or not isinstance(count, int):
+                continue
+            nbytes = count * value.dtype.itemsize
+            fits = 0 < nbytes <= AHEAD_BYTES and nbytes % COPY_BYTES == 0 and is_dense(value.tensor, at.strides)
+            if fits and self.locations.alignment({name: value})[name] % COPY_BYTES == 0:
+                found[name] = Alloc(f"ahead_{name}", value.dtype, count, "shared")
+        return found
 
     def _is_whole(self, value: Value) -> bool:
         """Whether a tensor is no part of another one, and has no gaps."""

@@ -1,0 +1,131 @@
+"""Kernels whose blocks stay: layers as passes of one launch, with barriers of the grid between their kernels."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, library, ops
+from dovetail.ir.dtype import bf16
+from dovetail.ir.leaf import input, param
+from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import CopyAsync, GridBarrier, Kernel
+from dovetail.plan.plan import Plan, make_plan
+from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.ptx_compiler import to_ptx
+from dovetail.targets.cuda.resident_runs import Repetition, longest_repetition
+from dovetail.targets.cuda.run import CudaGraph, steps_of
+from dovetail.targets.cuda.stored import from_bytes, to_bytes
+from dovetail.targets.reference.interpreter import evaluate
+from tests.targets.cuda.simulated import SimulatedDriver
+
+FEW = replace(H200, multiprocessors=3, cluster=8, dependent_launches=True, cooperative=True)
+
+
+def _layers(count: int) -> Graph:
+    """Norms, products with few rows and a step between them that changes places."""
+    x = input("x", bf16[1, 128])
+    for layer in range(count):
+        normed = library.rms_norm(x, param(f"gain{layer}", bf16[128]), eps=1e-6)
+        inner = library.swiglu(normed, param(f"gate{layer}", bf16[128, 64]), param(f"up{layer}", bf16[128, 64]))
+        x = x + ops.concat(inner[:, 32:], ops.neg(inner), inner[:, :32], axis=-1) @ param(f"w{layer}", bf16[128, 128])
+    return Graph.of({"y": x})
+
+
+def _resident(plan: Plan) -> list[GpuKernel]:
+    every = [made for _, kernels in steps_of(plan, device=FEW) for made in kernels or ()]
+    return [made for made in every if made.kernel.counter]
+
+
+def _barriers(kernel: Kernel) -> list[GridBarrier]:
+    return [s for s in kernel.body if isinstance(s, GridBarrier)]
+
+
+def test_layers_are_passes_of_one_launch() -> None:
+    graph = _layers(4)
+    plan = make_plan(graph, target=CLAIMS)
+    (made,) = _resident(plan)
+    assert made.kernel.passes == 3 and made.kernel.launch is not None and made.kernel.launch.cooperative
+    ahead = [s for b in _barriers(made.kernel) for s in everything(b.meanwhile) if isinstance(s, CopyAsync)]
+    assert ahead, "weights are on their way while blocks wait"
+    random = np.random.default_rng(2)
+    drawn = {
+        str(v.attrs["name"]): (random.normal(size=(shape := tuple(map(int, v.shape)))) * shape[0] ** -0.5).astype(
+            v.dtype.numpy
+        )
+        for v in (*graph.inputs, *graph.parameters)
+    }
+    params = {name: array for name, array in drawn.items() if name != "x"}
+    device = SimulatedDriver()
+    device.description = FEW
+    runner = CudaGraph(plan, lambda: device).bind(params)
+    wanted = evaluate(graph, {"x": drawn["x"]}, params=params, lift=True)["y"]
+    runs = [runner.run({"x": drawn["x"]})["y"].astype(np.float64) for _ in range(2)]
+    assert np.linalg.norm(runs[0] - wanted) <= 1e-2 * np.linalg.norm(wanted)
+    np.testing.assert_array_equal(runs[0], runs[1])
+    assert [line for line in device.log if line.startswith("launch")].count("launch resident") == 2
+
+
+def test_blocks_wait_at_one_barrier_each_and_spill_nothing(tmp_path: Path) -> None:
+    (made,) = _resident(make_plan(_layers(4), target=CLAIMS))
+    text = to_ptx(made.text, "sm_90a")
+    assert text.count("red.release.gpu") == text.count("ld.acquire.gpu") == len(_barriers(made.kernel))
+    assert "__local_depot" not in text
+    assembler = shutil.which("ptxas")
+    if assembler is not None:
+        source = tmp_path / "kernel.ptx"
+        source.write_text(text, encoding="utf-8")
+        command = [assembler, "-arch=sm_90a", "-v", "-o", str(source.with_suffix(".cubin")), str(source)]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        assert "0 bytes spill stores" in told, told
+
+
+def test_few_layers_and_devices_that_do_not_ask_for_it_have_none() -> None:
+    assert not _resident(make_plan(_layers(2), target=CLAIMS))
+    plan = make_plan(_layers(4), target=CLAIMS)
+    every = [made for _, kernels in steps_of(plan, device=replace(FEW, cooperative=False)) for made in kernels or ()]
+    assert not any(made.kernel.counter for made in every)
+
+
+def test_what_takes_more_arguments_than_a_driver_allows_is_several_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(_layers(7), target=CLAIMS)
+    (whole,) = _resident(plan)
+    monkeypatch.setattr("dovetail.targets.cuda.resident_runs.ARGUMENT_BYTES", 8 * len(whole.kernel.pointers) - 8)
+    halves = _resident(plan)
+    assert [made.kernel.passes for made in halves] == [3, 3] and whole.kernel.passes == 6
+
+
+def test_passes_are_stored() -> None:
+    plan = make_plan(_layers(4), target=CLAIMS)
+    steps = tuple([kernels for _, kernels in steps_of(plan, device=FEW)])
+    content = to_bytes(plan, steps, {made.text: "code" for kernels in steps for made in kernels or ()})
+    assert content is not None
+    again, _ = from_bytes(plan, content)
+    (made,) = [made for kernels in again for made in kernels or () if made.kernel.counter]
+    (was,) = _resident(plan)
+    assert made.kernel.table == was.kernel.table and made.packed == was.packed and made.counters == was.counters
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        ("xabababy", Repetition(1, 2, 6)),
+        ("abcabcabca", Repetition(0, 3, 10)),
+        ("aaaa", Repetition(0, 1, 4)),
+        ("abab", None),
+        ("abcdef", None),
+    ],
+)
+def test_the_repetition_that_covers_most(keys: str, found: Repetition | None) -> None:
+    assert longest_repetition([*keys]) == found
+
+
+def test_steps_on_the_host_repeat_nothing() -> None:
+    assert longest_repetition([("a",), ()] * 5) is None
