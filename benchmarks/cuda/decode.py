@@ -1,6 +1,7 @@
 """One token of a decoder on an NVIDIA GPU beside torch: bf16 weights, a KV cache that is updated in place.
 
-    PYTHONPATH=src python3 benchmarks/cuda/decode.py [--shape NAME ...] [--cached N ...] [--compile] [--kernels] [--resident]
+    PYTHONPATH=src python3 benchmarks/cuda/decode.py [--shape NAME ...] [--cached N ...]
+        [--compile] [--kernels] [--resident]
 
 Our caches are donated inputs whose length is a symbol; those of torch are buffers of a fixed size, which it updates in
 place. Peers are torch eager, eager in a CUDA graph and, with --compile, torch.compile in three modes. `models.py` says

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,18 +57,16 @@ def test_layers_are_passes_of_one_launch() -> None:
     ahead = [s for b in _barriers(made.kernel) for s in everything(b.meanwhile) if isinstance(s, CopyAsync)]
     assert ahead, "weights are on their way while blocks wait"
     random = np.random.default_rng(2)
-    drawn = {
-        str(v.attrs["name"]): (random.normal(size=(shape := tuple(map(int, v.shape)))) * shape[0] ** -0.5).astype(
-            v.dtype.numpy
-        )
-        for v in (*graph.inputs, *graph.parameters)
-    }
-    params = {name: array for name, array in drawn.items() if name != "x"}
+    drawn: dict[str, Any] = {}
+    for v in (*graph.inputs, *graph.parameters):
+        shape = tuple(int(str(n)) for n in v.shape)
+        drawn[str(v.attrs["name"])] = (random.normal(size=shape) * shape[0] ** -0.5).astype(v.dtype.numpy)
+    x = {"x": drawn.pop("x")}
     device = SimulatedDriver()
     device.description = FEW
-    runner = CudaGraph(plan, lambda: device).bind(params)
-    wanted = evaluate(graph, {"x": drawn["x"]}, params=params, lift=True)["y"]
-    runs = [runner.run({"x": drawn["x"]})["y"].astype(np.float64) for _ in range(2)]
+    runner = CudaGraph(plan, lambda: device).bind(drawn)
+    wanted = evaluate(graph, x, params=drawn, lift=True)["y"]
+    runs = [runner.run(x)["y"].astype(np.float64) for _ in range(2)]
     assert np.linalg.norm(runs[0] - wanted) <= 1e-2 * np.linalg.norm(wanted)
     np.testing.assert_array_equal(runs[0], runs[1])
     assert [line for line in device.log if line.startswith("launch")].count("launch resident") == 2
