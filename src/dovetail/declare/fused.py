@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.guard import Guard
 from dovetail.declare.remedy import Change, Remedy
 from dovetail.declare.signature import Refusal, Signature, UnwrittenError

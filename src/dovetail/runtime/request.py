@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast, get_args
 
 from dovetail import library
 from dovetail import ops as primitives
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import OptionError

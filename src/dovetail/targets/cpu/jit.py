@@ -6,13 +6,13 @@ import ctypes
 import hashlib
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
+from dovetail.dataclass import dataclass
 from dovetail.targets.cpu import fp16_fallback
 from dovetail.targets.cpu.isa import Host, host, host_device
 from dovetail.targets.runtime.store import Key, Store

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.backward import BackwardOp
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.value import Value
