@@ -98,7 +98,7 @@ def test_our_dataclasses_behave_as_the_standard_librarys(make: Callable[..., Any
 def _behaviour(cls: Any) -> list[Any]:
     """What can be observed of a class."""
     one, same, other = cls(1), cls(1), cls(2, 3.0)
-    params: Any = vars(cls)["__dataclass_params__"]
+    params = cls.__dataclass_params__
 
     def assigned() -> Any:
         mine = cls(1)

@@ -142,24 +142,24 @@ def _function(
     return made
 
 
-def _freeze(cls: Any, names: frozenset[str], slots: bool) -> None:
+def _freeze(cls: type, names: frozenset[str], slots: bool) -> None:
     """Refuse assignments to fields, and restore them from a pickle all the same."""
 
     def refuse_set(self: Any, name: str, value: object) -> None:
         if type(self) is cls or name in names:
             raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-        parent: Any = super(cls, self)
-        parent.__setattr__(name, value)
+        super(cls, self).__setattr__(name, value)
 
     def refuse_delete(self: Any, name: str) -> None:
         if type(self) is cls or name in names:
             raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
-        parent: Any = super(cls, self)
-        parent.__delattr__(name)
+        super(cls, self).__delattr__(name)
 
-    cls.__setattr__, cls.__delattr__ = refuse_set, refuse_delete
+    methods: dict[str, Callable[..., Any]] = {"__setattr__": refuse_set, "__delattr__": refuse_delete}
     if slots:
-        cls.__getstate__, cls.__setstate__ = _state, _restore
+        methods |= {"__getstate__": _state, "__setstate__": _restore}
+    for name, method in methods.items():
+        setattr(cls, name, method)
 
 
 def _state(self: Any) -> list[Any]:

@@ -21,6 +21,8 @@ from dovetail.version import __version__
 llvm: Any = _untyped
 _process_code: list[Compiled] = []
 """Code that lives as long as the process: fallbacks that any kernel may call."""
+_of_thread = threading.local()
+"""The target machines of a thread by host. LLVM describes a processor anew for each machine, which takes 1 ms."""
 _lock = threading.Lock()
 """All loaded code shares LLVM's global context; a module that is compiled has a context of its own."""
 
@@ -124,7 +126,7 @@ def assembly(text: str, *, vectorize: bool = True, optimize: bool = True, here: 
 
 
 def _optimized(text: str, vectorize: bool, optimize: bool, here: Host) -> tuple[Any, Any]:
-    machine = _machine(here)
+    machine = _shared_machine(here)
     module: Any = llvm.parse_assembly(text, llvm.create_context())
     module.triple = here.triple
     module.data_layout = str(machine.target_data)
@@ -165,7 +167,16 @@ def _freely(name: str) -> Any:
     return getattr(function, "_cfn", function)
 
 
+def _shared_machine(here: Host) -> Any:
+    """The target machine of this thread, which compiles one module at a time."""
+    machines: dict[Host, Any] = _of_thread.__dict__.setdefault("machines", {})
+    if here not in machines:
+        machines[here] = _machine(here)
+    return machines[here]
+
+
 def _machine(here: Host) -> Any:
+    """A new target machine; code in memory owns its machine."""
     target = llvm.Target.from_triple(here.triple)
     return target.create_target_machine(
         cpu=here.cpu, features=here.features, opt=2, reloc="static", codemodel="jitdefault", jit=True
