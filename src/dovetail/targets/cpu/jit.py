@@ -126,10 +126,8 @@ def assembly(text: str, *, vectorize: bool = True, optimize: bool = True, here: 
 
 
 def _optimized(text: str, vectorize: bool, optimize: bool, here: Host) -> tuple[Any, Any]:
-    machine = _shared_machine(here)
-    module: Any = llvm.parse_assembly(text, llvm.create_context())
-    module.triple = here.triple
-    module.data_layout = str(machine.target_data)
+    machine, heading = _of_this_thread(here)
+    module: Any = llvm.parse_assembly(heading + text, llvm.create_context())
     module.verify()
     if not optimize:
         return module, machine
@@ -167,12 +165,17 @@ def _freely(name: str) -> Any:
     return getattr(function, "_cfn", function)
 
 
-def _shared_machine(here: Host) -> Any:
-    """The target machine of this thread, which compiles one module at a time."""
-    machines: dict[Host, Any] = _of_thread.__dict__.setdefault("machines", {})
-    if here not in machines:
-        machines[here] = _machine(here)
-    return machines[here]
+def _of_this_thread(here: Host) -> tuple[Any, str]:
+    """The target machine with which this thread compiles, and the lines by which a module names it.
+
+    A thread that calls LLVM waits for Python's lock after each call: one call to parse names the machine, too.
+    """
+    known: dict[Host, tuple[Any, str]] = _of_thread.__dict__.setdefault("machines", {})
+    if here not in known:
+        machine = _machine(here)
+        lines = f'target datalayout = "{machine.target_data}"\ntarget triple = "{here.triple}"\n'
+        known[here] = machine, lines
+    return known[here]
 
 
 def _machine(here: Host) -> Any:
