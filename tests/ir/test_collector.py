@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
-import weakref
-from collections.abc import Iterator
 
 import pytest
 
 from dovetail.ir import collector
-from dovetail.ir.collector import LONG, collector_paused
+from dovetail.ir.collector import collector_paused
 
 
 def test_it_is_back_on_after_an_error() -> None:
@@ -49,49 +49,46 @@ def test_who_had_switched_it_off_keeps_it_off() -> None:
         gc.enable()
 
 
-class Cyclic:
-    """Holds itself: only the collector frees it."""
+LONG_PAUSES = """
+import gc, runpy, sys, weakref
 
-    def __init__(self) -> None:
+collector = runpy.run_path(sys.argv[1])
+walks = []
+gc.callbacks.append(lambda phase, details: walks.append(phase))
+
+
+class Cyclic:
+    def __init__(self):
         self.own = self
 
 
-@pytest.fixture
-def _unwalked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The next pause does not end with a walk; the objects that pytest froze are thawed meanwhile."""
-    monkeypatch.setattr(collector, "_ended", 0)
-    gc.unfreeze()
-    yield
-    gc.freeze()
-
-
-def _long_pause() -> tuple[list[object], weakref.ref[Cyclic]]:
-    with collector_paused():
-        made: list[object] = [[] for _ in range(2 * LONG)]
+def long_pause():
+    with collector["collector_paused"]():
+        made = [[] for _ in range(2 * collector["LONG"])]
         return made, weakref.ref(Cyclic())
 
 
-@pytest.mark.usefixtures("_unwalked")
+walks.clear()
+made, cyclic = long_pause()
+print(not walks, gc.get_count()[0] < collector["LONG"], cyclic() is not None)
+gc.collect()
+print(cyclic() is None)
+gc.freeze()
+frozen = gc.get_freeze_count()
+more = long_pause()
+print(frozen > 2 * collector["LONG"], gc.get_freeze_count() > frozen // 2)
+gc.unfreeze()
+walks.clear()
+print([bool(walks) for _ in range(collector["WALKED"]) if long_pause()][-1])
+"""
+
+
 def test_what_a_long_pause_made_is_old_without_a_walk_and_its_garbage_is_freed() -> None:
-    walks: list[str] = []
-
-    def told(phase: str, details: dict[str, int]) -> None:
-        walks.append(phase)
-
-    gc.callbacks.append(told)
-    try:
-        made, cyclic = _long_pause()
-        assert gc.get_count()[0] < LONG and not walks
-    finally:
-        gc.callbacks.remove(told)
-    assert cyclic() is not None and len(made) == 2 * LONG
-    gc.collect()
-    assert cyclic() is None
-
-
-@pytest.mark.usefixtures("_unwalked")
-def test_what_the_user_has_frozen_stays_frozen() -> None:
-    gc.freeze()
-    frozen = gc.get_freeze_count()
-    assert frozen > LONG and len(_long_pause()[0]) == 2 * LONG
-    assert gc.get_freeze_count() > frozen // 2
+    """In a process of its own: pytest has frozen its objects, and a walk over them takes seconds."""
+    call = [sys.executable, "-c", LONG_PAUSES, collector.__file__]
+    told = subprocess.run(call, capture_output=True, text=True, check=True).stdout.splitlines()
+    unwalked, freed, stays_frozen, walked_at_times = told
+    assert unwalked == "True True True"
+    assert freed == "True"
+    assert stays_frozen == "True True"
+    assert walked_at_times == "True"
