@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import onnx
 import pytest
 
 import dovetail
@@ -17,10 +19,11 @@ LATER = (
     "dovetail.egraph.egglog",
     "dovetail.models",
     "dovetail.report",
-    "dovetail.targets.cpu",
+    "dovetail.targets.cpu.attention.backward",
+    "dovetail.targets.cpu.conv",
     "dovetail.targets.cuda",
+    "dovetail.targets.xla",
     "egglog",
-    "llvmlite",
     "onnx",
     "onnxruntime",
     "safetensors",
@@ -51,6 +54,23 @@ def test_a_plain_import_loads_these_packages_and_no_others(golden: Golden) -> No
 def test_rooms_that_few_need_are_imported_on_first_use(statement: str) -> None:
     loaded = loaded_by(statement)
     assert not [module for module in loaded if any(f"{module}.".startswith(f"{room}.") for room in LATER)]
+
+
+def test_a_model_of_operators_with_rules_is_read_without_the_onnx_package(tmp_path: Path) -> None:
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])
+    made = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "relu", [value], [made])
+    path = tmp_path / "relu.onnx"
+    path.write_bytes(onnx.helper.make_model(graph).SerializeToString())
+    loaded = loaded_by(f"import dovetail; dovetail.load({str(path)!r})")
+    assert "google.protobuf" in loaded and "onnx" not in loaded
+
+
+def test_messages_of_files_are_those_of_the_onnx_package() -> None:
+    program = "from dovetail.frontends.onnx.file.proto import messages as m; import onnx"
+    same = "print(onnx.ModelProto is m.ModelProto, onnx.onnx_ml_pb2.NodeProto is m.NodeProto)"
+    done = subprocess.run([sys.executable, "-c", f"{program}\n{same}"], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
 
 
 def test_names_of_such_rooms_are_offered_all_the_same() -> None:

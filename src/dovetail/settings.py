@@ -7,10 +7,11 @@ what a whole process has to agree on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.nearest import nearest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from dovetail.bench.workloads import MODULES, SHAPES, WORKLOADS, Shape, Workload, feeds_for
+from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, OptionError
 from dovetail.ir.literal import Array
 

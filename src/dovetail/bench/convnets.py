@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx
 from onnx import TensorProto
 
 from dovetail.bench.net import Net
+from dovetail.dataclass import dataclass
 
 GROUPS = 32
 """Of a group norm."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from dovetail.bench.peer_process import LEAST_RUNS, LIMITS, PAUSE, WARM_UPS, Con
 from dovetail.bench.peers import OURS, Peer, Setting
 from dovetail.bench.process import Process, RefusedError, make_setting
 from dovetail.bench.result import Floor, Peak, Result, Timed
+from dovetail.dataclass import dataclass
 from dovetail.errors import CheckError
 from dovetail.ir.literal import Array
 

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -16,6 +15,7 @@ import numpy as np
 
 from dovetail.bench.case import Case
 from dovetail.bench.result import MODULE
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
 from dovetail.runtime.compile import compile

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from dovetail.dataclass import dataclass
 
 MODULE = "dovetail-module"
 """The peer that is dovetail itself, on a torch module."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
 from dovetail.bench.net import Net
+from dovetail.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

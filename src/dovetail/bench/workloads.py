@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +10,7 @@ import onnx
 
 from dovetail.bench.convnets import Resnet, UnetBlock, resnet, unet_block
 from dovetail.bench.transformers import BERT_BASE, MINILM, Decoder, Encoder, decoder, encoder
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
 

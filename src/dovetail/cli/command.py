@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import DovetailError
 
 SCHEMA_VERSION = 1

@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
@@ -22,6 +22,7 @@ from dovetail.cli.doctor_text import as_text
 from dovetail.cli.machine import machine
 from dovetail.cli.options import JSON
 from dovetail.cli.terminal import look_of
+from dovetail.dataclass import dataclass
 from dovetail.errors import DovetailError, UnsupportedError
 from dovetail.ir.dtype import f32
 from dovetail.ir.graph import Graph

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
 from pathlib import Path
+
+from dovetail.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

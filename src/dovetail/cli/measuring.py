@@ -6,12 +6,12 @@ import argparse
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from dovetail.cli.arrays import Given, named_arrays
 from dovetail.cli.command import Argument
 from dovetail.cli.options import asked_graph, ways
 from dovetail.cli.run import feeds_of
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array

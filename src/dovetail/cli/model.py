@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from dovetail import models
+from dovetail.dataclass import dataclass
 from dovetail.errors import GraphError, NeedsValueError, OptionError
 from dovetail.ir.dtype import BY_NAME, DType
 from dovetail.ir.graph import Graph

@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TextIO
 
 from dovetail.cli.terminal import redraws, width
+from dovetail.dataclass import dataclass
 from dovetail.progress import Listener, listening, seconds_text
 from dovetail.sanitize import visible
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from dovetail.cli.arrays import Given, named_arrays, save_arrays
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.model import is_onnx
 from dovetail.cli.options import COMPILING, JSON, QUANTISE, asked_graph, refuse_negative, ways
+from dovetail.dataclass import dataclass
 from dovetail.errors import BindError, CheckError, OptionError
 from dovetail.ir.dim import symbols
 from dovetail.ir.dtype import of_numpy

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,6 +19,7 @@ from dovetail.cli.command import SCHEMA_VERSION, Answer, Command
 from dovetail.cli.model import is_onnx
 from dovetail.cli.options import asked_graph, ways
 from dovetail.cli.train_options import ARGUMENTS, optimizer_of, schedule_of
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.graph import Graph
 from dovetail.ir.whole_file import write_whole

@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dovetail.cli.arrays import named_arrays
@@ -15,6 +14,7 @@ from dovetail.cli.measuring import INPUT
 from dovetail.cli.options import COMPILING, JSON, asked_graph, refuse_negative, ways
 from dovetail.cli.run import given_feeds
 from dovetail.cli.terminal import look_of
+from dovetail.dataclass import dataclass
 from dovetail.errors import CheckError, DovetailError, VerifyError
 from dovetail.ir.graph import Graph
 from dovetail.passes.history import History

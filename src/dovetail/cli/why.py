@@ -6,13 +6,14 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.nodes import UnknownNodeError, enclosing, find
 from dovetail.cli.options import COMPILING, JSON, compiled
 from dovetail.cli.terminal import look_of
+from dovetail.dataclass import dataclass
 from dovetail.derive.why import Attempt, Why, why
 from dovetail.errors import UnsupportedError
 from dovetail.ir.text import local_names

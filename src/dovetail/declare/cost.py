@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.machine import ASSUMED_SIZE, MAP, Cost, Level, Machine, Peak, Reach, base_kind, estimate
 from dovetail.ir import leaf
@@ -276,6 +277,8 @@ class Prices:
         self.machine = machine
         self.sizes = sizes
         self._known: dict[Value, float] = {}
+        self._by_cost: dict[int, tuple[Cost, float]] = {}
+        """Seconds by the identity of a cost, with the cost itself; kernels that are alike share one."""
 
     def __call__(self, values: Iterable[Value]) -> float:
         """What these values take together, each as a kernel of its own."""
@@ -288,7 +291,13 @@ class Prices:
         return total
 
     def _price(self, value: Value) -> float:
-        return 0.0 if is_free(value) else self.machine.seconds(kernel_cost(value), self.sizes)
+        if is_free(value):
+            return 0.0
+        cost = kernel_cost(value)
+        found = self._by_cost.get(id(cost))
+        if found is None:
+            found = self._by_cost[id(cost)] = (cost, self.machine.seconds(cost, self.sizes))
+        return found[1]
 
 
 __all__ = [

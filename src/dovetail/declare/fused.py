@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.guard import Guard
 from dovetail.declare.remedy import Change, Remedy
 from dovetail.declare.signature import Refusal, Signature, UnwrittenError
@@ -286,12 +287,13 @@ class FusedOp(Op, Generic[P]):
         with unrecorded():
             for spell in (self.body, *self.spellings):
                 for choice in choices:
-                    variant = self._trace(spell, choice)
-                    if variant is not None and variant.size >= 1:
-                        found.setdefault(variant.results, variant)
-        return tuple(sorted(found.values(), key=lambda v: (-v.size, len(v.results))))
+                    results = self._trace(spell, choice)
+                    if results is not None and results not in found:
+                        found[results] = self._variant(spell, choice, results)
+        return tuple(sorted([v for v in found.values() if v.size], key=lambda v: (-v.size, len(v.results))))
 
-    def _trace(self, spell: Callable[..., Result], choice: Mapping[str, Any]) -> Variant | None:
+    def _trace(self, spell: Callable[..., Result], choice: Mapping[str, Any]) -> tuple[Value, ...] | None:
+        """The results of a spelling for one choice; None where it is not written for it."""
         try:
             results = spell(**choice)
         except UnwrittenError:
@@ -303,7 +305,9 @@ class FusedOp(Op, Generic[P]):
                 f"{self.name}: its body cannot be traced: {error}",
                 hint="a body composes ops; it must not branch on shapes, dtypes or caught numbers",
             ) from error
-        listed = results if isinstance(results, tuple) else (results,)
+        return results if isinstance(results, tuple) else (results,)
+
+    def _variant(self, spell: Callable[..., Result], choice: Mapping[str, Any], listed: tuple[Value, ...]) -> Variant:
         inside = walk(listed[:1])
         if any(r not in inside and (r.op is not leaf.ITEM or r.operands[0] not in inside) for r in listed[1:]):
             raise TraceError(
@@ -325,7 +329,7 @@ class FusedOp(Op, Generic[P]):
     @cached_property
     def parts(self) -> frozenset[FusedOp[...]]:
         """The declared ops that its body is made of."""
-        return frozenset(v.op for v in self._spelled if isinstance(v.op, FusedOp))
+        return frozenset([op for variant in self.variants for op in variant.needs if isinstance(op, FusedOp)])
 
     @cached_property
     def elementwise(self) -> bool:  # type: ignore[override]  # derived here, stored in primitives
@@ -344,7 +348,7 @@ class FusedOp(Op, Generic[P]):
         with unrecorded():
             # One trace after the other: the first product ends it.
             traces = (self._trace(self.body, choice) for choice in self.signature.choices(self.refusals))
-            return all(_is_by_row(t.results) for t in traces if t is not None) and not self.elementwise
+            return all(_is_by_row(results) for results in traces if results is not None) and not self.elementwise
 
     @property
     def _spelled(self) -> list[Value]:

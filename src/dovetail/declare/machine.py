@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim, Size, substitute, symbols
 from dovetail.ir.dtype import DType
 from dovetail.ops.primitive import MAP

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import TraceError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim

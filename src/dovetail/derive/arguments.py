@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.declare.signature import Parameter
 from dovetail.errors import GraphError, TraceError

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.guard import Guard
 from dovetail.ir.leaf import Hole
 from dovetail.ir.value import Value

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
 
 Faithful: TypeAlias = Literal["exact", "reassociated"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import islice
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Machine, Prices
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.declare.guard import Guard

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Machine, is_free, total_seconds
 from dovetail.declare.fused import Call, Variant
 from dovetail.declare.group import Group

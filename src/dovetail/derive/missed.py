@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
 
 PRIVATE = "interior_is_private"

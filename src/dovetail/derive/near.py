@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.derive.missed import NEAR, Applied, Missed
 from dovetail.ir import leaf

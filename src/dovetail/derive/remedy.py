@@ -7,11 +7,12 @@ read, and a pattern that fits but for one op.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from inspect import Parameter
 from typing import Any
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import is_free
 from dovetail.declare.fused import FusedOp, Result
 from dovetail.declare.remedy import Change

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.derive.condition import Condition, OpaqueGuardError, condition_of
 from dovetail.ir import leaf

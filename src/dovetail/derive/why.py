@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
 from dovetail.derive.fuse import ANY_MACHINE, fuse, strata

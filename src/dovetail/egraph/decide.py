@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, cached_property
 from typing import TypeAlias, overload
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Machine, Prices
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.group import Group

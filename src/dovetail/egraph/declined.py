@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.derive.missed import COST, PRIVATE, Applied, Missed, declined_by_cost
 from dovetail.egraph.engine import EGraph

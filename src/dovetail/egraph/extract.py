@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.egraph.changes import Changes
 from dovetail.egraph.exact import cheapest, is_small
 from dovetail.egraph.first_choice import acyclic, by_shared_cost, first_choice

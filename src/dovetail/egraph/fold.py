@@ -7,8 +7,9 @@ its results in the same way, and the choice for that one must be the choice for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from dovetail.dataclass import dataclass
 from dovetail.egraph.layers import Layers, Piece, Run, Seen, halo_of
 from dovetail.errors import GraphError
 from dovetail.ir.graph import Graph

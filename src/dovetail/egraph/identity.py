@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.egraph.engine import EGraph
 from dovetail.egraph.proof import Application, Numerics
 from dovetail.egraph.rules import admitted, taken

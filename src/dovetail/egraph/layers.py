@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.egraph.engine import is_early
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Cost, Prices, estimate, flops_of, is_free, is_given, standing, type_bytes
 from dovetail.egraph.engine import EGraph, is_early
 from dovetail.ir import leaf

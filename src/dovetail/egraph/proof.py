@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from dovetail.dataclass import dataclass
 from dovetail.derive.edit import Numerics
 from dovetail.ir.value import Value
 

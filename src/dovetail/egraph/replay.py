@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dovetail.dataclass import dataclass
 from dovetail.egraph.engine import EGraph, egraph_of
 from dovetail.egraph.layers import Layers, Template
 from dovetail.egraph.proof import Application

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dovetail.dataclass import dataclass
 from dovetail.egraph.engine import EGraph
 from dovetail.egraph.proof import Application
 from dovetail.egraph.rules import RuleSet

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 
+from dovetail.dataclass import dataclass
 from dovetail.derive.edit import CONGRUENCE, Edit, Numerics
 from dovetail.derive.fuse import Fused
 from dovetail.derive.missed import Applied, Missed

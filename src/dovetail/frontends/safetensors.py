@@ -12,12 +12,12 @@ import mmap
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.shared.messages import printable
 from dovetail.ir import dtype

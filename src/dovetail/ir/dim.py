@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import BindError, GraphError, SizeLimitError
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import SizeError, TypeRuleError
 from dovetail.ir.dim import Size, at_least, divide, evaluate, substitute, symbols
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import GraphError
 from dovetail.ir import leaf, origin
 from dovetail.ir.donation import check_donated

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Literal as Literal_
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import TraceError, TypeRuleError
 from dovetail.ir.dtype import NARROW, DType, holds, whole_range
 from dovetail.ir.fact import Facts

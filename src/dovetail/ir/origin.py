@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value, listening
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep

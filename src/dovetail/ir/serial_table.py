@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import DovetailError, GraphError, LoadError
 from dovetail.ir.attribute import HIGHEST_RANK, check_type
 from dovetail.ir.dtype import BY_NAME

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import BindError
 from dovetail.ir.dim import Dim, Size, Symbol, substitute, symbols
 from dovetail.ir.type import TensorType

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast, get_args, get_type_hints
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import DovetailError, GraphError
 from dovetail.ir import attribute, leaf
 from dovetail.ir.donation import check_donated

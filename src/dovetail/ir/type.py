@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeAlias, cast
 
 import ml_dtypes
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import TypeRuleError
 from dovetail.ir.dim import Dim, Size, product, substitute, symbols
 from dovetail.ir.size_text import parse_size

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.machine import Cost
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.body import Body, body_of

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import gcd
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.machine import Cost, Machine, preferred
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size

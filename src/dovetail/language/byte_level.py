@@ -7,10 +7,10 @@ was trained with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.gguf.file import shown
 

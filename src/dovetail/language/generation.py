@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
 from dovetail.language.json_schema import Matcher, Vocabulary, grammar_of

@@ -7,10 +7,10 @@ go on as a stack of what is still expected, so that a byte costs one look at eac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import UnsupportedError
 from dovetail.ir.literal import Array
 

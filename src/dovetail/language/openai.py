@@ -7,11 +7,11 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
 from dovetail.language.engine import Engine, Ticket

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError, UnsupportedError
 from dovetail.ir.literal import Array
 

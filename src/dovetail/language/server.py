@@ -15,10 +15,10 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import DovetailError, OptionError, ServiceError, UnsupportedError
 from dovetail.language.engine import Ticket
 from dovetail.language.generation import Piece

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from dovetail.dataclass import dataclass
 from dovetail.frontends.checkpoint import read_checkpoint
 from dovetail.frontends.decoder_families import DecoderFile
 from dovetail.frontends.gguf.decoder import read_decoder

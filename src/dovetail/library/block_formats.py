@@ -8,12 +8,12 @@ and three with scales in f32, in which other files' blocks are stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f16, f32, i8, u16, u32
 from dovetail.ir.value import Value

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
 
 Kind = Literal["op", "operand", "number", "size"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dovetail import ops
 from dovetail.blocks.encoder import bert_layer
+from dovetail.dataclass import dataclass
 from dovetail.declare.block import Policy
 from dovetail.ir.dtype import DType, f32, i64
 from dovetail.ir.graph import Builder, Graph

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from dovetail.dataclass import dataclass
 from dovetail.library.activation import Gate
 from dovetail.library.rope import Form
 

@@ -5,12 +5,13 @@ A cache has rows [batch, heads, room, width]. A run writes the rows of its token
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, f16, f32, i8
 from dovetail.ir.graph import Builder
 from dovetail.ir.literal import Array

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail import ops
 from dovetail.blocks.decoder import llama_layer
+from dovetail.dataclass import dataclass
 from dovetail.declare.block import Policy
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f32, i64

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail import ops
 from dovetail.blocks.convolution import conv_norm_act
+from dovetail.dataclass import dataclass
 from dovetail.declare.block import Policy
 from dovetail.ir.dtype import f32
 from dovetail.ir.graph import Builder, Graph

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.value import Value
 

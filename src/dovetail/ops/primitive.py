@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import TraceError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, symbols

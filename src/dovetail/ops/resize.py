@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import TypeRuleError
 from dovetail.ir.dim import Size, evaluate, floordiv
 from dovetail.ir.dtype import ALL as EVERY

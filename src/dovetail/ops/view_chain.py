@@ -7,9 +7,9 @@ heads for one, stands apart from what is done in front of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.ops.movement import expand, merge, permute, split, squeeze, unsqueeze

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import TraceError, TypeRuleError
 from dovetail.ir.dim import Dim, Size, floordiv, smallest
 from dovetail.ir.fact import Facts

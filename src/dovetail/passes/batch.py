@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.derive.edit import Log
 from dovetail.derive.fuse import Fused
 from dovetail.derive.missed import Applied

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Machine
 from dovetail.ir.dtype import DType
 from dovetail.ir.graph import Subgraph

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import DovetailError
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.derive.edit import Edit
 from dovetail.ir import leaf
 from dovetail.ir.literal import Literal

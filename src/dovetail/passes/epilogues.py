@@ -6,8 +6,9 @@ This happens after the fused ops are chosen. The target's claims say which kerne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Prices, is_free
 from dovetail.derive.edit import Log
 from dovetail.derive.fuse import Fused

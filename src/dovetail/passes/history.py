@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+from dovetail.dataclass import dataclass
 from dovetail.derive.edit import Edit, Sweep
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph, subgraphs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from dovetail.dataclass import dataclass
 from dovetail.derive.edit import Log
 from dovetail.errors import UnsupportedError
 from dovetail.ir import leaf

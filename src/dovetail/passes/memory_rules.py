@@ -7,10 +7,10 @@ writes over what it reads, and every result is dense.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import lru_cache
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
 from dovetail.ir.graph import Subgraph

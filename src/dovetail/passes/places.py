@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import is_free
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.derive.edit import Log
 from dovetail.derive.fuse import Fused
 from dovetail.derive.missed import Applied, Missed

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size, check_size, divide, floordiv, total
 from dovetail.ir.value import Value

@@ -7,8 +7,9 @@ itself where its kernel works in place. Where no order or no kernel allows it, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import estimate
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size

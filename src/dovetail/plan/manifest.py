@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import GraphError
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph

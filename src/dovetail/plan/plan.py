@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import is_free
 from dovetail.errors import GraphError, OptionError
 from dovetail.ir import leaf

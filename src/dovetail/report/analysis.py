@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.graph import Graph
 from dovetail.ops.region import region

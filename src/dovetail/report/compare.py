@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.report.outline import Outline
 from dovetail.report.text import bytes_text, time_text
 

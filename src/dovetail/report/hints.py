@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Cost, Machine, estimate, kernel_cost, total_seconds, type_bytes
 from dovetail.declare.fused import FusedOp
 from dovetail.derive.missed import PRIVATE, Missed

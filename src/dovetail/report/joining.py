@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import is_free
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.derive.missed import COST

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError
 from dovetail.report.json_form import as_dict
 from dovetail.report.record import SCHEMA_VERSION

@@ -6,9 +6,9 @@ Whatever stands in a piece is made plain first, so that no name of a model can g
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.sanitize import sanitize_line
 
 Tone: TypeAlias = Literal["plain", "strong", "dim", "good", "warn", "bad", "note"]

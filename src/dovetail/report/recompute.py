@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Machine, estimate
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dovetail.dataclass import dataclass
 from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.legalize import DispatchRow
 from dovetail.report.measured import Measured

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dovetail.dataclass import dataclass
 from dovetail.report.record import Record
 from dovetail.report.text import as_text, time_text
 

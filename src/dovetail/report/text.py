@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dovetail.dataclass import dataclass
 from dovetail.report.fold_names import fold_names, without_numbers
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.recompute import RecomputeEntry

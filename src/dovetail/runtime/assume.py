@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dovetail.dataclass import dataclass
 from dovetail.derive.fuse import Fused, fuse
 from dovetail.derive.missed import COST, Missed
 from dovetail.derive.remedy import NoRemedyError, Remedied, remedied

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.passes.history import History, Made

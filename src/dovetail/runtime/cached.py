@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from dovetail import library
+from dovetail.dataclass import dataclass
 from dovetail.errors import DovetailError
 from dovetail.ir.collector import collector_paused
 from dovetail.plan.plan import Plan

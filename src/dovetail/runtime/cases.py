@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, TypeVar
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import BindError, DovetailError, SizeError
 from dovetail.ir import leaf
 from dovetail.ir.dim import substitute

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Machine, largest_bytes, streamed_bytes
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import GateError, OptionError

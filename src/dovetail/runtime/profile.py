@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan

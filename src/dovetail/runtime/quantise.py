@@ -7,12 +7,13 @@ stays as it is, and a report has every matrix with its error.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.derive.unfuse import unfuse
 from dovetail.errors import CheckError, OptionError
 from dovetail.ir import leaf

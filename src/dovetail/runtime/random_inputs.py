@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import BindError
 from dovetail.ir.dim import Dim, evaluate
 from dovetail.ir.graph import Graph

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast, get_args
 
 from dovetail import library
 from dovetail import ops as primitives
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import OptionError
@@ -18,6 +18,7 @@ from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.pipeline import FUSING, Setup
 from dovetail.settings import Settings, settings_of
 from dovetail.targets import Target, target_named
+from dovetail.targets.cpu.target import TARGET as CPU
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ def make_request(
 ) -> Request:
     """The options of `compile`, checked."""
     settings = settings_of(options, os.environ)
-    chosen = target_named(target)
+    chosen = CPU if target == CPU.name else target_named(target)
     own = _listed("ops", ops, FusedOp)
     claims = chosen.claims(own)
     # Fusions are decided on the figures that the target claims, so that they are the same on every host; reports

@@ -6,13 +6,14 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import LoadError, OptionError
 from dovetail.frontends.onnx.file.skim import Skimmed, skim

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.derive.edit import BOUNDS, Numerics
 from dovetail.errors import DovetailError, OptionError
 from dovetail.ir import leaf

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.errors import GradientError
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Machine
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import OptionError

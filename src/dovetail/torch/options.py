@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Literal
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import DeviceError, OptionError
 from dovetail.frontends.torch.importing.custom import custom_rules

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.report.report import Report
 from dovetail.report.text import time_text
 

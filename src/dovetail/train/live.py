@@ -7,9 +7,10 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TextIO
 
+from dovetail.dataclass import dataclass
 from dovetail.progress import seconds_text
 from dovetail.report.curve import curve
 

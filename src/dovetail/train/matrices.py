@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value

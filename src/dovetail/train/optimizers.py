@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.value import Value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dovetail.dataclass import dataclass
 
 _PATIENCE = 2000
 """Steps without overflow after which the scale is doubled."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir import leaf
 from dovetail.ir.collector import collector_paused

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import BindError, OptionError
 from dovetail.ir import leaf
 from dovetail.ir.dtype import bf16, f16

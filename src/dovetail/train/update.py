@@ -6,10 +6,11 @@ The update of a weight and its state is one region: one pass over memory that wo
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f32

@@ -8,12 +8,13 @@ regions out, and loads all of it under its names in the kernel. Nothing is paire
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache, cached_property
 from typing import Generic, TypeVar, get_type_hints
 
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64, NULL, Handle, Ptr
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 
 WORD = 8

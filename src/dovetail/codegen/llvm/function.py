@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from dovetail.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Literal, TypeAlias
+
+from dovetail.dataclass import dataclass
 
 
 class Handle(str):

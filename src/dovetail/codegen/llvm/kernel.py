@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dovetail.codegen.llvm import loops
 from dovetail.codegen.llvm.arguments import Arguments
@@ -11,6 +11,7 @@ from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import PLACEHOLDER, Function, Parameter, Signature, content_name, named
 from dovetail.codegen.llvm.handles import I64, Ptr
 from dovetail.codegen.llvm.maths import functions as maths
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import SharedFunction, Template

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.derive.condition import Condition, Term
 from dovetail.egraph.egglog.words import Words
 from dovetail.ir import leaf

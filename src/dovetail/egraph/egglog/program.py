@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.guard import Guard
 from dovetail.derive.condition import Condition, OpaqueGuardError, condition_of

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.spell import quote
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Op, Value, attrs_key

@@ -12,12 +12,12 @@ import os
 import stat
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.shared.messages import printable
 from dovetail.ir.dtype import DType, bf16, f16, f32, u8

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import DovetailError, LoadError, UnsupportedError
 from dovetail.frontends.jax.module import Block, Module, Operation, called
 from dovetail.ir import leaf

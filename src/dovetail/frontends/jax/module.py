@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.ir.dtype import ALL, BY_NAME, NARROW, DType, bf16
 from dovetail.ir.type import TensorType

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import onnx
-
 from dovetail.errors import LoadError
 from dovetail.frontends.onnx.file.check import check_model
 from dovetail.frontends.onnx.file.nesting import check_nesting
 from dovetail.frontends.onnx.file.order import in_order
+from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.file.read import read_apart
 from dovetail.frontends.onnx.file.tensors import Tensors
 from dovetail.frontends.onnx.importing.fixed import Given
@@ -67,7 +66,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def import_model(
-    model: onnx.ModelProto,
+    model: messages.ModelProto,
     *,
     folder: Path | None = None,
     fixed: Given | None = None,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import onnx.defs
 
+from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.importing.functions import has_body
 from dovetail.frontends.onnx.importing.rule import Rule
 from dovetail.frontends.onnx.importing.supported import NEWEST

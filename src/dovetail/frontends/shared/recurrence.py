@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.frontends.shared.site import Site
 from dovetail.ir import leaf
 from dovetail.ir.value import Value

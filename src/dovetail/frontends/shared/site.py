@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, NeedsValueError, UnsupportedError
 from dovetail.frontends.shared import contents
 from dovetail.frontends.shared.contents import Contents, Follower

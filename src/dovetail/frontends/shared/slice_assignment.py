@@ -7,9 +7,9 @@ so that a loop with such an assignment in its body runs as compiled code.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.frontends.shared.computed import size_value
 from dovetail.frontends.shared.site import Site
 from dovetail.ir import leaf

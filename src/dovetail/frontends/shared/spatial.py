@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.frontends.shared.site import AttributeGroup, Site
 from dovetail.ir.dim import Size, floordiv, largest
 from dovetail.ir.value import Value

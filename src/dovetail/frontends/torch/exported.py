@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim
 from dovetail.ir.literal import Array
 from dovetail.ir.origin import Origin

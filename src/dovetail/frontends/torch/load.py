@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import Any, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.frontends.shared.messages import sanitized_errors
 from dovetail.frontends.torch.importing.custom import CustomOps, custom_rules

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Op, Value

@@ -8,9 +8,10 @@ result's own row where it fits, else in the worker's scratch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import f32, f64

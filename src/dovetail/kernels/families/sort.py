@@ -6,9 +6,8 @@ their order. A few of many are found by one pass that keeps the best in order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bool_, i64
 from dovetail.ir.value import Value

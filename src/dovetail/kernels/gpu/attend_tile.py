@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.device import GpuDevice

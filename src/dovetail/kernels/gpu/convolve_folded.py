@@ -7,9 +7,10 @@ a row of the window at once: k goes through rows, and the channels of all taps i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import kernel_cost
 from dovetail.declare.machine import Cost
 from dovetail.ir.dim import Size, product

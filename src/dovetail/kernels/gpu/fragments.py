@@ -7,9 +7,10 @@ the row, so that eight rows of one column of chunks are in different banks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, i64, u32
 from dovetail.kernels.gpu.pixels import Pixels

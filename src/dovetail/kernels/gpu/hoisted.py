@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Call, Expr, Load, Name, Set, Store, Tensor
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.literal import Array
 
 BLOCK = 128

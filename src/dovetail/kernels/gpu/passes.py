@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.ir import ZERO, Call, Expr, Extent, Kernel, Name, Statement, add, mul, sizes_in

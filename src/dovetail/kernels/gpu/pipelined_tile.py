@@ -7,9 +7,9 @@ are full. Barriers in shared memory say which is which, so that no thread waits 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, f32, i64
 from dovetail.kernels.gpu.fragments import LANE, Factor, SharedTile, both, divided, less, private, remainder, zeroed
 from dovetail.kernels.gpu.pixels import Pixels

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.kernels.gpu.tile import DEPTH
 from dovetail.kernels.loops.along import Along, sub

@@ -8,10 +8,10 @@ a second one scans every part from the total of those before it. The order of a 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Op, Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem

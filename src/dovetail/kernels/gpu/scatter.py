@@ -10,10 +10,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bool_, f64, u32
 from dovetail.ir.value import Value

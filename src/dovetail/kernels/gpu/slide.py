@@ -7,10 +7,11 @@ read and written in vectors. All taps of a small window are loaded before the fi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import kernel_cost
 from dovetail.declare.machine import MAP, Cost
 from dovetail.ir.dim import Size, floordiv, product

@@ -6,9 +6,8 @@ is known only at run time, stay in shared memory while one block goes through it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import bool_, u32
 from dovetail.ir.value import Value

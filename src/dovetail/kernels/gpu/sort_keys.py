@@ -7,8 +7,7 @@ places are one word of 64 bits; wider elements have an array for keys and one fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, i64, u8, u16, u32, u64
 from dovetail.kernels.gpu.passes import choose, holds

@@ -7,9 +7,10 @@ is known only at run time, one block sorts a row from beginning to end, so that 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_
 from dovetail.kernels.gpu.passes import THREADS, holds, whole

@@ -7,8 +7,9 @@ stages as there is room for, then loads the left rows, and multiplies stage by s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.device import GpuDevice

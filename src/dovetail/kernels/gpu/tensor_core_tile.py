@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.device import GpuDevice

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import ZERO, Alloc, AllocBarriers, Expr, Statement, Tensor
 
 

@@ -7,10 +7,11 @@ are no such sums, the piece is refined: a loop becomes two, nested or one behind
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, at_least
 from dovetail.ir.value import Op, Value
 from dovetail.ops.resize import resize

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.ir import ZERO, Call, Expr, Extent, add, minimum, mul

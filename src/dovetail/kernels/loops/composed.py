@@ -8,9 +8,10 @@ every block computes it again, into shared memory of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, TypeVar, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.analysis import everything, pointers_in, shared_bytes
 from dovetail.kernels.loops.ir import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType
 from dovetail.kernels.loops.expr import Expr, Tensor
 

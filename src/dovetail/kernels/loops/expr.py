@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, i64
 

@@ -9,9 +9,10 @@ neighbours in memory belong to different rows go to the lanes of a warp, and the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, i64, whole_range

@@ -8,9 +8,10 @@ in the dtype that is given with it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import DType, i64
 from dovetail.kernels.loops.exchange import AtomicUpdate, ClusterBarrier, Exchange, FromLane

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.expr import Expr, Tensor
 
 

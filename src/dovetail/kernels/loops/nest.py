@@ -8,8 +8,8 @@ array with one element for each row, and the loop over the bundle is the innermo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, i64
 from dovetail.kernels.loops.axes import Factors

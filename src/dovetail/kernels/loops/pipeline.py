@@ -6,9 +6,9 @@ count arrivals and the bytes of copies: a phase of a barrier ends when both have
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.expr import Expr, Tensor
 

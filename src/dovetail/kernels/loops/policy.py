@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType
 
 

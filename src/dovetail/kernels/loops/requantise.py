@@ -11,11 +11,12 @@ instructions that round or convert are slow on many processors.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, f32, i32, whole_range
 from dovetail.kernels.loops.ir import Call, Expr, Number
 

@@ -8,9 +8,10 @@ whole sequence runs in several passes, such as the layers of a model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_
 from dovetail.kernels.loops.analysis import everything, shared_bytes
 from dovetail.kernels.loops.composed import COMPOUND, Renaming

@@ -7,8 +7,9 @@ repeat to the bit. A row is split where there are too few rows to fill a device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, i64
 from dovetail.kernels.loops.analysis import Reduced, elements, everything, extent, parallel, pointers_in, reductions

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bool_, i64, u8, u16, u32, u64
 from dovetail.kernels.loops.ir import (

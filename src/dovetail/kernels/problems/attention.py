@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.backward import BackwardOp
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size

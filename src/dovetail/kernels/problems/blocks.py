@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dovetail import library, ops
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import kernel_cost, type_bytes
 from dovetail.declare.machine import Cost
 from dovetail.ir.value import Value

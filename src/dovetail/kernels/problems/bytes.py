@@ -6,11 +6,11 @@ A factor is bytes minus a zero point, widened to i32 inside the kernel's own bod
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import kernel_cost, type_bytes
 from dovetail.declare.machine import Cost, base_kind
 from dovetail.ir import leaf

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dovetail.dataclass import dataclass
 from dovetail.kernels.problems.region_steps import Steps
 from dovetail.kernels.problems.row_epilogue import RowEpilogue
 from dovetail.library.activation import Activation

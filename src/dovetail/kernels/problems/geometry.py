@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, largest, product, smallest
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Number

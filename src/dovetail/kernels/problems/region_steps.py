@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
 from dovetail.ir.dtype import bool_, f32
 from dovetail.ir.rewrite import rebuild_values

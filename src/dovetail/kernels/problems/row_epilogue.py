@@ -7,8 +7,8 @@ the region, and writes the results of the region, whatever their dtypes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel

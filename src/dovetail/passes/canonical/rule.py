@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.derive.edit import Faithful
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType

@@ -7,12 +7,12 @@ product's kernel. Where there are fewer results than taps, as in the gradient of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from itertools import product as every
 from math import prod
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import f32

@@ -7,8 +7,8 @@ needed in turn. The cheapest set of both is a minimum cut, which is exact. The m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import MAP, Machine, estimate, kernel_cost
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from dovetail.dataclass import dataclass
 
 MOST_TEXTS = 200
 """Further kernels have no code in the page, which would grow without end."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from dovetail.dataclass import dataclass
 
 _THREAD = 6.0
 """The width that a wire takes where it passes a row."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dovetail.dataclass import dataclass
 from dovetail.report.html.fold import Item, Run, find_runs, level_order
 from dovetail.report.html.layers import Box, Drawing, Wire, draw, mirrored
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, TypeAlias, get_args
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
 from dovetail.report.kernels import KernelMap

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan
 

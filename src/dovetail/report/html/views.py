@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import is_free
 from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError, PeerError
 
 SECONDS = 10.0

@@ -7,9 +7,10 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import DeviceError, DovetailError
 from dovetail.runtime.hosts.messages import line
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dovetail.codegen.llvm import loops as llvm
 from dovetail.codegen.llvm.maths import functions as maths
+from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Template
 from dovetail.targets.cpu.cores import available_threads

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.kernels.device import CAPABILITIES, Capability, CpuDevice
 from dovetail.settings import ISA

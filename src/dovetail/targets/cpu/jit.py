@@ -6,13 +6,13 @@ import ctypes
 import hashlib
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
+from dovetail.dataclass import dataclass
 from dovetail.targets.cpu import fp16_fallback
 from dovetail.targets.cpu.isa import Host, host, host_device
 from dovetail.targets.runtime.store import Key, Store
@@ -21,6 +21,8 @@ from dovetail.version import __version__
 llvm: Any = _untyped
 _process_code: list[Compiled] = []
 """Code that lives as long as the process: fallbacks that any kernel may call."""
+_of_thread = threading.local()
+"""The target machines of a thread by host. LLVM describes a processor anew for each machine, which takes 1 ms."""
 _lock = threading.Lock()
 """All loaded code shares LLVM's global context; a module that is compiled has a context of its own."""
 
@@ -124,10 +126,8 @@ def assembly(text: str, *, vectorize: bool = True, optimize: bool = True, here: 
 
 
 def _optimized(text: str, vectorize: bool, optimize: bool, here: Host) -> tuple[Any, Any]:
-    machine = _machine(here)
-    module: Any = llvm.parse_assembly(text, llvm.create_context())
-    module.triple = here.triple
-    module.data_layout = str(machine.target_data)
+    machine, heading = _of_this_thread(here)
+    module: Any = llvm.parse_assembly(heading + text, llvm.create_context())
     module.verify()
     if not optimize:
         return module, machine
@@ -165,7 +165,21 @@ def _freely(name: str) -> Any:
     return getattr(function, "_cfn", function)
 
 
+def _of_this_thread(here: Host) -> tuple[Any, str]:
+    """The target machine with which this thread compiles, and the lines by which a module names it.
+
+    A thread that calls LLVM waits for Python's lock after each call: one call to parse names the machine, too.
+    """
+    known: dict[Host, tuple[Any, str]] = _of_thread.__dict__.setdefault("machines", {})
+    if here not in known:
+        machine = _machine(here)
+        lines = f'target datalayout = "{machine.target_data}"\ntarget triple = "{here.triple}"\n'
+        known[here] = machine, lines
+    return known[here]
+
+
 def _machine(here: Host) -> Any:
+    """A new target machine; code in memory owns its machine."""
     target = llvm.Target.from_triple(here.triple)
     return target.create_target_machine(
         cpu=here.cpu, features=here.features, opt=2, reloc="static", codemodel="jitdefault", jit=True

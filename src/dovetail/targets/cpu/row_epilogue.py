@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from dovetail.codegen.llvm import loops
 from dovetail.codegen.llvm.arguments import More, Words, store_words
@@ -13,6 +12,7 @@ from dovetail.codegen.llvm.function import PLACEHOLDER, Parameter, Signature, co
 from dovetail.codegen.llvm.handles import I64, NULL, Int, Ptr
 from dovetail.codegen.llvm.kernel import Arguments
 from dovetail.codegen.llvm.maths import functions as maths
+from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.problems.row_epilogue import COUNT, PITCH, RowEpilogue, RowSteps
 from dovetail.kernels.spec import SharedFunction

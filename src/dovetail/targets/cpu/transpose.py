@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail import ops
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
 from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem

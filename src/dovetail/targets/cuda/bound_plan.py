@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import OutOfMemoryError
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value

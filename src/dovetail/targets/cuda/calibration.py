@@ -8,11 +8,12 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 
 import numpy as np
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Machine, Peak
 from dovetail.ir.dtype import DType, bf16, f16, f32, f64
 from dovetail.ir.graph import Graph

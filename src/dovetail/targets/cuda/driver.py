@@ -10,9 +10,9 @@ import os
 import threading
 from collections.abc import Sequence
 from ctypes import c_char_p, c_float, c_int, c_size_t, c_void_p
-from dataclasses import dataclass
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import DeviceError, DovetailError, UnsupportedError
 from dovetail.kernels.device import GpuDevice
 from dovetail.targets.cuda.api import OLDEST, Functions, LaunchAttribute, LaunchConfig, error_of, library, too_old

@@ -7,9 +7,10 @@ kernel, which the last of them has.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel

@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.literal import Array
 from dovetail.targets.cuda.frame import Frame, Inputs
 from dovetail.targets.cuda.graph import LaunchGraph

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from dovetail.codegen.llvm import ptx
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice

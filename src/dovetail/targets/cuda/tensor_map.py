@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from ctypes import c_int, c_uint32, c_uint64
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.pipeline import BOX, MAP_BYTES, Traversal

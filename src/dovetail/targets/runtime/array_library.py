@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.targets.runtime.address import address

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.machine import Machine
 from dovetail.kernels.loops.policy import LoopTarget
 from dovetail.kernels.spec import Job, TensorLocations

@@ -6,11 +6,11 @@ A target for another device supplies its own three. Host buffers are NumPy array
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.literal import Array
 from dovetail.targets.runtime.address import address
 from dovetail.targets.runtime.memory_limit import check_fits

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.policy import LoopTarget

@@ -10,10 +10,10 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import PriorityQueue
 from typing import TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Job, SharedFunction, Template, Variant
 from dovetail.targets.runtime.compiler import Compiler, LoadedCode, Module

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Template
 from dovetail.targets.runtime.store import Store

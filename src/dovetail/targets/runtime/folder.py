@@ -10,8 +10,9 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from dovetail.dataclass import dataclass
 
 PART = ".part"
 """How the names of files end that are still written."""

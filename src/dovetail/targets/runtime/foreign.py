@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import BindError
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.dtype import DType

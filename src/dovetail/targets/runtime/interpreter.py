@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import BindError, DovetailError, GraphError, UnsupportedError
 from dovetail.ir import dim, leaf
 from dovetail.ir.dim import Dim, Size

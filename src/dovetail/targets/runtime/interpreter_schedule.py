@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.passes.specialize import fresh_symbols, value_symbols

@@ -6,11 +6,12 @@ A word is a base and an offset. Some bases move from trip to trip of a loop, who
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, evaluate
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value

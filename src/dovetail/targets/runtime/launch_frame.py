@@ -7,11 +7,11 @@ only the bases differ from run to run: the arena, the inputs, and tensors that a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.machine import Machine
 from dovetail.ir import leaf
 from dovetail.ir.literal import Array

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, evaluate, symbol, symbols
 from dovetail.ir.dtype import i64

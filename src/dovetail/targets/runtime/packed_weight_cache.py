@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.literal import Array
 from dovetail.targets.runtime.weights import Cell
 

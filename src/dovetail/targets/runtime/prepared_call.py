@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array

@@ -6,7 +6,8 @@ A content name ends in a hash of a text. Two drivers that call tiles with other 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from dovetail.dataclass import dataclass
 
 _HASH = re.compile(r"(?<=_)(?:[0-9a-f]{20}|[0-9a-f]{16})(?![0-9a-f])")
 """The hash in a content name. Names that are exchanged have one length, so that no offset in an object file moves."""

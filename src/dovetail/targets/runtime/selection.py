@@ -7,9 +7,10 @@ table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic, TypeVar
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import kernel_cost
 from dovetail.declare.machine import NOISE, Cost, Machine, estimate, preferred
 from dovetail.errors import SizeLimitError

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, TypeAlias, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.size_text import parse_size

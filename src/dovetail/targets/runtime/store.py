@@ -21,11 +21,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.settings import OFF, Settings
 from dovetail.targets.runtime.folder import FORGOTTEN, PART, File, Folder, Unsafe
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import escape
 from typing import cast
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
-import onnx
-from onnx import AttributeProto
-
+from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx.file.names import describe, domain
+from dovetail.frontends.onnx.file.proto import AttributeProto, messages
 from dovetail.frontends.shared.messages import printable
 from dovetail.ir.attribute import HIGHEST_RANK
 
@@ -52,7 +51,7 @@ class Surveys:
     functions: Mapping[Key, Survey]
 
 
-def check_model(model: onnx.ModelProto) -> Surveys:
+def check_model(model: messages.ModelProto) -> Surveys:
     """Refuse a model that does not hold together."""
     version = model.ir_version
     if version < 1 or not model.HasField("graph"):
@@ -78,7 +77,7 @@ def check_model(model: onnx.ModelProto) -> Surveys:
     return Surveys(graph, functions)
 
 
-def key_of(proto: onnx.FunctionProto) -> Key:
+def key_of(proto: messages.FunctionProto) -> Key:
     """The key by which nodes call a function."""
     return (domain(proto.domain), proto.name, proto.overload)
 
@@ -99,7 +98,7 @@ def _check_word(word: Any, most: int, what: str) -> None:
         raise LoadError(f"{what} with control characters: {printable(word)!r}", hint=_WRITER)
 
 
-def _operator(node: onnx.NodeProto, key: Key) -> None:
+def _operator(node: messages.NodeProto, key: Key) -> None:
     if not node.op_type:
         name = node.name or next((o for o in node.output if o), "")
         where = f"the node {printable(name)!r}" if name else "a node without a name"
@@ -112,11 +111,11 @@ def _operator(node: onnx.NodeProto, key: Key) -> None:
 class _Scope:
     """A graph or a function while its nodes are walked, and the names that are made so far."""
 
-    nodes: Sequence[onnx.NodeProto]
+    nodes: Sequence[messages.NodeProto]
     outputs: Sequence[str]
     outer: _Scope | None
     made: set[str]
-    left: Iterator[onnx.NodeProto]
+    left: Iterator[messages.NodeProto]
     depth: int
     coming: Sequence[str] = ()
     """The outputs of the node whose bodies are being walked."""
@@ -130,7 +129,7 @@ class _Scope:
         return False
 
 
-def _graph_scope(graph: onnx.GraphProto, outer: _Scope | None) -> _Scope:
+def _graph_scope(graph: messages.GraphProto, outer: _Scope | None) -> _Scope:
     inputs = _distinct([i.name for i in graph.input], "input")
     kept = [t.name for t in graph.initializer]
     kept += [t.values.name for t in graph.sparse_initializer]
@@ -144,7 +143,7 @@ def _graph_scope(graph: onnx.GraphProto, outer: _Scope | None) -> _Scope:
     return _Scope(graph.node, outputs, outer, inputs | initial, iter(graph.node), depth)
 
 
-def _function_scope(function: onnx.FunctionProto) -> _Scope:
+def _function_scope(function: messages.FunctionProto) -> _Scope:
     for word in (function.name, function.domain, function.overload):
         _check_word(word, LONGEST_OPERATOR, "the name of a function")
     named = f"of the function {printable(function.name)!r}"
@@ -198,7 +197,7 @@ def _survey(whole: _Scope) -> Survey:
     return survey
 
 
-def _check_node(node: onnx.NodeProto, scope: _Scope) -> list[str]:
+def _check_node(node: messages.NodeProto, scope: _Scope) -> list[str]:
     """The names that a node makes, once it holds together."""
     _named(node.name, "a node")
     made = scope.made
@@ -215,10 +214,10 @@ def _check_node(node: onnx.NodeProto, scope: _Scope) -> list[str]:
     return outputs
 
 
-def _check_attributes(node: onnx.NodeProto, survey: Survey) -> list[onnx.GraphProto]:
+def _check_attributes(node: messages.NodeProto, survey: Survey) -> list[messages.GraphProto]:
     """The bodies in the attributes of a node, once those hold together."""
     found: list[str] = []
-    inner: list[onnx.GraphProto] = []
+    inner: list[messages.GraphProto] = []
     if not node.attribute:
         return inner
     for attribute in node.attribute:
@@ -237,7 +236,7 @@ def _check_attributes(node: onnx.NodeProto, survey: Survey) -> list[onnx.GraphPr
     return inner
 
 
-def _missing(name: str, node: onnx.NodeProto, scope: _Scope) -> LoadError:
+def _missing(name: str, node: messages.NodeProto, scope: _Scope) -> LoadError:
     """The error for a name that nothing before a node makes."""
     maker = {made: other for other in scope.nodes for made in other.output if made}
     where = describe(node)

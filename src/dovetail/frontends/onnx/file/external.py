@@ -11,12 +11,12 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
-import onnx
-
+from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError
+from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.shared.messages import printable
 
 LONGEST_LOCATION = 4096
@@ -53,7 +53,7 @@ class External:
     folder: Path | None
     _files: dict[tuple[str, ...], _File] = field(default_factory=dict[tuple[str, ...], _File])
 
-    def content(self, entries: Iterable[onnx.StringStringEntryProto], count: int, where: str) -> memoryview:
+    def content(self, entries: Iterable[messages.StringStringEntryProto], count: int, where: str) -> memoryview:
         """The `count` bytes that a tensor keeps in a file, read-only."""
         place = place_of(entries, where)
         file = self._file(place.location, where)
@@ -104,7 +104,7 @@ class External:
         return self._files[location]
 
 
-def place_of(entries: Iterable[onnx.StringStringEntryProto], where: str) -> Place:
+def place_of(entries: Iterable[messages.StringStringEntryProto], where: str) -> Place:
     """Where a tensor says that its bytes lie."""
     said: dict[str, str] = {}
     for entry in entries:

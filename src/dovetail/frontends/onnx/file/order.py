@@ -6,25 +6,24 @@ import heapq
 from collections.abc import Iterable, Iterator, MutableSequence
 from typing import Any
 
-import onnx
-from onnx import AttributeProto
+from dovetail.frontends.onnx.file.proto import AttributeProto, messages
 
 
-def in_order(model: onnx.ModelProto) -> onnx.ModelProto:
+def in_order(model: messages.ModelProto) -> messages.ModelProto:
     """The model itself where every node comes after what it reads, else a copy with its nodes sorted.
 
     Cycles stay as they are: the checks that follow name them.
     """
     if all(_is_sorted(nodes) for nodes in _lists(model)):
         return model
-    copy = onnx.ModelProto()
+    copy = messages.ModelProto()
     copy.CopyFrom(model)
     for nodes in _lists(copy):
         _sort(nodes)
     return copy
 
 
-def _lists(model: onnx.ModelProto) -> Iterator[MutableSequence[Any]]:
+def _lists(model: messages.ModelProto) -> Iterator[MutableSequence[Any]]:
     """The nodes of every graph and function, those of bodies included."""
     pending: list[Any] = [model.graph, *model.functions]
     while pending:
@@ -35,7 +34,7 @@ def _lists(model: onnx.ModelProto) -> Iterator[MutableSequence[Any]]:
                 pending += _bodies(node)
 
 
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def _bodies(node: messages.NodeProto) -> Iterator[messages.GraphProto]:
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
@@ -43,9 +42,9 @@ def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
             yield from attribute.graphs
 
 
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
+def _reads(node: messages.NodeProto) -> Iterator[str]:
     """The names that a node and its bodies mention as inputs."""
-    pending: list[onnx.NodeProto] = [node]
+    pending: list[messages.NodeProto] = [node]
     while pending:
         one = pending.pop()
         yield from one.input
@@ -54,7 +53,7 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
             yield from (o.name for o in body.output)
 
 
-def _is_sorted(nodes: Iterable[onnx.NodeProto]) -> bool:
+def _is_sorted(nodes: Iterable[messages.NodeProto]) -> bool:
     """Whether no node reads what a later one makes."""
     read: set[str] = set()
     for node in nodes:
@@ -89,7 +88,7 @@ def _sort(nodes: MutableSequence[Any]) -> None:
             if not waits[reader]:
                 heapq.heappush(ready, reader)
     if len(order) == len(listed):
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in listed]
+        copies = [messages.NodeProto.FromString(node.SerializeToString()) for node in listed]
         del nodes[:]
         nodes.extend([copies[index] for index in order])
 

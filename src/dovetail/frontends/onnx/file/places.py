@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
+from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.file.names import describe, domain
 from dovetail.frontends.onnx.file.read import read_apart
 

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-import onnx
 from google.protobuf.message import DecodeError
 
 from dovetail.errors import LoadError
+from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.file.skim import Reading, look
 from dovetail.frontends.onnx.file.varint import Content
 from dovetail.frontends.onnx.file.wire import check_content
@@ -45,31 +45,31 @@ _FORMATS: tuple[tuple[bytes, str], ...] = (
 )
 
 
-def read_model(path: Path) -> onnx.ModelProto:
+def read_model(path: Path) -> messages.ModelProto:
     """The model in a file."""
     return _checked(path, _whole)
 
 
-def read_apart(path: Path) -> tuple[onnx.ModelProto, Reading | None]:
+def read_apart(path: Path) -> tuple[messages.ModelProto, Reading | None]:
     """The model in a file without the bytes of its large initializers, and these, which are still read."""
     return _checked(path, _apart)
 
 
-def _whole(content: Content) -> onnx.ModelProto:
+def _whole(content: Content) -> messages.ModelProto:
     if not isinstance(content, bytes):
         mapped, content = content, content[:]
         with suppress(BufferError):
             mapped.close()  # pages of the file go before the message is made
-    return onnx.ModelProto.FromString(content)
+    return messages.ModelProto.FromString(content)
 
 
-def _apart(content: Content) -> tuple[onnx.ModelProto, Reading | None]:
+def _apart(content: Content) -> tuple[messages.ModelProto, Reading | None]:
     seen = look(content)
     if seen is None or not seen.large:
         del seen  # it looks at the content, which is closed
         return _whole(content), None
     reading = seen.read(seen.large)
-    return onnx.ModelProto.FromString(seen.structure()), reading
+    return messages.ModelProto.FromString(seen.structure()), reading
 
 
 def _checked(path: Path, parse: Callable[[Content], T]) -> T:

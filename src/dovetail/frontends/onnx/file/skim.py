@@ -15,11 +15,12 @@ import stat
 import sys
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError
 from dovetail.frontends.onnx.file.varint import Content, number_at
 from dovetail.ir.attribute import HIGHEST_RANK

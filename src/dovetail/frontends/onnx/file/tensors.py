@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto
 
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx.file.external import External
+from dovetail.frontends.onnx.file.proto import TensorProto, messages
 from dovetail.frontends.onnx.file.types import LARGEST, element
 from dovetail.ir.attribute import HIGHEST_RANK
 from dovetail.ir.dtype import DType, whole_range
@@ -79,7 +78,7 @@ class Tensors:
             return _from_bytes(memoryview(raw), dtype, count).reshape(shape)
         return _from_numbers(tensor, used, dtype, count, where).reshape(shape)
 
-    def dense(self, sparse: onnx.SparseTensorProto, where: str) -> Array:
+    def dense(self, sparse: messages.SparseTensorProto, where: str) -> Array:
         """The array with zeros that a sparse tensor stands for."""
         dtype = element(sparse.values.data_type, where)
         shape = checked_shape(sparse.dims, dtype, where)
@@ -98,7 +97,7 @@ class Tensors:
         result[self._positions(sparse, shape, stored, where)] = values
         return result.reshape(shape)
 
-    def _positions(self, sparse: onnx.SparseTensorProto, shape: tuple[int, ...], stored: int, where: str) -> Array:
+    def _positions(self, sparse: messages.SparseTensorProto, shape: tuple[int, ...], stored: int, where: str) -> Array:
         """Where each value stands among all elements; in order, none twice."""
         indices = sparse.indices
         if indices.data_type != TensorProto.INT64 or list(indices.dims) not in ([stored], [stored, len(shape)]):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-import onnx
-from onnx import TensorProto
-
 from dovetail.errors import DovetailError, LoadError, UnsupportedError
+from dovetail.frontends.onnx.file.proto import TensorProto, messages
 from dovetail.frontends.shared.messages import printable, text
 from dovetail.ir import dtype
 from dovetail.ir.dim import Size, symbol
@@ -61,7 +59,7 @@ def element(number: int, where: str) -> DType:
     return found
 
 
-def tensor_type(info: onnx.ValueInfoProto, fresh: Callable[[str], Size]) -> TensorType:
+def tensor_type(info: messages.ValueInfoProto, fresh: Callable[[str], Size]) -> TensorType:
     """The type that a graph declares for a value; `fresh` names sizes that have no name of their own."""
     where = f"the input {info.name!r}"
     of_input = info.type
@@ -84,7 +82,7 @@ def shared(types: Mapping[str, TensorType]) -> dict[str, TensorType]:
     return {name: one.setdefault(type, type) for name, type in types.items()}
 
 
-def _size(dim: onnx.TensorShapeProto.Dimension, name: str, fresh: Callable[[str], Size], where: str) -> Size:
+def _size(dim: messages.TensorShapeProto.Dimension, name: str, fresh: Callable[[str], Size], where: str) -> Size:
     match dim.WhichOneof("value"):
         case "dim_value":
             if dim.dim_value == -1:  # how some exporters write that a size is open
@@ -99,7 +97,7 @@ def _size(dim: onnx.TensorShapeProto.Dimension, name: str, fresh: Callable[[str]
 
 
 def check_declared(
-    info: onnx.ValueInfoProto, found: TensorType, what: str, any_rank: Callable[[], bool] | None = None
+    info: messages.ValueInfoProto, found: TensorType, what: str, any_rank: Callable[[], bool] | None = None
 ) -> None:
     """Raise where the type that a graph declares for a value contradicts the one that it has.
 
@@ -141,7 +139,9 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _EXPRESSION = re.compile(r"[A-Za-z0-9_+\-*/() ]+")
 
 
-def value_info(name: str, type: TensorType) -> onnx.TypeProto:
+def value_info(name: str, type: TensorType) -> messages.TypeProto:
     """A type as ONNX writes it; sizes that are expressions stay open."""
+    from onnx import helper  # few models have operators without a rule
+
     shape = [s if isinstance(s, int) else None for s in type.shape]
-    return onnx.helper.make_tensor_type_proto(NUMBERS[type.dtype], shape)
+    return helper.make_tensor_type_proto(NUMBERS[type.dtype], shape)

@@ -6,13 +6,13 @@ counted first. The walk reads headers and skips what fields hold, so that weight
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
-import onnx
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError
+from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.file.varint import Content, number_at
 
 MOST_FIELDS = 3_000_000
@@ -51,7 +51,7 @@ def check_content(content: Content) -> None:
 
 def _unfolded(content: Content, most: int) -> int:
     """The bytes that the structure of a model takes in memory, at most; counting ends above `most`."""
-    table, at, end = _table(onnx.ModelProto.DESCRIPTOR), 0, len(content)
+    table, at, end = _table(messages.ModelProto.DESCRIPTOR), 0, len(content)
     actions = table.actions
     outer: list[tuple[_Table, int]] = []
     fields = total = 0

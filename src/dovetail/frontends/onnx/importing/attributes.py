@@ -6,11 +6,9 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import onnx
-from onnx import AttributeProto
-
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx.file.names import describe
+from dovetail.frontends.onnx.file.proto import AttributeProto, messages
 from dovetail.frontends.onnx.file.types import element
 from dovetail.frontends.onnx.importing.node import Body
 from dovetail.frontends.onnx.importing.rule import Rule
@@ -20,7 +18,7 @@ from dovetail.ir.literal import Array
 Read = Mapping[str, AttributeProto]
 
 
-def by_name(node: onnx.NodeProto, outer: Read | None) -> dict[str, AttributeProto]:
+def by_name(node: messages.NodeProto, outer: Read | None) -> dict[str, AttributeProto]:
     """The attributes of a node; one that refers to an attribute of the function around it is looked up there."""
     found: dict[str, AttributeProto] = {}
     if not node.attribute:
@@ -46,11 +44,13 @@ def by_name(node: onnx.NodeProto, outer: Read | None) -> dict[str, AttributeProt
 class Reader:
     """Reads attributes for rules; tensors and graphs are handed to the import that they are part of."""
 
-    def __init__(self, tensor: Callable[[onnx.TensorProto, str], Array], body: Callable[[onnx.GraphProto], Body]):
+    def __init__(
+        self, tensor: Callable[[messages.TensorProto, str], Array], body: Callable[[messages.GraphProto], Body]
+    ):
         self.tensor = tensor
         self.body = body
 
-    def read(self, node: onnx.NodeProto, rule: Rule, found: Read) -> dict[str, Any]:
+    def read(self, node: messages.NodeProto, rule: Rule, found: Read) -> dict[str, Any]:
         """The keyword arguments of a rule; what is left over must name inputs of older opsets."""
         attributes = rule.attributes
         for name in found:
@@ -70,7 +70,7 @@ class Reader:
                 )
         return arguments
 
-    def value(self, node: onnx.NodeProto, attribute: AttributeProto, kind: Any) -> Any:
+    def value(self, node: messages.NodeProto, attribute: AttributeProto, kind: Any) -> Any:
         """An attribute as a Python value of a kind."""
         wanted = _WANTED.get(kind)
         if wanted is None:
@@ -96,7 +96,7 @@ class Reader:
             return element(attribute.i, describe(node))
         if kind is Array:
             return self.tensor(attribute.t, describe(node))
-        if kind is onnx.SparseTensorProto:
+        if kind is messages.SparseTensorProto:
             return attribute.sparse_tensor
         if kind is Body:
             return self.body(attribute.g)
@@ -117,7 +117,7 @@ _WANTED: dict[Any, int] = {
     str: AttributeProto.STRING,
     Array: AttributeProto.TENSOR,
     Body: AttributeProto.GRAPH,
-    onnx.SparseTensorProto: AttributeProto.SPARSE_TENSOR,
+    messages.SparseTensorProto: AttributeProto.SPARSE_TENSOR,
     tuple[str, ...]: AttributeProto.STRINGS,
     **_LISTS,
 }

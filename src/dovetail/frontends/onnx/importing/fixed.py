@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import BindError, OptionError
 from dovetail.frontends.shared.messages import printable
 from dovetail.ir.dim import substitute, symbols

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import onnx
-
 from dovetail import ops
 from dovetail.errors import UnsupportedError
+from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.importing.scope import Scope
 from dovetail.ir import leaf, origin
 from dovetail.ir.dim import Dim, symbols
@@ -33,7 +32,9 @@ MOST_FORKS = 6
 class ForkError(UnsupportedError):
     """A branch of two ranks. The import of a list of nodes catches it and imports the rest once for each side."""
 
-    def __init__(self, told: UnsupportedError, node: onnx.NodeProto, condition: Value, sides: Sequence[Side]) -> None:
+    def __init__(
+        self, told: UnsupportedError, node: messages.NodeProto, condition: Value, sides: Sequence[Side]
+    ) -> None:
         super().__init__(told.message, hint=told.hint, where=told.where)
         self.told = told
         self.node = node
@@ -48,14 +49,14 @@ Side = Callable[[], Sequence[Value]]
 class Importing(Protocol):
     """What imports nodes."""
 
-    def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, told: Phase | None = None) -> None: ...
+    def nodes(self, nodes: Sequence[messages.NodeProto], scope: Scope, told: Phase | None = None) -> None: ...
 
     def fresh(self, name: str) -> Dim: ...
 
 
 def results_of(
     around: Importing,
-    nodes: Sequence[onnx.NodeProto],
+    nodes: Sequence[messages.NodeProto],
     scope: Scope,
     results: Callable[[Scope], list[Value]],
     told: Phase | None = None,

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import onnx
-import onnx.defs
-from onnx import AttributeProto
-
+from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx.file.names import describe, domain
+from dovetail.frontends.onnx.file.proto import AttributeProto, messages
 from dovetail.frontends.onnx.file.types import value_info
 from dovetail.ir.value import Value
 
@@ -23,13 +20,13 @@ class Function:
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    nodes: Sequence[onnx.NodeProto]
+    nodes: Sequence[messages.NodeProto]
     opsets: Mapping[str, int]
     required: tuple[str, ...]
     defaults: Mapping[str, AttributeProto]
 
     @staticmethod
-    def of(proto: onnx.FunctionProto, opsets: Mapping[str, int]) -> Function:
+    def of(proto: messages.FunctionProto, opsets: Mapping[str, int]) -> Function:
         own = {domain(o.domain): o.version for o in proto.opset_import}
         return Function(
             proto.name,
@@ -41,7 +38,7 @@ class Function:
             {a.name: a for a in proto.attribute_proto},
         )
 
-    def attributes(self, node: onnx.NodeProto, given: Mapping[str, AttributeProto]) -> dict[str, AttributeProto]:
+    def attributes(self, node: messages.NodeProto, given: Mapping[str, AttributeProto]) -> dict[str, AttributeProto]:
         """What attributes are inside, for one call."""
         unknown = [n for n in given if n not in self.required and n not in self.defaults]
         if unknown:
@@ -53,15 +50,17 @@ class Function:
         return {**self.defaults, **given}
 
 
-def defined(node: onnx.NodeProto, version: int, operands: Sequence[Value | None]) -> Function:
+def defined(node: messages.NodeProto, version: int, operands: Sequence[Value | None]) -> Function:
     """The body by which ONNX defines an operator, for the types at hand."""
-    schema: Any = onnx.defs.get_schema(node.op_type, version, domain(node.domain))  # its stub leaves bodies out
-    body = onnx.FunctionProto()
+    from onnx import defs  # schemas take 70 ms to import, and few models have operators without a rule
+
+    schema: Any = defs.get_schema(node.op_type, version, domain(node.domain))  # its stub leaves bodies out
+    body = messages.FunctionProto()
     if schema.has_function:
         chosen = _newest(schema.function_opset_versions, version)
         body.ParseFromString(schema.get_function_with_opset_version(chosen))
     else:
-        types = [onnx.TypeProto() if v is None else value_info("", v.tensor) for v in operands]
+        types = [messages.TypeProto() if v is None else value_info("", v.tensor) for v in operands]
         chosen = _newest(schema.context_dependent_function_opset_versions, version)
         body.ParseFromString(
             schema.get_context_dependent_function_with_opset_version(
@@ -91,14 +90,16 @@ def _newest(versions: Sequence[int], version: int) -> int:
 
 def has_body(op_type: str, version: int, of: str) -> bool:
     """Whether ONNX defines an operator by a body."""
+    from onnx import defs
+
     try:
-        schema: Any = onnx.defs.get_schema(op_type, version, of)
-    except onnx.defs.SchemaError:
+        schema: Any = defs.get_schema(op_type, version, of)
+    except defs.SchemaError:
         return False
     return schema.has_function or schema.has_context_dependent_function
 
 
-def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def bodies(node: messages.NodeProto) -> Iterator[messages.GraphProto]:
     """The graphs in the attributes of a node."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
@@ -107,7 +108,7 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
             yield from attribute.graphs
 
 
-def free_names(graph: onnx.GraphProto) -> tuple[str, ...]:
+def free_names(graph: messages.GraphProto) -> tuple[str, ...]:
     """The names that a graph reads from around it, those of graphs inside it included; each once."""
     made = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     made |= {t.values.name for t in graph.sparse_initializer}

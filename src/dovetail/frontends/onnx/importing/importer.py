@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import onnx
 
 from dovetail.errors import BindError, DovetailError, LoadError, UnsupportedError
 from dovetail.frontends.onnx.file.names import describe, describe_output, domain
+from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.file.tensors import Tensors
 from dovetail.frontends.onnx.file.types import check_declared, element, shared, tensor_type
 from dovetail.frontends.onnx.importing import attributes, functions
@@ -47,7 +47,7 @@ class Import:
 
     def __init__(
         self,
-        model: onnx.ModelProto,
+        model: messages.ModelProto,
         tensors: Tensors,
         vocabulary: Vocabulary,
         given: Given,
@@ -104,17 +104,17 @@ class Import:
                 self._check_declared(proto, scope)
         return without(self.builder.graph(), self._replaced)
 
-    def _outputs(self, proto: onnx.GraphProto, scope: Scope) -> list[Value]:
+    def _outputs(self, proto: messages.GraphProto, scope: Scope) -> list[Value]:
         return [self._found(scope, o.name, partial(describe_output, o)) for o in proto.output]
 
-    def _check_declared(self, proto: onnx.GraphProto, scope: Scope) -> None:
+    def _check_declared(self, proto: messages.GraphProto, scope: Scope) -> None:
         for what, infos in (("the output", proto.output), ("the value", proto.value_info)):
             for info in infos:
                 value = scope.values.get(info.name)
                 if value is not None and isinstance(value.known_type, TensorType):
                     check_declared(info, value.known_type, what, partial(self._any_rank, info, value))
 
-    def _any_rank(self, info: onnx.ValueInfoProto, value: Value) -> bool:
+    def _any_rank(self, info: messages.ValueInfoProto, value: Value) -> bool:
         """Whether a declared rank says nothing: sizes of the run decide it, or it is not of this model at all.
 
         torch writes the names that a user gives to axes of a result (`dynamic_axes`) into a shape that it guesses.
@@ -138,7 +138,7 @@ class Import:
     def _unnamed(self, name: str) -> Size:
         return self.fresh(name)
 
-    def _declared(self, info: onnx.ValueInfoProto) -> TensorType:
+    def _declared(self, info: messages.ValueInfoProto) -> TensorType:
         if info.name in self.given and not info.type.tensor_type.HasField("shape"):
             where = f"the input {printable(info.name)!r}"
             return TensorType(element(info.type.tensor_type.elem_type, where), np.shape(self.given[info.name]))
@@ -148,7 +148,7 @@ class Import:
         array = known.arrays.get(name)
         return self.builder.input(name, known.type(type)) if array is None else leaf.constant(array)
 
-    def _initialize(self, proto: onnx.GraphProto, scope: Scope) -> None:
+    def _initialize(self, proto: messages.GraphProto, scope: Scope) -> None:
         declared = {info.name: info for info in proto.input} if proto.initializer else {}
         for tensor in proto.initializer:
             if (tensor.name in self.given or tensor.name in self.free) and scope.outer is None:
@@ -183,7 +183,7 @@ class Import:
     def replaced(self, *values: Value) -> None:
         self._replaced |= {value.attrs["name"] for value in values if value.op is leaf.PARAM}
 
-    def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, told: Phase | None = None) -> None:
+    def nodes(self, nodes: Sequence[messages.NodeProto], scope: Scope, told: Phase | None = None) -> None:
         """Import nodes one after the other into a scope."""
         recorder = self.builder.recorder
         for number, proto in enumerate(nodes, 1):
@@ -210,7 +210,7 @@ class Import:
             finally:
                 recorder.place = before
 
-    def _node(self, proto: onnx.NodeProto, scope: Scope) -> None:
+    def _node(self, proto: messages.NodeProto, scope: Scope) -> None:
         function = self.vocabulary.function(proto)
         version = scope.opsets.get(domain(proto.domain), 0)
         rule = None if function is not None else self.vocabulary.rule(proto, version)
@@ -286,7 +286,7 @@ class Import:
         return tuple(array.reshape(-1).tolist())
 
     def _by_function(
-        self, proto: onnx.NodeProto, function: functions.Function, operands: Sequence[Value | None], scope: Scope
+        self, proto: messages.NodeProto, function: functions.Function, operands: Sequence[Value | None], scope: Scope
     ) -> tuple[Value | None, ...]:
         inner = Scope(function.opsets, attrs=function.attributes(proto, attributes.by_name(proto, scope.attrs)))
         inner.depth = scope.depth + 1
@@ -333,7 +333,7 @@ class Import:
         return settled(value, known)
 
     def body(
-        self, graph: onnx.GraphProto, scope: Scope, arguments: Sequence[Value], captured: Mapping[str, Value] | None
+        self, graph: messages.GraphProto, scope: Scope, arguments: Sequence[Value], captured: Mapping[str, Value] | None
     ) -> tuple[Value, ...]:
         """The results of a graph within another."""
         inner = Scope(scope.opsets, outer=scope, captured=captured, attrs=scope.attrs)
@@ -353,7 +353,7 @@ _OLDER: dict[str, Any] = {"ints": tuple[int, ...], "sizes": tuple[int, ...], "fl
 """What stands in an attribute where older opsets have one instead of an input."""
 
 
-def _rank(info: onnx.ValueInfoProto) -> int | None:
+def _rank(info: messages.ValueInfoProto) -> int | None:
     declared = info.type.tensor_type
     return len(declared.shape.dim) if declared.HasField("shape") else None
 
@@ -361,7 +361,7 @@ def _rank(info: onnx.ValueInfoProto) -> int | None:
 class Body:
     """A graph in an attribute of a node."""
 
-    def __init__(self, around: Import, graph: onnx.GraphProto, scope: Scope, node: Node) -> None:
+    def __init__(self, around: Import, graph: messages.GraphProto, scope: Scope, node: Node) -> None:
         self._around = around
         self._graph = graph
         self._scope = scope

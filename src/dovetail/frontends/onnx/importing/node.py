@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-import onnx
-
+from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.file.names import describe
+from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.file.tensors import Tensors
 from dovetail.frontends.shared.contents import Follower
 from dovetail.frontends.shared.site import Site
@@ -86,7 +85,7 @@ class Node(Site):
 
     def __init__(
         self,
-        proto: onnx.NodeProto,
+        proto: messages.NodeProto,
         version: int,
         around: Surroundings,
         named: Callable[[str], Value | None] = lambda name: None,

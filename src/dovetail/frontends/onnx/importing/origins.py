@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import PureWindowsPath
 from typing import Any, cast
 
-import onnx
-
+from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.shared.messages import printable, text
 from dovetail.ir.origin import Origin
 
@@ -23,7 +22,7 @@ _LIBRARY = re.compile(r"[\\/](site|dist)-packages[\\/]")
 _MOST_TRACE = 65536
 
 
-def origins_of(node: onnx.NodeProto) -> tuple[Origin, ...]:
+def origins_of(node: messages.NodeProto) -> tuple[Origin, ...]:
     """The node by its name and operator; its module and source line where the exporter wrote them down."""
     given, op_type = node.name, node.op_type
     name = given or next((o for o in node.output if o), "")

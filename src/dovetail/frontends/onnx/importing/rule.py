@@ -17,11 +17,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
+from dovetail.dataclass import dataclass
 from dovetail.frontends.shared.site import AttributeGroup
 from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import onnx
-import onnx.defs
-
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx.file.check import Key, Survey, Surveys, key_of
 from dovetail.frontends.onnx.file.names import describe, domain
+from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.importing.functions import Function, bodies, has_body
 from dovetail.frontends.onnx.importing.rule import Rule
 from dovetail.frontends.shared.messages import printable
@@ -24,7 +22,7 @@ class Vocabulary:
     """The rules for a model's opsets, and the functions that it brings."""
 
     def __init__(
-        self, model: onnx.ModelProto, ours: Callable[[str, str], Sequence[Rule]], rules: Iterable[Rule] = ()
+        self, model: messages.ModelProto, ours: Callable[[str, str], Sequence[Rule]], rules: Iterable[Rule] = ()
     ) -> None:
         """`ours` gives our rules of an operator by domain and type; `rules` are those of the caller."""
         self.opsets: Mapping[str, int] = opsets_of(model.opset_import)
@@ -38,14 +36,14 @@ class Vocabulary:
         self._functions: dict[tuple[str, str, str], Function] = {}
         for proto in model.functions:
             key = key_of(proto)
-            if not key[0] and onnx.defs.has(proto.name):
+            if not key[0] and _is_operator(proto.name):
                 raise UnsupportedError(
                     f"a function that replaces the operator {printable(proto.name)!r}", hint="give it a domain"
                 )
             opsets_of(proto.opset_import)
             self._functions[key] = Function.of(proto, self.opsets)
 
-    def rule(self, node: onnx.NodeProto, version: int) -> Rule | None:
+    def rule(self, node: messages.NodeProto, version: int) -> Rule | None:
         """The newest rule that is not newer than the model."""
         return self._rule(domain(node.domain), node.op_type, version)
 
@@ -60,7 +58,7 @@ class Vocabulary:
             self._chosen[key] = max(fitting, key=lambda r: r.since, default=None)
         return self._chosen[key]
 
-    def function(self, node: onnx.NodeProto) -> Function | None:
+    def function(self, node: messages.NodeProto) -> Function | None:
         return self._functions.get((domain(node.domain), node.op_type, node.overload))
 
     def _is_known(self, key: Key, opsets: Mapping[str, int]) -> bool:
@@ -75,10 +73,10 @@ class Vocabulary:
             )
         return self._rule(of, op_type, version) is not None or has_body(op_type, version, of)
 
-    def check(self, graph: onnx.GraphProto, surveys: Surveys) -> None:
+    def check(self, graph: messages.GraphProto, surveys: Surveys) -> None:
         """All operators that nothing is known of, as one error."""
         unknown: dict[str, list[str]] = {}
-        scopes: list[tuple[Iterable[onnx.NodeProto], Mapping[str, int], Survey]]
+        scopes: list[tuple[Iterable[messages.NodeProto], Mapping[str, int], Survey]]
         scopes = [(graph.node, self.opsets, surveys.graph)]
         scopes += [(f.nodes, f.opsets, surveys.functions[key]) for key, f in self._functions.items()]
         for nodes, opsets, survey in scopes:
@@ -109,13 +107,20 @@ _REMEDIES = {
 """What to do about a domain whose operators are not read."""
 
 
+def _is_operator(name: str) -> bool:
+    """Whether ONNX has an operator of a name."""
+    from onnx import defs  # few models bring functions without a domain
+
+    return defs.has(name)
+
+
 def _hint(domains: set[str]) -> str:
     """What to do about operators of these domains."""
     told = [_REMEDIES[of] for of in sorted(domains) if of in _REMEDIES]
     return "; ".join(told) if told else "docs/operators.md lists those that are"
 
 
-def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def _nodes(nodes: Iterable[messages.NodeProto]) -> Iterator[messages.NodeProto]:
     """The nodes and those of their bodies."""
     pending = [nodes]
     while pending:
@@ -124,7 +129,7 @@ def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             pending += [body.node for body in bodies(node)]
 
 
-def opsets_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+def opsets_of(imports: Iterable[messages.OperatorSetIdProto]) -> dict[str, int]:
     """The version that is imported of each domain."""
     found: dict[str, int] = {}
     for entry in imports:

@@ -7,10 +7,10 @@ trip count a loop is a scan, whose outputs have known sizes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.frontends.shared.site import Site
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, largest, smallest

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import onnx
-
 from dovetail import ops
+from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.file.types import element
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import collected, rule
@@ -34,8 +33,8 @@ def cast(n: Node, x: Value, *, to: DType, saturate: bool = True, round_mode: str
 @rule("Cast", until=5)
 def cast_1(n: Node, x: Value, *, to: str) -> Value:
     """The same numbers in another type, which is written by name."""
-    numbers = dict(onnx.TensorProto.DataType.items())
-    return _converted(n, x, element(numbers.get(to, onnx.TensorProto.UNDEFINED), n.where), True, "up")
+    numbers = dict(messages.TensorProto.DataType.items())
+    return _converted(n, x, element(numbers.get(to, messages.TensorProto.UNDEFINED), n.where), True, "up")
 
 
 @rule("CastLike")

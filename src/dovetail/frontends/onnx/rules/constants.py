@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 
+from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import collected, rule
 from dovetail.ir import leaf
@@ -24,7 +24,7 @@ def constant(
     value_ints: tuple[int, ...] | None = None,
     value_string: str | None = None,
     value_strings: tuple[str, ...] | None = None,
-    sparse_value: onnx.SparseTensorProto | None = None,
+    sparse_value: messages.SparseTensorProto | None = None,
 ) -> Value:
     """A tensor that is part of the model."""
     if value_string is not None or value_strings is not None:

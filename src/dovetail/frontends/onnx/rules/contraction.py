@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import collected, rule
 from dovetail.ir.dim import Size, product

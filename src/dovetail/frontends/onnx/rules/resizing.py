@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import Floats, collected, rule
 from dovetail.frontends.onnx.rules.resizing_in_run import Sampling, by_scales_in_run, by_sizes_in_run

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.shared.computed import numbers_in, size_value
 from dovetail.ir.dtype import bf16, f16, f32, f64, i64

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.frontends.torch.dynamo.attempt import Attempt
 from dovetail.frontends.torch.dynamo.graph_reading import GraphReading
 from dovetail.frontends.torch.dynamo.nodes import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.frontends.torch.reading.capture import decompositions
 from dovetail.frontends.torch.reading.package import torch_module
 from dovetail.progress import phase

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.frontends.torch.exported import Exported, Ref
 from dovetail.ir.dtype import DType
 

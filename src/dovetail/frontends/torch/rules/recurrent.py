@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.frontends.shared.recurrence import Activation, Cell, GruCell, LstmCell, Pass, RnnCell, run_pass
 from dovetail.frontends.torch.importing.node import Node
 from dovetail.frontends.torch.importing.rule import Made, collected, rule

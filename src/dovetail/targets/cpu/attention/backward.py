@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from dovetail.codegen.llvm.handles import F32, I64, NULL, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH
 from dovetail.codegen.llvm.scalar import literal
 from dovetail.codegen.llvm.vector import ZERO
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import f32
 from dovetail.kernels.device import CpuDevice

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from dovetail.codegen.llvm.arguments import WORD
 from dovetail.codegen.llvm.function import named
 from dovetail.codegen.llvm.handles import I64, TRUE, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, END, KERNEL, SCRATCH, KernelCode
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim, Size
 from dovetail.targets.cpu.attention.decode import FewQueries
 from dovetail.targets.cpu.attention.online import ManyQueries

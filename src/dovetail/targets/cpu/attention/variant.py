@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.backward import BackwardOp
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.value import Value
@@ -16,7 +17,6 @@ from dovetail.kernels.problems.attention import attention_call, attention_inside
 from dovetail.kernels.spec import Job, SharedFunction, Tiles
 from dovetail.library.attention import attention
 from dovetail.ops.region import region
-from dovetail.targets.cpu.attention.backward import AttendBack, backward_code
 from dovetail.targets.cpu.attention.driver import AttendCode, attend_code
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend
@@ -56,6 +56,8 @@ def offer_decode(of: StepProblem[CpuDevice]) -> Offer | Refused:
 
 def offer_backward(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel of a backward pass: scores are computed again in the workspace."""
+    from dovetail.targets.cpu.attention.backward import AttendBack, backward_code  # for training alone
+
     value = of.value
     assert isinstance(value.op, BackwardOp), "the table lists its ops"
     forward = value.op.forward_value(value)

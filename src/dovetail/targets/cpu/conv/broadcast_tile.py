@@ -7,12 +7,12 @@ the patches of Winograd's scheme, whose channels are equally far apart, or see t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr, Vec
 from dovetail.codegen.llvm.kernel import one_of
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.policy import tiles_of

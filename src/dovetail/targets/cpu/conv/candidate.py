@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from dovetail.codegen.llvm.kernel import KernelCode
+from dovetail.dataclass import dataclass
 from dovetail.declare.machine import Cost
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value

@@ -5,9 +5,9 @@ The machine model turns them into seconds. Counts follow the register tiles; the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log2
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.machine import Cost
 from dovetail.kernels.problems.convolution import ConvProblem, known
 from dovetail.targets.cpu.conv.candidate import ConvTiler

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.problems.convolution import Convolution

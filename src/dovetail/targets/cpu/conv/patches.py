@@ -6,11 +6,10 @@ successive columns is then contiguous, and rows follow each other at one pitch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Int, Ptr, Vec
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 
 

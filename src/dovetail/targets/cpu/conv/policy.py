@@ -5,8 +5,7 @@ Thresholds were measured on machines with AVX-512, AVX2 and NEON. Cache sizes co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 
 

@@ -6,7 +6,7 @@ A variant stores its results, as it finishes them anyhow, in rows of its workspa
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from dovetail.codegen.llvm.arguments import Arguments
@@ -14,6 +14,7 @@ from dovetail.codegen.llvm.handles import Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH, WORDS
 from dovetail.codegen.llvm.once import HEAD
 from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import CpuDevice

@@ -6,9 +6,10 @@ What depends on sizes is checked when they are known, if need be as a run is pre
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
+from dovetail.dataclass import dataclass
 from dovetail.kernels.choice import Answer, Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.kernels.choice import Offer, Refused, StepProblem

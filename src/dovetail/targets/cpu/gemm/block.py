@@ -8,13 +8,13 @@ a tile while they are in L1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import FALSE, I1, I64, TRUE, Int, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.dataclass import dataclass
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.micro_kernel import Tile, micro_kernel_signature, micro_kernel_text
 from dovetail.targets.cpu.gemm.policy import GEMM

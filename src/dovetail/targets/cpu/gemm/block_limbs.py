@@ -7,13 +7,14 @@ one limb they have 7 bits, which is the fast form. Limbs are signed bytes, lowes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.dataclass import dataclass
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.block_pack import BlockLayout
 from dovetail.targets.cpu.gemm.policy import BLOCKS, Int8Tile

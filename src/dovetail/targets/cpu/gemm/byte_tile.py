@@ -6,13 +6,14 @@ signed ones. Rows are packed [k / 4][MR][4] and columns [k / 4][NR][4]. Sums wra
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.policy import INT8_TILES, Int8Tile

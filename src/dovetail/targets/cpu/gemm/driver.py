@@ -6,7 +6,6 @@ A cell is one panel of columns for one block of MC rows of one matrix of the bat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.arguments import Words, store_words
@@ -15,6 +14,7 @@ from dovetail.codegen.llvm.function import Signature
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, assemble_with, inner_name
 from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.loops.ir import Kernel

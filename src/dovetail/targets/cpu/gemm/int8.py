@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, product, symbol
 from dovetail.ir.dtype import DType, i8, i32, i64

@@ -6,13 +6,13 @@ A cell is one panel of columns for one block of rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from dovetail.codegen.llvm.arguments import Words, store_words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, assemble_with, inner_name
 from dovetail.codegen.llvm.once import HEAD, once_for
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim, Size
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_function

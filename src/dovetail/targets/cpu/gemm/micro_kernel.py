@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 from dovetail.codegen.llvm.function import Parameter, Signature
 from dovetail.codegen.llvm.handles import I1, I64, Carried, Int, Ptr, Vec
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.gemm.policy import GEMM, is_by_lane, tiles_of
 

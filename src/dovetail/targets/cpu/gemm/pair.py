@@ -8,10 +8,10 @@ read where they are. Results without an epilogue are summed where they belong.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dovetail.codegen.llvm.handles import FALSE, I1, I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, KernelCode
+from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.targets.cpu.gemm.block import kc_of
 from dovetail.targets.cpu.gemm.driver import Cells, Shape, kernel_code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
@@ -11,6 +10,7 @@ from dovetail.codegen.llvm.function import Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import SharedFunction

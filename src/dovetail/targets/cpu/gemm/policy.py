@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dovetail.dataclass import dataclass
 from dovetail.kernels.device import Capability, CpuDevice
 
 

@@ -8,11 +8,12 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Level, Machine, Reach
 from dovetail.progress import phase
 from dovetail.settings import BUILT_IN as SAME_EVERYWHERE

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Level, Machine, Peak, Reach
 from dovetail.ir.dtype import i8
 from dovetail.kernels.device import CpuDevice

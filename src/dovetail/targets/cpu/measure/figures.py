@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+from dovetail.dataclass import dataclass
 from dovetail.declare.machine import Machine
 
 NEAR_FLOPS, NEAR_BYTES = 0.95, 0.85

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.targets.cpu.cores import cache_sizes
 from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of

@@ -7,7 +7,6 @@ with the identity of the reduction around it; then the columns of each window in
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from dovetail.codegen.llvm.arguments import Region
@@ -15,6 +14,7 @@ from dovetail.codegen.llvm.function import Function
 from dovetail.codegen.llvm.handles import I64, Int, Ptr, Vec
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.pool.policy import POOL
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import BindError
 from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array

@@ -6,12 +6,12 @@ The NumPy meaning of the op decides; each body is a compiled plan of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, evaluate, symbols
 from dovetail.ir.graph import Subgraph

@@ -7,12 +7,12 @@ whose trips do nothing once the condition has failed, and joins their outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size, evaluate, symbol, symbols
 from dovetail.ir.dtype import i64

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.graph import Graph
 from dovetail.targets.xla.explain.explained import Explained

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from dovetail.dataclass import dataclass
 from dovetail.errors import DeviceError, OptionError
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph

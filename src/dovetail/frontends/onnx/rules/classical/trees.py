@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import collected, rule
 from dovetail.frontends.onnx.rules.classical.scores import DOMAIN, as_floats, best, labels, transformed

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail import library, ops
+from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import Made, collected, rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT

@@ -5,13 +5,12 @@ A cell is one panel of filters for one block of pixels; pixels are numbered thro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail.codegen.llvm.arguments import Words, store_words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, assemble_with, inner_name
 from dovetail.codegen.llvm.once import HEAD, once_for
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import f32
 from dovetail.kernels.loops.ir import Call, Extent, Kernel, Load, Loop, Name, Store, Tensor

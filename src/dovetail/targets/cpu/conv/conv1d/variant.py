@@ -6,9 +6,10 @@ not known may be one of those.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dovetail.codegen.llvm.once import HEAD
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import kernel_cost
 from dovetail.ir.dim import Size, smallest, symbol
 from dovetail.ir.dtype import DType, f32, i64

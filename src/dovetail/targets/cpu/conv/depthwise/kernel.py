@@ -8,13 +8,13 @@ several rows: whatever it reads serves all the rows that see it, and the sums go
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I1, I64, NULL, Int, Mask, Ptr, Vec
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
 from dovetail.codegen.llvm.vector import NO_LANES, ZERO, VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate, finish_row, finish_signature

@@ -7,8 +7,6 @@ left out when results are copied.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function
 from dovetail.codegen.llvm.handles import FALSE, I1, I64, NULL, Int, Ptr
@@ -24,6 +22,7 @@ from dovetail.codegen.llvm.kernel import (
 )
 from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.targets.cpu.conv.activations import finish_row, finish_signature
 from dovetail.targets.cpu.conv.direct.tile import DirectTile, register_tiles, tile_signature
 from dovetail.targets.cpu.conv.patches import (

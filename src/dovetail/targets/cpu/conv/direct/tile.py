@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I1, I64, Carried, Ptr, Vec
 from dovetail.codegen.llvm.kernel import one_of
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate

@@ -7,8 +7,6 @@ filters stay in L1. The sums of a row are transposed when it is done.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function
 from dovetail.codegen.llvm.handles import I64, NULL, TRUE, Ptr
@@ -24,6 +22,7 @@ from dovetail.codegen.llvm.kernel import (
 )
 from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
 from dovetail.targets.cpu.conv.patches import (

@@ -7,11 +7,11 @@ plane follow each other without a gap, so that any successive pixels see success
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Mask, Ptr, Vec
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.conv.patches import WindowArgs
 

@@ -8,7 +8,6 @@ the channels to the next, so that the weights of a piece stay in L1; at the end 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
@@ -25,6 +24,7 @@ from dovetail.codegen.llvm.kernel import (
 )
 from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.patches import FewPixelsWindow, pack_phase, pack_phase_signature, prefetch_share

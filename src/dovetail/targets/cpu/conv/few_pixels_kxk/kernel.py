@@ -6,8 +6,6 @@ tap of every channel, a few pixels side by side. Sums are transposed at the end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Ptr
@@ -23,6 +21,7 @@ from dovetail.codegen.llvm.kernel import (
 )
 from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
 from dovetail.targets.cpu.conv.few_pixels.columns import Columns, pack_columns

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from dovetail.codegen.llvm.arguments import Words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH, WORDS
+from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.targets.cpu.conv.int8.shape import VECTOR, ByteImage
 from dovetail.targets.cpu.gemm.byte_tile import byte_tile_function

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 from dovetail.codegen.llvm.once import HEAD
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.targets.cpu.gemm.byte_tile import ByteTile

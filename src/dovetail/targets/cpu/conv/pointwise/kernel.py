@@ -8,7 +8,6 @@ results go through the workspace.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from dovetail.codegen.llvm.arguments import Region
@@ -26,6 +25,7 @@ from dovetail.codegen.llvm.kernel import (
     one_of,
 )
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate, finish_row, finish_signature
 from dovetail.targets.cpu.conv.direct.tile import DirectTile

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.spec import Number, Tiling

@@ -7,7 +7,7 @@ prefetched, one at a time; sums are transposed when a panel is done.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
@@ -24,6 +24,7 @@ from dovetail.codegen.llvm.kernel import (
 )
 from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate
 from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
+from dovetail.dataclass import dataclass
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate

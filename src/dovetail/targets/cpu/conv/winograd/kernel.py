@@ -8,7 +8,7 @@ one image, in successive rows of a block of patches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
@@ -16,6 +16,7 @@ from dovetail.codegen.llvm.handles import I64, NULL, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
 from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
 from dovetail.targets.cpu.conv.patches import PatchLayout, WindowArgs, pack_phase, patch_layout, write_tap_offsets

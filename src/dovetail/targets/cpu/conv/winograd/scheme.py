@@ -7,13 +7,13 @@ instead of 400.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from dovetail.codegen.llvm.handles import Vec
 from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.dataclass import dataclass
 from dovetail.ir.literal import Array
 
 PAIRS: dict[int, tuple[float, ...]] = {4: (1.0,), 6: (0.75, 1.5), 8: (0.5, 1.0, 2.0)}

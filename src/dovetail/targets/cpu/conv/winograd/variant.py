@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
