@@ -18,8 +18,8 @@ from dovetail.targets.cpu.gemm.block_kernel import rows_function
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
 from dovetail.targets.cpu.gemm.block_pack import BlockPanels
 from dovetail.targets.cpu.gemm.driver import Cells, Shape, Source, kernel_code, words_bytes
-from dovetail.targets.cpu.gemm.micro_kernel import Tile
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS, BLOCKS, Int8Tile
+from dovetail.targets.cpu.gemm.tile import Tile
 from dovetail.targets.cpu.gemm.writer import Writer
 
 NO_DOT = Refused("device_multiplies_bytes", "no sums of products of bytes", "AVX2, VNNI, or the dot product of NEON")
