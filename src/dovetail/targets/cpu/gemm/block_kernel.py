@@ -17,14 +17,15 @@ from dovetail.targets.cpu.gemm.block_limbs import LOW_AT, BlockKernel, splat
 
 LINE = 64
 """Bytes of a cache line, as far as prefetching goes."""
-_NAMES = ("ptr limbs", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 groups")
+_NAMES = ("ptr limbs", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 groups", "i1 fresh")
 _PARAMETERS = tuple([Parameter(kind, name) for kind, name in map(str.split, _NAMES)])
-"""Rows of limbs and the bytes between them, a panel, sums and the bytes between their rows, and groups along k."""
+"""Rows of limbs and the bytes between them, a panel, sums and the bytes between their rows, groups along k, and whether
+they are the first."""
 
 
 @cache
 def rows_function(of: BlockKernel, rows: int) -> tuple[SharedFunction, Signature]:
-    """Multiplies rows of limbs with a panel: `(limbs, pitch, panel, sums, stride, groups)`."""
+    """Adds products of rows of limbs with a panel to sums: `(limbs, pitch, panel, sums, stride, groups, fresh)`."""
     return shared_function(_Rows(of, rows).written())
 
 
@@ -48,11 +49,14 @@ class _Rows(Builder):
             panel = self.ptr_add(Ptr("%panel"), self.mul(number, self.width * lanes * of.layout.format.scales.itemsize))
             codes = self.mul(number, self.width * lanes * 4)
             codes = self.ptr_add(self.ptr_add(Ptr("%panel"), of.layout.head_bytes), codes)
-            sums = self._along(panel, codes, self._next_panel(number))
             start = self.ptr_add(Ptr("%sums"), self.mul(number, 4 * lanes * self.width))
-            for (row, vector), found in sums.items():
-                there = self.ptr_add(self.ptr_add(start, self.mul(I64("%stride"), row)), 4 * lanes * vector)
-                self.emit(f"store {self.floats} {found}, ptr {there}, align 4")
+            places = {
+                (row, vector): self.ptr_add(self.ptr_add(start, self.mul(I64("%stride"), row)), 4 * lanes * vector)
+                for row, vector in self.cells
+            }
+            held = {cell: self._held(there) for cell, there in places.items()}
+            for cell, found in self._along(panel, codes, self._next_panel(number), held).items():
+                self.emit(f"store {self.floats} {found}, ptr {places[cell]}, align 4")
         return self.function(Signature(f"{of.name}.{self.rows}", _PARAMETERS))
 
     @property
@@ -66,7 +70,14 @@ class _Rows(Builder):
         share = self.mul(I64("%groups"), self.of.layout.group_bytes // self.passes)
         return self.ptr_add(self.ptr_add(Ptr("%panel"), size), self.mul(number, share))
 
-    def _along(self, panel: Ptr, codes: Ptr, ahead: Ptr) -> dict[tuple[int, int], str]:
+    def _held(self, there: Ptr) -> str:
+        """The sums of the groups before."""
+        kept = self.let(f"load {self.floats}, ptr {there}, align 4")
+        return self.let(f"select i1 %fresh, {self.floats} zeroinitializer, {self.floats} {kept}")
+
+    def _along(
+        self, panel: Ptr, codes: Ptr, ahead: Ptr, held: dict[tuple[int, int], str]
+    ) -> dict[tuple[int, int], str]:
         """Go along k: the sums of each row and vector of columns."""
         of, before = self.of, self.block
         along, after = self.fresh("along"), self.fresh("done")
@@ -95,7 +106,7 @@ class _Rows(Builder):
             (ahead_at, ahead, self.ptr_add(Ptr(ahead_at.name), pace)),
             (codes_at, codes, self.ptr_add(Ptr(codes_at.name), of.layout.group_bytes)),
             (limbs_at, 0, self.add(I64(limbs_at.name), of.group_bytes)),
-            *[(phi, "zeroinitializer", found[cell]) for cell, phi in sums.items()],
+            *[(phi, held[cell], found[cell]) for cell, phi in sums.items()],
         ]
         for phi, start, next_one in carried:
             phi.add(str(start), before)
