@@ -21,8 +21,8 @@ from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import forms_of, mi
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.gemm.block import block_text
 from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_function
-from dovetail.targets.cpu.gemm.micro_kernel import tile_of
 from dovetail.targets.cpu.gemm.policy import INT8_TILES, Int8Tile
+from dovetail.targets.cpu.gemm.tile import tile_of
 from dovetail.targets.cpu.isa import Host
 from tests.kernels.machines import (
     DOT,

@@ -10,11 +10,14 @@ import pytest
 
 import dovetail
 from dovetail import Graph, TypeRuleError
+from dovetail.derive.fuse import fuse
+from dovetail.derive.unfuse import unfuse
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32, u8
 from dovetail.ir.literal import Array
 from dovetail.library.block_formats import FORMATS
 from dovetail.library.dequantise_blocks import dequantise_blocks
+from dovetail.passes.canonicalize import canonicalize
 from dovetail.targets.cpu.gemm.block_pack import spelled
 
 
@@ -70,6 +73,15 @@ def test_parts_are_codes_within_their_bits_and_scales_within_their_type(name: st
     groups = codes.astype(np.float32).reshape(*scale.shape, of.group) * scale[..., None]
     floats = groups if low is None else groups + low[..., None]
     assert floats.tobytes() == WANTED[f"{name}.floats"].tobytes()
+
+
+@pytest.mark.parametrize("leading", [(), (1,), (2, 1)])
+def test_rows_of_a_single_block_are_fused_again(leading: tuple[int, ...]) -> None:
+    formats: list[Any] = list(FORMATS)
+    for name in formats:
+        fused = dequantise_blocks(leaf.input("x", u8[(*leading, FORMATS[name].bytes)]), format=name)
+        plain = canonicalize(unfuse(Graph.of({"y": fused})))
+        assert fuse(plain, [dequantise_blocks], always=True).graph.outputs["y"] is fused, name
 
 
 def test_bytes_that_are_no_whole_blocks_are_refused() -> None:

@@ -126,3 +126,19 @@ def test_forgiving_lets_one_op_differ_and_no_more() -> None:
 def test_a_constant_array_is_no_number() -> None:
     weights = constant(np.ones(4), f32)
     assert "constant number" in missed(hole("a") * scalar(1.0, None), X * weights).wanted
+
+
+def test_a_new_axis_of_size_1_is_a_split() -> None:
+    row = input("row", f32[3, 8])
+    assert caught(ops.split(hole("a"), axis=-1, size=8), ops.unsqueeze(row, axes=(-2,))) == {"a": row}
+    assert caught(ops.split(hole("a"), axis=-1, parts=8), ops.unsqueeze(row, axes=(-1,))) == {"a": row}
+    missed(ops.split(hole("a"), axis=-1, size=4), ops.unsqueeze(row, axes=(-2,)))
+    missed(ops.split(hole("a"), axis=-1, size=8), ops.unsqueeze(row, axes=(-3,)))
+
+
+def test_which_axis_of_size_1_is_meant_changes_nothing() -> None:
+    one, column = input("one", f32[1, 8]), input("column", f32[8, 1])
+    assert caught(ops.unsqueeze(hole("a"), axes=(-2,)), ops.unsqueeze(one, axes=(-3,))) == {"a": one}
+    assert caught(ops.squeeze(hole("a"), axes=(-1,)), ops.squeeze(column, axes=(-1,))) == {"a": column}
+    missed(ops.unsqueeze(hole("a"), axes=(-2,)), ops.unsqueeze(column, axes=(-3,)))
+    missed(ops.squeeze(hole("a"), axes=(-2,)), ops.squeeze(column, axes=(-1,)))

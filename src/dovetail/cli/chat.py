@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from dovetail.cli import generate
 from dovetail.cli.command import Answer, Argument, Command
+from dovetail.cli.language_options import loaded
 from dovetail.cli.progress import tell
 from dovetail.errors import OptionError
 from dovetail.language import LanguageModel, Sampling
@@ -21,10 +22,10 @@ _TAKEN = ("model", "prompt", "--special", "--stop", "--times")
 
 def run(args: argparse.Namespace) -> Answer:
     """Load the model; then answer the question, or all that are typed."""
-    if args.most < 1 or args.threads < 0:
-        raise OptionError(f"--most {args.most} --threads {args.threads}", hint="1 or more tokens, 0 or more threads")
+    if args.most < 1:
+        raise OptionError(f"--most {args.most}", hint="it is 1 or more")
     sampling = Sampling(args.temperature, args.top_k, args.top_p, args.min_p, args.repetition_penalty, args.seed)
-    model = LanguageModel(args.model, precision=args.precision, threads=args.threads)
+    model = loaded(args)
     history: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
     # A file without a template is told before any question.
     assert model.template is not None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dovetail.cli.command import Answer, Argument, Command
-from dovetail.cli.language_options import FILE, KV_CACHE, PRECISION, THREADS, loaded
+from dovetail.cli.language_options import FILE, LOADING, loaded
 from dovetail.cli.progress import tell
 from dovetail.errors import LoadError, OptionError
 from dovetail.language import Sampling
@@ -102,9 +102,7 @@ COMMAND = Command(
             "guess up to COUNT tokens from the text before and check them at once; changes no token (0)",
             {"metavar": "COUNT", "type": int, "default": 0},
         ),
-        KV_CACHE,
-        PRECISION,
-        THREADS,
+        *LOADING,
         Argument("--times", "tell how fast text came, on stderr", {"action": "store_true"}),
     ),
     run,

@@ -16,19 +16,34 @@ KV_CACHE = Argument(
     "how keys and values are stored: f32, f16, or q8 with a byte for each number (f32)",
     {"choices": CACHE_KINDS, "default": CACHE_KINDS[0]},
 )
+ADAPTER = Argument("--adapter", "a GGUF file with a LoRA adapter for the model", {"metavar": "FILE"})
+ADAPTER_SCALE = Argument(
+    "--adapter-scale",
+    "how many times the updates of the adapter are taken (1)",
+    {"metavar": "NUMBER", "type": float, "default": 1.0},
+)
 PRECISION = Argument(
     "--precision",
     "exact, or fast with activations rounded to bytes (exact)",
     {"choices": PRECISIONS, "default": PRECISIONS[0]},
 )
 THREADS = Argument("--threads", "how many threads; 0 for all (0)", {"metavar": "COUNT", "type": int, "default": 0})
+LOADING = (KV_CACHE, ADAPTER, ADAPTER_SCALE, PRECISION, THREADS)
+"""How a model is loaded."""
 
 
 def loaded(args: argparse.Namespace) -> LanguageModel:
     """The model of a command line."""
     if args.threads < 0:
         raise OptionError(f"--threads {args.threads}", hint="it is 0 or more")
-    return LanguageModel(args.model, kv_cache=args.kv_cache, precision=args.precision, threads=args.threads)
+    return LanguageModel(
+        args.model,
+        kv_cache=args.kv_cache,
+        adapter=args.adapter,
+        adapter_scale=args.adapter_scale,
+        precision=args.precision,
+        threads=args.threads,
+    )
 
 
-__all__ = ["FILE", "KV_CACHE", "PRECISION", "THREADS", "loaded"]
+__all__ = ["FILE", "LOADING", "loaded"]

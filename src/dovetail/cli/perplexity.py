@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
-from dovetail.cli.language_options import FILE, KV_CACHE, PRECISION, THREADS, loaded
+from dovetail.cli.language_options import FILE, LOADING, loaded
 from dovetail.cli.options import JSON
 from dovetail.errors import LoadError, OptionError
 from dovetail.ir.literal import Array
@@ -58,9 +58,7 @@ COMMAND = Command(
         Argument("text", "a file of text", {"metavar": "TEXT"}),
         Argument("--window", "tokens that are read together (512)", {"metavar": "COUNT", "type": int, "default": 512}),
         Argument("--most", "tokens of the text; 0 for all (0)", {"metavar": "COUNT", "type": int, "default": 0}),
-        KV_CACHE,
-        PRECISION,
-        THREADS,
+        *LOADING,
         JSON,
     ),
     run,

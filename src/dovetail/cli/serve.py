@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.cli.command import Answer, Argument, Command
-from dovetail.cli.language_options import FILE, KV_CACHE, PRECISION, THREADS, loaded
+from dovetail.cli.language_options import FILE, LOADING, loaded
 from dovetail.errors import LoadError, OptionError
 from dovetail.language.engine import Engine
 from dovetail.language.openai import Bounds, Service
@@ -84,9 +84,7 @@ COMMAND = Command(
         _count("--body", "bytes of one request at most", Limits().body),
         _count("--connections", "connections at once", Limits().connections),
         Argument("--seconds", "time of one request (600)", {"metavar": "NUMBER", "type": float, "default": 600.0}),
-        KV_CACHE,
-        PRECISION,
-        THREADS,
+        *LOADING,
     ),
     run,
 )

@@ -153,6 +153,8 @@ class DecoderFile:
     shape: DecoderShape
     kinds: Mapping[str, str]
     params: Mapping[str, Array]
+    ranks: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The matrices that an adapter updates, and the rank of each update."""
 
 
 def names_in_gguf(of: DecoderShape) -> dict[str, str]:

@@ -39,14 +39,17 @@ class LanguageModel:
         *,
         context: int | None = None,
         kv_cache: CacheKind = "f32",
+        adapter: str | os.PathLike[str] | None = None,
+        adapter_scale: float = 1.0,
         **options: Any,
     ) -> None:
         """`kv_cache` is f32, f16 or q8; `options` are those of `dovetail.compile`.
 
+        `adapter` is a GGUF file with a LoRA adapter, whose updates are taken `adapter_scale` times.
         `context` bounds the positions. Models with factors for long contexts use them where it says more than their
         original context, which is the default.
         """
-        self.source = open_source(path, context)
+        self.source = open_source(path, context, adapter, adapter_scale)
         found = self.source.decoder
         self.fields: Mapping[str, Field] = self.source.fields
         self.shape: DecoderShape = found.shape

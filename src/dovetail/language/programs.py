@@ -62,7 +62,12 @@ class Programs:
         with self._lock:
             if name not in self._compiled:
                 graph = cached_decoder(
-                    self.shape, self._of.kinds, by_token=self.is_exact, cache=self.kind, **_GRAPHS[name]
+                    self.shape,
+                    self._of.kinds,
+                    ranks=self._of.ranks,
+                    by_token=self.is_exact,
+                    cache=self.kind,
+                    **_GRAPHS[name],
                 )
                 read = [value.attrs["name"] for value in graph.signature]
                 program = compile(graph, **self._options)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from dovetail.dataclass import dataclass
 from dovetail.frontends.checkpoint import read_checkpoint
 from dovetail.frontends.decoder_families import DecoderFile
+from dovetail.frontends.gguf.adapter import with_adapter
 from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import Field, read_gguf
 from dovetail.language.checkpoint_tokenizer import CheckpointTokenizer, ends_of_folder, template_of_folder
@@ -30,8 +32,23 @@ class Source:
     """Made when text is first used: tokens need none."""
 
 
-def open_source(path: str | os.PathLike[str], context: int | None = None) -> Source:
-    """A language model's file or folder, for a number of positions, or for those that it is made for."""
+def open_source(
+    path: str | os.PathLike[str],
+    context: int | None = None,
+    adapter: str | os.PathLike[str] | None = None,
+    adapter_scale: float = 1.0,
+) -> Source:
+    """A language model's file or folder, for a number of positions, or for those that it is made for.
+
+    The updates of an adapter are taken `adapter_scale` times.
+    """
+    found = _opened(path, context)
+    if adapter is None:
+        return found
+    return replace(found, decoder=with_adapter(found.decoder, found.fields, read_gguf(adapter), adapter_scale))
+
+
+def _opened(path: str | os.PathLike[str], context: int | None) -> Source:
     place = Path(path)
     if place.is_dir():
         decoder = read_checkpoint(place, context)

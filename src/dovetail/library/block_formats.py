@@ -90,9 +90,9 @@ def _signed(x: Value) -> Value:
 
 def _spread(x: Value, shifts: Sequence[int], mask: int) -> Value:
     """Bits at several places of every byte, [*, n] as [*, places, n]."""
-    wide = ops.unsqueeze(x, axes=(-2,))
-    moved = [wide if at == 0 else ops.shift_right(wide, at) for at in shifts]
-    return ops.concat(*[ops.bit_and(m, mask) for m in moved], axis=-2)
+    moved = [x if at == 0 else ops.shift_right(x, at) for at in shifts]
+    # A new axis before the masks would be another graph for a single block, where it has nothing in front of it.
+    return ops.concat(*[ops.unsqueeze(ops.bit_and(m, mask), axes=(-2,)) for m in moved], axis=-2)
 
 
 def _flat_bits(x: Value, shifts: Sequence[int], mask: int, run: int | None = None) -> Value:
@@ -227,14 +227,10 @@ def _iq4_nl(block: Value) -> BlockParts:
 
 def _iq4_xs(block: Value) -> BlockParts:
     codes = _looked_up(_flat_bits(_bytes(block, 8, 136), (0, 4), 15, 16), _IQ4)
-    pairs = ops.unsqueeze(_u16(block, 2), axes=(-2,))
+    pairs = _u16(block, 2)
     high = ops.concat(*[ops.bit_and(ops.shift_right(pairs, at), 3) for at in range(0, 16, 2)], axis=-1)
-    low = ops.unsqueeze(_bytes(block, 4, 8), axes=(-1,))
-    fours = ops.concat(ops.bit_and(low, 15), ops.shift_right(low, 4), axis=-1)
-    # The high bits of all scales are one row of the block, so that both have the shape [*, blocks, 8].
-    scales = ops.bit_or(
-        ops.cast(ops.merge(fours, axis=-1), dtype=u16), ops.shift_left(ops.squeeze(high, axes=(-2,)), 4)
-    )
+    low = _pairs(_bytes(block, 4, 8))
+    scales = ops.bit_or(ops.cast(low, dtype=u16), ops.shift_left(high, 4))
     steps = _floats(scales) - 32.0
     return BlockParts(_grouped(codes, 32), _for_groups(_half(block, 0) * steps))
 

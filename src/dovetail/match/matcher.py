@@ -15,6 +15,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.match.attributes import attributes_as
 from dovetail.match.mismatch import Bound, Kind, Mismatch
+from dovetail.match.outline import SAME
 from dovetail.match.undo import inverted, is_loose, part_of, undone
 
 _NOTHING = object()
@@ -313,6 +314,6 @@ def rounded_to(dtype: np.dtype[Any], number: float) -> float:
 def _may(pattern: Value, value: Value) -> bool:
     """Whether the first look allows a match: it saves most of the backtracking."""
     op = pattern.op
-    if op is value.op or op is leaf.HOLE:
+    if op is value.op or op is leaf.HOLE or value.op in SAME.get(op, ()):
         return True
     return value.op is leaf.CONST if op is leaf.NUMBER else is_loose(pattern)

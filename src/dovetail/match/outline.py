@@ -9,7 +9,7 @@ from dovetail.ir import leaf
 from dovetail.ir.value import Op, Value
 from dovetail.match.undo import is_loose
 from dovetail.ops.elementwise import div, mul
-from dovetail.ops.movement import part, permute, slice_
+from dovetail.ops.movement import part, permute, slice_, split, unsqueeze
 from dovetail.ops.view import VIEW_OPS
 
 Equal: TypeAlias = Callable[[Value], Sequence[Value]]
@@ -41,6 +41,8 @@ Outline: TypeAlias = tuple[Place, ...]
 _OPEN = (leaf.HOLE, leaf.NUMBER, leaf.CONST)
 SPELLED: dict[Op, OneOf] = {mul: (mul, div), div: (mul, div), part: (part, slice_), slice_: (part, slice_)}
 """What a loose op can be spelled with, whatever it is of; anything where it is not listed."""
+SAME: dict[Op, OneOf] = {split: (split, unsqueeze)}
+"""What an op with the same operand can be spelled with."""
 _LOOSE: dict[Op, OneOf] = {**SPELLED, permute: VIEW_OPS}
 
 
@@ -59,7 +61,7 @@ def outline_of(pattern: Value) -> Outline:
         seen.add(value)
         options = tuple([(name, attr) for name, attr in value.attrs.items() if _is_option(attr)])
         if path or options:
-            places.append(Place(path, (value.op,), options))
+            places.append(Place(path, SAME.get(value.op, (value.op,)), options))
         if not value.op.commutative:
             pending += [((*path, i), operand) for i, operand in enumerate(value.operands)]
         elif len(value.operands) == 2:
@@ -80,7 +82,7 @@ def _asked(operand: Value) -> OneOf:
         return (leaf.CONST,)
     if operand.op in _OPEN:
         return ()
-    return _LOOSE.get(operand.op, ()) if is_loose(operand) else (operand.op,)
+    return _LOOSE.get(operand.op, ()) if is_loose(operand) else SAME.get(operand.op, (operand.op,))
 
 
 def fits(outline: Outline, value: Value, equal: Equal | None = None) -> bool:

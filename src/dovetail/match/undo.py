@@ -10,11 +10,11 @@ from dovetail.ir.value import Value
 from dovetail.match.attributes import slice_bounds
 from dovetail.ops.build import cut
 from dovetail.ops.elementwise import bit_not, div, equal, mul, not_equal
-from dovetail.ops.movement import part, permute, slice_
+from dovetail.ops.movement import part, permute, slice_, split
 from dovetail.ops.view import VIEW_OPS, View
 from dovetail.ops.view_chain import build_view
 
-RESPELLED = frozenset({mul, div, slice_, part, permute, bit_not})
+RESPELLED = frozenset({mul, div, slice_, part, permute, split, bit_not})
 """The ops that may stand in a pattern and be spelled with others; what is of another op never is."""
 _LONGEST = 32
 """How far down a chain of views is followed."""

@@ -39,6 +39,7 @@ def cached_decoder(
     cache: CacheKind = "f32",
     by_token: bool = False,
     gives: Literal["logits", "states"] = "logits",
+    ranks: Mapping[str, int] | None = None,
 ) -> Graph:
     """Tokens at positions in; logits after the last of them, and the caches with their keys and values, out.
 
@@ -47,12 +48,13 @@ def cached_decoder(
     caches: a token sees the rows whose position is not after its own. With `every_position` there are logits after each
     token, and with `wanted` after those tokens whose indices the input `wanted` holds. `by_token` makes each token of a
     prompt a batch of its own for attention: its sums then have the order of a single token's, and its bits. States
-    are those of every token after the last norm, without logits.
+    are those of every token after the last norm, without logits. `ranks` are those of the matrices that an adapter
+    updates: w + b @ a, with parameters `….lora_a` and `….lora_b`.
     """
     if batch != 1 and seq != 1:
         raise OptionError(f"{seq} tokens of {batch} sequences", hint="several sequences take one token each")
     builder = Builder("decoder", lines=False)
-    weights = Weights(builder, kinds)
+    weights = Weights(builder, kinds, ranks)
     with builder.recording():
         ids = builder.input("input_ids", i64[batch, seq])
         positions = builder.input("positions", i64[seq] if batch == 1 else i64[batch, seq])
@@ -141,7 +143,7 @@ def _layer(
     )
     if step.by_token:
         attended = ops.permute(attended, order=(-2, -3, -4, -1))
-    y = merge_heads(attended) @ weights.matrix(f"{name}.wo", of.hidden, wide)
+    y = weights.times(merge_heads(attended), f"{name}.wo", of.hidden, wide)
     if of.style.biases == "all":
         y = y + weights.vector(f"{name}.wo.bias", of.hidden)
     middle = x + (normed(weights, of, y, f"{name}.norm1_after") if after else y)

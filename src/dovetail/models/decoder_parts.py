@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dovetail import ops
-from dovetail.blocks.feed_forward import ffn, swiglu_ffn
 from dovetail.ir import leaf
 from dovetail.ir.dtype import BY_NAME, f32, u8
 from dovetail.ir.graph import Builder
@@ -22,15 +21,17 @@ from dovetail.library.partial_rope import partial_rope
 from dovetail.library.rms_norm import rms_norm
 from dovetail.library.rope import rope
 from dovetail.library.softmax import softmax
-from dovetail.models.decoder_shape import DecoderShape, Rope
+from dovetail.models.decoder_shape import DecoderShape, DecoderStyle, Rope
 from dovetail.ops.build import split_axis
 
 
 class Weights:
     """Parameters as they are stored, and as f32 that is computed from them."""
 
-    def __init__(self, builder: Builder, kinds: Mapping[str, str]) -> None:
+    def __init__(self, builder: Builder, kinds: Mapping[str, str], ranks: Mapping[str, int] | None = None) -> None:
         self.builder, self.kinds = builder, kinds
+        self.ranks = ranks or {}
+        """The matrices that an adapter updates, and the rank of each update."""
 
     def stored(self, name: str, *shape: int) -> Value:
         """A parameter as the file has it."""
@@ -51,6 +52,16 @@ class Weights:
     def matrix(self, name: str, rows: int, columns: int) -> Value:
         """A matrix [rows, columns], transposed."""
         return ops.permute(self.floats(name, self.stored(name, rows, columns)), order=(-1, -2))
+
+    def times(self, x: Value, name: str, rows: int, columns: int) -> Value:
+        """x times a transposed matrix [rows, columns], and times its update of low rank where it has one."""
+        y = x @ self.matrix(name, rows, columns)
+        return y if name not in self.ranks else y + self._update(x, name, rows, columns)
+
+    def _update(self, x: Value, name: str, rows: int, columns: int) -> Value:
+        rank = self.ranks[name]
+        narrow = x @ self.matrix(f"{name}.lora_a", rank, columns)
+        return narrow @ self.matrix(f"{name}.lora_b", rows, rank)
 
     def rows(self, name: str, rows: int, columns: int, indices: Value) -> Value:
         """Some rows of a matrix; no others are spelled out."""
@@ -95,7 +106,7 @@ def projected(weights: Weights, of: DecoderShape, x: Value, name: str) -> tuple[
     counts = (of.heads, of.kv_heads, of.kv_heads)
 
     def linear(part: str, rows: int) -> Value:
-        y = x @ weights.matrix(f"{name}.{part}", rows, of.hidden)
+        y = weights.times(x, f"{name}.{part}", rows, of.hidden)
         bias = weights.bias(f"{name}.{part}", rows, has=of.style.biases != "none")
         return y if bias is None else y + bias
 
@@ -119,17 +130,21 @@ def feed_forward(weights: Weights, of: DecoderShape, x: Value, name: str) -> Val
     style = of.style
     if style.has_experts:
         return _experts(weights, of, x, name)
-    down = weights.matrix(f"{name}.down", of.hidden, of.inner)
     if not style.is_gated:
-        has = style.biases == "all"
-        up_bias = weights.bias(f"{name}.up", of.inner, has=has)
-        down_bias = weights.bias(f"{name}.down", of.hidden, has=has)
-        return ffn.body(x, weights.matrix(f"{name}.up", of.inner, of.hidden), up_bias, down, down_bias, act=style.act)
+        inner = activation(style.act, _with_bias(weights, x, f"{name}.up", of.inner, of.hidden, style))
+        return _with_bias(weights, inner, f"{name}.down", of.hidden, of.inner, style)
     if style.joined_up:
-        both = x @ weights.matrix(f"{name}.up", 2 * of.inner, of.hidden)
-        return gated_product(both, act=style.act, gate="first") @ down
-    up, gate = (weights.matrix(f"{name}.{part}", of.inner, of.hidden) for part in ("up", "gate"))
-    return swiglu_ffn.body(x, up, gate, down, act=style.act)
+        inner = gated_product(weights.times(x, f"{name}.up", 2 * of.inner, of.hidden), act=style.act, gate="first")
+    else:
+        up, gate = (weights.times(x, f"{name}.{part}", of.inner, of.hidden) for part in ("up", "gate"))
+        inner = activation(style.act, gate) * up
+    return weights.times(inner, f"{name}.down", of.hidden, of.inner)
+
+
+def _with_bias(weights: Weights, x: Value, name: str, rows: int, columns: int, style: DecoderStyle) -> Value:
+    y = weights.times(x, name, rows, columns)
+    bias = weights.bias(name, rows, has=style.biases == "all")
+    return y if bias is None else y + bias
 
 
 def _experts(weights: Weights, of: DecoderShape, x: Value, name: str) -> Value:

@@ -15,11 +15,11 @@ from dovetail.ir.leaf import Hole
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
-from dovetail.match.attributes import attributes_as
+from dovetail.match.attributes import UNITS, attributes_as, is_split
 from dovetail.match.matcher import is_number, rounded_to
 from dovetail.match.undo import part_of, undone
 from dovetail.ops.elementwise import bit_not
-from dovetail.ops.movement import part, permute, slice_, split
+from dovetail.ops.movement import part, permute, slice_, split, unsqueeze
 
 Rows = dict[str, list[tuple[int, ...]]]
 _GIVEN = (leaf.INPUT, leaf.PARAM, leaf.ARGUMENT, leaf.CONST)
@@ -102,6 +102,8 @@ class Facts:
             self._like("split-like", number, node, (axis, node.shape[axis - 1], node.shape[axis]))
         elif node.op is part or node.op is slice_:
             self._slice(asked, number, node)
+        elif node.op in UNITS:
+            self._units(asked, number, node)
 
     def _slice(self, asked: _Asked, number: int, node: Value) -> None:
         found = attributes_as(_SLICE, node)
@@ -118,6 +120,18 @@ class Facts:
                 if whole is not None:
                     numbers = [self._words.attribute(pattern.attrs[k]) for k in ("axis", "index", "parts")]
                     self._tell("part-within", number, self.number_of(whole), *numbers)
+
+    def _units(self, asked: _Asked, number: int, node: Value) -> None:
+        """An axis of size 1 that is another one for a pattern, or the result of a split."""
+        symbol = self._words.symbol(node)
+        for pattern in asked.units:
+            if pattern.op is node.op and pattern.attrs != node.attrs and attributes_as(pattern, node) == pattern.attrs:
+                self._tell(
+                    symbol.name, number, self.number_of(node.operands[0]), self._words.attribute(pattern.attrs["axes"])
+                )
+        if node.op is unsqueeze:
+            for axis in (a for a in asked.splits if is_split(node, a)):
+                self._like("split-like", number, node, (axis, node.shape[axis - 1], node.shape[axis]))
 
     def _like(self, name: str, number: int, node: Value, attributes: tuple[Any, ...]) -> None:
         listed = [self._words.attribute(a) for a in attributes]
@@ -170,6 +184,8 @@ class _Asked:
         inverses = [1.0 / n for n in fixed if isinstance(n, int | float) and n]
         self.numbers = tuple(dict.fromkeys([*fixed, *inverses]))
         self.parts = [v for v in inside if v.op is part]
+        self.units = tuple({(v.op, v.attrs["axes"]): v for v in inside if v.op in UNITS}.values())
+        self.splits: tuple[int, ...] = tuple(dict.fromkeys([v.attrs["axis"] for v in inside if v.op is split]))
         ops = {v.op for v in inside}
         swap = {"swapped": permute(_X, order=(-1, -2))} if permute in ops else {}
         negate = {"negated": bit_not(_X)} if bit_not in ops else {}

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from dovetail.ir import leaf
 from dovetail.ir.value import Op, Value, attrs_key
-from dovetail.match.outline import SPELLED
+from dovetail.match.attributes import UNITS
+from dovetail.match.outline import SAME, SPELLED
 from dovetail.match.undo import is_loose
-from dovetail.ops.movement import split
 
 _LEAVES = (leaf.INPUT, leaf.PARAM, leaf.ARGUMENT, leaf.CONST, leaf.HOLE, leaf.NUMBER)
 _OPEN = (leaf.Hole, leaf.SizeOf, leaf.DTypeOf)
@@ -37,9 +37,11 @@ class Known:
             return any(op in self._ops for op in SPELLED[pattern.op])
         if is_loose(pattern):
             return True
-        if pattern.op is split:
+        if pattern.op in SAME:
             # By parts or by size: each is the other too.
-            return split in self._ops
+            return any(op in self._ops for op in SAME[pattern.op])
+        if pattern.op in UNITS:
+            return pattern.op in self._ops
         count, wanted = len(pattern.operands), pattern.attrs
         return any(
             arity == count and all(_may_be_one(wanted[key], found[key]) for key in wanted)

@@ -15,7 +15,7 @@ from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import claims
 from dovetail.targets.cpu.code_view import CODE
 from dovetail.targets.cpu.gemm.block import block_function
-from dovetail.targets.cpu.gemm.micro_kernel import tile_of
+from dovetail.targets.cpu.gemm.tile import tile_of
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.jit import toolchain
 from dovetail.targets.cpu.measure.calibration import machine_of

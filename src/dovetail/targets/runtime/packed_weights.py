@@ -11,7 +11,7 @@ import numpy as np
 
 from dovetail import ops
 from dovetail.ir import leaf
-from dovetail.ir.dtype import f32
+from dovetail.ir.dtype import f32, u8
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
@@ -180,7 +180,8 @@ def _routes(plan: Plan, bindings: Mapping[Key, Packed], packed: Mapping[Key, Arr
     found: dict[Value, Rebuild] = {}
     for key, binding in bindings.items():
         values = (binding.value, *binding.beside)
-        shapes = [cast("tuple[int, ...]", v.shape) for v in values if v.dtype is f32 and v.tensor.is_static]
+        # Panels hold f32, whatever they were made of, and blocks of bytes.
+        shapes = [cast("tuple[int, ...]", v.shape) for v in values if v.dtype in (f32, u8) and v.tensor.is_static]
         if len(shapes) < len(values) or not isinstance(binding.pack, Reversible) or not binding.pack.holds(shapes):
             continue
         for index, value in enumerate(values):

@@ -90,6 +90,19 @@ def test_every_format() -> None:
         assert plans(program) == (["blocks"] * len(FORMATS), 0), "no weight is spelled out"
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+def test_long_rows_are_summed_in_parts(scale: float) -> None:
+    """A panel of more than KC steps: sums go on where the part before ended, whatever the magnitude."""
+    params: dict[str, Array] = {}
+    graph = Graph.of({"y": leaf.input("x", f32[symbol("m"), 2080]) @ weights(params, "w", "q8_0", 24, 2080)})
+    program = compiled(graph, params)
+    given = (scale * rows(5, k=2080)).astype(np.float32)
+    judged(graph, params, program, given)
+    if HAS_DOT:
+        alone = [program.run({"x": given[i : i + 1]})["y"] for i in range(5)]
+        assert np.concatenate(alone).tobytes() == program.run({"x": given})["y"].tobytes()
+
+
 @pytest.mark.parametrize("name", ["q4_1", "q6_k"])
 def test_every_op(name: str) -> None:
     params: dict[str, Array] = {"b": np.linspace(-1, 1, N, dtype=np.float32)}

@@ -15,7 +15,8 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import backend, native
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.gemm.micro_kernel import PREFETCHING, micro_kernel_text, tile_of
+from dovetail.targets.cpu.gemm.micro_kernel import PREFETCHING, micro_kernel_text
+from dovetail.targets.cpu.gemm.tile import tile_of
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.reference.interpreter import evaluate
 from tests.tolerances import assert_close
@@ -40,6 +41,15 @@ def test_rows_of_c_are_prefetched_one_at_a_time_and_not_in_the_inner_loop() -> N
     assert piece.count(for_write) * 64 == tile.row_bytes
     inner = inner.partition("\nafter")[0]
     assert inner.count("@llvm.prefetch") == 1 and for_write not in inner
+
+
+def test_tiles_whose_calls_are_blocks_prefetch_where_they_are_told() -> None:
+    """With several tiles of rows, all but the first read the block from L1: what they prefetch is not ahead of it."""
+    tile = tile_of(CpuDevice(128, 32))
+    text = micro_kernel_text(tile).partition(f"@{tile.name}.{tile.rows}(")[2].partition("\n}")[0]
+    pointer = re.findall(r"(%\S+) = phi ptr \[ %next,", text)[0]
+    assert f"@llvm.prefetch.p0(ptr {pointer}," in text and f"ptr {pointer}, i64 %pace" in text
+    assert text.count("@llvm.prefetch") * 64 == 4 * tile.row_bytes
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64])

@@ -15,9 +15,9 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Job
 from dovetail.targets.cpu import backend, jit
-from dovetail.targets.cpu.gemm.micro_kernel import Tile
 from dovetail.targets.cpu.gemm.pair_kernel import rows_function
 from dovetail.targets.cpu.gemm.policy import tiles_of
+from dovetail.targets.cpu.gemm.tile import Tile
 from dovetail.targets.cpu.isa import host
 from tests.codegen.crossed import HOSTS
 from tests.kernels.native import check, native_of

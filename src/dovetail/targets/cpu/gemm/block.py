@@ -16,8 +16,9 @@ from dovetail.codegen.llvm.handles import FALSE, I1, I64, TRUE, Int, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.dataclass import dataclass
 from dovetail.kernels.spec import SharedFunction
-from dovetail.targets.cpu.gemm.micro_kernel import Tile, micro_kernel_signature, micro_kernel_text
+from dovetail.targets.cpu.gemm.micro_kernel import micro_kernel_signature, micro_kernel_text
 from dovetail.targets.cpu.gemm.policy import GEMM
+from dovetail.targets.cpu.gemm.tile import Tile
 
 BLOCK = Signature(
     "gemm_block",
@@ -106,7 +107,9 @@ class _Block(Builder):
         """A product of one row tile and one block."""
         self._prefetch_c(I64("0"), I64("0"), _ROWS)
         also: list[Int | I1 | Ptr] = []
-        if not self.tile.calls_are_blocks:
+        if self.tile.calls_are_blocks:
+            also = [self._soon(_B), GEMM.unroll * self.tile.row_bytes]
+        else:
             also = [self.round_up(_DEPTH, GEMM.unroll), _SUMS, TRUE, TRUE]
         micro = micro_kernel_signature(self.tile, prefetching=False)
         self.call(micro, _ROWS, _A, _STRIDE, _B, _SUMS, _DEPTH, TRUE, *also)
@@ -177,9 +180,18 @@ class _Block(Builder):
                     self._prefetch_c(row, first, last)
             size = self.mul(part.steps, tile.row_bytes)
             share = self.ptr_add(self.ptr_add(b, size), self.udiv(self.mul(size, i), some))
-            self._accumulate(a, b, row, rows, part, fresh, final, prefetching, share)
+            pace = I64("0")
+            if tile.calls_are_blocks:
+                # One tile reads the panel once, so that it prefetches what it reads soon.
+                share = self.select_ptr(self.icmp("eq", some, 1), self._soon(b), share)
+                pace = self.udiv(I64(str(GEMM.unroll * tile.row_bytes)), some)
+            self._accumulate(a, b, row, rows, part, fresh, final, prefetching, share, pace)
             with self.when(final):
                 self._finish(row, self.add(row, rows))
+
+    def _soon(self, b: Ptr) -> Ptr:
+        """What a micro-kernel prefetches that goes through a panel alone."""
+        return self.ptr_add(b, GEMM.prefetch_distance * self.tile.lanes)
 
     def _uneven(self, i: I64, row: I64, end: I64, uneven: I1) -> tuple[I64, I64]:
         """Of two tiles the first takes as many rows as it can: it reads the panel first, and has more time for it."""
@@ -193,9 +205,19 @@ class _Block(Builder):
         return self.udiv(self.sub(self.add(x, y), 1), y)
 
     def _accumulate(
-        self, a: Ptr, b: Ptr, row: I64, rows: I64, part: _Part, fresh: I1, final: I1, prefetching: I1, share: Ptr
+        self,
+        a: Ptr,
+        b: Ptr,
+        row: I64,
+        rows: I64,
+        part: _Part,
+        fresh: I1,
+        final: I1,
+        prefetching: I1,
+        share: Ptr,
+        pace: I64,
     ) -> None:
-        """One row tile; with many, each prefetches its share of the next panel, and the rows that it writes."""
+        """One row tile; of several, each prefetches its share of the next block, of many also rows that it writes."""
         tile = self.tile
         here = self.ptr_add(a, self.mul(row, _STRIDE))
         sums = self.ptr_add(_SUMS, self.mul(row, tile.row_bytes))
@@ -215,7 +237,9 @@ class _Block(Builder):
         with self.when(some):
             micro = micro_kernel_signature(tile, prefetching=False)
             also: list[Int | I1 | Ptr] = []
-            if part.partial is not None:
+            if tile.calls_are_blocks:
+                also = [share, pace]
+            elif part.partial is not None:
                 also = [part.summed, self.ptr_add(part.partial, self.mul(row, tile.row_bytes)), part.begins, part.ends]
             self.call(micro, rows, here, _STRIDE, b, sums, part.steps, fresh, *also)
         with self.when(self.icmp("eq", part.steps, 0)), self.loop(0, self.mul(rows, tile.columns)) as zero:

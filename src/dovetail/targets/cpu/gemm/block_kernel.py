@@ -15,14 +15,17 @@ from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.block_limbs import LOW_AT, BlockKernel, splat
 
-_NAMES = ("ptr limbs", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 groups")
+LINE = 64
+"""Bytes of a cache line, as far as prefetching goes."""
+_NAMES = ("ptr limbs", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 groups", "i1 fresh")
 _PARAMETERS = tuple([Parameter(kind, name) for kind, name in map(str.split, _NAMES)])
-"""Rows of limbs and the bytes between them, a panel, sums and the bytes between their rows, and groups along k."""
+"""Rows of limbs and the bytes between them, a panel, sums and the bytes between their rows, groups along k, and whether
+they are the first."""
 
 
 @cache
 def rows_function(of: BlockKernel, rows: int) -> tuple[SharedFunction, Signature]:
-    """Multiplies rows of limbs with a panel: `(limbs, pitch, panel, sums, stride, groups)`."""
+    """Adds products of rows of limbs with a panel to sums: `(limbs, pitch, panel, sums, stride, groups, fresh)`."""
     return shared_function(_Rows(of, rows).written())
 
 
@@ -36,30 +39,56 @@ class _Rows(Builder):
         self.ints, self.floats, self.raw = f"<{lanes} x i32>", f"<{lanes} x float>", f"<{4 * lanes} x i8>"
         self.width = max(1, min(of.vectors, of.cells // rows))
         self.cells = [(row, vector) for vector in range(self.width) for row in range(rows)]
-        self.depth = of.group // 4 if self.width == 1 else 2
+        # Steps along k whose codes are unpacked at once; products that are added apart wait in registers, too.
+        self.depth = 2 if self.width > 1 else of.group // (4 if of.dot.pairs is None else 8)
         self.limbs = [self.ptr_add(Ptr("%limbs"), self.mul(I64("%pitch"), row)) for row in range(rows)]
 
     def written(self) -> Function:
         of, lanes = self.of, self.of.dot.lanes
-        with self.loop(0, of.vectors // self.width) as number:
+        with self.loop(0, self.passes) as number:
             panel = self.ptr_add(Ptr("%panel"), self.mul(number, self.width * lanes * of.layout.format.scales.itemsize))
             codes = self.mul(number, self.width * lanes * 4)
             codes = self.ptr_add(self.ptr_add(Ptr("%panel"), of.layout.head_bytes), codes)
-            sums = self._along(panel, codes)
             start = self.ptr_add(Ptr("%sums"), self.mul(number, 4 * lanes * self.width))
-            for (row, vector), found in sums.items():
-                there = self.ptr_add(self.ptr_add(start, self.mul(I64("%stride"), row)), 4 * lanes * vector)
-                self.emit(f"store {self.floats} {found}, ptr {there}, align 4")
+            places = {
+                (row, vector): self.ptr_add(self.ptr_add(start, self.mul(I64("%stride"), row)), 4 * lanes * vector)
+                for row, vector in self.cells
+            }
+            held = {cell: self._held(there) for cell, there in places.items()}
+            for cell, found in self._along(panel, codes, self._next_panel(number), held).items():
+                self.emit(f"store {self.floats} {found}, ptr {places[cell]}, align 4")
         return self.function(Signature(f"{of.name}.{self.rows}", _PARAMETERS))
 
-    def _along(self, panel: Ptr, codes: Ptr) -> dict[tuple[int, int], str]:
+    @property
+    def passes(self) -> int:
+        """How often a panel is read, some vectors of columns at a time."""
+        return self.of.vectors // self.width
+
+    def _next_panel(self, number: I64) -> Ptr:
+        """What a pass prefetches: its share of the panel that follows, as all passes but the first read L1 or L2."""
+        size = self.mul(I64("%groups"), self.of.layout.group_bytes)
+        share = self.mul(I64("%groups"), self.of.layout.group_bytes // self.passes)
+        return self.ptr_add(self.ptr_add(Ptr("%panel"), size), self.mul(number, share))
+
+    def _held(self, there: Ptr) -> str:
+        """The sums of the groups before."""
+        kept = self.let(f"load {self.floats}, ptr {there}, align 4")
+        return self.let(f"select i1 %fresh, {self.floats} zeroinitializer, {self.floats} {kept}")
+
+    def _along(
+        self, panel: Ptr, codes: Ptr, ahead: Ptr, held: dict[tuple[int, int], str]
+    ) -> dict[tuple[int, int], str]:
         """Go along k: the sums of each row and vector of columns."""
         of, before = self.of, self.block
         along, after = self.fresh("along"), self.fresh("done")
         self.emit(f"br label %{along}")
         self.label(along)
         group, panel_at, codes_at, limbs_at = self.phi("i64"), self.phi("ptr"), self.phi("ptr"), self.phi("i64")
+        ahead_at, pace = self.phi("ptr"), of.layout.group_bytes // self.passes
         sums = {cell: self.phi(self.floats) for cell in self.cells}
+        if self.passes > 1:
+            for line in range(0, pace, LINE):
+                self.prefetch(self.ptr_add(Ptr(ahead_at.name), line))
         found: dict[tuple[int, int], str] = {}
         x = [self.ptr_add(start, I64(limbs_at.name)) for start in self.limbs]
         totals = self._group(Ptr(codes_at.name), x)
@@ -74,9 +103,10 @@ class _Rows(Builder):
         carried: list[tuple[Phi, object, object]] = [
             (group, 0, following),
             (panel_at, panel, self.ptr_add(Ptr(panel_at.name), of.layout.group_bytes)),
+            (ahead_at, ahead, self.ptr_add(Ptr(ahead_at.name), pace)),
             (codes_at, codes, self.ptr_add(Ptr(codes_at.name), of.layout.group_bytes)),
             (limbs_at, 0, self.add(I64(limbs_at.name), of.group_bytes)),
-            *[(phi, "zeroinitializer", found[cell]) for cell, phi in sums.items()],
+            *[(phi, held[cell], found[cell]) for cell, phi in sums.items()],
         ]
         for phi, start, next_one in carried:
             phi.add(str(start), before)
@@ -99,7 +129,7 @@ class _Rows(Builder):
         """The integers of a group times its codes, in f32, for each row and vector of columns."""
         of, cells = self.of, self.cells
         sums = {
-            (limb, row, vector): self._start(self.ptr_add(x[row], of.start_at(limb)))
+            (limb, row, vector): self._number(self.ptr_add(x[row], of.start_at(limb)), "i32")
             for limb in range(of.limbs)
             for row, vector in cells
         }
@@ -112,7 +142,7 @@ class _Rows(Builder):
                         factor = self._factor(x[row], limb, first + step)
                         held = sums[limb, row, vector]
                         sums[limb, row, vector] = self._dot(held, weights[vector, step], factor)
-        return {(row, v): self._joined([sums[limb, row, v] for limb in range(of.limbs)]) for row, v in cells}
+        return {(row, v): self._joined([sums[limb, row, v] for limb in range(of.limbs)], x[row]) for row, v in cells}
 
     def _codes(self, codes: Ptr, vector: int, first: int) -> list[str]:
         """Stored codes of a vector of columns, four steps along k in each."""
@@ -127,23 +157,28 @@ class _Rows(Builder):
                 found.append(self.let(f"lshr {self.raw} {some}, {splat('4', count, 'i8')}"))
         return found
 
-    def _joined(self, sums: list[str]) -> str:
+    def _joined(self, sums: list[str], x: Ptr) -> str:
         """The sums of all limbs, which were added to the bits of a float, as one number."""
-        of, lanes, total = self.of, self.of.dot.lanes, ""
-        for limb, held in enumerate(sums):
-            kept = self.let(f"bitcast {self.ints} {held} to {self.floats}")
-            found = self.let(f"fsub {self.floats} {kept}, {splat('12582912.0', lanes, 'float')}")
-            total = (
-                self._fma(found, splat(f"{float(1 << of.digit_bits * limb)}", lanes, "float"), total) if limb else found
-            )
-        return total
+        of, lanes = self.of, self.of.dot.lanes
+        floats = [self.let(f"bitcast {self.ints} {held} to {self.floats}") for held in sums]
+        if of.limbs == 1:
+            return self.let(f"fsub {self.floats} {floats[0]}, {splat(f'{of.bias}', lanes, 'float')}")
+        # From the highest limb down each sum is exact up to the last: what is left to subtract has few bits.
+        total = splat(f"{-of.bias}", lanes, "float")
+        if of.joined_at is not None:
+            total = self._number(self.ptr_add(x, of.joined_at), "float")
+        for limb in range(of.limbs - 1, 0, -1):
+            total = self._fma(floats[limb], splat(f"{float(of.place(limb))}", lanes, "float"), total)
+        return self.let(f"fadd {self.floats} {floats[0]}, {total}")
 
-    def _start(self, start: Ptr) -> str:
-        if self.of.starts_bytes == 4:
-            return self._load_splat(start, "i32", self.ints)
-        # Of one row all vectors start alike: LLVM would load that once and copy registers, which takes longer.
-        how = "load volatile" if self.rows == 1 else "load"
-        return self.let(f"{how} {self.ints}, ptr {start}, align 16")
+    def _number(self, pointer: Ptr, kind: str) -> str:
+        """A number of a row's group that others are added to, in all lanes."""
+        vector = f"<{self.of.dot.lanes} x {kind}>"
+        if self.of.number_bytes == 4:
+            return self._load_splat(pointer, kind, vector)
+        # Vectors of a row start alike: LLVM would load that once and copy registers, or spill what it loads early.
+        how = "load volatile" if self.width > 1 or self.of.limbs > 1 else "load"
+        return self.let(f"{how} {vector}, ptr {pointer}, align 16")
 
     def _load_splat(self, pointer: Ptr, kind: str, vector: str) -> str:
         scalar = self.let(f"load {kind}, ptr {pointer}, align 4")

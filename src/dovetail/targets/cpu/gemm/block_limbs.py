@@ -23,10 +23,12 @@ EXACT, FAST = 3, 1
 """Limbs."""
 LOW_AT = 4
 """Bytes of a group of limbs before its sum, which the lows of the weights multiply; its scale is first."""
-STARTS_AT = 16
-"""Bytes of a group of limbs before what the sums of each limb start with."""
+NUMBERS_AT = 16
+"""Bytes of a group of limbs before what its sums start with."""
 MAGIC = 0x4B400000
 """The bits of 1.5 * 2^23 in f32: an integer below 2^22 that is added to them is added to the float."""
+BIAS = 3 << 22
+"""That float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +82,32 @@ class BlockKernel:
         return tuple([1 << power for power in reversed(range(most.bit_length()))])
 
     @property
-    def starts_bytes(self) -> int:
-        """Bytes of what a limb's sums start with: a vector where an instruction would have to broadcast a scalar."""
+    def number_bytes(self) -> int:
+        """Bytes of a number that others are added to: a vector where an instruction would have to broadcast it."""
         return 4 * self.dot.lanes if self.dot.by_lane else 4
 
     def start_at(self, limb: int) -> int:
         """Bytes of a group before what a limb's sums start with."""
-        return STARTS_AT + limb * self.starts_bytes
+        return NUMBERS_AT + limb * self.number_bytes
+
+    @property
+    def joined_at(self) -> int | None:
+        """Bytes of a group before minus what sums of all limbs are too large by; None where it is a constant."""
+        return self.start_at(self.limbs) if self.dot.by_lane and self.limbs > 1 else None
+
+    @property
+    def bias(self) -> float:
+        """What sums of all limbs, taken as floats, are too large by."""
+        return float(BIAS * sum([self.place(limb) for limb in range(self.limbs)]))
 
     @property
     def limbs_at(self) -> int:
-        """Bytes of a group before its limbs: its scale, its sum, and what sums start with."""
-        return -(-self.start_at(self.limbs) // 16) * 16
+        """Bytes of a group before its limbs: its scale, its sum, and what sums start and end with."""
+        return -(-self.start_at(self.limbs + (self.joined_at is not None)) // 16) * 16
+
+    def place(self, limb: int) -> int:
+        """What one of a limb counts."""
+        return 1 << self.digit_bits * limb
 
     @property
     def group_bytes(self) -> int:
@@ -193,6 +209,8 @@ class _Limbs(Builder):
             total = self.let(f"sitofp i32 {self._reduced('add', integers)} to float")
             there = self.ptr_add(target, LOW_AT)
             self.emit(f"store float {self.let(f'fmul float {total}, {scale}')}, ptr {there}, align 4")
+        if of.joined_at is not None:
+            self._store_number("float", f"{-of.bias}", self.ptr_add(target, of.joined_at))
         left = integers
         for limb in range(of.limbs):
             digit = left
@@ -215,13 +233,17 @@ class _Limbs(Builder):
         if of.layout.zero:
             above = self.let(f"mul i32 {self._reduced('add', digit)}, {-of.layout.zero}")
             start = self.let(f"add i32 {above}, {MAGIC}")
-        count = of.starts_bytes // 4
-        one = self.let(f"insertelement <{count} x i32> poison, i32 {start}, i64 0")
-        zeros = f"<{count} x i32> zeroinitializer"
-        spread = self.let(f"shufflevector <{count} x i32> {one}, <{count} x i32> poison, {zeros}")
-        self.emit(f"store <{count} x i32> {spread}, ptr {there}, align 4")
+        self._store_number("i32", start, there)
+
+    def _store_number(self, kind: str, number: str, there: Ptr) -> None:
+        """A number that others are added to."""
+        count = self.of.number_bytes // 4
+        vector = f"<{count} x {kind}>"
+        one = self.let(f"insertelement {vector} poison, {kind} {number}, i64 0")
+        spread = self.let(f"shufflevector {vector} {one}, {vector} poison, <{count} x i32> zeroinitializer")
+        self.emit(f"store {vector} {spread}, ptr {there}, align 4")
 
 
 __all__ = [
-    "EXACT", "FAST", "LOW_AT", "MAGIC", "STARTS_AT", "BlockKernel", "limbs_function", "splat",
+    "EXACT", "FAST", "LOW_AT", "MAGIC", "BlockKernel", "limbs_function", "splat",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -128,6 +128,71 @@ class BlockPanels:
             words = words[:, :, 0::2] | (words[:, :, 1::2] << 4)
         body = panels[..., of.head_bytes :].reshape(len(panels), groups, -1, of.columns, 4)
         body[:, :, :, at] = words
+
+    def holds(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+        """Whether panels hold all of matrices of these shapes, in a format whose blocks can be made again."""
+        left = [shape[0] for shape in shapes]
+        wide = [sum([left.pop(0) for _ in range(count)]) for count in self.counts]
+        firsts = [sorted({first for right, first in self.streams if right == i}) for i in range(len(wide))]
+        return self.layout_of.name in _AGAIN and all(
+            found == list(range(0, n, self.size)) and n == len(found) * self.size
+            for n, found in zip(wide, firsts, strict=True)
+        )
+
+    def unpack(self, packed: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
+        """The matrices of blocks that panels were made of."""
+        of, width = self.layout_of, self.layout_of.columns // len(self.streams)
+        given, rights = list(shapes), list[Array]()
+        for count in self.counts:
+            some = [given.pop(0) for _ in range(count)]
+            rights.append(np.empty((sum([rows for rows, _ in some]), some[0][1]), np.uint8))
+        for stream, (right, first) in enumerate(self.streams):
+            rows = _AGAIN[of.name](*self._taken(packed, stream, width)).reshape(-1, shapes[0][1])
+            rights[right][first : first + self.size] = rows[: self.size]
+        found: list[Array] = []
+        for whole, count in zip(rights, self.counts, strict=True):
+            sizes = [shapes[len(found) + i][0] for i in range(count)]
+            found += np.split(whole, np.cumsum(sizes)[:-1])
+        return tuple(found)
+
+    def _taken(self, panels: Array, stream: int, width: int) -> tuple[Array, Array]:
+        """Bytes of scales and lows, and codes without a sign, of each row and group of a stream."""
+        of, groups, at = self.layout_of, panels.shape[1], slice(stream * width, (stream + 1) * width)
+        size = of.format.scales.itemsize
+        heads = panels[..., : of.head_bytes].reshape(len(panels), groups, -1, of.columns, size)[:, :, :, at]
+        body = panels[..., of.head_bytes :].reshape(len(panels), groups, -1, of.columns, 4)[:, :, :, at]
+        if of.is_narrow:
+            body = np.stack([body & 15, body >> 4], axis=3).reshape(len(panels), groups, -1, width, 4)
+        codes = body.transpose(0, 3, 1, 2, 4).reshape(len(panels) * width, groups, -1)
+        return heads.transpose(0, 3, 1, 2, 4).reshape(len(panels) * width, groups, -1), codes + np.uint8(
+            of.format.zero - of.zero
+        )
+
+
+def _bytes_again(heads: Array, codes: Array) -> Array:
+    return np.concatenate([heads, codes], axis=-1)
+
+
+def _signed_again(heads: Array, codes: Array) -> Array:
+    return np.concatenate([heads, codes ^ 128], axis=-1)
+
+
+def _pairs_again(heads: Array, codes: Array) -> Array:
+    return np.concatenate([heads, codes[..., 0::2] | codes[..., 1::2] << 4], axis=-1)
+
+
+def _halves_again(heads: Array, codes: Array) -> Array:
+    return np.concatenate([heads, codes[..., :16] | codes[..., 16:] << 4], axis=-1)
+
+
+_AGAIN: Mapping[str, Callable[[Array, Array], Array]] = {
+    "int4": _pairs_again,
+    "int4_low": _pairs_again,
+    "int8_low": _bytes_again,
+    "q8_0": _signed_again,
+    "q4_1": _halves_again,
+}
+"""Blocks of scales and codes, for the formats of arrays that are made in memory; others are in mapped files."""
 
 
 def spelled(name: str, rows: Array) -> tuple[Array, Array, Array | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.codegen.llvm.handles import I64, Int, Ptr
+from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, KernelCode
 from dovetail.codegen.llvm.once import HEAD, once_for
 from dovetail.ir.dim import Size, product
@@ -18,8 +18,8 @@ from dovetail.targets.cpu.gemm.block_kernel import rows_function
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
 from dovetail.targets.cpu.gemm.block_pack import BlockPanels
 from dovetail.targets.cpu.gemm.driver import Cells, Shape, Source, kernel_code, words_bytes
-from dovetail.targets.cpu.gemm.micro_kernel import Tile
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS, BLOCKS, Int8Tile
+from dovetail.targets.cpu.gemm.tile import Tile
 from dovetail.targets.cpu.gemm.writer import Writer
 
 NO_DOT = Refused("device_multiplies_bytes", "no sums of products of bytes", "AVX2, VNNI, or the dot product of NEON")
@@ -155,7 +155,19 @@ class _Driver(Cells):
         self.emit(f"call void {epilogue}(ptr {words}, i64 0, i64 {count}, ptr null)")
 
     def _multiply(self, limbs: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
-        """Multiply the rows of the cell with its panel: tiles of the most rows first."""
+        """Multiply the rows of the cell with its panel, KC steps along k at a time: a part of the panel stays in L1."""
+        kernel, groups = self.kernel, self.deep // self.kernel.group
+        most = max(1, self.shape.tile.device.caches.l1_room // BLOCKS.l1_parts // kernel.layout.group_bytes)
+        parts = -(-groups // most)
+        each = -(-groups // parts)
+        with self.loop(0, groups, step=each) as first:
+            some = self.smin(each, self.sub(groups, first))
+            here = self.ptr_add(b, self.mul(first, kernel.layout.group_bytes))
+            x = self.ptr_add(limbs, self.mul(first, kernel.group_bytes))
+            self._multiply_part(x, here, sums, count, some, self.icmp("eq", first, 0))
+
+    def _multiply_part(self, limbs: Ptr, b: Ptr, sums: Ptr, count: I64, groups: I64, fresh: I1) -> None:
+        """All rows along one part of k: tiles of the most rows first."""
         stride = self.shape.tile.row_bytes
         done: Int = 0
         for rows in self.tiles:
@@ -163,7 +175,7 @@ class _Driver(Cells):
             end = self.add(done, self.mul(self.udiv(self.sub(count, done), rows), rows))
             with self.loop(done, end, step=rows) as row:
                 x, y = self.ptr_add(limbs, self.mul(row, self.pitch)), self.ptr_add(sums, self.mul(row, stride))
-                self.call(multiply, x, self.pitch, b, y, stride, self.deep // self.kernel.group)
+                self.call(multiply, x, self.pitch, b, y, stride, groups, fresh)
             done = end
 
     def _limbs(self, first: I64, count: I64, offsets: dict[str, I64]) -> None:

@@ -21,7 +21,7 @@ from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.ahead import ahead_function, ahead_name, prefetch_row
 from dovetail.targets.cpu.gemm.block import block_function
-from dovetail.targets.cpu.gemm.micro_kernel import Tile
+from dovetail.targets.cpu.gemm.tile import Tile
 
 LIVE = symbol("live_columns")
 """How many columns of a panel there are, as the epilogue names it."""

@@ -6,6 +6,10 @@ starts at zero and is added to the blocks before it: rounding errors then grow w
 of blocks, not with k. Where KC is the same for every row count, a call is a block. Otherwise the row count decides: a
 call is a part of a block, whose accumulators wait in `partial`, or one block, or several.
 
+Where calls are blocks, the caller says where a call prefetches and at which pace. Several row tiles read a block from
+L1 after the first of them, and share the prefetch of the next block: otherwise memory would idle while all but the
+first multiply.
+
 A panel that serves many row tiles in turn is in L2 after the first. Such tiles have a prefetching variant: it
 prefetches nothing that it reads itself, but a line of the next panel per iteration, and the C rows one at a time.
 """
@@ -18,82 +22,16 @@ from contextlib import nullcontext
 from dovetail.codegen.llvm.function import Parameter, Signature
 from dovetail.codegen.llvm.handles import I1, I64, Carried, Int, Ptr, Vec
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
-from dovetail.dataclass import dataclass
-from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.gemm.policy import GEMM, is_by_lane, tiles_of
+from dovetail.targets.cpu.gemm.policy import GEMM
+from dovetail.targets.cpu.gemm.tile import Tile
 
 PREFETCHING = ".prefetching"
 """What the name of the prefetching variants ends in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """The register tile: MR rows by NR columns, which are whole vectors."""
-
-    device: CpuDevice
-    rows: int
-    """MR."""
-    vectors: int
-    """Vectors of a row; NR is their columns."""
-
-    @property
-    def lanes(self) -> int:
-        return self.device.lanes
-
-    @property
-    def line(self) -> int:
-        """Bytes of a cache line."""
-        return self.device.caches.line
-
-    @property
-    def columns(self) -> int:
-        """NR."""
-        return self.vectors * self.lanes
-
-    @property
-    def by_lane(self) -> bool:
-        """Whether a vector of each row is held for several steps along k, and multiplied lane by lane."""
-        return is_by_lane(self.device)
-
-    @property
-    def unrolled(self) -> bool:
-        """Whether the loop along k is unrolled: vectors below 512 bits leave too little work in a step."""
-        return self.device.vector_bits < 512
-
-    @property
-    def prefetching(self) -> range:
-        """Row counts with a prefetching variant, for panels that are in L2."""
-        return range(0) if self.unrolled else range(self.rows - 1, self.rows + 1)
-
-    @property
-    def calls_are_blocks(self) -> bool:
-        """Whether each call is a block that is summed apart: only where KC does not depend on the row count."""
-        return not self.prefetching
-
-    @property
-    def many_rows(self) -> int:
-        """The row count from which an even cut gives tiles that all have a prefetching variant."""
-        return (self.rows - 3) * self.rows + 2
-
-    @property
-    def row_bytes(self) -> int:
-        return 4 * self.columns
-
-    @property
-    def name(self) -> str:
-        return f"gemm_{self.rows}x{self.vectors}x{self.lanes}"
-
-
-def tile_of(device: CpuDevice, streams: int = 1) -> Tile:
-    """The register tile of a device; each stream of columns has whole vectors of it."""
-    row = tiles_of(device)
-    mr, vectors = row.even if row.even is not None and streams % 2 == 0 else (row.mr, row.vectors)
-    return Tile(device, mr, vectors)
-
-
 def micro_kernel_signature(tile: Tile, *, prefetching: bool) -> Signature:
-    """`name(rows, a, stride1, b, sums, depth, fresh)`. Where calls are not blocks, `block`, `partial`, `begins` and
-    `ends` follow; in the prefetching variant, whose calls are blocks, `next`, `c` and `target`."""
+    """`name(rows, a, stride1, b, sums, depth, fresh)`. Where calls are blocks, `next` and `pace` follow;
+    otherwise `block`, `partial`, `begins` and `ends`, or in the prefetching variant `next`, `c` and `target`."""
     given = (
         Parameter("i64", "rows"), Parameter("ptr", "a"), Parameter("i64", "stride1"), Parameter("ptr", "b"),
         Parameter("ptr", "sums"), Parameter("i64", "depth"), Parameter("i1", "fresh"),
@@ -106,7 +44,8 @@ def micro_kernel_text(tile: Tile) -> str:
 
     `depth` is not 0. Accumulators are [rows][NR] at `sums`, added to unless `fresh`, every `block` steps. A call that
     does not begin a block goes on from `partial`, and one that does not end it stores there. The prefetching variant
-    always adds, and prefetches lines at `next`, and as many rows at `c`, which are `target` bytes apart.
+    always adds, and prefetches lines at `next`, and as many rows at `c`, which are `target` bytes apart. Where
+    calls are blocks, an iteration prefetches at `next`, which then moves by `pace` bytes.
     """
     variants = [_MicroKernel(tile, rows) for rows in range(1, tile.rows + 1)]
     variants += [_Prefetching(tile, rows) for rows in tile.prefetching]
@@ -120,6 +59,8 @@ def micro_kernel_text(tile: Tile) -> str:
 
 _STRIDES = (I64("%stride1"), I64("%stride2"), I64("%stride3"))
 _FURTHER = (Parameter("ptr", "next"), Parameter("ptr", "c"), Parameter("i64", "target"))
+_AHEAD = (Parameter("ptr", "next"), Parameter("i64", "pace"))
+_PACE = I64("%pace")
 _FIRST, _FRESH, _B, _SUMS, _NEXT, _C = I64("%first"), I1("%fresh"), Ptr("%b"), Ptr("%sums"), Ptr("%next"), Ptr("%c")
 _PARTS = (Parameter("i64", "block"), Parameter("ptr", "partial"), Parameter("i1", "begins"), Parameter("i1", "ends"))
 _BLOCK, _PARTIAL, _BEGINS, _ENDS = I64("%block"), Ptr("%partial"), I1("%begins"), I1("%ends")
@@ -127,7 +68,7 @@ _BLOCK, _PARTIAL, _BEGINS, _ENDS = I64("%block"), Ptr("%partial"), I1("%begins")
 
 def _also_given(tile: Tile, prefetching: bool) -> tuple[Parameter, ...]:
     """The parameters that some tiles and variants have."""
-    return _FURTHER if prefetching else () if tile.calls_are_blocks else _PARTS
+    return _FURTHER if prefetching else _AHEAD if tile.calls_are_blocks else _PARTS
 
 
 def _named(tile: Tile, prefetching: bool) -> str:
@@ -272,12 +213,14 @@ class _MicroKernel(VectorBuilder):
         state.vectors.clear()
 
     def _further(self) -> list[Ptr]:
-        """Pointers that move along k with the one into the panel: for few rows, those of prefetch streams.
+        """Pointers that move along k with the one into the panel: what is prefetched, or streams of that for few rows.
 
         The next panel is cut into as many equal parts as an iteration reads cache lines. A pointer serves three parts,
         which differ by what an address can add: more pointers would not fit in registers.
         """
-        if self.rows > GEMM.small_m or self.tile.unrolled:
+        if self.tile.calls_are_blocks:
+            return [_NEXT]
+        if self.rows > GEMM.small_m:
             return []
         self.streams = (GEMM.unroll if self.unrolled else 1) * self.tile.row_bytes // self.tile.line
         part = self.mul(self.sub(0, _FIRST), self.tile.row_bytes // self.streams)
@@ -341,6 +284,10 @@ class _MicroKernel(VectorBuilder):
         """Prefetch what a later iteration reads; the other moving pointers after this iteration."""
         if steps == 1 and self.unrolled:
             return further
+        if self.tile.calls_are_blocks:
+            for line in range(0, steps * self.tile.row_bytes, self.tile.line):
+                self.prefetch(self.ptr_add(further[0], line))
+            return [self.ptr_add(further[0], _PACE)]
         together = len(self.stream_offsets)
         for stream in range(self.streams):
             self.prefetch(self.ptr_add(further[stream // together], self.stream_offsets[stream % together]))

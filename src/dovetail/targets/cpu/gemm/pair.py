@@ -15,10 +15,10 @@ from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.targets.cpu.gemm.block import kc_of
 from dovetail.targets.cpu.gemm.driver import Cells, Shape, kernel_code
-from dovetail.targets.cpu.gemm.micro_kernel import Tile
 from dovetail.targets.cpu.gemm.pair_kernel import rows_function
 from dovetail.targets.cpu.gemm.pair_pack import Factor, Panels, pack_function
 from dovetail.targets.cpu.gemm.policy import GEMM, PAIR
+from dovetail.targets.cpu.gemm.tile import Tile
 
 
 @dataclass(frozen=True, slots=True)

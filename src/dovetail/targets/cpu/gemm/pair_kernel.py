@@ -15,8 +15,8 @@ from dovetail.codegen.llvm.handles import I1, I64, Carried, Ptr, Vec
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.spec import SharedFunction
-from dovetail.targets.cpu.gemm.micro_kernel import Tile
 from dovetail.targets.cpu.gemm.policy import GEMM
+from dovetail.targets.cpu.gemm.tile import Tile
 
 _A, _B, _C = Ptr("%a"), Ptr("%b"), Ptr("%c")
 _A_STEP, _B_STEP, _C_STEP = I64("%a_step"), I64("%b_step"), I64("%c_step")

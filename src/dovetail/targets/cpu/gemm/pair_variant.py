@@ -13,10 +13,10 @@ from dovetail.kernels.problems.contraction import Contraction
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import words_bytes
-from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
 from dovetail.targets.cpu.gemm.pair import PairShape, pair_code, summed_apart
 from dovetail.targets.cpu.gemm.pair_pack import Factor, Layout
 from dovetail.targets.cpu.gemm.policy import PAIR, tiles_of
+from dovetail.targets.cpu.gemm.tile import Tile, tile_of
 from dovetail.targets.cpu.gemm.writer import Writer
 from dovetail.targets.runtime.aligned import ALIGNMENT
 

@@ -187,6 +187,8 @@ class BlocksPolicy:
     """Rows of a block, at most."""
     share: tuple[int, int] = (1, 2)
     """The part of L2 that rows of a block may take as limbs."""
+    l1_parts: int = 3
+    """Parts of L1 of which KC steps of a panel take one: rows as limbs and what is prefetched are there, too."""
     speed: int = 2
     """Multiplications in the time of one of f32, where chunks for threads are cut."""
 

@@ -17,9 +17,9 @@ from dovetail.kernels.problems.contraction import Contraction, find_contraction
 from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
 from dovetail.ops.region import region
 from dovetail.targets.cpu.gemm.driver import Source, gemm_code, words_bytes
-from dovetail.targets.cpu.gemm.micro_kernel import tile_of
 from dovetail.targets.cpu.gemm.pack import Panels
 from dovetail.targets.cpu.gemm.policy import GEMM
+from dovetail.targets.cpu.gemm.tile import tile_of
 from dovetail.targets.cpu.gemm.writer import Writer
 from dovetail.targets.runtime.aligned import ALIGNMENT
 

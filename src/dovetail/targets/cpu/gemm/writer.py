@@ -25,7 +25,7 @@ from dovetail.kernels.problems.contraction import Contraction, epilogue_of
 from dovetail.kernels.spec import Packed, TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import LIVE, Shape
-from dovetail.targets.cpu.gemm.micro_kernel import Tile
+from dovetail.targets.cpu.gemm.tile import Tile
 
 
 class Writer:

@@ -17,7 +17,7 @@ from dovetail.kernels.loops.ir import Call, Extent, Kernel, Load, Loop, Name, St
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.driver import LIVE, words_bytes
-from dovetail.targets.cpu.gemm.micro_kernel import Tile
+from dovetail.targets.cpu.gemm.tile import Tile
 
 FIRST = symbol("first_pixel")
 """The first pixel of a block, as the epilogue names it."""

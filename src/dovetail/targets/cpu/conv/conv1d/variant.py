@@ -43,8 +43,8 @@ from dovetail.ops.region import anchor_of, region
 from dovetail.targets.cpu.conv.conv1d.kernel import FIRST, Conv1d, conv1d_code
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.gemm.driver import LIVE
-from dovetail.targets.cpu.gemm.micro_kernel import Tile, tile_of
 from dovetail.targets.cpu.gemm.pack import Panels
+from dovetail.targets.cpu.gemm.tile import Tile, tile_of
 
 
 @dataclass(frozen=True, slots=True)
