@@ -112,6 +112,10 @@ class Joining:
             told = f"{late.op.name} {late.type} is part of an op that {self.setup.claims.target} spells out"
             return Cause("", SPELLED_OUT, f"{told}, after declared ops were looked for")
         names = (pairs[0][0].op.name, pairs[0][2].op.name) if pairs else (producer.op.name, consumer.op.name)
+        kernels = (producer.op.name, consumer.op.name)
+        for op in self._by_edge[_is_between].get(kernels, ()):
+            both = f"{op.name} has {kernels[0]} and {kernels[1]}"
+            return Cause(op.name, PATTERN, f"{both}; here they are written as {names[0]} and {names[1]}")
         message = f"no declared op has {names[0]} and {names[1]}"
         return Cause("", NO_RULE, message, "declare a fused op whose body has both, with a kernel that computes it")
 
