@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import backend
 from dovetail.targets.cpu.claims import CLAIMS as CPU
+from dovetail.targets.cpu.conv import rounding
 from dovetail.targets.cpu.conv.select import ROWS
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
@@ -96,32 +98,44 @@ OF_IMAGES = Table((Kind("convolution", lambda value: True, lambda: [row for row 
 """The kernels of images, which take one axis too."""
 
 
-def kernels_of(graph: Graph, vectors: CpuDevice = WIDE, strict: bool = False) -> list[str]:
-    """What the kernel of the last step is called, and those that serve it at other sizes."""
+def kernels_of(graph: Graph, vectors: CpuDevice = WIDE, strict: bool = False, alone: bool = False) -> list[str]:
+    """What the kernel of the last step is called, and those that serve it at other sizes; `alone` says whether it is
+    all of its network, or one of many layers."""
     plan = make_plan(graph, target=CPU)
-    locations = TensorLocations(plan.locate, set(), strict, target=loops_of(vectors))
+    steps = tuple(step.value for step in plan.phase("run")) if alone else ()
+    locations = TensorLocations(plan.locate, set(), strict, target=loops_of(vectors), steps=steps)
     job = OF_IMAGES.select(plan.phase("run")[-1], locations, vectors, BUILT_IN)
     kernels = [] if job is None else [job.kernel, *(form.kernel for form in job.variants)]
     return [kernel.name.rpartition("_")[0] for kernel in kernels]
 
 
-def serves(stem: str, graph: Graph, vectors: CpuDevice = WIDE, strict: bool = False) -> bool:
+def serves(stem: str, graph: Graph, vectors: CpuDevice = WIDE, strict: bool = False, alone: bool = False) -> bool:
     """Whether a kernel of this name serves it, at some sizes."""
-    return stem in kernels_of(graph, vectors, strict)
+    return stem in kernels_of(graph, vectors, strict, alone)
 
 
 def served(
-    stem: str, graph: Graph, params: Mapping[str, Array], vectors: CpuDevice = WIDE, threads: int | None = None
+    stem: str,
+    graph: Graph,
+    params: Mapping[str, Array],
+    vectors: CpuDevice = WIDE,
+    threads: int | None = None,
+    alone: bool = False,
 ) -> NativeRunner:
     """A convolution that is bound, after it was looked up that a kernel of this name serves it."""
-    assert serves(stem, graph, vectors), "another kernel serves it"
-    return NativeGraph(make_plan(graph, target=CPU), threads=threads).bind(params)
+    assert serves(stem, graph, vectors, alone=alone), "another kernel serves it"
+    with pytest.MonkeyPatch.context() as patch:
+        if not alone:
+            patch.setattr(rounding, "LIMITS", replace(rounding.LIMITS, large_schemes=1.0))
+        return NativeGraph(make_plan(graph, target=CPU), threads=threads).bind(params)
 
 
-def checked(stem: str, graph: Graph, *feeds: Mapping[str, Array], vectors: CpuDevice = WIDE) -> Array:
+def checked(
+    stem: str, graph: Graph, *feeds: Mapping[str, Array], vectors: CpuDevice = WIDE, alone: bool = False
+) -> Array:
     """What the kernel of this name gives, after it was compared."""
     params = params_of(graph)
-    return compared(served(stem, graph, params, vectors), params, *feeds)
+    return compared(served(stem, graph, params, vectors, alone=alone), params, *feeds)
 
 
 def compared(runner: NativeRunner, params: Mapping[str, Array], *feeds: Mapping[str, Array]) -> Array:

@@ -70,9 +70,17 @@ def test_the_summary_has_the_counts_and_the_three_costs(report: Report) -> None:
     at = next(i for i, row in enumerate(text) if row.startswith("SEARCH"))
     assert text[at : at + 2] == [
         "SEARCH  3,400 nodes in 1,200 classes, 8 applications of 2 rules",
-        "        predicted 2.000 ms as given, 1.000 ms greedily, 900.0 µs chosen (10 % less)",
+        "        priced alike on every host: 2.000 ms as given, 1.000 ms greedily, 900.0 µs chosen (10 % less)",
     ]
     assert "linear" not in "".join(text[at : at + 2]), "rules are listed where all is asked for"
+
+
+def test_a_price_of_the_search_is_not_called_a_prediction(report: Report) -> None:
+    """Decisions take the prices of a machine that is the same everywhere; the prediction is that of this host."""
+    slow = replace(ENTRY, given_seconds=434.2, greedy_seconds=433.0, chosen_seconds=433.0)
+    text = as_text(replace(report, search=slow))
+    assert "priced alike on every host: 434.200 s as given, 433.000 s greedily, 433.000 s chosen\n" in text
+    assert [row for row in text.split("\n") if "predicted" in row] == [text.split("\n")[1]]
 
 
 def test_times_and_rules_are_told_where_all_is_asked_for(report: Report) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from dovetail.runtime.request import make_request
 from tests.strategies import graphs
 
 Drawn = tuple[Graph, dict[str, NDArray[Any]]]
+EXPORTERS = Path(__file__).parents[1] / "data" / "exporters"
 
 LEAKY = """graph g(x: f32[5, 5]) {
   %0 = const f32[] -1.0
@@ -124,16 +126,52 @@ def test_kernels_that_a_declared_op_has_say_what_keeps_it_away(
         assert (boundary.rule, boundary.reason) == (rule, reason) and words in boundary.message
 
 
-@given(graphs())
-def test_no_rule_is_said_only_where_no_declared_op_has_both(drawn: Drawn) -> None:
+def _check_no_rule(graph: Graph) -> None:
     """Judged by the patterns themselves: two primitives that are kernels of their own."""
     for target in ("cpu", "cuda"):
-        report = dovetail.scan(drawn[0], target=target)
+        report = dovetail.scan(graph, target=target)
         ops_of = {k.name: k.op for k in report.kernels}
         for boundary in report.boundaries:
             if boundary.reason == "no_rule":
                 pair = (ops_of[boundary.producer], ops_of[boundary.consumer])
                 assert pair not in PAIRS, boundary
+
+
+@given(graphs())
+def test_no_rule_is_said_only_where_no_declared_op_has_both(drawn: Drawn) -> None:
+    _check_no_rule(drawn[0])
+
+
+@pytest.mark.parametrize(
+    "name", ["lstm__ts17__static", "multihead__dynamo18__dynamic", "llama_step__dynamo18__sdpa__dynamic"]
+)
+def test_reports_of_files_of_exporters_are_true(name: str) -> None:
+    """Files have what random graphs lack: a merge that is a copy stands between two ops of a declared block."""
+    graph = dovetail.load(EXPORTERS / f"{name}.onnx")
+    _check_no_rule(graph)
+    _check_nodes(graph, "cpu")
+    for boundary in dovetail.scan(graph, target="cpu").boundaries:
+        assert boundary.reason and boundary.message, boundary
+
+
+def test_products_in_another_form_are_told() -> None:
+    """A declared op has two products; a product that contracts other axes becomes one only when it is lowered."""
+    builder = dovetail.Builder("g", lines=False)
+    x, y = builder.input("x", f32[8, 8]), builder.input("y", f32[8, 8])
+    across = {"left_batch": (), "right_batch": ()}
+    builder.output("z", ops.dot(x, ops.dot(x, y, left=(-1,), right=(-2,), **across), left=(-2,), right=(-2,), **across))
+    graph = builder.graph()
+    _check_no_rule(graph)
+    (told,) = [b.message for b in dovetail.scan(graph, target="cpu").boundaries]
+    assert "has matmul and matmul; here they are written as dot and dot" in told
+
+
+def test_a_view_that_is_a_copy_is_told() -> None:
+    report = dovetail.scan(dovetail.load(EXPORTERS / "lstm__ts17__static.onnx"), target="cpu")
+    ops_of = {k.name: k.op for k in report.kernels}
+    around = [b for b in report.boundaries if "merge" in (ops_of[b.producer], ops_of[b.consumer])]
+    assert around and {b.reason for b in around} == {"op_between"}
+    assert all("stands in between: no view has its layout" in b.message for b in around)
 
 
 def _pairs() -> set[tuple[str, str]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import field, replace
 from math import gcd
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from dovetail.dataclass import dataclass
 from dovetail.declare.machine import Cost, Machine, preferred
@@ -16,6 +16,8 @@ from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.policy import LoopTarget
 from dovetail.plan.alias import Alias
+
+T = TypeVar("T")
 
 ALIGNMENT = 16
 """Bytes: every buffer starts at a multiple of it, and no vector of one GPU thread is wider."""
@@ -34,14 +36,24 @@ class TensorLocations:
     """Whether products with weights in blocks may round activations to bytes."""
     target: LoopTarget = field(kw_only=True)
     """What the target's compiled code has, and its tile sizes."""
+    steps: tuple[Value, ...] = field(default=(), kw_only=True)
+    """What the steps of a run compute, where a kernel depends on the others."""
     refused: dict[Value, str] = field(default_factory=dict[Value, str], compare=False, kw_only=True)
     """Why a template has no kernel for a step, where it raised."""
     costs: dict[Value, Cost] = field(default_factory=dict[Value, Cost], compare=False, kw_only=True)
     """Work and traffic of the kernel that was selected for a step, where the variant decides them."""
+    known: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any], compare=False, kw_only=True)
+    """What `once` has computed."""
 
     def __call__(self, value: Value) -> Alias:
         """The root that holds a tensor, its offset in the root and its strides, in bytes."""
         return self.locate(value)
+
+    def once(self, read: Callable[[TensorLocations], T]) -> T:
+        """What a function reads of all steps; the function runs once."""
+        if read not in self.known:
+            self.known[read] = read(self)
+        return self.known[read]
 
     def alignment(self, bindings: Mapping[str, Value]) -> dict[str, int]:
         """The bytes that the address of each tensor is a multiple of, up to those of a vector."""

@@ -27,7 +27,12 @@ BETWEEN = "op_between"
 SHAPES = "shapes_differ"
 NUMBERS = "options_differ"
 PATTERN = "ops_differ"
+SPELLED_OUT = "spelled_out"
 
+Through: TypeAlias = Callable[[Value], bool]
+"""Whether an op may stand between two that a declared op joins."""
+Pair: TypeAlias = tuple[Value, tuple[Value, ...], Value]
+"""What one kernel makes, what is in between, and what reads it in another kernel."""
 Keepers: TypeAlias = Callable[[str], Sequence[str]]
 """From the name of an op to the names of the targets that keep it as one kernel."""
 _MOST_ROOTS = 12
@@ -63,31 +68,54 @@ class Joining:
     """The graph after fusing: what is still apart there was not joined by a declared op."""
     home: Mapping[Value, Value]
     """Value of that graph -> its kernel."""
+    expanded: Mapping[Value, Value]
+    """Kernel -> the declared op of that graph that the target has spelled out, and the kernel is a part of."""
     keepers: Keepers
 
     @staticmethod
     def of(lowered: Lowered, setup: Setup, kernels: KernelMap, keepers: Keepers) -> Joining:
         last = max((i for i, r in enumerate(lowered.records) if r.stage == "fused"), default=-1)
         graph = lowered.records[last].after.settled() if last >= 0 else lowered.written
+        final: dict[Value, Value] = {}
         home: dict[Value, Value] = {}
         for value in graph.values:
             now = value
             for record in lowered.records[last + 1 :]:
                 now = record.after.moved.get(now, now)
+            final[value] = now
             kernel = kernels.kernel_of(now)
             if kernel is not None and value.op not in leaf.LEAVES:
                 home[value] = kernel
-        return Joining(setup, graph, home, keepers)
+        return Joining(setup, graph, home, _expanded(graph, final, home, kernels), keepers)
 
     def cause(self, producer: Value, consumer: Value) -> Cause:
         """Why these kernels are two, where no miss and no other reader says so."""
-        pairs = self._pairs.get((producer, consumer), [])
-        attempts = [attempt for made, _, reader in pairs for attempt in self._attempts(made, reader)]
-        if attempts:
-            best = max(attempts, key=lambda a: (a.share, self._is_on(a.op)))
-            made, between, reader = pairs[0]
-            return self._told(best, made, between, reader)
+        made_by, read_by = self.expanded.get(producer), self.expanded.get(consumer)
+        if made_by is not None and made_by is read_by:
+            both = f"{made_by.op.name} has {producer.op.name} and {consumer.op.name}"
+            return self._without_kernel(made_by.op.name, both, f" of {made_by.type}")
+        ends = producer if made_by is None else self.home[made_by], consumer if read_by is None else self.home[read_by]
+        for through in (_is_between, is_free):
+            pairs = self._pairs[through].get(ends, [])
+            attempts = [attempt for made, _, reader in pairs for attempt in self._attempts(made, reader, through)]
+            if attempts:
+                best = max(attempts, key=lambda a: (a.share, self._is_on(a.op)))
+                made, between, reader = pairs[0]
+                return self._told(best, made, between, reader)
+        pairs = self._pairs[_is_between].get(ends, [])
+        copy = None if pairs else next((kernel for kernel in (consumer, producer) if is_free(kernel)), None)
+        if copy is not None:
+            told = f"{copy.op.name} {copy.type} stands in between: no view has its layout, so its elements are copied"
+            return Cause("", BETWEEN, told)
+        late = next((kernel for kernel in (producer, consumer) if kernel not in self._homes), None)
+        if late is not None:
+            told = f"{late.op.name} {late.type} is part of an op that {self.setup.claims.target} spells out"
+            return Cause("", SPELLED_OUT, f"{told}, after declared ops were looked for")
         names = (pairs[0][0].op.name, pairs[0][2].op.name) if pairs else (producer.op.name, consumer.op.name)
+        kernels = (producer.op.name, consumer.op.name)
+        for op in self._by_edge[_is_between].get(kernels, ()):
+            both = f"{op.name} has {kernels[0]} and {kernels[1]}"
+            return Cause(op.name, PATTERN, f"{both}; here they are written as {names[0]} and {names[1]}")
         message = f"no declared op has {names[0]} and {names[1]}"
         return Cause("", NO_RULE, message, "declare a fused op whose body has both, with a kernel that computes it")
 
@@ -95,35 +123,45 @@ class Joining:
         return self.setup.claims.has(op.name) and op.name not in self.setup.without
 
     @cached_property
-    def _pairs(self) -> dict[tuple[Value, Value], list[tuple[Value, tuple[Value, ...], Value]]]:
-        """For each pair of kernels: what one makes, the views and casts in between, and what reads it in the other."""
-        found: dict[tuple[Value, Value], list[tuple[Value, tuple[Value, ...], Value]]] = {}
+    def _homes(self) -> frozenset[Value]:
+        return frozenset(self.home.values())
+
+    @cached_property
+    def _pairs(self) -> dict[Through, dict[tuple[Value, Value], list[Pair]]]:
+        """For each pair of kernels: what one makes, the views and casts in between, and what reads it in the other;
+        then the same with views alone in between, where a cast is a kernel."""
+        return {through: self._pairs_through(through) for through in (_is_between, is_free)}
+
+    def _pairs_through(self, through: Through) -> dict[tuple[Value, Value], list[Pair]]:
+        found: dict[tuple[Value, Value], list[Pair]] = {}
         for reader in self.graph.values:
             consumer = self.home.get(reader)
-            if consumer is None or _is_between(reader):
+            if consumer is None or through(reader):
                 continue
             for operand in dict.fromkeys(reader.operands):
-                made, between = _under(operand)
+                made, between = _under(operand, through)
                 producer = self.home.get(made)
                 if producer is not None and producer is not consumer:
                     found.setdefault((producer, consumer), []).append((made, between, reader))
         return found
 
     @cached_property
-    def _by_edge(self) -> dict[tuple[str, str], dict[FusedOp[...], list[Variant]]]:
-        """For two ops the declared ops in which one reads the other, maybe through views and casts."""
-        found: dict[tuple[str, str], dict[FusedOp[...], list[Variant]]] = {}
-        for op in self.setup.ops:
-            for variant in op.variants:
-                for edge in _edges(variant.results):
-                    found.setdefault(edge, {}).setdefault(op, []).append(variant)
+    def _by_edge(self) -> dict[Through, dict[tuple[str, str], dict[FusedOp[...], list[Variant]]]]:
+        """For two ops the declared ops in which one reads the other, maybe through views and casts, or views alone."""
+        found: dict[Through, dict[tuple[str, str], dict[FusedOp[...], list[Variant]]]] = {}
+        for through in (_is_between, is_free):
+            edges = found.setdefault(through, {})
+            for op in self.setup.ops:
+                for variant in op.variants:
+                    for edge in _edges(variant.results, through):
+                        edges.setdefault(edge, {}).setdefault(op, []).append(variant)
         return found
 
-    def _attempts(self, made: Value, reader: Value) -> list[_Attempt]:
+    def _attempts(self, made: Value, reader: Value, through: Through) -> list[_Attempt]:
         """The best attempt of each declared op that has both ops, one reading the other."""
         roots = self._above(reader)
         found: list[_Attempt] = []
-        for op, variants in self._by_edge.get((made.op.name, reader.op.name), {}).items():
+        for op, variants in self._by_edge[through].get((made.op.name, reader.op.name), {}).items():
             best = _Attempt(op, 0.0, None)
             for variant in variants:
                 for root in roots:
@@ -150,9 +188,7 @@ class Joining:
         if op.name in self.setup.without:
             return Cause(op.name, SWITCHED_OFF, f"{both}, and is switched off")
         if not self.setup.claims.has(op.name):
-            keep = self.keepers(op.name)
-            other = f"; {' and '.join(keep)} {'keeps' if len(keep) == 1 else 'keep'} it" if keep else ""
-            return Cause(op.name, NO_KERNEL, f"{both}, and {self.setup.claims.target} has no kernel for it{other}")
+            return self._without_kernel(op.name, both)
         names = [v.op.name for v in between]
         foreign = [name for name in names if name not in _ops_in(op)]
         if foreign:
@@ -166,40 +202,69 @@ class Joining:
         reason = {"op": PATTERN, "operand": OPERANDS, "number": NUMBERS, "size": SHAPES}[failed.kind]
         return Cause(op.name, reason, f"{both}; it wants {failed.wanted}, and found {failed.found}{where}")
 
+    def _without_kernel(self, name: str, both: str, type: str = "") -> Cause:
+        """What no kernel of the target computes, and which targets have one; `type` says that others of it have."""
+        keep: Sequence[str] = () if type else self.keepers(name)
+        other = f"; {' and '.join(keep)} {'keeps' if len(keep) == 1 else 'keep'} it" if keep else ""
+        return Cause(name, NO_KERNEL, f"{both}, and {self.setup.claims.target} has no kernel for it{type}{other}")
+
+
+def _expanded(
+    graph: Graph, final: Mapping[Value, Value], home: Mapping[Value, Value], kernels: KernelMap
+) -> dict[Value, Value]:
+    """The kernels of declared ops that the target has spelled out, by kernel."""
+    residents: dict[Value, set[Value]] = {}
+    for value, kernel in home.items():
+        residents.setdefault(kernel, set()).add(value)
+    found: dict[Value, Value] = {}
+    for value in graph.values:
+        if not isinstance(value.op, FusedOp) or final[value].op is value.op:
+            continue
+        pending, seen = [final[value]], {final[value]}
+        while pending:
+            now = pending.pop()
+            kernel = kernels.kernel_of(now)
+            if kernel is None or value not in residents.get(kernel, {value}):
+                continue
+            if found.setdefault(kernel, value) is value:
+                pending += [v for v in now.operands if v not in seen]
+                seen.update(now.operands)
+    return found
+
 
 def _is_between(value: Value) -> bool:
     return is_free(value) or value.op is ops.cast
 
 
-def _under(value: Value) -> tuple[Value, tuple[Value, ...]]:
+def _under(value: Value, through: Through) -> tuple[Value, tuple[Value, ...]]:
     """What views and casts were made of, and these."""
     between: list[Value] = []
-    while _is_between(value) and len(value.operands) == 1 and len(between) < _MOST_BETWEEN:
+    while through(value) and len(value.operands) == 1 and len(between) < _MOST_BETWEEN:
         between.append(value)
         (value,) = value.operands
     return value, tuple(between)
 
 
-def _edges(results: tuple[Value, ...]) -> frozenset[tuple[str, str]]:
+def _edges(results: tuple[Value, ...], through: Through) -> frozenset[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     for value in walk(results):
-        if not _is_pattern_view(value):
-            found.update((below.op.name, value.op.name) for below in _inner(value.operands))
+        if not _is_passed(value, through):
+            found.update((below.op.name, value.op.name) for below in _inner(value.operands, through))
     return frozenset(found)
 
 
-def _inner(operands: Iterable[Value]) -> list[Value]:
+def _inner(operands: Iterable[Value], through: Through) -> list[Value]:
     found: list[Value] = []
     for value in operands:
-        while _is_pattern_view(value) and value.operands:
+        while _is_passed(value, through):
             value = value.operands[0]
         if value.operands:
             found.append(value)
     return found
 
 
-def _is_pattern_view(value: Value) -> bool:
-    return bool(value.operands) and _is_between(value) and len(value.operands) == 1
+def _is_passed(value: Value, through: Through) -> bool:
+    return len(value.operands) == 1 and through(value)
 
 
 def _ops_in(op: FusedOp[...]) -> frozenset[str]:

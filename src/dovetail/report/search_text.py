@@ -24,7 +24,10 @@ def search_lines(search: SearchEntry | None, *, everything: bool = False) -> lis
         )
     ]
     less = f" ({100 * search.gain:.2g} % less)" if search.gain > 1e-6 else ""
-    found = [line(mark, held, hang=_HANG), line(" " * _HANG, f"predicted {', '.join(costs)}{less}", hang=_HANG)]
+    found = [
+        line(mark, held, hang=_HANG),
+        line(" " * _HANG, f"priced alike on every host: {', '.join(costs)}{less}", hang=_HANG),
+    ]
     if everything:
         steps = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in search.seconds.items())
         phases = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in search.phases.items())
@@ -36,4 +39,6 @@ def search_lines(search: SearchEntry | None, *, everything: bool = False) -> lis
 
 
 def _micros(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:,.3f} s"
     return f"{seconds * 1e3:,.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"

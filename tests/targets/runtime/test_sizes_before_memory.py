@@ -20,6 +20,8 @@ ASKING: dict[str, list[Any]] = {
     "Tile": ["Tile x n -> y"],
     "Range": ["Range zero n0 step -> y"],
     "Pad": [node("Concat front n -> p", axis=0), "Pad x p -> y"],
+    "Resize": ["Resize x _ _ n -> y"],
+    "Resize by scales": ["Reshape s one -> s1", "Resize x _ s1 -> y"],
     "OneHot": ["OneHot places n0 two -> y"],
     "reduced": ["ConstantOfShape n -> t", "ReduceSum t -> y"],
     "square": [node("Concat n n -> p", axis=0), "ConstantOfShape p -> t", "ReduceSum t -> y"],

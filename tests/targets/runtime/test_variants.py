@@ -25,7 +25,7 @@ WORDS = {
     "row_conv": "few_channels",
     "small_conv": "few_pixels",
     "window_conv": "few_pixels_kxk",
-    "winograd": "winograd 4×4",
+    "winograd": "winograd 2×4",
     "winograd_2": "winograd 2×2",
 }
 """The variant by the stem of its kernel's name."""
@@ -45,7 +45,7 @@ def test_every_kernel_of_convolutions_has_a_word(monkeypatch: pytest.MonkeyPatch
 def test_sizes_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_machine_of(WIDE, monkeypatch)
     graph = around(("n", 64, "h", "w"), 64)
-    assert variant_of(graph, n=1, h=56, w=56) == "winograd 4×4"
+    assert variant_of(graph, n=1, h=56, w=56) == "winograd 2×4"
     assert variant_of(graph, n=1, h=14, w=14) == "winograd 2×2"
     assert variant_of(graph, n=1, h=7, w=7) == "few_pixels"
 

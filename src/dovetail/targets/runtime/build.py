@@ -90,6 +90,7 @@ class JobBuilder:
             bool(plan.options.get("strict")),
             is_fast=plan.options.get("precision") == "fast",
             target=loops,
+            steps=tuple([step.value for step in plan.phase("run")]),
         )
         self._plan = plan
         self._select = select

@@ -33,7 +33,7 @@ from tests.kernels.convolving import network as of_window
 ASSUMED = Machine(1e11, 1e10, 1e-6)
 
 MANY = "small_conv" if tiles_of(host_device()).most_pixels >= 40 * 41 else "conv"
-AREAS = [("winograd", 1, (25, 26)), ("small_conv", 1, (5, 10)), ("small_conv", 1, (3, 7)), (MANY, 2, (80, 82))]
+AREAS = [("winograd_2x4", 1, (25, 26)), ("small_conv", 1, (5, 10)), ("small_conv", 1, (3, 7)), (MANY, 2, (80, 82))]
 """Kernels, and strides and areas that they are best at."""
 
 

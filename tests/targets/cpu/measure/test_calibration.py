@@ -166,6 +166,24 @@ def test_ordinary_jitter_is_kept(settings: Settings, monkeypatch: pytest.MonkeyP
     assert 0.9 * 2e10 < machine_of(settings).flops_per_second <= 2e10
 
 
+@pytest.mark.parametrize("seconds", [0.01, 0.2, 0.5, 1.0, 5.0])
+def test_rounds_end_within_the_budget(settings: Settings, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """A machine whose rounds never agree is measured until the next round would end too late, by a clock of its own."""
+    clock, begun = [100.0], list[float]()
+
+    def measure(meter: _Meter) -> Limits:
+        begun.append(clock[0])
+        clock[0] += seconds
+        meter.clear = Limits(meter.threads, meter.threads * 1e10 * 1.5 ** len(begun), 1e9, 4e10)
+        return meter.clear
+
+    monkeypatch.setattr(_Meter, "measure", measure)
+    monkeypatch.setattr("dovetail.targets.cpu.measure.calibration.time.perf_counter", lambda: clock[0])
+    assert calibrate(settings).refused != ""
+    assert clock[0] - 100 <= max(calibration.SECONDS, 2 * seconds) and calibration.SECONDS < 3
+    assert len(begun) == 16 or clock[0] - 100 + 2 * seconds > calibration.SECONDS, "it uses what it has"
+
+
 def test_what_was_seen_too_rarely_is_not_kept(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Meter, "busy", (0.5, 0.4, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5))
     assert calibrate(settings).refused == "only 1 of 3 rounds came near the peak of 1 thread, 6 GFLOP/s"

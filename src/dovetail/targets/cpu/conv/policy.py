@@ -115,12 +115,18 @@ class ConvLimits:
     few_pixels: FewPixelsLimits = FewPixelsLimits()
     pointwise: PointwiseLimits = PointwiseLimits()
     winograd_4: WinogradLimits = WinogradLimits(32, 32, range(28, 1 << 62))
+    winograd_2x4: WinogradLimits = WinogradLimits(32, 32, range(56, 1 << 62))
     winograd_2: WinogradLimits = WinogradLimits(64, 48, range(20, 111))
     winograd_5x5_4: WinogradLimits = WinogradLimits(16, 32, range(12, 1 << 62))
     winograd_5x5_2: WinogradLimits = WinogradLimits(16, 32, range(16, 1 << 62))
     winograd_waste: float = 0.9
-    """Products of 4×4 results by those of 2×2, at most: where a dilated window fills few patches, both need as many,
-    and smaller patches have fewer weights."""
+    """Products of larger patches by those of 2×2 results, at most: where a dilated window fills few patches, both need
+    as many, and smaller patches have fewer weights."""
+    large_schemes: float = 1 / 3
+    """The share of a network's layers that F(4×4, 3×3) and F(2×2, 5×5) may serve: they round three times as much as
+    plain sums, and the root mean square over all layers stays below twice as much."""
+    long_sums: int = 32
+    """Products of a result from which a layer counts as one that rounds; a depthwise window has fewer."""
 
 
 LIMITS = ConvLimits()
@@ -265,8 +271,9 @@ class WinogradBlocks:
 
     share: tuple[int, int] = (425, 512)
     """The part of L2 that the transformed patches of a tile may take: they stay there for all filters."""
-    piece: int = 64
-    """Channels that one register tile takes at a time: their weights stay in L1."""
+    piece: int = 16
+    """Channels that one register tile sums before it adds them to the rest: transforms enlarge what a sum loses, and
+    short sums that are added round less than a long one."""
 
 
 @dataclass(frozen=True, slots=True)

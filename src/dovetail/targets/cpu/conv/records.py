@@ -25,7 +25,7 @@ from dovetail.targets.cpu.conv.pointwise_packed.variant import PointwisePacked
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.select import Suited
 from dovetail.targets.cpu.conv.transposed import TransposedPacking
-from dovetail.targets.cpu.conv.winograd.scheme import Scheme
+from dovetail.targets.cpu.conv.winograd.scheme import Axis, Scheme
 from dovetail.targets.cpu.conv.winograd.variant import TransformedWeights, Winograd
 
 CONV_RECORDS: Mapping[str, type[Any]] = {
@@ -53,6 +53,7 @@ CONV_RECORDS: Mapping[str, type[Any]] = {
     "conv.register_tile": RegisterTile,
     "conv.depthwise_shape": DepthwiseTile,
     "conv.winograd_scheme": Scheme,
+    "conv.winograd_axis": Axis,
 }
 
 __all__ = ["CONV_RECORDS"]

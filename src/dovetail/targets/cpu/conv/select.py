@@ -5,8 +5,9 @@ What depends on sizes is checked when they are known, if need be as a run is pre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
@@ -29,9 +30,10 @@ from dovetail.targets.cpu.conv.pointwise_packed import micro_kernel
 from dovetail.targets.cpu.conv.pointwise_packed.variant import PointwisePacked, pointwise_packed
 from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, WinogradLimits, tiles_of
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.rounding import Layers, schemes_for
 from dovetail.targets.cpu.conv.rows import WithRows, with_rows
 from dovetail.targets.cpu.conv.transposed import offer_transposed
-from dovetail.targets.cpu.conv.winograd.scheme import FIVE_FOUR, FIVE_TWO, FOUR, TWO, Scheme
+from dovetail.targets.cpu.conv.winograd.scheme import FIVE_FOUR, FIVE_TWO, FOUR, TWO, TWO_FOUR, Scheme
 from dovetail.targets.cpu.conv.winograd.variant import Winograd, winograd
 from dovetail.targets.runtime.selection import Row
 
@@ -42,6 +44,7 @@ LEVEL = Refused("operands_of_the_epilogue_have_the_layout_of_the_result", "other
 FILLED = "filters_fill_lanes"
 WINOGRAD: dict[Scheme, WinogradLimits] = {
     FOUR: LIMITS.winograd_4,
+    TWO_FOUR: LIMITS.winograd_2x4,
     TWO: LIMITS.winograd_2,
     FIVE_FOUR: LIMITS.winograd_5x5_4,
     FIVE_TWO: LIMITS.winograd_5x5_2,
@@ -72,23 +75,22 @@ def _between(condition: str, found: int, least: int, most: int | None = None) ->
 # What is known when a program is compiled.
 
 
-def _winograd(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
+def _winograd(schemes: Collection[Scheme], found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
     of = problem.geometry
-    schemes = {s: limits for s, limits in WINOGRAD.items() if of.window == (s.taps, s.taps)}
-    if not schemes or (of.strides, problem.groups) != ((1, 1), 1) or found.x.rank != 4:
+    if (of.strides, problem.groups) != ((1, 1), 1) or found.x.rank != 4 or of.window not in ((3, 3), (5, 5)):
         found_window = f"{of.window}, strides {of.strides}, {problem.groups} groups"
         return Refused("window_is_3x3_or_5x5_without_strides", found_window)
     if not problem.is_level:
         return LEVEL
+    of_window = [s for s in schemes if of.window == (s.taps, s.taps)]
+    if not of_window:
+        most = f"at most {LIMITS.large_schemes:.0%} of the layers by this scheme"
+        return Refused("few_layers_take_large_patches", f"window {of.window}", most)
     fitting = [
-        s
-        for s, least in schemes.items()
-        if problem.channels >= least.channels
-        and problem.filters >= least.filters
-        and (s.keeps_f32 or found.is_rounded_to_16_bits)
+        s for s in of_window if problem.channels >= WINOGRAD[s].channels and problem.filters >= WINOGRAD[s].filters
     ]
     if not fitting:
-        least = LIMITS.winograd_4
+        least = WINOGRAD[of_window[0]]
         sizes = f"{problem.channels} channels and {problem.filters} filters"
         return Refused("channels_and_filters_pay_for_transforms", sizes, f"{least.channels} and {least.filters}")
     return [winograd(found, problem, device, scheme) for scheme in fitting]
@@ -229,7 +231,7 @@ def _winograd_declines(of: ConvProblem, height: int, width: int, scheme: Scheme)
     count = scheme.count(height, width, dilations)
     if dilations == (1, 1):
         return _between("patches_pay_for_weights", count, limits.start, min(limits.stop - 1, 1 << 30))
-    smaller = Scheme(2, scheme.taps)
+    smaller = Scheme.of(2, 2, scheme.taps)
     most = LIMITS.winograd_waste * smaller.count(height, width, dilations) * smaller.spots
     if scheme != smaller and count * scheme.spots > most:
         return Refused("dilated_window_fills_patches", f"{count} patches of {scheme.spots}", f"{most:.0f} products")
@@ -326,22 +328,31 @@ def _convolution(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | R
 
 
 def _row(name: str, find: Callable[[Convolution, ConvProblem, CpuDevice], Found]) -> Row[CpuDevice]:
-    def answer(of: StepProblem[CpuDevice]) -> Answer:
-        read = of.once(_convolution)
-        if isinstance(read, Refused):
-            return read
-        if of.locations.strict and name == "winograd":
-            return Refused("sums_keep_their_order", "transforms")
-        found, problem = read
-        made = find(found.convolution, problem, of.device)
-        if isinstance(made, Refused):
-            return made
-        given = [replace(one, shared=found.shared) for one in made]
-        refusals = [declined(one.tiler.problem, one.tiler) if one.is_known else None for one in given]
-        offers = [_offer(one) for one, refusal in zip(given, refusals, strict=True) if refusal is None]
-        return offers or next(refusal for refusal in refusals if refusal is not None)
+    return Row(name, partial(_answer, find))
 
-    return Row(name, answer)
+
+def _answer(find: Callable[[Convolution, ConvProblem, CpuDevice], Found], of: StepProblem[CpuDevice]) -> Answer:
+    read = of.once(_convolution)
+    if isinstance(read, Refused):
+        return read
+    found, problem = read
+    made = find(found.convolution, problem, of.device)
+    if isinstance(made, Refused):
+        return made
+    given = [replace(one, shared=found.shared) for one in made]
+    refusals = [declined(one.tiler.problem, one.tiler) if one.is_known else None for one in given]
+    offers = [_offer(one) for one, refusal in zip(given, refusals, strict=True) if refusal is None]
+    return offers or next(refusal for refusal in refusals if refusal is not None)
+
+
+def _answer_winograd(of: StepProblem[CpuDevice]) -> Answer:
+    read = of.once(_convolution)
+    if isinstance(read, Refused):
+        return read
+    if of.locations.strict:
+        return Refused("sums_keep_their_order", "transforms")
+    layers = of.locations.once(Layers.of)
+    return _answer(partial(_winograd, schemes_for(read[0].convolution, layers)), of)
 
 
 def _offer(one: Candidate) -> Offer:
@@ -352,7 +363,7 @@ def _offer(one: Candidate) -> Offer:
 
 ROWS: Sequence[Row[CpuDevice]] = (
     Row("conv1d", offer_conv1d),
-    _row("winograd", _winograd),
+    Row("winograd", _answer_winograd),
     _row("depthwise", _depthwise),
     _row("few_channels", _few_channels),
     _row("pointwise_packed", _pointwise_packed),

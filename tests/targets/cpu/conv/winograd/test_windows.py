@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
 from dovetail.runtime.compile import scan
 from dovetail.targets.cpu.conv.winograd.kernel import kernel_name
-from dovetail.targets.cpu.conv.winograd.scheme import FIVE_FOUR, FIVE_TWO, FOUR, TWO, Scheme
+from dovetail.targets.cpu.conv.winograd.scheme import FIVE_FOUR, FIVE_TWO, FOUR, TWO, TWO_FOUR, Scheme
 from dovetail.targets.reference.interpreter import evaluate
 from tests.kernels.convolving import (
     OTHER_MACHINES,
@@ -32,7 +33,7 @@ from tests.kernels.convolving import (
 )
 
 DILATIONS = [(2, 2), (3, 3), (1, 4), (5, 1), (2, 7)]
-SIZES = [(30, 33), (25, 31), (17, 40)]
+SIZES = [(30, 33), (25, 31), (17, 40), (30, 31), (25, 40)]
 
 
 def _around(shape: tuple[int | str, ...], filters: int, window: int, dilations: tuple[int, int], **attrs: Any) -> Graph:
@@ -43,9 +44,11 @@ def _around(shape: tuple[int | str, ...], filters: int, window: int, dilations: 
     return network(shape, (filters, shape[1], window, window), dilations=dilations, **given)
 
 
-def _check(scheme: Scheme, graph: Graph, *feeds: dict[str, Any], vectors: CpuDevice = WIDE) -> None:
+def _check(
+    scheme: Scheme, graph: Graph, *feeds: dict[str, Any], vectors: CpuDevice = WIDE, alone: bool = False
+) -> None:
     call = graph.outputs["y"]
-    checked(kernel_name(scheme, call.attrs["dilations"] != (1, 1)), graph, *feeds, vectors=vectors)
+    checked(kernel_name(scheme, call.attrs["dilations"] != (1, 1)), graph, *feeds, vectors=vectors, alone=alone)
 
 
 @pytest.mark.parametrize("size", [(16, 16), (21, 24), (33, 29), (6, 70)])
@@ -53,15 +56,19 @@ def test_5x5_of_every_size(size: tuple[int, int]) -> None:
     _check(FIVE_TWO, _around((1, 32, *size), 40, 5, (1, 1)), {"x": normal(1, 32, *size)})
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dilations", DILATIONS)
-@pytest.mark.parametrize(("window", "schemes"), [(3, (FOUR, TWO)), (5, (FIVE_TWO,))])
+@pytest.mark.parametrize(("dilations", "size"), list(zip(DILATIONS, SIZES, strict=True)))
+@pytest.mark.parametrize(("window", "schemes"), [(3, (FOUR, TWO)), (3, (TWO_FOUR, TWO)), (5, (FIVE_TWO,))])
 def test_every_dilation(
     window: int, schemes: tuple[Scheme, ...], dilations: tuple[int, int], size: tuple[int, int]
 ) -> None:
-    graph = _around((1, 64, *size), 48, window, dilations, act="relu")
-    scheme = next(s for s in schemes if serves(kernel_name(s, True), graph))
-    _check(scheme, graph, {"x": normal(1, 64, *size)})
+    graph, alone = _around((1, 64, *size), 48, window, dilations, act="relu"), TWO_FOUR in schemes
+    scheme = next(s for s in schemes if serves(kernel_name(s, True), graph, alone=alone))
+    _check(scheme, graph, {"x": normal(1, 64, *size)}, alone=alone)
+
+
+@pytest.mark.parametrize("size", [(18, 33), (33, 27), (56, 30), (7, 120), (90, 9)])
+def test_2x4_of_every_size(size: tuple[int, int]) -> None:
+    _check(TWO_FOUR, _around((2, 33, *size), 40, 3, (1, 1)), {"x": normal(2, 33, *size)}, alone=True)
 
 
 @pytest.mark.parametrize("padding", [(0, 0, 0, 0), (1, 0, 2, 3), (4, 6, 5, 1)])
@@ -134,17 +141,19 @@ def test_strict_programs_sum_in_the_plain_way() -> None:
 
 
 @OTHER_MACHINES
-@pytest.mark.parametrize("dilations", [(1, 1), (3, 2)])
-def test_other_machines(monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice, dilations: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("scheme", "dilations"), [(FIVE_TWO, (1, 1)), (FIVE_TWO, (3, 2)), (TWO_FOUR, (1, 1))])
+def test_other_machines(
+    monkeypatch: pytest.MonkeyPatch, vectors: CpuDevice, scheme: Scheme, dilations: tuple[int, int]
+) -> None:
     on_a_machine_of(vectors, monkeypatch)
-    graph = _around((1, 32, 22, 29), 40, 5, dilations, act="relu")
-    _check(FIVE_TWO, graph, {"x": normal(1, 32, 22, 29)}, vectors=vectors)
+    graph = _around((1, 32, 22, 29), 40, scheme.taps, dilations, act="relu")
+    _check(scheme, graph, {"x": normal(1, 32, 22, 29)}, vectors=vectors, alone=scheme == TWO_FOUR)
 
 
-@pytest.mark.parametrize("scheme", [FOUR, TWO, FIVE_FOUR, FIVE_TWO], ids=str)
+@pytest.mark.parametrize("scheme", [FOUR, TWO_FOUR, TWO, FIVE_FOUR, FIVE_TWO], ids=str)
 def test_patches_cover_every_pixel_once(scheme: Scheme) -> None:
-    for size in range(1, 60):
+    for size, axis in itertools.product(range(1, 60), {scheme.down, scheme.across}):
         for dilation in range(1, 9):
-            patches = [divmod(i, dilation) for i in range(scheme.patches(size, dilation))]
-            seen = [(t * scheme.out + k) * dilation + c for t, c in patches for k in range(scheme.out)]
+            patches = [divmod(i, dilation) for i in range(axis.patches(size, dilation))]
+            seen = [(t * axis.out + k) * dilation + c for t, c in patches for k in range(axis.out)]
             assert sorted(x for x in seen if x < size) == list(range(size))

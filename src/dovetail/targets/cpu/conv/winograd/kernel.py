@@ -29,7 +29,7 @@ from dovetail.targets.cpu.conv.winograd.dilated import (
     write_dilated,
     write_dilated_offsets,
 )
-from dovetail.targets.cpu.conv.winograd.scheme import FOUR, Scheme, along_both
+from dovetail.targets.cpu.conv.winograd.scheme import FOUR, Scheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,11 @@ def winograd_code(scheme: Scheme, tile: RegisterTile, dilated: bool = False) -> 
     """The kernel; the pixels of `tile` are patches."""
     own = [_transform_input(scheme, tile), _transform_output(scheme, tile, dilated), _kernel(scheme, tile, dilated)]
     device = tile.device
-    packing = [pack_runs(device)] if dilated else [pack_phase(device), deinterleave(device, scheme.out)]
+    packing = (
+        [pack_runs(device)]
+        if dilated
+        else [pack_phase(device), deinterleave(device, scheme.down.out, scheme.across.out)]
+    )
     shared = [transpose_sums(tile), *packing, broadcast_tiles(tile)]
     return assemble(kernel_name(scheme, dilated), own, shared)
 
@@ -80,7 +84,8 @@ def winograd_code(scheme: Scheme, tile: RegisterTile, dilated: bool = False) -> 
 def kernel_name(scheme: Scheme, dilated: bool) -> str:
     """What the kernel is called."""
     window = "" if scheme.taps == FOUR.taps else f"_{scheme.taps}x{scheme.taps}"
-    out = "" if scheme.out == FOUR.out else f"_{scheme.out}"
+    rows, columns = scheme.down.out, scheme.across.out
+    out = f"_{rows}x{columns}" if rows != columns else "" if rows == FOUR.down.out else f"_{rows}"
     return f"winograd{window}{out}{'_dilated' if dilated else ''}"
 
 
@@ -113,7 +118,7 @@ def _transform_input(scheme: Scheme, tile: RegisterTile) -> Function:
         there = t.ptr_add(Ptr("%onto"), t.mul(t.add(t.mul(row, columns), column), 4))
         offsets = [t.load_i64(t.ptr_add(Ptr("%offsets"), 8 * spot)) for spot in range(scheme.spots)]
         pixels = [t.load(t.ptr_add(here, offset)) for offset in offsets]
-        for spot, x in enumerate(along_both(t, scheme.into, pixels)):
+        for spot, x in enumerate(scheme.into(t, pixels)):
             t.store(x, t.ptr_add(there, t.mul(I64("%spot_step"), spot)))
     return t.function(_TRANSFORM_INPUT, linkage="internal")
 
@@ -124,13 +129,13 @@ def _transform_output(scheme: Scheme, tile: RegisterTile, dilated: bool) -> Func
     wide, count = 4 * tile.block, I64("%count")
     if not dilated:
         with t.loop(0, count) as patch:
-            pixels = [wide * i for i in range(scheme.out)]
-            _transform_back(t, scheme, tile, patch, t.mul(patch, scheme.out * wide), pixels)
+            pixels = [wide * i for i in range(scheme.across.out)]
+            _transform_back(t, scheme, tile, patch, t.mul(patch, scheme.across.out * wide), pixels)
         return t.function(_TRANSFORM_OUTPUT, linkage="internal")
     dilation = I64("%dilation")
     with t.loop(0, count, step=dilation) as first, t.loop(0, t.smin(dilation, t.sub(count, first))) as phase:
-        pixels = [t.mul(dilation, wide * i) for i in range(scheme.out)]
-        onto = t.mul(t.add(t.mul(first, scheme.out), phase), wide)
+        pixels = [t.mul(dilation, wide * i) for i in range(scheme.across.out)]
+        onto = t.mul(t.add(t.mul(first, scheme.across.out), phase), wide)
         _transform_back(t, scheme, tile, t.add(first, phase), onto, pixels)
     return t.function(_TRANSFORM_DILATED, linkage="internal")
 
@@ -144,9 +149,9 @@ def _transform_back(
         source = t.ptr_add(Ptr("%sums"), t.add(t.mul(patch, 4 * tile.block), by))
         sums = [t.load(t.ptr_add(source, t.mul(I64("%spot_step"), spot))) for spot in range(scheme.spots)]
         target = t.ptr_add(Ptr("%onto"), t.add(onto, by))
-        for i, x in enumerate(along_both(t, scheme.back, sums)):
-            line = t.ptr_add(target, t.mul(I64("%line_step"), i // scheme.out))
-            t.store(x, t.ptr_add(line, pixels[i % scheme.out]))
+        for i, x in enumerate(scheme.back(t, sums)):
+            line = t.ptr_add(target, t.mul(I64("%line_step"), i // scheme.across.out))
+            t.store(x, t.ptr_add(line, pixels[i % scheme.across.out]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,7 @@ def _kernel(scheme: Scheme, tile: RegisterTile, dilated: bool) -> Function:
     # One vector more, which the last channel may overwrite, and so that spots fall on several sets of the cache.
     spot_step = t.add(t.mul(t.ceil_div(t.mul(channel_step, a.channels), 64), 64), t.bytes)
     sums_step = t.add(t.mul(a.part, 4 * tile.block), t.bytes)
-    line_step = t.mul(a.block_columns, scheme.out * 4 * tile.block)
+    line_step = t.mul(a.block_columns, scheme.across.out * 4 * tile.block)
     (write_dilated_offsets if dilated else write_tap_offsets)(t, a, of, a.taps)
     blocks, area = t.ceil_div(a.filters, tile.block), t.mul(t.mul(a.result_height, a.result_width), 4)
     pitch = t.mul(a.result_width, a.dilation_rows) if dilated else a.result_width
@@ -234,7 +239,7 @@ def _enter(
     if dilated:
         write_dilated(t, a, of, source, a.seen, first_row, part.first_column)
     else:
-        write_deinterleaved(t, a, of, scheme.out, source, a.seen, first_row, part.first_column)
+        write_deinterleaved(t, a, of, scheme, source, a.seen, first_row, part.first_column)
     onto = t.ptr_add(a.patches, t.mul(channel, strides.channel))
     rows = t.sub(part.lower, part.upper)
     t.call(_TRANSFORM_INPUT, a.seen, a.taps, onto, strides.spot, rows, part.columns, of.pitch)
@@ -279,24 +284,25 @@ def _leave(
     dilated: bool,
 ) -> None:
     """Transform the sums of one row of patches back, and transpose them."""
-    out, block = scheme.out, tile.block
+    rows_out, columns_out, block = scheme.down.out, scheme.across.out, tile.block
     begin = t.smax(part.start, t.mul(row, part.columns))
     length = t.sub(t.smin(part.stop, t.mul(t.add(row, 1), part.columns)), begin)
     column = t.sub(begin, t.mul(row, part.columns))
     here = t.ptr_add(a.sums, t.mul(t.sub(begin, part.start), 4 * block))
-    line = t.mul(t.mul(t.sub(row, part.upper), out), strides.line)
-    onto = t.ptr_add(a.results, t.add(line, t.mul(column, out * 4 * block)))
+    line = t.mul(t.mul(t.sub(row, part.upper), rows_out), strides.line)
+    onto = t.ptr_add(a.results, t.add(line, t.mul(column, columns_out * 4 * block)))
     if dilated:
         t.call(_TRANSFORM_DILATED, here, strides.sums, onto, strides.line, length, a.dilation_columns)
         patch, apart = t.add(part.top, row), a.dilation_rows
-        first_line = t.add(t.mul(t.mul(t.sdiv(patch, apart), apart), out), t.srem(patch, apart))
-        first_pixel = t.mul(t.add(part.first_column, column), out)
-        lines = t.smin(out, t.ceil_div(t.sub(a.result_height, first_line), apart))
+        first_line = t.add(t.mul(t.mul(t.sdiv(patch, apart), apart), rows_out), t.srem(patch, apart))
+        first_pixel = t.mul(t.add(part.first_column, column), columns_out)
+        lines = t.smin(rows_out, t.ceil_div(t.sub(a.result_height, first_line), apart))
     else:
         t.call(_TRANSFORM_OUTPUT, here, strides.sums, onto, strides.line, length)
-        first_line, first_pixel = t.mul(t.add(part.top, row), out), t.mul(t.add(part.first_column, column), out)
-        lines = t.smin(out, t.sub(a.result_height, first_line))
-    pixels = t.smin(t.mul(length, out), t.sub(a.result_width, first_pixel))
+        first_line = t.mul(t.add(part.top, row), rows_out)
+        first_pixel = t.mul(t.add(part.first_column, column), columns_out)
+        lines = t.smin(rows_out, t.sub(a.result_height, first_line))
+    pixels = t.smin(t.mul(length, columns_out), t.sub(a.result_width, first_pixel))
     corner = t.add(t.mul(first_line, a.result_width), first_pixel)
     with t.loop(0, lines) as line:
         _write_line(t, tile, a, strides, part, filter_block, line, corner, pixels, onto, rows)

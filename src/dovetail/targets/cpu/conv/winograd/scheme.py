@@ -1,7 +1,7 @@
-"""Winograd's schemes F(m×m, r×r): m+r-1 squared multiplications for m×m results of an r×r window.
+"""Winograd's schemes F(m×n, r×r): (m+r-1)·(n+r-1) multiplications for m×n results of an r×r window.
 
-F(4×4, 3×3) takes 36 instead of 144, F(2×2, 3×3) 16 instead of 36, F(2×2, 5×5) 36 instead of 100 and F(4×4, 5×5) 64
-instead of 400.
+F(4×4, 3×3) takes 36 instead of 144, F(2×4, 3×3) 24 instead of 72, F(2×2, 3×3) 16 instead of 36, F(2×2, 5×5) 36 instead
+of 100 and F(4×4, 5×5) 64 instead of 400. Fewer multiplications round more: transforms enlarge what a sum loses.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.ir.literal import Array
 
-PAIRS: dict[int, tuple[float, ...]] = {4: (1.0,), 6: (0.75, 1.5), 8: (0.5, 1.0, 2.0)}
-"""By pixels of a patch along an axis: interpolation points, each with both signs, with which f32 loses least."""
+PAIRS: dict[int, tuple[float, ...]] = {4: (1.0,), 6: (0.6875, 1.5), 8: (0.5, 1.0, 2.0)}
+"""By pixels of a patch along an axis: interpolation points, each with both signs. They are exact in f32, and lose least
+or nearly so where pixels are independent as where neighbours are alike."""
 
 Transform: TypeAlias = Callable[[VectorBuilder, Sequence[Vec]], list[Vec]]
 """A transform of vectors along one axis."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scheme:
-    """Results of a patch and taps of the window, both along an axis."""
+class Axis:
+    """Results of a patch and taps of the window along one axis."""
 
     out: int
     taps: int = 3
@@ -41,40 +42,21 @@ class Scheme:
         return (0.0, *[x for p in self.pairs for x in (p, -p)])
 
     @property
-    def name(self) -> str:
-        return f"{self.out}×{self.out}"
-
-    @property
     def patch(self) -> int:
-        """Pixels along an axis that the results of a patch see."""
+        """Pixels that the results of a patch see."""
         return self.out + self.taps - 1
 
     @property
-    def spots(self) -> int:
-        """Elements of a transformed patch."""
-        return self.patch**2
-
-    @property
-    def keeps_f32(self) -> bool:
-        """Whether results are as near as f32 needs them: the error grows with the number of points."""
-        return self.patch <= 6
-
-    def patches(self, size: int, dilation: int) -> int:
-        """Patches along an axis: each takes every `dilation`-th pixel, and `dilation` of them interleave."""
-        full, rest = divmod(size, self.out * dilation)
-        return full * dilation + min(dilation, rest)
-
-    def count(self, height: int, width: int, dilations: tuple[int, int]) -> int:
-        """Patches of an image."""
-        return self.patches(height, dilations[0]) * self.patches(width, dilations[1])
-
-    def weights(self, w: Array) -> Array:
-        """[m, c, r, r] as [m, c, spots]."""
+    def of_weights(self) -> Array:
+        """The transform of weights, [patch, taps]."""
         taps = range(self.taps)
         rows = [[p**j / np.prod([p - q for q in self.points if q != p]) for j in taps] for p in self.points]
-        g = np.array([*rows, [0.0] * (self.taps - 1) + [1.0]])
-        # One product along both axes: NumPy has a fast one of matrices, and none of three tensors.
-        return w.reshape((*w.shape[:2], self.taps**2)).astype(np.float64) @ np.kron(g, g).T
+        return np.array([*rows, [0.0] * (self.taps - 1) + [1.0]])
+
+    def patches(self, size: int, dilation: int) -> int:
+        """Patches of a line: each takes every `dilation`-th pixel, and `dilation` of them interleave."""
+        full, rest = divmod(size, self.out * dilation)
+        return full * dilation + min(dilation, rest)
 
     def into(self, t: VectorBuilder, d: Sequence[Vec]) -> list[Vec]:
         """Transform pixels: rows are the coefficients of products of (x - point)."""
@@ -96,11 +78,60 @@ class Scheme:
         return [*found[:-1], t.fadd(found[-1], m[-1])]
 
 
-def along_both(t: VectorBuilder, transform: Transform, values: Sequence[Vec]) -> list[Vec]:
-    """A transform of a square along one axis, then along the other; row by row."""
-    side = int(len(values) ** 0.5)
-    columns = [transform(t, values[j::side]) for j in range(side)]
-    return [x for row in zip(*columns, strict=True) for x in transform(t, row)]
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """The patches of an image, down its rows and across its columns."""
+
+    down: Axis
+    across: Axis
+
+    @staticmethod
+    def of(rows: int, columns: int, taps: int = 3) -> Scheme:
+        """The scheme of `rows` × `columns` results."""
+        return Scheme(Axis(rows, taps), Axis(columns, taps))
+
+    @property
+    def taps(self) -> int:
+        """Of a window, along each axis."""
+        return self.across.taps
+
+    @property
+    def results(self) -> int:
+        """Pixels of the result that a patch gives."""
+        return self.down.out * self.across.out
+
+    @property
+    def name(self) -> str:
+        return f"{self.down.out}×{self.across.out}"
+
+    @property
+    def spots(self) -> int:
+        """Elements of a transformed patch."""
+        return self.down.patch * self.across.patch
+
+    def count(self, height: int, width: int, dilations: tuple[int, int]) -> int:
+        """Patches of an image."""
+        return self.down.patches(height, dilations[0]) * self.across.patches(width, dilations[1])
+
+    def weights(self, w: Array) -> Array:
+        """[m, c, r, r] as [m, c, spots]."""
+        # One product along both axes: NumPy has a fast one of matrices, and none of three tensors.
+        both = np.kron(self.down.of_weights, self.across.of_weights)
+        return w.reshape((*w.shape[:2], self.taps**2)).astype(np.float64) @ both.T
+
+    def into(self, t: VectorBuilder, pixels: Sequence[Vec]) -> list[Vec]:
+        """Transform the pixels of a patch, row by row."""
+        return _along_both(t, self.down.into, self.across.into, pixels, self.across.patch)
+
+    def back(self, t: VectorBuilder, sums: Sequence[Vec]) -> list[Vec]:
+        """Transform the sums of a patch to its results, row by row."""
+        return _along_both(t, self.down.back, self.across.back, sums, self.across.patch)
+
+
+def _along_both(t: VectorBuilder, down: Transform, across: Transform, values: Sequence[Vec], columns: int) -> list[Vec]:
+    """Transform a rectangle along its columns, then along its rows."""
+    found = [down(t, values[j::columns]) for j in range(columns)]
+    return [x for row in zip(*found, strict=True) for x in across(t, row)]
 
 
 def _coefficients(points: Sequence[float]) -> list[float]:
@@ -126,5 +157,5 @@ def _add(t: VectorBuilder, factor: float, x: Vec, y: Vec) -> Vec:
     return t.fma(t.constant(factor), x, y)
 
 
-FOUR, TWO = Scheme(4), Scheme(2)
-FIVE_FOUR, FIVE_TWO = Scheme(4, 5), Scheme(2, 5)
+FOUR, TWO_FOUR, TWO = Scheme.of(4, 4), Scheme.of(2, 4), Scheme.of(2, 2)
+FIVE_FOUR, FIVE_TWO = Scheme.of(4, 4, 5), Scheme.of(2, 2, 5)

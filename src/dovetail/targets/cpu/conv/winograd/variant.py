@@ -51,8 +51,8 @@ class Winograd:
         scheme, tile, device = self.scheme, self.tile, self.tile.device
         height, width = known(of.geometry.out[0]), known(of.geometry.out[1])
         dilations = of.geometry.dilations
-        down, across = scheme.patches(height, dilations[0]), scheme.patches(width, dilations[1])
-        window, apart = (scheme.patch, scheme.patch), (scheme.out, scheme.out)
+        down, across = scheme.down.patches(height, dilations[0]), scheme.across.patches(width, dilations[1])
+        window, apart = (scheme.down.patch, scheme.across.patch), (scheme.down.out, scheme.across.out)
         pixels = ConvGeometry(
             of.geometry.sizes, of.geometry.steps, (down, across), window, apart, dilations, of.geometry.before
         )
@@ -77,8 +77,8 @@ class Winograd:
             {
                 "taps": 8 * scheme.spots, "patches": scheme.spots * transformed,
                 "sums": scheme.spots * 4 * (patches.part * tile.block + device.lanes),
-                "results": 4 * tile.block * scheme.out**2 * most,
-                **row_regions(tile.epilogue, 4 * tile.block * scheme.out * known(blocks.columns)),
+                "results": 4 * tile.block * scheme.results * most,
+                **row_regions(tile.epilogue, 4 * tile.block * scheme.across.out * known(blocks.columns)),
                 "seen": 4 * (known(pixels.seen(blocks, 1)) + 2 * device.lanes),
             },
         )  # fmt: skip
