@@ -9,16 +9,17 @@ from typing import Any
 import jax  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
 
-from train_steps.works import BETAS, DECAY, EPS, RATE, Mlp, Resnet, Transformer, Work, batch, convolutions, weights
+from train_steps.networks import logits
+from train_steps.works import BETAS, DECAY, EPS, RATE, Work, batch, weights
 
 
 def prepare(work: Work, threads: int) -> Callable[[], float]:
     """A function that makes one step and gives its loss; jax has as many threads as the process has cores."""
     x, labels = (jnp.asarray(array) for array in batch(work))
-    network = {Mlp: _mlp, Transformer: _transformer, Resnet: _resnet}[type(work)]
+    layers = JaxLayers()
 
     def lost(own: Any) -> Any:
-        chances = jax.nn.log_softmax(network(work, own, x))
+        chances = jax.nn.log_softmax(logits(work, layers, own, x))
         return -jnp.take_along_axis(chances, labels[..., None], -1).mean()
 
     def update(state: Any) -> Any:
@@ -45,61 +46,45 @@ def prepare(work: Work, threads: int) -> Callable[[], float]:
     return step
 
 
-def _linear(own: Any, name: str, x: Any) -> Any:
-    return x @ own[f"{name}.weight"] + own[f"{name}.bias"]
+class JaxLayers:
+    """Layers of jax."""
 
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        return x @ weight if bias is None else x @ weight + bias
 
-def _mlp(work: Mlp, own: Any, x: Any) -> Any:
-    for i in range(len(work.sizes) - 1):
-        x = _linear(own, str(i), x)
-        x = jax.nn.relu(x) if i + 2 < len(work.sizes) else x
-    return x
+    def relu(self, x: Any) -> Any:
+        return jax.nn.relu(x)
 
+    def gelu(self, x: Any) -> Any:
+        return jax.nn.gelu(x, approximate=False)
 
-def _transformer(work: Transformer, own: Any, ids: Any) -> Any:
-    def norm(name: str, x: Any) -> Any:
-        centred = x - x.mean(-1, keepdims=True)
-        shrunk = centred * jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + 1e-5)
-        return shrunk * own[f"{name}.gain"] + own[f"{name}.bias"]
+    def norm(self, x: Any, gain: Any, bias: Any) -> Any:
+        return _standardised(x, (-1,)) * gain + bias
 
-    def attend(name: str, x: Any) -> Any:
-        b, t, d = x.shape
-        split = (b, t, work.heads, d // work.heads)
-        q, k, v = (y.reshape(split).transpose(0, 2, 1, 3) for y in jnp.split(_linear(own, f"{name}.qkv", x), 3, -1))
-        scores = (q @ k.swapaxes(-1, -2)) * split[-1] ** -0.5
-        if work.causal:
+    def embed(self, words: Any, places: Any, ids: Any, tokens: int) -> Any:
+        return words[ids] + places[:tokens]
+
+    def attend(self, qkv: Any, heads: int, causal: bool) -> Any:
+        b, t, d = *qkv.shape[:2], qkv.shape[2] // 3
+        q, k, v = (y.reshape(b, t, heads, d // heads).transpose(0, 2, 1, 3) for y in jnp.split(qkv, 3, -1))
+        scores = (q @ k.swapaxes(-1, -2)) * (d // heads) ** -0.5
+        if causal:
             scores = jnp.where(jnp.tril(jnp.ones((t, t), bool)), scores, -jnp.inf)
-        return _linear(own, f"{name}.out", (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(b, t, d))
+        return (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(b, t, d)
 
-    def feed(name: str, x: Any) -> Any:
-        return _linear(own, f"{name}.down", jax.nn.gelu(_linear(own, f"{name}.up", x), approximate=False))
+    def unembed(self, x: Any, words: Any) -> Any:
+        return x @ words.T
 
-    x = own["words"][ids] + own["places"][: work.tokens]
-    x = x if work.causal else norm("norm", x)
-    for i in range(work.layers):
-        if work.causal:
-            x = x + attend(str(i), norm(f"{i}.norm1", x))
-            x = x + feed(str(i), norm(f"{i}.norm2", x))
-        else:
-            x = norm(f"{i}.norm1", x + attend(str(i), x))
-            x = norm(f"{i}.norm2", x + feed(str(i), x))
-    return norm("norm", x) @ own["words"].T if work.causal else x @ own["head.weight"]
+    def convolve(self, x: Any, filters: Any, stride: int, padding: int) -> Any:
+        return jax.lax.conv_general_dilated(x, filters, (stride, stride), [(padding, padding)] * 2)
+
+    def batch_norm(self, x: Any, gain: Any, bias: Any) -> Any:
+        return _standardised(x, (0, 2, 3)) * gain[:, None, None] + bias[:, None, None]
+
+    def pool(self, x: Any) -> Any:
+        return x.mean((2, 3))
 
 
-def _resnet(work: Resnet, own: Any, x: Any) -> Any:
-    listed = {name: (window, stride) for name, _, _, window, stride in convolutions(work)}
-
-    def convolve(name: str, x: Any) -> Any:
-        window, stride = listed[name]
-        y = jax.lax.conv_general_dilated(x, own[f"{name}.filter"], (stride, stride), [(window // 2, window // 2)] * 2)
-        centred = y - y.mean((0, 2, 3), keepdims=True)
-        shrunk = centred * jax.lax.rsqrt((centred * centred).mean((0, 2, 3), keepdims=True) + 1e-5)
-        return shrunk * own[f"{name}.gain"][:, None, None] + own[f"{name}.bias"][:, None, None]
-
-    x = jax.nn.relu(convolve("stem", x))
-    for stage in range(len(work.stages)):
-        for block in range(work.blocks):
-            name = f"{stage}.{block}"
-            y = convolve(f"{name}.2", jax.nn.relu(convolve(f"{name}.1", x)))
-            x = jax.nn.relu(y + (convolve(f"{name}.short", x) if f"{name}.short" in listed else x))
-    return _linear(own, "head", x.mean((2, 3)))
+def _standardised(x: Any, axes: tuple[int, ...]) -> Any:
+    centred = x - x.mean(axes, keepdims=True)
+    return centred * jax.lax.rsqrt((centred * centred).mean(axes, keepdims=True) + 1e-5)

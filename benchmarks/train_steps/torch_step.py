@@ -9,7 +9,8 @@ from typing import Any
 import torch  # pyright: ignore[reportMissingImports]
 from torch.nn import functional as F  # pyright: ignore[reportMissingImports]
 
-from train_steps.works import BETAS, DECAY, EPS, RATE, Mlp, Resnet, Transformer, Work, batch, convolutions, weights
+from train_steps.networks import logits
+from train_steps.works import BETAS, DECAY, EPS, RATE, Work, batch, weights
 
 
 def prepare(work: Work, threads: int, *, compiled: bool = False) -> Callable[[], float]:
@@ -18,11 +19,11 @@ def prepare(work: Work, threads: int, *, compiled: bool = False) -> Callable[[],
     own = {name: torch.from_numpy(_stored(name, array)).requires_grad_() for name, array in weights(work).items()}
     optimizer = torch.optim.AdamW(own.values(), lr=RATE, betas=BETAS, eps=EPS, weight_decay=DECAY, fused=True)
     x, labels = (torch.from_numpy(array) for array in batch(work))
-    network = {Mlp: _mlp, Transformer: _transformer, Resnet: _resnet}[type(work)]
+    layers = TorchLayers()
 
     def lost(own: Any, x: Any, labels: Any) -> Any:
-        logits = network(work, own, x)
-        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+        found = logits(work, layers, own, x)
+        return F.cross_entropy(found.reshape(-1, found.shape[-1]), labels.reshape(-1))
 
     loss_of = torch.compile(lost, fullgraph=True, dynamic=False) if compiled else lost
 
@@ -41,55 +42,38 @@ def _stored(name: str, array: Any) -> Any:
     return array.T.copy() if name.endswith(".weight") else array.copy()
 
 
-def _linear(own: Any, name: str, x: Any) -> Any:
-    return F.linear(x, own[f"{name}.weight"], own.get(f"{name}.bias"))
+class TorchLayers:
+    """Layers of torch."""
 
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        return F.linear(x, weight, bias)
 
-def _mlp(work: Mlp, own: Any, x: Any) -> Any:
-    for i in range(len(work.sizes) - 1):
-        x = _linear(own, str(i), x)
-        x = F.relu(x) if i + 2 < len(work.sizes) else x
-    return x
+    def relu(self, x: Any) -> Any:
+        return F.relu(x)
 
+    def gelu(self, x: Any) -> Any:
+        return F.gelu(x)
 
-def _transformer(work: Transformer, own: Any, ids: Any) -> Any:
-    def norm(name: str, x: Any) -> Any:
-        return F.layer_norm(x, (work.width,), own[f"{name}.gain"], own[f"{name}.bias"], 1e-5)
+    def norm(self, x: Any, gain: Any, bias: Any) -> Any:
+        return F.layer_norm(x, gain.shape, gain, bias, 1e-5)
 
-    def attend(name: str, x: Any) -> Any:
-        b, t, d = x.shape
-        split = (b, t, work.heads, d // work.heads)
-        q, k, v = (y.view(split).transpose(1, 2) for y in _linear(own, f"{name}.qkv", x).split(d, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=work.causal)
-        return _linear(own, f"{name}.out", y.transpose(1, 2).reshape(b, t, d))
+    def embed(self, words: Any, places: Any, ids: Any, tokens: int) -> Any:
+        return F.embedding(ids, words) + places[:tokens]
 
-    def feed(name: str, x: Any) -> Any:
-        return _linear(own, f"{name}.down", F.gelu(_linear(own, f"{name}.up", x)))
+    def attend(self, qkv: Any, heads: int, causal: bool) -> Any:
+        b, t, d = *qkv.shape[:2], qkv.shape[2] // 3
+        q, k, v = (y.view(b, t, heads, d // heads).transpose(1, 2) for y in qkv.split(d, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return y.transpose(1, 2).reshape(b, t, d)
 
-    x = F.embedding(ids, own["words"]) + own["places"][: work.tokens]
-    x = x if work.causal else norm("norm", x)
-    for i in range(work.layers):
-        if work.causal:
-            x = x + attend(str(i), norm(f"{i}.norm1", x))
-            x = x + feed(str(i), norm(f"{i}.norm2", x))
-        else:
-            x = norm(f"{i}.norm1", x + attend(str(i), x))
-            x = norm(f"{i}.norm2", x + feed(str(i), x))
-    return F.linear(norm("norm", x), own["words"]) if work.causal else _linear(own, "head", x)
+    def unembed(self, x: Any, words: Any) -> Any:
+        return F.linear(x, words)
 
+    def convolve(self, x: Any, filters: Any, stride: int, padding: int) -> Any:
+        return F.conv2d(x, filters, stride=stride, padding=padding)
 
-def _resnet(work: Resnet, own: Any, x: Any) -> Any:
-    listed = {name: (window, stride) for name, _, _, window, stride in convolutions(work)}
+    def batch_norm(self, x: Any, gain: Any, bias: Any) -> Any:
+        return F.batch_norm(x, None, None, gain, bias, training=True, eps=1e-5)
 
-    def convolve(name: str, x: Any) -> Any:
-        window, stride = listed[name]
-        y = F.conv2d(x, own[f"{name}.filter"], stride=stride, padding=window // 2)
-        return F.batch_norm(y, None, None, own[f"{name}.gain"], own[f"{name}.bias"], training=True, eps=1e-5)
-
-    x = F.relu(convolve("stem", x))
-    for stage in range(len(work.stages)):
-        for block in range(work.blocks):
-            name = f"{stage}.{block}"
-            y = convolve(f"{name}.2", F.relu(convolve(f"{name}.1", x)))
-            x = F.relu(y + (convolve(f"{name}.short", x) if f"{name}.short" in listed else x))
-    return _linear(own, "head", x.mean((2, 3)))
+    def pool(self, x: Any) -> Any:
+        return x.mean((2, 3))

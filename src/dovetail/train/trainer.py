@@ -20,7 +20,8 @@ from dovetail.models.weights import random_weights
 from dovetail.runtime.compile import compile
 from dovetail.runtime.load import load
 from dovetail.runtime.program import Program
-from dovetail.targets.runtime.page_advice import trim
+from dovetail.targets import target_named
+from dovetail.targets.runtime.page_advice import trim, unload_compiler
 from dovetail.train.batches import micro_batches
 from dovetail.train.checkpoint import read_arrays, write_arrays
 from dovetail.train.culprit import not_finite
@@ -101,6 +102,8 @@ class Trainer:
             None if precision is None else _PRECISIONS[precision],
             scaled=self.scale is not None,
             momentum=momentum,
+            # On a mesh the gradient of a table is summed over devices, which takes the table.
+            by_rows=target_named(options.get("target", "cpu")).name == "cpu",
         )
         made = step_graph(self.graph, self.optimizer, wrt=wrt, loss=LOSS, ways=ways)
         self.weights, self.statistics = made.weights, made.statistics
@@ -143,6 +146,7 @@ class Trainer:
         if not self._has_run:
             # Compiling freed tens of megabytes, which malloc would keep for as long as there are steps.
             trim()
+            unload_compiler()
             self._has_run = True
         fine = bool(np.isfinite(norm) and np.isfinite(loss))
         if self.scale is not None:

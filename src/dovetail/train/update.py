@@ -22,6 +22,7 @@ from dovetail.ops.region import region
 from dovetail.passes.memory_rules import is_elementwise
 from dovetail.train.losses import total
 from dovetail.train.optimizers import Optimizer
+from dovetail.train.rows import Rows, rows_of
 
 RATE, SCALE, NORM = "train.rate", "train.scale", "train.norm"
 """The inputs with the learning rate and the scale of the loss, and the output with the norm of all gradients."""
@@ -61,6 +62,8 @@ class Ways:
     """Whether a step whose loss or gradients are not finite leaves all arrays as they are."""
     momentum: float = 0.1
     """How far a step moves the stored statistics of batch norms."""
+    by_rows: bool = False
+    """Whether gradients of tables stay rows, and no table of zeros is written; targets without meshes want it."""
 
     def __post_init__(self) -> None:
         for name, most in (("clip_norm", self.clip_norm), ("clip_value", self.clip_value)):
@@ -115,7 +118,8 @@ class Update:
         """The base with all arrays after the step; `moved` are those that no gradient moves."""
         ways = self.ways
         scale = leaf.input(SCALE, f32[()]) if ways.scaled else None
-        found = [self._unscaled(g, scale) for g in gradients.values()]
+        rows = {n: r for n, g in gradients.items() if (r := self._rows(weights[n], g)) is not None}
+        found = [self._unscaled(rows[n].once if n in rows else g, scale) for n, g in gradients.items()]
         norm = _norm(found)
         guard = None
         if ways.guarded:
@@ -126,7 +130,7 @@ class Update:
         inputs = {str(v.attrs["name"]): v for v in base.inputs}
         after = kept(moved, inputs, guard)
         for name, w in weights.items():
-            after |= self._moved(name, w, gradients[name], inputs, numbers)
+            after |= self._moved(name, w, rows.get(name, gradients[name]), inputs, numbers)
         more = {str(v.attrs["name"]): v for v in (*given.values(), scale) if v is not None}
         made = replace(
             base,
@@ -154,30 +158,60 @@ class Update:
         most = leaf.scalar(self.ways.clip_value, g.dtype)
         return ops.minimum(ops.maximum(g, -most), most)
 
-    def _moved(self, name: str, w: Value, g: Value, inputs: dict[str, Value], numbers: _Numbers) -> dict[str, Value]:
+    def _rows(self, w: Value, g: Value) -> Rows | None:
+        """The rows of a gradient, where the update of an element reads no others."""
+        rows = rows_of(g) if self.ways.by_rows else None
+        if rows is None:
+            return None
+        shape = tuple(int(str(size)) for size in w.shape)
+        slots = self.optimizer.state(shape)
+        names = ("rate", "decay", *self.optimizer.numbers(1))
+        types = [*[w.tensor] * (2 + len(slots)), *[w.dtype[()]] * len(names)]
+        given, g, *others = [leaf.argument(i, t) for i, t in enumerate(types)]
+        own = dict(zip(slots, others, strict=False))
+        if any(of != shape for of in slots.values()):
+            return None
+        updated = self.optimizer.update(given, g, own, dict(zip(names, others[len(slots) :], strict=True)))
+        body = Subgraph(tuple(types), (updated.weight, *(updated.state[slot] for slot in slots)))
+        return rows if _is_one_pass(body) else None
+
+    def _moved(
+        self, name: str, w: Value, g: Value | Rows, inputs: dict[str, Value], numbers: _Numbers
+    ) -> dict[str, Value]:
         """A weight and its state after the step; the inputs of its state are added to `inputs`."""
         group = next((g for g in reversed(self.ways.groups) if fnmatchcase(name, g.names)), Group("*"))
         shapes = self.optimizer.state(tuple(int(str(size)) for size in w.shape))
         own = {slot: leaf.input(f"{name}.{slot}", w.dtype[shape]) for slot, shape in shapes.items()}
         inputs |= {f"{name}.{slot}": v for slot, v in own.items()}
         self.state |= {f"{name}.{slot}": v.tensor for slot, v in own.items()}
-        operands = [w, g, *own.values(), *numbers]
-        body, is_one_pass = self._body([v.tensor for v in operands], list(own), numbers, group)
-        if is_one_pass:
-            made = region(body, operands)
-            results = [leaf.item(made, i) for i in range(len(body.results))] if own else [made]
+        if isinstance(g, Rows):
+            moved = self._updated(w, None, own, numbers, group)
+            few = self._updated(g.of(w), g.every, {slot: g.of(v) for slot, v in own.items()}, numbers, group)
+            results = [g.put(table, rows) for table, rows in zip(moved, few, strict=True)]
         else:
-            results = list(inline(body, operands))
+            results = self._updated(w, g, own, numbers, group)
         return dict(zip([NEW + name, *(f"{NEW}{name}.{slot}" for slot in own)], results, strict=True))
 
+    def _updated(
+        self, w: Value, g: Value | None, own: Mapping[str, Value], numbers: _Numbers, group: Group
+    ) -> list[Value]:
+        """A weight and its state after the step; without a gradient it is zero everywhere."""
+        operands = [w, *([] if g is None else [g]), *own.values(), *numbers]
+        body, is_one_pass = self._body([v.tensor for v in operands], list(own), numbers, group, g is not None)
+        if not is_one_pass:
+            return list(inline(body, operands))
+        made = region(body, operands)
+        return [leaf.item(made, i) for i in range(len(body.results))] if own else [made]
+
     def _body(
-        self, types: Sequence[TensorType], slots: Sequence[str], numbers: _Numbers, group: Group
+        self, types: Sequence[TensorType], slots: Sequence[str], numbers: _Numbers, group: Group, has_gradient: bool
     ) -> tuple[Subgraph, bool]:
         """The update of weights of one type and group, as a sub-graph of the weight, gradient, state and numbers."""
         decay = self.optimizer.decay if group.decay is None else group.decay
-        key = (*types, group.rate, decay)
+        key = (*types, group.rate, decay, has_gradient)
         if key not in self._bodies:
-            w, g, *others = [leaf.argument(i, t) for i, t in enumerate(types)]
+            w, *others = [leaf.argument(i, t) for i, t in enumerate(types)]
+            g = others.pop(0) if has_gradient else leaf.scalar(0.0, w.dtype)
             own = dict(zip(slots, others, strict=False))
             now = numbers.of(others[len(slots) :])
             g = self._clipped(self._unscaled(g, now.scale))

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, Value, ops
+from dovetail.codegen.llvm.loops import function
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import ALL, DType, bf16, bool_, f16, f32, f64, i8
 from dovetail.ir.leaf import constant, input
 from dovetail.kernels.choice import Offer, StepProblem
 from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import Kernel, Loop
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.ops import build
 from dovetail.plan.plan import make_plan
@@ -20,7 +23,7 @@ from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.transpose import offer_transpose
-from tests.kernels.native import bits, compiled, same_bits
+from tests.kernels.native import bits, compiled, native_of, same_bits
 
 SIZES = (1, 2, 3, 7, 15, 16, 17, 31, 33, 100)
 
@@ -99,6 +102,18 @@ def test_sizes_that_are_known_later() -> None:
 def test_many_pieces() -> None:
     xs = [input(f"x{i}", i8[3]) for i in range(40)]
     same_bits(compiled(build.stack(xs, axis=1)), {f"x{i}": bits(i8, 3, seed=i) for i in range(40)})
+
+
+def test_loops_of_several_parts_are_not_unrolled() -> None:
+    xs = [input(f"x{i}", f32[4, 16, 8, 8]) for i in range(9)]
+    windows = [ops.slice_(ops.slice_(x, axis=-1, start=1, stop=7), axis=-2, start=0, stop=6) for x in xs]
+    native = native_of(ops.concat(*windows, axis=-3))
+    (job,) = [job for part in native.sections for job in part.jobs if isinstance(job, Job)]
+    assert isinstance(job.kernel, Kernel)
+    text, _ = function(job.kernel)
+    loops = [s for s in everything(job.kernel.body) if isinstance(s, Loop)]
+    assert text.count("llvm.loop.unroll.disable") == len(loops) >= 9
+    same_bits(native.bind({}), {f"x{i}": bits(f32, 4, 16, 8, 8, seed=i) for i in range(9)})
 
 
 def test_padding_by_a_computed_number() -> None:

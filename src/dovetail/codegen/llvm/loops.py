@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.builder import Builder
@@ -42,6 +43,18 @@ CONTRACTED = "contract"
 becomes of the graph, and a step that rounds less often than NumPy is as near to its meaning as NumPy's own."""
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What LLVM is told of a loop."""
+
+    lanes: int = 0
+    """Iterations that go together in a vector; 0 where LLVM decides."""
+    is_short: bool = False
+    """Whether the loop is unrolled as a whole, after it is vectorized and not before."""
+    is_rolled: bool = False
+    """Whether the loop is not unrolled at all."""
+
+
 class Printer:
     """Prints the body of one kernel for a CPU; printers for other targets redefine what differs."""
 
@@ -51,7 +64,7 @@ class Printer:
         self.pointers |= {"scratch": "%scratch"}
         self.sizes = {size: f"%s{i}" for i, size in enumerate(kernel.sizes)}
         self.names: dict[str, str] = {}
-        self.notes: list[tuple[int, bool]] = []
+        self.notes: list[Note] = []
         self.slots: dict[str, tuple[str, DType]] = {}
         self.reassociate = False
         self.printed: dict[int, str] = {}
@@ -131,19 +144,18 @@ class Printer:
             self.statements(statement.body)
 
     def marked(self, loop: Loop) -> str:
-        """Tells LLVM how many iterations go together; `function` defines the note."""
+        """Tells LLVM how many iterations go together and what is not unrolled; `function` defines the note."""
         if not loop.lanes:
-            return self.reversed(loop.variable, loop.extent, loop.body, reassociate=loop.reassociate)
+            lanes = width_of_reversed(loop.variable, loop.extent, loop.body, reassociate=loop.reassociate)
+            return self.note(Note(lanes, is_rolled=loop.rolled))
         count = loop.extent.size if isinstance(loop.extent, Extent) else None
-        return self.note(loop.lanes, isinstance(count, int) and count <= _SHORT and count % loop.lanes == 0)
+        is_short = isinstance(count, int) and count <= _SHORT and count % loop.lanes == 0
+        return self.note(Note(loop.lanes, is_short, loop.rolled))
 
-    def reversed(self, variable: str, extent: Expr, body: Sequence[Statement], *, reassociate: bool) -> str:
-        """The lanes of a loop with reversed accesses: LLVM must not choose them (`kernels/loops/reversal.py`)."""
-        lanes = width_of_reversed(variable, extent, body, reassociate=reassociate)
-        return self.note(lanes, False) if lanes else ""
-
-    def note(self, lanes: int, unroll: bool) -> str:
-        self.notes.append((lanes, unroll))
+    def note(self, note: Note) -> str:
+        if note == Note():
+            return ""
+        self.notes.append(note)
         return f", !llvm.loop !{_NOTE}{len(self.notes) - 1}"
 
     def value(self, expr: Expr) -> str:
@@ -220,8 +232,9 @@ def function(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
     """A kernel's text, and the functions that it calls."""
     printer = Printer(kernel)
     text = printer.text
-    note = printer.reversed(kernel.tile, Name("end"), kernel.body, reassociate=False)
-    with text.loop(I64("%begin"), I64("%end"), note) as tile:
+    # LLVM must not choose the lanes of a loop with reversed accesses.
+    lanes = width_of_reversed(kernel.tile, Name("end"), kernel.body, reassociate=False)
+    with text.loop(I64("%begin"), I64("%end"), printer.note(Note(lanes))) as tile:
         printer.names[kernel.tile] = tile
         printer.statements(kernel.body)
     text.ret()
@@ -247,20 +260,22 @@ def function(kernel: Kernel) -> tuple[str, tuple[str, ...]]:
 _NOTE = "note"
 _SHORT = 16
 """Iterations up to which LLVM unrolls a loop before it looks for vectors, and then finds none."""
-_WHOLE = '!{!"llvm.loop.unroll.disable"}, !{!"llvm.loop.vectorize.followup_vectorized", !{!"llvm.loop.unroll.full"}}'
-"""Unroll it afterwards."""
+_ROLLED = '!{!"llvm.loop.unroll.disable"}'
+_UNROLLED_AFTER = f'{_ROLLED}, !{{!"llvm.loop.vectorize.followup_vectorized", !{{!"llvm.loop.unroll.full"}}}}'
 
 
-def _noted(text: str, notes: Sequence[tuple[int, bool]]) -> str:
+def _noted(text: str, notes: Sequence[Note]) -> str:
     """The text with its notes to LLVM. A module numbers them; numbers are made of the text, so that they differ."""
     first = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=3).digest()) << 6
-    for index, (lanes, short) in enumerate(notes):
+    for index, note in enumerate(notes):
         number = first + 4 * index
         text = text.replace(f"!{_NOTE}{index}\n", f"!{number}\n")
-        whole = f", {_WHOLE}" if short else ""
-        text += f"""
-!{number} = distinct !{{!{number}, !{number + 1}, !{number + 2}{whole}}}
-!{number + 1} = !{{!"llvm.loop.vectorize.width", i32 {lanes}}}
+        told = [f"!{number}", *([f"!{number + 1}", f"!{number + 2}"] if note.lanes else [])]
+        told += [_UNROLLED_AFTER] if note.is_short else [_ROLLED] if note.is_rolled else []
+        text += f"\n!{number} = distinct !{{{', '.join(told)}}}"
+        if note.lanes:
+            text += f"""
+!{number + 1} = !{{!"llvm.loop.vectorize.width", i32 {note.lanes}}}
 !{number + 2} = !{{!"llvm.loop.interleave.count", i32 1}}"""
     return text
 
