@@ -92,7 +92,7 @@ class PackedHead:
                 t.call_shared(rows_function(t.device, width), x, t.size(stride), missing, to)
 
     def _enough(self) -> I1 | None:
-        """Whether rows that are only far apart are so many that packing pays; None where that is known."""
+        """Whether rows that are only far apart are enough for packing to pay; None where that is known."""
         t, a = self.t, self.t.problem
         strides = {n: a.strides[n][-2] for n in self.widths}
         if any(crowded(strides[n], w) for n, w in self.widths.items()) or isinstance(a.keys * a.queries, int):
