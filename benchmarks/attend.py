@@ -1,4 +1,4 @@
-"""The attend kernel on one thread, against ONNX Runtime and NumPy: `python benchmarks/attend.py`.
+"""The attend kernel on one thread, against ONNX Runtime, torch and NumPy: `python benchmarks/attend.py`.
 
 Times are medians of interleaved rounds; the share is of the machine's own rate of fused multiply-adds, measured here.
 """
@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -67,6 +68,7 @@ WORKS = (
     Work("bert-base 1x128", 1, 12, 12, 64, 128, 128),
     Work("prefill 1x128 causal", 1, 16, 8, 64, 128, 128, causal=True),
     Work("long 1x1024 causal", 1, 16, 8, 64, 1024, 1024, causal=True),
+    Work("whisper 1x1500", 1, 6, 6, 64, 1500, 1500),
     Work("one query, 256 keys", 1, 16, 8, 64, 1, 256, cached=True),
     Work("one query, 4096 keys", 1, 16, 8, 64, 1, 4096, cached=True),
     Work("the same, keys in rows", 1, 16, 8, 64, 1, 4096),
@@ -164,6 +166,18 @@ def peer(work: Work, feeds: Mapping[str, Array]) -> Callable[[], Any] | None:
     return lambda: session.run(None, wide)
 
 
+def eager(work: Work, feeds: Mapping[str, Array]) -> Callable[[], Any] | None:
+    """torch's own attention on the same memory."""
+    try:
+        torch: Any = import_module("torch")
+    except ImportError:
+        return None
+    torch.set_num_threads(1)
+    q, k, v = (torch.from_numpy(feeds[n]).unflatten(-1, (-1, work.d)).transpose(1, 2) for n in ("q", "k", "v"))
+    attention = torch.nn.functional.scaled_dot_product_attention
+    return lambda: attention(q, k, v, is_causal=work.causal, enable_gqa=work.heads != work.kv_heads)
+
+
 def peak() -> Callable[[], Any]:
     """A loop of nothing but fused multiply-adds: 24 sums, 20,000 rounds."""
     t = VectorBuilder(host_device())
@@ -210,7 +224,8 @@ def main() -> None:
     flops = 20_000 * (host().vector_registers * 3 // 4) * host().lanes * 2
     most = peak()
     print(
-        f"{'work':24}{'µs':>10}{'numpy':>10}{'ort':>10}{'vs ort':>8}{'GFLOP/s':>9}{'share':>7}{'GB/s':>7}{'error':>10}"
+        f"{'work':24}{'µs':>10}{'numpy':>10}{'ort':>10}{'vs ort':>8}{'vs torch':>10}"
+        f"{'GFLOP/s':>9}{'share':>7}{'GB/s':>7}{'error':>10}"
         f"{'peak':>8}"
     )
     rng = np.random.default_rng(0)
@@ -230,6 +245,9 @@ def main() -> None:
         other = peer(work, feeds)
         if other is not None:
             calls["ort"] = other
+        torch = eager(work, feeds)
+        if torch is not None:
+            calls["torch"] = torch
         times = timed(calls, 2.0)
         error = float(np.abs(kernel.y - expected(work, feeds, np.float64)).max())
         own, ort = times["own"], times.get("ort", float("nan"))
@@ -237,6 +255,7 @@ def main() -> None:
         moved = sum(f.nbytes for f in feeds.values()) / own / 1e9
         print(
             f"{work.name:24}{own * 1e6:10.1f}{times['numpy'] * 1e6:10.1f}{ort * 1e6:10.1f}{ort / own:8.2f}"
+            f"{times.get('torch', float('nan')) / own:10.2f}"
             f"{rate / 1e9:9.1f}{rate / best:7.0%}{moved:7.1f}{error:10.1e}{best / 1e9:8.1f}"
             f"   compiled in {kernel.seconds:.2f} s"
         )

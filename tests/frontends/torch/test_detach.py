@@ -1,4 +1,4 @@
-"""Values that a module detaches have no gradient, as in torch."""
+"""Values that a module detaches, or computes under `torch.no_grad()`, have no gradient, as in torch."""
 
 # torch is optional, and its classes have no types here.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -28,7 +28,34 @@ def detached_weight(x: Any, w: Any) -> Any:
     return (x * w).exp() * w.detach() + w
 
 
-@pytest.mark.parametrize("body", [straight_through, detached_weight])
+def under_no_grad(x: Any, w: Any) -> Any:
+    """Two results of one region; what `enable_grad` computes within it has a gradient."""
+    y = x * w
+    with torch.no_grad():
+        total = (y * y).sum(-1, keepdim=True)
+        with torch.enable_grad():
+            raised = y.exp()
+        largest = total.amax()
+    return y * largest / (1 + total) + raised
+
+
+@torch.no_grad()
+def _frozen(x: Any, w: Any) -> Any:
+    return (x * w).sin()
+
+
+def decorated(x: Any, w: Any) -> Any:
+    """A whole function is a region."""
+    return _frozen(x, w) * w
+
+
+def unused_region(x: Any, w: Any) -> Any:
+    with torch.no_grad():
+        x.sum()
+    return x * w
+
+
+@pytest.mark.parametrize("body", [straight_through, detached_weight, under_no_grad, decorated, unused_region])
 def test_gradient(body: Callable[[Any, Any], Any]) -> None:
     class Module(torch.nn.Module):
         def __init__(self) -> None:

@@ -68,6 +68,19 @@ def test_rows_that_lie_far_apart(monkeypatch: Any, d: int, groups: int, causal: 
 
 
 @pytest.mark.parametrize("causal", [False, True])
+def test_rows_on_more_pages_than_the_tlb_has(monkeypatch: Any, causal: bool) -> None:
+    """A run tells whether rows that meet in no place of a cache are packed: above 9 queries over 24 KiB here."""
+    monkeypatch.setattr(attend_near, "ATTENTION", replace(ATTENTION, far_bytes=24 << 10, far_queries=9))
+    wide = 96
+    x, y = input("x", f32[symbol("s"), wide]), input("y", f32[symbol("n"), 2 * wide])
+    q, k, v = within(x, 0, 3, 16), within(y, 0, 3, 16), within(y, 64, 3, 16)
+    graph = Graph.of(library.attention(q, k, v, scale=0.25, causal=causal, fill=-np.inf if causal else None))
+    runner = compiled(graph)
+    for s, n in [(8, 200), (9, 31), (9, 32), (50, 20), (50, 100)]:
+        check(graph, {"x": normal(s, wide), "y": normal(n, 2 * wide, seed=1)}, runner)
+
+
+@pytest.mark.parametrize("causal", [False, True])
 def test_rotated_keys_with_values_that_lie_far_apart(causal: bool) -> None:
     q, k, v = crowded_heads(16, 2)
     angles = (input(n, f32[symbol("s"), 16]) for n in ("cos", "sin"))

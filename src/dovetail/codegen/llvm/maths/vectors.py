@@ -16,7 +16,7 @@ from dovetail.codegen.llvm.maths.text import Lines
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.ir.dtype import f32
 
-_SHIFT = 12582912.0 + 127.0
+SHIFT = 12582912.0 + 127.0
 """1.5 · 2^23 plus the bias of exponents: a sum with it has the rounded integer in its lowest bits, which a shift by 23
 makes a power of two."""
 
@@ -60,10 +60,10 @@ def fast_tanh(t: VectorBuilder, x: Vec) -> Vec:
 def exp_of_negative(t: VectorBuilder, x: Vec) -> Vec:
     """exp(x) for x <= 0, 0 where it would be denormal; NaN stays."""
     below = t.fcmp("olt", x, t.constant(-87.0))
-    shifted = t.fma(x, t.constant(LOG2_E), t.constant(_SHIFT))
-    n = t.fsub(shifted, t.constant(_SHIFT))
+    shifted = t.fma(x, t.constant(LOG2_E), t.constant(SHIFT))
+    n = t.fsub(shifted, t.constant(SHIFT))
     r = t.fma(x, t.constant(LOG2_E), t.fneg(n))
-    found = t.fmul(t.polynomial(r, EXP2_CENTRED), _power_of_two(t, shifted))
+    found = t.fmul(t.polynomial(r, EXP2_CENTRED), power_of_two(t, shifted))
     return t.select(below, t.constant(0.0), found)
 
 
@@ -79,14 +79,14 @@ def exp2_of_negative(t: VectorBuilder, x: Vec) -> Vec:
         given = ", ".join(f"{t.vec} {v}" for v in (p, x, ZERO))
         found = Vec(t.let(f"call {t.vec} @{scale}({given}, i16 -1, i32 4)"))
     else:
-        shifted = t.fadd(x, t.constant(_SHIFT))
-        p = t.polynomial(t.fsub(x, t.fsub(shifted, t.constant(_SHIFT))), EXP2_CENTRED)
-        found = t.fmul(p, _power_of_two(t, shifted))
+        shifted = t.fadd(x, t.constant(SHIFT))
+        p = t.polynomial(t.fsub(x, t.fsub(shifted, t.constant(SHIFT))), EXP2_CENTRED)
+        found = t.fmul(p, power_of_two(t, shifted))
     return t.select(below, t.constant(0.0), found)
 
 
-def _power_of_two(t: VectorBuilder, shifted: Vec) -> Vec:
-    """Two to the power of the integer in the lowest bits of a sum with `_SHIFT`."""
+def power_of_two(t: VectorBuilder, shifted: Vec) -> Vec:
+    """Two to the power of the integer in the lowest bits of a sum with `SHIFT`."""
     bits = t.let(f"bitcast {t.vec} {shifted} to {t.int_vec}")
     power = t.let(f"shl {t.int_vec} {bits}, splat (i32 23)")
     return Vec(t.let(f"bitcast {t.int_vec} {power} to {t.vec}"))

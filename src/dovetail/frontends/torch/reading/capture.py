@@ -12,6 +12,7 @@ from typing import Any
 
 from dovetail.errors import LoadError, OptionError
 from dovetail.frontends.torch.reading.dynamic import dynamic_shapes, symbol_names
+from dovetail.frontends.torch.reading.grad_regions import gradients_stopped
 from dovetail.frontends.torch.reading.package import torch_module
 from dovetail.progress import phase
 
@@ -46,7 +47,8 @@ def captured(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynami
     def exported(strict: bool) -> Any:
         return torch.export.export(module, tuple(args), dict(kwargs), dynamic_shapes=spec, strict=strict)
 
-    with torch.no_grad(), warnings.catch_warnings(), _told_once(), phase("export"):
+    # With gradients, torch.export notes what the module computes without them.
+    with torch.enable_grad(), warnings.catch_warnings(), _told_once(), phase("export"):
         warnings.simplefilter("ignore")
         try:
             program = exported(strict=False)
@@ -67,7 +69,7 @@ def decomposed(program: Any, kept: Collection[str]) -> Any:
     with torch.no_grad(), warnings.catch_warnings(), phase("decompose"):
         warnings.simplefilter("ignore")
         try:
-            return program.run_decompositions(table)
+            return gradients_stopped(program).run_decompositions(table)
         except Exception as error:  # torch raises many kinds here, none of them documented
             raise LoadError(
                 f"torch cannot decompose the program: {_first_line(error)}",

@@ -1,7 +1,8 @@
-"""Packing of a head's keys and values, where their row stride causes L1 set conflicts.
+"""Packing of a head's keys and values, where their row stride causes set conflicts in L1, or misses in L2 and the TLB.
 
 Lines whose addresses are equal modulo 4 KiB map to one set of L1, which holds few of them. Rows a large power of two
-apart evict each other before they are read again. Packed rows stay for the later tiles that read the same head.
+apart evict each other before they are read again. Many rows far apart use a part of the sets of L2, and more pages than
+the TLB has entries for. Packed rows stay for the later tiles that read the same head.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import gcd
 
-from dovetail.codegen.llvm.handles import I64, Int, Ptr
+from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH
 from dovetail.ir.dim import Size
 from dovetail.targets.cpu.attention.parts import rows_function
@@ -25,6 +26,14 @@ def crowded(stride: Size, width: int) -> bool:
     return ATTENTION.set_period // gcd(ATTENTION.set_period, stride) * ATTENTION.ways < ATTENTION.block
 
 
+def scattered(a: Attend, stride: Size, width: int) -> bool:
+    """Whether rows of f32 with this stride may be too far apart for the TLB: a run tells where sizes are not known."""
+    if not a.device.has("fma_by_lane") or not isinstance(stride, int) or stride == 4 * width:
+        return False
+    is_long = not isinstance(a.keys, int) or a.keys * stride >= ATTENTION.far_bytes
+    return is_long and (not isinstance(a.queries, int) or a.queries >= ATTENTION.far_queries)
+
+
 def packed_widths(a: Attend) -> dict[str, int]:
     """Which of keys and values are packed, and how wide their rows are."""
     if a.is_few or a.stored != "float" or (a.blocks == 1 and a.groups == 1):
@@ -32,7 +41,12 @@ def packed_widths(a: Attend) -> dict[str, int]:
     # Rotated keys are in the workspace already.
     widths = {"v": a.dv} if a.rotated is not None else {"k": a.d, "v": a.dv}
     strides = {n: a.strides[n][-2:] for n in widths}
-    return {n: w for n, w in widths.items() if strides[n][1] == 4 and crowded(strides[n][0], w)}
+    return {n: w for n, w in widths.items() if strides[n][1] == 4 and packs_rows(a, strides[n][0], w)}
+
+
+def packs_rows(a: Attend, stride: Size, width: int) -> bool:
+    """Whether rows with this stride are packed."""
+    return crowded(stride, width) or scattered(a, stride, width)
 
 
 class PackedHead:
@@ -61,6 +75,9 @@ class PackedHead:
             self.rows[name] = t.ptr_add(SCRATCH, start)
             start += self.most * 4 * width
         self.count = t.smin(end, self.most)
+        enough = self._enough()
+        if enough is not None:
+            self.count = t.select_int(enough, self.count, 0)
         counted = t.ptr_add(SCRATCH, 8)
         is_same = t.icmp("eq", t.load_i64(SCRATCH), head)
         done = t.select_int(is_same, t.load_i64(counted), 0)
@@ -74,6 +91,15 @@ class PackedHead:
                 to = t.ptr_add(self.rows[name], t.mul(done, 4 * width))
                 t.call_shared(rows_function(t.device, width), x, t.size(stride), missing, to)
 
+    def _enough(self) -> I1 | None:
+        """Whether rows that are only far apart are enough for packing to pay; None where that is known."""
+        t, a = self.t, self.t.problem
+        strides = {n: a.strides[n][-2] for n in self.widths}
+        if any(crowded(strides[n], w) for n, w in self.widths.items()) or isinstance(a.keys * a.queries, int):
+            return None
+        far = t.icmp("sge", t.scaled(t.size(a.keys), next(iter(strides.values()))), ATTENTION.far_bytes)
+        return t.and_(far, t.icmp("sge", t.size(a.queries), ATTENTION.far_queries))
+
     def block(self, name: str, x: Ptr, stride: Int, first: I64, count: I64) -> tuple[Ptr, Int]:
         """A block of keys or values and its row stride: packed, or else where it is."""
         if name not in self.widths:
@@ -84,4 +110,4 @@ class PackedHead:
         return t.select_ptr(is_here, here, x), t.select_int(is_here, width, stride)
 
 
-__all__ = ["PackedHead", "crowded", "packed_widths"]
+__all__ = ["PackedHead", "crowded", "packed_widths", "scattered"]

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from dovetail.codegen.llvm.function import Parameter, Signature
 from dovetail.codegen.llvm.handles import F32, I64, Int, Ptr, Vec
 from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.codegen.llvm.maths.interleaved import exp2_addends, exp2_of_negatives
 from dovetail.codegen.llvm.maths.vectors import LOG2_E, exp2_of_negative
 from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored, VectorBuilder
 from dovetail.kernels.device import CpuDevice
@@ -79,15 +80,20 @@ def scores_function(
     for i in range(wide if with_top else 0):
         place = t.ptr_add(top, i * t.bytes)
         # Compared last, it would be stored lane by lane where it is higher, and the next load would have to wait.
-        highest = [t.fmax(sums[i], t.load(place, t.bytes)), *sums[i + wide :: wide]]
+        highest = [_larger(t, sums[i], t.load(place, t.bytes)), *sums[i + wide :: wide]]
         while len(highest) > 1:
-            highest = [t.fmax(x, y) for x, y in zip(highest[::2], highest[1::2], strict=True)]
+            highest = [_larger(t, x, y) for x, y in zip(highest[::2], highest[1::2], strict=True)]
         t.store(highest[0], place, t.bytes)
     given = (
         read("q"), read("k"), integer("stride"), written("s"), read("v"), integer("value_stride"), written("top"),
         read("mask"),
     )  # fmt: skip
     return finished(t, "attend_scores", given)
+
+
+def _larger(t: VectorBuilder, x: Vec, y: Vec) -> Vec:
+    """The larger of two scores. A NaN among them need not win: its weight is NaN."""
+    return t.intrinsic("maxnum", x, y) if t.device.has("fma_by_lane") else t.fmax(x, y)
 
 
 def _scored(t: VectorBuilder, device: CpuDevice, wide: int, d: int, q: Ptr, rows: Sequence[Ptr]) -> list[Vec]:
@@ -181,9 +187,17 @@ def weights_function(device: CpuDevice, wide: int, *, twos: bool) -> Shared:
     low = t.constant(float("-inf"))
     tops = [t.load(t.ptr_add(top, i * t.bytes), t.bytes) for i in range(wide)]
     tops = [t.select(t.fcmp("oeq", x, low), t.constant(0.0), x) for x in tops]
+    interleaves = device.emits("fma_by_lane")
+    addends = exp2_addends(t) if interleaves else {}
     with t.carry(0, count, [t.load(t.ptr_add(total, i * t.bytes), t.bytes) for i in range(wide)]) as state:
         row = t.ptr_add(s, t.mul(state.index, wide * t.bytes))
-        for i in range(wide):
+        if interleaves:
+            xs = [t.fsub(t.load(t.ptr_add(row, i * t.bytes), t.bytes), tops[i]) for i in range(wide)]
+            ps = exp2_of_negatives(t, xs if twos else [t.fmul(x, t.constant(LOG2_E)) for x in xs], addends)
+            state.vectors[:] = [t.fadd(x, p) for x, p in zip(state.vectors, ps, strict=True)]
+            for i, p in enumerate(ps):
+                t.store(p, t.ptr_add(row, i * t.bytes), t.bytes)
+        for i in range(0 if interleaves else wide):
             at = t.ptr_add(row, i * t.bytes)
             p = weight(t, t.fsub(t.load(at, t.bytes), tops[i]), twos=twos)
             state.vectors[i] = t.fadd(state.vectors[i], p)

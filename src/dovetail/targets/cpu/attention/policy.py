@@ -35,6 +35,10 @@ class AttentionPolicy:
     """Vectors of a row that are unrolled; longer rows go through a loop."""
     packed_bytes: int = 1 << 20
     """Bytes of keys and values that are packed; later rows are read where they are."""
+    far_bytes: int = 256 << 10
+    """Bytes from the first to the last key from which rows are packed with FMA by lane: an L1 TLB has some 48 pages."""
+    far_queries: int = 128
+    """Queries from which that pays."""
     set_period: int = 4096
     """Lines this many bytes apart map to one set of L1, everywhere."""
     ways: int = 8
