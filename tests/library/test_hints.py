@@ -59,10 +59,11 @@ def check(graph: Graph, before: Report, miss: MissedEntry, options: dict[str, An
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("op", "guard"), REMEDIED, ids=[f"{op.name}.{guard.name}" for op, guard in REMEDIED])
 def test_every_hint_of_every_guard_is_followed(op: FusedOp[...], guard: Guard, seed: int) -> None:
+    """Each setup meets three graphs of a guard: seeds take two setups in turns."""
     graph = refused(op, guard, seed)
     if graph is None:
         return
-    for options in SETUPS:
+    for options in SETUPS[seed % 2 :: 2]:
         report = scan(graph, **options)
         for miss in report.missed:
             if miss.hint:
