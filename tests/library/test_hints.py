@@ -20,6 +20,8 @@ from tests.hints import followed, repeated
 from tests.library.test_laws import REMEDIED
 
 SEEDS = range(6)
+GIVING = ("rope", "rms_norm", "residual_rms_norm", "residual_layer_norm")
+"""Ops whose guards soon meet a graph with a hint."""
 SETUPS: tuple[dict[str, Any], ...] = (
     {"target": "cuda"},
     {"target": "cpu"},
@@ -74,7 +76,7 @@ def test_every_hint_of_every_guard_is_followed(op: FusedOp[...], guard: Guard, s
 def test_some_hints_are_given() -> None:
     """The law above is not kept by silence."""
     given: set[str] = set()
-    for (op, guard), seed in product(REMEDIED, SEEDS):
+    for (op, guard), seed in product(sorted(REMEDIED, key=lambda pair: pair[0].name not in GIVING), SEEDS):
         graph = refused(op, guard, seed)
         given |= {m.rule for m in scan(graph, target="cuda").missed if m.changes} if graph is not None else set()
         if len(given) >= 4:
