@@ -1,7 +1,7 @@
 """How pytest-xdist spreads tests over processes: files in parallel first, then files with serial tests in one process.
 
-A test is serial (`@pytest.mark.serial`) if load disturbs it or it disturbs others: it measures, forks, watches memory,
-starts pools of several threads or drives a browser. One serial test makes its whole file serial.
+A test is serial (`@pytest.mark.serial`) if load disturbs it or it disturbs others: it measures, starts pools of several
+threads or drives a browser. One serial test makes its whole file serial.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from tests.conformance.page import as_page, as_text, quick, reason, summary
 from tests.conformance.suite import Case, Outcome
 from tests.conformance.workers import outcomes
 
-pytestmark = [pytest.mark.serial, pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")]
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
 
 
 def case(name: str) -> Case:

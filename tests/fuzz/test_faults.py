@@ -18,7 +18,6 @@ from fuzz.faults import FAULTS
 from fuzz.forked import forked
 
 pytestmark = [
-    pytest.mark.serial,  # it forks, kills and counts memory
     pytest.mark.skipif(sys.platform != "linux", reason="the limits of a process are those of Linux"),
     pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
 ]
