@@ -12,6 +12,8 @@ FOR_XLA := $(VENV)/.installed-xla
 FOR_TORCH_ZOO := $(VENV)/.installed-torch-zoo
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest
+# Python compiles a module when it is first imported: most of what is installed never is.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # What make test runs of all tests (tests/tiers.py); TIER= runs every case.
 TIER ?= --standard
 # Files in parallel, files with serial tests after them in one process (tests/scheduling.py); the slowest are printed.
@@ -141,16 +143,16 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(FOR_TEST): pyproject.toml | $(BIN)/python
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@$(INSTALL) --editable '.[test]'
 	@touch $@ $(FOR_DEMO)
 
 $(FOR_CHECK): pyproject.toml | $(BIN)/python
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,check]'
+	@$(INSTALL) --editable '.[test,check]'
 	@touch $@ $(FOR_TEST) $(FOR_DEMO)
 
 # On x86-64, the torch of PyPI brings gigabytes for GPUs: PIP_EXTRA_INDEX_URL names an index with one for CPUs.
 $(FOR_BENCH): pyproject.toml | $(BIN)/python
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,bench]'
+	@$(INSTALL) --editable '.[test,bench]'
 	@touch $@ $(FOR_TEST) $(FOR_DEMO)
 
 # The torch of PyPI brings gigabytes for GPUs; torch's own index has one for CPUs, which pip prefers. Whoever has told pip
@@ -158,17 +160,17 @@ $(FOR_BENCH): pyproject.toml | $(BIN)/python
 $(FOR_TORCH): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip config list | grep -q 'extra-index-url\|find-links' || \
 		export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,torch-test]'
+		$(INSTALL) --editable '.[test,torch-test]'
 	@touch $@ $(FOR_TEST) $(FOR_DEMO)
 
 $(FOR_XLA): pyproject.toml | $(BIN)/python
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,xla-test]'
+	@$(INSTALL) --editable '.[test,xla-test]'
 	@touch $@ $(FOR_TEST) $(FOR_DEMO)
 
 $(FOR_TORCH_ZOO): $(FOR_TORCH)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[torch-zoo]'
+	@$(INSTALL) --editable '.[torch-zoo]'
 	@touch $@
 
 $(FOR_DEMO): pyproject.toml | $(BIN)/python
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@$(INSTALL) --editable '.[demo]'
 	@touch $@

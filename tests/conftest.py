@@ -26,7 +26,7 @@ os.environ["DOVETAIL_MACHINE"] = "built-in"
 _COMMON = settings(deadline=None, suppress_health_check=(HealthCheck.too_slow,), print_blob=True)
 # Shrinking a graph takes minutes: `make test-deep` does it.
 _QUICK_PHASES = (Phase.explicit, Phase.generate)
-settings.register_profile("quick", _COMMON, max_examples=30, derandomize=True, database=None, phases=_QUICK_PHASES)
+settings.register_profile("quick", _COMMON, max_examples=15, derandomize=True, database=None, phases=_QUICK_PHASES)
 settings.register_profile("few", settings.get_profile("quick"), max_examples=10)
 settings.register_profile("deep", _COMMON, max_examples=2000)
 settings.load_profile("quick")

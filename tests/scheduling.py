@@ -1,7 +1,7 @@
 """How pytest-xdist spreads tests over processes: files in parallel first, then files with serial tests in one process.
 
-A test is serial (`@pytest.mark.serial`) if load disturbs it or it disturbs others: it measures, forks, watches memory,
-starts pools of several threads or drives a browser. One serial test makes its whole file serial.
+A test is serial (`@pytest.mark.serial`) if load disturbs it or it disturbs others: it measures, starts pools of several
+threads or drives a browser. One serial test makes its whole file serial.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ MOST = 200
 """Tests of one file that a process gets at once. A longer file is cut, so that all processes end together."""
 
 
-SAME = {"tests/test_process_state.py": "tests/test_rooms.py"}
-"""Files that join another one in its process: both look at what tests/sources.py parses, for seconds."""
+SAME = {
+    "tests/test_process_state.py": "tests/test_rooms.py",
+    "tests/traps/test_tests.py": "tests/traps/test_defences.py",
+    "tests/targets/cuda/test_conformance.py": "tests/conformance/test_quick.py",
+}
+"""Files that join another one in its process: both look at what takes seconds to parse or to load."""
 LONG = 20
 """Tests that take as long as one of tests/slow.txt."""
 WHOLE = ("tests/conformance/test_quick.py",)

@@ -20,6 +20,7 @@ LEFT_OUT = (
     "tests/codegen/test_generated.py",
     "tests/conformance/",
     "tests/frontends/torch/",
+    "tests/fuzz/test_faults.py",
     "tests/hostile/",
     "tests/models/",
     "tests/page/",

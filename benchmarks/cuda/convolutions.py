@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import numpy as np
 from models import MODELS, half, torch_here  # pyright: ignore
+from profiled import device_events  # pyright: ignore
 
 import dovetail
 from dovetail import Graph, ops
@@ -55,14 +56,7 @@ IMAGES = 32
 
 def in_order(torch: Any, step: Callable[[], object]) -> list[tuple[str, float]]:
     """The kernels of a step in order, with the median microseconds of each."""
-    for _ in range(3):
-        step()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
-        for _ in range(RUNS):
-            step()
-        torch.cuda.synchronize()
-    events = [e for e in found.events() if e.device_type.name == "CUDA"]
+    events = device_events(torch, step, RUNS)
     events.sort(key=lambda e: e.time_range.start)
     count = max(1, len(events) // RUNS)
     whole = events[: count * RUNS]

@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from profiled import device_events  # pyright: ignore
 
 import dovetail
 from dovetail import Graph, Value, library, ops
@@ -67,14 +68,7 @@ def graph_of(rows: int, depth: int, columns: int, epilogue: str, number: int) ->
 
 def timed(torch: Any, step: Callable[[], object]) -> float:
     """The median microseconds of the kernels of a step."""
-    for _ in range(3):
-        step()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
-        for _ in range(RUNS):
-            step()
-        torch.cuda.synchronize()
-    times = [e.time_range.elapsed_us() for e in found.events() if e.device_type.name == "CUDA"]
+    times = [e.time_range.elapsed_us() for e in device_events(torch, step, RUNS)]
     kernels = max(1, len(times) // RUNS)
     return statistics.median(times) * kernels
 

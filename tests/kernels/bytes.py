@@ -26,6 +26,17 @@ DEVICES = {"here": host_device(), "vnni": VNNI, "sdot": SDOT}
 EVERY_DEVICE = pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 
 
+def tilings() -> list[str]:
+    """The devices without an emulated one whose tiles are those of this machine: sizes and remainders are the same."""
+    here = byte_tile_of(DEVICES["here"])
+    shapes = {name: byte_tile_of(device) for name, device in DEVICES.items()}
+    same = [name for name, tile in shapes.items() if here is not None and tile is not None and tile.shape == here.shape]
+    return [name for name in DEVICES if name == "here" or name not in same]
+
+
+EVERY_TILING = pytest.mark.parametrize("device", [DEVICES[name] for name in tilings()], ids=tilings())
+
+
 def numbers(dtype: DType, *shape: int, seed: int = 0) -> Array:
     """Bytes, the smallest and the largest among them."""
     low, high = (-128, 128) if dtype is i8 else (0, 256)

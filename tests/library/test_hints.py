@@ -20,6 +20,8 @@ from tests.hints import followed, repeated
 from tests.library.test_laws import REMEDIED
 
 SEEDS = range(6)
+GIVING = ("rope", "rms_norm", "residual_rms_norm", "residual_layer_norm")
+"""Ops whose guards soon meet a graph with a hint."""
 SETUPS: tuple[dict[str, Any], ...] = (
     {"target": "cuda"},
     {"target": "cpu"},
@@ -59,10 +61,11 @@ def check(graph: Graph, before: Report, miss: MissedEntry, options: dict[str, An
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("op", "guard"), REMEDIED, ids=[f"{op.name}.{guard.name}" for op, guard in REMEDIED])
 def test_every_hint_of_every_guard_is_followed(op: FusedOp[...], guard: Guard, seed: int) -> None:
+    """Each setup meets three graphs of a guard: seeds take two setups in turns."""
     graph = refused(op, guard, seed)
     if graph is None:
         return
-    for options in SETUPS:
+    for options in SETUPS[seed % 2 :: 2]:
         report = scan(graph, **options)
         for miss in report.missed:
             if miss.hint:
@@ -73,7 +76,7 @@ def test_every_hint_of_every_guard_is_followed(op: FusedOp[...], guard: Guard, s
 def test_some_hints_are_given() -> None:
     """The law above is not kept by silence."""
     given: set[str] = set()
-    for (op, guard), seed in product(REMEDIED, SEEDS):
+    for (op, guard), seed in product(sorted(REMEDIED, key=lambda pair: pair[0].name not in GIVING), SEEDS):
         graph = refused(op, guard, seed)
         given |= {m.rule for m in scan(graph, target="cuda").missed if m.changes} if graph is not None else set()
         if len(given) >= 4:

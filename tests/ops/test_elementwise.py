@@ -50,14 +50,12 @@ def _takes(op: Primitive, dtype: DType) -> bool:
     return True
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
 @pytest.mark.parametrize("op", EVERYTHING, ids=str)
-def test_the_meaning_keeps_the_type_rule_and_warns_of_nothing(op: Primitive, dtype: DType) -> None:
-    if not _takes(op, dtype):
-        return
-    x = nasty(dtype)
-    for operands in ((x.reshape(-1, 1), x.reshape(1, -1)), (x, x[:1]), (x[:0], x[:1]), (x[:1].reshape(()),) * 2):
-        meaning(op, *operands[: op.arity])
+def test_the_meaning_keeps_the_type_rule_and_warns_of_nothing(op: Primitive) -> None:
+    for dtype in (d for d in ALL if _takes(op, d)):
+        x = nasty(dtype)
+        for operands in ((x.reshape(-1, 1), x.reshape(1, -1)), (x, x[:1]), (x[:0], x[:1]), (x[:1].reshape(()),) * 2):
+            meaning(op, *operands[: op.arity])
 
 
 def test_every_dtype_is_taken_where_it_should_be() -> None:

@@ -20,7 +20,7 @@ from dovetail import Graph, Program, f32, library, ops
 from dovetail.bench.transformers import Encoder, encoder
 from dovetail.ir import leaf
 
-pytestmark = [pytest.mark.serial, pytest.mark.exhaustive]  # it counts resident memory and forks
+pytestmark = pytest.mark.exhaustive
 
 Array = NDArray[Any]
 RUNS = 100_000

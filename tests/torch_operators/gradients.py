@@ -27,13 +27,13 @@ from dovetail.frontends.torch.rules import BY_NAME
 from dovetail.ir import leaf
 from dovetail.ir.graph import Graph
 from dovetail.train.losses import total
+from tests.torch_operators.comparing import first_line
 from tests.torch_operators.page import as_gradient_page
 from tests.torch_operators.running import add_rows, chosen, in_groups, latest, read_rows
 from tests.torch_operators.samples import (
     Judged,
     Sample,
     Traced,
-    first_line,
     full_name,
     grouped,
     operators,

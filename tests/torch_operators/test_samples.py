@@ -13,8 +13,9 @@ torch: Any = pytest.importorskip("torch")
 pytest.importorskip("expecttest")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+from tests.torch_operators.comparing import TOLERANCES, differs, no_farther, signed  # noqa: E402
 from tests.torch_operators.page import as_page, as_text  # noqa: E402
-from tests.torch_operators.samples import TOLERANCES, Judged, differs, full_name, judge, no_farther, operators, signed  # noqa: E402
+from tests.torch_operators.samples import Judged, full_name, judge, operators  # noqa: E402
 
 FAMILIES = ("linalg.inv", "linalg.qr", "linalg.svd", "median", "unique", "lgamma", "special.legendre_polynomial_p")
 LIMITS = TOLERANCES[torch.float32]

@@ -5,12 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 _SWALLOWED = {"AssertionError", "Exception", "BaseException"}
 _CHECKS = {"raises", "warns", "fail"}
 """Calls that fail by themselves, beside those that are named assert_… and check_…."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+_LOOKED_AT = (
+    *(ast.Assert, ast.Call, ast.Try, ast.TryStar, ast.ExceptHandler, ast.With, ast.AsyncWith, ast.For, ast.AsyncFor),
+    *(ast.While, ast.If, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module, ast.match_case),
+)
+"""Nodes that may be a fault or have blocks of statements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ def checkers(trees: Iterable[ast.Module], known: Iterable[str] = ()) -> set[str]
     found = set(known)
     calls: dict[str, set[str]] = {}
     for tree in trees:
-        for node in ast.walk(tree):
+        for node in _nodes(tree):
             if isinstance(node, Function):
                 if _has_check(node.body, found):
                     found.add(node.name)
@@ -43,8 +49,14 @@ def checkers(trees: Iterable[ast.Module], known: Iterable[str] = ()) -> set[str]
     return found
 
 
+@cache
+def _nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """The nodes of a module that are looked at: few of all."""
+    return tuple(node for node in ast.walk(tree) if isinstance(node, _LOOKED_AT))
+
+
 def _all_faults(tree: ast.Module, checking: set[str]) -> Iterator[Fault]:
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         match node:
             case ast.Assert(test=test) if _always_true(test):
                 yield Fault(node.lineno, "cannot fail")

@@ -63,7 +63,9 @@ def both(graph: dovetail.Graph, strict: bool, **feeds: Array) -> tuple[Array, Ar
 def test_functions_of_one_number(name: str, dtype: DType) -> None:
     function = UNARY[name]
     wraps: tuple[Callable[[Value], Value], ...] = (lambda y: y, lambda y: 1.0 / y, lambda y: 1.0 / function(-y))
-    for count, wrap in itertools.product((3, 77), wraps):
+    # Each wrap meets a strict program of 3 numbers in one dtype, and one of 77 that may reassociate in the other.
+    for number, wrap in enumerate(wraps):
+        count = (3, 77)[(number + (dtype is f64)) % 2]
         x = np.resize(np.array(NUMBERS), count).astype(dtype.numpy)
         b = Builder("g")
         b.output("y", wrap(function(b.input("x", dtype[count]))))

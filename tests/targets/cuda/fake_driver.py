@@ -12,16 +12,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from dovetail.ir.literal import Array
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.targets.cuda.api import LATER, NAMES, KernelNodeParams, LaunchConfig
 from tests.targets.cuda.fake_graph import Graph, Node, SizedMachine
+from tests.targets.cuda.fake_memory import INVALID_VALUE, FakeMemory, IllegalAddress, number_of
 
-FIRST, APART = 1 << 40, 1 << 20
 CAPACITY = 1 << 30
-INVALID_VALUE, OUT_OF_MEMORY, INVALID_IMAGE, INVALID_HANDLE, ILLEGAL_ADDRESS = 1, 2, 200, 400, 700
+INVALID_IMAGE, ILLEGAL_ADDRESS = 200, 700
 ATTRIBUTES = {13: 1_980_000, 16: 132, 36: 3_201_000, 37: 6144, 38: 50 << 20, 75: 9, 76: 0, 97: 227 << 10}
 """Those of an H200."""
 MAP_WORDS = 10
@@ -30,45 +27,29 @@ _SECONDS = 1e-6
 """Of a launch."""
 
 
-class _IllegalAddress(Exception):
-    """A kernel or a copy leaves what is allocated."""
-
-
 def digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-class FakeLibrary(Mapping[str, Callable[..., int]]):
+class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
     """The driver's functions by name; each gives an error code."""
 
     def __init__(self, capacity: int = CAPACITY, version: int = 12_080, devices: int = 1) -> None:
-        self.capacity, self.version, self.devices = capacity, version, devices
+        super().__init__(capacity)
+        self.version, self.devices = version, devices
         self.kernels: dict[str, Kernel] = {}
         """The kernels that PTX and machine code name by their digests."""
         self.log: list[str] = []
         self.fail: dict[str, int] = {}
         """Functions that fail, and with which error code."""
-        self.draining = False
-        self.late: list[Callable[[], object]] = []
-        """Memory to be freed after the work that runs."""
         self.lock = threading.RLock()
         """Threads may call it, as they may a driver."""
         self.sticky = 0
         self.clock = 0.0
         self.next = 0
-        self.end = FIRST
-        self.capturing: dict[int, Graph] = {}
         self.objects: dict[int, Any] = {}
         """Modules, functions, graphs, events, streams and linkers by handle."""
         self.kept: list[Any] = []
-        self.others: dict[int, Array] = {}
-        """Memory of another card."""
-        self._reset()
-
-    def _reset(self) -> None:
-        self.memory: dict[int, Array] = {}
-        self.pinned: dict[int, Array] = {}
-        self.queues: dict[int, list[Callable[[], None]]] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in list(self)
@@ -99,7 +80,7 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
             return self.sticky
         try:
             return getattr(self, f"_{name}")(*arguments) or 0
-        except _IllegalAddress:
+        except IllegalAddress:
             self.sticky = ILLEGAL_ADDRESS
             return self.sticky
 
@@ -138,113 +119,7 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         self._reset()
 
     def _cuCtxSetCurrent(self, context: Any) -> None:
-        assert _number(context) == 77, "the context of the device"
-
-    # Waiting
-
-    def _drain(self, stream: int) -> None:
-        """Run what is in a queue. The collector may free memory meanwhile, which then waits for the kernel at work."""
-        queue = self.queues.get(stream, [])
-        if self.draining:
-            return
-        self.draining = True
-        try:
-            while queue:
-                queue.pop(0)()
-        finally:
-            self.draining = False
-            while self.late:
-                self.late.pop()()
-
-    def _cuCtxSynchronize(self) -> None:
-        for stream in list(self.queues):
-            self._drain(stream)
-
-    def _cuStreamSynchronize(self, stream: Any) -> None:
-        self._drain(_number(stream))
-
-    def _enqueue(self, stream: int, work: Callable[[], None]) -> None:
-        self.queues.setdefault(stream, []).append(work)
-
-    # Memory
-
-    def found(self, address: int) -> tuple[Array, int]:
-        """The bytes that hold an address, and its offset in them."""
-        for start, content in (*self.memory.items(), *self.pinned.items()):
-            if start <= address < start + max(1, len(content)):
-                return content, address - start
-        raise _IllegalAddress
-
-    def part(self, address: int, count: int) -> Array:
-        content, at = self.found(address)
-        if at + count > len(content):
-            raise _IllegalAddress
-        return content[at : at + count]
-
-    def _cuMemAlloc_v2(self, pointer: Any, count: int) -> int:
-        if count + sum(map(len, self.memory.values())) > self.capacity:
-            return OUT_OF_MEMORY
-        address = self.end
-        self.end += -(-count // APART) * APART + APART
-        self.memory[address] = np.full(count, 0xA5, np.uint8)
-        pointer._obj.value = address
-        return 0
-
-    def _cuMemFree_v2(self, address: Any) -> int:
-        if self.draining:
-            self.late.append(lambda: self._cuMemFree_v2(address))
-            return 0
-        self._cuCtxSynchronize()
-        return 0 if self.memory.pop(_number(address), None) is not None else INVALID_VALUE
-
-    def _cuMemGetInfo_v2(self, free: Any, total: Any) -> None:
-        free._obj.value = self.capacity - sum(map(len, self.memory.values()))
-        total._obj.value = self.capacity
-
-    def _cuMemAllocHost_v2(self, pointer: Any, count: int) -> None:
-        made = np.full(count, 0xA5, np.uint8)
-        self.pinned[made.ctypes.data] = made
-        pointer._obj.value = made.ctypes.data
-
-    def _cuMemFreeHost(self, address: int) -> None:
-        if self.draining:
-            self.late.append(lambda: self._cuMemFreeHost(address))
-            return
-        self._cuCtxSynchronize()
-        del self.pinned[address]
-
-    def _cuMemcpyHtoDAsync_v2(self, target: int, source: int, count: int, stream: int) -> None:
-        assert stream not in self.capturing
-        if self._is_pinned(source):
-            self._enqueue(stream, lambda: self._write(target, self.part(source, count)))
-        else:
-            content = _host(source, count).copy()
-            self._enqueue(stream, lambda: self._write(target, content))
-
-    def _write(self, target: int, content: Array) -> None:
-        self.part(target, len(content))[:] = content
-
-    def _cuMemcpyDtoHAsync_v2(self, target: int, source: int, count: int, stream: int) -> None:
-        if self._is_pinned(target):
-            self._enqueue(stream, lambda: self._write(target, self.part(source, count)))
-        else:
-            self._drain(stream)
-            _host(target, count)[:] = self.part(source, count)
-
-    def _cuMemcpyDtoDAsync_v2(self, target: int, source: int, count: int, stream: int) -> None:
-        self._enqueue(stream, lambda: self._write(target, self.part(source, count).copy()))
-
-    def _is_pinned(self, address: int) -> bool:
-        return any(start <= address < start + len(content) for start, content in self.pinned.items())
-
-    def _cuPointerGetAttribute(self, found: Any, attribute: int, address: int) -> int:
-        here = any(start <= address < start + len(content) for start, content in self.memory.items())
-        there = any(start <= address < start + len(content) for start, content in self.others.items())
-        if not (here or there or self._is_pinned(address)):
-            return INVALID_VALUE
-        kind = 1 if self._is_pinned(address) else 2
-        found._obj.value = {2: kind, 9: int(there)}[attribute]
-        return 0
+        assert number_of(context) == 77, "the context of the device"
 
     # Code
 
@@ -255,16 +130,16 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         assert kind == 1 and size == len(text)
         if b".entry" not in text:
             return 218
-        self.objects[_number(link)] = b"\x7fELF" + text.partition(b"\n")[0].removeprefix(b"// ")
+        self.objects[number_of(link)] = b"\x7fELF" + text.partition(b"\n")[0].removeprefix(b"// ")
         return 0
 
     def _cuLinkComplete(self, link: Any, code: Any, size: Any) -> None:
-        made = ctypes.create_string_buffer(self.objects[_number(link)])
+        made = ctypes.create_string_buffer(self.objects[number_of(link)])
         self.kept.append(made)
         code._obj.value, size._obj.value = ctypes.addressof(made), len(made) - 1
 
     def _cuLinkDestroy(self, link: Any) -> None:
-        del self.objects[_number(link)]
+        del self.objects[number_of(link)]
 
     def _cuModuleLoadData(self, found: Any, code: bytes) -> int:
         name = (
@@ -304,7 +179,7 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         SizedMachine(kernel, buffers, node.grid, numbers, node.maps).run()
 
     def _node(self, function: Any, grid: int, block: int, shared: int, pointers: int) -> Node:
-        kernel: Kernel = self.objects[_number(function)]
+        kernel: Kernel = self.objects[number_of(function)]
         assert kernel.launch is not None and block == kernel.launch.block and shared == kernel.launch.shared_bytes
         assert grid > 0, "a grid has a block"
         table = len(kernel.table)
@@ -352,23 +227,23 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
     def _cuLaunchKernel(self, function: int, x: int, y: int, z: int, bx: int, by: int, bz: int, *rest: Any) -> None:
         shared, stream, pointers, extra = rest
         assert (y, z, by, bz, extra) == (1, 1, 1, 1, None)
-        self._add(_number(stream), self._node(function, x, bx, shared, ctypes.addressof(pointers)))
+        self._add(number_of(stream), self._node(function, x, bx, shared, ctypes.addressof(pointers)))
 
     def _cuStreamCreate(self, found: Any, _flags: int) -> None:
         found._obj.value = self._handle("stream")
 
     def _cuStreamDestroy_v2(self, stream: Any) -> None:
-        self._drain(_number(stream))
-        assert self.objects.pop(_number(stream)) == "stream"
+        self._drain(number_of(stream))
+        assert self.objects.pop(number_of(stream)) == "stream"
 
     def _cuStreamBeginCapture_v2(self, stream: Any, _mode: int) -> None:
-        assert _number(stream), "the default stream is not captured"
-        self.capturing[_number(stream)] = Graph()
+        assert number_of(stream), "the default stream is not captured"
+        self.capturing[number_of(stream)] = Graph()
 
     def _cuLaunchKernelEx(self, config: Any, function: int, pointers: Any, extra: Any) -> None:
         given: LaunchConfig = config._obj
         assert given.attribute_count == 1 and given.attributes[0].value[0] == 1
-        kernel: Kernel = self.objects[_number(function)]
+        kernel: Kernel = self.objects[number_of(function)]
         assert kernel.launch is not None and given.attributes[0].id == (2 if kernel.launch.cooperative else 6)
         shape = (given.grid_x, given.grid_y, given.grid_z, given.block_x, given.block_y, given.block_z)
         self._cuLaunchKernel(function, *shape, given.shared_bytes, given.stream or 0, pointers, extra)
@@ -387,7 +262,7 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
         status._obj.value, count._obj.value = 1, 1
 
     def _cuStreamEndCapture(self, stream: Any, found: Any) -> None:
-        found._obj.value = self._handle(self.capturing.pop(_number(stream)))
+        found._obj.value = self._handle(self.capturing.pop(number_of(stream)))
 
     def _cuGraphInstantiateWithFlags(self, found: Any, graph: int, _flags: int) -> None:
         found._obj.value = self._handle(Graph(dict(self.objects[graph].nodes)))
@@ -435,14 +310,6 @@ class FakeLibrary(Mapping[str, Callable[..., int]]):
 
     def _cuEventElapsedTime(self, found: Any, start: int, end: int) -> None:
         found._obj.value = 1e3 * (self.objects[end] - self.objects[start])
-
-
-def _number(handle: Any) -> int:
-    return int((handle.value if isinstance(handle, ctypes.c_void_p) else handle) or 0)
-
-
-def _host(address: int, count: int) -> Array:
-    return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(address))
 
 
 __all__ = ["FakeLibrary", "digest"]

@@ -1,25 +1,18 @@
 """A GPU in NumPy: scheduled kernels of the loop language, all threads of a block in lockstep.
 
-It judges the schedule without a device: which thread does what, reductions over lanes and warps, shared memory. Scalars
-are computed by the primitives' own meanings. Reads and writes out of bounds are errors, and so are two threads that
-store different values in one place.
+It judges the schedule without a device: which thread does what, reductions over lanes and warps, shared memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from dovetail import ops
-from dovetail.ir.dim import Size, evaluate
-from dovetail.ir.dtype import DType, c64
 from dovetail.ir.literal import Array
-from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
@@ -30,25 +23,20 @@ from dovetail.kernels.loops.ir import (
     AwaitPhase,
     AwaitProducts,
     Barrier,
-    Call,
     ClusterBarrier,
     CommitCopies,
     CopyAsync,
     CopyBox,
     ExpectBytes,
     Expr,
-    Extent,
     FenceShared,
     FromLane,
     GridBarrier,
     Kernel,
-    Load,
     LoadMatrices,
     Loop,
     MultiplyMatrices,
     MultiplyShared,
-    Name,
-    Number,
     Roles,
     Set,
     Statement,
@@ -60,43 +48,21 @@ from dovetail.kernels.loops.ir import (
     When,
 )
 from dovetail.kernels.loops.resident import NEXT
+from tests.targets.cuda.matrices import CHUNK, Matrices
 from tests.targets.cuda.phases import PhaseBarrier, Turns, boxed
-
-LANES = 32
-_CHUNK = c64
-"""A dtype of half of an asynchronous copy, for bounds."""
-_OPS = {op.name: op for op in ops.ALL}
+from tests.targets.cuda.threads import LANES, assert_whole_warps
 
 
-class Machine:
+class Machine(Matrices):
     """One launch of a kernel on buffers of bytes."""
 
     def __init__(self, kernel: Kernel, buffers: Mapping[str, tuple[Array, int]], sizes: Mapping[str, int]) -> None:
-        assert kernel.launch is not None
-        self.kernel, self.sizes = kernel, sizes
-        self.block = kernel.launch.block
-        given = kernel.launch.shared_bytes
-        assert not given or kernel.counter or shared_bytes(kernel.body) <= given, "allocations fit what a launch gives"
-        self.shared = np.full(given, 0xA5, np.uint8)
-        """The shared memory of a block, where allocations take turns in it."""
-        self.grid = self.size(kernel.launch.grid)
-        self.buffers = dict(buffers)
-        self.threads = np.arange(self.block)
-        self.names: dict[str, Array] = {}
-        self.memo: dict[int, Array] = {}
-        self.number = 0
-        self.is_early = False
-        """Whether kernels before this one may still run: it may read constants alone."""
+        super().__init__(kernel, buffers, sizes)
         self.groups: list[list[tuple[Array, Array, Array]]] = [[]]
         """Copies that have not arrived: bytes of shared memory, where, and what."""
-        self.products: list[Callable[[], None]] = []
-        """Products by warpgroups that have started: they read shared memory as late as they may."""
         self.barriers: dict[str, list[PhaseBarrier]] = {}
         self.turns: Turns | None = None
         self.role = 0
-
-    def size(self, size: Size) -> int:
-        return size if isinstance(size, int) else evaluate(size, self.sizes)
 
     def run(self) -> None:
         launch = self.kernel.launch
@@ -157,7 +123,7 @@ class Machine:
             case Barrier():
                 assert mask.all(), "every thread of the block comes to a barrier"
             case AllReduce(name, op, dtype, group):
-                _assert_whole_warps(mask)
+                assert_whole_warps(mask)
                 rows = self.names[name].reshape(-1, LANES)
                 distance = (group or LANES) // 2
                 while distance:
@@ -165,7 +131,7 @@ class Machine:
                     distance //= 2
                 self.names[name] = np.where(mask, rows.reshape(-1), self.names[name])
             case FromLane(name, source, lane, _):
-                _assert_whole_warps(mask)
+                assert_whole_warps(mask)
                 asked = self.value(lane, mask)
                 assert ((asked >= 0) & (asked < LANES))[mask].all(), "a warp has the lane"
                 found = self.names[source][self.threads // LANES * LANES + np.where(mask, asked, 0)]
@@ -211,7 +177,7 @@ class Machine:
             case ClusterBarrier():
                 raise AssertionError("a cluster waits outside of loops and conditions")
             case WarpBarrier():
-                _assert_whole_warps(mask)
+                assert_whole_warps(mask)
 
     def roles(self, statement: Roles, mask: Array) -> None:
         """Both bodies, in turns."""
@@ -224,11 +190,6 @@ class Machine:
             own.statements(*((statement.body, mask & first) if index == 0 else (statement.other, mask & ~first)))
 
         self.turns.run((run, run))
-
-    def same(self, expr: Expr, mask: Array) -> int:
-        """What all threads have in common."""
-        (found,) = set(self.value(expr, mask)[mask].tolist())
-        return int(found)
 
     def barrier(self, name: str, slot: Expr, mask: Array) -> PhaseBarrier:
         return self.barriers[name][self.same(slot, mask)]
@@ -248,17 +209,6 @@ class Machine:
         shared[where] = 0xA5
         self.barrier(statement.barrier, statement.slot, mask).copies.append((shared, where, raw))
 
-    def multiplied(self) -> None:
-        """The products that have started are done."""
-        while self.products:
-            self.products.pop(0)()
-
-    def groups_of(self, mask: Array) -> list[int]:
-        """The first thread of each warpgroup that takes part."""
-        groups = mask.reshape(-1, 4 * LANES)
-        assert (groups.all(1) | ~groups.any(1)).all(), "whole warpgroups multiply"
-        return [int(g) * 4 * LANES for g in np.nonzero(groups.all(1))[0]]
-
     def update(self, tensor: Tensor, address: Array, op: str, value: Array, mask: Array) -> None:
         """Atomic updates; threads come in reverse, since kernels must not depend on their order."""
         assert tensor.space == "global" and tensor.dtype.bits in (32, 64) and tensor.dtype.is_integer
@@ -272,7 +222,7 @@ class Machine:
     def copy(self, statement: CopyAsync, mask: Array) -> None:
         """Copies arrive when they are waited for; until then shared memory holds what was there, spoiled."""
         inside = self.value(statement.inside, mask).astype(bool) & mask
-        wide = replace(statement.source, dtype=_CHUNK), replace(statement.target, dtype=_CHUNK)
+        wide = replace(statement.source, dtype=CHUNK), replace(statement.target, dtype=CHUNK)
         source = self.address(wide[0], statement.source_at, inside)
         target = self.address(wide[1], statement.target_at, mask)
         assert not (source % 16).any() and not (target[mask] % 16).any(), "copies are aligned"
@@ -282,76 +232,6 @@ class Machine:
         where = target[mask][:, None] + np.arange(16)
         buffer[where] = 0xA5
         self.groups[-1].append((buffer, where, raw[mask]))
-
-    def load_matrices(self, statement: LoadMatrices, mask: Array) -> None:
-        _assert_whole_warps(mask)
-        at = self.address(replace(statement.source, dtype=_CHUNK), statement.source_at, mask)
-        assert not (at % 16).any(), "rows of matrices are aligned"
-        rows = self.buffers[statement.source.pointer][0][at[:, None] + np.arange(16)].view(np.uint16)
-        matrices = rows.reshape(-1, 4, 8, 8)
-        if statement.transposed:
-            matrices = matrices.swapaxes(-1, -2)
-        found = matrices.reshape(-1, 4, LANES, 2).swapaxes(1, 2).reshape(self.block, 8)
-        self.keep(statement.target, statement.target_at, np.ascontiguousarray(found), mask)
-
-    def multiply(self, statement: MultiplyMatrices, mask: Array) -> None:
-        _assert_whole_warps(mask)
-        kind = statement.left.dtype.numpy
-        left = self.kept(statement.left, statement.left_at, 16, mask).view(kind).astype(np.float32)
-        right = self.kept(statement.right, statement.right_at, 8, mask).view(kind).astype(np.float32)
-        sums = self.kept(statement.sums, statement.sums_at, 16, mask).view(np.float32)
-        r, c = np.arange(LANES) // 4, 2 * (np.arange(LANES) % 4)
-        a, b = np.zeros((self.block // LANES, 16, 16), np.float32), np.zeros((self.block // LANES, 16, 8), np.float32)
-        for e in range(8):
-            a[:, r + 8 * (e // 2 % 2), c + e % 2 + 8 * (e // 4)] = left[:, e].reshape(-1, LANES)
-        for e in range(4):
-            b[:, c + e % 2 + 8 * (e // 2), r] = right[:, e].reshape(-1, LANES)
-        made = a @ b
-        total = np.stack([made[:, r + 8 * (e // 2), c + e % 2].reshape(-1) for e in range(4)], -1)
-        self.keep(statement.sums, statement.sums_at, np.ascontiguousarray(sums + total).view(np.uint16), mask)
-
-    def matrices(self, statement: MultiplyShared, mask: Array) -> list[tuple[int, int, int]]:
-        """The first thread of each warpgroup, and where its factors start."""
-        left = self.address(statement.left, statement.left_at, mask)
-        right = self.address(statement.right, statement.right_at, mask)
-        return [(first, int(left[first]), int(right[first])) for first in self.groups_of(mask)]
-
-    def multiply_shared(self, statement: MultiplyShared, starts: list[tuple[int, int, int]]) -> None:
-        r, c = np.arange(LANES) // 4, 2 * (np.arange(LANES) % 4)
-        buffer, each = self.buffers[statement.sums.pointer]
-        sums = buffer.view(np.float32).reshape(self.block, each // 4)
-        for first, left_at, right_at in starts:
-            left = self.matrix(statement, statement.left, left_at, 64, statement.left_along_k)
-            right = self.matrix(statement, statement.right, right_at, statement.columns, statement.right_along_k)
-            made = left @ right.T
-            for warp in range(4):
-                lanes = slice(first + warp * LANES, first + (warp + 1) * LANES)
-                for j in range(statement.columns // 8):
-                    for e in range(4):
-                        sums[lanes, 4 * j + e] += made[16 * warp + r + 8 * (e // 2), 8 * j + c + e % 2]
-
-    def matrix(self, statement: MultiplyShared, tensor: Tensor, start: int, rows: int, along_k: bool) -> Array:
-        """Rows along 64 of k, as tensor cores find them in shared memory by a descriptor."""
-        assert start % 1024 == 0, "tiles start where the swizzle begins"
-        row, k = np.meshgrid(np.arange(rows), np.arange(64), indexing="ij")
-        line, along = (row, k) if along_k else (k, row % 64)
-        panel = 0 if along_k else row // 64 * statement.panel_bytes
-        place = start + panel + 128 * line + 16 * ((along // 8) ^ (line % 8)) + 2 * (along % 8)
-        raw = self.buffers[tensor.pointer][0]
-        words = np.stack([raw[place], raw[place + 1]], -1)
-        return np.ascontiguousarray(words).view(tensor.dtype.numpy)[..., 0].astype(np.float32)
-
-    def kept(self, tensor: Tensor, at: Sequence[Expr], count: int, mask: Array) -> Array:
-        """Bytes of a private tensor, of each thread."""
-        first = self.address(tensor, at, mask)
-        bytes_of = self.buffers[tensor.pointer][0]
-        return np.stack([bytes_of[first + i] for i in range(count)], -1)
-
-    def keep(self, tensor: Tensor, at: Sequence[Expr], words: Array, mask: Array) -> None:
-        raw = words.view(np.uint8)[mask]
-        first = self.address(tensor, at, mask)[mask]
-        for i in range(raw.shape[-1]):
-            self.buffers[tensor.pointer][0][first + i] = raw[:, i]
 
     def loop(self, statement: Loop, mask: Array) -> None:
         extent = self.value(statement.extent, mask).astype(np.int64)
@@ -370,80 +250,6 @@ class Machine:
         self.names.pop(statement.variable, None)
         if hidden is not None:
             self.names[statement.variable] = hidden
-
-    def value(self, expr: Expr, mask: Array) -> Array:
-        found = self.memo.get(id(expr))
-        if found is None:
-            found = self.memo[id(expr)] = self.one(expr, mask)
-        return found
-
-    def one(self, expr: Expr, mask: Array) -> Array:
-        match expr:
-            case Number(value, dtype):
-                real = value.real if isinstance(value, complex) else value
-                return np.full(self.block, real, dtype.numpy)
-            case Extent(size):
-                return np.full(self.block, self.size(size), np.int64)
-            case Name(name):
-                return self.names[name]
-            case ThreadIndex(kind):
-                every: dict[str, Array] = {
-                    "block": np.full(self.block, self.number),
-                    "thread": self.threads,
-                    "lane": self.threads % LANES,
-                    "warp": self.threads // LANES,
-                }
-                return every[kind].astype(np.int64)
-            case Load(tensor, at):
-                return self.load(tensor, self.address(tensor, at, mask), mask)
-            case Call(op, operands, dtype):
-                return self.apply(op, [self.value(x, mask) for x in operands], dtype)
-
-    def apply(self, op: str, xs: list[Array], dtype: DType) -> Array:
-        if op == "cast":
-            return np.asarray(_OPS["cast"].meaning(xs[0], dtype=dtype)).astype(dtype.numpy)
-        if op == "bitcast":
-            return xs[0].view(dtype.numpy)
-        if op in ("exp_falling", "near_exp", "fma"):
-            return np.exp(xs[0]) if op != "fma" else xs[0] * xs[1] + xs[2]
-        found: Any = _OPS[op.removeprefix("fold_").removeprefix("near_")].meaning(*xs)
-        return np.asarray(found).astype(dtype.numpy)
-
-    def address(self, tensor: Tensor, at: Sequence[Expr], mask: Array) -> Array:
-        found = np.full(self.block, self.size(tensor.offset), np.int64)
-        for stride, index in zip(tensor.strides, at, strict=True):
-            found = found + self.size(stride) * self.value(index, mask)
-        constant = tensor.pointer.removeprefix(NEXT) in self.kernel.constants
-        assert not (self.is_early and tensor.space == "global") or constant, (
-            f"{tensor.pointer} is used before the kernels before have ended"
-        )
-        buffer, start = self.buffers[tensor.pointer]
-        found = found + (
-            self.threads * start if tensor.space == "private" else 0 if tensor.space == "shared" else start
-        )
-        inside = (found >= 0) & (found + tensor.dtype.itemsize <= len(buffer))
-        assert inside[mask].all(), f"{tensor.pointer} is addressed at {found[mask & ~inside][0]} of {len(buffer)} bytes"
-        return np.where(mask, found, 0)
-
-    def load(self, tensor: Tensor, address: Array, mask: Array) -> Array:
-        buffer, _ = self.buffers[tensor.pointer]
-        item = tensor.dtype.itemsize
-        raw = np.zeros((self.block, item), np.uint8)
-        raw[mask] = buffer[address[mask][:, None] + np.arange(item)]
-        return raw.reshape(-1).view(tensor.dtype.numpy)
-
-    def store(self, tensor: Tensor, address: Array, value: Array, mask: Array) -> None:
-        buffer, _ = self.buffers[tensor.pointer]
-        item = tensor.dtype.itemsize
-        raw = np.ascontiguousarray(value.astype(tensor.dtype.numpy)).view(np.uint8).reshape(self.block, item)[mask]
-        where = address[mask][:, None] + np.arange(item)
-        buffer[where] = raw
-        assert (buffer[where] == raw).all(), f"two threads store different values in {tensor.pointer}"
-
-
-def _assert_whole_warps(mask: Array) -> None:
-    warps = mask.reshape(-1, LANES)
-    assert (warps.all(1) | ~warps.any(1)).all(), "every lane of a warp takes part"
 
 
 def run_sub_grid(machine: Machine, statement: SubGrid) -> None:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -294,6 +295,12 @@ def test_narrow_types_are_converted_as_the_reference_does(dtype: DType) -> None:
         assert (same | np.isnan(expected[name].astype(np.float32)).repeat(got[name].itemsize)).all(), name
 
 
+@cache
+def texts() -> dict[str, str]:
+    """The texts of all kernels here by name."""
+    return dict(sorted(set(assembled())))
+
+
 def assembled() -> Iterator[tuple[str, str]]:
     """Every kernel of the families here once, at the sizes of real chunks."""
     values = {
@@ -323,7 +330,7 @@ def test_kernels_assemble_without_spills(architecture: str, tmp_path: Path) -> N
     assembler = shutil.which("ptxas")
     if assembler is None:
         pytest.skip("ptxas is not installed")
-    for number, (name, text) in enumerate(sorted(set(assembled()))):
+    for number, (name, text) in enumerate(texts().items()):
         ptx = to_ptx(text, architecture)
         assert "__local_depot" not in ptx and "call.uni" not in ptx, name
         path = tmp_path / f"{number}.ptx"
@@ -339,10 +346,9 @@ def test_kernels_assemble_without_spills(architecture: str, tmp_path: Path) -> N
 
 
 def test_kernels_become_ptx() -> None:
-    texts = dict(sorted(set(assembled())))
-    assert len(texts) >= 15
+    assert len(texts()) >= 15
     for name in ("scan_parts", "sort_rows", "top_k_rows", "scatter_vote", "scatter_slot"):
-        ptx = to_ptx(texts[name], "sm_80")
+        ptx = to_ptx(texts()[name], "sm_80")
         assert "__local_depot" not in ptx and "call.uni" not in ptx, name
         assert ("\tred." in ptx or "\tatom." in ptx) == (name == "scatter_vote")
         assert ("shfl.sync.idx" in ptx) == (name == "scan_parts")

@@ -32,8 +32,8 @@ def few_recent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shaped(number: int) -> Graph:
-    """Another kernel for each number: sizes are constants in it."""
-    return Graph.of({"y": ops.tanh(input("x", f32[8 + number, 24]))})
+    """Another kernel for each number: sizes are constants in it. LLVM compiles a sum quickly."""
+    return Graph.of({"y": input("x", f32[8 + number, 24]) + 1.0})
 
 
 def feed(number: int) -> Array:
@@ -42,7 +42,7 @@ def feed(number: int) -> Array:
 
 def check(runner: NativeRunner, number: int) -> None:
     x = feed(number)
-    np.testing.assert_allclose(runner.run({"x": x})["y"], np.tanh(x.astype(np.float64)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(runner.run({"x": x})["y"], x.astype(np.float64) + 1.0, rtol=1e-5, atol=1e-6)
 
 
 def product(act: int) -> Graph:
@@ -68,14 +68,14 @@ def test_programs_that_are_dropped_leave_no_code() -> None:
         check(compiled(shaped(number)), number)
     gc.collect()
     entries, before = len(BACKEND.code), resident()
-    for number in range(16, 216):
+    for number in range(16, 116):
         check(compiled(shaped(number)), number)
         if number % 20 == 0:
             gc.collect()
             check(lives, 0)
     gc.collect()
     assert len(BACKEND.code) <= entries
-    assert resident() - before < 200 * (32 << 10), "less than a few pages for each program"
+    assert resident() - before < 100 * (32 << 10), "less than a few pages for each program"
 
 
 def test_shared_functions_live_as_long_as_their_callers() -> None:

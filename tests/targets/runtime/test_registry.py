@@ -4,58 +4,27 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import dovetail
 from dovetail import Graph, f32, ops
-from dovetail.ir.dim import Dim
 from dovetail.ir.leaf import input, param
-from dovetail.ir.value import Value
-from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.spec import Job, Template
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.records import RECORDS
-from dovetail.targets.runtime.build import build, builder_of
+from dovetail.targets.runtime.build import build
 from dovetail.targets.runtime.registry import CORE, Registry
 from dovetail.targets.runtime.serial import from_bytes, to_bytes
 from tests.kernels.convolving import WIDE, on_a_machine_of
 from tests.targets.cpu.conv.test_epilogue import KERNELS, made
+from tests.targets.runtime.registered import unregistered
 from tests.targets.runtime.test_serial import plan
 
-EXPORTED = sorted((Path(__file__).parents[2] / "data").rglob("*.onnx"))
-
-
-def held(item: Any) -> Iterator[type[Any]]:
-    """The classes of everything that a job holds, but for what has a spelling of its own."""
-    if item is None or isinstance(item, bool | int | str | float | Dim | Value):
-        return
-    if isinstance(item, tuple):
-        for part in cast("tuple[Any, ...]", item):
-            yield from held(part)
-    elif isinstance(item, Mapping):
-        for part in cast("Mapping[str, Any]", item).values():
-            yield from held(part)
-    else:
-        kind = cast("type[Any]", type(item))
-        yield kind
-        if is_dataclass(item) and not isinstance(item, Kernel | Template):
-            for field in fields(item):
-                yield from held(getattr(item, field.name))
-
-
-def unregistered(plan: Plan) -> set[str]:
-    builder = builder_of(plan, BACKEND)
-    jobs = [job for step in plan.phase("run") if isinstance(job := builder.job(step), Job)]
-    kinds = {kind for job in jobs for kind in held(job)} - {Kernel}
-    return {kind.__name__ for kind in kinds if RECORDS.name_of(kind) is None}
+CLASSICAL = sorted((Path(__file__).parents[2] / "data" / "sklearn").glob("*.onnx"))
 
 
 def test_records_of_a_convolution_with_further_steps_are_registered() -> None:
@@ -74,13 +43,10 @@ def test_every_record_of_a_convolution_is_registered(monkeypatch: pytest.MonkeyP
     assert not unregistered(make_plan(made(kernel), target=CPU))
 
 
-@pytest.mark.parametrize("path", EXPORTED, ids=lambda path: path.stem)
-def test_every_record_of_an_exported_model_is_registered(path: Path) -> None:
-    try:
-        graph = dovetail.load(path)
-    except dovetail.DovetailError:
-        pytest.skip("the file is not a model that loads")
-    assert not unregistered(compilation(graph, make_request(target="cpu")).plan)
+@pytest.mark.parametrize("path", CLASSICAL, ids=lambda path: path.stem)
+def test_every_record_of_a_classical_model_is_registered(path: Path) -> None:
+    """The test of the exporters' files asks the same of each of them, of the program that it compiles."""
+    assert not unregistered(compilation(dovetail.load(path), make_request(target="cpu")).plan)
 
 
 def stored(job: Any) -> tuple[Plan, bytes]:

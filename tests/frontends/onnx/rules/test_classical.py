@@ -16,6 +16,7 @@ import dovetail
 from dovetail import LoadError, UnsupportedError, f32, f64, i64
 from dovetail.adapters.onnxruntime_peer import Peer
 from dovetail.frontends.onnx import import_model
+from tests.covering import covering
 from tests.frontends.onnx.build import assert_like_onnxruntime, by_dovetail, model, node
 from tests.tolerances import assert_close
 
@@ -249,9 +250,9 @@ def test_support_vector_regressors(kernel: str, one_class: int) -> None:
     assert_like_onnxruntime(classical("SVMRegressor x -> y", {"x": f32["b", 5]}, ["y"], **given), *rows())
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("groups", [(4, 6), (3, 5, 2), (2, 3, 4, 5)])
-@pytest.mark.parametrize("probable", [False, True])
+@pytest.mark.parametrize(
+    ("kernel", "groups", "probable"), covering(KERNELS, [(4, 6), (3, 5, 2), (2, 3, 4, 5)], (False, True))
+)
 def test_support_vector_classifiers(kernel: str, groups: tuple[int, ...], probable: bool) -> None:
     given = machine(2, groups, kernel)
     pairs = len(given["rho"])

@@ -10,6 +10,7 @@ import pytest
 from dovetail import f32, i64
 from dovetail.errors import BindError, LoadError
 from dovetail.frontends.onnx import import_model
+from tests.covering import covering
 from tests.frontends.onnx.build import Array, by_dovetail, model, node
 
 RNG = np.random.default_rng(7)
@@ -31,10 +32,10 @@ def _loss(x: Array, target: Array, weight: Array | None, ignored: int | None, re
     return {"none": each, "sum": np.array(total), "mean": np.array(total / shares)}[reduction]
 
 
-@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
-@pytest.mark.parametrize("ignored", [None, -1, 2])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("shape", [(3, 5), (2, 5, 3, 2)])
+@pytest.mark.parametrize(
+    ("reduction", "ignored", "weighted", "shape"),
+    covering(("none", "sum", "mean"), (None, -1, 2), (False, True), [(3, 5), (2, 5, 3, 2)], strength=3),
+)
 def test_losses(reduction: str, ignored: int | None, weighted: bool, shape: tuple[int, ...]) -> None:
     options: dict[str, Any] = {"reduction": reduction} | ({} if ignored is None else {"ignore_index": ignored})
     sizes = ("n", 5, *("h", "w")[: len(shape) - 2])

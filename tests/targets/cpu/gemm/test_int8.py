@@ -19,7 +19,8 @@ from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.gemm.byte_tile import byte_tile_function, byte_tile_of
 from dovetail.targets.cpu.isa import Host
 from dovetail.targets.cpu.native import NativeGraph
-from tests.kernels.bytes import EVERY_DEVICE, above, image, numbers, run
+from tests.covering import covering
+from tests.kernels.bytes import DEVICES, EVERY_DEVICE, EVERY_TILING, above, image, numbers, run
 from tests.kernels.machines import code_for, on_stack
 
 MACHINES = {
@@ -28,7 +29,7 @@ MACHINES = {
 }
 
 
-@EVERY_DEVICE
+@EVERY_TILING
 @pytest.mark.parametrize("k", [1, 3, 4, 33, 384])
 @pytest.mark.parametrize("n", [1, 15, 48, 49, 100])
 def test_every_number_of_rows_of_one_compilation(
@@ -41,34 +42,29 @@ def test_every_number_of_rows_of_one_compilation(
         assert (got == (feed["x"].astype(np.int64) - 7) @ w.astype(np.int64)).all()
 
 
-@EVERY_DEVICE
-@pytest.mark.parametrize("zeros", ["none", "one", "columns"])
-@pytest.mark.parametrize("of_weights", [i8, u8])
-@pytest.mark.parametrize(("dtype", "zero"), [(u8, 0), (u8, 255), (u8, 128), (i8, 0), (i8, -128), (i8, 127)])
-@pytest.mark.parametrize("of_a_run", [False, True])
+ZEROS = {u8: (0, 255, 128), i8: (0, -128, 127)}
+SIGNS = covering(("none", "one", "columns"), (i8, u8), (u8, i8), (False, True), [*DEVICES], strength=3)
+
+
+@pytest.mark.parametrize(("zeros", "of_weights", "dtype", "of_a_run", "device"), SIGNS)
 def test_signs_and_zero_points(
-    zeros: str,
-    of_weights: DType,
-    dtype: DType,
-    zero: int,
-    of_a_run: bool,
-    device: CpuDevice,
-    monkeypatch: pytest.MonkeyPatch,
+    zeros: str, of_weights: DType, dtype: DType, of_a_run: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     k, n = 21, 19
     shape = {"none": None, "one": (), "columns": (n,)}[zeros]
     low = None if shape is None else leaf.param("z", of_weights[shape])
-    x = above(image(dtype, 5, k), leaf.input("zero", dtype[()]) if of_a_run else zero)
-    y = x @ above(leaf.param("w", of_weights[k, n]), low)
     w = numbers(of_weights, k, n, seed=1)
     z = np.zeros((), of_weights.numpy) if shape is None else numbers(of_weights, *shape, seed=2).reshape(shape)
-    feed = {"x": numbers(dtype, 5, k)}
-    expected = (feed["x"].astype(np.int64) - zero) @ (w.astype(np.int64) - z)
-    if of_a_run:
-        feed["zero"] = np.array(zero, dtype.numpy)
-    params = {"w": w} if low is None else {"w": w, "z": z}
-    (got,) = run(y, [feed], params, device, "int8_", monkeypatch)
-    assert (got == expected).all()
+    for zero in ZEROS[dtype]:
+        x = above(image(dtype, 5, k), leaf.input("zero", dtype[()]) if of_a_run else zero)
+        y = x @ above(leaf.param("w", of_weights[k, n]), low)
+        feed = {"x": numbers(dtype, 5, k)}
+        expected = (feed["x"].astype(np.int64) - zero) @ (w.astype(np.int64) - z)
+        if of_a_run:
+            feed["zero"] = np.array(zero, dtype.numpy)
+        params = {"w": w} if low is None else {"w": w, "z": z}
+        (got,) = run(y, [feed], params, DEVICES[device], "int8_", monkeypatch)
+        assert (got == expected).all(), f"a zero point of {zero}"
 
 
 @EVERY_DEVICE

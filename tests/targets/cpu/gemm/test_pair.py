@@ -20,6 +20,7 @@ from dovetail.targets.cpu.gemm.policy import tiles_of
 from dovetail.targets.cpu.gemm.tile import Tile
 from dovetail.targets.cpu.isa import host
 from tests.codegen.crossed import HOSTS
+from tests.covering import covering
 from tests.kernels.native import check, native_of
 
 LAYOUTS = ("nn", "tn", "nt", "tt")
@@ -87,15 +88,19 @@ def test_sums_are_those_of_packed_weights(layout: str, deep: int) -> None:
     assert np.array_equal(found, expected)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("bits", "registers"), DEVICES)
-def test_other_vectors(layout: str, bits: int, registers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("layout", "device", "size"), covering(LAYOUTS, DEVICES, [(5, 7, 9), (40, 530, 64), (30, 70, 100)])
+)
+def test_other_vectors(
+    layout: str, device: tuple[int, int], size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """LLVM splits vectors that are wider than those here; rows of A are read where they are."""
+    bits, registers = device
     wide = replace(host(), vector_bits=bits, vector_registers=registers)
     monkeypatch.setattr(backend, "host_device", lambda: replace(wide.device, capabilities=()))
-    for m, k, n in ((5, 7, 9), (40, 530, 64), (30, 70, 100)):
-        x, y, feeds = operands(layout, m=m, k=k, n=n)
-        check(x @ y, feeds, kernel="gemm_pair")
+    m, k, n = size
+    x, y, feeds = operands(layout, m=m, k=k, n=n)
+    check(x @ y, feeds, kernel="gemm_pair")
 
 
 def test_many_results_from_few_rows_are_shared_among_threads() -> None:

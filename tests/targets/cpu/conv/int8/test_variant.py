@@ -17,7 +17,8 @@ from dovetail.ops.convolution import conv
 from dovetail.targets.cpu.conv.int8.shape import strip_of
 from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of, fitting_tile
 from dovetail.targets.cpu.gemm.policy import INT8
-from tests.kernels.bytes import EVERY_DEVICE, SDOT, VNNI, above, image, numbers, run
+from tests.covering import covering
+from tests.kernels.bytes import DEVICES, EVERY_DEVICE, EVERY_TILING, SDOT, VNNI, above, image, numbers, run
 
 
 def attrs_of(axes: int, **given: Any) -> dict[str, Any]:
@@ -56,7 +57,7 @@ IMAGES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 ]
 
 
-@EVERY_DEVICE
+@EVERY_TILING
 @pytest.mark.parametrize(("shape", "weights", "given"), IMAGES)
 def test_shapes(
     shape: tuple[int, ...],
@@ -72,34 +73,35 @@ def test_shapes(
     assert (got == exact(x.astype(np.int64) - 9, w, attrs)).all()
 
 
-@EVERY_DEVICE
-@pytest.mark.parametrize("zeros", ["none", "one", "filters"])
-@pytest.mark.parametrize("of_weights", [i8, u8])
-@pytest.mark.parametrize(("dtype", "zero"), [(u8, 0), (u8, 255), (u8, 131), (i8, 0), (i8, -128), (i8, 127)])
-@pytest.mark.parametrize(("of_a_run", "channels"), [(False, 3), (True, 3), (False, 11), (True, 8)])
+ZEROS = {u8: (0, 255, 131), i8: (0, -128, 127)}
+SIGNS = covering(("none", "one", "filters"), (i8, u8), (u8, i8), (False, True), (3, 8, 11), [*DEVICES], strength=3)
+
+
+@pytest.mark.parametrize(("zeros", "of_weights", "dtype", "of_a_run", "channels", "device"), SIGNS)
 def test_signs_zero_points_and_padding(
     zeros: str,
     of_weights: DType,
     dtype: DType,
-    zero: int,
     of_a_run: bool,
     channels: int,
-    device: CpuDevice,
+    device: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shape = {"none": None, "one": (), "filters": (6, 1, 1, 1)}[zeros]
     low = None if shape is None else leaf.param("z", of_weights[shape])
     attrs = attrs_of(2, padding=(1, 2, 1, 0))
-    x = above(image(dtype, 1, channels, 6, 9), leaf.input("zero", dtype[()]) if of_a_run else zero)
-    y = ops.conv(x, above(leaf.param("w", of_weights[6, channels, 3, 3]), low), **attrs)
     w = numbers(of_weights, 6, channels, 3, 3, seed=1)
     z = np.zeros((), of_weights.numpy) if shape is None else numbers(of_weights, *shape, seed=2).reshape(shape)
-    feed = {"x": numbers(dtype, 1, channels, 6, 9)}
-    expected = exact(feed["x"].astype(np.int64) - zero, w.astype(np.int64) - z, attrs)
-    if of_a_run:
-        feed["zero"] = np.array(zero, dtype.numpy)
-    (got,) = run(y, [feed], {"w": w} if low is None else {"w": w, "z": z}, device, "int8_conv", monkeypatch)
-    assert (got == expected).all()
+    for zero in ZEROS[dtype]:
+        x = above(image(dtype, 1, channels, 6, 9), leaf.input("zero", dtype[()]) if of_a_run else zero)
+        y = ops.conv(x, above(leaf.param("w", of_weights[6, channels, 3, 3]), low), **attrs)
+        feed = {"x": numbers(dtype, 1, channels, 6, 9)}
+        expected = exact(feed["x"].astype(np.int64) - zero, w.astype(np.int64) - z, attrs)
+        if of_a_run:
+            feed["zero"] = np.array(zero, dtype.numpy)
+        params = {"w": w} if low is None else {"w": w, "z": z}
+        (got,) = run(y, [feed], params, DEVICES[device], "int8_conv", monkeypatch)
+        assert (got == expected).all(), f"a zero point of {zero}"
 
 
 @EVERY_DEVICE

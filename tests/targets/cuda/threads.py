@@ -1,0 +1,129 @@
+"""The threads of one block in NumPy: their names, what expressions give them, and memory within its bounds.
+
+Scalars are computed by the primitives' own meanings. Reads and writes out of bounds are errors, and so are two threads
+that store different values in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dovetail import ops
+from dovetail.ir.dim import Size, evaluate
+from dovetail.ir.dtype import DType
+from dovetail.ir.literal import Array
+from dovetail.kernels.loops.analysis import shared_bytes
+from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Name, Number, Tensor, ThreadIndex
+from dovetail.kernels.loops.resident import NEXT
+
+LANES = 32
+_OPS = {op.name: op for op in ops.ALL}
+
+
+class Threads:
+    """Threads of a block that compute in lockstep, on buffers of bytes."""
+
+    def __init__(self, kernel: Kernel, buffers: Mapping[str, tuple[Array, int]], sizes: Mapping[str, int]) -> None:
+        assert kernel.launch is not None
+        self.kernel, self.sizes = kernel, sizes
+        self.block = kernel.launch.block
+        given = kernel.launch.shared_bytes
+        assert not given or kernel.counter or shared_bytes(kernel.body) <= given, "allocations fit what a launch gives"
+        self.shared = np.full(given, 0xA5, np.uint8)
+        """The shared memory of a block, where allocations take turns in it."""
+        self.grid = self.size(kernel.launch.grid)
+        self.buffers = dict(buffers)
+        self.threads = np.arange(self.block)
+        self.names: dict[str, Array] = {}
+        self.memo: dict[int, Array] = {}
+        self.number = 0
+        self.is_early = False
+        """Whether kernels before this one may still run: it may read constants alone."""
+
+    def size(self, size: Size) -> int:
+        return size if isinstance(size, int) else evaluate(size, self.sizes)
+
+    def same(self, expr: Expr, mask: Array) -> int:
+        """What all threads have in common."""
+        (found,) = set(self.value(expr, mask)[mask].tolist())
+        return int(found)
+
+    def value(self, expr: Expr, mask: Array) -> Array:
+        found = self.memo.get(id(expr))
+        if found is None:
+            found = self.memo[id(expr)] = self.one(expr, mask)
+        return found
+
+    def one(self, expr: Expr, mask: Array) -> Array:
+        match expr:
+            case Number(value, dtype):
+                real = value.real if isinstance(value, complex) else value
+                return np.full(self.block, real, dtype.numpy)
+            case Extent(size):
+                return np.full(self.block, self.size(size), np.int64)
+            case Name(name):
+                return self.names[name]
+            case ThreadIndex(kind):
+                every: dict[str, Array] = {
+                    "block": np.full(self.block, self.number),
+                    "thread": self.threads,
+                    "lane": self.threads % LANES,
+                    "warp": self.threads // LANES,
+                }
+                return every[kind].astype(np.int64)
+            case Load(tensor, at):
+                return self.load(tensor, self.address(tensor, at, mask), mask)
+            case Call(op, operands, dtype):
+                return self.apply(op, [self.value(x, mask) for x in operands], dtype)
+
+    def apply(self, op: str, xs: list[Array], dtype: DType) -> Array:
+        if op == "cast":
+            return np.asarray(_OPS["cast"].meaning(xs[0], dtype=dtype)).astype(dtype.numpy)
+        if op == "bitcast":
+            return xs[0].view(dtype.numpy)
+        if op in ("exp_falling", "near_exp", "fma"):
+            return np.exp(xs[0]) if op != "fma" else xs[0] * xs[1] + xs[2]
+        found: Any = _OPS[op.removeprefix("fold_").removeprefix("near_")].meaning(*xs)
+        return np.asarray(found).astype(dtype.numpy)
+
+    def address(self, tensor: Tensor, at: Sequence[Expr], mask: Array) -> Array:
+        found = np.full(self.block, self.size(tensor.offset), np.int64)
+        for stride, index in zip(tensor.strides, at, strict=True):
+            found = found + self.size(stride) * self.value(index, mask)
+        constant = tensor.pointer.removeprefix(NEXT) in self.kernel.constants
+        assert not (self.is_early and tensor.space == "global") or constant, (
+            f"{tensor.pointer} is used before the kernels before have ended"
+        )
+        buffer, start = self.buffers[tensor.pointer]
+        found = found + (
+            self.threads * start if tensor.space == "private" else 0 if tensor.space == "shared" else start
+        )
+        inside = (found >= 0) & (found + tensor.dtype.itemsize <= len(buffer))
+        assert inside[mask].all(), f"{tensor.pointer} is addressed at {found[mask & ~inside][0]} of {len(buffer)} bytes"
+        return np.where(mask, found, 0)
+
+    def load(self, tensor: Tensor, address: Array, mask: Array) -> Array:
+        buffer, _ = self.buffers[tensor.pointer]
+        item = tensor.dtype.itemsize
+        raw = np.zeros((self.block, item), np.uint8)
+        raw[mask] = buffer[address[mask][:, None] + np.arange(item)]
+        return raw.reshape(-1).view(tensor.dtype.numpy)
+
+    def store(self, tensor: Tensor, address: Array, value: Array, mask: Array) -> None:
+        buffer, _ = self.buffers[tensor.pointer]
+        item = tensor.dtype.itemsize
+        raw = np.ascontiguousarray(value.astype(tensor.dtype.numpy)).view(np.uint8).reshape(self.block, item)[mask]
+        where = address[mask][:, None] + np.arange(item)
+        buffer[where] = raw
+        assert (buffer[where] == raw).all(), f"two threads store different values in {tensor.pointer}"
+
+
+def assert_whole_warps(mask: Array) -> None:
+    warps = mask.reshape(-1, LANES)
+    assert (warps.all(1) | ~warps.any(1)).all(), "every lane of a warp takes part"
+
+
+__all__ = ["LANES", "Threads", "assert_whole_warps"]
