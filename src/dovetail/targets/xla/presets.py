@@ -37,4 +37,7 @@ PRESETS: Mapping[str, Mapping[str, str]] = {
     "sequence": SEQUENCE_PARALLEL,
 }
 
-__all__ = ["DATA_PARALLEL", "PRESETS", "SEQUENCE_PARALLEL", "TENSOR_PARALLEL"]
+AUTO = "auto"
+"""In the place of a preset: the cheapest of all, and of changes of their rules."""
+
+__all__ = ["AUTO", "DATA_PARALLEL", "PRESETS", "SEQUENCE_PARALLEL", "TENSOR_PARALLEL"]
