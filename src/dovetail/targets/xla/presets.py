@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 DATA_PARALLEL: Mapping[str, str] = dict.fromkeys(
-    ("input_ids", "token_type_ids", "attention_mask", "image", "labels"), "dp"
+    ("input_ids", "token_type_ids", "attention_mask", "image", "labels", "past_[kv].*"), "dp"
 )
 """The batch is split, and every device has all weights."""
 TENSOR_PARALLEL: Mapping[str, str] = {
