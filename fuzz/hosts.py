@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -28,9 +28,13 @@ from dovetail import Builder, f32, ops, save
 from fuzz.network import Network
 
 TIMEOUT = 4.0
-STEPS, EVERY = 120, 5
+EVERY = 5
+STEPS = 60
+"""Steps of a run for each fault that strikes it, and for its rest."""
 MOST = 240.0
 """Seconds after which a run hangs."""
+ENDED = ([1, 1], [1, -signal.SIGKILL], [-signal.SIGKILL, 1])
+"""The exit codes of hosts that a fault ends."""
 _OTHER_VERSION = (
     "import dovetail.version as v, runpy; v.__version__ = '0.0.0'; runpy.run_module('dovetail', run_name='__main__')"
 )
@@ -40,6 +44,7 @@ class Hosts:
     """Two supervisors of one training run in a folder."""
 
     def __init__(self, folder: Path, *more: str) -> None:
+        folder.mkdir(exist_ok=True)
         self.folder, self.more = folder, more
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.port = int(server.getsockname()[1])
@@ -59,7 +64,14 @@ class Hosts:
         files, port = self.folder.parent, self.network.port if rank else self.port
         given = [
             *("train", str(files / f"{model}.txt"), "--loss", "cross_entropy", "--data", str(files / "data.npz")),
-            *("--steps", str(STEPS), "--every", str(EVERY), "--checkpoint", str(self.folder / "state")),
+            *(
+                "--steps",
+                (files / "steps").read_text(),
+                "--every",
+                str(EVERY),
+                "--checkpoint",
+                str(self.folder / "state"),
+            ),
             *("--output", str(self.folder / "weights.safetensors"), "--mesh", "dp=4,tp=2", "--place", "x: dp"),
             *("--place", "labels: dp", "--place", "up: - tp", "--place", "down: tp", "--hosts", "2"),
             *("--coordinator", f"127.0.0.1:{port}", "--peer-timeout", str(TIMEOUT), "--join-timeout", "90"),
@@ -239,8 +251,9 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
 """By name."""
 
 
-def prepare(folder: Path) -> bytes:
-    """Two models, their data, and the weights of an undisturbed run."""
+def prepare(folder: Path, times: int) -> bytes:
+    """Two models, their data, a number of steps for some faults, and the weights of an undisturbed run."""
+    (folder / "steps").write_text(str(STEPS * (times + 1)))
     for name, width in (("model", 32), ("other", 64)):
         builder = Builder("network")
         x = builder.input("x", f32[8, 16])
@@ -249,7 +262,6 @@ def prepare(folder: Path) -> bytes:
         save(builder.graph(), folder / f"{name}.txt")
     rng = np.random.default_rng(0)
     np.savez(folder / "data.npz", x=rng.standard_normal((64, 16)).astype(np.float32), labels=np.arange(64) % 4)
-    (folder / "calm").mkdir()
     calm = Hosts(folder / "calm")
     _both(calm, random.Random(0))
     codes, said = calm.end()
@@ -257,55 +269,100 @@ def prepare(folder: Path) -> bytes:
     return calm.weights
 
 
-def judged(name: str, folder: Path, wanted: bytes, r: random.Random) -> str:
-    """Make a fault happen once; what was broken, or nothing."""
+def judged(name: str, folder: Path, wanted: bytes, r: random.Random, times: int = 1) -> list[str]:
+    """Make a fault happen some times; what was broken.
+
+    Faults that a run survives strike one run again and again, so that every restart begins from the checkpoint of
+    another one.
+    """
     fault = FAULTS[name]
-    folder.mkdir()
-    hosts = Hosts(folder, *(("--restarts", "1") if fault.ends == "restarts" else ()))
+    if fault.ends == "restarts":
+        return [f"{name}: {why}" for why in _restarted(fault, folder, wanted, r, times)]
+    if fault.ends == "resumes":
+        return [f"{name}: {why}" for why in _resumed(fault, folder, wanted, r, times)]
+    found: list[str] = []
+    for turn in range(times):
+        found += [f"{name}: {why}" for why in _once(fault, folder.with_name(f"{name}{turn}"), wanted, r)]
+    return found
+
+
+def _restarted(fault: Fault, folder: Path, wanted: bytes, r: random.Random, times: int) -> Iterator[str]:
+    """One run whose workers start again after each fault."""
+    hosts = Hosts(folder, "--restarts", str(times))
     fault.starts(hosts, r)
-    if fault.happens is not None:
-        hosts.await_checkpoint()
-        time.sleep(r.random() * 0.1)
-        try:
-            fault.happens(hosts)
-        except (OSError, IndexError):
-            hosts.end()
-            return f"{name}: not tried: it ended before the fault"
-    told = _await_words(hosts, fault, time.monotonic()) if fault.said else 0
+    for turn in range(times):
+        why = _struck(hosts, fault, r, before=turn)
+        if why:
+            yield why
+            break
+    codes, said = hosts.end()
+    if codes != [0, 0]:
+        yield f"{'hangs' if None in codes else 'untold'}: exit codes {codes}: {said}"
+    elif hosts.weights != wanted:
+        yield "wrong: other weights than an undisturbed run"
+
+
+def _resumed(fault: Fault, folder: Path, wanted: bytes, r: random.Random, times: int) -> Iterator[str]:
+    """Runs that a fault ends, each resumed by the next; the last one is left alone."""
+    for turn in range(times):
+        hosts = Hosts(folder, *(("--resume",) if turn else ()))
+        fault.starts(hosts, r)
+        why = _struck(hosts, fault, r)
+        codes, said = hosts.end()
+        if why or codes not in ENDED:
+            yield why or f"{'hangs' if None in codes else 'untold'}: exit codes {codes}: {said}"
+            return
+    hosts = Hosts(folder, "--resume")
+    _both(hosts, r)
+    codes, said = hosts.end()
+    if codes != [0, 0]:
+        yield f"{'hangs' if None in codes else 'wrong'}: it does not resume: {codes}: {said}"
+    elif hosts.weights != wanted:
+        yield "wrong: other weights than an undisturbed run"
+
+
+def _once(fault: Fault, folder: Path, wanted: bytes, r: random.Random) -> Iterator[str]:
+    """One run of hosts that refuse each other, or that nothing happens to."""
+    hosts = Hosts(folder)
+    fault.starts(hosts, r)
+    told = _await_words(hosts, fault) if fault.said else 0
+    codes, said = hosts.end()
+    refused = fault.ends == "refused"
+    if None in codes:
+        yield f"hangs: exit codes {codes}: {said}"
+    elif told is None or (codes not in ENDED if refused else codes != [0, 0]):
+        yield f"untold: exit codes {codes}: {said}"
+    elif refused and (hosts.weights or (folder / "state").exists()):
+        yield "wrong: it has written weights"
+    elif not refused and hosts.weights != wanted:
+        yield "wrong: other weights than an undisturbed run"
+
+
+def _struck(hosts: Hosts, fault: Fault, r: random.Random, before: int = 0) -> str:
+    """Make the fault happen after the next checkpoint; what was broken, where it was told `before` times already."""
+    assert fault.happens is not None, "hosts that refuse each other are not struck"
+    hosts.await_checkpoint()
+    time.sleep(r.random() * 0.1)
+    try:
+        fault.happens(hosts)
+    except (OSError, IndexError):
+        return "not tried: it ended before the fault"
+    told = _await_words(hosts, fault, before)
     if fault.after is not None:
         fault.after(hosts)
-    codes, said = hosts.end()
-    if None in codes:
-        return f"{name}: hangs: exit codes {codes}: {said}"
-    if told is None or (fault.happens is not None and told > TIMEOUT + 10):
-        return f"{name}: untold: told after {told} s: {said}"
-    if codes not in _expected(fault):
-        return f"{name}: untold: exit codes {codes}: {said}"
-    if fault.ends == "refused":
-        return f"{name}: wrong: it has written weights" if hosts.weights or (folder / "state").exists() else ""
-    if fault.ends == "resumes":
-        hosts = Hosts(folder, "--resume")
-        _both(hosts, r)
-        codes, said = hosts.end()
-        if codes != [0, 0]:
-            return f"{name}: {'hangs' if None in codes else 'wrong'}: it does not resume: {codes}: {said}"
-    return "" if hosts.weights == wanted else f"{name}: wrong: other weights than an undisturbed run"
+    if told is None or told > TIMEOUT + 10:
+        return f"untold: told after {told} s: {''.join(path.read_text(errors='replace') for path in hosts.said)}"
+    return ""
 
 
-def _expected(fault: Fault) -> list[list[int]]:
-    """The exit codes of both hosts."""
-    if fault.ends in ("restarts", "unharmed"):
-        return [[0, 0]]
-    return [[1, 1], [1, -signal.SIGKILL], [-signal.SIGKILL, 1]]
-
-
-def _await_words(hosts: Hosts, fault: Fault, began: float) -> float | None:
-    """The seconds until the fault is told; None where all end without."""
+def _await_words(hosts: Hosts, fault: Fault, before: int = 0) -> float | None:
+    """The seconds until the fault is told once more; None where all end without."""
+    began = time.monotonic()
     start, _, rest = fault.said.format(host=socket.gethostname(), step="\0").partition("\0")
     while time.monotonic() - began < MOST:
         over = hosts.supervisors[fault.tells].poll() is not None
         said = hosts.said[fault.tells].read_text(errors="replace")
-        if any(start in line and rest in line for line in said.splitlines()):
+        if sum(start in line and rest in line for line in said.splitlines()) > before:
             return time.monotonic() - began
         if over:
             return None
@@ -315,15 +372,16 @@ def _await_words(hosts: Hosts, fault: Fault, began: float) -> float | None:
 
 def hosts(count: int, folder: Path) -> list[str]:
     """Each fault this often; prints totals."""
-    wanted = prepare(folder)
+    wanted = prepare(folder, count)
     r, broken = random.Random(7), list[str]()
     for name in FAULTS:
-        began, wrong = time.monotonic(), len(broken)
-        broken += [why for n in range(count) if (why := judged(name, folder / f"{name}{n}", wanted, r))]
-        print(f"   {name:20} {count} times, {len(broken) - wrong} broken, {time.monotonic() - began:.0f} s", flush=True)
+        began = time.monotonic()
+        found = judged(name, folder / name, wanted, r, count)
+        broken += found
+        print(f"   {name:20} {count} times, {len(found)} broken, {time.monotonic() - began:.0f} s", flush=True)
     kinds = Counter(why.split(": ")[1] for why in broken)
     totals = ", ".join(f"{kinds[kind]} {kind}" for kind in ("hangs", "wrong", "untold", "not tried"))
-    print(f"   {len(FAULTS)} faults, {count * len(FAULTS)} runs: {totals}", flush=True)
+    print(f"   {len(FAULTS)} faults, {count * len(FAULTS)} times in all: {totals}", flush=True)
     return broken
 
 

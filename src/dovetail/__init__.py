@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from dovetail.language.sampling import Sampling
     from dovetail.report.analysis import Analysis, analyze
     from dovetail.report.report import Report
-    from dovetail.runtime.explain_placement import explain_placement
+    from dovetail.runtime.explain_placement import choose_placement, explain_placement
     from dovetail.runtime.gradients import value_and_grad
     from dovetail.runtime.page import write_report
     from dovetail.runtime.quantise import Quantise
@@ -135,6 +135,7 @@ __all__ = [
     "bool_",
     "c64",
     "canonicalize",
+    "choose_placement",
     "compile",
     "constant",
     "evaluate",
@@ -188,6 +189,7 @@ _ON_FIRST_USE = {
     "Sampling": "dovetail.language.sampling",
     "Trainer": "dovetail.train.trainer",
     "analyze": "dovetail.report.analysis",
+    "choose_placement": "dovetail.runtime.explain_placement",
     "explain_placement": "dovetail.runtime.explain_placement",
     "gradient": "dovetail.grad.gradient",
     "lora": "dovetail.train.lora",

@@ -11,7 +11,8 @@ from dovetail.bench.case import Case, load_arrays, written
 from dovetail.bench.measure import deviation
 from dovetail.bench.peer_process import LEAST_RUNS, PeerContender, reason, results_of
 from dovetail.bench.peers import EVERY
-from dovetail.bench.process import Process, RefusedError, make_setting
+from dovetail.bench.process import Process, RefusedError, environment, make_setting
+from dovetail.targets import Target
 from tests.bench.small import SMALL
 
 pytestmark = pytest.mark.serial  # it starts processes that measure
@@ -45,3 +46,11 @@ def test_a_reason_skips_where_it_was_raised() -> None:
     said = "Exception from src/core.cpp:132:\nException from src/read.cpp:9:\n  the operator Foo is not known\nmore"
     assert reason(RuntimeError(said)) == "the operator Foo is not known"
     assert reason(RuntimeError()) == "RuntimeError"
+
+
+def test_a_mesh_is_of_any_devices_that_jax_finds(tmp_path: Path) -> None:
+    setting = make_setting(1, tmp_path)
+    assert setting.target == "cpu" and environment(setting)["JAX_PLATFORMS"] == "cpu"
+    setting.place({"dp": 2}, {"x": "dp"})
+    assert isinstance(setting.target, Target) and setting.target.name == "xla"
+    assert "JAX_PLATFORMS" not in environment(setting)

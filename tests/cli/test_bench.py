@@ -24,7 +24,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Stands for the measurement itself; lists what it was asked for."""
     asked: list[tuple[str, int]] = []
 
-    def found(of: Any, threads: int, peers: Any, effort: Any, folder: Path, say: Run) -> Result:
+    def found(of: Any, threads: int, peers: Any, effort: Any, folder: Path, say: Run, placed: Any) -> Result:
         asked.append((of.name, threads))
         if of.name == "minilm_1x128":
             raise CheckError("dovetail does not run this: no")
@@ -71,3 +71,8 @@ def test_a_workload_that_fails_leaves_the_others(
 def test_what_cannot_be_measured_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *arguments]) == 1
     assert "hint" in capsys.readouterr().err
+
+
+def test_a_placement_needs_a_mesh(measured: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "gpt2_1x128", "--place", "auto"]) != 0
+    assert "--place without --mesh" in capsys.readouterr().err and not measured

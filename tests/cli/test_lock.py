@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.cli.placement import placed
+from dovetail.errors import LoadError
+from dovetail.report.lock import Lock, read_lock
 from tests.cli.commands import Shell
 
 
@@ -55,3 +58,12 @@ def test_a_missing_lock_says_how_to_make_one(shell: Shell, layer: str, tmp_path:
     said = shell("check", layer, "--lock", str(tmp_path / "none.lock"))
     assert said.code == 1 and "dovetail lock" in said.err
     assert shell("lock", layer, "--lock", str(tmp_path)).code == 1, "a folder is no place for it"
+
+
+def test_a_lock_names_its_placement(tmp_path: Path) -> None:
+    made = Lock("xla", 1, {}, {}, "dp=2", {"a name: with all.*": "- dp", "x": "dp"})
+    assert read_lock(str(made), "lock") == made
+    (tmp_path / "lock").write_text(str(made))
+    assert placed([str(tmp_path / "lock"), "data"]) == ("data", dict(made.place))
+    with pytest.raises(LoadError, match="place x"):
+        read_lock(f"{made}place x\n", "lock")

@@ -17,6 +17,7 @@ import onnx.defs
 
 from dovetail.adapters.onnx_backend import DovetailBackend
 from dovetail.errors import UnsupportedError
+from tests.conformance.exact import suite_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / "build" / "onnx"
@@ -63,7 +64,7 @@ def cases(home: Path = HOME, backend: type[DovetailBackend] = DovetailBackend) -
         warnings.simplefilter("ignore")  # the suite computes its expected outputs while it is loaded
         from onnx.backend.test import BackendTest
 
-        items: dict[str, dict[str, Any]] = BackendTest(backend, __name__)._test_items  # pyright: ignore[reportPrivateUsage]
+        items: dict[str, dict[str, Any]] = suite_of(backend, BackendTest)(__name__)._test_items  # pyright: ignore[reportPrivateUsage]
     return tuple(
         Case(_kind(category), name.removesuffix("_cpu"), item.func, item.proto)
         for category, found in items.items()

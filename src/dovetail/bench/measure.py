@@ -48,9 +48,27 @@ class Effort:
     starts: bool = True
 
 
-def bench(case: Case, threads: int, peers: Sequence[Peer], effort: Effort, folder: Path, say: Say) -> Result:
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The mesh of devices that dovetail runs on, and the rules of a placement by pattern."""
+
+    mesh: Mapping[str, int]
+    rules: Mapping[str, str]
+
+
+def bench(
+    case: Case,
+    threads: int,
+    peers: Sequence[Peer],
+    effort: Effort,
+    folder: Path,
+    say: Say,
+    placed: Placed | None = None,
+) -> Result:
     """Measure one workload. `folder` is for what is kept between processes."""
     setting = make_setting(threads, folder)
+    if placed is not None:
+        setting.place(placed.mesh, placed.rules)
     asked = [peer for peer in (OURS, *peers) if peer.takes(case)]
     refused: dict[str, str] = {}
     with ExitStack() as stack:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +20,12 @@ from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
 from dovetail.runtime.compile import compile
+from dovetail.targets import Target
 
 Run: TypeAlias = Callable[[Mapping[str, Array]], Sequence[Array]]
 """One run: inputs by name, outputs in the order that the model lists them."""
+
+PLACEMENT = "placement.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,20 @@ class Setting:
 
     threads: int
     cache: Path
+
+    @property
+    def target(self) -> str | Target:
+        """What dovetail compiles for: this machine's cores, or the mesh of devices that the folder names."""
+        path = self.cache / PLACEMENT
+        if not path.is_file():
+            return "cpu"
+        from dovetail.targets.xla.target import target  # few measure a mesh
+
+        return target(**json.loads(path.read_text(encoding="utf-8")))
+
+    def place(self, mesh: Mapping[str, int], rules: Mapping[str, str]) -> None:
+        """Let dovetail run on a mesh of devices."""
+        (self.cache / PLACEMENT).write_text(json.dumps({"mesh": mesh, "place": rules}), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +77,7 @@ def _dovetail(case: Case, setting: Setting) -> Run:
     if case.network:
         return _dovetail_module(case, setting)
     fixed = case.fixed()
-    program = compile(case.model, target="cpu", threads=setting.threads, fixed=fixed)
+    program = compile(case.model, target=setting.target, threads=setting.threads, fixed=fixed)
     return lambda feeds: [*program.run({name: array for name, array in feeds.items() if name not in fixed}).values()]
 
 
@@ -192,4 +210,4 @@ def chosen(names: str | None) -> tuple[Peer, ...]:
     return tuple(EVERY[name] for name in dict.fromkeys(wanted))
 
 
-__all__ = ["EVERY", "OURS", "PEERS", "Peer", "Run", "Setting", "chosen"]
+__all__ = ["EVERY", "OURS", "PEERS", "PLACEMENT", "Peer", "Run", "Setting", "chosen"]

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from dovetail.bench.case import Case
-from dovetail.bench.peers import Setting
+from dovetail.bench.peers import PLACEMENT, Setting
 
 PATIENCE = 900.0
 """Seconds that a peer may take to start; compilers take their time."""
@@ -124,15 +124,17 @@ def environment(setting: Setting) -> dict[str, str]:
     """Threads for libraries that ask the environment, and a place of this run's own for whatever peers keep."""
     here = setting.cache
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(setting.threads))
+    # A mesh may be of any devices that JAX finds.
+    platform = {} if (here / PLACEMENT).is_file() else {"JAX_PLATFORMS": "cpu"}
     return {
         **threads,
+        **platform,
         "DOVETAIL_CACHE": str(here / "dovetail"),
         "XDG_CACHE_HOME": str(here),
         "TORCHINDUCTOR_CACHE_DIR": str(here / "inductor"),
         "JAX_COMPILATION_CACHE_DIR": str(here / "jax"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        "JAX_PLATFORMS": "cpu",
         "PYTHONWARNINGS": "ignore",
     }
 

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dovetail.cli import placement
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.machine import machine
 from dovetail.cli.options import JSON, SIZE, numbers
@@ -29,7 +30,8 @@ from dovetail.targets.cpu.measure.peak import Limits
 from dovetail.version import __version__
 
 if TYPE_CHECKING:
-    from dovetail.bench.measure import Effort
+    from dovetail.bench.case import Case
+    from dovetail.bench.measure import Effort, Placed
     from dovetail.bench.peers import Peer
     from dovetail.bench.result import Result, Timed
 
@@ -91,16 +93,36 @@ def _measured(
         for index, name in enumerate(names):
             with tempfile.TemporaryDirectory(prefix="dovetail-bench-") as folder:
                 case = case_of(name, sizes, Path(folder))
+                placed = _placed(args, case)
                 for turn, count in enumerate(threads):
                     told.at(index * len(threads) + turn + 1, len(names) * len(threads), case.name)
                     try:
-                        result = bench(case, count, peers, effort, Path(folder), say)
+                        result = bench(case, count, peers, effort, Path(folder), say, placed)
                     except CheckError as error:
                         say(f"{case.name}: {error}")
                         yield error
                         continue
                     say(result.line.removeprefix("bench "))
                     yield result
+
+
+def _placed(args: argparse.Namespace, case: Case) -> Placed | None:
+    """The mesh of the command line, and the placement of a workload on it."""
+    if args.mesh is None:
+        if args.place:
+            raise OptionError("--place without --mesh", hint="name the mesh: --mesh dp=2,tp=4")
+        return None
+    if case.network:
+        raise OptionError(f"{case.name} is a torch module, and --mesh is for ONNX models", hint="name other workloads")
+    from dovetail.bench.measure import Placed
+    from dovetail.runtime.load import load
+    from dovetail.targets.xla.target import placement_of
+
+    graph = placement.sized(load(case.model, fixed=case.fixed()), case.feeds())
+    mesh, rules, preset = placement.asked_placement(args, lambda: graph)
+    found = placement_of(mesh, rules, preset)
+    found.check(graph)
+    return Placed(mesh, found.spelled([str(v.attrs["name"]) for v in (*graph.parameters, *graph.inputs)]))
 
 
 def _say(words: str) -> None:
@@ -186,6 +208,7 @@ COMMAND = Command(
             {"action": "store_true"},
         ),
         SIZE,
+        *placement.MESH,
         Argument("--out", "write everything that was found to this file as JSON", {"metavar": "FILE"}),
         JSON,
     ),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dovetail.cli import placement
 from dovetail.cli.command import Answer, Argument
 from dovetail.cli.progress import tell
 from dovetail.errors import LoadError, OptionError
@@ -60,6 +61,11 @@ def supervised(args: argparse.Namespace) -> Answer:
         raise OptionError(f"--coordinator {args.coordinator}", hint="write HOST:PORT of rank 0: 10.0.0.1:7000")
     if args.rank is None:
         raise OptionError("--hosts without --rank", hint="number the hosts from 0: --rank 0")
+    if placement.AUTO in args.place:
+        raise OptionError(
+            f"--place {placement.AUTO} with --hosts",
+            hint=f"choose once: dovetail lock … --place {placement.AUTO} --lock FILE, then --place FILE on every host",
+        )
     mine = Membership(
         args.rank,
         args.hosts,
@@ -82,8 +88,14 @@ def _facts(args: argparse.Namespace) -> dict[str, str]:
         "Python": ".".join(platform.python_version_tuple()[:2]),
         "the model": _digest(args.model),
         "the mesh": args.mesh,
-        "the placement": "; ".join(args.place),
+        "the placement": _placement(args.place),
     }
+
+
+def _placement(given: list[str]) -> str:
+    """Presets by their names, files by the rules in them."""
+    preset, rules = placement.placed(given)
+    return "; ".join([*([] if preset is None else [preset]), *(f"{name}: {axes}" for name, axes in rules.items())])
 
 
 def _version(package: str) -> str:

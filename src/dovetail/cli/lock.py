@@ -46,9 +46,11 @@ def _placed(args: argparse.Namespace, made: Lock) -> Lock:
         return made
     from dovetail.runtime.explain_placement import explain_placement  # few lock a mesh
 
-    mesh, rules, preset = placement.asked_placement(args)
-    found = explain_placement(asked_graph(args), mesh=mesh, place=rules, preset=preset)
-    return replace(made, collectives=found.totals, mesh=",".join(f"{axis}={size}" for axis, size in mesh.items()))
+    graph = asked_graph(args)
+    mesh, rules, preset = placement.asked_placement(args, lambda: graph)
+    found = explain_placement(graph, mesh=mesh, place=rules, preset=preset)
+    axes = ",".join(f"{axis}={size}" for axis, size in mesh.items())
+    return replace(made, collectives=found.totals, mesh=axes, place=found.rules)
 
 
 def _place(args: argparse.Namespace) -> Path:

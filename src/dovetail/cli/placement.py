@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument
 from dovetail.cli.options import asked_graph, numbers
+from dovetail.cli.progress import tell
 from dovetail.errors import GateError, OptionError
+from dovetail.ir.graph import Graph
+from dovetail.ir.literal import Array
+from dovetail.ir.solve import Found, solve_symbols
+from dovetail.passes.specialize import specialize
+from dovetail.report.lock import is_lock, read_lock
+from dovetail.targets.runtime.feeds import named_leaf
+from dovetail.targets.xla.presets import AUTO, PRESETS
 from dovetail.train.losses import LOSSES
-from dovetail.train.optimizers import AdamW
+from dovetail.train.optimizers import AdamW, Optimizer
 from dovetail.train.step import step_graph
 from dovetail.train.trainer import LOSS, with_loss
 
 if TYPE_CHECKING:
+    from dovetail.targets.xla.explain.auto import Chosen
     from dovetail.targets.xla.explain.explained import Explained
 
-AUTO = "auto"
 MESH = (
     Argument(
         "--mesh",
@@ -27,8 +36,8 @@ MESH = (
     ),
     Argument(
         "--place",
-        "with --mesh: a preset (data, tensor, sequence), a file of lines such as `layers.*.wq: - tp`, or one such "
-        "line; may be given several times",
+        "with --mesh: a preset (data, tensor, sequence), a file of lines such as `layers.*.wq: - tp`, a lock, or one "
+        "such line; may be given several times; auto chooses the cheapest",
         {"metavar": "RULES", "action": "append", "default": []},
     ),
 )
@@ -42,9 +51,9 @@ ARGUMENTS = (
     ),
     Argument(
         "--place",
-        "with --mesh: a preset (data, tensor, sequence), a file of lines such as `layers.*.wq: - tp`, or one such "
-        "line; may be given several times, and the first that fits a name counts; auto tries presets and changes of "
-        "their rules, and tells the prices",
+        "with --mesh: a preset (data, tensor, sequence), a file of lines such as `layers.*.wq: - tp`, a lock, or one "
+        "such line; may be given several times, and the first that fits a name counts; auto tries presets and changes "
+        "of their rules, and tells the prices",
         {"metavar": "RULES", "action": "append", "default": []},
     ),
     Argument(
@@ -71,18 +80,16 @@ def is_asked(args: argparse.Namespace) -> bool:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from dovetail.runtime.explain_placement import choose_placement, explain_placement  # few explain a mesh
+    from dovetail.runtime.explain_placement import explain_placement  # few explain a mesh
 
     graph = asked_graph(args, train=args.step is not None)
     if args.step is not None:
-        graph = step_graph(with_loss(graph, args.step), AdamW(), loss=LOSS).graph
+        graph = step_of(graph, args.step, AdamW())
     if AUTO in args.place:
-        if args.place != [AUTO]:
-            raise OptionError(f"--place {AUTO} with other rules", hint="it chooses all of them")
-        chosen = choose_placement(graph, mesh=numbers("--mesh", args.mesh.split(",")))
+        chosen = _chosen(args, graph)
         found, said, told = chosen.best.explained, chosen.json(), f"{chosen.text()}\n"
     else:
-        mesh, place, preset = asked_placement(args)
+        mesh, place, preset = asked_placement(args, lambda: graph)
         found, said, told = explain_placement(graph, mesh=mesh, place=place, preset=preset), dict[str, Any](), ""
     text = f"{told}{found.text()}"
     if args.json:
@@ -91,13 +98,39 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(text) if failure is None else Answer(text, failure)
 
 
-def asked_placement(args: argparse.Namespace) -> tuple[dict[str, int], dict[str, str], str | None]:
-    """The mesh of a command line, its rules and its preset."""
+def step_of(graph: Graph, loss: str | None, optimizer: Optimizer) -> Graph:
+    """A training step of a model."""
+    return step_graph(with_loss(graph, loss), optimizer, loss=LOSS).graph
+
+
+def sized(graph: Graph, feeds: Mapping[str, Array]) -> Graph:
+    """A graph with the sizes that arrays for its inputs have."""
+    found = [Found(named_leaf(v), v.tensor, feeds[str(v.attrs["name"])].shape) for v in graph.inputs]
+    return specialize(graph, solve_symbols(found), partial=True)
+
+
+def _chosen(args: argparse.Namespace, graph: Graph) -> Chosen:
+    from dovetail.runtime.explain_placement import choose_placement
+
+    if args.place != [AUTO]:
+        raise OptionError(f"--place {AUTO} with other rules", hint="it chooses all of them")
+    return choose_placement(graph, mesh=numbers("--mesh", args.mesh.split(",")))
+
+
+def asked_placement(
+    args: argparse.Namespace, graph: Callable[[], Graph]
+) -> tuple[dict[str, int], dict[str, str], str | None]:
+    """The mesh of a command line, its rules and its preset; `graph` is what a placement is chosen for."""
+    mesh = numbers("--mesh", args.mesh.split(","))
+    if AUTO in args.place:
+        chosen = _chosen(args, graph())
+        tell(f"place: {chosen.best}")
+        return mesh, chosen.rules, None
     preset, place = placed(args.place)
-    return numbers("--mesh", args.mesh.split(",")), place, preset
+    return mesh, place, preset
 
 
-def meshed(args: argparse.Namespace) -> dict[str, Any]:
+def meshed(args: argparse.Namespace, graph: Callable[[], Graph]) -> dict[str, Any]:
     """The options of `dovetail.compile` for a command line with a mesh; none where it has none."""
     if args.mesh is None:
         if args.place:
@@ -105,25 +138,21 @@ def meshed(args: argparse.Namespace) -> dict[str, Any]:
         return {}
     from dovetail.targets.xla.target import target  # few run on a mesh
 
-    mesh, place, preset = asked_placement(args)
+    mesh, place, preset = asked_placement(args, graph)
     return {"target": target(mesh=mesh, place=place, preset=preset)}
 
 
 def placed(given: list[str]) -> tuple[str | None, dict[str, str]]:
     """The preset of `--place` options, and the rules, in order."""
-    from dovetail.targets.xla.presets import PRESETS
-
     preset: str | None = None
     rules: dict[str, str] = {}
     for text in given:
-        if text == AUTO:
-            raise OptionError(f"--place {AUTO} here", hint=f"dovetail explain --place {AUTO} prints rules for a file")
         if text in PRESETS:
             preset = text
             continue
         lines = [text] if ":" in text and not Path(text).exists() else _lines(text)
         for line in lines:
-            pattern, colon, words = line.partition(":")
+            pattern, colon, words = line.rpartition(":")
             if not colon or not pattern.strip():
                 raise OptionError(f"--place {line!r}", hint="write NAME: AXES, as in layers.*.wq: - tp")
             rules.setdefault(pattern.strip(), words.strip())
@@ -135,6 +164,8 @@ def _lines(path: str) -> list[str]:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"--place {path}: {error}", hint="name a preset, a file, or NAME: AXES") from error
+    if is_lock(text):
+        return [f"{pattern}: {axes}" for pattern, axes in read_lock(text, path).place.items()]
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return [line for line in lines if line]
 
@@ -148,4 +179,4 @@ def _gate(found: Explained, required: list[str]) -> GateError | None:
     return GateError("; ".join(missing), hint="the report says why each is there, and its hints what would change it")
 
 
-__all__ = ["ARGUMENTS", "MESH", "asked_placement", "is_asked", "meshed", "placed", "run"]
+__all__ = ["ARGUMENTS", "AUTO", "MESH", "asked_placement", "is_asked", "meshed", "placed", "run", "sized", "step_of"]

@@ -59,8 +59,9 @@ def run(args: argparse.Namespace) -> Answer:
     given = named_arrays("--input", args.input)
     graph = asked_graph(args)
     params = random_weights(graph, args.random) if args.random is not None and not graph.params else None
-    program = compile(graph, **ways(args) | placement.meshed(args), params=params)
     feeds = feeds_of(graph, given, args.random)
+    options = ways(args) | placement.meshed(args, lambda: placement.sized(graph, feeds))
+    program = compile(graph, **options, params=params)
     started = time.perf_counter()
     outputs = program.run(program.undonated(feeds))
     seconds = time.perf_counter() - started

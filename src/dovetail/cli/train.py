@@ -92,7 +92,8 @@ def _trainer(graph: Graph, args: argparse.Namespace) -> Trainer:
     if args.lora:
         graph = lora(graph, args.lora, rank=_rank(args), seed=args.seed)
         wrt = [f"*{DOWN}", f"*{UP}", *(args.wrt or ())]
-    options = ways(args) | placement.meshed(args) | ({} if args.threads is None else {"threads": args.threads})
+    mesh = placement.meshed(args, lambda: placement.step_of(graph, args.loss, optimizer_of(args)))
+    options = ways(args) | mesh | ({} if args.threads is None else {"threads": args.threads})
     return Trainer(
         graph,
         args.loss,

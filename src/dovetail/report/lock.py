@@ -26,12 +26,16 @@ class Lock:
     collectives: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """By kind how many, and their bytes on a device, for a model on a mesh."""
     mesh: str = ""
+    place: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The rules of the placement that has them, by pattern."""
 
     def __str__(self) -> str:
         rules = [f"fused {rule} {count}" for rule, count in sorted(self.fused.items())]
         moved = [f"collective {kind} {count} {size}" for kind, (count, size) in sorted(self.collectives.items())]
         mesh = [f"mesh {self.mesh}"] if self.mesh else []
-        return "\n".join([FIRST_LINE, f"target {self.target}", f"kernels {self.kernels}", *rules, *mesh, *moved, ""])
+        placed = [f"place {pattern}: {words}" for pattern, words in self.place.items()]
+        lines = [FIRST_LINE, f"target {self.target}", f"kernels {self.kernels}", *rules, *mesh, *moved, *placed, ""]
+        return "\n".join(lines)
 
     def moved(self, found: Lock) -> tuple[str, ...]:
         """What another placement moves more of, in words."""
@@ -89,12 +93,13 @@ def read_lock(text: str, where: str) -> Lock:
     lines = [
         (n, line.split()) for n, line in enumerate(text.splitlines(), 1) if line.strip() and line.strip()[0] != "#"
     ]
+    whole = text.splitlines()
     if not lines or " ".join(lines[0][1]) != FIRST_LINE:
         raise LoadError(
             "this is not a lock", hint=f"its first line is {FIRST_LINE!r}: write one with lock", where=where
         )
     target, kernels, fused = "", None, dict[str, int]()
-    mesh, collectives = "", dict[str, tuple[int, int]]()
+    mesh, collectives, place = "", dict[str, tuple[int, int]](), dict[str, str]()
     for number, words in lines[1:]:
         match words:
             case ["target", name]:
@@ -107,20 +112,28 @@ def read_lock(text: str, where: str) -> Lock:
                 mesh = axes
             case ["collective", kind, count, size] if _is_count(count) and size.isdigit() and len(size) <= 18:
                 collectives[kind] = int(count), int(size)
+            case ["place", *_] if ":" in whole[number - 1]:
+                pattern, _, axes = whole[number - 1].strip().removeprefix("place").rpartition(":")
+                place[pattern.strip()] = axes.strip()
             case _:
                 raise LoadError(
                     f"{' '.join(words)[:80]!r}",
-                    hint="a line is `target NAME`, `kernels COUNT`, `fused RULE COUNT`, each rule once, `mesh AXES` or "
-                    "`collective KIND COUNT BYTES`",
+                    hint="a line is `target NAME`, `kernels COUNT`, `fused RULE COUNT`, each rule once, `mesh AXES`, "
+                    "`collective KIND COUNT BYTES` or `place PATTERN: AXES`",
                     where=f"{where}, line {number}",
                 )
     if not target or kernels is None:
         raise LoadError("a lock without a target or a number of kernels", hint="write it anew with lock", where=where)
-    return Lock(target, kernels, fused, collectives, mesh)
+    return Lock(target, kernels, fused, collectives, mesh, place)
 
 
 def _is_count(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 9
 
 
-__all__ = ["Lock", "lock_of", "read_lock"]
+def is_lock(text: str) -> bool:
+    """Whether a text is that of a lock, by its first line."""
+    return text.lstrip().startswith(FIRST_LINE)
+
+
+__all__ = ["Lock", "is_lock", "lock_of", "read_lock"]

@@ -7,14 +7,17 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from dovetail import Builder, Graph, Trainer, explain_placement, ops
+from dovetail import Builder, Graph, Trainer, choose_placement, compile, explain_placement, ops, save
 from dovetail.cli.main import main
 from dovetail.errors import OptionError
 from dovetail.ir.dtype import f32
 from dovetail.models.llama import LlamaShape, llama
 from dovetail.report.lock import read_lock
+from dovetail.targets import xla
+from dovetail.targets.xla.arrays import buffer_of
 from dovetail.targets.xla.explain import child
 from dovetail.targets.xla.explain.auto import Chosen, Priced
 from dovetail.targets.xla.explain.collective import Collective, Link, Links
@@ -136,6 +139,43 @@ def test_auto_says_what_it_chose_and_every_price(capsys: pytest.CaptureFixture[s
     assert by_name["tensor"]["computing"] == pytest.approx(by_name["data"]["computing"] / 4, rel=0.3)
     assert main([*asked, "--place", "data"]) != 0
     assert "it chooses all of them" in capsys.readouterr().err
+
+
+def one_product() -> Graph:
+    builder = Builder("network")
+    x, w = builder.input("input_ids", f32[8, 64]), builder.param("head", f32[64, 128])
+    builder.output("y", ops.matmul(x, w))
+    return builder.graph()
+
+
+def test_a_choice_is_locked_and_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(one_product(), tmp_path / "model.txt")
+    model, mesh = str(tmp_path / "model.txt"), ["--mesh", "dp=4"]
+    assert main(["lock", model, "--target", "xla", *mesh, "--place", "auto"]) == 0
+    out, err = capsys.readouterr()
+    assert "mesh dp=4\nplace input_ids: dp\n" in out and "place: data: " in err
+    given = ["run", model, *mesh, "--random", "0", "--output"]
+    for number, place in enumerate(("auto", str(tmp_path / "model.lock"))):
+        assert main([*given, str(tmp_path / f"{number}.npz"), "--place", place]) == 0
+    found, again = (np.load(tmp_path / f"{number}.npz")["y"] for number in (0, 1))
+    np.testing.assert_array_equal(found, again)
+    hosts = ["--hosts", "2", "--rank", "0", "--coordinator", "127.0.0.1:7000"]
+    assert main([*given, "x.npz", "--place", "auto", *hosts]) != 0
+    assert "choose once: dovetail lock" in capsys.readouterr().err
+
+
+def test_a_target_chooses_what_choose_placement_gives() -> None:
+    made, mesh = one_product(), {"dp": 4}
+    chosen = choose_placement(made, mesh=mesh)
+    assert chosen.rules == {"input_ids": "dp"}
+    rng = np.random.default_rng(0)
+    weights, given = (rng.standard_normal(s).astype(np.float32) for s in ((64, 128), (8, 64)))
+    for target in (xla.target(mesh=mesh, preset="auto"), xla.target(mesh=mesh, place=chosen.rules)):
+        there = compile(made, target=target, params={"head": weights}).run({"input_ids": given}, outputs="device")["y"]
+        assert [s.data.shape for s in buffer_of(there).array.addressable_shards] == [(2, 128)] * 4
+        np.testing.assert_allclose(there.numpy(), given @ weights, rtol=1e-5, atol=1e-4)
+    with pytest.raises(OptionError, match="it chooses all of them"):
+        xla.target(mesh=mesh, place={"head": "dp"}, preset="auto")
 
 
 def test_rules_of_a_choice_are_in_the_order_in_which_they_count() -> None:

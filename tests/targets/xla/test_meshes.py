@@ -3,71 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 
-from dovetail import Graph, compile, evaluate
+from dovetail import compile
 from dovetail.errors import DeviceError, OptionError
-from dovetail.ir.literal import Array
-from dovetail.models.bert import BertShape, bert
-from dovetail.models.llama import LlamaShape, llama
 from dovetail.models.weights import random_weights
-from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets import xla
 from dovetail.targets.xla.placement import Placement
-from dovetail.targets.xla.target import placement_of
+from tests.targets.xla.meshes import LLAMA, MESHES, bound, ran, work
 from tests.targets.xla.placements import run as drawn_placements
 
 pytest.importorskip("jax")
-run: Any = pytest.importorskip("dovetail.targets.xla.run")
 read_text: Any = pytest.importorskip("dovetail.targets.xla.explain.compiled").read_text
 
-BATCH, SEQ = 8, 8
-LLAMA = LlamaShape(layers=1, hidden=64, heads=8, kv_heads=4, inner=128, vocabulary=64)
-BERT = BertShape(layers=1, hidden=64, heads=8, inner=128, vocabulary=64, positions=16)
-MESHES: dict[str, dict[str, int]] = {"data": {"dp": 8}, "tensor": {"tp": 4}, "both": {"dp": 2, "tp": 4}}
 
-
-@cache
-def work(name: str) -> tuple[Graph, dict[str, Array]]:
-    rng = np.random.default_rng(0)
-    ids = rng.integers(0, 64, (BATCH, SEQ))
-    if name == "llama":
-        return llama(LLAMA, batch=BATCH, seq=SEQ), {"input_ids": ids}
-    mask = (np.arange(SEQ) < rng.integers(2, SEQ, (BATCH, 1))).astype(np.int64)
-    types = np.zeros((BATCH, SEQ), np.int64)
-    return bert(BERT, batch=BATCH, seq=SEQ), {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
-
-
-def ran(name: str, mesh: Mapping[str, int] | None) -> tuple[Mapping[str, Array], str]:
-    """The outputs of a model on a mesh, and the program of a device as XLA compiled it."""
-    graph, feeds = work(name)
-    plan = compilation(graph, make_request(target="xla")).plan
-    preset = "tensor" if mesh and "tp" in mesh else "data"
-    runner = run.XlaGraph(plan, None if mesh is None else placement_of(mesh, None, preset)).bind(random_weights(graph))
-    return runner.run(feeds), runner.compiled.as_text()
-
-
-def error(name: str, found: Mapping[str, Array]) -> float:
-    graph, feeds = work(name)
-    judge = evaluate(graph, feeds, params=random_weights(graph), lift=True)
-    return max(float(np.abs(found[k] - judge[k]).max() / np.abs(judge[k]).max()) for k in judge)
-
-
-@pytest.mark.parametrize("name", ["llama", "bert"])
-def test_every_mesh_is_as_near_to_float64_as_one_device(name: str) -> None:
-    alone, _ = ran(name, None)
-    bound = 2 * error(name, alone) + 1e-7
-    for title, mesh in MESHES.items():
-        found, text = ran(name, mesh)
-        assert error(name, found) <= bound, title
-        sums = len(re.findall(r" all-reduce(?:-start)?\(", text))
-        assert sums == (0 if "tp" not in mesh else 2 * LLAMA.layers), title
-        assert "collective-permute" not in text, title
+@pytest.mark.parametrize(("name", "titles"), [("llama", ["data", "tensor", "both"]), ("bert", ["both"])])
+def test_every_mesh_is_as_near_to_float64_as_one_device(name: str, titles: list[str]) -> None:
+    most = bound(ran(name, None))
+    for title in titles:
+        found = ran(name, MESHES[title])
+        assert found.error <= most, title
+        sums = {"all-reduce": 2 * LLAMA.layers} if "tp" in MESHES[title] else {}
+        assert found.collectives == sums, title
 
 
 def test_drawn_placements_compute_what_one_device_does() -> None:

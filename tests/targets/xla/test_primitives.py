@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.ops import tracing
 from dovetail.ops.primitive import Primitive
+from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.xla.claims import FOUND_IN_DATA, HOST
 from tests.targets.cuda.judged import expected_of
 from tests.targets.cuda.test_every_primitive import COMPLEX, CONTROL, given, sample
@@ -40,6 +42,14 @@ def test_every_primitive_has_a_meaning_or_is_named_as_without_one() -> None:
     trace: Any = pytest.importorskip("dovetail.targets.xla.trace")
     homes = [*table.MEANINGS, *trace.CONTROL, *HOST, *FOUND_IN_DATA, "refusal"]
     assert sorted(homes) == sorted(op.name for op in ops.ALL)
+
+
+def test_what_numpy_computes_runs_with_a_cache(tmp_path: Path) -> None:
+    graph = Graph.of({"y": sample(next(op for op in ops.ALL if op.name == HOST[0]))})
+    feeds = given(graph)
+    for _ in range(2):  # JAX cannot write an executable that calls back
+        found = compile(graph, target="xla", cache=str(tmp_path)).run(feeds)["y"]
+        np.testing.assert_array_equal(found, evaluate(graph, feeds)["y"])
 
 
 @pytest.mark.parametrize("name", HOST)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from dovetail.dataclass import dataclass
-from dovetail.errors import DovetailError, LoadError, UnsupportedError
+from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.jax.module import Block, Module, Operation, called
+from dovetail.frontends.shared.steps import imported_step, missing_rules
 from dovetail.ir import leaf
 from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.origin import Origin
@@ -94,11 +94,8 @@ class Import:
 
     def _made(self, operation: Operation, known: Mapping[int, Value]) -> tuple[Value, ...]:
         operands = tuple(known[number] for number in operation.operands)
-        recorder = self.builder.recorder
-        around = recorder.place
-        if operation.where:
-            recorder.place = (Origin("module", operation.where),)
-        try:
+        origins = (Origin("module", operation.where),) if operation.where else None
+        with imported_step(self.builder, operation.name, operation.where, origins):
             callee = called(operation)
             if callee is not None:
                 return self.block(self.module.functions[callee], operands, {})
@@ -106,27 +103,15 @@ class Import:
             results = (made,) if isinstance(made, Value) else tuple(made)
             _check(operation, results)
             return results
-        except DovetailError as error:
-            error.where = error.where or operation.where
-            raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise LoadError(
-                f"{operation.name} cannot be imported: {error}", hint="report it", where=operation.where
-            ) from error
-        finally:
-            recorder.place = around
 
     def _refuse_missing(self) -> None:
         """One error for all operations without a rule, with how often and where each is used."""
         used = [operation for block in self.module.reached.values() for operation in block.every()]
         lacking = [o for o in used if called(o) is None and _key(o) not in self.rules]
-        if not lacking:
-            return
-        counts = Counter(map(_key, lacking))
-        first = {_key(o): f", first at {o.where}" if o.where else "" for o in reversed(lacking)}
-        lines = [f"  {name}: {count} time{'s' * (count > 1)}{first[name]}" for name, count in counts.items()]
-        what = "1 operation is" if len(counts) == 1 else f"{len(counts)} operations are"
-        raise UnsupportedError("\n".join([f"{what} not imported:", *lines]), hint="docs/scale.md lists those that are")
+        if lacking:
+            raise UnsupportedError(
+                missing_rules((_key(o), o.where) for o in lacking), hint="docs/scale.md lists those that are"
+            )
 
 
 def _key(operation: Operation) -> str:

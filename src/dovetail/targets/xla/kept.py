@@ -69,7 +69,7 @@ def _bytes(compiled: Any) -> bytes | None:
     """An executable as bytes; None where JAX cannot write it."""
     try:
         content, _, results = serialize_executable.serialize(compiled)
-    except (ValueError, NotImplementedError, TypeError, jax.errors.JaxRuntimeError):
+    except (AttributeError, ValueError, NotImplementedError, TypeError, jax.errors.JaxRuntimeError):
         return None
     outputs, flags = jax.tree_util.tree_unflatten(results, range(results.num_leaves))
     return b"%d %d\n" % (len(outputs), len(flags)) + content

@@ -9,7 +9,7 @@ that are not named are whole. The first pattern that fits a name counts; what no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from glob import escape
 from typing import cast
@@ -87,6 +87,14 @@ class Placement:
     def parts(self, name: str) -> int:
         """Into how many parts a tensor is split."""
         return math.prod(self.sizes[a] for axes in self.axes(name) for a in axes)
+
+    def spelled(self, names: Sequence[str]) -> dict[str, str]:
+        """The rules that fit a name, in the order in which they count: what to write into a file."""
+        found: dict[str, str] = {}
+        for rule in self.rules:
+            if any(map(rule.fits, names)):
+                found.setdefault(rule.pattern, rule.placed)
+        return found
 
     def with_state(self, graph: Graph) -> Placement:
         """The placement with rules for the state of an optimizer: it is split as its weight is.

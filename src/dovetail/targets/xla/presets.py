@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 DATA_PARALLEL: Mapping[str, str] = dict.fromkeys(
-    ("input_ids", "token_type_ids", "attention_mask", "image", "labels"), "dp"
+    ("input_ids", "token_type_ids", "attention_mask", "image", "labels", "past_[kv].*"), "dp"
 )
 """The batch is split, and every device has all weights."""
 TENSOR_PARALLEL: Mapping[str, str] = {
@@ -37,4 +37,7 @@ PRESETS: Mapping[str, Mapping[str, str]] = {
     "sequence": SEQUENCE_PARALLEL,
 }
 
-__all__ = ["DATA_PARALLEL", "PRESETS", "SEQUENCE_PARALLEL", "TENSOR_PARALLEL"]
+AUTO = "auto"
+"""In the place of a preset: the cheapest of all, and of changes of their rules."""
+
+__all__ = ["AUTO", "DATA_PARALLEL", "PRESETS", "SEQUENCE_PARALLEL", "TENSOR_PARALLEL"]

@@ -15,7 +15,7 @@ from dovetail.targets.runtime.store import store_of
 from dovetail.targets.target import Executable, Target
 from dovetail.targets.xla.claims import HOST, claims
 from dovetail.targets.xla.placement import Placement
-from dovetail.targets.xla.presets import PRESETS
+from dovetail.targets.xla.presets import AUTO, PRESETS
 
 
 def _compiled(plan: Plan, settings: Settings) -> Executable:
@@ -36,13 +36,21 @@ TARGET = Target("xla", claims, _compiled, variants=_variants)
 def target(*, mesh: Mapping[str, int], place: Mapping[str, str] | None = None, preset: str | None = None) -> Target:
     """XLA on a mesh of devices: `mesh={"dp": 2, "tp": 4}, place={"layers.*.wq": "- tp"}`.
 
-    A preset places the tensors of dovetail's own models: data, tensor or sequence.
+    A preset places the tensors of dovetail's own models: data, tensor or sequence. `preset="auto"` chooses the cheapest
+    placement for each program that is compiled; `dovetail.choose_placement` gives one to keep.
     """
-    placement = placement_of(mesh, place, preset)
+    if preset == AUTO and place:
+        raise OptionError(f'preset="{AUTO}" with rules', hint="it chooses all of them")
+    fixed = placement_of(mesh, place, None if preset == AUTO else preset)
 
     def compiled(plan: Plan, settings: Settings) -> Executable:
         from dovetail.targets.xla.run import XlaGraph
 
+        placement = fixed
+        if preset == AUTO:
+            from dovetail.targets.xla.explain.auto import choose
+
+            placement = choose(plan.graph, mesh).best.explained.placement
         placement.check(plan.graph)
         return XlaGraph(plan, placement, store_of(settings))
 
@@ -52,7 +60,7 @@ def target(*, mesh: Mapping[str, int], place: Mapping[str, str] | None = None, p
 def placement_of(mesh: Mapping[str, int], place: Mapping[str, str] | None, preset: str | None) -> Placement:
     """The rules of a user before those of a preset."""
     if preset is not None and preset not in PRESETS:
-        raise OptionError(f"there is no preset {preset!r}", hint=f"presets are {', '.join(PRESETS)}")
+        raise OptionError(f"there is no preset {preset!r}", hint=f"presets are {', '.join((*PRESETS, AUTO))}")
     return Placement.of(mesh, place, None if preset is None else PRESETS[preset])
 
 

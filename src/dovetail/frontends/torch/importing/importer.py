@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from dovetail import ops
-from dovetail.errors import DovetailError, LoadError, UnsupportedError
+from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.shared.binding import with_binders
 from dovetail.frontends.shared.contents import Follower
+from dovetail.frontends.shared.steps import imported_step, missing_rules
 from dovetail.frontends.torch.exported import GETITEM, Body, Call, Exported, Leaf, Real, Ref, Result, Unknown
 from dovetail.frontends.torch.importing.node import Nested, Node, size_value
 from dovetail.frontends.torch.importing.node import cast as cast_value
@@ -59,16 +59,12 @@ def missing(program: Exported, rules: Mapping[str, Rule]) -> UnsupportedError | 
     lacking = [call for call in every_call(program.calls) if not is_known(call, rules)]
     if not lacking:
         return None
-    counts = Counter(call.op for call in lacking)
-    first = {call.op: call.where for call in reversed(lacking)}
-    lines = [f"  {op}: {count} time{'s' * (count > 1)}, first at {first[op]}" for op, count in counts.most_common()]
-    what = "1 operator is" if len(counts) == 1 else f"{len(counts)} operators are"
-    custom = [op for op in counts if op.partition(".")[0] not in OF_TORCH]
+    custom = [call.op for call in lacking if call.op.partition(".")[0] not in OF_TORCH]
     hint = "docs/torch-operators.md lists those that are"
     if custom:
         space, name, *_ = custom[0].split(".")
         hint = f'give a custom operator a body: compile(…, custom_ops={{"{space}::{name}": body}}); see docs/torch.md'
-    return UnsupportedError("\n".join([f"{what} not supported:", *lines]), hint=hint)
+    return UnsupportedError(missing_rules((call.op, call.where) for call in lacking), hint=hint)
 
 
 def every_call(calls: Iterable[Call]) -> Iterator[Call]:
@@ -147,19 +143,8 @@ class Import:
         return self.builder.param(one.target or one.name, one.type, array)
 
     def _call(self, call: Call) -> None:
-        recorder = self.builder.recorder
-        around, recorder.place = recorder.place, call.origins
-        try:
+        with imported_step(self.builder, call.op, call.where, call.origins):
             self._made[call.name] = self._result(call)
-        except DovetailError as error:
-            error.where = error.where or call.where
-            raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise LoadError(
-                f"{call.op} cannot be imported: {error}", hint="report it with the call", where=call.where
-            ) from error
-        finally:
-            recorder.place = around
 
     def _result(self, call: Call) -> Any:
         if call.op in NOTHING_TO_DO:

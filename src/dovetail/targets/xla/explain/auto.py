@@ -51,12 +51,8 @@ class Chosen:
 
     @property
     def rules(self) -> dict[str, str]:
-        """What to write into a file."""
-        found: dict[str, str] = {}
-        for rule in self.best.explained.placement.rules:
-            if any(map(rule.fits, self.best.explained.names)):
-                found.setdefault(rule.pattern, rule.placed)
-        return found
+        """What to write into a file, and to give as `place`."""
+        return self.best.explained.rules
 
     def json(self) -> dict[str, Any]:
         """For other programs."""

@@ -77,6 +77,11 @@ class Explained:
             raise error from missing
 
     @property
+    def rules(self) -> dict[str, str]:
+        """The rules of the placement that fit a tensor."""
+        return self.placement.spelled(self.names)
+
+    @property
     def totals(self) -> dict[str, tuple[int, int]]:
         """By kind, how many collectives there are and their bytes."""
         kinds = sorted(self.counts)
