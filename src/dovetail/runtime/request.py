@@ -18,7 +18,6 @@ from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.pipeline import FUSING, Setup
 from dovetail.settings import Settings, settings_of
 from dovetail.targets import Target, target_named
-from dovetail.targets.cpu.target import TARGET as CPU
 
 T = TypeVar("T")
 
@@ -49,7 +48,7 @@ def make_request(
 ) -> Request:
     """The options of `compile`, checked."""
     settings = settings_of(options, os.environ)
-    chosen = CPU if target == CPU.name else target_named(target)
+    chosen = target_named(target)
     own = _listed("ops", ops, FusedOp)
     claims = chosen.claims(own)
     # Fusions are decided on the figures that the target claims, so that they are the same on every host; reports

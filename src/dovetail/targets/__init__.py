@@ -20,7 +20,7 @@ from dovetail.targets.reference.interpreter import evaluate_values
 from dovetail.targets.target import CodeView, Executable, Notation, Runner, Target
 
 NAMES = ("reference", "cpu", "cuda", "xla")
-"""Every target, by name; dovetail.targets.NAME.target has it. All but the default are imported on first use."""
+"""Every target, by name; dovetail.targets.NAME.target has it, and is imported on first use."""
 
 
 def target_named(name: str | Target) -> Target:

@@ -17,7 +17,6 @@ from dovetail.ir.dtype import f32
 from dovetail.models.llama import LlamaShape, llama
 from dovetail.report.lock import read_lock
 from dovetail.targets import xla
-from dovetail.targets.xla.arrays import buffer_of
 from dovetail.targets.xla.explain import child
 from dovetail.targets.xla.explain.auto import Chosen, Priced
 from dovetail.targets.xla.explain.collective import Collective, Link, Links
@@ -165,6 +164,8 @@ def test_a_choice_is_locked_and_run(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_target_chooses_what_choose_placement_gives() -> None:
+    from dovetail.targets.xla.arrays import buffer_of
+
     made, mesh = one_product(), {"dp": 4}
     chosen = choose_placement(made, mesh=mesh)
     assert chosen.rules == {"input_ids": "dp"}

@@ -40,7 +40,7 @@ KERNELS: dict[str, tuple[int, tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     "panel_conv of ragged filters": (2, (131, 9, 13), (122, 131, 1, 1), {}),
     "panel_conv that strides": (1, (128, 27, 28), (240, 128, 1, 1), {"strides": (2, 2)}),
     "row_conv": (2, (5, 33, 31), (62, 5, 5, 5), {"padding": (2, 2, 2, 2)}),
-    "winograd": (2, (33, 25, 31), (37, 33, 3, 3), {"padding": (1, 1, 1, 1)}),
+    "winograd_2x4": (2, (33, 25, 31), (37, 33, 3, 3), {"padding": (1, 1, 1, 1)}),
     "conv1d": (2, (40, 25), (33, 40, 3), {"strides": (1,), "dilations": (1,), "padding": (1, 1)}),
     "conv of a line": (2, (6, 250), (33, 6, 3), {"strides": (1,), "dilations": (1,), "padding": (1, 1)}),
 }
@@ -81,13 +81,15 @@ def test_every_kernel_adds_it(kernel: str, bias: bool) -> None:
     check(graph)
 
 
-@pytest.mark.parametrize("kernel", ["conv", "point_conv", "small_conv", "panel_conv", "winograd"])
+@pytest.mark.parametrize("kernel", ["conv", "point_conv", "small_conv", "panel_conv", "winograd_2x4"])
 @pytest.mark.parametrize("act", get_args(Activation))
 def test_every_activation_comes_behind_it(kernel: str, act: Activation) -> None:
     check(made(kernel, act=act))
 
 
-@pytest.mark.parametrize("kernel", ["conv", "conv of one pixel", "point_conv", "small_conv", "panel_conv", "winograd"])
+@pytest.mark.parametrize(
+    "kernel", ["conv", "conv of one pixel", "point_conv", "small_conv", "panel_conv", "winograd_2x4"]
+)
 @pytest.mark.parametrize("look", ["channels of more", "turned", "one for all images", "rows of longer ones"])
 def test_however_it_lies(kernel: str, look: str) -> None:
     x, w, b, attrs = operands(kernel)
