@@ -41,7 +41,9 @@ class Settings:
     precision: str = _option(
         "exact",
         "How products with weights in blocks read activations: `exact` keeps what f32 keeps of a sum; `fast` rounds "
-        "them to bytes, a scale for each group, which takes a third of the multiplications. Nothing else changes.",
+        "them to bytes, a scale for each group, which takes a third of the multiplications. With `fast`, Winograd's "
+        "larger patches serve every convolution that they suit, at three times the error of plain sums. Nothing else "
+        "changes.",
         choices=PRECISIONS,
     )
     engine: str = _option(

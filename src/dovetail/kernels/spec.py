@@ -33,7 +33,7 @@ class TensorLocations:
     strict: bool = False
     """Whether sums keep their order, which rules out convolution by transforms (Winograd)."""
     is_fast: bool = field(default=False, kw_only=True)
-    """Whether products with weights in blocks may round activations to bytes."""
+    """Whether products with weights in blocks may round activations to bytes, and convolutions three times as much."""
     target: LoopTarget = field(kw_only=True)
     """What the target's compiled code has, and its tile sizes."""
     steps: tuple[Value, ...] = field(default=(), kw_only=True)

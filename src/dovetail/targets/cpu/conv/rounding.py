@@ -49,11 +49,11 @@ class Layers:
         return f"{self.large} of {self.count} layers"
 
 
-def schemes_for(found: Convolution, layers: Layers) -> Collection[Scheme]:
+def schemes_for(found: Convolution, locations: TensorLocations) -> Collection[Scheme]:
     """The schemes that may serve a layer, the preferred first."""
     if found.is_rounded_to_16_bits:
         return OF_16_BITS
-    return LARGE if layers.are_mostly_plain else SMALL
+    return LARGE if locations.is_fast or locations.once(Layers.of).are_mostly_plain else SMALL
 
 
 def _products(one: Convolution) -> int:

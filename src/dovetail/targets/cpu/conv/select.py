@@ -30,7 +30,7 @@ from dovetail.targets.cpu.conv.pointwise_packed import micro_kernel
 from dovetail.targets.cpu.conv.pointwise_packed.variant import PointwisePacked, pointwise_packed
 from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, WinogradLimits, tiles_of
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
-from dovetail.targets.cpu.conv.rounding import Layers, schemes_for
+from dovetail.targets.cpu.conv.rounding import schemes_for
 from dovetail.targets.cpu.conv.rows import WithRows, with_rows
 from dovetail.targets.cpu.conv.transposed import offer_transposed
 from dovetail.targets.cpu.conv.winograd.scheme import FIVE_FOUR, FIVE_TWO, FOUR, TWO, TWO_FOUR, Scheme
@@ -351,8 +351,7 @@ def _answer_winograd(of: StepProblem[CpuDevice]) -> Answer:
         return read
     if of.locations.strict:
         return Refused("sums_keep_their_order", "transforms")
-    layers = of.locations.once(Layers.of)
-    return _answer(partial(_winograd, schemes_for(read[0].convolution, layers)), of)
+    return _answer(partial(_winograd, schemes_for(read[0].convolution, of.locations)), of)
 
 
 def _offer(one: Candidate) -> Offer:

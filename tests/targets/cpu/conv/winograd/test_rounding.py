@@ -79,9 +79,9 @@ def test_errors_stay_below_twice_those_of_plain_sums(size: int, channels: int, l
     assert np.exp((ours - theirs) / 8) <= 2
 
 
-def forms(size: int, channels: int, layers: list[Layer]) -> set[str]:
+def forms(size: int, channels: int, layers: list[Layer], **options: Any) -> set[str]:
     graph, _ = network(size, channels, layers)
-    return {k.form for k in scan(graph, target="cpu", cache="off").kernels if k.phase == "run"}
+    return {k.form for k in scan(graph, target="cpu", cache="off", **options).kernels if k.phase == "run"}
 
 
 def test_larger_patches_serve_a_third_of_a_network_at_most() -> None:
@@ -89,6 +89,7 @@ def test_larger_patches_serve_a_third_of_a_network_at_most() -> None:
     assert "winograd 4×4" in forms(28, 64, few)
     many = forms(28, 64, [*few, Layer(3, 64)])
     assert "winograd 2×4" in many and "winograd 4×4" not in many
+    assert "winograd 4×4" in forms(28, 64, [*few, Layer(3, 64)], precision="fast")
 
 
 def test_depthwise_layers_and_small_images_do_not_count() -> None:
