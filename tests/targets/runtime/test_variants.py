@@ -25,7 +25,7 @@ WORDS = {
     "row_conv": "few_channels",
     "small_conv": "few_pixels",
     "window_conv": "few_pixels_kxk",
-    "winograd": "winograd 2×4",
+    "winograd_2x4": "winograd 2×4",
     "winograd_2": "winograd 2×2",
 }
 """The variant by the stem of its kernel's name."""
