@@ -116,7 +116,8 @@ class GpuDevice:
     cluster: int = 0
     """Blocks of a cluster, which can wait for each other; 0 where there are no clusters."""
     cooperative: bool = False
-    """Whether all blocks of a launch can wait for each other, if each has a multiprocessor."""
+    """Whether layers that repeat become passes of one cooperative (persistent) kernel. It is off on all devices, since
+    it is slower than launches (docs/design/0026)."""
 
 
 Device: TypeAlias = CpuDevice | GpuDevice

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dovetail import ops
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import product
 from dovetail.ir.value import Value
 from dovetail.ops import adjoint

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I1, I64
+from dovetail.dataclass import dataclass
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_

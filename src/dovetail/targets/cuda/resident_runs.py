@@ -75,13 +75,13 @@ class _Pass:
 
     kernels: Sequence[GpuKernel]
     inner: Mapping[Value, Size]
-    start: int
+    start: Size
     """Where these tensors start in the workspace."""
 
     @property
     def end(self) -> Size:
-        ends = [self.inner[v] + v.tensor.bytes for v in self.inner]
-        return self.start + max(map(_known, ends), default=0)
+        last = [*self.inner][-1:]
+        return self.start + (self.inner[last[0]] + last[0].tensor.bytes if last else 0)
 
 
 @dataclass(slots=True)
@@ -121,8 +121,10 @@ class ResidentRuns:
         return found
 
     def _fits(self, steps: Sequence[tuple[Step, Kernels]]) -> bool:
-        kernels = [made.kernel for _, several in steps for made in several or ()]
-        return bool(kernels) and all([is_part(k, self.device.multiprocessors) for k in kernels])
+        kernels = [made for _, several in steps for made in several or ()]
+        return bool(kernels) and all(
+            [isinstance(k.workspace_bytes, int) and is_part(k.kernel, self.device.multiprocessors) for k in kernels]
+        )
 
     def _largest(
         self, steps: Sequence[tuple[Step, Kernels]], first: int, length: int, passes: int
@@ -139,7 +141,9 @@ class ResidentRuns:
     def _pass(self, steps: Sequence[tuple[Step, Kernels]]) -> _Pass:
         kernels = [made for _, several in steps for made in several or ()]
         return _Pass(
-            kernels, self.inner([step for step, _ in steps]), max([_known(k.workspace_bytes) for k in kernels])
+            kernels,
+            self.inner([step for step, _ in steps]),
+            max([k.workspace_bytes for k in kernels if isinstance(k.workspace_bytes, int)]),
         )
 
     def _composed(self, passes: Sequence[_Pass]) -> GpuKernel | None:
@@ -259,10 +263,6 @@ class ResidentRuns:
                 break
             root = slot.donor
         return self.apart.get(root, root), offset
-
-
-def _known(size: Size) -> int:
-    return size if isinstance(size, int) else 1 << 62
 
 
 def _key(kernels: Kernels) -> Hashable:

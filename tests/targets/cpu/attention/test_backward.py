@@ -149,7 +149,8 @@ def in_a_step(y: Value) -> bool:
 
 
 def weights(dtype: Any = f32, batch: int = 2) -> tuple[Value, Value, Value]:
-    return tuple([param(n, dtype[b, 2, 5, 8]) for n, b in (("q", 2), ("k", batch), ("v", batch))])  # type: ignore[return-value]
+    q, k, v = (param(n, dtype[b, 2, 5, 8]) for n, b in (("q", 2), ("k", batch), ("v", batch)))
+    return q, k, v
 
 
 def test_found_where_it_is_spelled_out() -> None:

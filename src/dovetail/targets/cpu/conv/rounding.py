@@ -9,9 +9,9 @@ third of its layers.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from math import prod
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import f32
 from dovetail.kernels.problems.convolution import Convolution
 from dovetail.kernels.spec import TensorLocations
