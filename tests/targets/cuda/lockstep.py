@@ -50,7 +50,7 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.resident import NEXT
 from tests.targets.cuda.matrices import CHUNK, Matrices
 from tests.targets.cuda.phases import PhaseBarrier, Turns, boxed
-from tests.targets.cuda.threads import LANES, assert_whole_warps
+from tests.targets.cuda.threads import LANES, NOT_WRITTEN, assert_whole_warps
 
 
 class Machine(Matrices):
@@ -117,7 +117,7 @@ class Machine(Matrices):
                 each = 1 if space == "shared" else self.block
                 if pointer not in self.buffers:
                     self.buffers[pointer] = (
-                        np.full(each * count * dtype.itemsize, 0xA5, np.uint8),
+                        np.full(each * count * dtype.itemsize, NOT_WRITTEN, np.uint8),
                         count * dtype.itemsize,
                     )
             case Barrier():
@@ -206,7 +206,7 @@ class Machine(Matrices):
         assert len(raw) == statement.nbytes
         where = target + np.arange(len(raw))
         shared = self.buffers[statement.target.pointer][0]
-        shared[where] = 0xA5
+        shared[where] = NOT_WRITTEN
         self.barrier(statement.barrier, statement.slot, mask).copies.append((shared, where, raw))
 
     def update(self, tensor: Tensor, address: Array, op: str, value: Array, mask: Array) -> None:
@@ -230,7 +230,7 @@ class Machine(Matrices):
         raw[inside] = self.buffers[statement.source.pointer][0][source[inside][:, None] + np.arange(16)]
         buffer = self.buffers[statement.target.pointer][0]
         where = target[mask][:, None] + np.arange(16)
-        buffer[where] = 0xA5
+        buffer[where] = NOT_WRITTEN
         self.groups[-1].append((buffer, where, raw[mask]))
 
     def loop(self, statement: Loop, mask: Array) -> None:

@@ -59,7 +59,9 @@ def test_layers_are_passes_of_one_launch() -> None:
     drawn: dict[str, Any] = {}
     for v in (*graph.inputs, *graph.parameters):
         shape = tuple(int(str(n)) for n in v.shape)
-        drawn[str(v.attrs["name"])] = (random.normal(size=shape) * shape[0] ** -0.5).astype(v.dtype.numpy)
+        # Every layer changes its input by much more than bf16 rounds.
+        scale = shape[0] ** -0.5 if len(shape) == 2 else 1.0
+        drawn[str(v.attrs["name"])] = (random.normal(size=shape) * scale).astype(v.dtype.numpy)
     x = {"x": drawn.pop("x")}
     device = SimulatedDriver()
     device.description = FEW

@@ -22,6 +22,9 @@ from dovetail.kernels.loops.resident import NEXT
 LANES = 32
 _OPS = {op.name: op for op in ops.ALL}
 
+NOT_WRITTEN = 0xFF
+"""What memory holds before it is written: floats that are not a number, so that products by 0 show it too."""
+
 
 class Threads:
     """Threads of a block that compute in lockstep, on buffers of bytes."""
@@ -32,7 +35,7 @@ class Threads:
         self.block = kernel.launch.block
         given = kernel.launch.shared_bytes
         assert not given or kernel.counter or shared_bytes(kernel.body) <= given, "allocations fit what a launch gives"
-        self.shared = np.full(given, 0xA5, np.uint8)
+        self.shared = np.full(given, NOT_WRITTEN, np.uint8)
         """The shared memory of a block, where allocations take turns in it."""
         self.grid = self.size(kernel.launch.grid)
         self.buffers = dict(buffers)
@@ -126,4 +129,4 @@ def assert_whole_warps(mask: Array) -> None:
     assert (warps.all(1) | ~warps.any(1)).all(), "every lane of a warp takes part"
 
 
-__all__ = ["LANES", "Threads", "assert_whole_warps"]
+__all__ = ["LANES", "NOT_WRITTEN", "Threads", "assert_whole_warps"]
