@@ -115,6 +115,8 @@ class GpuDevice:
     device has none."""
     cluster: int = 0
     """Blocks of a cluster, which can wait for each other; 0 where there are no clusters."""
+    bulk_copies: bool = False
+    """Whether one thread can copy many bytes to shared memory, which a barrier there counts."""
     cooperative: bool = False
     """Whether layers that repeat become passes of one cooperative (persistent) kernel. It is off on all devices, since
     it is slower than launches (docs/design/0026)."""

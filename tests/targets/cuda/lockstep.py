@@ -27,6 +27,7 @@ from dovetail.kernels.loops.ir import (
     CommitCopies,
     CopyAsync,
     CopyBox,
+    CopyBulk,
     ExpectBytes,
     Expr,
     FenceShared,
@@ -160,8 +161,11 @@ class Machine(Matrices):
                 self.products.append(partial(self.multiply_shared, statement, self.matrices(statement, mask)))
             case Roles():
                 self.roles(statement, mask)
-            case AllocBarriers(name, count, arrivals):
+            case AllocBarriers(name, count, arrivals, is_new):
                 assert mask.all(), "every thread waits for new barriers"
+                if not is_new:
+                    assert len(self.barriers[name]) == count, "they were made before"
+                    return
                 self.barriers[name] = [PhaseBarrier(arrivals) for _ in range(count)]
             case ExpectBytes(barrier, slot, count):
                 assert mask.sum() == 1, "one thread expects bytes"
@@ -170,8 +174,12 @@ class Machine(Matrices):
                 self.barrier(barrier, slot, mask).arrive(int(mask.sum()))
             case AwaitPhase(barrier, slot, phase):
                 found, left = self.barrier(barrier, slot, mask), self.same(phase, mask)
-                assert self.turns is not None, "roles wait for each other"
+                if self.turns is None:
+                    assert found.has_left(left), "nobody else is there to wait for"
+                    return
                 self.turns.until(self.role, lambda: found.has_left(left))
+            case CopyBulk():
+                self.copy_bulk(statement, mask)
             case CopyBox():
                 self.copy_box(statement, mask)
             case ClusterBarrier():
@@ -208,6 +216,19 @@ class Machine(Matrices):
         shared = self.buffers[statement.target.pointer][0]
         shared[where] = NOT_WRITTEN
         self.barrier(statement.barrier, statement.slot, mask).copies.append((shared, where, raw))
+
+    def copy_bulk(self, statement: CopyBulk, mask: Array) -> None:
+        wide = replace(statement.source, dtype=CHUNK), replace(statement.target, dtype=CHUNK)
+        sources = self.address(wide[0], statement.source_at, mask)[mask]
+        targets = self.address(wide[1], statement.target_at, mask)[mask]
+        assert not (sources % 16).any() and not (targets % 16).any() and not statement.nbytes % 16, "copies are aligned"
+        buffer, shared = self.buffers[statement.source.pointer][0], self.buffers[statement.target.pointer][0]
+        for source, target in zip(sources, targets, strict=True):
+            where = target + np.arange(statement.nbytes)
+            shared[where] = NOT_WRITTEN
+            raw = buffer[source : source + statement.nbytes].copy()
+            assert raw.size == statement.nbytes, "a copy is inside of its tensor"
+            self.barrier(statement.barrier, statement.slot, mask).copies.append((shared, where, raw))
 
     def update(self, tensor: Tensor, address: Array, op: str, value: Array, mask: Array) -> None:
         """Atomic updates; threads come in reverse, since kernels must not depend on their order."""
@@ -258,7 +279,8 @@ def run_sub_grid(machine: Machine, statement: SubGrid) -> None:
     for number in range(first, statement.blocks, machine.grid):
         own = copy(machine)
         own.block, own.grid, own.number = statement.threads, statement.blocks, number
-        own.threads, own.names, own.memo = np.arange(statement.threads), {}, {}
+        passes = {name: x[: statement.threads] for name, x in machine.names.items() if name == "pass"}
+        own.threads, own.names, own.memo = np.arange(statement.threads), passes, {}
         own.statements(statement.body, np.ones(statement.threads, bool))
 
 
@@ -270,6 +292,7 @@ def run_resident(machine: Machine) -> None:
         one = copy(machine)
         one.buffers, one.groups, one.shared, one.number = dict(machine.buffers), [[]], machine.shared.copy(), number
         one.buffers |= {NEXT + name: machine.buffers[f"{name}.0"] for name in kernel.tabled}
+        one.barriers = {}
         one.is_early = True
         one.statements(kernel.early, every)
         blocks.append(one)

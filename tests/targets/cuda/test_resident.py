@@ -12,9 +12,10 @@ import pytest
 from dovetail import Graph, library, ops
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
+from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import CopyAsync, GridBarrier, Kernel
+from dovetail.kernels.loops.ir import CopyAsync, CopyBulk, GridBarrier, Kernel
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
@@ -27,6 +28,7 @@ from tests.targets.cuda.assembled import assembled
 from tests.targets.cuda.simulated import SimulatedDriver
 
 FEW = replace(H200, multiprocessors=3, cluster=8, dependent_launches=True, cooperative=True)
+BULK = replace(FEW, bulk_copies=True)
 
 
 def _layers(count: int) -> Graph:
@@ -39,8 +41,8 @@ def _layers(count: int) -> Graph:
     return Graph.of({"y": x})
 
 
-def _resident(plan: Plan) -> list[GpuKernel]:
-    every = [made for _, kernels in steps_of(plan, device=FEW) for made in kernels or ()]
+def _resident(plan: Plan, device: GpuDevice = FEW) -> list[GpuKernel]:
+    every = [made for _, kernels in steps_of(plan, device=device) for made in kernels or ()]
     return [made for made in every if made.kernel.counter]
 
 
@@ -48,12 +50,14 @@ def _barriers(kernel: Kernel) -> list[GridBarrier]:
     return [s for s in kernel.body if isinstance(s, GridBarrier)]
 
 
-def test_layers_are_passes_of_one_launch() -> None:
+@pytest.mark.parametrize("description", [FEW, BULK], ids=["small_copies", "bulk_copies"])
+def test_layers_are_passes_of_one_launch(description: GpuDevice) -> None:
     graph = _layers(4)
     plan = make_plan(graph, target=CLAIMS)
-    (made,) = _resident(plan)
+    (made,) = _resident(plan, description)
     assert made.kernel.passes == 3 and made.kernel.launch is not None and made.kernel.launch.cooperative
-    ahead = [s for b in _barriers(made.kernel) for s in everything(b.meanwhile) if isinstance(s, CopyAsync)]
+    kind = CopyBulk if description.bulk_copies else CopyAsync
+    ahead = [s for b in _barriers(made.kernel) for s in everything(b.meanwhile) if isinstance(s, kind)]
     assert ahead, "weights are on their way while blocks wait"
     random = np.random.default_rng(2)
     drawn: dict[str, Any] = {}
@@ -64,7 +68,7 @@ def test_layers_are_passes_of_one_launch() -> None:
         drawn[str(v.attrs["name"])] = (random.normal(size=shape) * scale).astype(v.dtype.numpy)
     x = {"x": drawn.pop("x")}
     device = SimulatedDriver()
-    device.description = FEW
+    device.description = description
     runner = CudaGraph(plan, lambda: device).bind(drawn)
     wanted = evaluate(graph, x, params=drawn, lift=True)["y"]
     runs = [runner.run(x)["y"].astype(np.float64) for _ in range(2)]
@@ -73,8 +77,9 @@ def test_layers_are_passes_of_one_launch() -> None:
     assert [line for line in device.log if line.startswith("launch")].count("launch resident") == 2
 
 
-def test_blocks_wait_at_one_barrier_each_and_spill_nothing(tmp_path: Path) -> None:
-    (made,) = _resident(make_plan(_layers(4), target=CLAIMS))
+@pytest.mark.parametrize("device", [FEW, BULK], ids=["small_copies", "bulk_copies"])
+def test_blocks_wait_at_one_barrier_each_and_spill_nothing(device: GpuDevice, tmp_path: Path) -> None:
+    (made,) = _resident(make_plan(_layers(4), target=CLAIMS), device)
     text = to_ptx(made.text, "sm_90a")
     assert text.count("red.release.gpu") == text.count("ld.acquire.gpu") == len(_barriers(made.kernel))
     told = assembled(made, "sm_90a", tmp_path)

@@ -18,7 +18,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import Alloc, CopyAsync, Kernel
+from dovetail.kernels.loops.ir import Alloc, CopyAsync, CopyBulk, Kernel
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.architectures import ARCHITECTURES, tensor_core_shapes
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
@@ -30,6 +30,7 @@ from tests.targets.cuda.judged import check, feeds_of, in_lockstep
 from tests.targets.cuda.simulated import SimulatedDriver
 
 DEPENDENT = replace(H200, dependent_launches=True)
+BULK = replace(DEPENDENT, bulk_copies=True)
 
 
 def _x(dtype: DType, *shape: SizeLike) -> Value:
@@ -98,12 +99,13 @@ def test_they_fit_every_architecture(architecture: str) -> None:
     assert "cp.async.cg" in ptx and "__local_depot" not in ptx
 
 
+@pytest.mark.parametrize("device", [DEPENDENT, BULK], ids=["small_copies", "bulk_copies"])
 @pytest.mark.parametrize("name", SIZES)
-def test_they_assemble_without_spills(name: str, tmp_path: Path) -> None:
-    made = _only(SIZES[name], DEPENDENT)
+def test_they_assemble_without_spills(name: str, device: GpuDevice, tmp_path: Path) -> None:
+    made = _only(SIZES[name], device)
     ptx = to_ptx(made.text, "sm_90a")
     before, _, _ = ptx.partition("griddepcontrol.wait;")
-    assert "cp.async.cg" in before, "weights are in flight before the wait"
+    assert ("cp.async.bulk.shared" if device.bulk_copies else "cp.async.cg") in before, "weights are in flight"
     assembler = shutil.which("ptxas")
     if assembler is None:
         pytest.skip("ptxas is not installed")
@@ -114,16 +116,25 @@ def test_they_assemble_without_spills(name: str, tmp_path: Path) -> None:
     assert "0 bytes spill stores" in told, told
 
 
-def test_weights_are_copied_before_the_wait_and_nothing_else_is() -> None:
-    x = input("x", bf16[2, 160])
-    h = ops.relu(x @ param("v", bf16[160, 128]))
-    graph = Graph.of({"y": library.swiglu(h, param("g", bf16[128, 32]), param("u", bf16[128, 32])), "z": h})
-    for _, made in kernels_of(make_plan(graph, target="cuda"), device=DEPENDENT):
-        if _streams(made.kernel):
-            early = {s.source.pointer for s in everything(made.kernel.early) if isinstance(s, CopyAsync)}
-            assert early and early <= set(made.kernel.constants)
+@pytest.mark.parametrize("description", [DEPENDENT, BULK], ids=["small_copies", "bulk_copies"])
+def test_weights_are_copied_before_the_wait_and_nothing_else_is(description: GpuDevice) -> None:
+    x = input("x", bf16[2, 192])
+    h = ops.relu(x @ param("v", bf16[192, 128]))
+    inner = library.swiglu(h, param("g", bf16[128, 56]), param("u", bf16[128, 56]))
+    # Weights that lie by column need no packing; 5 multiprocessors do not share 56 columns evenly.
+    outer = h @ _transposed(param("t", bf16[72, 128]))
+    graph = Graph.of({"y": inner, "z": h, "w": outer})
+    description = replace(description, multiprocessors=5)
+    kind = CopyBulk if description.bulk_copies else CopyAsync
+    streams = [
+        made for _, made in kernels_of(make_plan(graph, target="cuda"), device=description) if _streams(made.kernel)
+    ]
+    assert len(streams) == 3
+    for made in streams:
+        early = {s.source.pointer for s in everything(made.kernel.early) if isinstance(s, kind)}
+        assert early and early <= set(made.kernel.constants)
     device = SimulatedDriver()
-    device.description = DEPENDENT
+    device.description = description
     random = np.random.default_rng(5)
     drawn = {
         str(v.attrs["name"]): (random.normal(size=tuple(map(int, map(str, v.shape)))) / 8).astype(bf16.numpy)

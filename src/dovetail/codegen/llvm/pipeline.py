@@ -76,6 +76,13 @@ def copy_box(t: Builder, target: str, source: str, at: Sequence[str], taps: Sequ
     _do(t, f"{text};", f"i32 {place(t, target)}", f"i64 {source}", *indices, f"i32 {barrier}", *offsets)
 
 
+def copy_bulk(t: Builder, target: str, source: str, nbytes: int, barrier: str) -> None:
+    """Copy neighbouring bytes of global memory."""
+    name = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+    address = t.let(f"ptrtoint ptr addrspace({nvvm.GLOBAL}) {source} to i64")
+    _do(t, f"{name} [$0], [$1], {nbytes}, [$2];", f"i32 {place(t, target)}", f"i64 {address}", f"i32 {barrier}")
+
+
 def set_registers(t: Builder, count: int, change: str) -> None:
     """Give a warpgroup more (inc) or fewer (dec) registers for each of its threads."""
     t.emit(nvvm.assembly(f"setmaxnreg.{change}.sync.aligned.u32 {count};", ""))
@@ -92,6 +99,6 @@ def _do(t: Builder, text: str, *given: str) -> None:
 
 
 __all__ = [
-    "arrive", "await_phase", "copy_box", "expect", "initialise", "map_of", "place", "prefetch_map", "set_registers",
-    "slot", "warp_barrier",
+    "arrive", "await_phase", "copy_box", "copy_bulk", "expect", "initialise", "map_of", "place", "prefetch_map",
+    "set_registers", "slot", "warp_barrier",
 ]  # fmt: skip

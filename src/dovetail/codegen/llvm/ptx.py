@@ -33,6 +33,7 @@ from dovetail.kernels.loops.ir import (
     CommitCopies,
     CopyAsync,
     CopyBox,
+    CopyBulk,
     ExpectBytes,
     Expr,
     Extent,
@@ -174,7 +175,7 @@ class _Printer(Printer):
                 tensor_cores.multiply(self.text, sums, left, right, statement.left.dtype)
             case Roles():
                 self.roles(statement)
-            case AllocBarriers() | CopyBox() | ExpectBytes() | Arrive() | AwaitPhase() | WarpBarrier():
+            case AllocBarriers() | CopyBox() | CopyBulk() | ExpectBytes() | Arrive() | AwaitPhase() | WarpBarrier():
                 self.pipelined(statement)
             case FenceShared():
                 tensor_cores.fence(self.text)
@@ -237,8 +238,10 @@ class _Printer(Printer):
 
     def pipelined(self, statement: Pipeline) -> None:
         match statement:
-            case AllocBarriers(name, count, arrivals):
-                self.allocate(Alloc(name, i64, count, "shared"))
+            case AllocBarriers(name, count, arrivals, is_new, offset):
+                self.allocate(Alloc(name, i64, count, "shared", offset))
+                if not is_new:
+                    return
                 with self.text.when(self.text.icmp("eq", I64(self.indices["thread"]), 0)):
                     self.prefetch_maps()
                     pipeline.initialise(self.text, self.pointers[name], count, arrivals)
@@ -248,6 +251,11 @@ class _Printer(Printer):
                 source = self.map_of(statement.source)
                 at, taps = [self.value(x) for x in statement.at], [self.value(x) for x in statement.taps]
                 pipeline.copy_box(self.text, target, source, at, taps, self.slot(statement.barrier, statement.slot))
+            case CopyBulk():
+                target = self.address(statement.target, statement.target_at)
+                source = self.address(statement.source, statement.source_at)
+                slot = self.slot(statement.barrier, statement.slot)
+                pipeline.copy_bulk(self.text, target, source, statement.nbytes, slot)
             case ExpectBytes(barrier, at, count):
                 pipeline.expect(self.text, self.slot(barrier, at), count)
             case Arrive(barrier, at):

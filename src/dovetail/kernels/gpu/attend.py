@@ -24,7 +24,6 @@ from dovetail.kernels.gpu.attend_rotation import rotated
 from dovetail.kernels.gpu.attend_softmax import weighted
 from dovetail.kernels.gpu.attend_tile import (
     HALVES,
-    KEYS,
     MINUS_INFINITY,
     PARTIAL,
     AttendTile,
@@ -153,7 +152,7 @@ class _Writer:
             tile = AttendTile.of(problem, self.dtype, replace(device, cluster=0))
         self.block, self.d, self.dv = tile, tile.d, tile.dv
         self.warps, self.threads, self.rows = tile.warps, tile.threads, tile.rows
-        self.keys = KEYS if tile.is_cluster else tile.keys
+        self.keys = tile.warp_keys if tile.is_cluster else tile.keys
         """Keys of a tile in shared memory."""
 
     def _factor(self, name: str) -> Factor:
@@ -172,8 +171,8 @@ class _Writer:
 
     @property
     def stages(self) -> int:
-        """Tiles in shared memory: a round and the next one, or one for each warp of a block of a cluster."""
-        return self.block.splits if self.block.is_cluster else 2 if self.copies else 1
+        """Tiles in shared memory: of a round and of the next one; in a cluster each warp has its own."""
+        return 2 * self.block.splits if self.block.is_cluster else 2 if self.copies else 1
 
     def tile(self, name: str) -> SharedTile:
         match name:
@@ -249,10 +248,10 @@ class _Writer:
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in _TILES),
             *self.block.shares_allocated(),
             Alloc("sums", f32, self.dv // 8 * 4, "private"),
-            Alloc("scores", f32, KEYS // 8 * 4, "private"),
+            Alloc("scores", f32, self.block.warp_keys // 8 * 4, "private"),
             Alloc("q_fragment", self.dtype, self.d // 16 * 8, "private"),
-            Alloc("right", self.dtype, max(KEYS, self.dv) // 8 * 4, "private"),
-            Alloc("weights", self.dtype, KEYS // 16 * 8, "private"),
+            Alloc("right", self.dtype, max(self.block.warp_keys, self.dv) // 8 * 4, "private"),
+            Alloc("weights", self.dtype, self.block.warp_keys // 16 * 8, "private"),
         ]
 
     def _loaded(self, name: str, number: Expr, stage: Expr) -> list[Statement]:
@@ -270,14 +269,19 @@ class _Writer:
     def _chunk_loaded(self, name: str, number: Expr) -> list[Statement]:
         """The keys or values of one warp of a cluster."""
         warp = Name("of_warp")
-        at = mul(self.block.chunk(number, warp), Extent(KEYS))
+        at = mul(self.block.chunk(number, warp), Extent(self.block.warp_keys))
         first, k = (at, ZERO) if name == "k" else (ZERO, at)
-        copies = copied(self.tile(name), self.factors[name], self.axes[name], first, k, warp, self.threads, 0, 1)
+        stage = self._stage_of(number, warp)
+        copies = copied(self.tile(name), self.factors[name], self.axes[name], first, k, stage, self.threads, 0, 1)
         return [When(self._has_keys(number, warp), tuple([_rolled(s, 2) for s in copies]))]
+
+    def _stage_of(self, number: Expr, warp: Expr) -> Expr:
+        """The tile of a warp of a cluster in a round."""
+        return add(mul(remainder(number, 2), Extent(self.block.splits)), warp)
 
     def _has_keys(self, number: Expr, warp: Expr) -> Expr:
         """Whether a warp of a cluster has keys in a round."""
-        return less(mul(self.block.chunk(number, warp), Extent(KEYS)), Extent(self.problem.keys))
+        return less(mul(self.block.chunk(number, warp), Extent(self.block.warp_keys)), Extent(self.problem.keys))
 
     def _queries(self) -> list[Statement]:
         row = mul(remainder(ThreadIndex("warp"), self.warps), Extent(16))
@@ -325,11 +329,11 @@ class _Writer:
             ]
         later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
         if self.block.is_cluster:
-            # Warps of all blocks have a tile each: few rounds are left, and one buffer is enough.
             after = Set("later", add(Name("round"), Extent(1)))
             warp = divided(ThreadIndex("warp"), self.warps)
-            own = (Set("stage", warp), When(self._has_keys(Name("round"), warp), tuple(work)))
-            one = (AwaitCopies(0), Barrier(), *own, Barrier(), after, *later, CommitCopies())
+            stage = Set("stage", self._stage_of(Name("round"), warp))
+            own = (stage, When(self._has_keys(Name("round"), warp), tuple(work)))
+            one = (after, *later, CommitCopies(), AwaitCopies(1), Barrier(), *own, Barrier())
             return [Loop("round", self._rounds(), one), AwaitCopies(0), Barrier()]
         return [
             Loop(
@@ -353,24 +357,30 @@ class _Writer:
 
     def _scored(self) -> list[Statement]:
         """The products of queries and keys."""
-        scores, right = private("scores", f32, KEYS // 8, 4), private("right", self.dtype, 1)
+        scores, right = private("scores", f32, self.block.warp_keys // 8, 4), private("right", self.dtype, 1)
         j, step, k = Name("j"), Name("step"), mul(Name("step"), Extent(16))
         queries = private("q_fragment", self.dtype, self.d // 16, 8)
         column, at = add(self.block.own_keys, mul(j, Extent(16))), (mul(j, Extent(8)),)
         return [
-            zeroed(scores, KEYS // 8 * 4),
+            zeroed(scores, self.block.warp_keys // 8 * 4),
             unrolled(
                 "step",
                 self.d // 16,
-                unrolled("j", KEYS // 16, load_right(right, at, self.tile("k"), "k", Name("stage"), column, k)),
-                unrolled("j", KEYS // 8, multiplied(scores, (j, ZERO), queries, (step, ZERO), right, j)),
+                unrolled(
+                    "j",
+                    self.block.warp_keys // 16,
+                    load_right(right, at, self.tile("k"), "k", Name("stage"), column, k),
+                ),
+                unrolled(
+                    "j", self.block.warp_keys // 8, multiplied(scores, (j, ZERO), queries, (step, ZERO), right, j)
+                ),
             ),
         ]
 
     def _summed(self) -> list[Statement]:
         """The products of weights and values."""
         sums, right = private("sums", f32, self.dv // 8, 4), private("right", self.dtype, 1)
-        weights = private("weights", self.dtype, KEYS // 16, 8)
+        weights = private("weights", self.dtype, self.block.warp_keys // 16, 8)
         j, e, step = Name("j"), Name("e"), Name("step")
         found: list[Statement] = []
         for half in HALVES:
@@ -381,7 +391,7 @@ class _Writer:
         found.append(
             unrolled(
                 "step",
-                KEYS // 16,
+                self.block.warp_keys // 16,
                 unrolled(
                     "j",
                     self.dv // 16,

@@ -7,7 +7,6 @@ import math
 from dovetail.ir.dtype import bool_, f32
 from dovetail.kernels.gpu.attend_tile import (
     HALVES,
-    KEYS,
     MINUS_INFINITY,
     AttendTile,
     Half,
@@ -39,7 +38,10 @@ from dovetail.kernels.loops.ir import (
 
 def weighted(tile: AttendTile) -> list[Statement]:
     """Scores with masks and fills; their exponentials, and what the sums so far shrink by."""
-    scores, weights = private("scores", f32, KEYS // 8, 4), private("weights", tile.dtype, KEYS // 8, 4)
+    scores, weights = (
+        private("scores", f32, tile.warp_keys // 8, 4),
+        private("weights", tile.dtype, tile.warp_keys // 8, 4),
+    )
     j, e = Name("j"), Name("e")
     first = tile.first_key(Name("round"))
     found: list[Statement] = [Set("first_key", add(first, mul(remainder(LANE, 4), Extent(2))))]
@@ -52,7 +54,7 @@ def weighted(tile: AttendTile) -> list[Statement]:
             Set("round_most", f32_name(half.most)),
             unrolled(
                 "j",
-                KEYS // 8,
+                tile.warp_keys // 8,
                 unrolled("e", 2, Set("key", key), Store(scores, at, shown), Set("round_most", more)),
             ),
             AllReduce("round_most", "maximum", f32, 4),
@@ -74,7 +76,7 @@ def weighted(tile: AttendTile) -> list[Statement]:
             Set("round_total", Number(0.0, f32)),
             unrolled(
                 "j",
-                KEYS // 8,
+                tile.warp_keys // 8,
                 unrolled(
                     "e",
                     2,

@@ -17,6 +17,9 @@ from dovetail.kernels.problems.attention import Attention
 KEYS = 64
 """Keys that a warp goes through at once."""
 MOST_WARPS = 4
+CLUSTER_KEYS = 16
+"""Keys that a warp of a cluster goes through at once: few, so that all warps have some where a cache is short."""
+CLUSTER_WARPS = 8
 CLUSTER_BYTES = 140 << 10
 """Shared memory for keys and values of a block of a cluster: the next kernel fits too."""
 SPLIT_BYTES = 128 << 10
@@ -66,14 +69,16 @@ class AttendTile:
     parts: int = 1
     """Blocks along keys, whose results are combined: by themselves if they are a cluster, else by a second kernel."""
     is_cluster: bool = False
+    warp_keys: int = KEYS
+    """Keys that a warp goes through at once."""
 
     @staticmethod
     def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
         parts = _parts(problem, device)
         if parts > 1 and device.cluster:
-            # Keys and values of one round, not of two.
-            splits = max(1, min(MOST_WARPS, 2 * CLUSTER_BYTES // _round_bytes(problem)))
-            return AttendTile(problem, dtype, 1, splits, device.cluster, is_cluster=True)
+            nbytes = _round_bytes(problem) * CLUSTER_KEYS // KEYS
+            splits = max(1, min(CLUSTER_WARPS, CLUSTER_BYTES // nbytes))
+            return AttendTile(problem, dtype, 1, splits, device.cluster, is_cluster=True, warp_keys=CLUSTER_KEYS)
         if parts > 1:
             return AttendTile(problem, dtype, 1, 1, parts)
         return AttendTile(problem, dtype, *_warps(problem, device))
@@ -90,7 +95,7 @@ class AttendTile:
     @property
     def keys(self) -> int:
         """Keys of a round."""
-        return KEYS * self.splits
+        return self.warp_keys * self.splits
 
     @property
     def d(self) -> int:
@@ -153,21 +158,21 @@ class AttendTile:
         return number if self.parts == 1 else add(Name("first_round"), number)
 
     def chunk(self, number: Expr, warp: Expr) -> Expr:
-        """Which 64 keys a warp of a cluster has in a round: neighbours are those of the next block, so that all blocks
+        """Which keys a warp of a cluster has in a round: neighbours are those of the next block, so that all blocks
         have some where keys are few."""
         return add(mul(add(mul(number, Extent(self.splits)), warp), Extent(self.parts)), Name("part"))
 
     def first_key(self, number: Expr) -> Expr:
         """The first key of this warp in a round."""
         if self.is_cluster:
-            return mul(self.chunk(number, divided(ThreadIndex("warp"), self.warps)), Extent(KEYS))
+            return mul(self.chunk(number, divided(ThreadIndex("warp"), self.warps)), Extent(self.warp_keys))
         return add(mul(self.key_round(number), Extent(self.keys)), self.own_keys)
 
     @property
     def own_keys(self) -> Expr:
         """Where the keys of this warp start among those of a tile in shared memory."""
         alone = self.splits == 1 or self.is_cluster
-        return ZERO if alone else mul(divided(ThreadIndex("warp"), self.warps), Extent(KEYS))
+        return ZERO if alone else mul(divided(ThreadIndex("warp"), self.warps), Extent(self.warp_keys))
 
 
 def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:

@@ -6,7 +6,7 @@ the stages to come; other dtypes are multiplied one by one, with sums in registe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from dovetail.ir.dim import Size, product
@@ -18,7 +18,7 @@ from dovetail.kernels.gpu.fma import FmaTile
 from dovetail.kernels.gpu.fragments import Factor, is_multiple
 from dovetail.kernels.gpu.packed_matrix import Transposed
 from dovetail.kernels.gpu.pipelined_tile import PipelinedTile
-from dovetail.kernels.gpu.stream import has_few_rows, stream_of
+from dovetail.kernels.gpu.stream import StreamTile, has_few_rows, stream_of
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.tile import CHUNK, FEWEST_ROWS, H200, BlockTile, pipelined_tile_of, tile_of
 from dovetail.kernels.gpu.tile_writer import TileWriter
@@ -111,8 +111,8 @@ class Writer(TileWriter):
             found.append(Factor(tensor, self.lead, self.columns, self.depth))
         return found
 
-    def _transposed(self) -> list[Factor] | None:
-        """The right factors as they are once transposed, when parameters are bound; None where one is no parameter."""
+    def _transposed(self, pack: Transposed) -> list[Factor] | None:
+        """The right factors as they are once packed, when parameters are bound; None where one is no parameter."""
         found, depth = self.found, self.depth
         operands = [found.operand(view) for view in found.rights]
         others = {found.operand(v) for v in (found.left, *found.operands)}
@@ -126,7 +126,8 @@ class Writer(TileWriter):
         rights: list[Factor] = []
         for i, first in found.streams:
             item = operands[i].dtype.itemsize
-            tensor = Tensor(self.names[operands[i]], operands[i].dtype, (depth * item, item), first * depth * item)
+            pitch = (depth + pack.padding) * item
+            tensor = Tensor(self.names[operands[i]], operands[i].dtype, (pitch, item), first * pitch)
             rights.append(Factor(tensor, (), self.columns, depth))
         return rights
 
@@ -144,13 +145,7 @@ class Writer(TileWriter):
         axis = left.dense_axis(self.alignment(left))
         axes = [right.dense_axis(self.alignment(right)) for right in rights]
         early = self.early(left, rights)
-        packed = self._transposed() if axes[0] == "row" and has_few_rows(self.rows) else None
-        stream = partial(stream_of, dtype, left, batch=self.batch, device=self.device, early="right" in early)
-        few = stream(rights, axes) if packed is None else stream(packed, ["k" for _ in packed])
-        if few is not None and packed is not None:
-            pack = Transposed()
-            for v in map(self.found.operand, self.found.rights):
-                self.bindings[self.names[v]] = Packed(v, pack.layout, pack)
+        few = self._few_rows(dtype, left, rights, axes, early="right" in early)
         if few is not None:
             return few.tiled()
         # All streams share a tile of shared memory, which has lines along one axis.
@@ -163,6 +158,22 @@ class Writer(TileWriter):
         tile = tile_of(product(self.batch), self.rows, self.columns, self.streams, self.device)
         engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, early=early)
         return engine.tiled(self.device)
+
+    def _few_rows(
+        self, dtype: DType, left: Factor, rights: list[Factor], axes: Sequence[str], *, early: bool
+    ) -> StreamTile | None:
+        """The tile of a product with few rows, with weights packed where they are parameters; None for many rows."""
+        stream = partial(stream_of, dtype, left, batch=self.batch, device=self.device, early=early)
+        if axes[0] == "row" and has_few_rows(self.rows):
+            # Padding is for bulk copies: smaller ones would read across more sectors of memory.
+            for pack in (Transposed(CHUNK), Transposed()):
+                packed = self._transposed(pack)
+                few = None if packed is None else stream(packed, ["k" for _ in packed])
+                if few is not None and few.bulk == bool(pack.padding):
+                    for v in map(self.found.operand, self.found.rights):
+                        self.bindings[self.names[v]] = Packed(v, pack.layout, pack)
+                    return few
+        return stream(rights, axes)
 
     def _pipelined(self, left: Factor, rights: list[Factor], axis: str, other: str) -> BlockTile | None:
         """The tile of a kernel with a producer; None where the TMA cannot copy the factors, or rows are few."""

@@ -105,6 +105,35 @@ class SharedTile:
 
 
 @dataclass(frozen=True, slots=True)
+class LineTile:
+    """A tile of 16-bit elements in shared memory whose lines are neighbouring bytes, so that one copy fills each.
+
+    A chunk of padding after each line spreads the chunks of neighbouring lines over all banks.
+    """
+
+    name: str
+    dtype: DType
+    lines: int
+    length: int
+    """Elements of a line."""
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one line to the next."""
+        return self.length + CHUNK
+
+    @property
+    def count(self) -> int:
+        return self.lines * self.pitch
+
+    def place(self, stage: Expr, line: Expr, chunk: Expr) -> tuple[Tensor, tuple[Expr, ...]]:
+        """Where a chunk is; there is one stage."""
+        item = self.dtype.itemsize
+        tensor = Tensor(self.name, self.dtype, (self.pitch * item, CHUNK * item, item), space="shared")
+        return tensor, (line, chunk, ZERO)
+
+
+@dataclass(frozen=True, slots=True)
 class Coordinate:
     """An index along an axis of a tensor that may be outside of it."""
 
@@ -339,7 +368,7 @@ def load_left(
 
 
 def load_right(
-    target: Tensor, at: tuple[Expr, ...], tile: SharedTile, axis: str, stage: Expr, column: Expr, k: Expr
+    target: Tensor, at: tuple[Expr, ...], tile: SharedTile | LineTile, axis: str, stage: Expr, column: Expr, k: Expr
 ) -> LoadMatrices:
     """Two 16×8 fragments of the right factor, side by side; `column` and `k` are multiples of 16.
 
@@ -373,7 +402,7 @@ def zeroed(sums: Tensor, count: int) -> Loop:
 
 
 __all__ = [
-    "LANE", "Coordinate", "Factor", "Gather", "SharedTile", "both", "copied", "divided", "is_multiple", "less",
-    "load_left", "load_right", "multiplied", "private", "remainder", "shared_by", "spread", "stored", "unrolled",
-    "zeroed",
+    "LANE", "Coordinate", "Factor", "Gather", "LineTile", "SharedTile", "both", "copied", "divided", "is_multiple",
+    "less", "load_left", "load_right", "multiplied", "private", "remainder", "shared_by", "spread", "stored",
+    "unrolled", "zeroed",
 ]  # fmt: skip

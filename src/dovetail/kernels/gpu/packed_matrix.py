@@ -15,16 +15,21 @@ BLOCK = 128
 class Transposed:
     """[columns, k]: what a block with a few columns reads is one piece of memory."""
 
-    layout: str = "transposed"
+    padding: int = 0
+    """Elements after each column: lines in shared memory have them too, so that one copy brings several."""
+
+    @property
+    def layout(self) -> str:
+        return f"transposed, {self.padding} between columns" if self.padding else "transposed"
 
     def __call__(self, w: Array) -> Array:
         depth, width = w.shape[-2:]
-        found = np.empty((width, depth), w.dtype)
+        found = np.zeros((width, depth + self.padding), w.dtype)
         # Bits are moved: NumPy is slow with dtypes that are not its own.
         bits = np.dtype(f"u{w.dtype.itemsize}")
         source, target = w.reshape(depth, width).view(bits), found.view(bits)
         for first in range(0, depth, BLOCK):
-            rows = slice(first, first + BLOCK)
+            rows = slice(first, min(first + BLOCK, depth))
             for left in range(0, width, BLOCK):
                 columns = slice(left, left + BLOCK)
                 target[columns, rows] = source[rows, columns].T

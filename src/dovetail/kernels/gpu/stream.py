@@ -11,11 +11,12 @@ from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
-from dovetail.ir.dtype import DType, bool_, f32
+from dovetail.ir.dtype import DType, bool_, f32, i64
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import (
     LANE,
     Factor,
+    LineTile,
     SharedTile,
     clamped,
     copied,
@@ -27,6 +28,7 @@ from dovetail.kernels.gpu.fragments import (
     private,
     remainder,
     shared_by,
+    spread,
     unrolled,
     zeroed,
 )
@@ -36,10 +38,14 @@ from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
+    AllocBarriers,
     AwaitCopies,
+    AwaitPhase,
     Barrier,
     Call,
     CommitCopies,
+    CopyBulk,
+    ExpectBytes,
     Expr,
     Extent,
     Load,
@@ -69,6 +75,8 @@ WEIGHT_BYTES = 96 << 10
 """Weights of a block that are in shared memory at once: two blocks fit a multiprocessor, of one kernel or of two."""
 WARPS = 8
 RESIDENT = 2
+ARRIVED = "arrived"
+"""The barrier that counts the bytes of bulk copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,8 @@ class StreamTile:
     """Bytes of shared memory for weights, at most."""
     early: bool = False
     """Whether the weights are constant, so that their copies start before the kernels before this one have ended."""
+    bulk: bool = False
+    """Whether one copy brings a whole column, so that few threads start all of them."""
 
     @staticmethod
     def of(
@@ -115,6 +125,11 @@ class StreamTile:
         found = StreamTile(dtype, left, rights, axis, rows, width, depth, warps, early=early)
         left_bytes = rows * found.left_pitch * dtype.itemsize
         found = replace(found, room=min(WEIGHT_BYTES, device.shared_bytes - left_bytes))
+        if early and axis == "k" and device.bulk_copies and depth % (16 * warps) == 0:
+            bulk = [replace(found, bulk=True, columns=w) for w in _as_good(width, columns, device)]
+            fitting = [tile for tile in bulk if RESIDENT * tile.shared_bytes <= device.shared_bytes]
+            if fitting:
+                return fitting[0]
         return found if found.shared_bytes <= device.shared_bytes else None
 
     @property
@@ -133,6 +148,8 @@ class StreamTile:
     @property
     def stage_depth(self) -> int:
         """Elements of k in a stage: as many for each warp."""
+        if self.bulk:
+            return self.depth
         least = 16 * self.warps
         most = max(1, STAGE_BYTES // (self.width * self.dtype.itemsize) // least)
         return least * min(most, -(-self.depth // least))
@@ -158,7 +175,9 @@ class StreamTile:
         return self.rounds if self.is_whole else self.stages - 1
 
     @property
-    def weights(self) -> SharedTile:
+    def weights(self) -> SharedTile | LineTile:
+        if self.bulk:
+            return LineTile("weights", self.dtype, self.width, self.depth)
         lines, length = (self.stage_depth, self.width) if self.axis == "row" else (self.width, self.stage_depth)
         return SharedTile("weights", self.dtype, lines, length // CHUNK, self.stages)
 
@@ -223,10 +242,11 @@ class StreamTile:
             early=self._first_copies() if self.early else (),
         )
 
-    def allocations(self) -> list[Alloc]:
+    def allocations(self) -> list[Alloc | AllocBarriers]:
         return [
             Alloc("weights", self.dtype, self.weights_count, "shared"),
             Alloc("left_rows", self.dtype, self.rows * self.left_pitch, "shared"),
+            *([AllocBarriers(ARRIVED, 1, 1, is_new=False)] if self.bulk else []),
             Alloc("sums", f32, self.across * 4, "private"),
             Alloc("left", self.dtype, 8, "private"),
             Alloc("right", self.dtype, 2 * self._pairs * 4, "private"),
@@ -251,12 +271,36 @@ class StreamTile:
 
     def _first_copies(self) -> list[Statement]:
         """The copies of the first stages, each of them a group that can be awaited."""
+        if self.bulk:
+            return self._bulk_copies()
         found: list[Statement] = []
         for stage in range(self.ahead):
             found += [*self._copies(Extent(stage), Extent(stage)), CommitCopies()]
         return found
 
+    def _bulk_copies(self) -> list[Statement]:
+        """Copies of columns. Where there are no more of them they bring the last ones, whose sums are not used."""
+        tile, item = self.weights, self.dtype.itemsize
+        assert isinstance(tile, LineTile), "it is filled by bulk copies"
+        padded = all(right.row_stride == tile.pitch * item and is_multiple(right.rows, CHUNK) for right in self.rights)
+        # Columns that are apart as lines are come together; those of several streams take turns.
+        lines = CHUNK if padded else 1
+        nbytes = lines * tile.pitch * item if padded else self.depth * item
+        is_first = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
+        copies = self.width // lines
+        found: list[Statement] = [When(is_first, (ExpectBytes(ARRIVED, ZERO, copies * nbytes),))]
+        for at, right in enumerate(self.rights):
+            line = mul(Name("copy"), Extent(lines))
+            column = add(Name("side"), line)
+            if not is_multiple(right.rows, self.columns):
+                column = Call("minimum", (column, Extent(right.rows - lines)), i64)
+            target, place = tile.place(ZERO, spread(line, at, self.streams), ZERO)
+            copy = CopyBulk(target, place, right.tensor, (*right.lead, column, ZERO), nbytes, ARRIVED, ZERO)
+            found.append(Loop("copy", Extent(self.columns // lines), (copy,), kind="thread"))
+        return found
+
     def _copies(self, number: Expr, stage: Expr) -> list[Statement]:
+        assert isinstance(self.weights, SharedTile), "bulk copies are all of them"
         k = mul(number, Extent(self.stage_depth))
         found: list[Statement] = []
         for at, right in enumerate(self.rights):
@@ -291,8 +335,9 @@ class StreamTile:
         k = add(mul(Name("step"), Extent(16 * self.warps)), mul(ThreadIndex("warp"), Extent(16)))
         j = Name("j")
         at = (mul(j, Extent(8)),)
+        arrive = AwaitPhase(ARRIVED, ZERO, ZERO) if self.bulk else AwaitCopies(pending)
         return [
-            AwaitCopies(pending),
+            arrive,
             Barrier(),
             unrolled(
                 "step",
@@ -338,6 +383,18 @@ def _width(batch: int, columns: int, axis: str, device: GpuDevice) -> int:
         return -(-batch * -(-columns // width) // device.multiprocessors) * width
 
     return min(range(MOST_COLUMNS, 0, -CHUNK), key=busiest)
+
+
+def _as_good(width: int, columns: int, device: GpuDevice) -> list[int]:
+    """Columns of a block, from `width` to fewer, that give no multiprocessor more; blocks at once stay at once."""
+    count = device.multiprocessors
+
+    def blocks(of: int) -> int:
+        return -(-columns // of)
+
+    at_once = RESIDENT * count if blocks(width) <= RESIDENT * count else blocks(CHUNK)
+    busiest = -(-blocks(width) // count) * width
+    return [w for w in range(width, 0, -CHUNK) if blocks(w) <= at_once and -(-blocks(w) // count) * w <= busiest]
 
 
 def has_few_rows(rows: Size) -> bool:

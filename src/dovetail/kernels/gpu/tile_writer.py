@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import bool_, f32
@@ -20,6 +21,7 @@ from dovetail.kernels.loops.analysis import maps_in, pointers_in, shared_bytes
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
+    AllocBarriers,
     Barrier,
     Call,
     Expr,
@@ -137,7 +139,9 @@ class TileWriter(ABC):
             statements = (*tiled.allocations, Roles(producer.first // LANES, consume, produce, producer.registers))
             # Blocks stay and go on to further tiles, whose copies start while results are written.
             grid = min(tiles, self.device.multiprocessors * tiled.resident) if isinstance(tiles, int) else tiles
-        shared_tiles = [a for a in tiled.allocations if isinstance(a, Alloc) and a.space == "shared"]
+        # Barriers that copies before the wait need are made then.
+        shared_tiles = [a for a in tiled.allocations if not isinstance(a, Alloc) or a.space == "shared"]
+        shared_tiles = [replace(a, is_new=True) if isinstance(a, AllocBarriers) else a for a in shared_tiles]
         early = (*shared_tiles, Set("tile", ThreadIndex("block")), *place, *tiled.early) if tiled.early else ()
         shared = shared_bytes(tiled.allocations)
         dynamic = shared if shared > STATIC_BYTES or tiled.is_aligned else 0

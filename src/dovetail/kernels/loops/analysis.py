@@ -12,6 +12,7 @@ from dovetail.kernels.loops.ir import (
     Call,
     CopyAsync,
     CopyBox,
+    CopyBulk,
     Expr,
     Extent,
     GridBarrier,
@@ -120,6 +121,9 @@ def pointers_in(body: Sequence[Statement]) -> set[str]:
             case CopyAsync(source=source, source_at=at, inside=inside):
                 found.add(source.pointer)
                 used = (inside, *at)
+            case CopyBulk(source=source, source_at=at):
+                found.add(source.pointer)
+                used = at
             case CopyBox(source=matrix):
                 found.add(matrix.pointer)
                 used = ()

@@ -16,14 +16,18 @@ from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.analysis import everything, pointers_in, shared_bytes
 from dovetail.kernels.loops.ir import (
     Alloc,
+    AllocBarriers,
     AllReduce,
     AtomicUpdate,
     AwaitCopies,
+    AwaitPhase,
     Barrier,
     Call,
     ClusterBarrier,
     CommitCopies,
     CopyAsync,
+    CopyBulk,
+    ExpectBytes,
     Expr,
     Extent,
     FromLane,
@@ -59,9 +63,16 @@ _LOCAL: Mapping[type, tuple[str, ...]] = {
     FromLane: ("name", "source"),
 }
 """The fields that hold names of scalars."""
-COMPOUND = (Load, Call, Store, When, AtomicUpdate, LoadMatrices, MultiplyMatrices, CopyAsync)
-"""What has expressions, tensors or statements inside, and no names."""
-_TAKING = (*COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, CommitCopies, AwaitCopies)
+COMPOUND = (Load, Call, Store, When, AtomicUpdate, LoadMatrices, MultiplyMatrices, CopyAsync, AwaitPhase)
+"""What has expressions, tensors or statements inside, and no names of scalars."""
+_BARRIERS: Mapping[type, str] = {
+    AllocBarriers: "name",
+    CopyBulk: "barrier",
+    ExpectBytes: "barrier",
+    AwaitPhase: "barrier",
+}
+"""The fields that hold names of barriers in shared memory."""
+_TAKING = (*COMPOUND, *_BARRIERS, Set, Loop, AllReduce, FromLane, Alloc, Barrier, CommitCopies, AwaitCopies)
 """What is in a kernel that takes a prologue."""
 _STAGED = (Set, Loop, AllReduce, FromLane, Alloc, Store, When, AtomicUpdate, Barrier)
 """The statements of a stage."""
@@ -160,14 +171,14 @@ def with_prologue(
     same = {name: name for name in kernel.pointers}
     body = Renaming(lambda n: n, {**same, read: _ROOM}, room).body(kernel.body)
     # Copies that start early find their memory where the first allocations are.
-    allocations = [s for s in body if isinstance(s, Alloc)]
-    rest = [s for s in body if not isinstance(s, Alloc)]
+    allocations: list[Statement] = [s for s in body if isinstance(s, (Alloc, AllocBarriers))]
+    rest = [s for s in body if not isinstance(s, (Alloc, AllocBarriers))]
     early = kernel.early
     if ahead:
         # They are the first copies, so that no weights need be there when these are.
-        tiles = [s for s in early if isinstance(s, Alloc)]
+        tiles = [s for s in early if isinstance(s, (Alloc, AllocBarriers))]
         copies = [s for name, alloc in ahead.items() for s in _copied(pointers[name], alloc)]
-        later = [s for s in early if not isinstance(s, Alloc)]
+        later = [s for s in early if not isinstance(s, (Alloc, AllocBarriers))]
         early = (*tiles, *ahead.values(), *copies, CommitCopies(), *later)
         groups = sum(isinstance(s, CommitCopies) for s in everything(tuple(later)))
         allocations += ahead.values()
@@ -244,9 +255,11 @@ class Renaming:
             pointer = self.pointer(part.pointer)
             return replace(part, pointer=pointer, space="shared" if pointer in self.in_shared else part.space)
         kind = cast(type[Any], type(part))
-        if kind not in COMPOUND and kind not in _LOCAL:
+        if kind not in COMPOUND and kind not in _LOCAL and kind not in _BARRIERS:
             return part
         changed = {name: self.local(getattr(part, name)) for name in _LOCAL.get(kind, ())}
+        if kind in _BARRIERS:
+            changed[_BARRIERS[kind]] = self.pointer(getattr(part, _BARRIERS[kind]))
         kept = {f.name: getattr(part, f.name) for f in fields(part) if f.name not in changed}
         return kind(**changed, **{name: self.of(x) for name, x in kept.items()})
 

@@ -32,6 +32,7 @@ from dovetail.kernels.loops.pipeline import (
     Arrive,
     AwaitPhase,
     CopyBox,
+    CopyBulk,
     ExpectBytes,
     Pipeline,
     TensorMap,
@@ -314,6 +315,9 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
             case CopyBox():
                 yield from _of_tensors(part.target)
                 pending += [*part.target_at, *part.at, *part.taps, part.slot]
+            case CopyBulk():
+                yield from _of_tensors(part.target, part.source)
+                pending += [*part.target_at, *part.source_at, part.slot]
             case AwaitPhase():
                 pending += [part.slot, part.phase]
             case ExpectBytes() | Arrive():
@@ -352,9 +356,10 @@ def _of_tensors(*tensors: Tensor) -> Iterator[Size]:
 
 __all__ = [
     "ONE", "ZERO", "AllReduce", "Alloc", "AllocBarriers", "Arrive", "AtomicUpdate", "AwaitCopies", "AwaitPhase",
-    "AwaitProducts", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync", "CopyBox", "ExpectBytes",
-    "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel", "Launch", "Load", "LoadMatrices", "Loop",
-    "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline", "Roles", "Set", "Space",
-    "Statement", "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded", "Traversal", "WarpBarrier",
-    "When", "add", "collapsed", "in_memory_order", "indices", "minimum", "mul", "sizes_in", "stretched",
+    "AwaitProducts", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync", "CopyBox", "CopyBulk",
+    "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel", "Launch", "Load",
+    "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline",
+    "Roles", "Set", "Space", "Statement", "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded",
+    "Traversal", "WarpBarrier", "When", "add", "collapsed", "in_memory_order", "indices", "minimum", "mul", "sizes_in",
+    "stretched",
 ]  # fmt: skip

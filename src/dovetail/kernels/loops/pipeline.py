@@ -55,6 +55,10 @@ class AllocBarriers:
     count: int
     arrivals: int
     """Arrivals that end a phase."""
+    is_new: bool = True
+    """False where what runs before made them: the name alone is new."""
+    offset: int | None = None
+    """Bytes from the start of shared memory; None where they follow what was allocated before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,22 @@ class CopyBox:
     @property
     def nbytes(self) -> int:
         return self.source.box_lines * BOX * 2
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBulk:
+    """Start a copy of neighbouring bytes to shared memory. Each thread that comes here starts one."""
+
+    target: Tensor
+    target_at: tuple[Expr, ...]
+    source: Tensor
+    source_at: tuple[Expr, ...]
+    """Both are multiples of 16 bytes."""
+    nbytes: int
+    """A multiple of 16."""
+    barrier: str
+    """It counts the bytes."""
+    slot: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +129,9 @@ class WarpBarrier:
     """No lane of a warp goes on before all have come here; what they stored in shared memory is seen by all."""
 
 
-Pipeline: TypeAlias = AllocBarriers | CopyBox | ExpectBytes | Arrive | AwaitPhase | WarpBarrier
+Pipeline: TypeAlias = AllocBarriers | CopyBox | CopyBulk | ExpectBytes | Arrive | AwaitPhase | WarpBarrier
 
 __all__ = [
-    "BOX", "MAP_BYTES", "AllocBarriers", "Arrive", "AwaitPhase", "CopyBox", "ExpectBytes", "Pipeline", "TensorMap",
-    "Traversal", "WarpBarrier",
+    "BOX", "MAP_BYTES", "AllocBarriers", "Arrive", "AwaitPhase", "CopyBox", "CopyBulk", "ExpectBytes", "Pipeline",
+    "TensorMap", "Traversal", "WarpBarrier",
 ]  # fmt: skip

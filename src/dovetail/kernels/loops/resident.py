@@ -12,19 +12,24 @@ from dataclasses import replace
 from typing import cast
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import bool_
+from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.analysis import everything, shared_bytes
 from dovetail.kernels.loops.composed import COMPOUND, Renaming
 from dovetail.kernels.loops.ir import (
     Alloc,
+    AllocBarriers,
     AllReduce,
     AwaitCopies,
+    AwaitPhase,
     Barrier,
     Call,
     ClusterBarrier,
     CommitCopies,
     CopyAsync,
+    CopyBulk,
+    ExpectBytes,
     Extent,
+    FenceShared,
     FromLane,
     GridBarrier,
     Kernel,
@@ -40,10 +45,18 @@ from dovetail.kernels.loops.ir import (
 
 NEXT = "next."
 """Before the name of a pointer: that of the next pass."""
-_KNOWN = (*COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, ClusterBarrier, CommitCopies, AwaitCopies)
+_KNOWN = (
+    *COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, ClusterBarrier, CommitCopies, AwaitCopies,
+    AllocBarriers, CopyBulk, ExpectBytes,
+)  # fmt: skip
 """The statements of a part."""
+_BARRIER_BYTES = 1024
+"""Shared memory for the barriers of all parts, before everything else."""
 MOST_TURNS = 2
 """Tiles of a part for each block, at most."""
+
+
+_PASS = Name("pass")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +162,33 @@ class _Resident:
         offsets = self._offsets()
         assert offsets is not None, "copies that start earlier were tried"
         allocations = [replace(r.alloc, offset=offsets[r.alloc.pointer]) for r in self._rooms()]
-        body: list[Statement] = [*allocations]
+        barriers = self._barriers()
+        body: list[Statement] = [*allocations, *barriers]
         for level in range(self.count):
             body += [s for number in range(len(self.parts)) for s in self._at(number, level)]
             meanwhile = [s for number in self._issued(level) for s in self._copies(number, level)]
             body.append(GridBarrier(level + 1, tuple(meanwhile)))
         start = [n for n in self._in_order() if self._barrier(n) < 0]
-        early = (*allocations, *(s for n in start for s in self._copied(n, ahead=True))) if start else ()
+        early: list[Statement] = [replace(b, is_new=True) for b in barriers]
+        if start:
+            early += [*allocations, *(s for n in start for s in self._copied(n, ahead=True))]
         total = max([offsets[r.alloc.pointer] + r.nbytes for r in self._rooms()], default=0)
         launch = Launch(self.blocks, self.threads, total, cooperative=True)
         sizes = sizes_in((*early, *body))
-        return Kernel(name, (), (), "tile", tuple(body), sizes=sizes, launch=launch, early=early, passes=self.passes)
+        return Kernel(
+            name, (), (), "tile", tuple(body), sizes=sizes, launch=launch, early=tuple(early), passes=self.passes
+        )
+
+    def _barriers(self) -> list[AllocBarriers]:
+        """The barriers that count bulk copies, one for each part that has them."""
+        found: list[AllocBarriers] = []
+        for number, part in enumerate(self.parts):
+            own = [s for s in part.kernel.body if isinstance(s, AllocBarriers)]
+            for one in self._renaming(number, "").body(tuple(own)):
+                assert isinstance(one, AllocBarriers) and one.count == 1, "a part has one barrier"
+                found.append(replace(one, is_new=False, offset=8 * len(found)))
+        assert 8 * len(found) <= _BARRIER_BYTES, "they fit"
+        return found
 
     def _at(self, number: int, level: int) -> list[Statement]:
         """What a part does at a level."""
@@ -170,14 +199,16 @@ class _Resident:
         body: Sequence[Statement] = self.segments[number][at]
         if at == 0 and part.kernel.early and number not in self.ahead:
             body = (*part.kernel.early, *body)
-        found = self._renaming(number, "").body(_without(tuple(body), Alloc, shared=True))
+        body = _without(_without(tuple(body), Alloc, shared=True), AllocBarriers)
+        found = _in_phase(self._renaming(number, "").body(body))
         if number in self.ahead:
             found = _awaiting(found, self._later(number))
         return [SubGrid(part.blocks, part.launch.block, self.first[number], found)]
 
     def _renaming(self, number: int, suffix: str) -> Renaming:
         part = self.parts[number]
-        own = {a.pointer: f"{a.pointer}_{number}" for a in self._allocations(number)}
+        barriers = [s.name for s in part.kernel.body if isinstance(s, AllocBarriers)]
+        own = {name: f"{name}_{number}" for name in (*(a.pointer for a in self._allocations(number)), *barriers)}
         return Renaming(lambda n: f"{n}_{number}{suffix}", {**part.pointers, **own})
 
     def _allocations(self, number: int) -> list[Alloc]:
@@ -205,7 +236,7 @@ class _Resident:
         if self.passes == 1:
             return []
         *copies, commit = self._copied(number, ahead=True)
-        more = Call("less", (Name("pass"), Extent(self.passes - 1)), bool_)
+        more = Call("less", (_PASS, Extent(self.passes - 1)), bool_)
         return [When(more, tuple(copies)), commit]
 
     def _copied(self, number: int, *, ahead: bool) -> list[Statement]:
@@ -216,6 +247,10 @@ class _Resident:
             names = {n: NEXT + to if to in self.tabled else to for n, to in part.pointers.items()}
             naming = replace(naming, pointers={**naming.pointers, **names})
         body = _without(_without(part.kernel.early, Alloc, shared=True), CommitCopies)
+        body = _without(body, AllocBarriers)
+        if _has_bulk(body):
+            # What was there before was written and read by threads, and bulk copies overwrite it.
+            body = (FenceShared(), *body)
         return [SubGrid(part.blocks, part.launch.block, self.first[number], naming.body(body)), CommitCopies()]
 
     def _later(self, number: int) -> int:
@@ -231,7 +266,8 @@ class _Resident:
     def _rooms(self) -> list[_Room]:
         found: list[_Room] = []
         for number in range(len(self.parts)):
-            early = {s.target.pointer for s in everything(self.parts[number].kernel.early) if isinstance(s, CopyAsync)}
+            every = everything(self.parts[number].kernel.early)
+            early = {s.target.pointer for s in every if isinstance(s, (CopyAsync, CopyBulk))}
             for alloc in self._allocations(number):
                 if alloc.space != "shared":
                     continue
@@ -245,8 +281,9 @@ class _Resident:
     def _offsets(self) -> dict[str, int] | None:
         """A place in shared memory for each allocation, apart from those of the same time; None without room."""
         placed: list[tuple[int, _Room]] = []
+        start_of_all = _BARRIER_BYTES if self._barriers() else 0
         for room in sorted(self._rooms(), key=lambda r: -r.nbytes):
-            at = 0
+            at = start_of_all
             for start, other in sorted(placed, key=lambda pair: pair[0]):
                 if room.slots & other.slots and start < at + room.nbytes and at < start + other.nbytes:
                     at = start + other.nbytes
@@ -293,6 +330,22 @@ def _without(body: tuple[Statement, ...], kind: type[Statement], *, shared: bool
             found.append(replace(statement, body=_without(statement.body, kind, shared=shared)))
         elif not isinstance(statement, kind) or (shared and cast(Alloc, statement).space != "shared"):
             found.append(statement)
+    return tuple(found)
+
+
+def _has_bulk(body: Sequence[Statement]) -> bool:
+    return any(isinstance(s, CopyBulk) for s in everything(body))
+
+
+def _in_phase(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """A body that waits for the copies of its pass: a barrier has one phase in each."""
+    found: list[Statement] = []
+    for statement in body:
+        if isinstance(statement, (Loop, When)):
+            statement = replace(statement, body=_in_phase(statement.body))
+        elif isinstance(statement, AwaitPhase):
+            statement = replace(statement, phase=Call("bit_and", (_PASS, Extent(1)), i64))
+        found.append(statement)
     return tuple(found)
 
 

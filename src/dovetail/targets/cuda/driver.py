@@ -225,6 +225,7 @@ class Driver:
             tensor_core_shapes=tensor_core_shapes(self.architecture),
             dependent_intensity=DEPENDENT_INTENSITY if self._has_dependent_launches else 0.0,
             cluster=CLUSTER if self.capability >= (9, 0) else 0,
+            bulk_copies=self.capability >= (9, 0),
         )
 
     @property
