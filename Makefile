@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda bench-cuda bench-decode test-deep fuzz faults conformance conformance-cuda torch torch-zoo test-torch test-xla placements meshes jax torch-gradients curves models check page format golden bench clean
+.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda sanitize-cuda bench-cuda bench-decode test-deep fuzz faults conformance conformance-cuda torch torch-zoo test-torch test-xla placements meshes jax torch-gradients curves models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ browser: ## install Chromium, which the tests of the report's page drive; Debian
 
 test-cuda: ## run the tests of NVIDIA GPUs with the Python of the environment; needs a device
 	@PYTHONPATH=src:. $(PYTHON) -m pytest tests/targets/cuda -q $(ARGS)
+
+sanitize-cuda: ## run small programs on an NVIDIA GPU under compute-sanitizer, for at most a minute; ARGS="step" picks some
+	@PYTHONPATH=src:. $(PYTHON) -m tests.targets.cuda.sanitized $(ARGS)
 
 bench-cuda: ## measure models on an NVIDIA GPU beside torch, with the Python of the environment; ARGS="minilm_1x16 --compile"
 	@PYTHONPATH=src $(PYTHON) benchmarks/cuda/models.py $(ARGS)
