@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda sanitize-cuda bench-cuda bench-decode test-deep fuzz faults conformance conformance-cuda torch torch-zoo test-torch test-xla placements meshes jax torch-gradients curves models check page format golden bench clean
+.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda sanitize-cuda bench-cuda check-cuda bench-decode test-deep fuzz faults conformance conformance-cuda torch torch-zoo test-torch test-xla placements meshes jax torch-gradients curves models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ sanitize-cuda: ## run small programs on an NVIDIA GPU under compute-sanitizer, f
 bench-cuda: ## measure models on an NVIDIA GPU beside torch, with the Python of the environment; ARGS="minilm_1x16 --compile"
 	@PYTHONPATH=src $(PYTHON) benchmarks/cuda/models.py $(ARGS)
 
+check-cuda: ## all of that in six minutes at most: conformance, the first call, compute-sanitizer, products; ARGS="sanitize" picks parts
+	@PYTHONPATH=src:. $(PYTHON) benchmarks/cuda/on_device.py $(ARGS)
+
 bench-decode: ## measure one token of decoders on an NVIDIA GPU beside torch; ARGS="--shape qwen3_0.6b --cached 512 --compile"
 	@PYTHONPATH=src $(PYTHON) benchmarks/cuda/decode.py $(ARGS)
 
@@ -87,7 +90,7 @@ conformance: $(FOR_TEST) ## run the whole backend suite of ONNX and write docs/c
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
 conformance-cuda: ## run the backend suite of ONNX on an NVIDIA GPU with the Python of the environment; ARGS="--simulated" needs none
-	@PYTHONPATH=src:. DOVETAIL_CACHE=off OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.conformance --target cuda --brief --seconds 30 $(ARGS)
+	@PYTHONPATH=src:. DOVETAIL_CACHE=off OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.conformance --target cuda --brief --seconds 60 $(ARGS)
 
 torch: $(FOR_TORCH) ## run the tests of PyTorch, judge its operators and write docs/torch-operators.md; ARGS="softmax" picks operators
 	@$(PYTEST) $(PARALLEL) tests/frontends/torch tests/torch_operators
