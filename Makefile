@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda bench-cuda bench-decode test-deep fuzz faults conformance torch torch-zoo test-torch test-xla placements meshes jax torch-gradients curves models check page format golden bench clean
+.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda sanitize-cuda bench-cuda check-cuda bench-decode test-deep fuzz faults conformance conformance-cuda torch torch-zoo test-torch test-xla placements meshes jax torch-gradients curves models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,8 +65,14 @@ browser: ## install Chromium, which the tests of the report's page drive; Debian
 test-cuda: ## run the tests of NVIDIA GPUs with the Python of the environment; needs a device
 	@PYTHONPATH=src:. $(PYTHON) -m pytest tests/targets/cuda -q $(ARGS)
 
+sanitize-cuda: ## run small programs on an NVIDIA GPU under compute-sanitizer, for at most a minute; ARGS="step" picks some
+	@PYTHONPATH=src:. $(PYTHON) -m tests.targets.cuda.sanitized $(ARGS)
+
 bench-cuda: ## measure models on an NVIDIA GPU beside torch, with the Python of the environment; ARGS="minilm_1x16 --compile"
 	@PYTHONPATH=src $(PYTHON) benchmarks/cuda/models.py $(ARGS)
+
+check-cuda: ## all of that in six minutes at most: conformance, the first call, compute-sanitizer, products; ARGS="sanitize" picks parts
+	@PYTHONPATH=src:. $(PYTHON) benchmarks/cuda/on_device.py $(ARGS)
 
 bench-decode: ## measure one token of decoders on an NVIDIA GPU beside torch; ARGS="--shape qwen3_0.6b --cached 512 --compile"
 	@PYTHONPATH=src $(PYTHON) benchmarks/cuda/decode.py $(ARGS)
@@ -82,6 +88,9 @@ faults: $(FOR_TEST) ## kill, fill disks, fork, interrupt and serve for long, on 
 
 conformance: $(FOR_TEST) ## run the whole backend suite of ONNX and write docs/conformance.md; ARGS="-v test_add" picks some
 	@$(BIN)/python -m tests.conformance $(ARGS)
+
+conformance-cuda: ## run the backend suite of ONNX on an NVIDIA GPU with the Python of the environment; ARGS="--simulated" needs none
+	@PYTHONPATH=src:. DOVETAIL_CACHE=off OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.conformance --target cuda --brief --seconds 60 $(ARGS)
 
 torch: $(FOR_TORCH) ## run the tests of PyTorch, judge its operators and write docs/torch-operators.md; ARGS="softmax" picks operators
 	@$(PYTEST) $(PARALLEL) tests/frontends/torch tests/torch_operators

@@ -2,8 +2,11 @@
 
     PYTHONPATH=src python3 benchmarks/cuda/first_call.py [name ...]
 
-Each first call is that of a new process: import, compile, bind and run, with an empty cache and then with a full one.
-A call with device arrays waits for nothing, and is measured 20 in a row; one from NumPy waits for its results.
+Each first call is that of a new process, with an empty cache and then with a full one: compile, bind and run, after
+dovetail was imported. Python's bytecode is there, as it is for an installed package. `started` is a process whose
+driver was started before, which shows what is not the driver's: the first column says how long that took. LLVM and
+the driver's assembler run in threads: their columns are the longest kernel. A call with device arrays waits for
+nothing, and is measured 20 in a row; one from NumPy waits for its results.
 """
 
 from __future__ import annotations
@@ -15,21 +18,50 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
+BEGUN = time.perf_counter()
 
-import dovetail
+import numpy as np  # noqa: E402
+
+import dovetail  # noqa: E402
+from dovetail.targets.cuda import driver  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 NAMES = ("minilm_1x16", "minilm_1x128", "bert_32x128")
+SECONDS = 60
+"""For one process."""
+COLUMNS = ("import", "driver", "LLVM", "assembler", "compile", "bind and run", "first call", "call", "call from NumPy")
+MICROSECONDS = COLUMNS[-2:]
 
 
-def child(model: str, cache: str) -> None:
+def longest(named: str) -> list[float]:
+    """The seconds of each call of a method of the driver from now on."""
+    found: list[float] = []
+    plain: Callable[..., Any] = getattr(driver.Driver, named)
+
+    def timed(*arguments: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return plain(*arguments)
+        finally:
+            found.append(time.perf_counter() - begun)
+
+    setattr(driver.Driver, named, timed)
+    return found
+
+
+def child(model: str, cache: str, state: str) -> None:
     """One process: print the seconds of each part."""
+    told = {"import": time.perf_counter() - BEGUN}
+    kernels = {"LLVM": longest("ptx"), "assembler": longest("assembled")}
+    if state == "started":
+        begun = time.perf_counter()
+        driver.driver()
+        told["driver"] = time.perf_counter() - begun
     clock = [time.perf_counter()]
     program = dovetail.compile(model, target="cuda", cache=cache)
     clock.append(time.perf_counter())
@@ -39,6 +71,7 @@ def child(model: str, cache: str) -> None:
         feeds[str(value.attrs["name"])] = np.ones(shape, value.dtype.numpy)
     program.run(feeds)
     clock.append(time.perf_counter())
+    told |= {name: max(found) for name, found in kernels.items() if found}
     there = program.to_device(feeds)
     for _ in range(10):
         program.run(there, outputs="device")
@@ -55,37 +88,50 @@ def child(model: str, cache: str) -> None:
         begun = time.perf_counter()
         program.run(feeds)
         host.append(time.perf_counter() - begun)
-    told = {"compile": clock[1] - clock[0], "bind and run": clock[2] - clock[1], "first call": clock[2] - clock[0]}
+    told |= {"compile": clock[1] - clock[0], "bind and run": clock[2] - clock[1], "first call": clock[2] - clock[0]}
     told |= {"call": statistics.median(calls), "call from NumPy": statistics.median(host)}
     print(json.dumps(told))
 
 
+def row(model: str, cache: str, state: str) -> str:
+    """The seconds of a new process, or why there are none."""
+    # The driver keeps machine code of its own, which would hide what is compiled here.
+    environment = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"} | {"CUDA_CACHE_DISABLE": "1"}
+    command = [sys.executable, __file__, "--child", model, cache, state]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"takes longer than {SECONDS} s"
+    except subprocess.CalledProcessError as error:
+        return f"failed: {' '.join(error.stderr.strip().splitlines()[-2:])}"
+    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return "".join(
+        f"{'':>16}" if name not in told
+        else f"{told[name] * 1e6:>13.1f} µs" if name in MICROSECONDS
+        else f"{told[name]:>14.3f} s"
+        for name in COLUMNS
+    )  # fmt: skip
+
+
 def main(names: list[str]) -> int:
+    import onnx
     from models import MODELS, half  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 
+    source = str(Path(dovetail.__file__).parent)
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "-j", "0", source], check=False)
+    print(f"{'':23}" + "".join(f"{name:>16}" for name in COLUMNS))
     with tempfile.TemporaryDirectory() as folder:
         for name in names or NAMES:
             model = Path(folder) / f"{name}.onnx"
             onnx.save(half(MODELS[name][1]()), str(model))  # pyright: ignore
             cache = str(Path(folder) / f"cache-{name}")
-            # The driver keeps machine code of its own, which would hide what is compiled here.
-            environment = {**os.environ, "CUDA_CACHE_DISABLE": "1"}
-            for state in ("cold", "cached", "cached"):
-                command = [sys.executable, __file__, "--child", str(model), cache]
-                done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-                told = json.loads(done.stdout.splitlines()[-1])
-                parts = "  ".join(
-                    f"{part} {seconds * 1e6:.1f} µs"
-                    if "call" in part and part != "first call"
-                    else f"{part} {seconds:.3f} s"
-                    for part, seconds in told.items()
-                )
-                print(f"{name:14} {state:7} {parts}", flush=True)
+            for state in ("cold", "cached", "cached", "started"):
+                print(f"{name:14} {state:8}{row(str(model), cache, state)}", flush=True)
     return 0
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        child(*sys.argv[2:4])
+        child(*sys.argv[2:5])
     else:
         sys.exit(main(sys.argv[1:]))

@@ -1,22 +1,25 @@
 """Models on an NVIDIA GPU beside torch: fp16 networks, and products of matrices and convolutions beside cuBLAS, cuDNN.
 
-    PYTHONPATH=src python3 benchmarks/cuda/models.py [name ...] [--compile] [--kernels] [--dependent]
+    PYTHONPATH=src python3 benchmarks/cuda/models.py [name ...] [--compile] [--modes default,reduce-overhead]
 
 Inputs and outputs stay on the device. Each round runs every contender back to back for a tenth of a second, in turn;
 the median of the rounds counts, and ratio is the time of the best peer over ours. Peers are torch eager, eager in a
-CUDA graph and, with --compile, torch.compile; torch has images with channels innermost, and cuDNN searches its
-algorithms. Errors are relative L2 against float64 on the same rounded weights.
+CUDA graph and, with --compile, torch.compile in three modes, of which --modes picks some; torch has images with
+channels innermost, and cuDNN searches its algorithms. Products also run by cuBLASLt, with the fastest of eight
+algorithms. A peer that fails or takes too long to prepare is left out and named. Errors are relative L2 against float64
+on the same rounded weights.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,13 @@ from dovetail.bench.transformers import BERT_BASE, MINILM, Decoder, decoder, enc
 from dovetail.bench.workloads import Shape, feeds_for
 from dovetail.targets.cuda.driver import driver
 
+sys.path.insert(0, str(Path(__file__).parent))
+import cublaslt  # pyright: ignore[reportMissingImports]
+
 ROUNDS, SECONDS = 7, 0.1
+MODES = ("default", "reduce-overhead", "max-autotune")
+PEER_SECONDS = 120
+"""For a peer to be ready."""
 Step = Callable[[], object]
 MODELS: Mapping[str, tuple[Shape, Callable[[], onnx.ModelProto]]] = {
     "minilm_1x16": (MINILM, lambda: encoder(MINILM, 1, 16)),
@@ -112,6 +121,37 @@ def torch_here() -> Any:
     return torch
 
 
+@dataclass(slots=True)
+class Peers:
+    """Contenders by name, and why others are none."""
+
+    steps: dict[str, Step] = field(default_factory=dict[str, Step])
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+
+    def add(self, name: str, make: Callable[[], Step]) -> None:
+        """Prepare a contender and run it once; one that fails is left out."""
+
+        def late(*_: object) -> None:
+            raise TimeoutError(f"not ready within {PEER_SECONDS} s")
+
+        before = signal.signal(signal.SIGALRM, late)
+        signal.alarm(PEER_SECONDS)
+        try:
+            step = make()
+            step()
+            self.steps[name] = step
+        except Exception as error:  # whatever it is, the others run
+            self.failed[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
+
+    @property
+    def told(self) -> str:
+        """Those that failed, for the end of a line."""
+        return "".join(f" {name}=failed({why})" for name, why in self.failed.items())
+
+
 def raced(torch: Any, contenders: Mapping[str, Step]) -> dict[str, float]:
     """The median seconds of each, in turns."""
     counts: dict[str, int] = {}
@@ -148,7 +188,7 @@ def graphed(torch: Any, step: Step) -> Step:
     return graph.replay
 
 
-def model(torch: Any, name: str, *, compiled: bool, kernels: bool) -> None:
+def model(torch: Any, name: str, *, modes: Sequence[str], kernels: bool) -> None:
     """One line for a model."""
     import importlib
 
@@ -168,30 +208,35 @@ def model(torch: Any, name: str, *, compiled: bool, kernels: bool) -> None:
     network = torch_models.module(shape, weights).cuda().half()
     there = [torch.from_numpy(x).cuda() for x in feeds.values()]
     ours = program.to_device(feeds)
-    contenders: dict[str, Step] = {"dovetail": lambda: program.run(ours, outputs="device")}
+    peers = Peers({"dovetail": lambda: program.run(ours, outputs="device")})
+
+    def compiled(mode: str) -> Step:
+        torch._dynamo.reset()
+        other = torch.compile(network, fullgraph=True, dynamic=False, mode=mode)
+        return lambda: other(*there)
+
+    def eager() -> object:
+        return network(*there)
+
     with torch.inference_mode():
-        contenders["eager"] = lambda: network(*there)
         theirs = network(*there).float().cpu().numpy()
-        contenders["eager_graph"] = graphed(torch, contenders["eager"])
-        if compiled:
-            for mode in ("default", "max-autotune"):
-                torch._dynamo.reset()
-                other = torch.compile(network, fullgraph=True, dynamic=False, mode=mode)
-                other(*there)
-                contenders[mode] = lambda other=other: other(*there)
-        times = raced(torch, contenders)
+        peers.add("eager", lambda: eager)
+        peers.add("eager_graph", lambda: graphed(torch, eager))
+        for mode in modes:
+            peers.add(mode, lambda mode=mode: compiled(mode))
+        times = raced(torch, peers.steps)
         exact = _exact(torch, shape, weights, feeds)
     errors = [float(np.linalg.norm(x.astype(np.float64) - exact) / np.linalg.norm(exact)) for x in (got, theirs)]
-    best = min(t for n, t in times.items() if n != "dovetail")
+    best = min([t for n, t in times.items() if n != "dovetail"], default=float("nan"))
     line = " ".join(f"{n}={t * 1e3:.4f}" for n, t in times.items())
     print(
         f"bench {name} target=cuda dtype=f16 {line} ratio={best / times['dovetail']:.2f} "
         f"error={errors[0]:.1e} torch_error={errors[1]:.1e} first_call={first:.2f}s "
-        f"steps={len(program.plan.phase('run'))}",
+        f"steps={len(program.plan.phase('run'))}{peers.told}",
         flush=True,
     )
     if kernels:
-        profiled(torch, contenders["dovetail"])
+        profiled(torch, peers.steps["dovetail"])
 
 
 def _exact(torch: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
@@ -227,17 +272,30 @@ def product(torch: Any, rows: int, depth: int, columns: int, kind: str) -> None:
     ours = program.to_device(own)
     there = [torch.from_dlpack(a) for a in ours.values()]
     torch.backends.cuda.matmul.allow_tf32 = False
-    mm = graphed(torch, lambda: torch.mm(*there))
-    times = raced(torch, {"dovetail": lambda: program.run(ours, outputs="device"), "cublas": mm})
+    peers = Peers({"dovetail": lambda: program.run(ours, outputs="device")})
+    peers.add("cublas", lambda: graphed(torch, lambda: torch.mm(*there)))
+    written: list[Any] = []
+
+    def lt() -> Step:
+        x, w = there
+        step, y = cublaslt.product(torch, x, w, graphed, _timed)  # pyright: ignore
+        written.append(y)
+        return step  # pyright: ignore
+
+    peers.add("cublaslt", lt)
+    times = raced(torch, peers.steps)
     exact = there[0].double() @ there[1].double()
     found = torch.from_dlpack(program.run(ours, outputs="device")["y"])
     error = float((found.double() - exact).norm() / exact.norm())
     theirs = float((torch.mm(*there).double() - exact).norm() / exact.norm())
     rate = 2 * rows * depth * columns / times["dovetail"] / 1e12
+    best = min([t for n, t in times.items() if n != "dovetail"], default=float("nan"))
     print(
-        f"bench product_{rows}x{depth}x{columns}_{kind} target=cuda dovetail={times['dovetail'] * 1e3:.4f} "
-        f"cublas={times['cublas'] * 1e3:.4f} ratio={times['cublas'] / times['dovetail']:.2f} tflops={rate:.0f} "
-        f"error={error:.1e} cublas_error={theirs:.1e}",
+        f"bench product_{rows}x{depth}x{columns}_{kind} target=cuda "
+        + " ".join(f"{n}={t * 1e3:.4f}" for n, t in times.items())
+        + f" ratio={best / times['dovetail']:.2f} tflops={rate:.0f} error={error:.1e} cublas_error={theirs:.1e}"
+        + "".join(f" cublaslt_error={float((y.double() - exact).norm() / exact.norm()):.1e}" for y in written)
+        + peers.told,
         flush=True,
     )
 
@@ -282,26 +340,37 @@ def convolution(torch: Any, images: int, channels: int, filters: int, size: int,
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name", nargs="*")
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile", action="store_true", help="beside torch.compile in all modes")
+    parser.add_argument("--modes", default="", help=f"modes of torch.compile, with commas between: {','.join(MODES)}")
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--dependent", action="store_true", help="kernels start while the one before still runs")
     args = parser.parse_args()
+    modes = tuple(args.modes.split(",")) if args.modes else MODES if args.compile else ()
+    unknown = {*modes} - {*MODES}
+    if unknown:
+        parser.error(f"--modes {','.join(sorted(unknown))}: there are {', '.join(MODES)}")
     torch = torch_here()
     if torch is None:
         return
     if args.dependent:
         driver().description = replace(driver().description, dependent_launches=True)
+    rows: dict[str, Step] = {}
     if not args.name or "products" in args.name:
-        for rows, depth, columns in PRODUCTS:
-            product(torch, rows, depth, columns, "bf16")
-        product(torch, 4096, 4096, 4096, "f32")
+        for sizes in PRODUCTS:
+            rows["product_" + "x".join(map(str, sizes))] = lambda sizes=sizes: product(torch, *sizes, "bf16")
+        rows["product_f32"] = lambda: product(torch, 4096, 4096, 4096, "f32")
     torch.backends.cudnn.benchmark = True
     if not args.name or "convolutions" in args.name:
         for sizes in CONVOLUTIONS:
-            convolution(torch, *sizes)
+            rows["convolution_" + "x".join(map(str, sizes))] = lambda sizes=sizes: convolution(torch, *sizes)
     for name in MODELS:
         if not args.name or name in args.name:
-            model(torch, name, compiled=args.compile, kernels=args.kernels)
+            rows[name] = lambda name=name: model(torch, name, modes=modes, kernels=args.kernels)
+    for name, row in rows.items():
+        try:
+            row()
+        except Exception as error:  # the other rows are measured
+            print(f"bench {name} failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}", flush=True)
 
 
 if __name__ == "__main__":

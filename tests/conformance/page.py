@@ -41,7 +41,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     )
 
 
-def as_text(outcomes: Sequence[Outcome], *, verbose: bool) -> str:
+def as_text(outcomes: Sequence[Outcome], *, verbose: bool, tables: bool = True) -> str:
     """What did not pass and why, the tables, and the summary."""
     lines = [
         f"{o.verdict:11} {o.name}: {' '.join(o.why.split())[:300]}"
@@ -49,7 +49,7 @@ def as_text(outcomes: Sequence[Outcome], *, verbose: bool) -> str:
         if o.verdict != "passed" and (verbose or o.verdict != "unsupported")
     ]
     of = titled(outcomes)
-    for title, table in (
+    for title, table in tables * (
         ("kind", counted(outcomes, lambda o: o.kind)),
         ("operator", counted(outcomes, lambda o: of[o.name])),
     ):

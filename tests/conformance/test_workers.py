@@ -40,6 +40,24 @@ def test_one_that_dies_or_hangs_is_one_error(processes: int) -> None:
     assert found["test_add_hang"].operator == "Add"
 
 
+def tell(case: Case) -> Outcome:
+    """Which process judged a case; one that is broken stays so."""
+    verdict = "error" if "broken" in case.name else "passed"
+    return Outcome(case.kind, case.name, case.operator, verdict, str(os.getpid()))
+
+
+def test_another_process_replaces_one_that_had_an_error() -> None:
+    names = ["test_add", "test_mul_broken", "test_relu", "test_mul"]
+    found = [o.why for o in outcomes([case(n) for n in names], processes=1, judge=tell)]
+    assert found[0] == found[1] != found[2] == found[3]
+
+
+def test_cases_that_are_late_are_not_run() -> None:
+    names = ["test_add", "test_hang", "test_mul"]
+    found = [o.name for o in outcomes([case(n) for n in names], processes=1, within=1.0, judge=act)]
+    assert found == ["test_add"]
+
+
 def test_nothing_to_do_is_no_failure() -> None:
     assert list(outcomes([], processes=2)) == []
 
@@ -59,6 +77,7 @@ MADE = [
 def test_the_summary_counts() -> None:
     assert summary(MADE) == "conformance: 4 passed, 1 wrong, 2 unsupported, 0 errors of 7"
     assert as_text(MADE, verbose=False).endswith(summary(MADE))
+    assert "operator" in as_text(MADE, verbose=False) and "operator" not in as_text(MADE, verbose=False, tables=False)
 
 
 def test_reasons_are_short() -> None:

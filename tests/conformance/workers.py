@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,15 +42,24 @@ class _Worker:
 
 
 def outcomes(
-    cases: Sequence[Case], *, processes: int, most_seconds: float = MOST_SECONDS, judge: Judge = judge
+    cases: Sequence[Case],
+    *,
+    processes: int,
+    most_seconds: float = MOST_SECONDS,
+    within: float = math.inf,
+    judge: Judge = judge,
 ) -> Iterator[Outcome]:
-    """How each case ended, in the order in which they do."""
+    """How each case ended, in the order in which they do; after `within` seconds, the others are not run.
+
+    An error may have lost a device or damaged its process, which another one replaces.
+    """
+    end = time.monotonic() + within
     waiting = list(range(len(cases)))[::-1]
     workers = [_start(cases, judge) for _ in range(min(processes, len(cases)))]
     for worker in workers:
         worker.give(waiting.pop())
     try:
-        while workers:
+        while workers and time.monotonic() < end:
             ready = wait([w.pipe for w in workers], timeout=0.2)
             for worker in list(workers):
                 index = worker.index
@@ -58,12 +68,12 @@ def outcomes(
                 if worker.pipe not in ready and not late:
                     continue
                 outcome = _answer(worker) if worker.pipe in ready else None
-                if outcome is None:
+                if outcome is None or outcome.verdict == "error":
                     workers.remove(worker)
                     why = f"it takes longer than {most_seconds:g} s" if worker.pipe not in ready else ""
                     worker.process.kill()
                     code = worker.end()
-                    outcome = _lost(cases[index], why or f"the process ended with code {code}")
+                    outcome = outcome or _lost(cases[index], why or f"the process ended with code {code}")
                     if waiting:
                         worker = _start(cases, judge)
                         workers.append(worker)

@@ -113,6 +113,8 @@ class GpuDevice:
     dependent_intensity: float = 0.0
     """Operations for each byte up to which all kernels of a program may go for dependent launches to pay; 0 where the
     device has none."""
+    converts_fp8: bool = False
+    """Whether instructions convert floats of 8 bits, in PTX that its oldest driver reads."""
     cluster: int = 0
     """Blocks of a cluster, which can wait for each other; 0 where there are no clusters."""
     bulk_copies: bool = False

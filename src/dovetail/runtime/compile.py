@@ -237,7 +237,7 @@ def compilation(graph: Graph, request: Request, *, history: bool = False, worth:
     with collector_paused():
         sizes = request.setup.sizes
         streamed = streamed_bytes(graph.values, sizes)
-        machine = request.machine.streaming(streamed)
+        machine = request.machine().streaming(streamed)
         even = claims.machine.streaming(streamed).flat(2 * largest_bytes(graph.values, sizes))
         setup = replace(request.setup, claims=replace(claims, machine=even), worth=worth, history=history)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast, get_args
 
 from dovetail import library
@@ -31,8 +32,8 @@ class Request:
     settings: Settings
     require: Mapping[str, int]
     require_clean: bool
-    machine: Machine
-    """The host as it is known, for predictions."""
+    machine: Callable[[], Machine]
+    """The host as it is known, for predictions; a GPU starts for it."""
 
 
 def make_request(
@@ -53,7 +54,7 @@ def make_request(
     claims = chosen.claims(own)
     # Fusions are decided on the figures that the target claims, so that they are the same on every host; reports
     # price what was decided on this one.
-    machine = claims.machine if chosen.machine is None else chosen.machine(settings)
+    machine = partial(chosen.machine, settings) if chosen.machine is not None else lambda: claims.machine
     names = {op.name for op in own}
     vocabulary = (*own, *(op for op in library.ALL if op.name not in names))
     setup = Setup(

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
+import zlib
 from dataclasses import replace
+from pathlib import Path
 
 from dovetail.adapters.onnx_backend import DovetailBackend
 from dovetail.plan.plan import Plan
 from dovetail.settings import Settings
 from dovetail.targets import Target
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import CudaGraph
 from dovetail.targets.cuda.target import TARGET
+from tests.targets.cuda.assembled import assembled
 from tests.targets.cuda.simulated import SimulatedDriver
+
+ASSEMBLED = 8
+"""One kernel of so many becomes machine code, where an assembler is installed."""
 
 
 def _compile(plan: Plan, settings: Settings) -> CudaGraph:
@@ -20,10 +29,32 @@ def _compile(plan: Plan, settings: Settings) -> CudaGraph:
 SIMULATED: Target = replace(TARGET, compile=_compile)
 
 
+class _Assembling(SimulatedDriver):
+    """The simulated device, whose kernels also become PTX for an H200, and some of them machine code."""
+
+    def ptx(self, made: GpuKernel) -> str:
+        if zlib.crc32(made.text.encode()) % ASSEMBLED:
+            assert ".entry" in to_ptx(made.text, self.architecture)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                assembled(made, self.architecture, Path(folder))
+        return super().ptx(made)
+
+
+def _assembled(plan: Plan, settings: Settings) -> CudaGraph:
+    return CudaGraph(plan, _Assembling)
+
+
+class AssembledBackend(DovetailBackend):
+    """Prepares models for the simulated device, and compiles their kernels for a real one."""
+
+    target = replace(TARGET, compile=_assembled)
+
+
 class SimulatedBackend(DovetailBackend):
     """Prepares models for the simulated device."""
 
     target = SIMULATED
 
 
-__all__ = ["SIMULATED", "SimulatedBackend"]
+__all__ = ["SIMULATED", "AssembledBackend", "SimulatedBackend"]

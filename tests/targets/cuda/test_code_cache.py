@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import dovetail
 from dovetail import Graph, f32, library, ops
+from dovetail.errors import UnsupportedError
 from dovetail.runtime.program import Program
 from dovetail.targets.cuda.driver import Driver, driver
+from dovetail.targets.cuda.target import target_for
 from dovetail.targets.runtime import store as stores
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import FakeLibrary, SimulatedDriver, target_of
@@ -111,3 +116,32 @@ def test_a_run_from_the_store_loads_no_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_the_driver_starts_while_a_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling asks for it on another thread first; a driver that fails there fails where it is needed."""
+    asked: list[bool] = []
+    started = threading.Event()
+    device = SimulatedDriver()
+
+    def slow() -> Driver:
+        asked.append(threading.current_thread() is threading.main_thread())
+        started.set()
+        return device
+
+    def read(*given: object, **named: object) -> object:
+        assert started.wait(10), "it starts before the file is read"
+        return source_of(*given, **named)
+
+    source_of: Any = importlib.import_module("dovetail.runtime.source").source_of
+    monkeypatch.setattr("dovetail.runtime.compile.source_of", read)
+    dovetail.compile(layered(), target=target_for(slow), cache=str(tmp_path))
+    assert asked[0] is False and True in asked
+
+    def missing() -> Driver:
+        raise UnsupportedError("there is no CUDA driver")
+
+    started.set()
+    program = dovetail.compile(layered(), target=target_for(missing), cache=str(tmp_path))
+    with pytest.raises(UnsupportedError, match="no CUDA driver"):
+        program(x=X)

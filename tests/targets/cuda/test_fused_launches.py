@@ -213,3 +213,12 @@ def test_blocks_of_a_cluster_combine_the_parts_of_few_queries(keys: int, width: 
     found = CudaGraph(plan, lambda: device).bind({}).run(feeds)["y"]
     wanted = evaluate(graph, feeds, lift=True)["y"]
     np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=1e-2, atol=2e-3)
+
+
+def test_a_gather_that_checks_its_indices_is_no_prologue() -> None:
+    """Its status would be a second result."""
+    table, ids = param("table", bf16[10, 256]), input("ids", i64[3])
+    outputs = {"y": ops.gather(table, ids, axis=0) @ param("w", bf16[256, 4096])}
+    kernels = _kernels(_plan(outputs))
+    assert len(kernels) == 2 and not any(map(_has_prologue, kernels))
+    _judged(outputs)

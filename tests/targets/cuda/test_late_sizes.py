@@ -89,3 +89,38 @@ def test_donated_inputs_are_written() -> None:
     found = program.run(given)["y"]
     np.testing.assert_allclose(given["x"], expected, rtol=1e-5)
     assert found is given["x"]
+
+
+@pytest.mark.parametrize("trips", [5, 70, "n"])
+def test_loops_that_are_not_unrolled_run_on_the_host(trips: int | str) -> None:
+    """A scan of a few trips becomes kernels; a longer one, and one of any length, is a step of the host."""
+    xs = input("xs", f32[trips, 3])
+
+    def step(total: Value, x: Value) -> tuple[Value, Value]:
+        return total * 0.5 + x, total
+
+    scanned = ops.scan(step, [input("start", f32[3])], [ops.neg(xs)])
+    program = compile(Graph.of({"last": scanned.carries[0] * 2.0, "trail": scanned.outputs[0]}), target=SIMULATED)
+    on_host = [s for s in program.plan.phase("run") if s.value.op.name == "scan"]
+    assert len(on_host) == (trips != 5)
+    count = trips if isinstance(trips, int) else 9
+    given = np.random.default_rng(0).normal(size=(count, 3)).astype(np.float32)
+    total, trail = np.ones(3), list[Array]()
+    for x in -given.astype(np.float64):
+        trail.append(total)
+        total = total * 0.5 + x
+    for _ in range(2):
+        found = program.run({"xs": given, "start": np.ones(3, np.float32)})
+        np.testing.assert_allclose(found["last"], 2 * total, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found["trail"], np.stack(trail), rtol=1e-5, atol=1e-5)
+
+
+def test_a_loop_without_a_limit_runs_on_the_host() -> None:
+    def goes_on(x: Value) -> Value:
+        return ops.squeeze(ops.less(ops.reduce_max(x, axes=(-1,)), 100.0), axes=(-1,))
+
+    looped = ops.while_loop(goes_on, lambda x: x * 2.0, [ops.exp(input("x", f32[4]))])
+    program = compile(Graph.of({"y": ops.neg(looped.carries[0])}), target=SIMULATED)
+    given = np.array([0.0, 1.0, -1.0, 0.5], np.float32)
+    # e is the largest: six times doubled, it is the first above 100.
+    np.testing.assert_allclose(program.run({"x": given})["y"], -64 * np.exp(given.astype(np.float64)), rtol=1e-5)

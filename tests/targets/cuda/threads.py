@@ -13,7 +13,7 @@ import numpy as np
 
 from dovetail import ops
 from dovetail.ir.dim import Size, evaluate
-from dovetail.ir.dtype import DType
+from dovetail.ir.dtype import DType, f8e4m3fn, f8e5m2
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Name, Number, Tensor, ThreadIndex
@@ -24,6 +24,14 @@ _OPS = {op.name: op for op in ops.ALL}
 
 NOT_WRITTEN = 0xFF
 """What memory holds before it is written: floats that are not a number, so that products by 0 show it too."""
+
+
+_FP8 = {
+    name: dtype
+    for kind, dtype in {"e4m3": f8e4m3fn, "e5m2": f8e5m2}.items()
+    for name in (f"{kind}_of_f32", f"f16_of_{kind}")
+}
+"""Conversion instructions, and their dtype of 8 bits."""
 
 
 class Threads:
@@ -87,6 +95,9 @@ class Threads:
             return np.asarray(_OPS["cast"].meaning(xs[0], dtype=dtype)).astype(dtype.numpy)
         if op == "bitcast":
             return xs[0].view(dtype.numpy)
+        if op in _FP8:
+            narrow = _FP8[op]
+            return xs[0].view(narrow.numpy).astype(dtype.numpy) if op.startswith("f16") else _saturated(xs[0], narrow)
         if op in ("exp_falling", "near_exp", "fma"):
             return np.exp(xs[0]) if op != "fma" else xs[0] * xs[1] + xs[2]
         found: Any = _OPS[op.removeprefix("fold_").removeprefix("near_")].meaning(*xs)
@@ -122,6 +133,12 @@ class Threads:
         where = address[mask][:, None] + np.arange(item)
         buffer[where] = raw
         assert (buffer[where] == raw).all(), f"two threads store different values in {tensor.pointer}"
+
+
+def _saturated(x: Array, narrow: DType) -> Array:
+    """Bits of the nearest number of 8 bits, which is finite."""
+    least, most = narrow.range
+    return np.clip(x, least, most).astype(narrow.numpy).view(np.uint8)
 
 
 def assert_whole_warps(mask: Array) -> None:

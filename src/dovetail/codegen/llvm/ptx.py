@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from dovetail.codegen.llvm import exchange, near, nvvm, pipeline, resident, scalar, tensor_cores
+from dovetail.codegen.llvm import exchange, fp8, near, nvvm, pipeline, resident, scalar, tensor_cores
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
@@ -64,6 +64,8 @@ SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f
 """What kernels for GPUs compute with: there is no C library."""
 
 
+_INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS}
+"""Ops of the loop language that GPUs alone have."""
 _QUOTIENT = re.compile(r"fdiv float ([^,\n]+), ([^,\n]+)$", re.MULTILINE)
 _SMOOTH = frozenset({"erf_f32", "exp_f32", "exp_falling_f32", "sigmoid_f32", "tanh_f32"})
 """Functions that may use fast quotients: their divisors are bounded, and their results move as little as quotients."""
@@ -142,8 +144,8 @@ class _Printer(Printer):
 
     def one(self, expr: Expr) -> str:
         """Quotients of 16-bit floats may be off by 2 units of f32 before they are rounded, which is far faster."""
-        if isinstance(expr, Call) and expr.op in near.FUNCTIONS:
-            return near.FUNCTIONS[expr.op](self.text, *[self.printed[id(x)] for x in expr.operands])
+        if isinstance(expr, Call) and expr.op in _INSTRUCTIONS:
+            return _INSTRUCTIONS[expr.op](self.text, *[self.printed[id(x)] for x in expr.operands])
         if not isinstance(expr, Call) or expr.op != "div" or expr.dtype not in scalar.NARROW:
             return super().one(expr)
         x, y = [scalar.cast(self.text, self.printed[id(v)], v.dtype, f32) for v in expr.operands]

@@ -6,7 +6,9 @@ so many digits that it could tell the difference.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
+from types import MappingProxyType
 
 import numpy as np
 
@@ -36,24 +38,37 @@ def offer_table(of: StepProblem[object]) -> Offer | Refused:
 
 
 def _job(step: Step, x: Value, locations: TensorLocations, is_bits: bool) -> Job:
-    value = step.value
-    source, target = x.dtype, value.dtype
-    shape, (written, read) = collapsed(value.shape, [dense_strides(value.tensor), locations(x).strides])
-    boxes = cut(shape, max(source.itemsize, target.itemsize), locations.target.tiles)
-    name = "y" if step.over is not None and locations(x).root is step.over else "x"
-    bindings: dict[str, Value] = {} if name == "y" else {"x": x}
+    value, source, target = step.value, x.dtype, step.value.dtype
     if is_bits:
-        low = Call("bit_and", (cast_to(Load(Tensor(name, source, read), boxes.at), i64), _mask(target)), i64)
-        found: Expr = cast_to(low, u8)
-    else:
-        saturate: bool = value.attrs.get("saturate", True)
-        bindings["t"] = _table(source, target, saturate, value.attrs.get("rounding", "up"))
-        index = _key(Load(Tensor(name, word(source), read), boxes.at), source)
-        found = Load(Tensor("t", word(target), (target.itemsize,)), (cast_to(index, i64),))
-    store = Store(Tensor("y", word(target), written), boxes.at, found)
+        return cast_job(
+            step, locations, source, lambda x: cast_to(Call("bit_and", (cast_to(x, i64), _mask(target)), i64), u8)
+        )
+    saturate: bool = value.attrs.get("saturate", True)
+    table = _table(source, target, saturate, value.attrs.get("rounding", "up"))
+    entries = Tensor("t", word(target), (target.itemsize,))
+    return cast_job(
+        step, locations, word(source), lambda x: Load(entries, (cast_to(_key(x, source), i64),)), {"t": table}
+    )
+
+
+def cast_job(
+    step: Step,
+    locations: TensorLocations,
+    read_as: DType,
+    convert: Callable[[Expr], Expr],
+    tables: Mapping[str, Value] = MappingProxyType({}),
+    name: str = "table",
+) -> Job:
+    """The kernel that stores, for each element of the operand, what `convert` makes of it."""
+    value, (x,) = step.value, step.value.operands
+    shape, (written, read) = collapsed(value.shape, [dense_strides(value.tensor), locations(x).strides])
+    boxes = cut(shape, max(x.dtype.itemsize, value.dtype.itemsize), locations.target.tiles)
+    pointer = "y" if step.over is not None and locations(x).root is step.over else "x"
+    bindings: dict[str, Value] = {**({} if pointer == "y" else {"x": x}), **tables, "y": value}
+    found = convert(Load(Tensor(pointer, read_as, read), boxes.at))
+    store = Store(Tensor("y", found.dtype, written), boxes.at, found)
     body = (*boxes.head(Name("tile")), *boxes.nest([store]))
-    bindings["y"] = value
-    kernel = Kernel("table", tuple(bindings), ("y",), "tile", body, sizes=sizes_in(body))
+    kernel = Kernel(name, tuple(bindings), ("y",), "tile", body, sizes=sizes_in(body))
     return Job(kernel, bindings, Tiles(boxes.tiles, boxes.work * 2))
 
 

@@ -20,6 +20,7 @@ H200 = GpuDevice(
     shared_bytes=227 << 10,
     l2_bytes=50 << 20,
     tensor_core_shapes=((16, 8, 16), (64, 256, 16)),
+    converts_fp8=True,
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dovetail import ops
 from dovetail.ir import leaf
+from dovetail.ir.dim import Size
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.inline import inline
 from dovetail.ir.value import Value
@@ -13,10 +14,31 @@ from dovetail.ops import build
 from dovetail.passes.claims import Claims
 
 
+def is_rewritten(value: Value, most: int) -> bool:
+    """Whether an if becomes a choice between results, or a loop at most `most` copies of its body."""
+    match value.op.name:
+        case "if":
+            return not value.attrs["sizes"]  # what has two shapes cannot be selected element by element
+        case "while":
+            stacks = len(value.attrs["body"].results) > value.attrs["carries"]
+            count = value.attrs["limit"]
+            return not stacks and not value.attrs["sizes"] and isinstance(count, int) and count <= most
+        case _:
+            count = _length(value)
+            return isinstance(count, int) and count <= most
+
+
+def _length(value: Value) -> Size:
+    """The trips of a scan."""
+    found: Size | None = value.attrs["length"]
+    carries: int = value.attrs["carries"]
+    return found if found is not None else value.operands[carries].shape[0]
+
+
 def lower_if(value: Value, operands: tuple[Value, ...], claims: Claims) -> Value | None:
     """Both branches, and one of their results selected for each output, if both have one shape."""
-    if value.attrs["sizes"]:
-        return None  # what has two shapes cannot be selected element by element
+    if not is_rewritten(value, claims.unrolls_at_most):
+        return None
     predicate, given = operands[0], operands[1:]
     yes, no = inline(value.attrs["then"], given), inline(value.attrs["otherwise"], given)
     return leaf.pack(_select(predicate, yes, no))
@@ -25,8 +47,7 @@ def lower_if(value: Value, operands: tuple[Value, ...], claims: Claims) -> Value
 def lower_while(value: Value, operands: tuple[Value, ...], claims: Claims) -> Value | None:
     """As many trips as the limit allows; once the condition has failed, every carry keeps its value."""
     limit, carries = value.attrs["limit"], value.attrs["carries"]
-    stacks = len(value.attrs["body"].results) > carries
-    if stacks or value.attrs["sizes"] or not isinstance(limit, int) or limit > claims.unrolls_at_most:
+    if not is_rewritten(value, claims.unrolls_at_most):
         return None
     condition: Subgraph = value.attrs["condition"]
     carried, captures = operands[:carries], operands[carries:]
@@ -42,8 +63,8 @@ def lower_scan(value: Value, operands: tuple[Value, ...], claims: Claims) -> Val
     """One copy of the body for each slice."""
     carries, scanned = value.attrs["carries"], value.attrs["scanned"]
     carried, xs, captures = operands[:carries], operands[carries : carries + scanned], operands[carries + scanned :]
-    length = value.attrs["length"] if value.attrs["length"] is not None else xs[0].shape[0]
-    if not isinstance(length, int) or length > claims.unrolls_at_most:
+    length = _length(value)
+    if not isinstance(length, int) or not is_rewritten(value, claims.unrolls_at_most):
         return None
     body: Subgraph = value.attrs["body"]
     outputs: list[tuple[Value, ...]] = []

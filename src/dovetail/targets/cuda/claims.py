@@ -14,13 +14,17 @@ from dovetail.ir.value import Value
 from dovetail.kernels.gpu.policy import ROTATED_QUERIES, WIDEST
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
+from dovetail.passes.lowerings.control import is_rewritten
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE, TRANSPOSED
 from dovetail.targets.cuda.anchors import ANCHORS
 from dovetail.targets.cuda.images import CHANNELS_LAST
 
-_REWRITTEN = frozenset({"dot", "if", "while", "scan"})
+_REWRITTEN = frozenset({"dot"})
+_CONTROL = ("if", "while", "scan")
+MOST_UNROLLED = 64
+"""Copies of a loop's body that become kernels; longer loops run on the host."""
 
 
 def _tensor_cores_have(value: Value) -> bool:
@@ -63,6 +67,13 @@ H200 = Machine(
 )
 
 
+_ON_HOST = Condition(
+    "runs_on_the_host",
+    lambda value: not is_rewritten(value, MOST_UNROLLED),
+    f"both branches of an if, and up to {MOST_UNROLLED} trips of a loop, are kernels",
+)
+
+
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
     """The claims; the user's own ops are expanded, since nothing generates kernels for them here."""
     return CLAIMS
@@ -75,12 +86,14 @@ CLAIMS = Claims(
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
         **{op.name: () for op in EVERYWHERE},
         region.name: (),
+        **dict.fromkeys(_CONTROL, (_ON_HOST,)),
         ops.conv_transpose.name: (TRANSPOSED,),
         library.attention.name: _ATTENDED,
         library.rope_attention.name: (*_ATTENDED, _ROTATED),
     },
     dtypes=tuple(d for d in EVERY if d is not c64),
     regions=RegionLimits(steps=32, inputs=16, apart=NARROW),
+    unrolls_at_most=MOST_UNROLLED,
     batches_regions=True,
     anchors=ANCHORS,
     broadcasts="explicit",

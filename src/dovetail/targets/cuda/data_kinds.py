@@ -12,6 +12,7 @@ from dovetail.kernels.families.lut_cast import offer_table
 from dovetail.kernels.families.quantise import offer_quantise
 from dovetail.kernels.families.reduce import offer_reduce
 from dovetail.kernels.families.resize import offer_resize
+from dovetail.kernels.gpu.fp8_cast import offer_fp8_cast
 from dovetail.kernels.gpu.scan import offer_scan, offer_serial_scan
 from dovetail.kernels.gpu.scatter import offer_scatter
 from dovetail.kernels.gpu.sort import offer_sort
@@ -39,7 +40,7 @@ DATA_KINDS: tuple[Kind[GpuDevice | None], ...] = (
     ),
     _kind("scatter", _is(ops.scatter_elements, ops.scatter_nd), Row("scatter", offer_scatter)),
     _kind("sort", _is(ops.sort, ops.top_k), Row("sort", offer_sort)),
-    _kind("narrow cast", _is(ops.cast, ops.cast_f8), Row("table", offer_table)),
+    _kind("narrow cast", _is(ops.cast, ops.cast_f8), Row("convert", offer_fp8_cast), Row("table", offer_table)),
     _kind("quantisation", _is(ops.quantise, ops.dequantise), Row("quantise", offer_quantise)),
     _kind("resize", _is(resize), Row("resize", offer_resize)),
     _kind("grid sample", _is(grid_sample), Row("grid_sample", offer_grid_sample)),

@@ -224,6 +224,8 @@ class Driver:
             l2_bytes=self._attribute(_L2_BYTES),
             tensor_core_shapes=tensor_core_shapes(self.architecture),
             dependent_intensity=DEPENDENT_INTENSITY if self._has_dependent_launches else 0.0,
+            # sm_89 has them from PTX 8.1 on, which is newer than the oldest driver.
+            converts_fp8=self.capability >= (9, 0),
             cluster=CLUSTER if self.capability >= (9, 0) else 0,
             bulk_copies=self.capability >= (9, 0),
         )

@@ -107,6 +107,8 @@ class LaunchFusion:
         count = product(result.shape)
         if not isinstance(count, int) or not self._is_whole(result) or _has_more(small) or large.workspace:
             return None
+        if small.checks:
+            return None  # each block would tell the status again
         (read,) = reads
         grid = _launch(large.kernel).grid
         if not isinstance(grid, int) or grid > AT_ONCE * self.device.multiprocessors:
@@ -130,7 +132,7 @@ class LaunchFusion:
             packed=large.packed,
         )
         fits = _launch(made.kernel).shared_bytes <= self.device.shared_bytes
-        return replace(made, checks=(*small.checks, *large.checks)) if fits else None
+        return replace(made, checks=large.checks) if fits else None
 
     def _ahead(self, small: GpuKernel, prologue: Kernel, large: Kernel) -> dict[str, Alloc]:
         """The constants of a prologue, such as the gains of a norm, that fit shared memory: a kernel that copies its

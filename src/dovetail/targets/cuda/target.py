@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from threading import Thread
 from typing import TYPE_CHECKING
 
 from dovetail.declare.cost import Machine
-from dovetail.errors import UnsupportedError
+from dovetail.errors import DovetailError, UnsupportedError
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.plan.plan import Plan, Step
@@ -31,24 +30,10 @@ def _driver() -> Driver:
     return driver()
 
 
-@contextmanager
-def _importing(*names: str) -> Generator[None]:
-    """Import modules meanwhile, in a thread: a driver takes some 0.2 s to start, without Python's lock."""
-    # What both import is loaded before, so that no thread waits for a module of the other.
-
-    def load() -> None:
-        for name in names:
-            import_module(name)
-
-    missing = any(name not in sys.modules for name in names)
-    thread = Thread(target=load)
-    if missing:
-        thread.start()
-    try:
-        yield
-    finally:
-        if missing:
-            thread.join()
+def _start(device: Callable[[], Driver]) -> None:
+    """Start a driver, if there is one: that takes some 0.2 s, without Python's lock."""
+    with suppress(DovetailError):  # where it is needed, the error is raised again
+        device()
 
 
 def _considered(plan: Plan, step: Step) -> Sequence[Considered]:
@@ -84,6 +69,8 @@ def target_for(device: Callable[[], Driver]) -> Target:
     def made_from() -> Mapping[str, str]:
         from dovetail.targets.cuda.code import toolchain
 
+        for name in ("run", "stored"):
+            import_module(f"dovetail.targets.cuda.{name}")  # stored programs need them: the driver may still start
         try:
             found = repr(device().description)
         except UnsupportedError:
@@ -109,13 +96,17 @@ def target_for(device: Callable[[], Driver]) -> Target:
 
     def machine(settings: Settings) -> Machine:
         try:
-            with _importing("dovetail.targets.cuda.calibration", "dovetail.targets.cuda.stored"):
-                here = device()
+            here = device()
         except UnsupportedError:
             return CLAIMS.machine
         from dovetail.targets.cuda.calibration import machine_of
 
         return machine_of(here, settings)
+
+    def warm_up(settings: Settings) -> None:
+        # What the driver imports is loaded before, so that neither thread waits for a module of the other.
+        import_module("dovetail.targets.cuda.driver")
+        Thread(target=_start, args=(device,), name="cuda driver").start()
 
     def listing(plan: Plan, step: Step, notation: Notation) -> str:
         from dovetail.targets.cuda import code_view
@@ -134,6 +125,7 @@ def target_for(device: Callable[[], Driver]) -> Target:
         any_size=True,
         variants=_variants,
         machine=machine,
+        warm_up=warm_up,
         code=CodeView("cuda", (LLVM, PTX, SASS), listing, texts),
         considered=_considered,
         serializer=Serializer(made_from, to_bytes, from_bytes),
