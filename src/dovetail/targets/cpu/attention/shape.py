@@ -21,6 +21,16 @@ def most_vectors(device: CpuDevice) -> int:
     return max(ATTENTION.wide, ATTENTION.rows // device.lanes) if by_lane else ATTENTION.wide
 
 
+def widths(device: CpuDevice, queries: Size) -> list[int]:
+    """The numbers of vectors that tiles of n queries take, each a power of two; every one where only a run knows n."""
+    most = most_vectors(device)
+    found = [1 << i for i in range(most.bit_length())]
+    if not isinstance(queries, int):
+        return found
+    whole, left = divmod(queries, most * device.lanes)
+    return [w for w in found if (w == most and whole) or w // 2 * device.lanes < left <= w * device.lanes]
+
+
 @dataclass(frozen=True, slots=True)
 class Attend(Attention):
     """An attention on a device."""
