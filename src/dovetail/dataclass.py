@@ -1,18 +1,24 @@
 """Dataclasses that are cheap to define: the standard library's, with methods that are written on their first call.
 
 The standard library compiles six functions for each frozen class. Importing dovetail and compiling a first program
-define 300 classes, most of which are never compared, hashed or printed. The standard decorator takes 0.29 s for them.
+define 300 classes, most of which are never compared, hashed or printed, and many of which are never made. The standard
+decorator takes 0.29 s for them, a tenth of which is left here.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from reprlib import recursive_repr
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 _BY_HAND = frozenset(["__init__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__getstate__", "__setstate__"])
 """Methods whose rules we leave to the standard library where a class has one of its own."""
+
+
+_SPECIAL = ("ClassVar", "InitVar", "KW_ONLY")
+"""Types that make no field, or another kind of field."""
 
 
 class _Absent:
@@ -39,9 +45,24 @@ else:
                 whole = dataclasses.dataclass(frozen=frozen, slots=slots, eq=eq, weakref_slot=weakref_slot)
                 return whole(cls)
             bare = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, weakref_slot=weakref_slot)
-            return _complete(bare(cls), frozen, slots, eq)
+            return _complete(_with_fields(cls, bare), frozen, slots, eq)
 
         return define if cls is None else define(cls)
+
+
+def _with_fields(cls: Any, decorate: Callable[[Any], Any]) -> Any:
+    """The class with its fields. The standard library looks for ClassVar and others in every type that is a text."""
+    written = inspect.get_annotations(cls)
+    kinds = [kind for kind in written.values() if isinstance(kind, str)]
+    text = " ".join(kinds)
+    if len(kinds) < len(written) or any([word in text for word in _SPECIAL]):
+        return decorate(cls)
+    cls.__annotations__ = dict.fromkeys(written, object)
+    found = decorate(cls)
+    found.__annotations__ = written
+    for field in dataclasses.fields(found):
+        field.type = written[field.name]
+    return found
 
 
 def _complete(cls: Any, frozen: bool, slots: bool, eq: bool) -> type:
@@ -49,7 +70,8 @@ def _complete(cls: Any, frozen: bool, slots: bool, eq: bool) -> type:
     fields = dataclasses.fields(cls)
     if any("InitVar" in str(field.type) for field in cls.__dataclass_fields__.values()):
         raise TypeError(f"{cls.__qualname__} has an InitVar: decorate it with dataclasses.dataclass")
-    cls.__init__ = _init(cls, fields, frozen, slots)
+    _write_later(cls, "__init__", lambda: _init(cls, fields, frozen, slots))
+    cls.__signature__ = _Signature(cls, lambda: _init(cls, fields, frozen, slots))
     if "__repr__" not in cls.__dict__:
         _write_later(cls, "__repr__", lambda: recursive_repr()(_repr(cls, fields)))
     if eq:
@@ -68,12 +90,26 @@ def _complete(cls: Any, frozen: bool, slots: bool, eq: bool) -> type:
 def _write_later(cls: Any, name: str, write: Callable[[], Callable[..., Any]]) -> None:
     """Add a method that is written when it is first called."""
 
-    def first(self: Any, *args: Any) -> Any:
+    def first(self: Any, /, *args: Any, **named: Any) -> Any:
         written = write()
         setattr(cls, name, written)
-        return written(self, *args)
+        return written(self, *args, **named)
 
+    first.__name__, first.__qualname__ = name, f"{cls.__qualname__}.{name}"
     setattr(cls, name, first)
+
+
+class _Signature:
+    """The signature of a class, for `inspect`: that of its __init__, which may not be written yet."""
+
+    def __init__(self, cls: type, write: Callable[[], Callable[..., None]]) -> None:
+        self.cls = cls
+        self.write = write
+
+    def __get__(self, instance: object, owner: Any) -> inspect.Signature:
+        own = owner.__init__
+        found = inspect.signature(self.write() if own is cast(Any, self.cls).__init__ else own)
+        return found.replace(parameters=list(found.parameters.values())[1:])
 
 
 def _init(cls: type, fields: Fields, frozen: bool, slots: bool) -> Callable[..., None]:

@@ -7,6 +7,7 @@ from dovetail.declare.group import Group, group_rule
 from dovetail.declare.guard import Guard
 from dovetail.declare.remedy import Change, Remedy, every, typed
 from dovetail.declare.signature import HANDED_ON
+from dovetail.declare.trace import part_of_traces
 
 __all__ = [
     "HANDED_ON",
@@ -23,5 +24,6 @@ __all__ = [
     "every",
     "fused_op",
     "group_rule",
+    "part_of_traces",
     "typed",
 ]

@@ -12,6 +12,7 @@ from dovetail.dataclass import dataclass
 from dovetail.declare.guard import Guard
 from dovetail.declare.remedy import Change, Remedy
 from dovetail.declare.signature import Refusal, Signature, UnwrittenError
+from dovetail.declare.trace import shared_parts
 from dovetail.errors import DovetailError, TraceError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.fact import Constraint, Facts
@@ -284,7 +285,7 @@ class FusedOp(Op, Generic[P]):
         """Every trace of the body and the spellings, the largest first."""
         found: dict[tuple[Value, ...], Variant] = {}
         choices = list(self.signature.choices(self.refusals))
-        with unrecorded():
+        with unrecorded(), shared_parts():
             for spell in (self.body, *self.spellings):
                 for choice in choices:
                     results = self._trace(spell, choice)

@@ -110,6 +110,8 @@ class Template:
     """Whether the text is compiled as written, without LLVM's optimiser."""
     variant: str = ""
     """The name that reports show where an op has several kernels, such as "pointwise"; "" where it has one."""
+    is_vectorised: bool = False
+    """Whether LLVM leaves loops as they are: they are written with vectors, or have few iterations."""
 
 
 @dataclass(frozen=True, slots=True)

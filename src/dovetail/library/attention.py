@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
 
 from dovetail import ops
-from dovetail.declare import HANDED_ON, Change, Cost, UnwrittenError, every, fused_op, typed
+from dovetail.declare import HANDED_ON, Change, Cost, UnwrittenError, every, fused_op, part_of_traces, typed
 from dovetail.ir import leaf
 from dovetail.ir.value import Value
 from dovetail.library import masks
@@ -72,8 +72,14 @@ def attention(
     """
     asked = _Asked(q, k, mask, keep, scale, scaled, softcap, groups, causal, window, fill, filled)
     _refuse(asked, zero_unseen)
-    y = softmax(_masked(asked), empty=empty, wide=wide) @ repeated_heads(v, groups)
+    y = _weighted(_masked(asked), v, groups, empty, wide)
     return ops.where(_sees_any(asked), y, 0.0) if zero_unseen else y
+
+
+@part_of_traces
+def _weighted(masked: Value, v: Value, groups: int | None, empty: Empty, wide: Flag) -> Value:
+    """What queries get for scores that are capped and masked."""
+    return softmax(masked, empty=empty, wide=wide) @ repeated_heads(v, groups)
 
 
 def _refuse(asked: _Asked, zero_unseen: Flag) -> None:
@@ -131,6 +137,7 @@ def _some_query_sees_nothing(
         raise UnwrittenError("attention where each query sees a key", hint="pass a mask, or zero_unseen=False")
 
 
+@part_of_traces
 def _sees_any(asked: _Asked) -> Value:
     """Whether a query sees any key."""
     visible = _visible(asked)
@@ -142,9 +149,10 @@ def _sees_any(asked: _Asked) -> Value:
     return ops.reduce_any(seen, axes=(-1,))
 
 
+@part_of_traces
 def _masked(asked: _Asked, rank: int = 2) -> Value:
     visible = _visible(asked, rank)
-    found = _capped(asked)
+    found = _capped(asked.q, asked.k, asked.scale, asked.scaled, asked.softcap, asked.groups)
     if visible is None:
         return _plus(found, asked.mask)
     match asked.filled:
@@ -160,26 +168,35 @@ def _plus(found: Value, mask: Value | None) -> Value:
     return found if mask is None else found + mask
 
 
-def _capped(asked: _Asked) -> Value:
+@part_of_traces
+def _capped(
+    q: Value, k: Value, scale: float | None, scaled: Scaled, softcap: float | None, groups: int | None
+) -> Value:
     """The scores before any mask."""
-    k = repeated_heads(asked.k, asked.groups)
-    found = asked.q @ swapped(k) if asked.scale is None else scores(asked.q, k, scale=asked.scale, scaled=asked.scaled)
-    return found if asked.softcap is None else ops.tanh(found / asked.softcap) * asked.softcap
+    k = repeated_heads(k, groups)
+    found = q @ swapped(k) if scale is None else scores(q, k, scale=scale, scaled=scaled)
+    return found if softcap is None else ops.tanh(found / softcap) * softcap
 
 
 def _visible(asked: _Asked, rank: int = 2) -> tuple[Value, float] | None:
     """Whether a query may see a key and what the key scores if not; None where it sees all of them."""
     if asked.fill is None:
         return None
+    return _seen(asked.q, asked.k, asked.keep, asked.causal, asked.window, rank), asked.fill
+
+
+@part_of_traces
+def _seen(q: Value, k: Value, keep: Value | None, causal: bool, window: int | None, rank: int) -> Value:
+    """Whether a query may see a key, by positions and by what is kept."""
     seen = None
-    if asked.window is not None:
-        seen = masks.sliding(asked.q, asked.k, window=asked.window, rank=rank)
-    elif asked.causal:
-        seen = masks.causal(asked.q, asked.k, rank=rank)
-    if asked.keep is not None:
-        seen = asked.keep if seen is None else ops.bit_and(seen, asked.keep)
+    if window is not None:
+        seen = masks.sliding(q, k, window=window, rank=rank)
+    elif causal:
+        seen = masks.causal(q, k, rank=rank)
+    if keep is not None:
+        seen = keep if seen is None else ops.bit_and(seen, keep)
     assert seen is not None
-    return seen, asked.fill
+    return seen
 
 
 def _spelling(masked: Callable[[_Asked], Value]) -> Callable[[_Asked], Value]:
@@ -189,7 +206,7 @@ def _spelling(masked: Callable[[_Asked], Value]) -> Callable[[_Asked], Value]:
         v, empty, wide, zero_unseen = (call.pop(name) for name in ("v", "empty", "wide", "zero_unseen"))
         asked = _Asked(**call)
         _refuse(asked, zero_unseen)
-        y = softmax(masked(asked), empty=empty, wide=wide) @ repeated_heads(v, asked.groups)
+        y = _weighted(masked(asked), v, asked.groups, empty, wide)
         return ops.where(_sees_any(asked), y, 0.0) if zero_unseen else y
 
     spelling.__name__, spelling.__doc__ = masked.__name__, masked.__doc__
@@ -218,7 +235,8 @@ def hidden_instead_of_kept(asked: _Asked) -> Value:
     if visible is None:
         raise _no_other_way()
     keep, fill = visible
-    return ops.where(ops.bit_not(keep), fill, _plus(_capped(asked), asked.mask))
+    found = _capped(asked.q, asked.k, asked.scale, asked.scaled, asked.softcap, asked.groups)
+    return ops.where(ops.bit_not(keep), fill, _plus(found, asked.mask))
 
 
 def _like(number: float, x: Value) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.declare import fused_op
+from dovetail.declare import fused_op, part_of_traces
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.library.block_formats import FORMATS, BlockFormat
@@ -25,6 +25,7 @@ def one_block(blocks: Value, *, format: BlockFormat) -> Value:
     return y if levels == 2 else ops.merge(y, axis=-1)
 
 
+@part_of_traces
 def _floats(blocks: Value, format: BlockFormat) -> Value:
     """[*, blocks, …, group]: what the codes of each block mean."""
     of = FORMATS[format]

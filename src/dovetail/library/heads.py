@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dovetail import ops
+from dovetail.declare.trace import part_of_traces
 from dovetail.ir.value import Value
 
 
@@ -11,6 +12,7 @@ def split_heads(x: Value, heads: int) -> Value:
     return ops.permute(ops.split(x, axis=-1, parts=heads), order=(-2, -3, -1))
 
 
+@part_of_traces
 def repeated_heads(x: Value, groups: int | None) -> Value:
     """Each head once for every query head that shares it."""
     if groups is None:

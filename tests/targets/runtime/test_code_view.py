@@ -22,4 +22,6 @@ def test_a_listing_is_what_was_compiled() -> None:
         llvm = CODE.listing(plan, step, LLVM)
         assert llvm.startswith(modules[-1].text.strip("\n")) and all(m.text.strip("\n") in llvm for m in modules)
         own = modules[-1]
-        assert CODE.listing(plan, step, ASM).startswith(assembly(own.text, optimize=own.optimize).strip("\n"))
+        assert CODE.listing(plan, step, ASM).startswith(
+            assembly(own.text, vectorize=own.vectorize, optimize=own.optimize).strip("\n")
+        )

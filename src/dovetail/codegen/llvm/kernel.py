@@ -34,10 +34,13 @@ class KernelCode:
     shared: tuple[SharedFunction, ...] = ()
     is_final: bool = False
     """Whether LLVM's optimiser would only take its time: the text is written with vectors."""
+    is_vectorised: bool = False
+    """Whether LLVM optimises it, but neither vectorises nor unrolls its loops."""
 
     def template(self, pointers: Iterable[str], sizes: tuple[Size, ...], scratch: Size) -> Template:
         """The kernel with what it is given."""
-        return Template(self.name, self.text, self.uses, tuple(pointers), sizes, scratch, self.shared, self.is_final)
+        found = Template(self.name, self.text, self.uses, tuple(pointers), sizes, scratch, self.shared, self.is_final)
+        return replace(found, is_vectorised=self.is_vectorised)
 
 
 def kernel_function(t: Builder, *, attributes: str = "nounwind optsize") -> Function:

@@ -85,9 +85,8 @@ def _multiplied(value: Value, operands: tuple[Value, ...]) -> Value | None:
         return None
     x, divisor = operands[0].operands
     number = leaf.scalar_of(divisor)
-    if not isinstance(number, float) or not 1e-30 < abs(number) < 1e30:
-        return None
-    return _BOUNDED[value.op](ops.mul(x, leaf.scalar(1.0 / number, f32)))
+    factor = Number(number, f32).reciprocal if isinstance(number, float) else None
+    return None if factor is None else _BOUNDED[value.op](ops.mul(x, leaf.scalar(factor, f32)))
 
 
 _BOUNDED: Mapping[Op, Primitive] = {op: op for op in (ops.erf, ops.tanh, ops.sigmoid)}

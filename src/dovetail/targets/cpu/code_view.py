@@ -17,7 +17,7 @@ def _llvm(module: Module) -> str:
 
 
 def _assembly(module: Module) -> str:
-    return assembly(module.text, optimize=module.optimize)
+    return assembly(module.text, vectorize=module.vectorize, optimize=module.optimize)
 
 
 CODE = code_view(BACKEND, {LLVM: _llvm, ASM: _assembly})

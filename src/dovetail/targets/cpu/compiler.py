@@ -31,11 +31,14 @@ class LlvmCompiler:
     def modules(self, kernel: Kernel | Template) -> tuple[Module, ...]:
         """The modules of the functions that a kernel shares with others, then its own."""
         name, text, uses = written(kernel)
-        shared, is_final = (kernel.shared, kernel.is_final) if isinstance(kernel, Template) else ((), False)
-        return *map(shared_module, shared), Module(name, "\n".join([maths.library(uses), text]), optimize=not is_final)
+        whole = "\n".join([maths.library(uses), text])
+        if not isinstance(kernel, Template):
+            return (Module(name, whole),)
+        own = Module(name, whole, optimize=not kernel.is_final, vectorize=not kernel.is_vectorised)
+        return *map(shared_module, kernel.shared), own
 
     def compile(self, module: Module, store: Store | None) -> bytes:
-        return machine_code(module.text, optimize=module.optimize, store=store)
+        return machine_code(module.text, vectorize=module.vectorize, optimize=module.optimize, store=store)
 
     def load(self, objects: Sequence[bytes]) -> Compiled:
         return load(objects)

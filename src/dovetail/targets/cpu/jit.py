@@ -40,7 +40,7 @@ class Compiled:
 
 
 def compile_text(text: str, *, vectorize: bool = True, optimize: bool = True, store: Store | None = None) -> Compiled:
-    """Machine code of a module in LLVM's text form; without `optimize` it is compiled as written."""
+    """Machine code of a module in LLVM's text form; without `optimize` only `alwaysinline` functions are inlined."""
     return load([machine_code(text, vectorize=vectorize, optimize=optimize, store=store)])
 
 
@@ -129,9 +129,9 @@ def _optimized(text: str, vectorize: bool, optimize: bool, here: Host) -> tuple[
     machine, heading = _of_this_thread(here)
     module: Any = llvm.parse_assembly(heading + text, llvm.create_context())
     module.verify()
-    if not optimize:
+    if not optimize and "alwaysinline" not in text:
         return module, machine
-    tuning = llvm.create_pipeline_tuning_options(speed_level=2)
+    tuning = llvm.create_pipeline_tuning_options(speed_level=2 if optimize else 0)
     tuning.loop_vectorization = vectorize
     tuning.slp_vectorization = False
     tuning.loop_unrolling = vectorize

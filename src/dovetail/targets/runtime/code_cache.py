@@ -186,7 +186,7 @@ class BackgroundCompiler:
         """Object files by name. A module that cannot be compiled is missing, and raises where it is used."""
         self._modules: dict[int, tuple[Kernel | Template, tuple[Module, ...]]] = {}
         self._queued: set[str] = set()
-        self._first: dict[tuple[str, bool], tuple[str, Skeleton]] = {}
+        self._first: dict[tuple[str, bool, bool], tuple[str, Skeleton]] = {}
         self._alike: list[tuple[str, Skeleton, str, Skeleton]] = []
         """Modules that are not compiled: each has the code of an earlier one under other names."""
         self._queue: PriorityQueue[tuple[int, int, Module | None]] = PriorityQueue()
@@ -222,7 +222,8 @@ class BackgroundCompiler:
     def _is_alike(self, module: Module) -> bool:
         """Whether a queued module differs from this one in names only; `finish` renames its code."""
         skeleton = skeleton_of(module.text)
-        first, its = self._first.setdefault((skeleton.text, module.optimize), (module.name, skeleton))
+        key = (skeleton.text, module.optimize, module.vectorize)
+        first, its = self._first.setdefault(key, (module.name, skeleton))
         if first == module.name:
             return False
         self._alike.append((module.name, skeleton, first, its))

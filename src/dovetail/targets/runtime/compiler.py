@@ -20,6 +20,8 @@ class Module:
     optimize: bool = True
     is_shared: bool = False
     """Whether kernels call it."""
+    vectorize: bool = True
+    """Whether the optimiser vectorises and unrolls loops."""
 
 
 class LoadedCode(Protocol):

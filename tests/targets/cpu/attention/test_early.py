@@ -26,9 +26,12 @@ def spelled(d: int, *, masked: bool, queries: Size, one_op: bool) -> Graph:
     return Graph.of(weights @ v)
 
 
-@pytest.mark.parametrize(("d", "masked", "one_op"), [(32, True, False), (20, False, False), (6, True, True)])
-def test_the_kernel_calls_all_that_was_compiled_early(d: int, masked: bool, one_op: bool) -> None:
-    graph = spelled(d, masked=masked, queries=symbol("s"), one_op=one_op)
+@pytest.mark.parametrize(
+    ("d", "masked", "one_op", "queries"),
+    [(32, True, False, 0), (20, False, False, 0), (6, True, True, 0), (32, True, False, 16), (6, False, True, 37)],
+)
+def test_the_kernel_calls_all_that_was_compiled_early(d: int, masked: bool, one_op: bool, queries: int) -> None:
+    graph = spelled(d, masked=masked, queries=queries or symbol("s"), one_op=one_op)
     early = {function.name for function in early_functions(graph.values, host_device())}
     plan = compilation(graph, make_request()).plan
     builder = builder_of(plan, BACKEND)

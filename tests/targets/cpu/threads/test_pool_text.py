@@ -58,7 +58,9 @@ entry:
         text, found = _CLOCK.subn(asked, plain)
         assert found == 1
         self.code = compile_text(
-            text.replace("define internal void @quarantine(", "define void @quarantine("), vectorize=False
+            text.replace("define internal void @quarantine(", "define void @quarantine("),
+            vectorize=False,
+            optimize=False,
         )
         self.count = compile_text(COUNT)
         self._memory = np.zeros(block_bytes(1) + 64, np.uint8)

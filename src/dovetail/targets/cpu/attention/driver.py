@@ -20,7 +20,7 @@ from dovetail.targets.cpu.attention.online import ManyQueries
 from dovetail.targets.cpu.attention.pack_kv import PackedHead
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.query_block import write_rotated
-from dovetail.targets.cpu.attention.shape import Attend, few_regions, offsets_of
+from dovetail.targets.cpu.attention.shape import Attend, few_regions, offsets_of, widths
 from dovetail.targets.cpu.attention.tile import AttendBuilder
 
 
@@ -38,10 +38,10 @@ def attend_code(problem: Attend) -> AttendCode:
     driver = _Driver(problem)
     with driver.loop(BEGIN, END) as number:
         driver.tile(number)
-    return finished_code("attend", driver, driver.scratch)
+    return finished_code("attend", driver, driver.scratch, is_final=problem.is_glue)
 
 
-def finished_code(stem: str, driver: AttendBuilder, scratch: Size) -> AttendCode:
+def finished_code(stem: str, driver: AttendBuilder, scratch: Size, *, is_final: bool = False) -> AttendCode:
     """The kernel of a driver that is written: it loads its arguments first."""
     driver.ret()
     problem = driver.problem
@@ -51,7 +51,15 @@ def finished_code(stem: str, driver: AttendBuilder, scratch: Size) -> AttendCode
         loads += [f"  %at{i} = getelementptr i8, ptr %arguments, i64 {WORD * i}"]
         loads += [f"  {word} = load {kind}, ptr %at{i}, align 8"]
     name, text = named(stem, KERNEL.define(["entry:", *loads, *driver.body()[1:]]))
-    code = KernelCode(name, text, tuple(driver.uses), tuple(driver.parts.values()))
+    code = KernelCode(
+        name,
+        text,
+        tuple(driver.uses),
+        tuple(driver.parts.values()),
+        is_final,
+        # Loops are written with vectors. To unroll three widths of them would take a third of the time to compile.
+        is_vectorised=problem.device.has("fma_by_lane"),
+    )
     return AttendCode(code, tuple(driver.sizes), scratch)
 
 
@@ -128,7 +136,7 @@ class _Driver(AttendBuilder):
 
     def _rows(self, at: Mapping[str, Ptr], first: I64, rows: I64) -> None:
         """A block of queries with as few vectors as it needs; none at all where there are no rows."""
-        for wide in [1 << i for i in range(self.problem.wide.bit_length())]:
+        for wide in widths(self.problem.device, self.problem.queries):
             least = self.icmp("sgt", rows, wide // 2 * self.lanes)
             most = self.icmp("sle", rows, wide * self.lanes)
             with self.when(self.and_(least, most)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from dovetail import library, ops
 from dovetail.ir.dtype import f32
@@ -17,18 +17,19 @@ from dovetail.targets.cpu.attention.parts import (
     weights_function,
 )
 from dovetail.targets.cpu.attention.policy import ATTENTION
-from dovetail.targets.cpu.attention.shape import most_vectors
+from dovetail.targets.cpu.attention.shape import widths
 
 
 def early_functions(values: Iterable[Value], device: CpuDevice) -> list[SharedFunction]:
     """The functions of attentions that are spelled out in a graph, without those that depend on strides of masks."""
-    asked = dict.fromkeys([(v.shape[-1], _is_bare(v.operands[0])) for v in values if _is_attention(v)])
-    found = {f.name: f for features, twos in asked if isinstance(features, int) for f in _of(device, features, twos)}
+    asked = dict.fromkeys([(*v.shape[-2:], _is_bare(v.operands[0])) for v in values if _is_attention(v)])
+    listed = [(widths(device, queries), features, twos) for queries, features, twos in asked]
+    found = {f.name: f for wide, size, twos in listed if isinstance(size, int) for f in _of(device, wide, size, twos)}
     return list(found.values())
 
 
-def _of(device: CpuDevice, features: int, twos: bool) -> Iterator[SharedFunction]:
-    for wide in [1 << i for i in reversed(range(most_vectors(device).bit_length()))]:
+def _of(device: CpuDevice, needed: Sequence[int], features: int, twos: bool) -> Iterator[SharedFunction]:
+    for wide in reversed(needed):
         rows = key_rows(device, wide)
         if features >= rows:
             yield values_function(device, wide, rows)[0]

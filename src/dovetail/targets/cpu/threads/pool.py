@@ -33,7 +33,8 @@ _codes: list[Compiled] = []
 def _code(store: Store | None) -> Compiled:
     if not _codes:
         text = pool_text(arm=host().is_arm, linux=sys.platform == "linux", spins=SPINS)
-        _codes.append(compile_text(text, vectorize=False, store=store))
+        # The text is SSA without redundancy: the optimiser would take 50 ms of a first call and gain nothing.
+        _codes.append(compile_text(text, vectorize=False, optimize=False, store=store))
     return _codes[0]
 
 
