@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import CopyAsync, CopyBulk, GridBarrier, Kernel
+from dovetail.kernels.loops.ir import Barrier, CopyAsync, CopyBulk, GridBarrier, Kernel, Statement
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
@@ -31,9 +32,9 @@ FEW = replace(H200, multiprocessors=3, cluster=8, dependent_launches=True, coope
 BULK = replace(FEW, bulk_copies=True)
 
 
-def _layers(count: int) -> Graph:
+def _layers(count: int, rows: int = 1) -> Graph:
     """Norms, products with few rows and a step between them that changes places."""
-    x = input("x", bf16[1, 128])
+    x = input("x", bf16[rows, 128])
     for layer in range(count):
         normed = library.rms_norm(x, param(f"gain{layer}", bf16[128]), eps=1e-6)
         inner = library.swiglu(normed, param(f"gate{layer}", bf16[128, 64]), param(f"up{layer}", bf16[128, 64]))
@@ -75,6 +76,22 @@ def test_layers_are_passes_of_one_launch(description: GpuDevice) -> None:
     assert np.linalg.norm(runs[0] - wanted) <= 1e-2 * np.linalg.norm(wanted)
     np.testing.assert_array_equal(runs[0], runs[1])
     assert [line for line in device.log if line.startswith("launch")].count("launch resident") == 2
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_parts_keep_all_barriers_of_their_kernels(rows: int) -> None:
+    def count(body: Iterable[Statement]) -> int:
+        return sum(isinstance(s, Barrier) for s in everything([*body]))
+
+    plan = make_plan(_layers(4, rows), target=CLAIMS)
+    # Without clusters, small steps have launches of their own.
+    device = replace(FEW, cluster=0)
+    (made,) = _resident(plan, device)
+    alone = [
+        m.kernel for _, kernels in steps_of(plan, device=replace(device, cooperative=False)) for m in kernels or ()
+    ]
+    last = alone[-(len(alone) // 4) :]
+    assert count(made.kernel.body) == sum(count(k.body) for k in last) > 0
 
 
 @pytest.mark.parametrize("device", [FEW, BULK], ids=["small_copies", "bulk_copies"])

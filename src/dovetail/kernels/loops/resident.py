@@ -352,20 +352,16 @@ def _in_phase(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
 def _awaiting(body: tuple[Statement, ...], pending: int) -> tuple[Statement, ...]:
     """A body that awaits its copies all at once, before the first of them is used; others may be on their way."""
     found: list[Statement] = []
-    has_awaited = is_later = False
+    has_awaited = False
     for statement in body:
         if isinstance(statement, (Loop, When)):
             found.append(replace(statement, body=_awaiting(statement.body, pending)))
-        elif isinstance(statement, AwaitCopies):
-            is_later = has_awaited
-            if not has_awaited:
-                found.append(AwaitCopies(pending))
-            has_awaited = True
-            continue
-        elif not (is_later and isinstance(statement, Barrier)):
-            # A barrier after a later wait is there for what was copied alone.
+        elif not isinstance(statement, AwaitCopies):
+            # Barriers stay: one after a wait also keeps what warps still read from what others write there.
             found.append(statement)
-        is_later = False
+        elif not has_awaited:
+            found.append(AwaitCopies(pending))
+            has_awaited = True
     return tuple(found)
 
 
