@@ -224,6 +224,24 @@ def test_prepared_calls_leave_what_cannot_be_overwritten_to_the_check(inputs: di
     assert (s == 2).all()
 
 
+def test_memory_is_compared_again_where_an_array_moves() -> None:
+    """Runs compare what moved since the last one: another input into the donated array, or that one onto the others."""
+    program = picking()
+    pool = np.zeros((3, 4, 4), np.float32)
+    s, g, at = pool[0], pool[1], np.array([1])
+    program.run({"s": s, "g": g, "at": at})
+    for _ in range(2):
+        with pytest.raises(BindError, match="shares memory"):
+            program.run({"s": s, "g": s, "at": at})
+        with pytest.raises(BindError, match="shares memory"):
+            program.run({"s": g, "g": g, "at": at})
+    across = pool.reshape(-1)[8:24].reshape(4, 4)
+    with pytest.raises(BindError, match="shares memory"):
+        program.run({"s": across, "g": g, "at": at})
+    pool[1:] = 1
+    assert program.run({"s": s, "g": pool[2], "at": at})["t"] is s and (s == 1).all()
+
+
 def test_a_profile_leaves_donated_arrays_alone() -> None:
     x, row = np.zeros((8, 4), np.float32), np.ones((1, 4), np.float32)
     appending().profile({"x": x, "at": np.zeros((1, 1), np.int64), "row": row}, runs=3)

@@ -270,13 +270,13 @@ def _neighbours(blocks: list[_Block]) -> list[list[int]] | None:
 def _tightest(blocks: list[_Block], order: Sequence[int], met: list[list[int]]) -> int:
     """The blocks in an order, each in the tightest gap between those that live with it."""
     extent = 0
-    placed = [False] * len(blocks)
+    spans: list[tuple[int, int] | None] = [None] * len(blocks)
     for index in order:
-        block = blocks[index]
-        taken = sorted([(_number(blocks[o].offset), _number(blocks[o].size)) for o in met[index] if placed[o]])
-        offset = block.offset = _tightest_gap(taken, _number(block.size))
-        placed[index] = True
-        extent = max(extent, offset + _number(block.size))
+        size = _number(blocks[index].size)
+        taken = sorted([span for other in met[index] if (span := spans[other]) is not None])
+        offset = blocks[index].offset = _tightest_gap(taken, size)
+        spans[index] = offset, size
+        extent = max(extent, offset + size)
     return extent
 
 
@@ -286,7 +286,8 @@ def _tightest_gap(taken: list[tuple[int, int]], size: int) -> int:
         gap = start - at
         if gap >= size and (best < 0 or gap < tightest):
             best, tightest = at, gap
-        at = max(at, start + length)
+        if start + length > at:
+            at = start + length
     return at if best < 0 else best
 
 

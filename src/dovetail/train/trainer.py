@@ -122,6 +122,9 @@ class Trainer:
         self._options, self._frozen = options, frozen
         self._evaluated: Program | None = None
         self._has_run = False
+        names = [RATE, *([] if self.scale is None else [SCALE]), *(f"train.{n}" for n in self.optimizer.numbers(1))]
+        self._scalars: dict[str, Array] = {name: np.zeros((), np.float32) for name in names}
+        """The numbers of a step, in the same arrays each time: an array that moves is compared with all weights."""
 
     @property
     def params(self) -> dict[str, Array]:
@@ -141,8 +144,9 @@ class Trainer:
         numbers = {f"train.{n}": x for n, x in self.optimizer.numbers(self._updates + 1).items()} | {RATE: rate}
         if self.scale is not None:
             numbers[SCALE] = self.scale.now
-        scalars: dict[str, Array] = {n: np.asarray(x, np.float32) for n, x in numbers.items()}
-        loss, norm, last = self._run(batch, scalars, number)
+        for name, x in numbers.items():
+            self._scalars[name][()] = x
+        loss, norm, last = self._run(batch, self._scalars, number)
         if not self._has_run:
             # Compiling freed tens of megabytes, which malloc would keep for as long as there are steps.
             trim()

@@ -15,7 +15,7 @@ from dovetail.ir.leaf import constant, input
 from dovetail.kernels.choice import Offer, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import Kernel, Loop
+from dovetail.kernels.loops.ir import Kernel, Loop, Store
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.ops import build
 from dovetail.plan.plan import make_plan
@@ -102,6 +102,51 @@ def test_sizes_that_are_known_later() -> None:
 def test_many_pieces() -> None:
     xs = [input(f"x{i}", i8[3]) for i in range(40)]
     same_bits(compiled(build.stack(xs, axis=1)), {f"x{i}": bits(i8, 3, seed=i) for i in range(40)})
+
+
+def _window(x: Value, row: int, column: int, size: int, step: int = 1) -> Value:
+    """Rows and columns from a place on, at every second one where the step is 2."""
+    end = (size - 1) * step + 1
+    x = ops.slice_(x, axis=-2, start=row, stop=row + end, step=step)
+    return ops.unsqueeze(ops.slice_(x, axis=-1, start=column, stop=column + end, step=step), axes=(-3,))
+
+
+_TAPS = [(row, column) for row in range(3) for column in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("places", "step", "loops"),
+    [
+        (_TAPS, 1, 1),
+        (_TAPS, 2, 1),
+        (_TAPS[::-1], 1, 1),
+        ([(0, 0)] * 4, 1, 1),
+        ([(0, 0), (0, 1), (0, 3), (1, 0), (1, 1), (1, 2)], 1, 6),
+        (_TAPS[:7], 1, 7),
+    ],
+    ids=["taps", "strides", "backwards", "repeated", "irregular", "incomplete"],
+)
+def test_pieces_at_regular_distances_are_one_loop_nest(places: list[tuple[int, int]], step: int, loops: int) -> None:
+    x = input("x", f32[2, 13, 14])
+    made = ops.concat(*[_window(x, row, column, 5, step) for row, column in places], axis=-3)
+    native = native_of(made)
+    (job,) = [job for part in native.sections for job in part.jobs if isinstance(job, Job)]
+    assert isinstance(job.kernel, Kernel)
+    assert sum(isinstance(s, Store) for s in everything(job.kernel.body)) == loops
+    given, end = bits(f32, 2, 13, 14), 4 * step + 1
+    expected = np.stack([given[:, r : r + end : step, c : c + end : step] for r, c in places], 1)
+    assert same_bits(native.bind({}), {"x": given})["y"].tobytes() == expected.tobytes()
+
+
+def test_equal_joins_of_other_places_have_kernels_of_their_own() -> None:
+    """Where pieces start is part of a folded kernel, so that steps with other places may not share it."""
+    x = input("x", f32[2, 13, 14])
+    made = {f"y{gap}": ops.concat(*[_window(x, gap * i, 0, 5) for i in range(3)], axis=-3) for gap in (1, 2, 4)}
+    given = bits(f32, 2, 13, 14)
+    found = compiled(made).run({"x": given})
+    for gap in (1, 2, 4):
+        expected = np.stack([given[:, gap * i : gap * i + 5, :5] for i in range(3)], 1)
+        assert found[f"y{gap}"].tobytes() == expected.tobytes()
 
 
 def test_loops_of_several_parts_are_not_unrolled() -> None:

@@ -286,14 +286,17 @@ class Turn:
     """What a tile takes."""
 
 
-def in_turn(turns: Sequence[Turn]) -> tuple[tuple[Statement, ...], Size, int]:
+def in_turn(turns: Sequence[Turn], *, rolled: bool = False) -> tuple[tuple[Statement, ...], Size, int]:
     """The tiles of the first part, then those of the second, and so on: statements, how many tiles, work of one.
 
-    Loops of several parts are not unrolled: nine parts of 8 × 8 × 8 elements took LLVM two seconds.
+    Loops of several parts are not unrolled, nor those of one if it is `rolled`: nine parts of 8 × 8 × 8 elements took
+    LLVM two seconds.
     """
     if len(turns) == 1:
         (one,) = turns
-        return (*one.boxes.head(Name("tile")), *one.boxes.nest(one.body)), one.boxes.tiles, one.work
+        nest = one.boxes.nest(one.body)
+        nest = tuple(map(_rolled, nest)) if rolled else nest
+        return (*one.boxes.head(Name("tile")), *nest), one.boxes.tiles, one.work
     found: list[Statement] = []
     first: Size = 0
     local = Name("local")

@@ -14,8 +14,7 @@ from dovetail.targets.cpu.attention.early import early_functions
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import claims
 from dovetail.targets.cpu.code_view import CODE
-from dovetail.targets.cpu.gemm.block import block_function
-from dovetail.targets.cpu.gemm.tile import tile_of
+from dovetail.targets.cpu.gemm.early import early_products
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.jit import toolchain
 from dovetail.targets.cpu.measure.calibration import machine_of
@@ -57,14 +56,14 @@ def _warm_up(settings: Settings) -> None:
 
 
 def _precompile(values: Iterable[Value], settings: Settings) -> None:
-    """All matrix products share one GEMM block, and all attentions with heads of one size share functions.
+    """Matrix products share a GEMM block or the kernel of weights of a run, and attentions share functions.
 
     Both take as long to compile as a graph to be lowered.
     """
+    values, device = list(values), host_device()
     products = [v for v in values if v.op is ops.matmul]
     if products:
-        device = host_device()
-        functions = [block_function(tile_of(device))[0], *early_functions(products, device)]
+        functions = [*early_products(values, device), *early_functions(products, device)]
         BACKEND.code.precompile(functions, store_of(settings))
 
 

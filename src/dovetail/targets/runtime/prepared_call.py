@@ -32,6 +32,7 @@ from dovetail.targets.runtime.memory import Memory
 from dovetail.targets.runtime.memory_limit import check_fits
 from dovetail.targets.runtime.page_advice import trim
 from dovetail.targets.runtime.result_roots import chained, fresh_results
+from dovetail.targets.runtime.spans import Spans
 
 MOST_WORKSPACES = 16
 """Workspaces that a runner holds: one for each concurrent run, up to this."""
@@ -115,6 +116,8 @@ class Call:
     """Whether arrays can take the place of those of the last run; None where their shapes must be looked at."""
     tests: int = 0
     """How often `fits` was made."""
+    overwritten: Spans | None = None
+    """The memory of donated inputs in the last run, where no other input of it shared any; None for not known."""
     is_plain: bool = field(init=False)
     """Whether every result is a new array that a kernel writes."""
 
@@ -213,11 +216,11 @@ class PreparedCalls:
                 call = self._found(frames, space, arrays, sizes)
                 if call is None:
                     return None
-            if self.overwritten and not self._can_overwrite(arrays):
-                return None
             args, address, before = call.launch_args, self.library.address, call.starts
-            # Weights rarely move: only addresses that changed are written again.
+            # Weights rarely move: only addresses that changed are checked and written again.
             starts = [*map(address, arrays)]
+            if self.overwritten and not self._can_overwrite(call, arrays, starts):
+                return None
             if starts != before:
                 call.starts = []  # an interrupt leaves the arguments between two runs
                 for index, patches in call.given:
@@ -329,20 +332,22 @@ class PreparedCalls:
     def _bytes(self, array: Any) -> Array:
         return self.library.view(array).reshape(-1).view(np.uint8)
 
-    def _can_overwrite(self, arrays: Sequence[Any]) -> bool:
+    def _can_overwrite(self, call: Call, arrays: Sequence[Any], starts: Sequence[int]) -> bool:
         """Whether a run may write to donated inputs: each is writable, and shares no memory with another input."""
-        overwritten, address = self.overwritten, self.library.address
-        for index in overwritten:
-            if not self.library.can_write(arrays[index]):
+        can_write = self.library.can_write
+        for index in self.overwritten:
+            if not can_write(arrays[index]):
                 return False
-        spans = sorted([(address(a), i, a.nbytes) for i, a in enumerate(arrays)])
-        end = end_of_overwritten = 0
-        for start, index, count in spans:
-            if count and start < (end if index in overwritten else end_of_overwritten):
+        spans, before = call.overwritten, call.starts
+        call.overwritten = None
+        if spans is None or not before or not spans.are_at(starts):
+            spans, before = Spans.of(self.overwritten, arrays, starts), [-1] * len(starts)
+        if spans is None:
+            return False
+        for index, start in enumerate(starts):
+            if start != before[index] and index not in self.overwritten and spans.meet(start, arrays[index].nbytes):
                 return False
-            end = max(end, start + count)
-            if index in overwritten:
-                end_of_overwritten = max(end_of_overwritten, start + count)
+        call.overwritten = spans
         return True
 
 

@@ -37,9 +37,14 @@ def _is_read_by_rows(found: Contraction, device: CpuDevice) -> bool:
 
 def _tile(device: CpuDevice, found: Contraction, *, by_rows: bool) -> Tile:
     """The register tile that leaves the fewest lanes empty."""
-    tile, columns, row = tile_of(device, len(found.streams)), found.result.shape[-1], tiles_of(device)
     if len(found.streams) > 1:
-        return tile
+        return tile_of(device, len(found.streams))
+    return pair_tile(device, found.result.shape[-1], by_rows=by_rows)
+
+
+def pair_tile(device: CpuDevice, columns: Size, *, by_rows: bool) -> Tile:
+    """The same of a product of one stream with n columns."""
+    tile, row = tile_of(device), tiles_of(device)
     if not by_rows and row.tall is not None:
         tile = Tile(device, row.tall, tile.vectors)
     if row.narrow is None or not isinstance(columns, int):

@@ -1,0 +1,62 @@
+"""The functions that the matrix products of a graph will call, known before the graph is lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from dovetail import ops
+from dovetail.declare.cost import is_free
+from dovetail.ir import leaf
+from dovetail.ir.dtype import f32
+from dovetail.ir.value import Value
+from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.spec import SharedFunction
+from dovetail.targets.cpu.gemm.block import block_function
+from dovetail.targets.cpu.gemm.pair_kernel import rows_function
+from dovetail.targets.cpu.gemm.pair_pack import pack_function
+from dovetail.targets.cpu.gemm.pair_variant import pair_tile
+from dovetail.targets.cpu.gemm.policy import tiles_of
+from dovetail.targets.cpu.gemm.tile import tile_of
+
+
+def early_products(values: Iterable[Value], device: CpuDevice) -> list[SharedFunction]:
+    """The GEMM block where weights are packed before the run, and what multiplies a matrix by an input of it.
+
+    Products of two values that a run computes are left out: attention has kernels of its own.
+    """
+    running: set[Value] = set()
+    products: list[Value] = []
+    for value in values:
+        if value.op is leaf.INPUT or any(v in running for v in value.operands):
+            running.add(value)
+        if value.op is ops.matmul:
+            products.append(value)
+    block = [block_function(tile_of(device))[0]] if any(v.operands[1] not in running for v in products) else []
+    given = [v for v in products if v.dtype is f32 and _root(v.operands[1]).op is leaf.INPUT]
+    return list({f.name: f for f in (*block, *_pairs(given, device))}.values())
+
+
+def _pairs(products: Sequence[Value], device: CpuDevice) -> Iterator[SharedFunction]:
+    """The micro-kernels, and what packs operands that are contiguous along k, which takes longest to compile."""
+    tall = tiles_of(device).tall
+    tiles = [(pair_tile(device, v.shape[-1], by_rows=tall is None), v) for v in products]
+    for tile, _ in tiles:
+        yield rows_function(tile, by_rows=tall is None)[0]
+    for tile, value in tiles:
+        if tall is not None:
+            yield pack_function(device, f32, "along", tile.rows, f32.itemsize * tile.rows)[0]
+        if _is_transposed(value.operands[1]):
+            yield pack_function(device, f32, "along", tile.columns, tile.row_bytes)[0]
+
+
+def _root(value: Value) -> Value:
+    while value.operands and is_free(value):
+        value = value.operands[0]
+    return value
+
+
+def _is_transposed(value: Value) -> bool:
+    return value.op is ops.permute and value.rank > 1 and value.attrs["order"][-1] != -1
+
+
+__all__ = ["early_products"]
