@@ -16,7 +16,16 @@ from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import Barrier, CopyAsync, CopyBulk, GridBarrier, Kernel, Statement
+from dovetail.kernels.loops.ir import (
+    Barrier,
+    CopyAsync,
+    CopyBulk,
+    GridBarrier,
+    Kernel,
+    MultiplyMatrices,
+    Statement,
+    SubGrid,
+)
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
@@ -32,13 +41,13 @@ FEW = replace(H200, multiprocessors=3, cluster=8, dependent_launches=True, coope
 BULK = replace(FEW, bulk_copies=True)
 
 
-def _layers(count: int, rows: int = 1) -> Graph:
+def _layers(count: int, width: int = 128) -> Graph:
     """Norms, products with few rows and a step between them that changes places."""
-    x = input("x", bf16[rows, 128])
+    x = input("x", bf16[1, width])
     for layer in range(count):
-        normed = library.rms_norm(x, param(f"gain{layer}", bf16[128]), eps=1e-6)
-        inner = library.swiglu(normed, param(f"gate{layer}", bf16[128, 64]), param(f"up{layer}", bf16[128, 64]))
-        x = x + ops.concat(inner[:, 32:], ops.neg(inner), inner[:, :32], axis=-1) @ param(f"w{layer}", bf16[128, 128])
+        normed = library.rms_norm(x, param(f"gain{layer}", bf16[width]), eps=1e-6)
+        inner = library.swiglu(normed, param(f"gate{layer}", bf16[width, 64]), param(f"up{layer}", bf16[width, 64]))
+        x = x + ops.concat(inner[:, 32:], ops.neg(inner), inner[:, :32], axis=-1) @ param(f"w{layer}", bf16[128, width])
     return Graph.of({"y": x})
 
 
@@ -78,20 +87,22 @@ def test_layers_are_passes_of_one_launch(description: GpuDevice) -> None:
     assert [line for line in device.log if line.startswith("launch")].count("launch resident") == 2
 
 
-@pytest.mark.parametrize("rows", [1, 16])
-def test_parts_keep_all_barriers_of_their_kernels(rows: int) -> None:
+def test_parts_keep_all_barriers_of_their_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     def count(body: Iterable[Statement]) -> int:
-        return sum(isinstance(s, Barrier) for s in everything([*body]))
+        every = [*everything([*body])]
+        is_product = any(isinstance(s, MultiplyMatrices) for s in every)
+        return sum(isinstance(s, Barrier) for s in every) if is_product else 0
 
-    plan = make_plan(_layers(4, rows), target=CLAIMS)
-    # Without clusters, small steps have launches of their own.
-    device = replace(FEW, cluster=0)
-    (made,) = _resident(plan, device)
-    alone = [
-        m.kernel for _, kernels in steps_of(plan, device=replace(device, cooperative=False)) for m in kernels or ()
-    ]
+    plan = make_plan(_layers(4, 1024), target=CLAIMS)
+    whole = replace(FEW, multiprocessors=132)
+    (made,) = _resident(plan, whole)
+    # Stages of a cluster wait for each other at barriers of their own: small steps have launches of their own here.
+    monkeypatch.setattr("dovetail.targets.cuda.fused_launches.TURNS", 0)
+    apart = steps_of(plan, device=replace(whole, cooperative=False))
+    alone = [m.kernel for _, kernels in apart for m in kernels or ()]
     last = alone[-(len(alone) // 4) :]
-    assert count(made.kernel.body) == sum(count(k.body) for k in last) > 0
+    parts = [s for s in made.kernel.body if isinstance(s, SubGrid)]
+    assert sum(count(part.body) for part in parts) == sum(count(k.body) for k in last) > 0
 
 
 @pytest.mark.parametrize("device", [FEW, BULK], ids=["small_copies", "bulk_copies"])
