@@ -110,8 +110,8 @@ def _of_primitive(op: Primitive) -> Iterator[Draw]:
     first = _sample(op)
     yield from _drawn(op.name, lambda first=first: first)
     own = next((v.dtype for v in walk([first]) if v.op is leaf.INPUT), None)
-    for dtype in CLAIMS.dtypes if own is not None else ():
-        if dtype is not own:
+    for dtype in CLAIMS.dtypes:
+        if own is not None and dtype is not own:
             yield from _drawn(f"{op.name} {dtype.name}", lambda d=dtype, f=first, o=own: _retyped(f, o, d))
     for name, other in _attributes(op, first):
         yield from _drawn(f"{op.name} {name}={other}", lambda o=op, f=first, n=name, a=other: _with(o, f, n, a))
@@ -125,7 +125,9 @@ def _drawn(name: str, made: Callable[[], Value]) -> Iterator[Draw]:
         return
     if all(CLAIMS.refusal(v) is None for v in graph.values if isinstance(v.op, Primitive)):
         types = {str(v.attrs["name"]): v.dtype.numpy for v in graph.inputs}
-        yield Draw(name, graph, {name: array.astype(types[name]) for name, array in given(graph).items()}, as_written=True)
+        yield Draw(
+            name, graph, {name: array.astype(types[name]) for name, array in given(graph).items()}, as_written=True
+        )
 
 
 def _retyped(value: Value, own: DType, dtype: DType) -> Value:
