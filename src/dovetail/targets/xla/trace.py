@@ -29,8 +29,10 @@ def _nowhere(value: Value) -> str:
 class Tracer:
     """Computes values, and collects flags that say whether the meaning of one of them would have raised."""
 
-    def __init__(self, where: Where = _nowhere) -> None:
+    def __init__(self, where: Where = _nowhere, *, inline: bool = False) -> None:
         self.where = where
+        self.inline = inline
+        """Whether functions of JAX are traced in place: Shardy does not look into calls."""
         self.flags: list[Any] = []
 
     @property
@@ -67,6 +69,11 @@ class Tracer:
             return tuple(operands)
         if op.name in CONTROL:
             return CONTROL[op.name](self, operands, **attrs)
+        with jax.disable_jit(self.inline):
+            return self._meaning(value, operands)
+
+    def _meaning(self, value: Value, operands: list[Any]) -> Any:
+        op, attrs = value.op, value.attrs
         if op.name in FLAGS:
             self.flags.append(FLAGS[op.name](*operands, **attrs))
         if op.name == "refusal":
@@ -79,7 +86,7 @@ class Tracer:
 
     def body(self, graph: Subgraph, operands: Sequence[Any]) -> tuple[list[Any], Any]:
         """The results of a body, and its flag."""
-        inner = Tracer()
+        inner = Tracer(inline=self.inline)
         arguments = [v for v in walk(graph.results) if v.op is leaf.ARGUMENT]
         results = inner.values(graph.results, {v: operands[int(v.attrs["index"])] for v in arguments})
         return results, inner.flag

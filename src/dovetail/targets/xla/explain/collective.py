@@ -95,6 +95,8 @@ def read(found: Mapping[str, Any], names: list[str], placement: Placement) -> Co
     split = math.prod(sizes[a] for a in found["split"])
     kind = WORDS[found["kind"]]
     why, origins = _reason(kind, axes, found, names, placement)
+    if found["repeats"]:
+        why += "; once in every trip of a loop, and one trip is counted"
     return Collective(
         kind=kind,
         axes=axes,
