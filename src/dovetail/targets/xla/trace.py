@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -52,12 +53,17 @@ class Tracer:
     def values(self, wanted: Sequence[Value], given: Mapping[Value, Any]) -> list[Any]:
         """The arrays of values, where these are known."""
         found = dict(given)
-        for value in walk(wanted, until=given):
-            if value not in found:
-                place = (self.where(value) or "program").replace(", ", "+").replace("/", ".")
-                with jax.named_scope(place), jax.named_scope(value.op.name):
-                    found[value] = self._computed(value, [found[v] for v in value.operands])
+        with self._calls(not self.inline):
+            for value in walk(wanted, until=given):
+                if value not in found:
+                    place = (self.where(value) or "program").replace(", ", "+").replace("/", ".")
+                    with jax.named_scope(place), jax.named_scope(value.op.name):
+                        found[value] = self._computed(value, [found[v] for v in value.operands])
         return [found[v] for v in wanted]
+
+    def _calls(self, kept: bool) -> AbstractContextManager[Any]:
+        """While it is entered, functions of JAX are calls or are traced in place."""
+        return jax.disable_jit(not kept) if self.inline else nullcontext()
 
     def _computed(self, value: Value, operands: list[Any]) -> Any:
         op, attrs = value.op, value.attrs
@@ -68,12 +74,8 @@ class Tracer:
         if op is leaf.PACK:
             return tuple(operands)
         if op.name in CONTROL:
-            return CONTROL[op.name](self, operands, **attrs)
-        with jax.disable_jit(self.inline):
-            return self._meaning(value, operands)
-
-    def _meaning(self, value: Value, operands: list[Any]) -> Any:
-        op, attrs = value.op, value.attrs
+            with self._calls(True):  # a loop that is no loop would have all its trips
+                return CONTROL[op.name](self, operands, **attrs)
         if op.name in FLAGS:
             self.flags.append(FLAGS[op.name](*operands, **attrs))
         if op.name == "refusal":
