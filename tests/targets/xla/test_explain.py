@@ -89,9 +89,11 @@ def test_every_collective_of_drawn_placements_has_a_place_and_a_reason() -> None
 
 
 def table() -> Graph:
+    """The rows of two tables at the same indices."""
     builder = Builder("table")
-    at, w = builder.input("at", i64[8]), builder.param("w", f32[16, 8])
-    builder.output("y", ops.gather(w, at, axis=-2))
+    at = builder.input("at", i64[8])
+    for name in ("v", "w"):
+        builder.output(f"{name}_rows", ops.gather(builder.param(name, f32[16, 8]), at, axis=-2))
     return builder.graph()
 
 
@@ -99,7 +101,7 @@ def looped(kind: str) -> Graph:
     """A product with w in the body of a loop or in a branch."""
     builder = Builder(kind)
     start, state = builder.input("start", f32[()]), builder.input("state", f32[4, 8])
-    xs, w = builder.input("xs", f32[5, 4, 8]), builder.param("w", f32[8, 8])
+    xs, before, w = builder.input("xs", f32[5, 4, 8]), builder.param("before", f32[4, 8]), builder.param("w", f32[8, 8])
     match kind:
         case "scan":
             y = tracing.scan(lambda s, x, w: (ops.tanh(s @ w + x),), [state], [xs], [w]).carries[0]
@@ -109,19 +111,33 @@ def looped(kind: str) -> Graph:
             )[0][1]
         case _:
             y = tracing.cond(ops.greater(start, 0.0), lambda s, w: (s @ w,), lambda s, w: (s,), state, w)[0]
-    builder.output("y", y)
+    builder.output("y", before + y)
     return builder.graph()
 
 
-@pytest.mark.parametrize("kind", ["table", "scan", "while", "if"])
-def test_functions_and_bodies_are_looked_into(kind: str) -> None:
-    made = table() if kind == "table" else looped(kind)
-    found = explain_placement(made, mesh={"tp": 4}, place={"w": "tp"})
+def test_every_call_of_one_function_counts() -> None:
+    found = explain_placement(table(), mesh={"tp": 4}, place={"[vw]": "tp"})
+    assert [(c.kind, c.place, c.origins) for c in found.collectives] == [
+        ("all-reduce", "program/gather", (name,)) for name in ("v", "w")
+    ]
+    assert found.totals == {"all-reduce": (2, 2 * 8 * 8 * 4)}
+
+
+@pytest.mark.parametrize("kind", ["scan", "while", "if"])
+def test_bodies_are_looked_into(kind: str) -> None:
+    found = explain_placement(looped(kind), mesh={"tp": 4}, place={"w": "tp"})
     (one,) = found.collectives
-    assert one.kind == "all-reduce" and one.place == ("program/gather" if kind == "table" else f"program/{kind}")
+    assert one.kind == "all-reduce" and one.place == f"program/{kind}"
     assert one.origins == ("w",) and 'since w is placed "tp"' in one.why
     assert ("once in every trip of a loop" in one.why) == (kind in ("scan", "while"))
     assert found.totals == totals_of(compiled_collectives(found.graph, found.placement))
+
+
+def test_origins_in_a_body_are_arguments_of_the_program() -> None:
+    found = explain_placement(looped("scan"), mesh={"tp": 4}, place={"w": "- tp"})
+    (one,) = found.collectives
+    assert (one.kind, one.place, one.origins) == ("all-gather", "program/scan", ("w",))
+    assert one.why.startswith('it comes split over tp, since w is placed "- tp"')
 
 
 def test_a_training_step_moves_the_bytes_of_all_weights_once() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import Graph, library, ops
+from dovetail import Graph, compile, library, ops
+from dovetail.errors import BindError
 from dovetail.ir.dtype import DType, f32, f64, i8, u8, u64
 from dovetail.ir.leaf import input
 from dovetail.targets.xla.claims import CLAIMS, FOUND_IN_DATA
@@ -38,6 +39,14 @@ def test_narrow_and_unsigned_indices_are_in_range(dtype: DType) -> None:
     feeds = {"table": np.arange(200, dtype=np.float32), "at": np.array([0, 100, 127], dtype.numpy)}
     found = judged([Draw("gather", Graph.of({"y": ops.gather(table, at, axis=-1)}), feeds)])
     assert found.wrong == ()
+
+
+def test_unsigned_indices_do_not_wrap() -> None:
+    table, at = input("table", f32[4]), input("at", u64[1])
+    program = compile(Graph.of({"y": ops.gather(table, at, axis=-1)}), target="xla")
+    feeds = {"table": np.arange(4, dtype=np.float32), "at": np.array([2**64 - 1], np.uint64)}
+    with pytest.raises(BindError, match="an axis of size 4"):
+        program.run(feeds)
 
 
 def test_the_smallest_of_the_widest_integers() -> None:
