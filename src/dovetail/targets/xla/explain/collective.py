@@ -140,7 +140,8 @@ def _reason(
         return f"{found['maker'] or 'it'} sums over an axis that is split over {over}, since {since}", origins
     origins = from_(found["origins"])
     come = f"it comes split over {over}, since {' and '.join(dict.fromkeys(map(said, origins)))}"
-    first = come if origins else "it is whole on every device"
+    unknown = "it is whole on every device" if kind == FREE else f"it comes split over {over}"
+    first = come if origins else unknown
     if not found["readers"]:
         return f"{first}, and it is a result", origins
     reader = found["readers"][0]
