@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda sanitize-cuda bench-cuda check-cuda bench-decode test-deep fuzz faults conformance conformance-cuda torch torch-zoo test-torch test-xla placements meshes jax torch-gradients curves models check page format golden bench clean
+.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda sanitize-cuda bench-cuda check-cuda bench-decode test-deep fuzz faults conformance conformance-cuda torch torch-zoo test-torch test-xla placements primitives meshes jax torch-gradients curves models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +113,9 @@ test-xla: $(FOR_XLA) ## run the tests of XLA with JAX on the CPU; CI does, where
 
 placements: $(FOR_XLA) ## draw graphs, meshes and placements, and judge them by one device; ARGS="--count 1000"
 	@$(BIN)/python -m tests.targets.xla.placements $(ARGS)
+
+primitives: $(FOR_XLA) ## draw every primitive and fused op that XLA runs in every dtype and variant, and judge them; ARGS="--seed 2"
+	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.targets.xla.drawn $(ARGS)
 
 meshes: $(FOR_XLA) ## judge models on meshes by float64 and one device, and explain 28 layers; ARGS="llama" picks models
 	@$(BIN)/python -m tests.targets.xla.meshes $(ARGS)

@@ -104,8 +104,9 @@ def step_of(graph: Graph, loss: str | None, optimizer: Optimizer) -> Graph:
 
 
 def sized(graph: Graph, feeds: Mapping[str, Array]) -> Graph:
-    """A graph with the sizes that arrays for its inputs have."""
-    found = [Found(named_leaf(v), v.tensor, feeds[str(v.attrs["name"])].shape) for v in graph.inputs]
+    """A graph with the sizes that arrays for its inputs have; inputs without symbols may have none."""
+    names = {v: str(v.attrs["name"]) for v in graph.inputs if not all(isinstance(size, int) for size in v.shape)}
+    found = [Found(named_leaf(v), v.tensor, feeds[name].shape) for v, name in names.items() if name in feeds]
     return specialize(graph, solve_symbols(found), partial=True)
 
 

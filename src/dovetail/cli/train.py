@@ -92,7 +92,7 @@ def _trainer(graph: Graph, args: argparse.Namespace) -> Trainer:
     if args.lora:
         graph = lora(graph, args.lora, rank=_rank(args), seed=args.seed)
         wrt = [f"*{DOWN}", f"*{UP}", *(args.wrt or ())]
-    mesh = placement.meshed(args, lambda: placement.step_of(graph, args.loss, optimizer_of(args)))
+    mesh = placement.meshed(args, lambda: _sized_step(graph, args))
     options = ways(args) | mesh | ({} if args.threads is None else {"threads": args.threads})
     return Trainer(
         graph,
@@ -107,6 +107,14 @@ def _trainer(graph: Graph, args: argparse.Namespace) -> Trainer:
         writes=hosts.is_first(args),
         **options,
     )
+
+
+def _sized_step(graph: Graph, args: argparse.Namespace) -> Graph:
+    """The step that a placement is chosen for: sizes that the model leaves open are those of one batch of the data."""
+    step = placement.step_of(graph, args.loss, optimizer_of(args))
+    rows = (args.batch or BATCH * args.accumulate) // args.accumulate
+    arrays = {name: a[:rows] for name, a in read_archive(args.data).items()}
+    return placement.sized(step, arrays)
 
 
 def _examples(trainer: Trainer, path: str) -> Examples:

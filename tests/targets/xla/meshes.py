@@ -7,10 +7,9 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from dovetail.models.llama import LlamaShape, llama, llama_step
 from dovetail.models.resnet import ResnetShape, resnet
 from dovetail.models.weights import random_weights
 from dovetail.runtime.compile import compilation, make_request
+from dovetail.targets.xla.explain.collective import Collective
 from dovetail.targets.xla.placement import Placement
 from dovetail.targets.xla.target import placement_of
 
@@ -37,10 +37,12 @@ MANY_LAYERS = 28
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a model gave on a mesh: its largest error beside float64, and the collectives that XLA compiled."""
+    """What a model gave on a mesh: its largest error beside float64, and collectives, compiled and predicted."""
 
     error: float
-    collectives: Counter[str]
+    totals: Mapping[str, tuple[int, int]]
+    """By kind, how many collectives the program of a device has, and their bytes."""
+    predicted: Mapping[str, tuple[int, int]]
 
 
 @cache
@@ -73,6 +75,7 @@ def expected(name: str) -> Mapping[str, Array]:
 def ran(name: str, mesh: Mapping[str, int] | None) -> Ran:
     """A model on a mesh by the preset for it, or on one device."""
     from dovetail.targets.xla.explain.compiled import read_text
+    from dovetail.targets.xla.explain.explained import Explained
     from dovetail.targets.xla.run import XlaGraph
 
     graph, feeds = work(name)
@@ -81,8 +84,16 @@ def ran(name: str, mesh: Mapping[str, int] | None) -> Ran:
     runner = XlaGraph(plan, placement).bind(random_weights(graph))
     found, wanted = runner.run(feeds), expected(name)
     error = max(float(np.abs(found[k] - wanted[k]).max() / np.abs(wanted[k]).max()) for k in wanted)
-    compiled: Any = read_text(runner.compiled.as_text(), placement or Placement.of({"one": 1}))
-    return Ran(error, Counter(c.kind for c in compiled))
+    placement = placement or Placement.of({"one": 1})
+    totals = totals_of(read_text(runner.compiled.as_text(), placement))
+    return Ran(error, totals, {} if mesh is None else Explained(plan.graph, placement).totals)
+
+
+def totals_of(collectives: Iterable[Collective]) -> dict[str, tuple[int, int]]:
+    """By kind, how many there are and their bytes."""
+    listed = list(collectives)
+    counts = Counter(c.kind for c in listed)
+    return {kind: (counts[kind], sum(c.bytes for c in listed if c.kind == kind)) for kind in sorted(counts)}
 
 
 def bound(alone: Ran) -> float:
@@ -99,10 +110,11 @@ def main() -> int:
         print(f"{name:11} one device         error {alone.error:.1e}", flush=True)
         for mesh in MESHES.values():
             found = ran(name, mesh)
-            wrong += found.error > bound(alone)
+            wrong += found.error > bound(alone) or found.totals != found.predicted
             axes = ", ".join(f"{axis} {size}" for axis, size in mesh.items())
-            moved = ", ".join(f"{count} {kind}" for kind, count in sorted(found.collectives.items())) or "nothing"
-            print(f"{name:11} {axes:18} error {found.error:.1e}   {moved}", flush=True)
+            moved = ", ".join(f"{n} {kind} of {size:,} B" for kind, (n, size) in found.totals.items()) or "nothing"
+            agrees = "as predicted" if found.totals == found.predicted else f"predicted {found.predicted}"
+            print(f"{name:11} {axes:18} error {found.error:.1e}   {moved}, {agrees}", flush=True)
     graph = llama(replace(LLAMA, layers=MANY_LAYERS), batch=BATCH, seq=SEQ)
     for turn in ("first", "second"):
         before, began = time.process_time(), time.perf_counter()

@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ import pytest
 from dovetail import Builder, Graph, Trainer, choose_placement, compile, explain_placement, ops, save
 from dovetail.cli.main import main
 from dovetail.errors import OptionError
-from dovetail.ir.dtype import f32
+from dovetail.ir.dtype import f32, i64
 from dovetail.models.llama import LlamaShape, llama
+from dovetail.ops import tracing
 from dovetail.report.lock import read_lock
 from dovetail.targets import xla
 from dovetail.targets.xla.explain import child
@@ -23,8 +25,10 @@ from dovetail.targets.xla.explain.collective import Collective, Link, Links
 from dovetail.targets.xla.explain.explained import Explained, shortfalls
 from dovetail.testing import assert_placed
 from dovetail.train import SGD
+from tests.targets.xla.meshes import totals_of
 
 pytest.importorskip("jax")
+compiled_collectives: Any = pytest.importorskip("dovetail.targets.xla.explain.compiled").compiled_collectives
 
 SHAPE = LlamaShape(layers=2, hidden=64, heads=8, kv_heads=4, inner=128, vocabulary=64)
 MESH = {"dp": 2, "tp": 4}
@@ -82,6 +86,58 @@ def test_every_collective_of_drawn_placements_has_a_place_and_a_reason() -> None
     assert found
     for one in found:
         assert one.place != "the program" and one.origins and one.axes and one.bytes > 0, (place, one)
+
+
+def table() -> Graph:
+    """The rows of two tables at the same indices."""
+    builder = Builder("table")
+    at = builder.input("at", i64[8])
+    for name in ("v", "w"):
+        builder.output(f"{name}_rows", ops.gather(builder.param(name, f32[16, 8]), at, axis=-2))
+    return builder.graph()
+
+
+def looped(kind: str) -> Graph:
+    """A product with w in the body of a loop or in a branch."""
+    builder = Builder(kind)
+    start, state = builder.input("start", f32[()]), builder.input("state", f32[4, 8])
+    xs, before, w = builder.input("xs", f32[5, 4, 8]), builder.param("before", f32[4, 8]), builder.param("w", f32[8, 8])
+    match kind:
+        case "scan":
+            y = tracing.scan(lambda s, x, w: (ops.tanh(s @ w + x),), [state], [xs], [w]).carries[0]
+        case "while":
+            y = tracing.while_loop(
+                lambda n, s, w: ops.less(n, 9.0), lambda n, s, w: (n + 1.0, ops.tanh(s @ w)), [start, state], [w]
+            )[0][1]
+        case _:
+            y = tracing.cond(ops.greater(start, 0.0), lambda s, w: (s @ w,), lambda s, w: (s,), state, w)[0]
+    builder.output("y", before + y)
+    return builder.graph()
+
+
+def test_every_call_of_one_function_counts() -> None:
+    found = explain_placement(table(), mesh={"tp": 4}, place={"[vw]": "tp"})
+    assert [(c.kind, c.place, c.origins) for c in found.collectives] == [
+        ("all-reduce", "program/gather", (name,)) for name in ("v", "w")
+    ]
+    assert found.totals == {"all-reduce": (2, 2 * 8 * 8 * 4)}
+
+
+@pytest.mark.parametrize("kind", ["scan", "while", "if"])
+def test_bodies_are_looked_into(kind: str) -> None:
+    found = explain_placement(looped(kind), mesh={"tp": 4}, place={"w": "tp"})
+    (one,) = found.collectives
+    assert one.kind == "all-reduce" and one.place == f"program/{kind}"
+    assert one.origins == ("w",) and 'since w is placed "tp"' in one.why
+    assert ("once in every trip of a loop" in one.why) == (kind in ("scan", "while"))
+    assert found.totals == totals_of(compiled_collectives(found.graph, found.placement))
+
+
+def test_origins_in_a_body_are_arguments_of_the_program() -> None:
+    found = explain_placement(looped("scan"), mesh={"tp": 4}, place={"w": "- tp"})
+    (one,) = found.collectives
+    assert (one.kind, one.place, one.origins) == ("all-gather", "program/scan", ("w",))
+    assert one.why.startswith("it comes split over tp, and ") and 'since w is placed "- tp"' in one.why
 
 
 def test_a_training_step_moves_the_bytes_of_all_weights_once() -> None:

@@ -25,8 +25,10 @@ def test_every_mesh_is_as_near_to_float64_as_one_device(name: str, titles: list[
     for title in titles:
         found = ran(name, MESHES[title])
         assert found.error <= most, title
+        # Two sums of the activations a layer, and no other collective.
         sums = {"all-reduce": 2 * LLAMA.layers} if "tp" in MESHES[title] else {}
-        assert found.collectives == sums, title
+        assert {kind: count for kind, (count, _) in found.totals.items()} == sums, title
+        assert found.totals == found.predicted, title
 
 
 def test_drawn_placements_compute_what_one_device_does() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,10 @@ def _nowhere(value: Value) -> str:
 class Tracer:
     """Computes values, and collects flags that say whether the meaning of one of them would have raised."""
 
-    def __init__(self, where: Where = _nowhere) -> None:
+    def __init__(self, where: Where = _nowhere, *, inline: bool = False) -> None:
         self.where = where
+        self.inline = inline
+        """Whether functions of JAX are traced in place: Shardy does not look into calls."""
         self.flags: list[Any] = []
 
     @property
@@ -50,12 +53,17 @@ class Tracer:
     def values(self, wanted: Sequence[Value], given: Mapping[Value, Any]) -> list[Any]:
         """The arrays of values, where these are known."""
         found = dict(given)
-        for value in walk(wanted, until=given):
-            if value not in found:
-                place = (self.where(value) or "program").replace(", ", "+").replace("/", ".")
-                with jax.named_scope(place), jax.named_scope(value.op.name):
-                    found[value] = self._computed(value, [found[v] for v in value.operands])
+        with self._calls(not self.inline):
+            for value in walk(wanted, until=given):
+                if value not in found:
+                    place = (self.where(value) or "program").replace(", ", "+").replace("/", ".")
+                    with jax.named_scope(place), jax.named_scope(value.op.name):
+                        found[value] = self._computed(value, [found[v] for v in value.operands])
         return [found[v] for v in wanted]
+
+    def _calls(self, kept: bool) -> AbstractContextManager[Any]:
+        """While it is entered, functions of JAX are calls or are traced in place."""
+        return jax.disable_jit(not kept) if self.inline else nullcontext()
 
     def _computed(self, value: Value, operands: list[Any]) -> Any:
         op, attrs = value.op, value.attrs
@@ -66,7 +74,8 @@ class Tracer:
         if op is leaf.PACK:
             return tuple(operands)
         if op.name in CONTROL:
-            return CONTROL[op.name](self, operands, **attrs)
+            with self._calls(True):  # a loop that is no loop would have all its trips
+                return CONTROL[op.name](self, operands, **attrs)
         if op.name in FLAGS:
             self.flags.append(FLAGS[op.name](*operands, **attrs))
         if op.name == "refusal":
@@ -79,7 +88,7 @@ class Tracer:
 
     def body(self, graph: Subgraph, operands: Sequence[Any]) -> tuple[list[Any], Any]:
         """The results of a body, and its flag."""
-        inner = Tracer()
+        inner = Tracer(inline=self.inline)
         arguments = [v for v in walk(graph.results) if v.op is leaf.ARGUMENT]
         results = inner.values(graph.results, {v: operands[int(v.attrs["index"])] for v in arguments})
         return results, inner.flag

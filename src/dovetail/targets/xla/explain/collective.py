@@ -95,6 +95,8 @@ def read(found: Mapping[str, Any], names: list[str], placement: Placement) -> Co
     split = math.prod(sizes[a] for a in found["split"])
     kind = WORDS[found["kind"]]
     why, origins = _reason(kind, axes, found, names, placement)
+    if found["repeats"]:
+        why += "; once in every trip of a loop, and one trip is counted"
     return Collective(
         kind=kind,
         axes=axes,
@@ -138,7 +140,8 @@ def _reason(
         return f"{found['maker'] or 'it'} sums over an axis that is split over {over}, since {since}", origins
     origins = from_(found["origins"])
     come = f"it comes split over {over}, since {' and '.join(dict.fromkeys(map(said, origins)))}"
-    first = come if origins else "it is whole on every device"
+    unknown = "it is whole on every device" if kind == FREE else f"it comes split over {over}"
+    first = come if origins else unknown
     if not found["readers"]:
         return f"{first}, and it is a result", origins
     reader = found["readers"][0]

@@ -16,7 +16,7 @@ def module_of(graph: Graph, placement: Placement) -> str:
     """The text of the module, with the places of the model in it."""
     mesh = jax.sharding.AbstractMesh(tuple(n for _, n in placement.mesh), tuple(a for a, _ in placement.mesh))
     with wide_types():
-        function, given = _function(graph, placement, mesh)
+        function, given = _function(graph, placement, mesh, inline=True)
         return function.trace(given).lower(lowering_platforms=("cpu",)).as_text(debug_info=True)
 
 
@@ -27,7 +27,7 @@ def compiled_text(graph: Graph, placement: Placement) -> str:
         return function.lower(given).compile().as_text()
 
 
-def _function(graph: Graph, placement: Placement, mesh: Any) -> tuple[Any, list[Any]]:
+def _function(graph: Graph, placement: Placement, mesh: Any, *, inline: bool = False) -> tuple[Any, list[Any]]:
     leaves = [*graph.parameters, *graph.inputs]
 
     def where(name: str) -> Any:
@@ -37,7 +37,8 @@ def _function(graph: Graph, placement: Placement, mesh: Any) -> tuple[Any, list[
     given = [jax.ShapeDtypeStruct(v.shape, v.dtype.numpy, sharding=where(str(v.attrs["name"]))) for v in leaves]
 
     def computed(arrays: Sequence[Any]) -> list[Any]:
-        return Tracer(graph.where).values(list(graph.outputs.values()), dict(zip(leaves, arrays, strict=True)))
+        tracer = Tracer(graph.where, inline=inline)
+        return tracer.values(list(graph.outputs.values()), dict(zip(leaves, arrays, strict=True)))
 
     # A donated input is overwritten where it is.
     donated = [graph.donated.get(name) for name in graph.outputs]

@@ -43,20 +43,26 @@ class Walk:
     def __init__(self, ir: Any, mesh: Sequence[str]) -> None:
         self.ir = ir
         self.mesh = mesh
+        self.calls: dict[str, Any] = {}
+        """By name, the call of a function: bodies of loops are functions, and each has one call."""
+
+    def _ops(self, module: Any) -> list[Any]:
+        """The ops of all functions, also those in the bodies of loops and branches."""
+        found = [op for f in module.body.operations if f.operation.name == "func.func" for op in _within(f)]
+        calls = [op.operation for op in found if op.operation.name == "func.call"]
+        self.calls = {str(call.attributes["callee"]).strip('@"'): call for call in calls}
+        return found
 
     def collectives(self, module: Any) -> Iterator[dict[str, Any]]:
-        functions = [f for f in module.body.operations if f.operation.name == "func.func"]
-        (main,) = [f for f in functions if str(f.attributes["sym_name"]) == '"main"']
-        for op in main.regions[0].blocks[0].operations:
+        for op in self._ops(module):
             kind = op.operation.name.removeprefix("sdy.")
             if kind in KINDS:
                 yield self._collective(kind, op.operation)
 
     def flops(self, module: Any, sizes: dict[str, int]) -> float:
         """The operations of all products on one device."""
-        (main,) = [f for f in module.body.operations if "main" in str(f.attributes["sym_name"])]
         total = 0.0
-        for op in main.regions[0].blocks[0].operations:
+        for op in self._ops(module):
             if op.operation.name == "stablehlo.dot_general":
                 values = [*op.operation.operands, *op.operation.results]
                 split = "".join(map(self._sharding, values))
@@ -92,6 +98,7 @@ class Walk:
             "origins": self._origins(source),
             "maker": owner.name.split(".")[-1] if made_here else "",
             "summed": [self._origins(v) for v in owner.operands] if made_here and kind == "all_reduce" else [],
+            "repeats": self._repeats(op),
             "readers": [self._reader(reader, source) for reader in readers[:1]],
         }
 
@@ -113,6 +120,9 @@ class Walk:
         """How a value is split, as Shardy writes it."""
         owner = value.owner
         if isinstance(owner, self.ir.Block):
+            if owner.owner.operation.name != "func.func":
+                given = self._given(value)
+                return self._sharding(given) if given is not None else ""
             attrs = self.ir.ArrayAttr(owner.owner.attributes["arg_attrs"])[self._argument(value)]
             return str(attrs["sdy.sharding"]) if "sdy.sharding" in attrs else ""
         for name in ("sdy.sharding", "out_sharding"):
@@ -124,15 +134,39 @@ class Walk:
         """The number of an argument; values of JAX 0.8 must be told that they are one."""
         return self.ir.BlockArgument(value).arg_number
 
+    def _given(self, value: Any) -> Any:
+        """What an argument of a body or of a called function is given; None for one of the program itself."""
+        of = value.owner.owner.operation
+        if of.name == "func.func":
+            of = self.calls.get(str(of.attributes["sym_name"]).strip('"'))
+        number = self._argument(value)
+        return of.operands[number] if of is not None and number < len(of.operands) else None
+
     def _reader(self, reader: Any, source: Any) -> dict[str, Any]:
         others = [v for v in [*reader.operands, *reader.results] if v != source]
         name = reader.name if isinstance(reader.name, str) else reader.operation.name
         return {"op": name.split(".")[-1], "place": self._place(reader), "origins": [self._origins(v) for v in others]}
 
     def _place(self, op: Any) -> str:
-        """The scopes that the lowering wrote, after the name of the function."""
+        """The scopes that the lowering wrote, after the name of the function; a body has those of its loop."""
         found = re.findall(r'loc\("jit\([^"]*?/([^"]*)"', str(op.location))
-        return found[-1] if found else ""
+        if found:
+            return found[-1]
+        around = self._around(op)
+        return "" if around is None else self._place(around)
+
+    def _around(self, op: Any) -> Any:
+        """The op whose body an op is in, or the call of its function; None in the program itself."""
+        parent = op.operation.parent
+        if parent.operation.name != "func.func":
+            return parent.operation
+        return self.calls.get(str(parent.attributes["sym_name"]).strip('"'))
+
+    def _repeats(self, op: Any) -> bool:
+        """Whether an op is in the body of a loop."""
+        while op is not None and op.operation.name != "stablehlo.while":
+            op = self._around(op)
+        return op is not None
 
     def _origins(self, value: Any) -> dict[str, int | str]:
         """By mesh axis, the argument whose placement a split comes from."""
@@ -144,12 +178,31 @@ class Walk:
             one = pending.pop(0)
             seen += 1
             if isinstance(one.owner, self.ir.Block):
+                given = self._given(one)
+                if given is not None:
+                    pending.append(given)
+                    continue
                 said = self._sharding(one)
                 found = {a: self._argument(one) for a in self.mesh if f'"{a}"' in said} | found
             else:
-                found = self._written_origins(one.owner) | found
+                found = self._resolved(one.owner) | found
                 pending.extend(one.owner.operands)
         return found
+
+    def _resolved(self, owner: Any) -> dict[str, int | str]:
+        """The origins of an op; those in a called function are counted from its own arguments."""
+        found = self._written_origins(owner)
+        home = _function_of(owner)
+        if str(home.attributes["sym_name"]) == '"main"':
+            return found
+        inside: dict[str, int | str] = {}
+        for axis, origin in found.items():
+            argument = home.regions[0].blocks[0].arguments[origin] if isinstance(origin, int) else None
+            given = None if argument is None else self._given(argument)
+            outside = {} if given is None else self._origins(given)
+            if axis in outside:
+                inside[axis] = outside[axis]
+        return inside
 
     def _written_origins(self, owner: Any) -> dict[str, int | str]:
         """The origins of the first result of an op."""
@@ -161,6 +214,21 @@ class Walk:
             number = re.match(r"input: (\d+)", origin)
             found[axis] = int(number[1]) if number else origin
         return found
+
+
+def _within(op: Any) -> Iterator[Any]:
+    """The ops inside an op, also those in the bodies of loops and branches."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield inner
+                yield from _within(inner)
+
+
+def _function_of(op: Any) -> Any:
+    while op.operation.name != "func.func":
+        op = op.operation.parent
+    return op
 
 
 def _product(numbers: Any) -> int:

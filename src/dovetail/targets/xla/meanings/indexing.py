@@ -18,7 +18,11 @@ Meaning = Callable[..., Any]
 
 def _outside(indices: Any, size: Any) -> Any:
     """Whether indices are out of range, for each element of the first axis: it may be split over devices."""
-    bad = (indices < -size) | (indices >= size)
+    if jnp.issubdtype(indices.dtype, jnp.unsignedinteger):
+        bad = indices.astype(jnp.uint64) >= np.asarray(size, np.uint64)  # a negative size would wrap
+    else:
+        wide = indices.astype(jnp.int64)
+        bad = (wide < -size) | (wide >= size)
     return jnp.any(bad, axis=tuple(range(1, bad.ndim)))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dovetail.errors import UnsupportedError
 from dovetail.targets.xla.package import jnp, lax
 
 Meaning = Callable[..., Any]
@@ -35,9 +34,25 @@ def _solve(a: Any, b: Any) -> Any:
 
 def _lu(x: Any, *, pivot: bool) -> Any:
     if not pivot:
-        raise UnsupportedError("an LU decomposition without pivots on xla", hint="use the target cpu")
+        return _lu_in_order(x)
     packed, pivots, _ = lax.linalg.lu(x)
     return packed, pivots.astype(jnp.int64)
+
+
+def _lu_in_order(x: Any) -> Any:
+    """The rows as they come. A column of zeros stays as it is."""
+    rows, columns = jnp.arange(x.shape[-2]), jnp.arange(x.shape[-1])
+    short = min(x.shape[-2:])
+
+    def step(k: Any, x: Any) -> Any:
+        top = x[..., k, k]
+        factors = jnp.where(rows > k, x[..., :, k] / jnp.where(top == 0, 1, top)[..., None], 0)
+        row = jnp.where(columns > k, x[..., k, :], 0)
+        kept = jnp.where(rows > k, factors, x[..., :, k])
+        return (x - factors[..., None] * row[..., None, :]).at[..., :, k].set(kept)
+
+    places = jnp.broadcast_to(jnp.arange(short, dtype=jnp.int64), (*x.shape[:-2], short))
+    return lax.fori_loop(0, short, step, x), places
 
 
 def _reflectors(x: Any) -> Any:

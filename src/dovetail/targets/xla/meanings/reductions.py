@@ -25,7 +25,7 @@ def _reduced(function: Meaning) -> Meaning:
 
 def _extreme(function: Meaning, nothing: Callable[[np.dtype[Any]], Any]) -> Meaning:
     def meaning(x: Any, *, axes: tuple[int, ...]) -> Any:
-        return function(x, axis=axes, keepdims=True, initial=nothing(np.dtype(x.dtype)))
+        return function(x, axis=axes, keepdims=True, initial=np.asarray(nothing(np.dtype(x.dtype)), x.dtype))
 
     return meaning
 
