@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.torch_networks.judge import Judged
-from tests.torch_networks.through_compile import Compiled
+from tests.torch_networks.through_compile import SIZES, Compiled
 
 _ORDER = ("right", "refused", "untraceable", "skipped", "absent", "recompiled", "wrong", "error")
 COMPILED = "## Through torch.compile"
@@ -67,6 +67,7 @@ def as_part(rows: list[Compiled], declared: int) -> str:
     """The part of the page about torch.compile: counts, and a line for each network."""
     judged = [r for r in rows if r.verdict != "absent"]
     right = [r for r in judged if r.verdict == "right"]
+    ten = [r for r in right if r.calls == SIZES]
     lines = [
         COMPILED,
         "",
@@ -77,7 +78,9 @@ def as_part(rows: list[Compiled], declared: int) -> str:
         "with `aot_eager`, too.",
         "",
         f"{len(judged)} of {declared} networks are judged: {_told(judged)}. {sum(not r.fallbacks for r in right)} run "
-        f"without an operator of torch, {sum(not r.breaks for r in right)} without a graph break.",
+        f"without an operator of torch, {sum(not r.breaks for r in right)} without a graph break. "
+        f"{len(ten)} are called at ten sizes: {sum(r.graphs == 2 for r in ten)} of them take two graphs, the least "
+        "that dynamo makes, and the others no more than `aot_eager`.",
         "",
         "| network | result | calls | graphs | breaks | torch runs |",
         "|---|---|---|---|---|---|",
