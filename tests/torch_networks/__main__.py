@@ -91,7 +91,7 @@ def _write_exported(rows: list[Judged]) -> None:
 
 def _write_compiled(rows: list[Compiled]) -> None:
     exported = PAGE.read_text(encoding="utf-8").partition(COMPILED)[0].rstrip("\n")
-    PAGE.write_text(f"{exported}\n\n{as_part(rows, len(ALL))}", encoding="utf-8")
+    PAGE.write_text(f"{exported}\n\n{as_part(rows, [full_name(c) for c in ALL])}", encoding="utf-8")
 
 
 EXPORT = Through(Judged, judge, lambda row: f"{row.found} of {row.attention}", _write_exported)

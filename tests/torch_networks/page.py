@@ -63,11 +63,12 @@ def as_page(rows: list[Judged], declared: int) -> str:
     return "\n".join([*lines, ""])
 
 
-def as_part(rows: list[Compiled], declared: int) -> str:
+def as_part(rows: list[Compiled], declared: Sequence[str]) -> str:
     """The part of the page about torch.compile: counts, and a line for each network."""
     judged = [r for r in rows if r.verdict != "absent"]
     right = [r for r in judged if r.verdict == "right"]
     ten = [r for r in right if r.calls == SIZES]
+    open_ones = [name for name in declared if name not in {r.name for r in judged}]
     lines = [
         COMPILED,
         "",
@@ -77,10 +78,11 @@ def as_part(rows: list[Compiled], declared: int) -> str:
         "than torch's own `aot_eager` has. dynamo captures nothing of what is *skipped*. *Untraceable* is an error "
         "with `aot_eager`, too.",
         "",
-        f"{len(judged)} of {declared} networks are judged: {_told(judged)}. {sum(not r.fallbacks for r in right)} run "
-        f"without an operator of torch, {sum(not r.breaks for r in right)} without a graph break. "
+        f"{len(judged)} of {len(declared)} networks are judged: {_told(judged)}. "
+        f"{sum(not r.fallbacks for r in right)} run without an operator of torch, {sum(not r.breaks for r in right)} without a graph break. "
         f"{len(ten)} are called at ten sizes: {sum(r.graphs == 2 for r in ten)} of them take two graphs, the least "
-        "that dynamo makes, and the others no more than `aot_eager`.",
+        "that dynamo makes, and the others no more than `aot_eager`."
+        f"{' Not judged: ' + ', '.join(open_ones) + '.' if open_ones else ''}",
         "",
         "| network | result | calls | graphs | breaks | torch runs |",
         "|---|---|---|---|---|---|",
