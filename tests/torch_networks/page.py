@@ -79,7 +79,8 @@ def as_part(rows: list[Compiled], declared: Sequence[str]) -> str:
         "with `aot_eager`, too.",
         "",
         f"{len(judged)} of {len(declared)} networks are judged: {_told(judged)}. "
-        f"{sum(not r.fallbacks for r in right)} run without an operator of torch, {sum(not r.breaks for r in right)} without a graph break. "
+        f"{sum(not r.fallbacks for r in right)} run without an operator of torch, "
+        f"{sum(not r.breaks for r in right)} without a graph break. "
         f"{len(ten)} are called at ten sizes: {sum(r.graphs == 2 for r in ten)} of them take two graphs, the least "
         "that dynamo makes, and the others no more than `aot_eager`."
         f"{' Not judged: ' + ', '.join(open_ones) + '.' if open_ones else ''}",
