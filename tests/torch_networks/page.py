@@ -68,6 +68,7 @@ def as_part(rows: list[Compiled], declared: Sequence[str]) -> str:
     judged = [r for r in rows if r.verdict != "absent"]
     right = [r for r in judged if r.verdict == "right"]
     ten = [r for r in right if r.calls == SIZES]
+    fewer = sum(2 < r.calls < SIZES for r in right)
     open_ones = [name for name in declared if name not in {r.name for r in judged}]
     lines = [
         COMPILED,
@@ -83,6 +84,7 @@ def as_part(rows: list[Compiled], declared: Sequence[str]) -> str:
         f"{sum(not r.breaks for r in right)} without a graph break. "
         f"{len(ten)} are called at ten sizes: {sum(r.graphs == 2 for r in ten)} of them take two graphs, the least "
         "that dynamo makes, and the others no more than `aot_eager`."
+        f"{f' {fewer} have been called at fewer sizes, as their lines say.' if fewer else ''}"
         f"{' Not judged: ' + ', '.join(open_ones) + '.' if open_ones else ''}",
         "",
         "| network | result | calls | graphs | breaks | torch runs |",
