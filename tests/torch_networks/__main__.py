@@ -33,12 +33,13 @@ from tests.torch_networks.torchvision_models import declare_operators
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "torch-networks.md"
+TOO_LONG = (signal.SIGPROF, signal.SIGALRM)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("patterns", nargs="*", help="regular expressions; a network runs if one is found in its name")
-    parser.add_argument("--seconds", type=int, default=300, help="the most that one network may take")
+    parser.add_argument("--seconds", type=int, default=300, help="the most CPU time that one network may take")
     parser.add_argument("--rows", type=Path, help="a file of verdicts: those in it are not judged again")
     parser.add_argument(
         "--page", action="store_true", help="judge nothing, and write the page of the rows that are known"
@@ -90,7 +91,7 @@ def _write_exported(rows: list[Judged]) -> None:
 
 def _write_compiled(rows: list[Compiled]) -> None:
     exported = PAGE.read_text(encoding="utf-8").partition(COMPILED)[0].rstrip("\n")
-    PAGE.write_text(f"{exported}\n\n{as_part(rows, len(ALL))}", encoding="utf-8")
+    PAGE.write_text(f"{exported}\n\n{as_part(rows, [full_name(c) for c in ALL])}", encoding="utf-8")
 
 
 EXPORT = Through(Judged, judge, lambda row: f"{row.found} of {row.attention}", _write_exported)
@@ -129,7 +130,8 @@ def alone(case: Case, seconds: int, through: Through = EXPORT) -> Any:
         if child == 0:
             status = 1
             try:
-                signal.alarm(seconds)
+                signal.setitimer(signal.ITIMER_PROF, seconds)
+                signal.alarm(4 * seconds)  # it may be waiting
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
                 path.write_text(json.dumps(asdict(through.judge(case))), encoding="utf-8")
                 status = 0
@@ -140,7 +142,7 @@ def alone(case: Case, seconds: int, through: Through = EXPORT) -> Any:
         _, status = os.waitpid(child, 0)
         if path.exists() and status == 0:
             return through.row(**json.loads(path.read_text(encoding="utf-8")))
-    ended = "it took too long" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM else "it crashed"
+    ended = "it took too long" if os.WIFSIGNALED(status) and os.WTERMSIG(status) in TOO_LONG else "it crashed"
     return through.row(full_name(case), case.kind, "error", ended)
 
 

@@ -160,17 +160,18 @@ def kept_sizes(network: Network, program: Any) -> frozenset[str]:
         return frozenset()
     at = {id(tensor): type for tensor, type in zip(tensors, types, strict=True)}
     named: dict[str, list[bool]] = {}
-    for tensor, axis, name in _axes(network):
+    for tensor, axis, name in axes(network):
         named.setdefault(name, []).append(isinstance(at[id(tensor)].shape[axis], Dim))
     return frozenset(name for name, kept in named.items() if all(kept))
 
 
 def named_sizes(network: Network) -> frozenset[str]:
     """The names of all sizes that may change."""
-    return frozenset() if network.dynamic is None else frozenset(name for _, _, name in _axes(network))
+    return frozenset() if network.dynamic is None else frozenset(name for _, _, name in axes(network))
 
 
-def _axes(network: Network) -> Iterator[tuple[Any, int, str]]:
+def axes(network: Network) -> Iterator[tuple[Any, int, str]]:
+    """The tensors whose sizes may change, with the axis and the name of each."""
     spec, given = network.dynamic, (network.args, dict(network.kwargs))
     if isinstance(spec, Mapping):
         parts = [(spec.get(k), v) for k, v in given[1].items()]
@@ -195,7 +196,7 @@ def _axes_of(spec: Any, value: Any) -> Iterator[tuple[Any, int, str]]:
 def resized(network: Network, names: frozenset[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The call with other sizes: those of the network, one more in a batch, else doubled."""
     changed: dict[int, Any] = {}
-    for tensor, axis, name in _axes(network):
+    for tensor, axis, name in axes(network):
         if name not in names:
             continue
         old = tensor.shape[axis]

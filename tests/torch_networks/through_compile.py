@@ -16,7 +16,7 @@ import pytest
 
 import dovetail.torch
 from tests.torch_networks.every import full_name, is_installed
-from tests.torch_networks.judge import WrongError, built, distance, in_float64, named_sizes, resized
+from tests.torch_networks.judge import WrongError, axes, built, distance, in_float64, named_sizes, resized
 from tests.torch_networks.network import Case, Network
 
 torch: Any = pytest.importorskip("torch")
@@ -24,6 +24,8 @@ dynamo: Any = pytest.importorskip("torch._dynamo")
 
 Verdict = Literal["right", "wrong", "recompiled", "skipped", "untraceable", "error", "absent"]
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+SIZES = 10
+"""At how many sizes a network is called, where its sizes may change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,8 @@ def compared(network: Network, row: Compiled) -> Compiled:
     eager = copy.deepcopy(network.module)
     exact = (copy.deepcopy(network.module).double() if network.exact is None else network.exact).eval()
     untouched = copy.deepcopy(network.module)
+    wanted = [_called(eager, *call) for call in calls]
     with torch.no_grad():
-        wanted = [eager(*copy.deepcopy(args), **copy.deepcopy(kwargs)) for args, kwargs in calls]
         reference = [in_float64(exact, args, kwargs) for args, kwargs in calls]
     # In eager, control flow compiles itself: dynamo counts from here on.
     found, counts = _counted_calls(network.module, calls, dovetail.torch.backend)
@@ -108,23 +110,37 @@ def compared(network: Network, row: Compiled) -> Compiled:
 
 
 def _calls_of_sizes(network: Network) -> Iterator[Call]:
-    """The call of the network, the same at other sizes, and in a batch of one more than these."""
-    first: Call = (network.args, dict(network.kwargs))
-    yield first
+    """The call of the network, then the same at other sizes: ten where the module itself takes them."""
+    yield network.args, dict(network.kwargs)
     if network.again is not None:
         yield network.again, {}
     if network.dynamic is None:
         return
-    for names in (named_sizes(network), named_sizes(network) & {"batch"}):
-        args, kwargs = resized(network, names)
-        network = replace(network, args=args, kwargs=kwargs, sizes={} if "batch" in names else network.sizes)
-        try:
-            with torch.no_grad():
-                copy.deepcopy(network.module)(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-        except Exception:  # sizes that the module itself refuses
-            return
-        if names:
-            yield args, kwargs
+    names = named_sizes(network)
+    larger = _at_sizes(network, names)
+    moving = names & {"batch"} or names
+    for number in range(1, SIZES):
+        # Batches grow, between images or texts of the first and of the second size; else those themselves grow.
+        base = network if "batch" not in names or number % 2 == 0 else larger
+        grown = {name: at + number - 1 for name, at in _sizes(larger, moving).items()}
+        called = _at_sizes(replace(base, sizes=grown), moving) if number > 1 else larger
+        if not _ends_well(lambda called=called: _called(copy.deepcopy(called.module), called.args, called.kwargs)):
+            return  # sizes that the module itself refuses
+        yield called.args, dict(called.kwargs)
+
+
+def _at_sizes(network: Network, names: frozenset[str]) -> Network:
+    args, kwargs = resized(network, names)
+    return replace(network, args=args, kwargs=kwargs)
+
+
+def _sizes(network: Network, names: frozenset[str]) -> dict[str, int]:
+    return {name: tensor.shape[axis] for tensor, axis, name in axes(network) if name in names}
+
+
+def _called(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    with torch.no_grad():
+        return module(*copy.deepcopy(args), **copy.deepcopy(kwargs))
 
 
 def _counted_calls(module: Any, calls: Sequence[Call], backend: Any) -> tuple[list[Any], Counts]:
@@ -133,8 +149,7 @@ def _counted_calls(module: Any, calls: Sequence[Call], backend: Any) -> tuple[li
     counters = dynamo.utils.counters
     counters.clear()
     compiled_module = torch.compile(module, backend=backend)
-    with torch.no_grad():
-        found = [compiled_module(*copy.deepcopy(args), **copy.deepcopy(kwargs)) for args, kwargs in calls]
+    found = [_called(compiled_module, *call) for call in calls]
     return found, Counts(counters["stats"]["unique_graphs"], sum(counters["graph_break"].values()))
 
 

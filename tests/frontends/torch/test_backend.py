@@ -295,6 +295,23 @@ def test_the_entry_point_names_the_backend() -> None:
     assert module == "dovetail.torch" and getattr(backend_module, name) is dovetail.torch.backend
 
 
+@pytest.mark.parametrize("options", [{}, {"norm_first": True, "activation": "gelu"}])
+def test_layers_that_torch_has_one_operator_for_fuse(options: dict[str, Any]) -> None:
+    """Without gradients, torch runs an encoder layer as one operator of its own."""
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, **options).eval()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    x, keep = torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    eager, exact = copy.deepcopy(layer), copy.deepcopy(layer).double()
+    run = compiled(layer)
+    with torch.no_grad():
+        for given in ({}, {"src_key_padding_mask": keep}):
+            assert_as_near_as_eager(run(x, **given), eager(x, **given), exact(x.double(), **given))
+    whole, masked = reports()[-2:]
+    assert not whole.fallbacks and whole.regions[0].count("attention") == 1 and whole.regions[0].count("linear") >= 4
+    assert [f.op for f in masked.fallbacks] == ["aten._transformer_encoder_layer_fwd.default"]
+
+
 def test_graph_breaks_are_told_with_their_place() -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from dovetail.errors import LoadError, OptionError
 from dovetail.frontends.torch.reading.dynamic import dynamic_shapes, symbol_names
+from dovetail.frontends.torch.reading.fast_paths import fast_paths
 from dovetail.frontends.torch.reading.grad_regions import gradients_stopped
 from dovetail.frontends.torch.reading.package import torch_module
 from dovetail.progress import phase
@@ -106,10 +107,13 @@ _ALSO_DECOMPOSED = frozenset(
 
 @cache
 def decompositions() -> dict[Any, Any]:
-    """torch's own tables, to core ATen and for what that one leaves whole: making them anew takes a second."""
+    """torch's own tables, to core ATen and for what that one leaves whole, and ours of whole layers.
+
+    Making them anew takes a second.
+    """
     core = dict(torch_module("torch.export").default_decompositions().items())
     rest = torch_module("torch._decomp").decomposition_table
-    return {op: function for op, function in rest.items() if str(op) in _ALSO_DECOMPOSED} | core
+    return {op: function for op, function in rest.items() if str(op) in _ALSO_DECOMPOSED} | core | fast_paths()
 
 
 def _has_dropout(module: Any) -> bool:
