@@ -3,10 +3,11 @@
     PYTHONPATH=src:. python benchmarks/decoders.py [--files q8_0 q4_0 q4_k_m f16 smollm2] [--cached 512] [--prompt 512]
         [--threads 2] [--rounds 5] [--seconds 1] [--cpu] [--layers 28] [--peer-python PYTHON] [--vs llama.cpp]
 
-Files have random weights in the shape of Qwen3-0.6B (written to build/decoders once), or are SmolLM2 (`make chat` fetches
-it). Each engine has a process of its own, and they take turns; times are medians, with --cpu those of the processor, for
-machines that others use too. llama.cpp runs with and without its flash attention, and the faster counts. --peer-python
-is an interpreter with llama-cpp-python, if another one; without it lines have no ratio. Ratios above 1 are in our favour.
+Files have random weights in the shape of Qwen3-0.6B (written to build/decoders once), or are SmolLM2, as `make chat`
+fetches it. Each engine has a process of its own, and they take turns; times are medians, with --cpu those of the
+processor, for machines that others use too. llama.cpp runs with and without its flash attention, and the faster counts.
+--peer-python is an interpreter with llama-cpp-python, if another one; without it lines have no ratio. Ratios above 1
+are in our favour.
 Memory is what a process holds after its first token without pages of files, over the size of the file.
 """
 

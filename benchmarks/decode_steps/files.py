@@ -18,6 +18,8 @@ from tests.gguf_files import text, value
 LAYERS, HIDDEN, HEADS, KV_HEADS, WIDTH, INNER, VOCABULARY = 28, 1024, 16, 8, 128, 3072, 151936
 KINDS = ("q8_0", "q4_0", "q4_k_m", "f16")
 _ALIGNMENT = 32
+_ARRAY, _I32 = 9, 5
+"""Types of fields."""
 _CODES = {name: code for code, name in BLOCKS.items()} | {"f32": 0, "f16": 1}
 
 
@@ -26,8 +28,10 @@ def write_qwen3(path: Path, kind: str, layers: int = LAYERS) -> None:
     if path.is_file():
         return
     tensors = list(_tensors(kind, layers))
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(_fields(layers)))
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(_fields(layers)) + 1)
     head += b"".join([text(name) + value(said) for name, said in _fields(layers).items()])
+    head += text("tokenizer.ggml.token_type") + struct.pack("<IIQ", _ARRAY, _I32, VOCABULARY)
+    head += np.ones(VOCABULARY, np.int32).tobytes()
     at = 0
     for name, stored, shape in tensors:
         head += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
@@ -61,7 +65,6 @@ def _fields(layers: int) -> dict[str, Any]:
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "qwen2",
         "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [1] * VOCABULARY,
         "tokenizer.ggml.merges": [f"{units[65 + i]} {units[66 + i]}" for i in range(8)],
         "tokenizer.ggml.eos_token_id": VOCABULARY - 1,
         "tokenizer.ggml.padding_token_id": VOCABULARY - 1,

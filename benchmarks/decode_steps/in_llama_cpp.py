@@ -17,9 +17,8 @@ class LlamaSequence:
         api: Any = importlib.import_module("llama_cpp")
         self.api = api
         api.llama_backend_init()
-        quiet = api.llama_log_callback(lambda level, words, data: None)
-        self.quiet = quiet
-        api.llama_log_set(quiet, None)
+        self.quiet = api.llama_log_callback(_nothing)
+        api.llama_log_set(self.quiet, None)
         self.model = api.llama_model_load_from_file(path.encode(), api.llama_model_default_params())
         if not self.model:
             raise RuntimeError(f"llama.cpp does not load {path}")
@@ -45,6 +44,10 @@ class LlamaSequence:
     def trim(self, count: int) -> None:
         """Forget all tokens but the first ones."""
         self.api.llama_memory_seq_rm(self.memory, 0, count, -1)
+
+
+def _nothing(level: int, words: bytes, data: Any) -> None:
+    """What it would log."""
 
 
 def load(path: str, threads: int, peer: str) -> LlamaSequence:

@@ -1,7 +1,7 @@
 """One peer in a process of its own: loads a file at "start", and runs prompts and tokens when its turn comes.
 
-`python serve.py PEER FILE THREADS CLOCK` reads `start`, `step CACHED SECONDS` and `prompt LENGTH` from stdin, and answers
-each with a line of JSON. It imports nothing of dovetail, so that the interpreter of a peer needs no more than the peer.
+`python serve.py PEER FILE THREADS CLOCK` reads `start`, `step CACHED SECONDS` and `prompt LENGTH` from stdin, and
+answers each with a line of JSON. It imports nothing of dovetail: the interpreter of a peer needs no more than the peer.
 """
 
 from __future__ import annotations
