@@ -73,7 +73,7 @@ def main() -> int:
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--vs", nargs="*", default=list(PEERS)[2:], choices=list(PEERS)[2:])
     options = parser.parse_args()
-    peers = [name for name in options.vs if _has(options.peer_python, PEERS[name])]
+    peers = [name for name in options.vs if has_package(options.peer_python, PEERS[name])]
     for name in set(options.vs) - set(peers):
         print(f"{name} is skipped: {options.peer_python} has no {PEERS[name]} (pip install llama-cpp-python)")
     for name in options.files:
@@ -86,7 +86,8 @@ def main() -> int:
     return 0
 
 
-def _has(python: str, package: str) -> bool:
+def has_package(python: str, package: str) -> bool:
+    """Whether an interpreter has a package."""
     asked = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
     return subprocess.run([python, "-c", asked], capture_output=True).returncode == 0
 

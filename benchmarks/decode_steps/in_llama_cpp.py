@@ -41,6 +41,11 @@ class LlamaSequence:
             raise RuntimeError(f"llama_decode gives {status}")
         return api.llama_get_logits_ith(self.context, -1)
 
+    def logits(self, tokens: Sequence[int]) -> Any:
+        """The same as an array."""
+        numpy: Any = importlib.import_module("numpy")
+        return numpy.ctypeslib.as_array(self.extend(tokens), (self.vocabulary,)).copy()
+
     def trim(self, count: int) -> None:
         """Forget all tokens but the first ones."""
         self.api.llama_memory_seq_rm(self.memory, 0, count, -1)

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dovetail import LanguageModel
-from dovetail.language.session import Session
+from dovetail.ir.literal import Array
 
 
-def load(path: str, threads: int, peer: str) -> Session:
+class OurSequence:
+    """One sequence of a model."""
+
+    def __init__(self, path: str, threads: int, precision: str) -> None:
+        self._session = LanguageModel(path, threads=threads, precision=precision).session()
+
+    def extend(self, tokens: Sequence[int]) -> Array:
+        """Take tokens in; the logits after the last of them."""
+        return self._session.extend(tokens)
+
+    logits = extend
+
+    def trim(self, count: int) -> None:
+        """Forget all tokens but the first ones."""
+        self._session.trim(count)
+
+
+def load(path: str, threads: int, peer: str) -> OurSequence:
     """A sequence of the model in a file, by the precision that the peer's name says."""
-    return LanguageModel(path, threads=threads, precision=peer).session()
+    return OurSequence(path, threads, peer)

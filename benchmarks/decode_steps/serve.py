@@ -1,7 +1,8 @@
 """One peer in a process of its own: loads a file at "start", and runs prompts and tokens when its turn comes.
 
-`python serve.py PEER FILE THREADS CLOCK` reads `start`, `step CACHED SECONDS` and `prompt LENGTH` from stdin, and
-answers each with a line of JSON. It imports nothing of dovetail: the interpreter of a peer needs no more than the peer.
+`python serve.py PEER FILE THREADS CLOCK` reads `start`, `step CACHED SECONDS`, `prompt LENGTH`, `scores FILE TOKEN …`
+and `greedy COUNT TOKEN …` from stdin, and answers each with a line of JSON. It imports nothing of dovetail: the
+interpreter of a peer needs no more than the peer.
 """
 
 from __future__ import annotations
@@ -32,6 +33,14 @@ class Decoder(Protocol):
         ...
 
 
+class Readable(Decoder, Protocol):
+    """One whose logits are arrays."""
+
+    def logits(self, tokens: Sequence[int]) -> Any:
+        """The logits after the last of some more tokens."""
+        ...
+
+
 def drawn(count: int) -> list[int]:
     """Tokens of a prompt."""
     return [(7919 * i + 13) % 40000 + 100 for i in range(count)]
@@ -55,7 +64,7 @@ class Seat:
         module: Any = importlib.import_module(MODULES[self.peer])
         before = resident("RssAnon")
         started, spent = time.perf_counter(), time.process_time()
-        self.decoder: Decoder = module.load(self.path, self.threads, self.peer)
+        self.decoder: Readable = module.load(self.path, self.threads, self.peer)
         self.decoder.extend(FIRST)
         return {
             "load": time.perf_counter() - started,
@@ -88,6 +97,26 @@ class Seat:
         started = self.clock()
         self.decoder.extend(drawn(int(length)))
         return {"runs": [self.clock() - started]}
+
+    def scores(self, path: str, *tokens: str) -> dict[str, Any]:
+        """Write the logits after each token of a text, one token at a time."""
+        self.decoder.trim(0)
+        self.held = 0
+        with open(path, "wb") as file:
+            for token in tokens:
+                file.write(self.decoder.logits([int(token)]).astype("float32").tobytes())
+        return {}
+
+    def greedy(self, count: str, *tokens: str) -> dict[str, Any]:
+        """The likeliest tokens after some."""
+        self.decoder.trim(0)
+        self.held = 0
+        found: list[int] = []
+        row = self.decoder.logits([int(token) for token in tokens])
+        for _ in range(int(count)):
+            found.append(int(row.argmax()))
+            row = self.decoder.logits(found[-1:])
+        return {"tokens": found}
 
 
 def main() -> None:
