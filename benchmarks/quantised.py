@@ -48,7 +48,7 @@ def main() -> int:
         except FetchError as error:
             print(f"{name} is skipped: {error}")
             continue
-        programs = {way: dovetail.compile(graph, threads=1, **how).bind(params) for way, how in WAYS.items()}
+        programs = {way: dovetail.compile(graph, threads=1, params=params, **how) for way, how in WAYS.items()}
         best: dict[str, float] = {}
         for _ in range(given.rounds):
             for way, program in programs.items():

@@ -19,7 +19,7 @@ PADDING = 32
 """Rows of the cache that a run reads come in multiples of this, so that few sizes are prepared."""
 FIRST_ROOM = 256
 CHUNK = 128
-"""Tokens of a prompt that one run takes: attention reads no keys after them, and products of more rows are not faster."""
+"""Tokens of a prompt that one run takes: attention reads no keys after them, and more rows are not faster."""
 
 
 class Slots:
