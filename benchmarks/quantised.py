@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from zoo import minilm
 from zoo.fetch import FetchError, fetch
 from zoo.inputs import tokens
 
-WAYS: Mapping[str, Mapping[str, str]] = {
+WAYS: Mapping[str, Mapping[str, Any]] = {
     "f32": {},
     "int8 exact": {"quantise": "int8"},
     "int8 fast": {"quantise": "int8", "precision": "fast"},
@@ -48,7 +49,9 @@ def main() -> int:
         except FetchError as error:
             print(f"{name} is skipped: {error}")
             continue
-        programs = {way: dovetail.compile(graph, threads=1, params=params, **how) for way, how in WAYS.items()}
+        programs: dict[str, Program] = {
+            way: dovetail.compile(graph, threads=1, params=params, **how) for way, how in WAYS.items()
+        }
         best: dict[str, float] = {}
         for _ in range(given.rounds):
             for way, program in programs.items():

@@ -36,6 +36,8 @@ from dovetail.targets.cpu.gemm.tile import Tile
 from dovetail.targets.cpu.gemm.writer import Writer
 from dovetail.targets.runtime.aligned import aligned
 
+_PANELS = 64
+"""Panels that are scaled at a time."""
 NO_LANES = Refused("device_multiplies_by_lane", "no FMA by one lane of a register", "NEON")
 
 
@@ -76,14 +78,14 @@ class HalfPanels:
         """Matrices as [panel, k, NR], or as bytes where columns are scaled."""
         if not self.is_scaled:
             return self._panels(given)
-        plain = self._panels(given).view(np.float16)
-        whole = aligned((len(plain), HEAD + plain[0].nbytes), np.uint8)
-        for panel, onto in zip(plain, whole, strict=True):
-            largest = np.abs(panel).max(axis=0).astype(np.float32)
-            powers = np.ldexp(np.float32(1), np.frexp(largest / np.float32(LARGEST))[1])
-            powers[~np.isfinite(largest) | (largest == 0)] = 1
-            onto[:HEAD].view(np.float32)[:] = powers
-            np.divide(panel, powers, out=onto[HEAD:].view(np.float16).reshape(panel.shape), casting="unsafe")
+        width, deep = COLUMNS // len(self.streams), given[0].shape[1]
+        whole = aligned((-(-self.size // width), HEAD + 2 * COLUMNS * deep), np.uint8)
+        # Some panels at a time: what they take besides the result is a few megabytes.
+        for start in range(0, len(whole), _PANELS):
+            onto = whole[start : start + _PANELS]
+            first, left = start * width, self.size - start * width
+            streams = tuple([(right, column + first) for right, column in self.streams])
+            _scale(HalfPanels(streams, min(left, len(onto) * width), self.counts)._panels(given), onto)
         return whole
 
     def _panels(self, given: Sequence[Array]) -> Array:
@@ -119,6 +121,17 @@ class HalfPanels:
         if len(rows) > ahead + whole * width:
             rest = rows[ahead + whole * width :]
             panels[first + whole, :, : len(rest)] = rest.T
+
+
+def _scale(panels: Array, onto: Array) -> None:
+    """Write panels whose columns are scaled by powers of two, with these powers in front."""
+    # Magnitudes are in the order of their bits.
+    largest = (panels & np.uint16(0x7FFF)).max(axis=1).view(np.float16).astype(np.float32)
+    powers = np.ldexp(np.float32(1), np.frexp(largest / np.float32(LARGEST))[1])
+    powers[~np.isfinite(largest) | (largest == 0)] = 1
+    onto[:, :HEAD].view(np.float32)[:] = powers
+    scaled = onto[:, HEAD:].view(np.float16).reshape(panels.shape)
+    np.multiply(panels.view(np.float16), 1 / powers[:, None], out=scaled, casting="unsafe")
 
 
 class _HalfJob(Writer):
