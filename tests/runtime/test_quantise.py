@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -90,3 +91,13 @@ def test_odd_ways_are_refused(how: dict[str, Any]) -> None:
     with pytest.raises(OptionError) as caught:
         Quantise(**cast(Any, how))
     assert caught.value.hint
+
+
+def test_weights_that_are_not_known_are_refused() -> None:
+    """A graph whose parameters are bound later has nothing to quantise: that is said, not passed over."""
+    bare = replace(network(W), params={})
+    with pytest.raises(OptionError, match=r"without the weights first, second") as caught:
+        dovetail.compile(bare, quantise="int8", cache="off")
+    assert caught.value.hint and "params=" in caught.value.hint
+    program = dovetail.compile(bare, params=W, quantise="int8", cache="off")
+    assert program.quantised is not None and {layer.name for layer in program.quantised.layers} == set(W)

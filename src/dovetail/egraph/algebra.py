@@ -10,7 +10,7 @@ from typing import Any
 
 from dovetail import ops
 from dovetail.egraph.identity import Identity, Sight, identity
-from dovetail.ir.dtype import f16
+from dovetail.ir.dtype import bf16, f16
 from dovetail.ir.value import Value
 from dovetail.library.conv_bias_act import is_one_for_each_channel
 from dovetail.ops.convolution import conv
@@ -237,7 +237,8 @@ def log_of_a_share(x: Value, *, axes: Any) -> Iterator[Value]:
 
 
 def _known_table(table: Value, sight: Sight) -> bool:
-    return sight.is_constant(table)
+    # A table of two bytes would be held a second time, as floats, for the few rows that a run reads.
+    return sight.is_constant(table) and table.dtype not in (f16, bf16)
 
 
 @identity(when=_known_table)

@@ -91,7 +91,14 @@ def quantised(graph: Graph, how: Quantise) -> tuple[Graph, Quantised]:
     """A graph whose products read blocks where their weights allow it, and a report of every matrix."""
     # Products inside declared ops are found as products; the compiler fuses them again.
     graph = unfuse(graph, keep=lambda value: value.op is dequantise_blocks)
-    found = {name: layer for name, layer in _matrices(graph).items() if name in graph.params}
+    found = _matrices(graph)
+    unknown = [name for name in found if name not in graph.params]
+    if unknown:
+        raise OptionError(
+            f"quantise={how.kind!r} without the weights {', '.join(sorted(unknown)[:3])}"
+            + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""),
+            hint="pass them to compile with params=: what is quantised has to be known there",
+        )
     arrays: dict[str, Array] = {}
     layers: list[QuantisedLayer] = []
     for name, is_transposed in found.items():

@@ -85,7 +85,7 @@ CLAIMS = Claims(
     memory=MemoryRules(
         in_place=(ELEMENTWISE, ELEMENTWISE_REGION, SEVERAL_RESULTS, PRODUCT_EPILOGUE, UPDATE),
         strided_results=frozenset(op.name for op in library.ATTENTIONS),
-        seen_through=frozenset({library.dequantise_blocks.name}),
+        seen_through=frozenset({library.dequantise_blocks.name, ops.cast.name}),
     ),
     anchors=ANCHORS,
 )

@@ -89,6 +89,5 @@ def arm_features(info: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
     except OSError:
         return ()
     listed = next((line.partition(":")[2].split() for line in lines if line.startswith("Features")), list[str]())
-    return tuple(
-        [name for word, name in (("asimddp", "dotprod"), ("i8mm", "i8mm"), ("bf16", "bf16")) if word in listed]
-    )
+    names = (("asimddp", "dotprod"), ("asimdhp", "fullfp16"), ("i8mm", "i8mm"), ("bf16", "bf16"))
+    return tuple([name for word, name in names if word in listed])

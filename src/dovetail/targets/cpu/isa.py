@@ -27,6 +27,7 @@ _NEEDS_X86: Mapping[Capability, tuple[int, Sequence[str]]] = MappingProxyType(
         "avx_vnni": (256, ("avxvnni",)),
         "byte_pairs": (256, ()),
         "embedded_broadcast": (512, ()),
+        "f16_arithmetic": (0, _NEVER),
         "f16_conversion": (0, ("f16c",)),
         "fma_by_lane": (0, _NEVER),
         "i8mm": (0, _NEVER),
@@ -40,6 +41,7 @@ _NEEDS_X86: Mapping[Capability, tuple[int, Sequence[str]]] = MappingProxyType(
 _NEEDS_ARM: Mapping[Capability, tuple[int, Sequence[str]]] = MappingProxyType(
     {
         **dict.fromkeys(CAPABILITIES, (0, _NEVER)),
+        "f16_arithmetic": (0, ("fullfp16",)),
         "f16_conversion": (0, ()),
         "fma_by_lane": (0, ()),
         "i8mm": (0, ("i8mm",)),

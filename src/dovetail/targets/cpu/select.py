@@ -11,7 +11,8 @@ from dovetail import library, ops
 from dovetail.declare.backward import backward_name
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.machine import Machine
-from dovetail.ir.dtype import i8, u8
+from dovetail.ir import leaf
+from dovetail.ir.dtype import bf16, f16, i8, u8
 from dovetail.ir.value import Op, Value
 from dovetail.kernels.choice import Answer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
@@ -210,6 +211,21 @@ def _has_blocks(weights: Value) -> bool:
     return weights.op is library.dequantise_blocks
 
 
+def _halves(of: StepProblem[CpuDevice]) -> Answer:
+    if not any(map(_has_halves, of.value.operands)):
+        return Refused("weights_are_halves", of.value.op.name, "a cast of parameters in f16 or bf16")
+    from dovetail.targets.cpu.gemm.halves import offer_halves
+
+    return offer_halves(of)
+
+
+def _has_halves(weights: Value) -> bool:
+    """Whether weights are cast from two bytes, in whole or in part, transposed or not."""
+    if weights.op in (ops.permute, ops.concat):
+        return any(map(_has_halves, weights.operands))
+    return weights.op is ops.cast and weights.operands[0].op is leaf.PARAM and weights.operands[0].dtype in (f16, bf16)
+
+
 TABLE: Table[CpuDevice] = Table(
     (
         Kind("convolution", _anchored(*[op for op in CONVOLUTIONS if op is not conv_transpose]), _of_convolutions),
@@ -232,6 +248,7 @@ TABLE: Table[CpuDevice] = Table(
             Row("int8", _int8),
             Row("int8_conv", _int8_conv),
             Row("blocks", _blocks),
+            Row("halves", _halves),
             Row("gemm", offer_gemm),
             Row("loops", offer_contraction_loops, LOOPS_SPEED),
         ),

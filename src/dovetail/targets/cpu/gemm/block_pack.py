@@ -122,12 +122,14 @@ class BlockPanels:
         heads[:, :, 0, at] = column(scale.astype(kind))
         if low is not None:
             heads[:, :, 1, at] = column(low.astype(kind))
-        stored = (codes.astype(np.int16) + of.zero).astype(np.uint8)
-        words = stored.reshape(-1, width, groups, group // 4, 4).transpose(0, 2, 3, 1, 4)
+        stored = np.ascontiguousarray(codes).view(np.uint8)
+        # Four steps along k are one word: bytes that wrap around are right, and halves of bytes stay in theirs.
+        words = (stored + np.uint8(of.zero) if of.zero else stored).view(np.uint32)
+        words = words.reshape(-1, width, groups, group // 4).transpose(0, 2, 3, 1)
         if of.is_narrow:
-            words = words[:, :, 0::2] | (words[:, :, 1::2] << 4)
-        body = panels[..., of.head_bytes :].reshape(len(panels), groups, -1, of.columns, 4)
-        body[:, :, :, at] = words
+            words = words[:, :, 0::2] | (words[:, :, 1::2] << np.uint32(4))
+        body = panels[..., of.head_bytes :].view(np.uint32).reshape(len(panels), groups, -1, of.columns)
+        body[..., at] = words
 
     def holds(self, shapes: Sequence[tuple[int, ...]]) -> bool:
         """Whether panels hold all of matrices of these shapes, in a format whose blocks can be made again."""

@@ -1,0 +1,116 @@
+"""GGUF files with random weights in the shape of Qwen3-0.6B, stored as the usual tools mix their formats."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dovetail.frontends.gguf.file import BLOCKS
+from dovetail.ir.literal import Array
+from dovetail.language.tokenizer import byte_of
+from tests.block_arrays import random_blocks
+from tests.gguf_files import text, value
+
+LAYERS, HIDDEN, HEADS, KV_HEADS, WIDTH, INNER, VOCABULARY = 28, 1024, 16, 8, 128, 3072, 151936
+KINDS = ("q8_0", "q4_0", "q4_k_m", "f16")
+_ALIGNMENT = 32
+_ARRAY, _I32 = 9, 5
+"""Types of fields."""
+_CODES = {name: code for code, name in BLOCKS.items()} | {"f32": 0, "f16": 1}
+
+
+def write_qwen3(path: Path, kind: str, layers: int = LAYERS) -> None:
+    """Write the file, unless it is there."""
+    if path.is_file():
+        return
+    tensors = list(_tensors(kind, layers))
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(_fields(layers)) + 1)
+    head += b"".join([text(name) + value(said) for name, said in _fields(layers).items()])
+    head += text("tokenizer.ggml.token_type") + struct.pack("<IIQ", _ARRAY, _I32, VOCABULARY)
+    head += np.ones(VOCABULARY, np.int32).tobytes()
+    at = 0
+    for name, stored, shape in tensors:
+        head += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+        head += struct.pack("<IQ", _CODES[stored], at)
+        at += -(-_bytes(stored, shape) // _ALIGNMENT) * _ALIGNMENT
+    half = path.with_suffix(".half")
+    with half.open("wb") as file:
+        file.write(head + bytes(-len(head) % _ALIGNMENT))
+        for number, (_, stored, shape) in enumerate(tensors):
+            raw = _array(stored, shape, number).tobytes()
+            file.write(raw + bytes(-len(raw) % _ALIGNMENT))
+    half.replace(path)
+
+
+def _fields(layers: int) -> dict[str, Any]:
+    units = list(byte_of())
+    tokens = units + [f"<{number}>" for number in range(len(units), VOCABULARY)]
+    return {
+        "general.architecture": "qwen3",
+        "general.name": "random",
+        "qwen3.block_count": layers,
+        "qwen3.context_length": 40960,
+        "qwen3.embedding_length": HIDDEN,
+        "qwen3.feed_forward_length": INNER,
+        "qwen3.attention.head_count": HEADS,
+        "qwen3.attention.head_count_kv": KV_HEADS,
+        "qwen3.attention.key_length": WIDTH,
+        "qwen3.attention.value_length": WIDTH,
+        "qwen3.attention.layer_norm_rms_epsilon": 1e-6,
+        "qwen3.rope.freq_base": 1e6,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "qwen2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": [f"{units[65 + i]} {units[66 + i]}" for i in range(8)],
+        "tokenizer.ggml.eos_token_id": VOCABULARY - 1,
+        "tokenizer.ggml.padding_token_id": VOCABULARY - 1,
+        "tokenizer.ggml.add_bos_token": False,
+    }
+
+
+def _tensors(kind: str, layers: int) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """Names, formats and shapes; the embedding is the head too, which 4-bit files store in Q6_K."""
+    few = {"q4_k_m": "q4_k"}.get(kind, kind)
+    more = "q6_k" if kind == "q4_k_m" else few
+    yield "token_embd.weight", "q6_k" if kind.startswith("q4") else kind, (VOCABULARY, HIDDEN)
+    yield "output_norm.weight", "f32", (HIDDEN,)
+    for index in range(layers):
+        wide = more if _has_more_bits(index, layers) else few
+        at = f"blk.{index}."
+        for name, size in (("attn", HIDDEN), ("ffn", HIDDEN), ("attn_q", WIDTH), ("attn_k", WIDTH)):
+            yield f"{at}{name}_norm.weight", "f32", (size,)
+        yield f"{at}attn_q.weight", few, (HEADS * WIDTH, HIDDEN)
+        yield f"{at}attn_k.weight", few, (KV_HEADS * WIDTH, HIDDEN)
+        yield f"{at}attn_v.weight", wide, (KV_HEADS * WIDTH, HIDDEN)
+        yield f"{at}attn_output.weight", few, (HIDDEN, HEADS * WIDTH)
+        yield f"{at}ffn_gate.weight", few, (INNER, HIDDEN)
+        yield f"{at}ffn_up.weight", few, (INNER, HIDDEN)
+        yield f"{at}ffn_down.weight", wide, (HIDDEN, INNER)
+
+
+def _has_more_bits(index: int, layers: int) -> bool:
+    """Whether a file of the kind Q4_K_M stores values and the last matrix of a layer in Q6_K."""
+    return index < layers // 8 or index >= 7 * layers // 8 or (index - layers // 8) % 3 == 2
+
+
+def _bytes(stored: str, shape: tuple[int, ...]) -> int:
+    return _array(stored, (1, shape[-1]), 0).nbytes * (shape[0] if len(shape) == 2 else 1)
+
+
+def _array(stored: str, shape: tuple[int, ...], seed: int) -> Array:
+    rng = np.random.default_rng(seed)
+    if stored == "f32":
+        return (1 + 0.1 * rng.standard_normal(shape)).astype(np.float32)
+    if stored == "f16":
+        return (0.02 * rng.standard_normal(shape, dtype=np.float32)).astype(np.float16)
+    # Blocks of 4096 rows repeat: a draw takes longer than writing them.
+    rows = min(shape[0], 4096)
+    some = random_blocks(stored, rows, shape[1], seed)
+    return np.concatenate([some] * -(-shape[0] // rows))[: shape[0]]
+
+
+__all__ = ["KINDS", "LAYERS", "VOCABULARY", "write_qwen3"]

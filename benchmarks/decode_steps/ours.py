@@ -1,0 +1,30 @@
+"""Our tokens: the programs of a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail import LanguageModel
+from dovetail.ir.literal import Array
+
+
+class OurSequence:
+    """One sequence of a model."""
+
+    def __init__(self, path: str, threads: int, precision: str) -> None:
+        self._session = LanguageModel(path, threads=threads, precision=precision).session()
+
+    def extend(self, tokens: Sequence[int]) -> Array:
+        """Take tokens in; the logits after the last of them."""
+        return self._session.extend(tokens)
+
+    logits = extend
+
+    def trim(self, count: int) -> None:
+        """Forget all tokens but the first ones."""
+        self._session.trim(count)
+
+
+def load(path: str, threads: int, peer: str) -> OurSequence:
+    """A sequence of the model in a file, by the precision that the peer's name says."""
+    return OurSequence(path, threads, peer)

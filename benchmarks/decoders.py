@@ -1,0 +1,159 @@
+"""Tokens and prompts of decoders beside llama.cpp: tokens a second, load to the first token, memory.
+
+    PYTHONPATH=src:. python benchmarks/decoders.py [--files q8_0 q4_0 q4_k_m f16 smollm2] [--cached 512] [--prompt 512]
+        [--threads 2] [--rounds 5] [--seconds 1] [--cpu] [--layers 28] [--peer-python PYTHON] [--vs llama.cpp]
+
+Files have random weights in the shape of Qwen3-0.6B (written to build/decoders once), or are SmolLM2, as `make chat`
+fetches it. Each engine has a process of its own, and they take turns; times are medians, with --cpu those of the
+processor, for machines that others use too. llama.cpp runs with and without its flash attention, and the faster counts.
+--peer-python is an interpreter with llama-cpp-python, if another one; without it lines have no ratio. Ratios above 1
+are in our favour.
+Memory is what a process holds after its first token without pages of files, over the size of the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from decode_steps.files import KINDS, LAYERS, write_qwen3
+
+from dovetail.bench.process import OnCores
+from zoo.fetch import ROOT, FetchError, fetch
+
+HOME = ROOT / "build" / "decoders"
+SERVE = Path(__file__).resolve().parent / "decode_steps" / "serve.py"
+SMOLLM2 = "smollm2"
+PEERS = {"exact": "", "fast": "", "llama.cpp": "llama_cpp", "llama.cpp fa": "llama_cpp"}
+"""Our precisions and each peer, with the package that it needs."""
+
+
+class Engine:
+    """A process that decodes."""
+
+    def __init__(self, name: str, python: str, path: Path, threads: int, clock: str) -> None:
+        self.name = name
+        with OnCores(threads):
+            self.process = subprocess.Popen(
+                [python, str(SERVE), name, str(path), str(threads), clock],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            )  # fmt: skip
+
+    def ask(self, words: str) -> dict[str, Any]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(words + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else {"refused": f"its process ended with {self.process.wait()}"}
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--files", nargs="*", default=[*KINDS, SMOLLM2], choices=[*KINDS, SMOLLM2])
+    parser.add_argument("--cached", type=int, nargs="*", help="tokens before the one that is timed")
+    parser.add_argument("--prompt", type=int, default=512, help="tokens of a prompt; 0 for none")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each engine")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn, about")
+    parser.add_argument("--cpu", action="store_true", help="processor time")
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--vs", nargs="*", default=list(PEERS)[2:], choices=list(PEERS)[2:])
+    options = parser.parse_args()
+    peers = [name for name in options.vs if has_package(options.peer_python, PEERS[name])]
+    for name in set(options.vs) - set(peers):
+        print(f"{name} is skipped: {options.peer_python} has no {PEERS[name]} (pip install llama-cpp-python)")
+    for name in options.files:
+        try:
+            path = _file(name, options.layers)
+        except FetchError as error:
+            print(f"{name} is skipped: {error}")
+            continue
+        _measure(name, path, ["exact", "fast", *peers], options)
+    return 0
+
+
+def has_package(python: str, package: str) -> bool:
+    """Whether an interpreter has a package."""
+    asked = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    return subprocess.run([python, "-c", asked], capture_output=True).returncode == 0
+
+
+def _file(name: str, layers: int) -> Path:
+    if name == SMOLLM2:
+        return next(fetch(SMOLLM2).glob("*.gguf"))
+    HOME.mkdir(parents=True, exist_ok=True)
+    path = HOME / f"qwen3-{name}-{layers}.gguf"
+    write_qwen3(path, name, layers)
+    return path
+
+
+def _measure(name: str, path: Path, names: list[str], options: argparse.Namespace) -> None:
+    """Print the lines of one file."""
+    clock = "cpu" if options.cpu else "wall"
+    pythons = {each: options.peer_python if PEERS[each] else sys.executable for each in names}
+    engines = [Engine(each, pythons[each], path, options.threads, clock) for each in names]
+    starts: dict[str, dict[str, Any]] = {}
+    for engine in [*engines]:
+        told = engine.ask("start")
+        if "refused" in told:
+            print(f"{name} {engine.name}: refused, {told['refused']}")
+            engines.remove(engine)
+            engine.end()
+        else:
+            starts[engine.name] = told
+    size = path.stat().st_size
+    for each, told in starts.items():
+        print(
+            f"bench load/{name} {each:12} first_token={told['load']:.2f}s cpu={told['load_cpu']:.2f}s"
+            f" memory={told['anonymous'] / size:.2f} resident={told['resident'] >> 20}MB peak={told['peak'] >> 20}MB",
+            flush=True,
+        )
+    works = [f"step {cached} {options.seconds}" for cached in _cached(name, options)]
+    works += [f"prompt {options.prompt}"] if options.prompt else []
+    for work in works:
+        runs: dict[str, list[float]] = defaultdict(list)
+        for turn in range(options.rounds):
+            for place in range(len(engines)):
+                engine = engines[(turn + place) % len(engines)]
+                told = engine.ask(work)
+                if "refused" in told:
+                    raise SystemExit(f"{name} {engine.name}: {told['refused']}")
+                runs[engine.name] += told["runs"]
+        word, count, *_ = work.split()
+        tokens = int(count) if word == "prompt" else 1
+        print(_line(f"{word}/{name}/{count}", tokens, runs, options), flush=True)
+    for engine in engines:
+        engine.end()
+
+
+def _cached(name: str, options: argparse.Namespace) -> list[int]:
+    return options.cached or ([32, 512, 2048] if name == SMOLLM2 else [32, 512])
+
+
+def _line(what: str, tokens: int, runs: dict[str, list[float]], options: argparse.Namespace) -> str:
+    rates = {each: tokens / statistics.median(found) for each, found in runs.items()}
+    peer = max([each for each in rates if PEERS[each]], key=rates.__getitem__, default=None)
+    told = " ".join([f"{each.replace(' ', '-')}={rate:.4g}" for each, rate in rates.items()])
+    ratios = "" if peer is None else " ".join([f"{rates[ours] / rates[peer]:.2f}" for ours in ("exact", "fast")])
+    clock = "of processor time" if options.cpu else "of the clock"
+    return f"bench {what} threads={options.threads} tokens a second {clock}: {told}" + (
+        f" exact,fast over {peer}: {ratios}" if ratios else ""
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
