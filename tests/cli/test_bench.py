@@ -62,7 +62,7 @@ def test_a_workload_that_fails_leaves_the_others(
     said = capsys.readouterr()
     assert said.err.startswith("dovetail: dovetail does not run this: no"), "nothing but the failure"
     names = [r["workload"] for r in json.loads(said.out)["results"]]
-    assert names == [name for name, _ in measured if name != "minilm_1x128"] and len(names) == 7
+    assert names == [name for name, _ in measured if name != "minilm_1x128"] and len(names) >= 7
 
 
 @pytest.mark.parametrize(

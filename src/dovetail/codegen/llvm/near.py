@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from dovetail.codegen.llvm import nvvm, scalar
 from dovetail.codegen.llvm.builder import Builder
-from dovetail.codegen.llvm.maths import tables
+from dovetail.codegen.llvm.maths import functions, tables
+from dovetail.codegen.llvm.maths.f64 import FUNCTIONS as F64
 from dovetail.ir.dtype import f32
+
+_QUOTIENT = re.compile(r"fdiv float ([^,\n]+), ([^,\n]+)$", re.MULTILINE)
+_SMOOTH = frozenset({"erf_f32", "exp_f32", "exp_falling_f32", "sigmoid_f32", "tanh_f32"})
+"""Functions that may use fast quotients: their divisors are bounded, and their results move as little as quotients."""
 
 
 def exp(t: Builder, x: str) -> str:
@@ -56,4 +62,15 @@ def _clamped(t: Builder, x: str, bound: float) -> str:
 FUNCTIONS: Mapping[str, Callable[..., str]] = MappingProxyType({"near_erf": erf, "near_exp": exp, "near_div": quotient})
 """By the ops of the loop language."""
 
-__all__ = ["FUNCTIONS", "called", "declared", "quotient"]
+
+def library(uses: Iterable[str]) -> str:
+    """The functions that a kernel calls."""
+    smooth = [name for name in uses if name in _SMOOTH]
+    rest = [name for name in uses if name not in _SMOOTH]
+    if not smooth or any(not name.startswith("declare ") for name in rest):
+        return functions.library(uses, F64)
+    found = functions.library([*uses, declared(nvvm.BOUNDED_QUOTIENT)], F64)
+    return _QUOTIENT.sub(lambda at: called(nvvm.BOUNDED_QUOTIENT, at[1], at[2]), found)
+
+
+__all__ = ["FUNCTIONS", "called", "declared", "library", "quotient"]

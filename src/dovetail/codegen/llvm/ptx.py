@@ -5,15 +5,13 @@ A scheduled kernel becomes `ptx_kernel void name(pointers, sizes)`. Blocks take 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dovetail.codegen.llvm import exchange, fp8, near, nvvm, pipeline, resident, scalar, tensor_cores
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
 from dovetail.codegen.llvm.maths import functions
-from dovetail.codegen.llvm.maths.f64 import FUNCTIONS as F64
 from dovetail.codegen.llvm.maths.remainder import with_exact_remainders
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import f32, f64, i64
@@ -66,9 +64,6 @@ SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f
 
 _INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS}
 """Ops of the loop language that GPUs alone have."""
-_QUOTIENT = re.compile(r"fdiv float ([^,\n]+), ([^,\n]+)$", re.MULTILINE)
-_SMOOTH = frozenset({"erf_f32", "exp_f32", "exp_falling_f32", "sigmoid_f32", "tanh_f32"})
-"""Functions that may use fast quotients: their divisors are bounded, and their results move as little as quotients."""
 
 
 class _Printer(Printer):
@@ -330,7 +325,7 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
     uses = dict.fromkeys(use for printer in printers for use in printer.text.uses)
     globals = {name: text for printer in printers for name, text in printer.globals.items()}
     rolled = any(resident.ROLLED in text for text in functions)
-    lines = [nvvm.header(), _library(uses), *globals.values(), *functions, *(_NOTES if rolled else ())]
+    lines = [nvvm.header(), near.library(uses), *globals.values(), *functions, *(_NOTES if rolled else ())]
     return with_exact_remainders("\n".join(lines) + "\n")
 
 
@@ -382,16 +377,6 @@ def _function(head: str, text: Builder) -> str:
 
 
 _NOTES = ("!0 = distinct !{!0, !1}", '!1 = !{!"llvm.loop.unroll.disable"}')
-
-
-def _library(uses: Iterable[str]) -> str:
-    """The functions that a kernel calls."""
-    smooth = [name for name in uses if name in _SMOOTH]
-    rest = [name for name in uses if name not in _SMOOTH]
-    if not smooth or any(not name.startswith("declare ") for name in rest):
-        return functions.library(uses, F64)
-    found = functions.library([*uses, near.declared(nvvm.BOUNDED_QUOTIENT)], F64)
-    return _QUOTIENT.sub(lambda at: near.called(nvvm.BOUNDED_QUOTIENT, at[1], at[2]), found)
 
 
 def _attributes(kernel: Kernel, name: str, alignment: Mapping[str, int]) -> str:

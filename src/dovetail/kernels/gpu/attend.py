@@ -34,7 +34,6 @@ from dovetail.kernels.gpu.attend_tile import (
 from dovetail.kernels.gpu.fragments import (
     LANE,
     Factor,
-    SharedTile,
     copied,
     divided,
     less,
@@ -43,12 +42,14 @@ from dovetail.kernels.gpu.fragments import (
     multiplied,
     private,
     remainder,
+    rolled,
     stored,
     unrolled,
     zeroed,
 )
 from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.policy import WIDEST
+from dovetail.kernels.gpu.shared_tiles import SharedTile
 from dovetail.kernels.gpu.tile import CHUNK, H200
 from dovetail.kernels.gpu.tile_writer import STATIC_BYTES
 from dovetail.kernels.loops.analysis import shared_bytes
@@ -86,8 +87,6 @@ from dovetail.ops.view import quotient
 from dovetail.plan.plan import Step
 
 _TILES = ("q", "k", "v")
-COPIES_AT_ONCE = 4
-"""Copies that a thread starts before it computes further addresses."""
 
 
 def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
@@ -116,18 +115,6 @@ def _is_dense(factor: Factor, axis: str, alignment: int) -> bool:
     apart = (factor.tensor.offset, *lead, along, alignment)
     aligned = all(quotient(step, CHUNK * item) is not None for step in apart)
     return factor.read is None and dense == item and isinstance(size, int) and size % CHUNK == 0 and aligned
-
-
-def _rolled(copies: Statement, at_once: int = COPIES_AT_ONCE) -> Statement:
-    """Copies that a thread starts, some at a time where they are many: addresses of all of them take its registers."""
-    if not isinstance(copies, Loop) or not isinstance(copies.extent, Extent) or not isinstance(copies.extent.size, int):
-        return copies
-    turns = copies.extent.size
-    if turns <= 2 * at_once or turns % at_once:
-        return copies
-    turn = Set(copies.variable, add(mul(Name("turns"), Extent(at_once)), Name("at_once")))
-    some = unrolled("at_once", at_once, turn, *copies.body)
-    return Loop("turns", Extent(turns // at_once), (some,), rolled=True)
 
 
 class _Writer:
@@ -264,7 +251,7 @@ class _Writer:
         first, k = (Name("top"), ZERO) if name == "q" else (at, ZERO) if name == "k" else (ZERO, at)
         if not self.copies:
             return stored(tile, factor, first, k, self.threads, 0, 1)
-        return [_rolled(s) for s in copied(tile, factor, axis, first, k, stage, self.threads, 0, 1)]
+        return [rolled(s) for s in copied(tile, factor, axis, first, k, stage, self.threads, 0, 1)]
 
     def _chunk_loaded(self, name: str, number: Expr) -> list[Statement]:
         """The keys or values of one warp of a cluster."""
@@ -273,7 +260,7 @@ class _Writer:
         first, k = (at, ZERO) if name == "k" else (ZERO, at)
         stage = self._stage_of(number, warp)
         copies = copied(self.tile(name), self.factors[name], self.axes[name], first, k, stage, self.threads, 0, 1)
-        return [When(self._has_keys(number, warp), tuple([_rolled(s, 2) for s in copies]))]
+        return [When(self._has_keys(number, warp), tuple([rolled(s, 2) for s in copies]))]
 
     def _stage_of(self, number: Expr, warp: Expr) -> Expr:
         """The tile of a warp of a cluster in a round."""

@@ -1,8 +1,4 @@
-"""Tiles of matrices in shared memory and in the registers of warps, in the loop language.
-
-A tile in shared memory has rows of 16-byte chunks. The chunks of a row are swizzled, that is permuted by the number of
-the row, so that eight rows of one column of chunks are in different banks.
-"""
+"""Matrices on their way from memory to shared memory and to the registers of warps, in the loop language."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, i64, u32
 from dovetail.kernels.gpu.pixels import Pixels
+from dovetail.kernels.gpu.shared_tiles import LineTile, SharedTile, divided, remainder
 from dovetail.kernels.gpu.tile import CHUNK
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -40,19 +37,9 @@ from dovetail.kernels.loops.ir import (
 
 GATHERED = 8
 """Elements that a thread gathers before it waits for the first; all of a stage take more registers than there are."""
+COPIES_AT_ONCE = 4
+"""Copies that a thread starts before it computes further addresses."""
 LANE = ThreadIndex("lane")
-
-
-def divided(x: Expr, by: int) -> Expr:
-    if isinstance(x, Extent) and isinstance(x.size, int):
-        return Extent(x.size // by)
-    return x if by == 1 else Call("div", (x, Extent(by)), i64)
-
-
-def remainder(x: Expr, by: int) -> Expr:
-    if isinstance(x, Extent) and isinstance(x.size, int):
-        return Extent(x.size % by)
-    return ZERO if by == 1 else Call("rem", (x, Extent(by)), i64)
 
 
 def less(x: Expr, y: Expr) -> Expr:
@@ -64,73 +51,6 @@ def both(*conditions: Expr) -> Expr:
     for condition in conditions[1:]:
         found = Call("bit_and", (found, condition), bool_)
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class SharedTile:
-    """A tile of 16-bit elements in shared memory: lines of chunks, in panels, once for each stage."""
-
-    name: str
-    dtype: DType
-    lines: int
-    chunks: int
-    stages: int
-    offset: int = 0
-    """Bytes from the start of the allocation."""
-
-    @property
-    def count(self) -> int:
-        """Elements of all stages."""
-        return self.stages * self.lines * self.chunks * CHUNK
-
-    @property
-    def width(self) -> int:
-        """Chunks of a line: a power of two. Further chunks are in panels of their own, each with all lines."""
-        return min(CHUNK, self.chunks & -self.chunks)
-
-    @property
-    def panel_bytes(self) -> int:
-        return self.lines * self.width * CHUNK * self.dtype.itemsize
-
-    def place(self, stage: Expr, line: Expr, chunk: Expr, element: Expr = ZERO) -> tuple[Tensor, tuple[Expr, ...]]:
-        """Where an element is."""
-        item = self.dtype.itemsize
-        panels = self.chunks // self.width
-        line_bytes = self.width * CHUNK * item
-        strides = (panels * self.panel_bytes, self.panel_bytes, line_bytes, CHUNK * item, item)
-        panel, within = (ZERO, chunk) if panels == 1 else (divided(chunk, self.width), remainder(chunk, self.width))
-        turned = Call("bit_xor", (within, remainder(line, self.width)), i64)
-        tensor = Tensor(self.name, self.dtype, strides, self.offset, space="shared")
-        return tensor, (stage, panel, line, turned, element)
-
-
-@dataclass(frozen=True, slots=True)
-class LineTile:
-    """A tile of 16-bit elements in shared memory whose lines are neighbouring bytes, so that one copy fills each.
-
-    A chunk of padding after each line spreads the chunks of neighbouring lines over all banks.
-    """
-
-    name: str
-    dtype: DType
-    lines: int
-    length: int
-    """Elements of a line."""
-
-    @property
-    def pitch(self) -> int:
-        """Elements from one line to the next."""
-        return self.length + CHUNK
-
-    @property
-    def count(self) -> int:
-        return self.lines * self.pitch
-
-    def place(self, stage: Expr, line: Expr, chunk: Expr) -> tuple[Tensor, tuple[Expr, ...]]:
-        """Where a chunk is; there is one stage."""
-        item = self.dtype.itemsize
-        tensor = Tensor(self.name, self.dtype, (self.pitch * item, CHUNK * item, item), space="shared")
-        return tensor, (line, chunk, ZERO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +237,18 @@ def copied(
     return shared_by(threads, tile.lines * (tile.chunks // of), by_row)
 
 
+def rolled(copies: Statement, at_once: int = COPIES_AT_ONCE) -> Statement:
+    """Copies that a thread starts, some at a time where they are many: addresses of all of them take its registers."""
+    if not isinstance(copies, Loop) or not isinstance(copies.extent, Extent) or not isinstance(copies.extent.size, int):
+        return copies
+    turns = copies.extent.size
+    if turns <= 2 * at_once or turns % at_once:
+        return copies
+    turn = Set(copies.variable, add(mul(Name("turns"), Extent(at_once)), Name("at_once")))
+    some = unrolled("at_once", at_once, turn, *copies.body)
+    return Loop("turns", Extent(turns // at_once), (some,), rolled=True)
+
+
 def stored(tile: SharedTile, factor: Factor, first: Expr, k: Expr, threads: int, at: int, of: int) -> list[Statement]:
     """Load a stage element by element, whatever the strides are, and store it with lines along k."""
 
@@ -402,7 +334,7 @@ def zeroed(sums: Tensor, count: int) -> Loop:
 
 
 __all__ = [
-    "LANE", "Coordinate", "Factor", "Gather", "LineTile", "SharedTile", "both", "copied", "divided", "is_multiple",
-    "less", "load_left", "load_right", "multiplied", "private", "remainder", "shared_by", "spread", "stored",
+    "LANE", "Coordinate", "Factor", "Gather", "both", "copied", "divided", "is_multiple",
+    "less", "load_left", "load_right", "multiplied", "private", "remainder", "rolled", "shared_by", "spread", "stored",
     "unrolled", "zeroed",
 ]  # fmt: skip

@@ -11,8 +11,9 @@ from itertools import product
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, f32, i64
-from dovetail.kernels.gpu.fragments import LANE, Factor, SharedTile, both, divided, less, private, remainder, zeroed
+from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, less, private, remainder, zeroed
 from dovetail.kernels.gpu.pixels import Pixels
+from dovetail.kernels.gpu.shared_tiles import SharedTile
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.tile import CHUNK, DEPTH, LANES, WARP_ROWS, BlockTile
 from dovetail.kernels.gpu.tiled import Chunk, Element, Producer, Tiled

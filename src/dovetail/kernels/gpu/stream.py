@@ -16,8 +16,6 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import (
     LANE,
     Factor,
-    LineTile,
-    SharedTile,
     clamped,
     copied,
     divided,
@@ -32,6 +30,8 @@ from dovetail.kernels.gpu.fragments import (
     unrolled,
     zeroed,
 )
+from dovetail.kernels.gpu.shared_tiles import LineTile, SharedTile
+from dovetail.kernels.gpu.stream_width import RESIDENT, as_good, width_of_block
 from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.gpu.tiled import Element, Tiled
 from dovetail.kernels.loops.body import cast_to
@@ -65,16 +65,11 @@ from dovetail.kernels.loops.ir import (
 
 MOST_ROWS = 8
 """Rows up to which it is faster than tiles: at the 16 rows of a short text it takes half as long again."""
-WIDTHS = (64, 32, 16)
-"""Columns of a block, from wide to narrow, where they are neighbours in memory: rows of 32 bytes are the shortest that
-memory reads without waste."""
-MOST_COLUMNS = 64
 STAGE_BYTES = 16 << 10
 """Weights of a stage: enough copies for each thread of a block that a barrier costs little."""
 WEIGHT_BYTES = 96 << 10
 """Weights of a block that are in shared memory at once: two blocks fit a multiprocessor, of one kernel or of two."""
 WARPS = 8
-RESIDENT = 2
 ARRIVED = "arrived"
 """The barrier that counts the bytes of bulk copies."""
 
@@ -117,7 +112,7 @@ class StreamTile:
             return None
         if not has_few_rows(rows) or depth < 4 * LANES:
             return None
-        width = _width(batch if isinstance(batch, int) else 1, columns, axis, device)
+        width = width_of_block(batch if isinstance(batch, int) else 1, columns, axis, device)
         warps = WARPS
         # A stage has 16 of k for each warp.
         while 32 * warps > depth or 16 * warps * width * len(rights) * dtype.itemsize > STAGE_BYTES:
@@ -126,7 +121,7 @@ class StreamTile:
         left_bytes = rows * found.left_pitch * dtype.itemsize
         found = replace(found, room=min(WEIGHT_BYTES, device.shared_bytes - left_bytes))
         if early and axis == "k" and device.bulk_copies and depth % (16 * warps) == 0:
-            bulk = [replace(found, bulk=True, columns=w) for w in _as_good(width, columns, device)]
+            bulk = [replace(found, bulk=True, columns=w) for w in as_good(width, columns, device)]
             fitting = [tile for tile in bulk if RESIDENT * tile.shared_bytes <= device.shared_bytes]
             if fitting:
                 return fitting[0]
@@ -369,32 +364,6 @@ class StreamTile:
                     column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
                     found.append(Element(row, column, tuple(Load(self.sums, place) for place in at)))
         return found
-
-
-def _width(batch: int, columns: int, axis: str, device: GpuDevice) -> int:
-    """Columns of a block."""
-    if axis == "row":
-        # Where columns are few, more of k in flight makes up for multiprocessors that have none.
-        enough = [w for w in WIDTHS if batch * -(-columns // w) * 10 >= 9 * device.multiprocessors]
-        return enough[0] if enough else WIDTHS[-1]
-
-    def busiest(width: int) -> int:
-        """Columns of the multiprocessor that has the most."""
-        return -(-batch * -(-columns // width) // device.multiprocessors) * width
-
-    return min(range(MOST_COLUMNS, 0, -CHUNK), key=busiest)
-
-
-def _as_good(width: int, columns: int, device: GpuDevice) -> list[int]:
-    """Columns of a block, from `width` to fewer, that give no multiprocessor more; blocks at once stay at once."""
-    count = device.multiprocessors
-
-    def blocks(of: int) -> int:
-        return -(-columns // of)
-
-    at_once = RESIDENT * count if blocks(width) <= RESIDENT * count else blocks(CHUNK)
-    busiest = -(-blocks(width) // count) * width
-    return [w for w in range(width, 0, -CHUNK) if blocks(w) <= at_once and -(-blocks(w) // count) * w <= busiest]
 
 
 def has_few_rows(rows: Size) -> bool:

@@ -10,7 +10,6 @@ from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import (
     Factor,
-    SharedTile,
     copied,
     divided,
     load_left,
@@ -22,6 +21,7 @@ from dovetail.kernels.gpu.fragments import (
     unrolled,
     zeroed,
 )
+from dovetail.kernels.gpu.shared_tiles import SharedTile
 from dovetail.kernels.gpu.tile import CHUNK, DEPTH, GROUP_ROWS, BlockTile
 from dovetail.kernels.gpu.tiled import Element, Tiled
 from dovetail.kernels.loops.ir import (
