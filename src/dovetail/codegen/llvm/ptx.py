@@ -214,6 +214,8 @@ class _Printer(Printer):
 
     def barrier(self) -> None:
         assert self.kernel.launch is not None, "it was checked"
+        if self.threads == LANES and self.threads < self.kernel.launch.block:
+            return pipeline.warp_barrier(self.text)
         if self.threads < self.kernel.launch.block:
             return self.text.emit(nvvm.assembly(f"bar.sync 1, {self.threads};"))
         self.text.use(f"declare void @{nvvm.BARRIER}()")
