@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
-from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, KernelCode
+from dovetail.codegen.llvm.kernel import SCRATCH, KernelCode
 from dovetail.codegen.llvm.once import HEAD as ONCE
-from dovetail.codegen.llvm.once import once_for
 from dovetail.dataclass import dataclass
-from dovetail.ir.dim import Size, product
-from dovetail.ir.dtype import f16, f32
+from dovetail.ir.dtype import f16
 from dovetail.ir.literal import Array
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.loops.ir import Kernel, stretched
 from dovetail.kernels.problems.halves import HalfProduct, find_half_product
-from dovetail.kernels.spec import Job, Packed, Tiles
-from dovetail.targets.cpu.gemm.driver import Cells, Shape, Source, kernel_code, words_bytes
+from dovetail.kernels.spec import Job
+from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.half_fast import GROUP, LARGEST, fast_rows_function, rounded_function
 from dovetail.targets.cpu.gemm.half_kernel import (
     COLUMNS,
@@ -31,9 +29,8 @@ from dovetail.targets.cpu.gemm.half_kernel import (
     rows_function,
     spread_function,
 )
-from dovetail.targets.cpu.gemm.policy import BLOCKS
+from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedCells, PreparedRows
 from dovetail.targets.cpu.gemm.tile import Tile
-from dovetail.targets.cpu.gemm.writer import Writer
 from dovetail.targets.runtime.aligned import aligned
 
 _PANELS = 64
@@ -134,7 +131,7 @@ def _scale(panels: Array, onto: Array) -> None:
     np.multiply(panels.view(np.float16), 1 / powers[:, None], out=scaled, casting="unsafe")
 
 
-class _HalfJob(Writer):
+class _HalfJob(PreparedRows):
     """The job of one product while it is put together."""
 
     def __init__(self, of: StepProblem[CpuDevice], found: HalfProduct, tile: Tile, *, may_round: bool) -> None:
@@ -146,113 +143,58 @@ class _HalfJob(Writer):
         deep = self.deep
         if not isinstance(deep, int) or deep % STEPS or deep == 0:
             return Refused("rows_are_whole_vectors", str(deep), f"a multiple of {STEPS}")
-        stride = self.point_left()
-        self._panels()
-        operands = self.operands()
-        self.point_results()
-        count, batch = self.fold()
         pitch = HEAD + -(-4 * deep // HEAD) * HEAD
-        block = max(1, min(BLOCKS.rows, self.tile.device.caches.l2_room * BLOCKS.share[0] // BLOCKS.share[1] // pitch))
-        block = max(1, min(block, count)) if isinstance(count, int) else block
-        blocks = (count + (block - 1)) // block
-        epilogues = self.epilogues()
-        left = self.found.left
-        source = None if left.dtype is f32 and stride == f32.itemsize else Source("a", left.dtype)
-        self.sizes |= {"rows": count, "blocks": blocks, "a_k": stride}
-        code = _code(self.shape(operands, batch), self.kernel, deep, block, source, epilogues)
-        scratch = _Layout(epilogues[0], self.tile, block, pitch, deep).end
-        template = code.template(self.bindings, tuple(self.sizes.values()), scratch)
-        tiles = product(batch) * blocks * self.panels
-        return Job(template, self.bindings, Tiles(tiles, count * deep * self.tile.columns))
-
-    def _panels(self) -> None:
-        of = self.product
-        streams = tuple([(i, _known(first)) for i, first in self.found.streams])
-        counts = tuple(map(len, of.matrices))
-        pack = HalfPanels(streams, _known(self.sizes["columns"]), counts, self.kernel.rounds)
-        first, *others = [matrix for right in of.matrices for matrix in right]
-        self.bindings["b0"] = Packed(first, pack.layout, pack, tuple(others))
-        self.fronts["b0"] = (*stretched((), (), self.found.result.shape[:-2]), 0)
+        pack = partial(HalfPanels, is_scaled=self.kernel.rounds)
+        return self.finished(pitch, self.product.matrices, pack, partial(_code, self.kernel), speed=1)
 
 
-class _Layout:
+class _Workspace:
     """Offsets in the workspace: words of the epilogue, sums, scaled rows, a row in f32, a panel that is spelled out."""
 
-    def __init__(self, epilogue: Kernel, tile: Tile, block: int, pitch: int, deep: int) -> None:
+    def __init__(self, of: Block) -> None:
         self.words = ONCE
-        self.sums = -(-(self.words + words_bytes(epilogue)) // 64) * 64
-        self.rows = self.sums + -(-block * tile.row_bytes // 64) * 64
-        self.row = self.rows + block * pitch
-        self.panel = self.row + -(-4 * deep // 64) * 64
-        self.end = self.panel + 4 * COLUMNS * deep
+        self.sums = -(-(self.words + words_bytes(of.epilogues[0])) // 64) * 64
+        self.rows = self.sums + -(-of.rows * of.shape.tile.row_bytes // 64) * 64
+        self.row = self.rows + of.rows * of.pitch
+        self.panel = self.row + -(-4 * of.deep // 64) * 64
+        self.end = self.panel + 4 * COLUMNS * of.deep
 
 
-def _code(
-    shape: Shape, kernel: HalfKernel, deep: int, block: int, source: Source | None, epilogues: Sequence[Kernel]
-) -> KernelCode:
-    driver = _Driver(shape, kernel, deep, block, source, epilogues)
-    return kernel_code("halves", driver, driver.shared)
+def _code(kernel: HalfKernel, of: Block) -> tuple[KernelCode, int]:
+    driver = _Driver(kernel, of)
+    return kernel_code("halves", driver, driver.shared), driver.at.end
 
 
-class _Driver(Cells):
+class _Driver(PreparedCells):
     """The function that goes through cells."""
 
-    def __init__(
-        self,
-        shape: Shape,
-        kernel: HalfKernel,
-        deep: int,
-        block: int,
-        source: Source | None,
-        epilogues: Sequence[Kernel],
-    ) -> None:
-        super().__init__(shape, epilogues)
-        self.kernel, self.deep, self.height, self.source = kernel, deep, block, source
-        self.pitch = HEAD + -(-4 * deep // HEAD) * HEAD
-        self.at = _Layout(epilogues[0], shape.tile, block, self.pitch, deep)
+    def __init__(self, kernel: HalfKernel, of: Block) -> None:
+        at = _Workspace(of)
+        super().__init__(of, at, 2 * COLUMNS * of.deep + (HEAD if kernel.rounds else 0))
+        self.kernel, self.panel = kernel, at.panel
         self.row = rounded_function() if kernel.rounds else row_function(kernel)
         self.shared = [self.row]
-        with self.loop(BEGIN, END) as cell:
-            self._cell(cell)
+        self.write()
 
-    def _cell(self, cell: I64) -> None:
-        shape, tile = self.shape, self.shape.tile
-        panel, number = self.urem(cell, self.size("panels")), self.udiv(cell, self.size("panels"))
-        block, matrix = number, number
-        if shape.batch:
-            block, matrix = self.urem(number, self.size("blocks")), self.udiv(number, self.size("blocks"))
-        offsets = self.offsets(matrix)
-        first = self.mul(block, self.height)
-        count = self.smin(self.height, self.sub(self.size("rows"), first))
-        width = tile.columns // shape.streams
-        column = self.mul(panel, width)
-        columns = self.smin(width, self.sub(self.size("columns"), column))
-        with self.when(once_for(self, SCRATCH, 0, number)):
-            self._rows(first, count, offsets)
-        size = 2 * COLUMNS * self.deep + (HEAD if self.kernel.rounds else 0)
-        b = self.ptr_add(self.pointer("b0"), self.mul(panel, size))
-        sums, rows = (self.ptr_add(SCRATCH, at) for at in (self.at.sums, self.at.rows))
-        self.prefetch_operands(first, column, count, offsets)
-        self._multiply(rows, b, sums, count)
-        words = self.ptr_add(SCRATCH, self.at.words)
-        self.words(sums, first, column, columns, offsets, words)
-        self.emit(f"call void {self.epilogue_of(columns)}(ptr {words}, i64 0, i64 {count}, ptr null)")
+    def prepare(self, x: Ptr, target: Ptr) -> None:
+        _, write = self.row
+        self.call(write, x, target, self.problem.deep)
 
-    def _multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         """Multiply the rows of the cell with its panel, which many rows spell out first where nothing is rounded."""
         if self.kernel.rounds:
             self._tiles(rows, b, sums, count, self.kernel.tiles, is_spread=False)
             return
         least = self.kernel.least_spread
-        few = [tile for tile in self.kernel.tiles if tile < least and tile <= self.height]
+        few = [tile for tile in self.kernel.tiles if tile < least and tile <= self.problem.rows]
         with self.when(self.icmp("slt", count, least)):
             self._tiles(rows, b, sums, count, few, is_spread=False)
-        if self.height < least:
+        if self.problem.rows < least:
             return
         with self.when(self.icmp("sge", count, least)):
-            spread, panel = spread_function(self.kernel), self.ptr_add(SCRATCH, self.at.panel)
+            spread, panel = spread_function(self.kernel), self.ptr_add(SCRATCH, self.panel)
             self.shared.append(spread)
-            self.call(spread[1], b, panel, self.deep)
+            self.call(spread[1], b, panel, self.problem.deep)
             self._tiles(rows, panel, sums, count, self.kernel.tiles, is_spread=True)
 
     def _tiles(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64, tiles: Sequence[int], *, is_spread: bool) -> None:
@@ -265,28 +207,9 @@ class _Driver(Cells):
             self.shared.append(found)
             end = self.add(done, self.mul(self.udiv(self.sub(count, done), tile), tile))
             with self.loop(done, end, step=tile) as row:
-                x, y = self.ptr_add(rows, self.mul(row, self.pitch)), self.ptr_add(sums, self.mul(row, stride))
-                self.call(found[1], x, self.pitch, b, y, stride, self.deep)
+                x, y = self.ptr_add(rows, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
+                self.call(found[1], x, self.problem.pitch, b, y, stride, self.problem.deep)
             done = end
-
-    def _rows(self, first: I64, count: I64, offsets: dict[str, I64]) -> None:
-        """The rows of a block, scaled."""
-        stride = self.size("a_row")
-        start = self.ptr_add(self.ptr_add(self.pointer("a"), offsets["a"]), self.mul(first, stride))
-        _, write = self.row
-        with self.loop(0, count) as row:
-            x = self.ptr_add(start, self.mul(row, stride))
-            if self.source is not None:
-                copy = self.ptr_add(SCRATCH, self.at.row)
-                with self.loop(0, self.deep) as k:
-                    self.copy_element(self.source.dtype, self.ptr_add(x, self.mul(k, self.size("a_k"))), copy, k)
-                x = copy
-            self.call(write, x, self.ptr_add(SCRATCH, self.add(self.mul(row, self.pitch), self.at.rows)), self.deep)
-
-
-def _known(size: Size) -> int:
-    assert isinstance(size, int), "what is known before a run has known sizes"
-    return size
 
 
 __all__ = ["HalfPanels", "offer_halves"]

@@ -1,0 +1,158 @@
+"""Products whose left rows take another form, once for each block of rows, before packed panels multiply them.
+
+A cell is one panel of columns for one block of rows.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from dovetail.codegen.llvm.handles import I64, Ptr
+from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, KernelCode
+from dovetail.codegen.llvm.once import once_for
+from dovetail.dataclass import dataclass
+from dovetail.ir.dim import Size, product
+from dovetail.ir.dtype import f32
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+from dovetail.kernels.loops.ir import Kernel, stretched
+from dovetail.kernels.spec import Job, Packed, Tiles
+from dovetail.targets.cpu.gemm.driver import Cells, Shape, Source
+from dovetail.targets.cpu.gemm.policy import BLOCKS
+from dovetail.targets.cpu.gemm.writer import Writer
+
+
+class Pack(Protocol):
+    """Packs the matrices of all right operands."""
+
+    @property
+    def layout(self) -> str: ...
+    def __call__(self, *given: Array) -> Array: ...
+
+
+class Workspace(Protocol):
+    """Offsets in the workspace."""
+
+    words: int
+    """Words of the epilogue."""
+    sums: int
+    rows: int
+    """Rows in their other form."""
+    row: int
+    """A row in f32, where the operand is not."""
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What the code of a product depends on, besides its kernel."""
+
+    shape: Shape
+    deep: int
+    rows: int
+    """Of a block, at most."""
+    pitch: int
+    """Bytes from one prepared row to the next."""
+    source: Source | None
+    """Where rows must be copied to f32 first; None where they are."""
+    epilogues: Sequence[Kernel]
+
+
+class PreparedRows(Writer):
+    """The job of one product while it is put together."""
+
+    def finished(
+        self,
+        pitch: int,
+        matrices: Sequence[Sequence[Value]],
+        pack: Callable[[tuple[tuple[int, int], ...], int, tuple[int, ...]], Pack],
+        code: Callable[[Block], tuple[KernelCode, int]],
+        speed: int,
+    ) -> Job:
+        """The job; `pack` is told streams, columns and matrices of each operand, `code` also tells the workspace."""
+        stride = self.point_left()
+        streams = tuple([(i, _known(first)) for i, first in self.found.streams])
+        packed = pack(streams, _known(self.sizes["columns"]), tuple(map(len, matrices)))
+        first, *others = [matrix for right in matrices for matrix in right]
+        self.bindings["b0"] = Packed(first, packed.layout, packed, tuple(others))
+        self.fronts["b0"] = (*stretched((), (), self.found.result.shape[:-2]), 0)
+        operands = self.operands()
+        self.point_results()
+        count, batch = self.fold()
+        rows = max(1, min(BLOCKS.rows, self.tile.device.caches.l2_room * BLOCKS.share[0] // BLOCKS.share[1] // pitch))
+        rows = max(1, min(rows, count)) if isinstance(count, int) else rows
+        blocks = (count + (rows - 1)) // rows
+        epilogues = self.epilogues()
+        left, deep = self.found.left, _known(self.deep)
+        source = None if left.dtype is f32 and stride == f32.itemsize else Source("a", left.dtype)
+        self.sizes |= {"rows": count, "blocks": blocks, "a_k": stride}
+        made, scratch = code(Block(self.shape(operands, batch), deep, rows, pitch, source, epilogues))
+        template = made.template(self.bindings, tuple(self.sizes.values()), scratch)
+        tiles = product(batch) * blocks * self.panels
+        return Job(template, self.bindings, Tiles(tiles, count * deep * self.tile.columns // speed))
+
+
+class PreparedCells(Cells):
+    """The function that goes through cells."""
+
+    def __init__(self, problem: Block, at: Workspace, panel_bytes: int) -> None:
+        super().__init__(problem.shape, problem.epilogues)
+        self.problem, self.at, self.panel_bytes = problem, at, panel_bytes
+
+    def write(self) -> None:
+        """All cells."""
+        with self.loop(BEGIN, END) as cell:
+            self._cell(cell)
+
+    @abstractmethod
+    def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+        """Multiply the rows of a cell with its panel."""
+
+    @abstractmethod
+    def prepare(self, x: Ptr, target: Ptr) -> None:
+        """Write a row in its other form."""
+
+    def _cell(self, cell: I64) -> None:
+        shape, tile = self.shape, self.shape.tile
+        panel, number = self.urem(cell, self.size("panels")), self.udiv(cell, self.size("panels"))
+        block, matrix = number, number
+        if shape.batch:
+            block, matrix = self.urem(number, self.size("blocks")), self.udiv(number, self.size("blocks"))
+        offsets = self.offsets(matrix)
+        first = self.mul(block, self.problem.rows)
+        count = self.smin(self.problem.rows, self.sub(self.size("rows"), first))
+        width = tile.columns // shape.streams
+        column = self.mul(panel, width)
+        columns = self.smin(width, self.sub(self.size("columns"), column))
+        with self.when(once_for(self, SCRATCH, 0, number)):
+            self._rows(first, count, offsets)
+        b = self.ptr_add(self.pointer("b0"), self.mul(panel, self.panel_bytes))
+        sums, rows = (self.ptr_add(SCRATCH, at) for at in (self.at.sums, self.at.rows))
+        self.prefetch_operands(first, column, count, offsets)
+        self.multiply(rows, b, sums, count)
+        words = self.ptr_add(SCRATCH, self.at.words)
+        self.words(sums, first, column, columns, offsets, words)
+        self.emit(f"call void {self.epilogue_of(columns)}(ptr {words}, i64 0, i64 {count}, ptr null)")
+
+    def _rows(self, first: I64, count: I64, offsets: dict[str, I64]) -> None:
+        """The rows of a block in their other form."""
+        stride, source = self.size("a_row"), self.problem.source
+        start = self.ptr_add(self.ptr_add(self.pointer("a"), offsets["a"]), self.mul(first, stride))
+        with self.loop(0, count) as row:
+            x = self.ptr_add(start, self.mul(row, stride))
+            if source is not None:
+                copy = self.ptr_add(SCRATCH, self.at.row)
+                with self.loop(0, self.problem.deep) as k:
+                    self.copy_element(source.dtype, self.ptr_add(x, self.mul(k, self.size("a_k"))), copy, k)
+                x = copy
+            self.prepare(x, self.ptr_add(SCRATCH, self.add(self.mul(row, self.problem.pitch), self.at.rows)))
+
+
+def _known(size: Size) -> int:
+    assert isinstance(size, int), "what is known before a run has known sizes"
+    return size
+
+
+__all__ = ["Block", "PreparedCells", "PreparedRows"]
