@@ -44,12 +44,14 @@ test("a joint spans the lanes of its axes, and tells all when it is chosen", () 
   assert.match(gather.attributes.class, /warn/);
   assert.doesNotMatch(sum.attributes.class, /warn/);
   assert.match(gather.children[0].textContent, /all-gather f32\[8, 64\] over dp\+tp: 2\.05 kB, 90\.0 µs, at embedding/);
+  const [facts] = below(page.elements.get("mesh"), (e) => e.attributes?.class === "joint-facts");
+  assert.equal(facts.textContent, "");
   gather.fire("click");
-  const text = page.elements.get("mesh").textContent;
-  assert.match(text, /embedding sums over an axis that is split/);
-  assert.match(text, /place embedding "-" instead of "tp": 7 → 6 collectives, gains 90\.0 µs/);
+  assert.match(facts.textContent, /embedding sums over an axis that is split/);
+  assert.match(facts.textContent, /place embedding "-" instead of "tp": 7 → 6 collectives, gains 90\.0 µs/);
   sum.fire("keydown", { key: "Enter" });
-  assert.match(page.elements.get("mesh").textContent, /layers\.0\/attention sums over/);
+  assert.match(facts.textContent, /layers\.0\/attention sums over/);
+  assert.doesNotMatch(facts.textContent, /instead of/);
 });
 
 test("joints of unknown axes span all lanes, and a mesh without joints says so", () => {

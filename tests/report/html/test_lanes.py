@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from dovetail.report.html.lanes import MeshEntry, MeshJoint, MeshRemedy, lanes_picture
 from dovetail.report.html.page import page
@@ -27,7 +28,7 @@ def test_layers_that_repeat_are_one_run() -> None:
     assert lanes_picture(entry(1))["runs"] == []
     # A layer that moves more is none of them.
     whole = entry(6)
-    odd = MeshJoint("all-reduce", ("tp",), 4, "f32[8, 64]", 9, 3e-5, "layers.3/attention", "matmul sums")
+    odd = replace(whole.joints[7], bytes=9)
     joints = (*whole.joints[:7], odd, *whole.joints[8:])
     found = lanes_picture(MeshEntry(whole.axes, joints, (), 0.0, 0, 0))
     assert all(not start <= 7 < start + period * count for start, period, count in found["runs"])
