@@ -103,4 +103,41 @@ export const example = () => ({
   },
   code: null,
   timeline: null,
+  mesh: null,
+});
+
+const joint = (kind, axes, place, more = {}) => ({
+  kind,
+  axes,
+  devices: 4,
+  type: "f32[8, 64]",
+  bytes: 2048,
+  seconds: 3e-5,
+  place,
+  why: `${place} sums over an axis that is split`,
+  remedies: [],
+  ...more,
+});
+
+/** A mesh of 2 × 16 devices: a gather that a remedy takes away, then three layers of two sums each. */
+export const exampleMesh = () => ({
+  axes: [
+    { name: "dp", size: 2 },
+    { name: "tp", size: 16 },
+  ],
+  joints: [
+    joint("all-gather", ["dp", "tp"], "embedding", { remedies: [0], seconds: 9e-5 }),
+    ...[0, 1, 2].flatMap((i) => [
+      joint("all-reduce", ["tp"], `layers.${i}/attention`),
+      joint("all-reduce", ["tp"], `layers.${i}/feed_forward`),
+    ]),
+  ],
+  remedies: [
+    { pattern: "embedding", placed: "-", instead_of: "tp", collectives: 6, seconds: 9e-5, weights: 4096 },
+  ],
+  seconds: 27e-5,
+  all_weights: 16384,
+  weights: 2048,
+  unexplained: "",
+  runs: [[1, 2, 3]],
 });

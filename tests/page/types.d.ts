@@ -1,5 +1,5 @@
 // What the page's scripts share: the data that Python embeds, and the things that are drawn from it.
-// The Python side is report/record.py (Report), report/html/page.py (Source), views.py, arena.py and timeline.py.
+// The Python side is report/record.py (Report), report/html/page.py (Source), views.py, arena.py, lanes.py and timeline.py.
 
 interface OpNode {
   name: string;
@@ -165,6 +165,39 @@ interface Source {
   };
   code: { language: string; of: number[]; packed: string } | null;
   timeline: Span[] | null;
+  mesh: Mesh | null;
+}
+
+interface MeshJoint {
+  kind: string;
+  axes: string[];
+  devices: number;
+  type: string;
+  bytes: number;
+  seconds: number;
+  place: string;
+  why: string;
+  remedies: number[];
+}
+
+interface MeshRemedy {
+  pattern: string;
+  placed: string;
+  instead_of: string;
+  collectives: number;
+  seconds: number;
+  weights: number;
+}
+
+interface Mesh {
+  axes: { name: string; size: number }[];
+  joints: MeshJoint[];
+  remedies: MeshRemedy[];
+  seconds: number;
+  all_weights: number;
+  weights: number;
+  unexplained: string;
+  runs: [start: number, period: number, count: number][];
 }
 
 /** One shown copy of a band. */

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TypeAlias
 
 from dovetail.declare.cost import (
@@ -29,12 +30,13 @@ from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.legalize import DispatchRow
 from dovetail.passes.memory_rules import UPDATE
 from dovetail.passes.pipeline import Lowered, Setup, with_near_misses
+from dovetail.plan.emitted import Emitted
 from dovetail.plan.plan import Plan
 from dovetail.plan.served import Served
 from dovetail.report.boundary import boundaries
 from dovetail.report.hints import Hints
 from dovetail.report.joining import Joining, Keepers
-from dovetail.report.kernels import KernelMap, kernel_map
+from dovetail.report.kernels import KernelMap, compiled_kernel, kernel_map
 from dovetail.report.missed import missed_entries
 from dovetail.report.recompute import recompute_of
 from dovetail.report.record import DonatedEntry, FusedEntry, Kernel, PassEntry, StoppedEntry
@@ -53,8 +55,12 @@ def build_report(
     machine: Machine,
     served: Mapping[Value, Served],
     keepers: Keepers = lambda op: (),
+    emitted: Callable[[], Sequence[Emitted]] | None = None,
 ) -> Report:
-    """The report of one compilation, in terms of the graph as written with its blocks spelled out."""
+    """The report of one compilation, in terms of the graph as written with its blocks spelled out.
+
+    `emitted` reads back kernels that a compiler made; it is called when someone asks the report for them.
+    """
     written = lowered.written
     hints = Hints.of(setup.ops, setup.claims, machine, setup.sizes, written.params)
     final = lowered.graph
@@ -109,6 +115,7 @@ def build_report(
         donated=donated,
         weights=weights_of(final, machine),
         recompute=recompute_of(lowered, plan, machine, known),
+        compiled=None if emitted is None else cache(lambda: tuple(compiled_kernel(e, kernels) for e in emitted())),
     )
 
 

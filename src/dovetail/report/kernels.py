@@ -11,8 +11,9 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.text_print import local_names
 from dovetail.ir.value import Value
 from dovetail.passes.places import Places
+from dovetail.plan.emitted import Emitted
 from dovetail.plan.plan import Plan
-from dovetail.report.record import Node
+from dovetail.report.record import CompiledKernel, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,26 @@ def kernel_map(written: Graph, plan: Plan, places: Places) -> KernelMap:
         {k: tuple(map(told, some)) for k, some in each.items()} for each in (nodes, absorbed, served)
     )
     return KernelMap(plan.graph, kernels, final_names, computed, rest, others, node_of)
+
+
+def compiled_kernel(emitted: Emitted, kernels: KernelMap) -> CompiledKernel:
+    """A kernel of the target's compiler in the words of the graph as written."""
+    nodes: dict[Node, None] = {}
+    for value in emitted.values:
+        nodes |= dict.fromkeys(_nodes_of(value, kernels))
+    steps = tuple(kernels.names[v] for v in emitted.values if v in kernels.nodes)
+    return CompiledKernel(emitted.name, emitted.form, emitted.type, tuple(nodes), steps, emitted.bytes)
+
+
+def _nodes_of(value: Value, kernels: KernelMap) -> tuple[Node, ...]:
+    """The nodes that a value stands for; a part of a node leads to the node, whichever of its readers is followed."""
+    while True:
+        node = kernels.node_of(value)
+        found = kernels.nodes.get(value) or (() if node is None else (node,))
+        readers = kernels.final.uses.readers.get(value, ())
+        if found or not readers:
+            return found
+        value = readers[0]
 
 
 def _homes(written: Graph, kernels: frozenset[Value], places: Places) -> dict[Value, Value]:
@@ -128,4 +149,4 @@ def _first_readers(kernels: Collection[Value]) -> dict[Value, Value]:
     return found
 
 
-__all__ = ["KernelMap", "kernel_map"]
+__all__ = ["KernelMap", "compiled_kernel", "kernel_map"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 
 from dovetail.dataclass import dataclass
@@ -107,6 +107,28 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """A kernel that the compiler of the target made by itself, out of steps of the schedule."""
+
+    name: str
+    """What the compiler calls it."""
+    form: str
+    """How it runs, in the compiler's words."""
+    type: str
+    nodes: tuple[Node, ...]
+    """The user's nodes that it computes, or parts of which it computes; none where the compiler does not say."""
+    steps: tuple[str, ...]
+    """The kernels of the schedule that it does the work of, by name."""
+    bytes: int | None
+    """Of its operands, each read whole, and of its results."""
+
+    @property
+    def where(self) -> tuple[str, ...]:
+        """The user's places."""
+        return tuple(dict.fromkeys(n.where for n in self.nodes if n.where))
+
+
+@dataclass(frozen=True, slots=True)
 class Repeat:
     """A block of kernels that comes several times one behind the other, as the layers of a model do."""
 
@@ -199,6 +221,8 @@ class Record:
     """What a run reads of parameters, where some are stored in blocks."""
     near: tuple[MissedEntry, ...] = ()
     """Patterns that fit but for one op: the model computes something else there, and nothing was missed."""
+    compiled: Callable[[], tuple[CompiledKernel, ...]] | None = field(default=None, compare=False, repr=False)
+    """Compiles the plan, and reads back the kernels that the compiler made; None where it makes none of its own."""
 
     @property
     def is_clean(self) -> bool:

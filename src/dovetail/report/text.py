@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 
 from dovetail.dataclass import dataclass
+from dovetail.report.compiled_text import compiled_lines
 from dovetail.report.fold_names import fold_names, without_numbers
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.recompute import RecomputeEntry
@@ -66,6 +67,7 @@ def as_text(report: Record, look: Look = PLAIN, *, everything: bool = False) -> 
     lines += _apart(report, everything)
     lines += _blocks(report, everything)
     lines += _kernels(report, everything)
+    lines += compiled_lines(report) if everything else []
     if report.assumed_sizes:
         sizes = ", ".join(f"{name} = {size}" for name, size in report.assumed_sizes.items())
         lines.append(line(Piece(f"estimates count {sizes}", "dim"), hang=2))

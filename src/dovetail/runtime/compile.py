@@ -19,6 +19,7 @@ from dovetail.ir.value import Value
 from dovetail.passes.claims import Dispatch
 from dovetail.passes.pipeline import Lowered, Setup, lower
 from dovetail.passes.specialize import specialize
+from dovetail.plan.emitted import Emitted
 from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.plan.served import Served
 from dovetail.progress import phase
@@ -30,7 +31,7 @@ from dovetail.runtime.program import Program
 from dovetail.runtime.quantise import Quantise, QuantiseKind, quantised
 from dovetail.runtime.request import Request, make_request
 from dovetail.runtime.source import Source, of_graph, source_of
-from dovetail.settings import PRECISIONS
+from dovetail.settings import PRECISIONS, Settings
 from dovetail.targets import Target
 from dovetail.targets.target import Considered
 
@@ -50,6 +51,7 @@ class Compilation:
     target: Target
     machine: Machine
     """What prices kernels, by where their tensors lie; that of the setup decides, and moves all of them alike."""
+    settings: Settings
 
     def report(self, sizes: Mapping[str, int] | None = None) -> Report:
         """What fused, what did not and why; `sizes` gives sizes to symbols, in addition to those of the setup."""
@@ -59,7 +61,12 @@ class Compilation:
         setup = replace(self.setup, sizes=known)
         with collector_paused(), phase("report"):
             served = dict[Value, Served]() if self.target.variants is None else self.target.variants(self.plan, known)
-            return build_report(self.lowered, self.plan, setup, self.machine, served, keepers)
+            return build_report(self.lowered, self.plan, setup, self.machine, served, keepers, self._emitted())
+
+    def _emitted(self) -> Callable[[], Sequence[Emitted]] | None:
+        """What reads back the kernels that the compiler of the target made, where it makes some of its own."""
+        emitted = self.target.emitted
+        return None if emitted is None or self.plan.symbols else lambda: emitted(self.plan, self.settings)
 
     def considered(self, step: Step) -> tuple[Considered, ...]:
         """The kernel variants that the target considered for a step; none for what the bind phase computes."""
@@ -250,7 +257,7 @@ def compilation(graph: Graph, request: Request, *, history: bool = False, worth:
         if request.settings.memory:
             made = within(request.settings.memory, made, planned)
         plan = replace(made.plan, memory_limit=request.settings.memory_limit)
-    return Compilation(graph, made.lowered, plan, made.setup, request.target, machine)
+    return Compilation(graph, made.lowered, plan, made.setup, request.target, machine, request.settings)
 
 
 def check_gates(report: Report, require: Mapping[str, int], require_clean: bool) -> None:

@@ -13,6 +13,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.passes.claims import Claims
+from dovetail.plan.emitted import Emitted
 from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan, Step
 from dovetail.plan.served import Served
@@ -199,6 +200,8 @@ class Target:
     """By value of a run, which of its op's kernels serves it at these sizes, with its cost."""
     considered: Callable[[Plan, Step], Sequence[Considered]] | None = None
     """The variants that were considered for a step, in the order of preference; none where its op has one kernel."""
+    emitted: Callable[[Plan, Settings], Sequence[Emitted]] | None = None
+    """The kernels that its compiler made of the steps of a run, where it fuses by itself; compiles the plan."""
     code: CodeView | None = None
     """The code of kernels for people; None where it has none to show."""
     serializer: Serializer | None = None

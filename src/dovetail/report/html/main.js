@@ -5,9 +5,10 @@ const parts = [
   ["time", "Time"],
   ["memory", "Memory"],
   ["gaps", "Gaps"],
+  ...(source.mesh ? [["mesh", "Devices"]] : []),
 ];
 const filled = new Set(["graph"]);
-const fillers = { time: fillTime, memory: fillMemory, gaps: fillGaps };
+const fillers = { time: fillTime, memory: fillMemory, gaps: fillGaps, mesh: fillMesh };
 let shownTab = "graph";
 
 const fillPart = (name) => {

@@ -20,6 +20,7 @@ from dovetail.passes.pipeline import Lowered
 from dovetail.plan.plan import Plan
 from dovetail.report.html.arena import arena_picture
 from dovetail.report.html.code import Code
+from dovetail.report.html.lanes import MeshEntry, lanes_picture
 from dovetail.report.html.timeline import Span
 from dovetail.report.html.views import stage_views
 from dovetail.report.json_form import as_dict
@@ -40,6 +41,7 @@ SCRIPTS = (
     "list.js",
     "charts.js",
     "tables.js",
+    "lanes.js",
     "main.js",
 )
 """The page's code in the order in which it is put together."""
@@ -54,10 +56,12 @@ def page_source(
     sizes: Mapping[str, Size],
     timeline: Sequence[Span] | None = None,
     code: Code | None = None,
+    mesh: MeshEntry | None = None,
 ) -> dict[str, Any]:
     """Everything that the page shows: the report as `explain --json` gives it, and what is drawn from the plan.
 
-    `machine` is what the report was priced with, `sizes` what symbols count as in its estimates.
+    `machine` is what the report was priced with, `sizes` what symbols count as in its estimates. `mesh` is
+    what a placement on devices makes of the program.
     """
     with collector_paused():
         return {
@@ -70,6 +74,7 @@ def page_source(
             if code is None
             else {"language": code.language, "of": list(code.of), "packed": _packed(json.dumps(code.texts))},
             "timeline": None if timeline is None else [asdict(span) for span in timeline],
+            "mesh": None if mesh is None else lanes_picture(mesh),
         }
 
 

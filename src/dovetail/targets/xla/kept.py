@@ -16,13 +16,17 @@ KIND = "xla"
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 
-def key_of(lowered: Any, devices: Sequence[Any]) -> Key:
-    """All that decides an executable: the module has the placements, and its text changes with every meaning."""
+def key_of(lowered: Any, devices: Sequence[Any], scopes: str = "") -> Key:
+    """All that decides an executable: the module has the placements, and its text changes with every meaning.
+
+    `scopes` stands for the named ones: an executable tells its kernels by those that it was compiled with.
+    """
     text = lowered.as_text().encode()
     return Key(
         KIND,
         {
             "program": hashlib.blake2b(text, digest_size=20).hexdigest(),
+            "scopes": scopes,
             "devices": repr([(d.id, d.device_kind) for d in devices]),
             "jax": version("jax"),
             "jaxlib": version("jaxlib"),
@@ -31,7 +35,9 @@ def key_of(lowered: Any, devices: Sequence[Any]) -> Key:
     )
 
 
-def compiled_or_kept(function: Any, arguments: Sequence[Any], devices: Sequence[Any], store: Store | None) -> Any:
+def compiled_or_kept(
+    function: Any, arguments: Sequence[Any], devices: Sequence[Any], store: Store | None, scopes: str = ""
+) -> Any:
     """The executable of a function for arguments: the one of the cache, or a new one that is put there.
 
     Executables that call back into Python, or of several processes, are compiled every time.
@@ -39,7 +45,7 @@ def compiled_or_kept(function: Any, arguments: Sequence[Any], devices: Sequence[
     lowered = function.lower(*arguments)
     if store is None or jax.process_count() > 1:
         return lowered.compile()
-    key = key_of(lowered, devices)
+    key = key_of(lowered, devices, scopes)
     content = store.get(key)
     found = None if content is None else _loaded(arguments, devices, content)
     if found is None:

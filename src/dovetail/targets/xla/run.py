@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -11,13 +12,16 @@ import numpy as np
 
 from dovetail.errors import BindError, DeviceError
 from dovetail.ir.literal import Array
+from dovetail.ir.text_print import local_names
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
+from dovetail.plan.emitted import Emitted
 from dovetail.plan.plan import Plan
 from dovetail.targets.reference.planned import PlannedGraph
 from dovetail.targets.runtime.device_array import DeviceArray
 from dovetail.targets.runtime.store import Store
 from dovetail.targets.xla.arrays import any_set, buffer_of, device_array, fetched, on_host, put
+from dovetail.targets.xla.hlo import kernels
 from dovetail.targets.xla.kept import compiled_or_kept
 from dovetail.targets.xla.package import jax, wide_types
 from dovetail.targets.xla.placement import Placement
@@ -46,13 +50,14 @@ class XlaGraph:
         self.bound = [v for v in bound if v in read]
         self.kept = [v for v in self.parameters if v in read]
         """Parameters that runs read as they are."""
+        self.names = local_names(graph, graph.values)
 
         def before(parameters: list[Any]) -> tuple[list[Any], list[Any]]:
             tracer = Tracer(graph.where)
             return tracer.values(self.bound, dict(zip(self.parameters, parameters, strict=True))), tracer.raised
 
         def run(known: list[Any], inputs: list[Any], donated: list[Any]) -> tuple[list[Any], list[Any]]:
-            tracer = Tracer(graph.where)
+            tracer = Tracer(graph.where, names=self.names)
             leaves = [*self.kept, *self.bound, *self.inputs, *self.donated]
             given = dict(zip(leaves, [*known, *inputs, *donated], strict=True))
             return tracer.values(self.outputs, given), tracer.raised
@@ -74,6 +79,46 @@ class XlaGraph:
         graph = self.plan.graph
         inputs = {_name(v): v for v in graph.inputs}
         return [self.sharding(inputs[graph.donated[n]]) if n in graph.donated else None for n in graph.outputs]
+
+    @cached_property
+    def scopes(self) -> str:
+        """A digest of the names of values, which are scopes: steps of the bind phase have some of the numbers."""
+        said = "\n".join([f"{name}\t{v.op.name}" for v, name in self.names.items()])
+        return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+
+    def compiled(self, known: list[Any]) -> Any:
+        """The executable of the run phase, from the cache where it was compiled before; `known` may be types alone."""
+        with wide_types(), told():
+            given = [self._types(leaves) for leaves in (self.inputs, self.donated)]
+            return compiled_or_kept(self.traced, (known, *given), self.devices, self.store, self.scopes)
+
+    def emitted(self) -> list[Emitted]:
+        """The kernels that XLA made of the run phase; compiles it where the cache does not have it."""
+        known = [*self._types(self.kept), *self._bound_types()]
+        values = {name: value for value, name in self.names.items()}
+        found: list[Emitted] = []
+        for kernel in kernels(self.compiled(known).as_text()):
+            # Scopes are the place, the op and the name of a value.
+            made = dict.fromkeys(values[s[2]] for s in kernel.scopes if len(s) > 2 and s[2] in values)
+            found.append(Emitted(kernel.name, kernel.form, kernel.type, tuple(made), kernel.bytes))
+        return found
+
+    def _bound_types(self) -> list[Any]:
+        """The types of what the bind phase makes; on a mesh it is compiled to learn how XLA splits them."""
+        if not self.bound:
+            return []
+        with wide_types(), told():
+            parameters = self._types(self.parameters)
+            made, _ = jax.eval_shape(self.before, parameters)
+            if self.placement is None:
+                return made
+            shardings, _ = self.before.lower(parameters).compile().output_shardings
+            # What depends on no parameter is on one device, and goes where it is read.
+            split = [s if len(s.device_set) > 1 else None for s in shardings]
+            return [jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=s) for m, s in zip(made, split, strict=True)]
+
+    def _types(self, leaves: list[Value]) -> list[Any]:
+        return [jax.ShapeDtypeStruct(v.shape, v.dtype.numpy, sharding=self.sharding(v)) for v in leaves]
 
     def bind(self, params: Mapping[str, Array]) -> XlaRunner:
         """Put parameters on the device, and compute what depends on them alone."""
@@ -100,13 +145,7 @@ class XlaRunner:
     @cached_property
     def compiled(self) -> Any:
         """The executable of XLA, from the cache where it was compiled before."""
-        graph = self.graph
-        with wide_types(), told():
-            shapes = [
-                [jax.ShapeDtypeStruct(v.shape, v.dtype.numpy, sharding=graph.sharding(v)) for v in leaves]
-                for leaves in (graph.inputs, graph.donated)
-            ]
-            return compiled_or_kept(graph.traced, (self.known, *shapes), graph.devices, graph.store)
+        return self.graph.compiled(self.known)
 
     def to_device(self, array: Array, value: Value) -> DeviceArray:
         """A copy of an array for an input, split as it is placed."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dovetail.errors import OptionError
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
+from dovetail.plan.emitted import Emitted
 from dovetail.plan.plan import Plan
 from dovetail.plan.served import Served
 from dovetail.settings import Settings
@@ -16,6 +18,9 @@ from dovetail.targets.target import Executable, Target
 from dovetail.targets.xla.claims import HOST, claims
 from dovetail.targets.xla.placement import Placement
 from dovetail.targets.xla.presets import AUTO, PRESETS
+
+if TYPE_CHECKING:
+    from dovetail.targets.xla.run import XlaGraph
 
 
 def _compiled(plan: Plan, settings: Settings) -> Executable:
@@ -29,7 +34,13 @@ def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
     return {s.value: Served(None, why="NumPy computes it") for s in plan.phase("run") if s.value.op.name in HOST}
 
 
-TARGET = Target("xla", claims, _compiled, variants=_variants)
+def _emitted(plan: Plan, settings: Settings) -> Sequence[Emitted]:
+    from dovetail.targets.xla.run import XlaGraph
+
+    return XlaGraph(plan, None, store_of(settings)).emitted()
+
+
+TARGET = Target("xla", claims, _compiled, variants=_variants, emitted=_emitted)
 """One device: the first that JAX finds."""
 
 
@@ -43,7 +54,7 @@ def target(*, mesh: Mapping[str, int], place: Mapping[str, str] | None = None, p
         raise OptionError(f'preset="{AUTO}" with rules', hint="it chooses all of them")
     fixed = placement_of(mesh, place, None if preset == AUTO else preset)
 
-    def compiled(plan: Plan, settings: Settings) -> Executable:
+    def compiled(plan: Plan, settings: Settings) -> XlaGraph:
         from dovetail.targets.xla.run import XlaGraph
 
         placement = fixed
@@ -54,7 +65,10 @@ def target(*, mesh: Mapping[str, int], place: Mapping[str, str] | None = None, p
         placement.check(plan.graph)
         return XlaGraph(plan, placement, store_of(settings))
 
-    return replace(TARGET, compile=compiled)
+    def emitted(plan: Plan, settings: Settings) -> Sequence[Emitted]:
+        return compiled(plan, settings).emitted()
+
+    return replace(TARGET, compile=compiled, emitted=emitted)
 
 
 def placement_of(mesh: Mapping[str, int], place: Mapping[str, str] | None, preset: str | None) -> Placement:

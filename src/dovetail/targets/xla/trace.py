@@ -30,8 +30,12 @@ def _nowhere(value: Value) -> str:
 class Tracer:
     """Computes values, and collects flags that say whether the meaning of one of them would have raised."""
 
-    def __init__(self, where: Where = _nowhere, *, inline: bool = False) -> None:
+    def __init__(
+        self, where: Where = _nowhere, *, names: Mapping[Value, str] | None = None, inline: bool = False
+    ) -> None:
         self.where = where
+        self.names = names or {}
+        """By value, a scope of its own: what XLA makes of values is told by it."""
         self.inline = inline
         """Whether functions of JAX are traced in place: Shardy does not look into calls."""
         self.flags: list[Any] = []
@@ -57,9 +61,12 @@ class Tracer:
             for value in walk(wanted, until=given):
                 if value not in found:
                     place = (self.where(value) or "program").replace(", ", "+").replace("/", ".")
-                    with jax.named_scope(place), jax.named_scope(value.op.name):
+                    with jax.named_scope(place), jax.named_scope(value.op.name), self._named(value):
                         found[value] = self._computed(value, [found[v] for v in value.operands])
         return [found[v] for v in wanted]
+
+    def _named(self, value: Value) -> AbstractContextManager[Any]:
+        return jax.named_scope(self.names[value]) if value in self.names else nullcontext()
 
     def _calls(self, kept: bool) -> AbstractContextManager[Any]:
         """While it is entered, functions of JAX are calls or are traced in place."""

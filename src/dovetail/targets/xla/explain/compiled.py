@@ -12,10 +12,9 @@ import numpy as np
 from dovetail.ir.graph import Graph
 from dovetail.targets.xla.explain.collective import KINDS, Collective
 from dovetail.targets.xla.explain.lowered import compiled_text
+from dovetail.targets.xla.hlo import Instruction, instructions, tensors, width
 from dovetail.targets.xla.placement import Placement
 
-_LINE = re.compile(rf"= (\(.*?\)|\S+) ({'|'.join(KINDS)})(-start)?\(")
-_TENSOR = re.compile(r"\b([a-z]+\d*(?:e\d+m\d+\w*)?)\[([\d,]*)\]")
 _DTYPES = {
     "pred": "i1",
     "s8": "i8",
@@ -26,7 +25,6 @@ _DTYPES = {
     "u32": "ui32",
     "u64": "ui64",
 }
-_WIDTHS = {"pred": 1, "bf16": 2}
 Groups = frozenset[frozenset[int]]
 
 
@@ -37,29 +35,23 @@ def compiled_collectives(graph: Graph, placement: Placement) -> tuple[Collective
 
 def read_text(text: str, placement: Placement) -> Iterator[Collective]:
     """The collectives of an HLO module. The text is no interface: what is not understood is left open."""
-    for line in text.splitlines():
-        found = _LINE.search(line)
-        if found is not None:
-            yield _collective(found[1], found[2], found[3] is not None, line, placement)
+    for one in instructions(text):
+        kind = one.opcode.removesuffix("-start")
+        if kind in KINDS:
+            yield _collective(one, kind, placement)
 
 
-def _collective(result: str, kind: str, starts: bool, line: str, placement: Placement) -> Collective:
-    tensors = [(dtype, tuple(int(n) for n in sizes.split(",") if n)) for dtype, sizes in _TENSOR.findall(result)]
-    if starts and kind != "all-reduce":
-        tensors = tensors[len(tensors) // 2 :][:1]  # operands come first, and a context may follow
-    sizes = [math.prod(shape) * _width(dtype) for dtype, shape in tensors]
-    dtype, shape = tensors[sizes.index(max(sizes))] if tensors else ("", ())
-    groups = _groups(line)
-    axes = _axes(groups, line, placement)
-    named = re.search(r'op_name="[^"]*?/([^"]*)"', line)
-    place = "/".join(named[1].split("/")[:2]) if named else "the program"
+def _collective(one: Instruction, kind: str, placement: Placement) -> Collective:
+    found = tensors(one.result)
+    if one.opcode != kind and kind != "all-reduce":
+        found = found[len(found) // 2 :][:1]  # operands come first, and a context may follow
+    sizes = [math.prod(shape) * width(dtype) for dtype, shape in found]
+    dtype, shape = found[sizes.index(max(sizes))] if found else ("", ())
+    groups = _groups(one.line)
+    axes = _axes(groups, one.line, placement)
+    place = "/".join(one.scopes[:2]) or "the program"
     devices = len(next(iter(groups))) if groups else math.prod(placement.sizes[a] for a in axes)
     return Collective(kind, axes, devices, shape, _DTYPES.get(dtype, dtype), sum(sizes), place, "XLA put it there", ())
-
-
-def _width(dtype: str) -> int:
-    bits = re.search(r"\d+", dtype)
-    return _WIDTHS.get(dtype, int(bits[0]) // 8 if bits and int(bits[0]) >= 8 else 1)
 
 
 def _groups(line: str) -> Groups:
