@@ -94,6 +94,10 @@ def run(args: argparse.Namespace) -> Answer:
     text = f"{told}{found.text()}"
     if args.json:
         text = json.dumps({"schema": SCHEMA_VERSION, **said, **found.json()}, indent=2)
+    if args.html is not None:
+        from dovetail.runtime.page import write_report
+
+        tell(f"the page is {write_report(graph, args.html, target='xla', placement=found)}")
     failure = _gate(found, args.require_collectives)
     return Answer(text) if failure is None else Answer(text, failure)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail import explain_placement, write_report
+from dovetail.cli.main import main
 from dovetail.models.llama import LlamaShape, llama
 
 pytest.importorskip("jax")
@@ -39,3 +40,12 @@ def test_the_page_has_the_collectives_of_the_explanation(tmp_path: Path) -> None
     layers = [int(p.split(".")[1].split("/")[0]) for p in places if p.startswith("layers.")]
     assert layers == sorted(layers) and set(layers) == {0, 1, 2}
     assert sum(period * count for _, period, count in mesh["runs"]) >= len(layers) * 2 // 3
+
+
+def test_the_command_writes_the_page_of_a_mesh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mesh.html"
+    model = "llama:layers=1,hidden=64,heads=8,kv_heads=4,inner=128,vocabulary=64,batch=8,seq=8"
+    assert main(["explain", model, "--mesh", "tp=4", "--place", "tensor", "--html", str(path)]) == 0
+    said = capsys.readouterr()
+    assert "all-reduce" in said.out and str(path) in said.err
+    assert '"mesh"' in path.read_text("utf-8")
