@@ -47,5 +47,5 @@ def test_the_command_writes_the_page_of_a_mesh(tmp_path: Path, capsys: pytest.Ca
     model = "llama:layers=1,hidden=64,heads=8,kv_heads=4,inner=128,vocabulary=64,batch=8,seq=8"
     assert main(["explain", model, "--mesh", "tp=4", "--place", "tensor", "--html", str(path)]) == 0
     said = capsys.readouterr()
-    assert "all-reduce" in said.out and str(path) in said.err
+    assert "2 collectives" in said.out and str(path) in said.err
     assert '"mesh"' in path.read_text("utf-8")
