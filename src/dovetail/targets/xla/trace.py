@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
+from dovetail.ir.dtype import DType
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.type import tensors
 from dovetail.ir.value import Value
@@ -19,6 +21,8 @@ from dovetail.targets.xla.claims import HOST
 from dovetail.targets.xla.meanings.table import FLAGS, MEANINGS
 from dovetail.targets.xla.package import jax, jnp, lax
 
+COMPOSITES = "dovetail"
+"""The namespace of fused ops in StableHLO."""
 Where = Callable[[Value], str]
 """The place of a value in the user's model; empty where none is known."""
 
@@ -30,8 +34,10 @@ def _nowhere(value: Value) -> str:
 class Tracer:
     """Computes values, and collects flags that say whether the meaning of one of them would have raised."""
 
-    def __init__(self, where: Where = _nowhere, *, inline: bool = False) -> None:
+    def __init__(self, where: Where = _nowhere, *, inline: bool = False, composites: bool = False) -> None:
         self.where = where
+        self.composites = composites
+        """Whether fused ops stay visible by their names; then the flags of their bodies are lost."""
         self.inline = inline
         """Whether functions of JAX are traced in place: Shardy does not look into calls."""
         self.flags: list[Any] = []
@@ -76,6 +82,8 @@ class Tracer:
         if op.name in CONTROL:
             with self._calls(True):  # a loop that is no loop would have all its trips
                 return CONTROL[op.name](self, operands, **attrs)
+        if isinstance(op, FusedOp):
+            return self._fused(op, value, operands)
         if op.name in FLAGS:
             self.flags.append(FLAGS[op.name](*operands, **attrs))
         if op.name == "refusal":
@@ -86,9 +94,24 @@ class Tracer:
         assert isinstance(op, Primitive) and op.name in HOST, f"{op.name} has no meaning in JAX"
         return _on_host(op, value, operands)
 
+    def _fused(self, op: FusedOp[...], value: Value, operands: list[Any]) -> Any:
+        """A fused op as its body, or as a composite whose decomposition is its body."""
+        spelled = op.traced(tuple(v.type for v in value.operands), value.attrs)[2]
+
+        def decomposition(*arrays: Any, **attrs: Any) -> tuple[Any, ...]:
+            return tuple(self.body(spelled, arrays)[0])
+
+        if self.composites:
+            written = {name: _written(a) for name, a in value.attrs.items() if a is not None}
+            results = lax.composite(decomposition, f"{COMPOSITES}.{op.name}")(*operands, **written)
+        else:
+            results, flag = self.body(spelled, operands)
+            self.flags.append(flag)
+        return tuple(results) if len(tensors(value.type)) > 1 else results[0]
+
     def body(self, graph: Subgraph, operands: Sequence[Any]) -> tuple[list[Any], Any]:
         """The results of a body, and its flag."""
-        inner = Tracer(inline=self.inline)
+        inner = Tracer(inline=self.inline, composites=self.composites)
         arguments = [v for v in walk(graph.results) if v.op is leaf.ARGUMENT]
         results = inner.values(graph.results, {v: operands[int(v.attrs["index"])] for v in arguments})
         return results, inner.flag
@@ -163,6 +186,17 @@ class Tracer:
 CONTROL: dict[str, Callable[..., Any]] = {"if": Tracer.if_, "while": Tracer.while_, "scan": Tracer.scan}
 
 
+def _written(attribute: Any) -> Any:
+    """An attribute as StableHLO has it: numbers and text as they are, other things in words."""
+    if isinstance(attribute, bool | int | float | str):
+        return attribute
+    if isinstance(attribute, DType):
+        return attribute.name
+    if isinstance(attribute, tuple):
+        return ", ".join(str(_written(one)) for one in cast("tuple[Any, ...]", attribute))
+    return str(attribute)
+
+
 def _on_host(op: Primitive, value: Value, operands: list[Any]) -> Any:
     """The NumPy meaning, which XLA calls back for."""
     types = tensors(value.type)
@@ -176,4 +210,4 @@ def _on_host(op: Primitive, value: Value, operands: list[Any]) -> Any:
     return tuple(results) if len(types) > 1 else results[0]
 
 
-__all__ = ["CONTROL", "Tracer", "Where"]
+__all__ = ["COMPOSITES", "CONTROL", "Tracer", "Where"]
