@@ -42,7 +42,7 @@ LOCAL: list[tuple[str, str, dict[str, str]]] = [
 
 
 def test_the_program_that_is_explained_runs_with_the_collectives_that_are_told() -> None:
-    """Also where a placement is wrong: XLA's partitioner would choose others, and `jax.shard_map` leaves it no choice."""
+    """Also for a wrong placement: XLA's partitioner would choose others, and `jax.shard_map` leaves it no choice."""
     command = [sys.executable, "-m", "tests.targets.xla.local", *map(json.dumps, LOCAL)]
     told = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert told.returncode == 0, told.stderr
