@@ -11,9 +11,10 @@ import pytest
 
 from dovetail import Builder, Graph, compile, evaluate, ops, save
 from dovetail.cli.main import main
+from dovetail.derive import laws
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
-from dovetail.library import ALL, rms_norm
+from dovetail.library import ALL, conv_bias_act, rms_norm
 from dovetail.models.bert import BertShape, bert
 from dovetail.models.llama import LlamaShape, llama
 from dovetail.models.weights import random_weights
@@ -92,6 +93,16 @@ def _number(name: str) -> int:
     return int(re.sub(r"\D", "", name))
 
 
+def test_every_fused_op_is_written_as_a_composite() -> None:
+    """Whatever its attributes and however many its results."""
+    for op in ALL:
+        chosen = laws.fitting(op, op.variants[0], 1)
+        text = export.stablehlo(laws.graph_of(op(**chosen), chosen))
+        assert f'stablehlo.composite "dovetail.{op.name}"' in text, op.name
+        if op is conv_bias_act:
+            assert re.search(r"padding = \[\[?\d.*strides = \[\d", text), "lists of numbers"
+
+
 def test_a_composite_has_the_attributes_of_its_op(tmp_path: Path) -> None:
     builder = Builder("norm")
     x, gain = builder.input("x", f32[2, 8]), builder.param("gain", f32[8])
@@ -101,7 +112,7 @@ def test_a_composite_has_the_attributes_of_its_op(tmp_path: Path) -> None:
         assert main(["export", str(tmp_path / "model.txt"), "--stablehlo", str(tmp_path / f"m.{ending}")]) == 0
     (line,) = [one for one in (tmp_path / "m.mlir").read_text(encoding="utf-8").splitlines() if ".composite" in one]
     assert 'stablehlo.composite "dovetail.rms_norm"' in line
-    assert "eps = 2.500000e-01 : f64" in line and 'operands = "x, gain"' in line and 'precision = "own"' in line
+    assert "eps = 2.500000e-01 : f64" in line and 'operands = ["x", "gain"]' in line and 'precision = "own"' in line
     given, scale = np.arange(16, dtype=np.float32).reshape(2, 8), np.full(8, 3, np.float32)
     wanted = 3 * given / np.sqrt((given.astype(np.float64) ** 2).mean(-1, keepdims=True) + 0.25)
     (found,) = jax_export.deserialize(bytearray((tmp_path / "m.bin").read_bytes())).call([scale, given])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
-from dovetail.ir.dtype import DType
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.type import tensors
 from dovetail.ir.value import Value
@@ -102,7 +101,7 @@ class Tracer:
             return tuple(self.body(spelled, arrays)[0])
 
         if self.composites:
-            written = {name: _written(a) for name, a in value.attrs.items() if a is not None}
+            written = {name: a for name, a in value.attrs.items() if a is not None}
             results = lax.composite(decomposition, f"{COMPOSITES}.{op.name}")(*operands, **written)
         else:
             results, flag = self.body(spelled, operands)
@@ -184,17 +183,6 @@ class Tracer:
 
 
 CONTROL: dict[str, Callable[..., Any]] = {"if": Tracer.if_, "while": Tracer.while_, "scan": Tracer.scan}
-
-
-def _written(attribute: Any) -> Any:
-    """An attribute as StableHLO has it: numbers and text as they are, other things in words."""
-    if isinstance(attribute, bool | int | float | str):
-        return attribute
-    if isinstance(attribute, DType):
-        return attribute.name
-    if isinstance(attribute, tuple):
-        return ", ".join(str(_written(one)) for one in cast("tuple[Any, ...]", attribute))
-    return str(attribute)
 
 
 def _on_host(op: Primitive, value: Value, operands: list[Any]) -> Any:
