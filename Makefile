@@ -9,6 +9,7 @@ FOR_DEMO := $(VENV)/.installed-demo
 FOR_BENCH := $(VENV)/.installed-bench
 FOR_TORCH := $(VENV)/.installed-torch
 FOR_XLA := $(VENV)/.installed-xla
+FOR_OLDEST_XLA := $(VENV)/.installed-xla-oldest
 FOR_TORCH_ZOO := $(VENV)/.installed-torch-zoo
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest
@@ -19,12 +20,20 @@ TIER ?= --standard
 # Files in parallel, files with serial tests after them in one process (tests/scheduling.py); the slowest are printed.
 PARALLEL := -n auto --maxprocesses=8 --durations=10
 
+# The oldest JAX goes before the newest one in the same environment. Origins in bodies of loops are not told by its Shardy.
+OLDEST_JAX = $(shell sed -n 's/^xla = \["jax>=\(.*\)"\]/\1.0/p' pyproject.toml)
+OLDEST_XLA := $(abspath $(VENV))/xla-oldest
+OLDEST_XLA_TESTS := tests/targets/xla/test_primitives.py tests/targets/xla/test_export.py \
+	tests/targets/xla/test_training.py::test_donated_arrays_stay_on_the_devices \
+	tests/targets/xla/test_explain.py::test_two_sums_a_layer_and_why \
+	tests/targets/xla/test_explain.py::test_a_wrong_placement_has_the_remedy_that_mends_it tests/frontends/jax
+
 # Tests start many processes: they share the bytecode, also where the environment forbids to write it.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda sanitize-cuda bench-cuda check-cuda bench-decode test-deep fuzz faults conformance conformance-cuda torch torch-zoo test-torch test-xla placements primitives meshes jax torch-gradients curves models check page format golden bench clean
+.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda sanitize-cuda bench-cuda check-cuda bench-decode test-deep fuzz faults conformance conformance-cuda torch torch-zoo test-torch test-xla test-xla-oldest placements primitives meshes jax torch-gradients curves models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,6 +120,10 @@ test-torch: $(FOR_TORCH) ## run the tests of PyTorch; CI does, where torch can b
 test-xla: $(FOR_XLA) ## run the tests of XLA with JAX on the CPU; CI does, where JAX can be installed
 	@$(PYTEST) $(PARALLEL) tests/targets/xla tests/frontends/jax $(ARGS)
 
+test-xla-oldest: $(FOR_OLDEST_XLA) ## run some tests of XLA with the oldest JAX that is supported; CI does, where it can be installed
+	@PYTHONPATH=$(OLDEST_XLA) $(BIN)/python -c 'import jax; assert jax.__version__ == "$(OLDEST_JAX)", jax.__version__'
+	@PYTHONPATH=$(OLDEST_XLA) $(PYTEST) $(PARALLEL) --quick $(OLDEST_XLA_TESTS) $(ARGS)
+
 placements: $(FOR_XLA) ## draw graphs, meshes and placements, and judge them by one device; ARGS="--count 1000"
 	@$(BIN)/python -m tests.targets.xla.placements $(ARGS)
 
@@ -181,6 +194,10 @@ $(FOR_TORCH): pyproject.toml | $(BIN)/python
 $(FOR_XLA): pyproject.toml | $(BIN)/python
 	@$(INSTALL) --editable '.[test,xla-test]'
 	@touch $@ $(FOR_TEST) $(FOR_DEMO)
+
+$(FOR_OLDEST_XLA): $(FOR_XLA)
+	@$(INSTALL) --no-deps --upgrade --target $(OLDEST_XLA) jax==$(OLDEST_JAX) jaxlib==$(OLDEST_JAX)
+	@touch $@
 
 $(FOR_TORCH_ZOO): $(FOR_TORCH)
 	@$(INSTALL) --editable '.[torch-zoo]'

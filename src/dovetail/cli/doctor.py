@@ -20,7 +20,7 @@ from dovetail.cli import cache
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.doctor_text import as_text
 from dovetail.cli.machine import machine
-from dovetail.cli.options import JSON
+from dovetail.cli.options import JSON, numbers
 from dovetail.cli.terminal import look_of
 from dovetail.dataclass import dataclass
 from dovetail.errors import DovetailError, UnsupportedError
@@ -84,8 +84,10 @@ class Runs:
 
 def run(args: argparse.Namespace) -> Answer:
     settings = settings_of({}, os.environ)
-    refused = calibrate(settings).refused if args.calibrate else ""
-    gpu = card(settings, measure=args.calibrate)
+    mesh = None if args.mesh is None else meshed(numbers("--mesh", args.mesh.split(",")), settings, args.calibrate)
+    here = args.calibrate and mesh is None
+    refused = calibrate(settings).refused if here else ""
+    gpu = card(settings, measure=here)
     known = stored(settings)
     installed = packages(_requirements())
     kept = cache.status(args)
@@ -101,6 +103,7 @@ def run(args: argparse.Namespace) -> Answer:
         "not_calibrated": refused,
         "ignored_calibration": ignored(settings),
         "figures": machine_of(settings).source,
+        "mesh": mesh,
         "cache": kept,
         "targets": [asdict(runs(name)) for name in NAMES],
         "missing": [asdict(lack) for lack in missing(installed, measured=known is not None, kept=kept, gpu=gpu)],
@@ -149,6 +152,21 @@ def card(settings: Settings, *, measure: bool = False, device: Callable[[], Any]
         return Gpu(asdict(here.card), here.architecture, None if known is None else asdict(known), "", "")
     except DovetailError as error:
         return Gpu(None, "", None, error.message, error.hint)
+
+
+def meshed(mesh: Mapping[str, int], settings: Settings, measure: bool = False) -> dict[str, Any]:
+    """The links of a mesh that prices of collectives use; they are measured first, if that is wanted."""
+    from dovetail.targets.xla.explain import calibration  # few have a mesh
+    from dovetail.targets.xla.placement import Placement
+
+    axes = Placement.of(mesh).sizes
+    tried = calibration.calibrate(axes, settings) if measure else calibration.Attempt(None)
+    known = tried.made or calibration.stored(axes, settings)
+    return {
+        "mesh": axes,
+        "calibration": None if known is None else asdict(known),
+        "not_calibrated": tried.refused,
+    }
 
 
 def missing(
@@ -227,6 +245,12 @@ COMMAND = Command(
             "measure the machine, in a few seconds, and keep the figures that prices are made of; better ones of "
             "before stay",
             {"action": "store_true"},
+        ),
+        Argument(
+            "--mesh",
+            "tell the links of a mesh, as in --mesh dp=2,tp=4; with --calibrate, measure them on the devices that JAX "
+            "finds, instead of the machine, and keep them for prices of collectives",
+            {"metavar": "AXIS=SIZE,…"},
         ),
         JSON,
     ),

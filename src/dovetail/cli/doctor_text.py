@@ -24,6 +24,7 @@ def as_text(found: Mapping[str, Any], look: Look = PLAIN) -> str:
         *_packages(found["packages"]),
         line(),
         *_figures(found["calibration"], found["figures"], found["not_calibrated"], found["ignored_calibration"]),
+        *mesh_lines(found["mesh"]),
         line(),
         _cache(found["cache"]),
         line(),
@@ -102,6 +103,22 @@ def _figures(calibration: Mapping[str, Any] | None, source: str, refused: str, i
     return lines
 
 
+def mesh_lines(found: Mapping[str, Any] | None) -> list[Line]:
+    """The links of a mesh, or what measures them; nothing where none was asked for."""
+    if found is None:
+        return []
+    known, refused = found["calibration"], found["not_calibrated"]
+    mesh = ",".join(f"{axis}={size}" for axis, size in found["mesh"].items())
+    lines = [line(Piece(f"not calibrated: {refused}", "warn"), hang=2)] if refused else []
+    if known is None:
+        return [*lines, line(f"mesh {mesh}: built-in; dovetail doctor --calibrate --mesh {mesh} measures it", hang=2)]
+    lines.append(line(f"mesh {mesh}: measured on {known['date']} ({known['devices']})", hang=2))
+    for axis, one in known["axes"].items():
+        start, rate = one["link"]["start_seconds"] * 1e6, one["link"]["bytes_per_second"] / 1e9
+        lines.append(line(f"  {axis:<6} a start {start:.1f} µs, {rate:.3g} GB/s, within {one['misfit']:.0%}", hang=4))
+    return lines
+
+
 def _cache(kept: Mapping[str, Any]) -> Line:
     if not kept["on"]:
         return line("compile cache: switched off")
@@ -138,4 +155,4 @@ def _memory(here: dict[str, Any]) -> str:
     return said + (f", limited to {limit / 2**30:.1f} GiB by the cgroup" if limit is not None else "")
 
 
-__all__ = ["as_text", "gpu_lines"]
+__all__ = ["as_text", "gpu_lines", "mesh_lines"]

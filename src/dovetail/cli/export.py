@@ -11,12 +11,14 @@ from dovetail.runtime.compile import compilation, make_request
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from dovetail.targets.xla.export import exported, stablehlo  # JAX is imported with it
+    from dovetail.targets.xla.export import COMPOSED, UNFUSED, exported, stablehlo  # JAX is imported with it
 
-    graph = compilation(asked_graph(args), make_request(target="xla")).plan.graph
+    graph = asked_graph(args)
     if args.stablehlo.endswith(".mlir"):
-        content, what = stablehlo(graph).encode(), "StableHLO"
+        request = make_request(target=COMPOSED, without=UNFUSED, engine="greedy")
+        content, what = stablehlo(compilation(graph, request).plan.graph).encode(), "StableHLO"
     else:
+        graph = compilation(graph, make_request(target="xla")).plan.graph
         content, what = exported(graph, args.platforms.split(",")), f"jax.export for {args.platforms}"
     write_whole(args.stablehlo, [content])
     return Answer(f"{args.stablehlo}: {what}, {len(content):,} bytes")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -29,6 +32,26 @@ def test_every_mesh_is_as_near_to_float64_as_one_device(name: str, titles: list[
         sums = {"all-reduce": 2 * LLAMA.layers} if "tp" in MESHES[title] else {}
         assert {kind: count for kind, (count, _) in found.totals.items()} == sums, title
         assert found.totals == found.predicted, title
+
+
+LOCAL: list[tuple[str, str, dict[str, str]]] = [
+    ("llama", "tensor", {}),
+    ("llama", "both", {"layers.*.wo": "- tp"}),
+    ("llama_step", "tensor", {}),
+]
+
+
+def test_the_program_that_is_explained_runs_with_the_collectives_that_are_told() -> None:
+    """Also for a wrong placement: XLA's partitioner would choose others, and `jax.shard_map` leaves it no choice."""
+    command = [sys.executable, "-m", "tests.targets.xla.local", *map(json.dumps, LOCAL)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert told.returncode == 0, told.stderr
+    found = [json.loads(line) for line in told.stdout.splitlines()]
+    assert len(found) == len(LOCAL)
+    for one in found:
+        assert one["compiled"] == one["predicted"] != {}, one
+        assert one["error"] < 1e-6, one
+    assert {*found[1]["compiled"]} == {"all-gather", "all-reduce"}, "a wrong placement gathers"
 
 
 def test_drawn_placements_compute_what_one_device_does() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.type import tensors
@@ -19,6 +20,8 @@ from dovetail.targets.xla.claims import HOST
 from dovetail.targets.xla.meanings.table import FLAGS, MEANINGS
 from dovetail.targets.xla.package import jax, jnp, lax
 
+COMPOSITES = "dovetail"
+"""The namespace of fused ops in StableHLO."""
 Where = Callable[[Value], str]
 """The place of a value in the user's model; empty where none is known."""
 
@@ -31,11 +34,18 @@ class Tracer:
     """Computes values, and collects flags that say whether the meaning of one of them would have raised."""
 
     def __init__(
-        self, where: Where = _nowhere, *, names: Mapping[Value, str] | None = None, inline: bool = False
+        self,
+        where: Where = _nowhere,
+        *,
+        names: Mapping[Value, str] | None = None,
+        inline: bool = False,
+        composites: bool = False,
     ) -> None:
         self.where = where
         self.names = names or {}
         """By value, a scope of its own: what XLA makes of values is told by it."""
+        self.composites = composites
+        """Whether fused ops stay visible by their names; then the flags of their bodies are lost."""
         self.inline = inline
         """Whether functions of JAX are traced in place: Shardy does not look into calls."""
         self.flags: list[Any] = []
@@ -83,6 +93,8 @@ class Tracer:
         if op.name in CONTROL:
             with self._calls(True):  # a loop that is no loop would have all its trips
                 return CONTROL[op.name](self, operands, **attrs)
+        if isinstance(op, FusedOp):
+            return self._fused(op, value, operands)
         if op.name in FLAGS:
             self.flags.append(FLAGS[op.name](*operands, **attrs))
         if op.name == "refusal":
@@ -93,9 +105,24 @@ class Tracer:
         assert isinstance(op, Primitive) and op.name in HOST, f"{op.name} has no meaning in JAX"
         return _on_host(op, value, operands)
 
+    def _fused(self, op: FusedOp[...], value: Value, operands: list[Any]) -> Any:
+        """A fused op as its body, or as a composite whose decomposition is its body."""
+        spelled = op.traced(tuple(v.type for v in value.operands), value.attrs)[2]
+
+        def decomposition(*arrays: Any, **attrs: Any) -> tuple[Any, ...]:
+            return tuple(self.body(spelled, arrays)[0])
+
+        if self.composites:
+            written = {name: a for name, a in value.attrs.items() if a is not None}
+            results = lax.composite(decomposition, f"{COMPOSITES}.{op.name}")(*operands, **written)
+        else:
+            results, flag = self.body(spelled, operands)
+            self.flags.append(flag)
+        return tuple(results) if len(tensors(value.type)) > 1 else results[0]
+
     def body(self, graph: Subgraph, operands: Sequence[Any]) -> tuple[list[Any], Any]:
         """The results of a body, and its flag."""
-        inner = Tracer(inline=self.inline)
+        inner = Tracer(inline=self.inline, composites=self.composites)
         arguments = [v for v in walk(graph.results) if v.op is leaf.ARGUMENT]
         results = inner.values(graph.results, {v: operands[int(v.attrs["index"])] for v in arguments})
         return results, inner.flag
@@ -183,4 +210,4 @@ def _on_host(op: Primitive, value: Value, operands: list[Any]) -> Any:
     return tuple(results) if len(types) > 1 else results[0]
 
 
-__all__ = ["CONTROL", "Tracer", "Where"]
+__all__ = ["COMPOSITES", "CONTROL", "Tracer", "Where"]

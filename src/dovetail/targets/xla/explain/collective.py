@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -39,11 +39,25 @@ class Links:
     """The links of the axes of a mesh; those that are not measured are taken for ordinary ones."""
 
     by_axis: Mapping[str, Link] = field(default_factory=dict[str, Link])
+    source: str = "built-in"
+    """Where they come from."""
+
+    def text(self, axes: Iterable[str]) -> str:
+        """For people: the figures of mesh axes, and where they come from."""
+        if not self.by_axis:
+            usual = Link()
+            return f"{self.source}, a start of {usual.start_seconds * 1e6:.0f} µs and {_rate(usual)} for each axis"
+        said = [f"{axis} {self.of((axis,)).start_seconds * 1e6:.1f} µs and {_rate(self.of((axis,)))}" for axis in axes]
+        return f"{self.source}: {', '.join(said)}"
 
     def of(self, axes: tuple[str, ...]) -> Link:
         """The slowest of several axes."""
         found = [self.by_axis.get(axis, Link()) for axis in axes] or [Link()]
         return Link(max(f.start_seconds for f in found), min(f.bytes_per_second for f in found))
+
+
+def _rate(link: Link) -> str:
+    return f"{link.bytes_per_second / 1e9:.3g} GB/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +79,26 @@ class Collective:
     """The parameters and inputs whose placements it comes from."""
 
     def seconds(self, links: Links) -> float:
-        """Rings: each device sends (n - 1) / n of the whole, twice for a sum."""
-        link, n = links.of(self.axes), self.devices
-        share = (n - 1) / n * self.bytes / link.bytes_per_second
-        starts = (n - 1) * link.start_seconds
-        match self.kind:
-            case "slice":
-                return 0.0
-            case "all-reduce":
-                return 2 * (share + starts)
-            case "reduce-scatter":
-                return share * n + starts
-            case "collective-permute":
-                return self.bytes / link.bytes_per_second + link.start_seconds
-            case _:
-                return share + starts
+        """The time of a ring of the devices."""
+        link = links.of(self.axes)
+        starts, moved = ring(self.kind, self.devices, self.bytes)
+        return starts * link.start_seconds + moved / link.bytes_per_second
+
+
+def ring(kind: str, devices: int, bytes: int) -> tuple[float, float]:
+    """How often a device starts to send, and the bytes that it sends: (n - 1) / n of the whole, twice for a sum."""
+    share, starts = (devices - 1) / devices * bytes, devices - 1.0
+    match kind:
+        case "slice":
+            return 0.0, 0.0
+        case "all-reduce":
+            return 2 * starts, 2 * share
+        case "reduce-scatter":
+            return starts, share * devices
+        case "collective-permute":
+            return 1.0, float(bytes)
+        case _:
+            return starts, share
 
 
 def repeated(name: str) -> str:
@@ -151,4 +170,4 @@ def _reason(
     return f"{first}, and {reader['op']} at {repeated(_place(reader['place']))} reads it {how}", [*origins, *wanted]
 
 
-__all__ = ["FREE", "KINDS", "Collective", "Link", "Links", "read", "repeated"]
+__all__ = ["FREE", "KINDS", "Collective", "Link", "Links", "read", "repeated", "ring"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from dovetail.errors import DeviceError, OptionError
 from dovetail.ir.dim import Size
 from dovetail.ir.graph import Graph
 from dovetail.targets.xla.explain import child
+from dovetail.targets.xla.explain.calibration import links_of
 from dovetail.targets.xla.explain.collective import FREE, KINDS, Collective, Links, read, repeated
 from dovetail.targets.xla.placement import WHOLE, Placement, Rule
 
@@ -50,7 +51,7 @@ class Explained:
                 hint=f"what moves depends on them; give each a number: --size {unknown[0]}=8",
             )
         placement = placement.with_state(graph)
-        self.graph, self.placement, self.links = graph, placement, links or Links()
+        self.graph, self.placement, self.links = graph, placement, links or links_of(placement.sizes)
         leaves = [*graph.parameters, *graph.inputs]
         self.names = [str(v.attrs["name"]) for v in leaves]
         child.start()
@@ -158,6 +159,8 @@ class Explained:
         return {
             "mesh": self.placement.sizes,
             "seconds": self.seconds,
+            "calibration": self.links.source,
+            "links": {axis: asdict(self.links.of((axis,))) for axis in self.placement.sizes},
             "weights": {"all": total, "device": mine},
             "unexplained": self.unexplained,
             "collectives": [
@@ -193,7 +196,8 @@ class Explained:
         count = len(self.collectives)
         lines = [
             f"{self.graph.name} on {self.placement.devices} devices ({mesh}): {count} {_plural('collective', count)}, "
-            f"predicted {self.seconds * 1e6:.0f} µs; weights {mine / 1e6:.2f} of {total / 1e6:.2f} MB on a device"
+            f"predicted {self.seconds * 1e6:.0f} µs; weights {mine / 1e6:.2f} of {total / 1e6:.2f} MB on a device",
+            f"calibration: {self.links.text(axis for axis, size in self.placement.mesh if size > 1)}",
         ]
         if self.unexplained:
             lines.append(f"read from the compiled program, without reasons: {self.unexplained}")
