@@ -112,7 +112,8 @@ class StreamTile:
             return None
         if not has_few_rows(rows) or depth < 4 * LANES:
             return None
-        width = width_of_block(batch if isinstance(batch, int) else 1, columns, axis, device)
+        products = batch if isinstance(batch, int) else 1
+        width = width_of_block(products, columns, axis, device)
         warps = WARPS
         # A stage has 16 of k for each warp.
         while 32 * warps > depth or 16 * warps * width * len(rights) * dtype.itemsize > STAGE_BYTES:
@@ -121,7 +122,7 @@ class StreamTile:
         left_bytes = rows * found.left_pitch * dtype.itemsize
         found = replace(found, room=min(WEIGHT_BYTES, device.shared_bytes - left_bytes))
         if early and axis == "k" and device.bulk_copies and depth % (16 * warps) == 0:
-            bulk = [replace(found, bulk=True, columns=w) for w in as_good(width, columns, device)]
+            bulk = [replace(found, bulk=True, columns=w) for w in as_good(width, products, columns, device)]
             fitting = [tile for tile in bulk if RESIDENT * tile.shared_bytes <= device.shared_bytes]
             if fitting:
                 return fitting[0]

@@ -27,12 +27,12 @@ def width_of_block(batch: int, columns: int, axis: str, device: GpuDevice) -> in
     return min(range(MOST_COLUMNS, 0, -CHUNK), key=busiest)
 
 
-def as_good(width: int, columns: int, device: GpuDevice) -> list[int]:
+def as_good(width: int, batch: int, columns: int, device: GpuDevice) -> list[int]:
     """Columns of a block, from `width` to fewer, that give no multiprocessor more; blocks at once stay at once."""
     count = device.multiprocessors
 
     def blocks(of: int) -> int:
-        return -(-columns // of)
+        return batch * -(-columns // of)
 
     at_once = RESIDENT * count if blocks(width) <= RESIDENT * count else blocks(CHUNK)
     busiest = -(-blocks(width) // count) * width

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from dovetail import library, ops
+from dovetail import library
 from dovetail.dataclass import dataclass
-from dovetail.declare.cost import kernel_cost, type_bytes
+from dovetail.declare.cost import type_bytes
 from dovetail.declare.machine import Cost
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.problems.contraction import Contraction, find_contraction
+from dovetail.kernels.problems.stored_weights import cost_with, find_stored
 from dovetail.library.block_formats import FORMATS, Format
 
 
@@ -30,51 +29,31 @@ class BlockProduct:
 
     def cost(self, step: Value) -> Cost:
         """Work and traffic of the step, which reads blocks in place of floats."""
-        cost = kernel_cost(step)
         floats = [self.contraction.operand(right) for right in self.contraction.rights]
-        saved = sum([type_bytes(v.type) for v in floats]) - sum([type_bytes(b.type) for of in self.blocks for b in of])
-        return Cost(cost.flops, cost.bytes - saved, cost.given - saved, cost.dense, cost.kind, cost.dtype, cost.rows)
+        stored = [b for of in self.blocks for b in of]
+        return cost_with(step, sum([type_bytes(v.type) for v in floats]) - sum([type_bytes(b.type) for b in stored]))
 
 
 def find_block_product(of: StepProblem[object]) -> BlockProduct | Refused:
     """A step as products with weights in blocks."""
-    found = of.once(find_contraction)
+    contraction = of.once(find_contraction)
+    if isinstance(contraction, Refused):
+        return contraction
+
+    def is_stored(weights: Value) -> bool:
+        return weights.op is library.dequantise_blocks and of.locations.is_bound(weights.operands[0])
+
+    def otherwise(weights: Value) -> Refused:
+        return Refused("weights_are_blocks", weights.op.name, library.dequantise_blocks.name)
+
+    found = find_stored(contraction, is_stored, otherwise)
     if isinstance(found, Refused):
         return found
-    names: set[str] = set()
-    blocks: list[tuple[Value, ...]] = []
-    for right in found.rights:
-        is_transposed = right.op is ops.permute and right.rank == 2 and right.operands[0] in found.body.arguments
-        if right not in found.body.arguments and not is_transposed:
-            return Refused("weights_are_an_operand", "a view of an operand")
-        weights = found.operand(right)
-        parts = _rows(weights) if is_transposed else _columns(weights)
-        if parts is None or not all(of.locations.is_bound(part.operands[0]) for part in parts):
-            return Refused("weights_are_blocks", weights.op.name, library.dequantise_blocks.name)
-        names |= {part.attrs["format"] for part in parts}
-        blocks.append(tuple([part.operands[0] for part in parts]))
+    names = {str(part.attrs["format"]) for parts in found for part in parts}
     if len(names) > 1:
         return Refused("blocks_have_one_format", ", ".join(sorted(names)))
-    return BlockProduct(found, names.pop(), tuple(blocks))
-
-
-def _columns(weights: Value) -> Sequence[Value] | None:
-    """The dequantised matrices [columns, k] that weights [k, columns] consist of; None where they are others."""
-    if weights.rank == 2 and weights.op is ops.concat and weights.attrs["axis"] % 2 == 1:
-        return _all([_columns(part) for part in weights.operands])
-    return _rows(weights.operands[0]) if weights.rank == 2 and weights.op is ops.permute else None
-
-
-def _rows(weights: Value) -> Sequence[Value] | None:
-    """The same of weights [columns, k]."""
-    if weights.rank == 2 and weights.op is ops.concat and weights.attrs["axis"] % 2 == 0:
-        return _all([_rows(part) for part in weights.operands])
-    return [weights] if weights.rank == 2 and weights.op is library.dequantise_blocks else None
-
-
-def _all(parts: Sequence[Sequence[Value] | None]) -> Sequence[Value] | None:
-    found = [some for some in parts if some is not None]
-    return [one for some in found for one in some] if len(found) == len(parts) else None
+    blocks = tuple([tuple([part.operands[0] for part in parts]) for parts in found])
+    return BlockProduct(contraction, names.pop(), blocks)
 
 
 __all__ = ["BlockProduct", "find_block_product"]
