@@ -225,6 +225,8 @@ def _standard(path: Path) -> list[str]:
 def test_the_tree_uses_our_decorator() -> None:
     root = Path(dovetail.__file__).parent
     files = [path for path in sorted(root.rglob("*.py")) if path != root / "dataclass.py"]
-    assert len(files) > 100
+    # Few files import the standard module: parsing all of them takes seconds.
+    files = [path for path in files if "dataclasses" in path.read_text(encoding="utf-8")]
+    assert len(files) > 50
     found = [line for path in files for line in _standard(path)]
     assert not found, "import dataclass from dovetail.dataclass, which defines classes in a tenth of the time"
