@@ -14,7 +14,6 @@ Memory is what a process holds after its first token without pages of files, ove
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -23,6 +22,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from asked import asked
 from decode_steps.files import KINDS, LAYERS, write_qwen3
 
 from dovetail.bench.process import OnCores
@@ -48,11 +48,7 @@ class Engine:
             )  # fmt: skip
 
     def ask(self, words: str) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(words + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        return json.loads(line) if line else {"refused": f"its process ended with {self.process.wait()}"}
+        return asked(self.process, words)
 
     def end(self) -> None:
         assert self.process.stdin is not None

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from asked import asked
 from train_steps.works import WORKS, Work
 
 from dovetail.bench.peer_process import forget_peak, resident
@@ -50,11 +51,7 @@ class Timed:
     runs: list[float] = field(default_factory=list[float])
 
     def ask(self, words: str) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(words + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        return json.loads(line) if line else {"refused": f"its process ended with {self.process.wait()}"}
+        return asked(self.process, words)
 
     @property
     def median(self) -> float:
