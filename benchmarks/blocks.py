@@ -17,13 +17,14 @@ import dovetail
 from dovetail import Graph, library, ops
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
-from dovetail.ir.dtype import f32, u8
+from dovetail.ir.dtype import bf16, f16, f32, u8
 from dovetail.ir.literal import Array
 from dovetail.library.block_formats import FORMATS
 from dovetail.runtime.program import Program
 
 ROWS = (1, 2, 4, 8, 16, 64)
 FLOATS = "f32"
+HALVES = {"f16": f16, "bf16": bf16}
 
 
 def main() -> int:
@@ -62,15 +63,22 @@ def main() -> int:
 
 
 def _bytes(name: str, n: int, k: int) -> int:
-    return 4 * n * k if name == FLOATS else n * k // FORMATS[name].elements * FORMATS[name].bytes
+    if name == FLOATS or name in HALVES:
+        return (2 if name in HALVES else 4) * n * k
+    return n * k // FORMATS[name].elements * FORMATS[name].bytes
 
 
 def _program(name: Any, n: int, k: int, precision: str) -> Program:
     """x @ w with weights of a format."""
     rng = np.random.default_rng(0)
     x = leaf.input("x", f32[symbol("m"), k])
-    if name == FLOATS:
-        weights: Array = rng.normal(size=(k, n)).astype(np.float32)
+    if name in HALVES:
+        weights: Array = rng.normal(size=(n, k)).astype(HALVES[name].numpy)
+        graph = Graph.of(
+            {"y": x @ ops.permute(ops.cast(leaf.param("w", HALVES[name][n, k]), dtype=f32), order=(-1, -2))}
+        )
+    elif name == FLOATS:
+        weights = rng.normal(size=(k, n)).astype(np.float32)
         graph = Graph.of({"y": x @ leaf.param("w", f32[k, n])})
     else:
         weights = rng.integers(0, 60, (n, _bytes(name, n, k) // n), dtype=np.uint8)

@@ -1,13 +1,15 @@
 """Tokens and prompts of decoders beside llama.cpp: tokens a second, load to the first token, memory.
 
-    PYTHONPATH=src:. python benchmarks/decoders.py [--files q8_0 q4_0 q4_k_m f16 smollm2] [--cached 512] [--prompt 512]
+    PYTHONPATH=src:. python benchmarks/decoders.py [--files q8_0 q4_0 q4_k_m f16 q4_1 q5_0 q5_k_m q6_k smollm2]
+        [--cached 512] [--prompt 512]
         [--threads 2] [--rounds 5] [--seconds 1] [--cpu] [--layers 28] [--peer-python PYTHON] [--vs llama.cpp]
 
 Files have random weights in the shape of Qwen3-0.6B (written to build/decoders once), or are SmolLM2, as `make chat`
 fetches it. Each engine has a process of its own, and they take turns; times are medians, with --cpu those of the
 processor, for machines that others use too. llama.cpp runs with and without its flash attention, and the faster counts.
 --peer-python is an interpreter with llama-cpp-python, if another one; without it lines have no ratio. Ratios above 1
-are in our favour.
+are in our favour. The share of the read bandwidth, which is measured in the same rounds, is that of the file's bytes
+times the tokens a second: a token reads all of them, and the cache, which is not counted. It is not told with --cpu.
 Memory is what a process holds after its first token without pages of files, over the size of the file.
 """
 
@@ -23,14 +25,17 @@ from pathlib import Path
 from typing import Any
 
 from asked import asked
-from decode_steps.files import KINDS, LAYERS, write_qwen3
+from decode_steps.files import KINDS, LAYERS, MORE_KINDS, write_qwen3
 
 from dovetail.bench.process import OnCores
+from dovetail.targets.cpu.measure.bandwidth import BandwidthMeter
 from zoo.fetch import ROOT, FetchError, fetch
 
 HOME = ROOT / "build" / "decoders"
 SERVE = Path(__file__).resolve().parent / "decode_steps" / "serve.py"
 SMOLLM2 = "smollm2"
+_READ = 256 << 20
+"""Bytes that all threads read in turn where bandwidth is measured: more than caches hold."""
 PEERS = {"exact": "", "fast": "", "llama.cpp": "llama_cpp", "llama.cpp fa": "llama_cpp"}
 """Our precisions and each peer, with the package that it needs."""
 
@@ -58,7 +63,7 @@ class Engine:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--files", nargs="*", default=[*KINDS, SMOLLM2], choices=[*KINDS, SMOLLM2])
+    parser.add_argument("--files", nargs="*", default=[*KINDS, SMOLLM2], choices=[*KINDS, *MORE_KINDS, SMOLLM2])
     parser.add_argument("--cached", type=int, nargs="*", help="tokens before the one that is timed")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of a prompt; 0 for none")
     parser.add_argument("--threads", type=int, default=2)
@@ -118,11 +123,15 @@ def _measure(name: str, path: Path, names: list[str], options: argparse.Namespac
             f" memory={told['anonymous'] / size:.2f} resident={told['resident'] >> 20}MB peak={told['peak'] >> 20}MB",
             flush=True,
         )
+    meter = BandwidthMeter(options.threads)
     works = [f"step {cached} {options.seconds}" for cached in _cached(name, options)]
     works += [f"prompt {options.prompt}"] if options.prompt else []
     for work in works:
         runs: dict[str, list[float]] = defaultdict(list)
+        reads: list[float] = []
         for turn in range(options.rounds):
+            if not options.cpu:
+                reads.append(meter.read(_READ // options.threads))
             for place in range(len(engines)):
                 engine = engines[(turn + place) % len(engines)]
                 told = engine.ask(work)
@@ -132,12 +141,20 @@ def _measure(name: str, path: Path, names: list[str], options: argparse.Namespac
         word, count, *_ = work.split()
         tokens = int(count) if word == "prompt" else 1
         print(_line(f"{word}/{name}/{count}", tokens, runs, options), flush=True)
+        if word == "step" and reads:
+            print(_share(f"{word}/{name}/{count}", size, runs, statistics.median(reads)), flush=True)
     for engine in engines:
         engine.end()
 
 
 def _cached(name: str, options: argparse.Namespace) -> list[int]:
     return options.cached or ([32, 512, 2048] if name == SMOLLM2 else [32, 512])
+
+
+def _share(what: str, size: int, runs: dict[str, list[float]], read: float) -> str:
+    """The share of the read bandwidth that the weights of a token take."""
+    told = " ".join([f"{each.replace(' ', '-')}={size / statistics.median(r) / read:.0%}" for each, r in runs.items()])
+    return f"bench {what} share of {read / 1e9:.1f} GB/s that threads read: {told}"
 
 
 def _line(what: str, tokens: int, runs: dict[str, list[float]], options: argparse.Namespace) -> str:

@@ -1,4 +1,4 @@
-"""What a GPU has to show, in a few minutes: conformance, the first call, compute-sanitizer, products beside cuBLASLt.
+"""What a GPU has to show, in a few minutes: conformance, first calls, calls, compute-sanitizer, products by cuBLASLt.
 
     PYTHONPATH=src:. python3 benchmarks/cuda/on_device.py [part ...] [--within 360]
 
@@ -35,6 +35,7 @@ PARTS = {
         ("-m", "tests.conformance", "--target", "cuda", "--brief", "--seconds", "60", "--within", "150"), 190
     ),
     "first_call": Part(("benchmarks/cuda/first_call.py", "minilm_1x16"), 45),
+    "calls": Part(("benchmarks/cuda/calls.py", "minilm_1x16"), 100),
     "sanitize": Part(("-m", "tests.targets.cuda.sanitized", "--within", "60"), 70),
     "products": Part(("benchmarks/cuda/models.py", "products"), 60),
 }

@@ -17,6 +17,7 @@ from tests.gguf_files import text, value
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, WIDTH, INNER, VOCABULARY = 28, 1024, 16, 8, 128, 3072, 151936
 KINDS = ("q8_0", "q4_0", "q4_k_m", "f16")
+MORE_KINDS = ("q4_1", "q5_0", "q5_k_m", "q6_k")
 _ALIGNMENT = 32
 _ARRAY, _I32 = 9, 5
 """Types of fields."""
@@ -73,10 +74,10 @@ def _fields(layers: int) -> dict[str, Any]:
 
 
 def _tensors(kind: str, layers: int) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Names, formats and shapes; the embedding is the head too, which 4-bit files store in Q6_K."""
-    few = {"q4_k_m": "q4_k"}.get(kind, kind)
-    more = "q6_k" if kind == "q4_k_m" else few
-    yield "token_embd.weight", "q6_k" if kind.startswith("q4") else kind, (VOCABULARY, HIDDEN)
+    """Names, formats and shapes; the embedding is the head too, which files of 4 and 5 bits store in Q6_K."""
+    few = kind.removesuffix("_m")
+    more = "q6_k" if kind.endswith("_m") else few
+    yield "token_embd.weight", "q6_k" if kind.startswith(("q4", "q5")) else kind, (VOCABULARY, HIDDEN)
     yield "output_norm.weight", "f32", (HIDDEN,)
     for index in range(layers):
         wide = more if _has_more_bits(index, layers) else few
@@ -113,4 +114,4 @@ def _array(stored: str, shape: tuple[int, ...], seed: int) -> Array:
     return np.concatenate([some] * -(-shape[0] // rows))[: shape[0]]
 
 
-__all__ = ["KINDS", "LAYERS", "VOCABULARY", "write_qwen3"]
+__all__ = ["KINDS", "LAYERS", "MORE_KINDS", "VOCABULARY", "write_qwen3"]

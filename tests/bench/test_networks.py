@@ -5,35 +5,62 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dovetail.bench.case import case_of
+from dovetail.bench import workloads
+from dovetail.bench.case import Case, case_of, written
 from dovetail.bench.peer_process import MachineContender
 from dovetail.bench.peers import EVERY, Setting
 from dovetail.bench.workloads import MODULES
+from tests.bench.small import SMALL
 
 torch: Any = pytest.importorskip("torch")
 
 
-def small() -> tuple[Any, dict[str, Any]]:
-    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU()), {"x": torch.randn(2, 4)}
+NAME = next(iter(MODULES))
+
+
+def small() -> Any:
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU())
+
+
+@pytest.fixture
+def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    """A small module under the name of a large one."""
+    from dovetail.bench import torch_networks
+
+    monkeypatch.setattr(torch_networks, "NETWORKS", {NAME: small})
+    monkeypatch.setattr(workloads, "MODULES", {NAME: lambda rng: {"x": rng.standard_normal((2, 4), np.float32)}})  # pyright: ignore
+    return case_of(NAME, {}, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_modules_are_run_by_those_that_run_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_are_run_by_those_that_run_modules(case: Case, tmp_path: Path) -> None:
+    assert case.network == case.name == NAME
+    setting, feeds = Setting(1, tmp_path), case.feeds()
+    runs = [EVERY[name].prepare(case, setting)(feeds) for name in ("dovetail", "dovetail-onnx", "torch")]
+    for run in runs[:2]:
+        np.testing.assert_allclose(run[0], runs[2][0], rtol=1e-5, atol=1e-6)
+    assert (tmp_path / "exported.onnx").is_file()
+    taking = {name for name, peer in EVERY.items() if peer.takes(case)}
+    assert taking == {"dovetail", "dovetail-onnx", "torch", "torch.compile", "torch.compile-max"}
+    assert MachineContender(case, setting).start()["flops"] == 2 * 2 * 4 * 8
+
+
+def test_every_module_has_arguments_that_are_drawn_without_it(tmp_path: Path) -> None:
     from dovetail.bench import torch_networks
 
-    assert tuple(torch_networks.NETWORKS) == MODULES
-    monkeypatch.setattr(torch_networks, "NETWORKS", {MODULES[0]: small})
-    case = case_of(MODULES[0], {}, tmp_path)
-    assert case.network == case.name == MODULES[0]
-    setting, feeds = Setting(1, tmp_path), case.feeds()
-    runs = [EVERY[name].prepare(case, setting)(feeds) for name in ("dovetail", "torch")]
-    np.testing.assert_allclose(runs[0][0], runs[1][0], rtol=1e-5, atol=1e-6)
-    taking = {name for name, peer in EVERY.items() if peer.takes(case)}
-    assert taking == {"dovetail", "torch", "torch.compile", "torch.compile-max"}
-    assert MachineContender(case, setting).start()["flops"] == 2 * 2 * 4 * 8
+    assert tuple(torch_networks.NETWORKS) == tuple(MODULES)
+    drawn = "import sys; from dovetail.bench.case import case_of; from pathlib import Path; "
+    said = drawn + f"case_of({NAME!r}, {{}}, Path({str(tmp_path)!r})); print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", said], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_an_exported_file_is_for_modules_alone(tmp_path: Path) -> None:
+    assert not EVERY["dovetail-onnx"].takes(written("encoder", SMALL["encoder"], tmp_path))

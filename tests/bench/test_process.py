@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,17 @@ def test_a_mesh_is_of_any_devices_that_jax_finds(tmp_path: Path) -> None:
     setting.place({"dp": 2}, {"x": "dp"})
     assert isinstance(setting.target, Target) and setting.target.name == "xla"
     assert "JAX_PLATFORMS" not in environment(setting)
+
+
+@pytest.mark.parametrize("forbidden", [True, False])
+def test_processes_share_bytecode_where_python_may_not_write_it(
+    forbidden: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", forbidden)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    setting = make_setting(1, tmp_path)
+    (tmp_path / "imported.py").write_text("")
+    said = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import imported"
+    subprocess.run([sys.executable, "-c", said], env={**os.environ, **environment(setting)}, check=True)
+    assert bool([*setting.cache.rglob("imported.*.pyc")]) == forbidden
+    assert not (tmp_path / "__pycache__").exists()

@@ -35,3 +35,11 @@ def test_the_floor_is_the_slower_of_computing_and_reading() -> None:
     floor = Floor(8.0, 30.0, (Peak(8.0, 10.0),), Peak(9.0, 11.0))
     assert floor.seconds(floor.usual) == 3.0
     assert floor.bound == "bandwidth"
+
+
+def test_a_module_is_compared_with_its_file_whichever_of_them_is_asked() -> None:
+    asked_file = _result(("dovetail", 3.0), ("dovetail-module", 2.0), ("torch", 4.0))
+    asked_module = _result(("dovetail", 2.0), ("dovetail-onnx", 3.0), ("torch", 4.0))
+    for result in (asked_file, asked_module):
+        assert result.module_ratio == 1.5 and result.line.endswith(" module=1.50")
+        assert result.best is not None and result.best.peer == "torch", "dovetail is no peer of itself"

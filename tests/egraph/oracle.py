@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 
-from dovetail.egraph.extract import components
+from dovetail.egraph.cycles import components
 from dovetail.egraph.joined import cost_of
 from dovetail.egraph.problem import Option, Problem
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from dovetail.declare.cost import Machine, Prices
-from dovetail.egraph.extract import HillClimb, components, extract
+from dovetail.egraph.cycles import components
+from dovetail.egraph.extract import HillClimb, extract
 from dovetail.egraph.first_choice import acyclic, first_choice
 from dovetail.egraph.joined import Joined, cost_of, readers_of
 from dovetail.egraph.problem import Extent, Option, Part, Problem

@@ -29,6 +29,19 @@ MODELS = {
     "llama step": lambda: llama_step(LLAMA, batch=1, past=4),
     "bert": lambda: bert(BertShape(layers=LAYERS, hidden=32, heads=4, inner=64, vocabulary=50, positions=16)),
 }
+
+
+def normed(count: int) -> Graph:
+    """Layers and the root of a sum over the first and the last of them, whose sums stand elsewhere than layers do."""
+    x = first = input("x", f32[4, 8])
+    for layer in range(count):
+        y = ops.tanh(x @ param(f"w{layer}", f32[8, 8]) + param(f"b{layer}", f32[8]))
+        x = ops.exp(ops.neg(ops.abs_(y))) + ops.relu(ops.sqrt(ops.abs_(x)))
+    number = [ops.squeeze(ops.reduce_sum(v * v, axes=(-2, -1)), axes=(-2, -1)) for v in (first, ops.sin(first), x)]
+    return Graph.of({"early": number[0], "x": x, "norm": ops.sqrt(number[0] + number[1] + number[2])})
+
+
+MODELS["layers and a norm"] = lambda: normed(24)
 BLOCKS: Vocabulary = vocabulary(make_request(target="reference").setup)
 
 

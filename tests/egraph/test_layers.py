@@ -90,6 +90,30 @@ def test_cuts_are_where_the_fewest_values_are_handed_over() -> None:
         assert len(handed - set(layers.seen(Piece(piece.start, piece.start, piece.stop)).shown)) == 1
 
 
+def _summed(count: int) -> Graph:
+    """Layers, and the sum of a number of each, added in pairs: one, two or more sums come after each layer."""
+    x = input("x", f32[4, 8])
+    numbers: list[Value] = []
+    for layer in range(count):
+        y = ops.tanh(x @ param(f"w{layer}", f32[8, 8]) + param(f"b{layer}", f32[8]))
+        x = ops.exp(ops.neg(ops.abs_(y))) + ops.relu(ops.sqrt(ops.abs_(x)))
+        numbers.append(ops.squeeze(ops.reduce_sum(x * x, axes=(-2, -1)), axes=(-2, -1)))
+    while len(numbers) > 1:
+        pairs = [numbers[i] + numbers[i + 1] for i in range(0, len(numbers) - 1, 2)]
+        numbers = [*pairs, *numbers[len(pairs) * 2 :]]
+    return Graph.of({"norm": ops.sqrt(numbers[0]), "x": x})
+
+
+def test_layers_whose_numbers_are_added_in_a_tree_are_alike() -> None:
+    graph = _summed(48)
+    layers = Layers(graph)
+    assert sorted(map(id, layers.values)) == sorted(map(id, graph.values))
+    assert all(r < at for at, reads in enumerate(layers.reads) for r in reads)
+    assert any(run.times >= 46 for run in layers.runs)
+    solved = [len(solve(Layers(_summed(n)), EVERYTHING.phases(), Budget(), EGraph()).solved) for n in (48, 64)]
+    assert solved[0] == solved[1] > 1
+
+
 def test_layers_are_solved_once() -> None:
     few, many = (solve(Layers(llama_of(n)), EVERYTHING.phases(), Budget(), EGraph()) for n in (12, 24))
     assert many.pieces == few.pieces + 12

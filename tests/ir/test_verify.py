@@ -320,3 +320,12 @@ def test_symbols_are_compared_by_algebra() -> None:
     half = ops.part(x, axis=-1, index=0, parts=2)
     assert half.type == TensorType(f32, (n,))
     verify(Graph.of(half))
+
+
+def test_a_value_that_nearly_looks_like_one_that_was_checked() -> None:
+    """What was checked is remembered by op, exact attributes and types; a float is no whole number."""
+    good = ops.reduce_sum(X, axes=(-1,))
+    bad = broken(ops.reduce_sum, (X,), {**good.attrs, "axes": (-1.0,)}, good.known_type)
+    assert "same object" not in refused(Graph("g", (X, Y), {"good": good, "bad": bad})).message
+    body = Subgraph([], [])  # type: ignore[arg-type]
+    assert "no tuples" in refused(of(broken(anything, (X,), {"body": body}, TensorType(f32, ())))).message

@@ -12,8 +12,10 @@ from dovetail.targets.cpu.jit import assembly
 NEON = Host("aarch64-unknown-linux-gnu", "neoverse-n1", "", 128, 32)
 AVX2 = Host("x86_64-unknown-linux-gnu", "x86-64-v3", "", 256, 16)
 VNNI = Host("x86_64-unknown-linux-gnu", "x86-64-v4", "+avx512vnni", 512, 32)
+CASCADE_LAKE = Host("x86_64-unknown-linux-gnu", "cascadelake", "", 512, 32)
 DOT = Host("aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod", 128, 32)
 MACHINES = {"here": host(), "neon": NEON, "avx2": AVX2}
+ALSO_AVX512 = {**MACHINES, "avx512": CASCADE_LAKE}
 
 
 def code_for(machine: Host, text: str, *, optimize: bool = True) -> str:

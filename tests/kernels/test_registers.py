@@ -21,10 +21,13 @@ from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import forms_of, mi
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.gemm.block import block_text
 from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_function
+from dovetail.targets.cpu.gemm.pair_kernel import rows_function
+from dovetail.targets.cpu.gemm.pair_variant import pair_tile
 from dovetail.targets.cpu.gemm.policy import INT8_TILES, Int8Tile
 from dovetail.targets.cpu.gemm.tile import tile_of
 from dovetail.targets.cpu.isa import Host
 from tests.kernels.machines import (
+    ALSO_AVX512,
     DOT,
     MACHINES,
     NEON,
@@ -38,17 +41,32 @@ from tests.kernels.machines import (
 )
 
 EVERY_MACHINE = pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+ALSO_ON_AVX512 = pytest.mark.parametrize("machine", ALSO_AVX512.values(), ids=ALSO_AVX512)
 
 
 def vectors_of(machine: Host) -> CpuDevice:
     return machine.device
 
 
-@EVERY_MACHINE
+@ALSO_ON_AVX512
 def test_contractions(machine: Host) -> None:
     tile = tile_of(vectors_of(machine))
     found = loops(code_for(machine, block_text(tile), optimize=False))
     assert len(found) >= tile.rows, "every number of rows has its loop"
+    for loop in found:
+        assert not on_stack(loop), f"the stack is touched:\n{loop}"
+    assert max(map(products, found)) >= tile.rows * tile.vectors
+
+
+@ALSO_ON_AVX512
+@pytest.mark.parametrize("by_rows", [False, True])
+@pytest.mark.parametrize("columns", [48, 64])
+def test_contractions_of_two_activations(machine: Host, by_rows: bool, columns: int) -> None:
+    """Operands of the next step along k do not take the registers of sums."""
+    tile = pair_tile(vectors_of(machine), columns, by_rows=by_rows)
+    function, _ = rows_function(tile, by_rows=by_rows)
+    found = [loop for loop in loops(code_for(machine, function.text, optimize=False)) if products(loop)]
+    assert len(found) >= tile.rows
     for loop in found:
         assert not on_stack(loop), f"the stack is touched:\n{loop}"
     assert max(map(products, found)) >= tile.rows * tile.vectors

@@ -15,6 +15,7 @@ from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import read_gguf
 from dovetail.language.generation import Request
 from dovetail.language.look_up import draft
+from dovetail.language.programs import Programs
 from dovetail.language.session import Session
 from dovetail.models.decoder import cached_decoder
 from dovetail.models.kv_cache import CacheKind
@@ -53,6 +54,22 @@ def by_floats(path: Path, ids: list[int], count: int) -> list[int]:
 
 def test_greedy_tokens_are_those_of_the_model_with_floats(path: Path, model: LanguageModel) -> None:
     assert list(model.tokens(PROMPT, most=12)) == by_floats(path, PROMPT, 12)
+
+
+def test_the_first_token_waits_for_one_program(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    plain = Programs._program  # pyright: ignore[reportPrivateUsage]
+
+    def seen(self: Programs, name: str) -> Any:
+        compiled.append(name)
+        return plain(self, name)
+
+    monkeypatch.setattr(Programs, "_program", seen)
+    session = LanguageModel(path, cache="off").session()
+    session.extend([1, 2, 3])
+    assert set(compiled) == {"prompt"}
+    session.extend([4])
+    assert set(compiled) == {"prompt", "step"}
 
 
 def test_a_kept_prefix_changes_no_token(model: LanguageModel) -> None:

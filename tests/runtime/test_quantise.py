@@ -65,6 +65,17 @@ def test_errors_are_those_of_the_blocks(kind: QuantiseKind) -> None:
     assert layer.error == pytest.approx(error, rel=1e-6)
 
 
+def test_ranges_of_4_bits_are_closer_than_from_the_least_to_the_most() -> None:
+    rows = np.random.default_rng(1).normal(size=(64, 256)).astype(np.float32)
+    x = rows.reshape(-1, 32)
+    low, step = x.min(axis=1, keepdims=True), np.ptp(x, axis=1, keepdims=True) / 15
+    plain = np.linalg.norm(low + step * np.rint((x - low) / step) - x) / np.linalg.norm(x)
+    builder = Builder("one", lines=False)
+    builder.output("y", builder.input("x", f32["n", 256]) @ builder.param("w", f32[256, 64], rows.T.copy()))
+    told = dovetail.compile(builder.graph(), quantise="int4", cache="off").quantised
+    assert told is not None and told.layers[0].error < 0.96 * plain
+
+
 def test_a_matrix_with_a_large_error_stays_as_it_is() -> None:
     odd = W["first"].copy()
     odd[::32] *= 1e4

@@ -6,7 +6,6 @@ import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from dovetail.bench.workloads import MODULES, SHAPES, WORKLOADS, Shape, Workload, feeds_for
+from dovetail.bench.workloads import MODULES, SHAPES, WORKLOADS, Shape, Workload, feeds_for, module_feeds
 from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, OptionError
 from dovetail.ir.literal import Array
@@ -96,9 +95,8 @@ def written(name: str, workload: Workload, folder: Path) -> Case:
 
 
 def _module_case(name: str, folder: Path) -> Case:
-    networks: Any = import_module("dovetail.bench.torch_networks")
     (folder / NETWORK).write_text(name, encoding="utf-8")
-    save_arrays(folder / INPUTS, {key: tensor.numpy() for key, tensor in networks.network(name)[1].items()})
+    save_arrays(folder / INPUTS, module_feeds(name))
     return Case(name, folder / NETWORK, folder)
 
 

@@ -94,8 +94,10 @@ class MachineContender:
 def _graph(case: Case) -> Graph:
     if not case.network:
         return load(case.model, fixed=case.fixed())
-    module, arguments = importlib.import_module("dovetail.bench.torch_networks").network(case.network)
-    return importlib.import_module("dovetail.frontends.torch.load").import_module(module, [*arguments.values()]).graph
+    torch: Any = importlib.import_module("torch")
+    module = importlib.import_module("dovetail.bench.torch_networks").network(case.network)
+    arguments = [*map(torch.from_numpy, case.feeds().values())]
+    return importlib.import_module("dovetail.frontends.torch.load").import_module(module, arguments).graph
 
 
 def results_of(setting: Setting, peer: str) -> Path:

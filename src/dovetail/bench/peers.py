@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from dovetail.bench.case import Case
-from dovetail.bench.result import MODULE
+from dovetail.bench.result import EXPORTED, MODULE
 from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
@@ -61,6 +61,8 @@ class Peer:
     """Whether it takes any ONNX file; else the network has to be written for it."""
     runs_modules: bool = False
     """Whether it takes any torch module."""
+    reads_shapes: bool = True
+    """Whether it takes a network that is written for it."""
 
     @property
     def absent(self) -> tuple[str, ...]:
@@ -70,7 +72,7 @@ class Peer:
     def takes(self, case: Case) -> bool:
         if case.network:
             return self.runs_modules
-        return self.reads_onnx or case.shape is not None
+        return self.reads_onnx or (self.reads_shapes and case.shape is not None)
 
 
 def _dovetail(case: Case, setting: Setting) -> Run:
@@ -89,9 +91,19 @@ def _dovetail_module(case: Case, setting: Setting) -> Run:
     return _on_tensors(cast(Any, compile(_network(case), args=arguments, target="cpu", threads=setting.threads)))
 
 
+def _dovetail_exported(case: Case, setting: Setting) -> Run:
+    """The ONNX file that torch exports of a module: what reading the module costs beside reading the file."""
+    path = setting.cache / "exported.onnx"
+    if not path.is_file():
+        importlib.import_module("dovetail.bench.torch_networks").export(case.network, case.feeds(), path)
+    program = compile(path, target="cpu", threads=setting.threads)
+    taken = {str(value.attrs["name"]) for value in program.graph.inputs}
+    return lambda feeds: [*program.run({name: array for name, array in feeds.items() if name in taken}).values()]
+
+
 def _network(case: Case) -> Any:
     if case.network:
-        return importlib.import_module("dovetail.bench.torch_networks").network(case.network)[0]
+        return importlib.import_module("dovetail.bench.torch_networks").network(case.network)
     return importlib.import_module("dovetail.bench.torch_models").module(case.shape, case.weights())
 
 
@@ -183,6 +195,7 @@ PEERS: tuple[Peer, ...] = (
     Peer("onnxruntime-optimised", ("onnxruntime", "torch"), _onnxruntime_optimised),
     Peer("openvino", ("openvino",), _openvino),
     Peer(MODULE, ("torch",), _dovetail_module, reads_onnx=False),
+    Peer(EXPORTED, ("torch",), _dovetail_exported, reads_onnx=False, runs_modules=True, reads_shapes=False),
     Peer("torch", ("torch",), _torch, reads_onnx=False, runs_modules=True),
     Peer("torch.compile", ("torch",), _COMPILED, reads_onnx=False, runs_modules=True),
     Peer("torch.compile-frozen", ("torch",), partial(_COMPILED, frozen=True), reads_onnx=False),

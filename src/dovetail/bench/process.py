@@ -126,9 +126,13 @@ def environment(setting: Setting) -> dict[str, str]:
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(setting.threads))
     # A mesh may be of any devices that JAX finds.
     platform = {} if (here / PLACEMENT).is_file() else {"JAX_PLATFORMS": "cpu"}
+    # Without bytecode, every process compiles the sources of torch and transformers when it imports them. Where Python
+    # may not write it beside the sources, the first process writes it here.
+    bytecode = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(here / "bytecode")}
     return {
         **threads,
         **platform,
+        **(bytecode if sys.dont_write_bytecode else {}),
         "DOVETAIL_CACHE": str(here / "dovetail"),
         "XDG_CACHE_HOME": str(here),
         "TORCHINDUCTOR_CACHE_DIR": str(here / "inductor"),

@@ -11,6 +11,8 @@ from dovetail.dataclass import dataclass
 
 MODULE = "dovetail-module"
 """The peer that is dovetail itself, on a torch module."""
+EXPORTED = "dovetail-onnx"
+"""The peer that is dovetail itself, on the ONNX file that torch exports of a module."""
 
 
 @dataclass(slots=True)
@@ -107,13 +109,18 @@ class Result:
     @property
     def best(self) -> Timed | None:
         """The fastest peer that is not dovetail itself."""
-        others = (t for t in self.timed[1:] if t.peer != MODULE)
+        others = (t for t in self.timed[1:] if t.peer not in (MODULE, EXPORTED))
         return min(others, key=lambda t: t.median, default=None)
 
     @property
     def module_ratio(self) -> float | None:
-        """Our time on the ONNX file over our time on the same network as a torch module."""
-        return next((self.ours.median / t.median for t in self.timed if t.peer == MODULE), None)
+        """Our time on the ONNX file over our time on the same network as a torch module, whichever of them is asked."""
+        for timed in self.timed:
+            if timed.peer == MODULE:
+                return self.ours.median / timed.median
+            if timed.peer == EXPORTED:
+                return timed.median / self.ours.median
+        return None
 
     @property
     def ratio(self) -> float | None:

@@ -6,15 +6,15 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
 
+from dovetail.bench.workloads import CACHED
 from dovetail.errors import OptionError
-
-CACHED = 256
-"""Tokens in the cache of a decoder's step."""
+from dovetail.ir.literal import Array
 
 
 def _transformers() -> Any:
@@ -26,10 +26,9 @@ def _transformers() -> Any:
     return importlib.import_module("transformers")
 
 
-def _bert(length: int) -> tuple[nn.Module, dict[str, Any]]:
+def _of_config(model: str, config: str) -> nn.Module:
     library = _transformers()
-    ids = torch.randint(0, 1000, (1, length))
-    return library.BertModel(library.BertConfig()), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return getattr(library, model)(getattr(library, config)())
 
 
 class _Step(nn.Module):
@@ -49,7 +48,7 @@ class _Step(nn.Module):
         return self.model(token, past_key_values=cache, position_ids=position.view(1, 1), use_cache=True).logits
 
 
-def _llama_step() -> tuple[nn.Module, dict[str, Any]]:
+def _llama_step() -> nn.Module:
     library = _transformers()
     config = library.LlamaConfig(
         vocab_size=32000,
@@ -59,41 +58,48 @@ def _llama_step() -> tuple[nn.Module, dict[str, Any]]:
         num_attention_heads=16,
         num_key_value_heads=4,
     )
-    shape = (1, config.num_key_value_heads, CACHED + 1, config.hidden_size // config.num_attention_heads)
-    held = {f"held_{i}": torch.randn(shape) for i in range(2 * config.num_hidden_layers)}
-    step = _Step(library.LlamaForCausalLM(config), library)
-    return step, {"token": torch.tensor([[7]]), "position": torch.tensor(CACHED), **held}
+    return _Step(library.LlamaForCausalLM(config), library)
 
 
-def _image(model: str, config: str) -> tuple[nn.Module, dict[str, Any]]:
-    library = _transformers()
-    made = getattr(library, model)(getattr(library, config)())
-    return made, {"pixel_values": torch.randn(1, 3, 224, 224)}
-
-
-def _whisper_encoder() -> tuple[nn.Module, dict[str, Any]]:
+def _whisper_encoder() -> nn.Module:
     library = _transformers()
     config = library.WhisperConfig(d_model=384, encoder_layers=4, encoder_attention_heads=6, encoder_ffn_dim=1536)
-    return library.WhisperModel(config).encoder, {"input_features": torch.randn(1, 80, 3000)}
+    return library.WhisperModel(config).encoder
 
 
-NETWORKS: Mapping[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
-    "torch/bert_1x16": lambda: _bert(16),
-    "torch/bert_1x128": lambda: _bert(128),
+NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
+    "torch/bert_1x16": lambda: _of_config("BertModel", "BertConfig"),
+    "torch/bert_1x128": lambda: _of_config("BertModel", "BertConfig"),
     "torch/llama_step": _llama_step,
-    "torch/resnet50": lambda: _image("ResNetForImageClassification", "ResNetConfig"),
-    "torch/vit": lambda: _image("ViTForImageClassification", "ViTConfig"),
+    "torch/resnet50": lambda: _of_config("ResNetForImageClassification", "ResNetConfig"),
+    "torch/vit": lambda: _of_config("ViTForImageClassification", "ViTConfig"),
     "torch/whisper_encoder": _whisper_encoder,
 }
 
 
-def network(name: str) -> tuple[nn.Module, dict[str, Any]]:
-    """A module, and the arguments of a call by name, in their order; the same in every process."""
+def network(name: str) -> nn.Module:
+    """A module; the same in every process."""
     if name not in NETWORKS:
         raise OptionError(f"there is no network {name!r}", hint=f"there are {', '.join(NETWORKS)}")
     torch.manual_seed(0)
-    made, arguments = NETWORKS[name]()
-    return made.eval().requires_grad_(False), arguments
+    return NETWORKS[name]().eval().requires_grad_(False)
+
+
+class _Positional(nn.Module):
+    """A module that takes tensors in their order and returns a tuple of tensors, as an ONNX file does."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *tensors: Any) -> Any:
+        return tuple(tensors_of(self.module(*tensors)))
+
+
+def export(name: str, feeds: Mapping[str, Array], path: Path) -> None:
+    """Write a module as an ONNX file. The exporter that traces needs no package beside torch."""
+    tensors = tuple(map(torch.from_numpy, feeds.values()))
+    torch.onnx.export(_Positional(network(name)).eval(), tensors, str(path), dynamo=False, input_names=[*feeds])
 
 
 def tensors_of(result: Any) -> list[Any]:

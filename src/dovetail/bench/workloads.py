@@ -47,15 +47,40 @@ WORKLOADS: Mapping[str, Workload] = {
 }
 
 
-MODULES = (
-    "torch/bert_1x16",
-    "torch/bert_1x128",
-    "torch/llama_step",
-    "torch/resnet50",
-    "torch/vit",
-    "torch/whisper_encoder",
-)
-"""Modules of transformers, which peers that run torch's modules are measured on."""
+CACHED = 256
+"""Tokens in the cache of a decoder's step."""
+_LLAMA_CACHES = 16
+_LLAMA_CACHE = (1, 4, CACHED + 1, 64)
+
+
+def _tokens(rng: np.random.Generator, length: int) -> dict[str, Array]:
+    ids = rng.integers(0, 1000, (1, length))
+    return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+
+
+def _normal(rng: np.random.Generator, **shapes: tuple[int, ...]) -> dict[str, Array]:
+    return {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+
+
+def _step(rng: np.random.Generator) -> dict[str, Array]:
+    held = {f"held_{i}": _LLAMA_CACHE for i in range(_LLAMA_CACHES)}
+    return {"token": np.array([[7]]), "position": np.array(CACHED), **_normal(rng, **held)}
+
+
+MODULES: Mapping[str, Callable[[np.random.Generator], dict[str, Array]]] = {
+    "torch/bert_1x16": lambda rng: _tokens(rng, 16),
+    "torch/bert_1x128": lambda rng: _tokens(rng, 128),
+    "torch/llama_step": _step,
+    "torch/resnet50": lambda rng: _normal(rng, pixel_values=(1, 3, 224, 224)),
+    "torch/vit": lambda rng: _normal(rng, pixel_values=(1, 3, 224, 224)),
+    "torch/whisper_encoder": lambda rng: _normal(rng, input_features=(1, 80, 3000)),
+}
+"""The arguments of modules of transformers, by name and in order; drawing them takes neither torch nor the module."""
+
+
+def module_feeds(name: str, seed: int = 0) -> dict[str, Array]:
+    """The arguments of a call of a module; the same in every process."""
+    return MODULES[name](np.random.default_rng(seed))
 
 
 def feeds_for(model: onnx.ModelProto, sizes: Mapping[str, int] | None = None, seed: int = 0) -> dict[str, Array]:

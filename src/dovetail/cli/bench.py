@@ -198,8 +198,8 @@ COMMAND = Command(
         Argument(
             "--vs",
             "peers with commas between: onnxruntime, onnxruntime-optimised, openvino, dovetail-module (the network "
-            "as a torch module), torch, torch.compile, torch.compile-frozen, torch.compile-max, jax; all that are "
-            "installed without",
+            "as a torch module), dovetail-onnx (a torch module as the ONNX file that torch exports), torch, "
+            "torch.compile, torch.compile-frozen, torch.compile-max, jax; all that are installed without",
             {"metavar": "PEERS"},
         ),
         Argument(

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from dovetail.egraph.cycles import components
 from dovetail.egraph.joined import cost_of
 from dovetail.egraph.problem import Option, Problem
 
@@ -29,18 +30,22 @@ def is_small(problem: Problem) -> bool:
     return sum([len(listed) > 1 for listed in problem.options]) <= MOST_CLASSES
 
 
-def cheapest(problem: Problem, known: Sequence[int], cost: float, toll: float) -> tuple[int, ...] | None:
+def cheapest(
+    problem: Problem, known: Sequence[int], cost: float, toll: float, component: Mapping[int, int] | None = None
+) -> tuple[int, ...] | None:
     """The picks of the cheapest choice without a cycle; None where `known` is as cheap, or there are too many.
 
-    Branch and bound: what is decided and the least that is open must stay below the best choice so far.
+    Branch and bound: what is decided and the least that is open must stay below the best choice so far. `component` is
+    what `components` says of the problem, where it is known.
     """
+    home = components(problem) if component is None else component
     least = [min([_alone(option) for option in listed], default=0.0) for listed in problem.options]
     found: tuple[int, ...] | None = None
     best = cost
     stack = [_Partial({}, problem.roots, 0.0, 0.0)]
     steps = 0
     while stack:
-        partial, taken = _forced(problem, stack.pop())
+        partial, taken = _forced(problem, stack.pop(), home)
         steps += 1 + taken
         if steps > _MOST_STEPS:
             return None
@@ -50,7 +55,7 @@ def cheapest(problem: Problem, known: Sequence[int], cost: float, toll: float) -
         if worth + sum([least[c] for c in partial.open]) >= best:
             continue
         if partial.open:
-            stack += _decided(problem, partial)
+            stack += _decided(problem, partial, home)
             continue
         picks = tuple([partial.picks.get(c, pick) for c, pick in enumerate(known)])
         total = cost_of(problem, picks) + max(partial.toll - toll, 0.0)
@@ -59,7 +64,7 @@ def cheapest(problem: Problem, known: Sequence[int], cost: float, toll: float) -
     return found
 
 
-def _forced(problem: Problem, partial: _Partial) -> tuple[_Partial | None, int]:
+def _forced(problem: Problem, partial: _Partial, home: Mapping[int, int]) -> tuple[_Partial | None, int]:
     """The same after the classes that leave no choice, and their number; None where they close a cycle.
 
     A partial choice belongs to its caller alone: its picks are extended in place, because most classes are forced.
@@ -72,7 +77,7 @@ def _forced(problem: Problem, partial: _Partial) -> tuple[_Partial | None, int]:
         waiting.discard(c)
         (option,) = problem.options[c]
         taken += 1
-        if _reaches(problem, picks, option.reads, c):
+        if _closes(problem, picks, option.reads, c, home):
             return None, taken
         for read in dict.fromkeys(option.reads):
             if read not in picks and read not in waiting:
@@ -83,12 +88,12 @@ def _forced(problem: Problem, partial: _Partial) -> tuple[_Partial | None, int]:
     return (_Partial(picks, tuple(open_), cost, toll) if taken else partial), taken
 
 
-def _decided(problem: Problem, partial: _Partial) -> list[_Partial]:
+def _decided(problem: Problem, partial: _Partial, home: Mapping[int, int]) -> list[_Partial]:
     """The same with each option of the first open class that closes no cycle, the cheapest last."""
     c, *later = partial.open
     found: list[_Partial] = []
     for index, option in enumerate(problem.options[c]):
-        if _reaches(problem, partial.picks, option.reads, c):
+        if _closes(problem, partial.picks, option.reads, c, home):
             continue
         fresh = [r for r in option.reads if r not in partial.picks and r not in later]
         cost, toll = partial.cost + _alone(option), partial.toll + option.toll
@@ -101,15 +106,20 @@ def _alone(option: Option) -> float:
     return option.cost if option.part is None else 0.0
 
 
-def _reaches(problem: Problem, picks: Mapping[int, int], starts: Sequence[int], goal: int) -> bool:
-    """Whether what is decided leads from some classes to another."""
+def _closes(
+    problem: Problem, picks: Mapping[int, int], starts: Sequence[int], goal: int, home: Mapping[int, int]
+) -> bool:
+    """Whether what is decided leads from what a class reads back to it; a cycle stays in one component."""
+    own = home.get(goal)
+    if own is None:
+        return goal in starts
     seen: set[int] = set()
     stack = list(starts)
     while stack:
         c = stack.pop()
         if c == goal:
             return True
-        if c not in seen:
+        if c not in seen and home.get(c) == own:
             seen.add(c)
             stack += problem.options[c][picks[c]].reads if c in picks else ()
     return False

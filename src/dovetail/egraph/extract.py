@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dovetail.dataclass import dataclass
 from dovetail.egraph.changes import Changes
+from dovetail.egraph.cycles import components
 from dovetail.egraph.exact import cheapest, is_small
 from dovetail.egraph.first_choice import acyclic, by_shared_cost, first_choice
 from dovetail.egraph.joined import OUTSIDE, Joined, cost_of
@@ -52,7 +53,8 @@ def extract(problem: Problem, starts: Sequence[Mapping[int, int]] = ()) -> Extra
     if best is None or search.cost < best.cost * _HOPELESS:
         reached = search.climb()
         best = reached if best is None or _is_better(reached, best) else best
-    better = cheapest(problem, best.picks, best.cost, best.toll) if is_small(problem) else None
+    small = is_small(problem)
+    better = cheapest(problem, best.picks, best.cost, best.toll, search.component) if small else None
     if better is None:
         return best
     search.begin(better)
@@ -274,47 +276,3 @@ class HillClimb:
                 seen.add(c)
                 stack.extend([r for r in self.options[c][self.picks[c]].reads if self.component.get(r) == home])
         return False
-
-
-def components(problem: Problem) -> dict[int, int]:
-    """The classes that can need each other, by the strongly connected component that they are in."""
-    options = problem.options
-    reads = [
-        listed[0].reads if len(listed) == 1 else tuple(dict.fromkeys([r for o in listed for r in o.reads]))
-        for listed in options
-    ]
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    on_path: set[int] = set()
-    path: list[int] = []
-    found: dict[int, int] = {}
-    for root in problem.roots:
-        work = [(root, 0)] if root not in index else []
-        while work:
-            c, at = work.pop()
-            if at == 0:
-                index[c] = low[c] = len(index)
-                path.append(c)
-                on_path.add(c)
-            descend = False
-            for position in range(at, len(reads[c])):
-                r = reads[c][position]
-                if r not in index:
-                    work += [(c, position + 1), (r, 0)]
-                    descend = True
-                    break
-                if r in on_path:
-                    low[c] = min(low[c], index[r])
-            if descend:
-                continue
-            if low[c] == index[c]:
-                at = path.index(c) if path[-1] != c else len(path) - 1
-                members = path[at:]
-                del path[at:]
-                on_path.difference_update(members)
-                if len(members) > 1:
-                    found.update(dict.fromkeys(members, c))
-            if work:
-                above = work[-1][0]
-                low[above] = min(low[above], low[c])
-    return found

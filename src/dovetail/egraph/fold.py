@@ -197,10 +197,12 @@ def _fold(
     tail = Copy(end, len(layers.values) + 1, fold, behind)
     fold.copies = [head, *middle, tail]
     fold.next_layer = Copy(end, end + period, fold, there[1 - _TAIL])
-    fold.homes = [(head, v) for v in layers.values[:begin]]
+    homes = [(head, v) for v in layers.values[:begin]]
     for copy in middle:
-        fold.homes += [(copy, v) for v in layers.values[model : model + period]]
-    fold.homes += [(tail, short[at]) for at in range(end, len(layers.values))]
+        homes += [(copy, v) for v in layers.values[model : model + period]]
+    homes += [(tail, short[at]) for at in range(end, len(layers.values))]
+    # Layers may have the values in another order than the graph.
+    fold.homes = [homes[position[v]] for v in graph.values]
     return fold
 
 

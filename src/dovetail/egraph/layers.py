@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.egraph.engine import is_early
 from dovetail.ir import leaf
@@ -88,7 +89,7 @@ class Layers:
     def __init__(self, graph: Graph, known: dict[Hashable, int] | None = None) -> None:
         """`known` numbers the looks of values; graphs that share it can be compared."""
         numbers: dict[Hashable, int] = {} if known is None else known
-        self.values = graph.values
+        self.values = _in_layers(graph)
         position = {v: i for i, v in enumerate(self.values)}
         self.reads = [tuple([position[v] for v in value.operands]) for value in self.values]
         uses = graph.uses
@@ -112,11 +113,18 @@ class Layers:
         borders: dict[int, int] = {0: 0}
         for run in self.runs:
             # The first windows of a run show what stands before it: where none comes after them, nothing is saved.
-            if run.period * (run.times - 1) > halo_of(run) + run.period:
+            if run.period * (run.times - 1) > halo_of(run) + run.period and self._repeats(run):
                 borders |= dict.fromkeys(self.cuts(run), halo_of(run))
         starts = [s for s in sorted(borders) if s < len(self.values)]
         stops = [*starts[1:], len(self.values)]
         return [Piece(max(a - borders[a], 0), a, b) for a, b in zip(starts, stops, strict=True)]
+
+    def _repeats(self, run: Run) -> bool:
+        """Whether windows in the middle of a run look the same; the nodes of a tree of sums do not."""
+        starts = self.cuts(run)
+        at = starts[(len(starts) - 1) // 2]
+        some, next_ = (Piece(max(a - halo_of(run), 0), a, a + run.period) for a in (at - run.period, at))
+        return at + run.period <= run.stop and self.seen(some).key == self.seen(next_).key
 
     def cuts(self, run: Run) -> list[int]:
         """Where the layers of a run begin and the last one ends: the fewest values are handed over there."""
@@ -179,6 +187,33 @@ class Layers:
     def actual(self, seen: Seen) -> list[Value]:
         """The values that the stand-ins of a template and its values stand for, in that order."""
         return [self.values[at] for at in (*seen.given, *seen.shown)]
+
+
+def _in_layers(graph: Graph) -> list[Value]:
+    """The values, operands first, with sums of single numbers just before what reads them.
+
+    The norm of all gradients is a tree of such sums. Its nodes would stand in each backward layer at another place.
+    """
+    late = {v for v in graph.values if _is_sum_of_numbers(v) and graph.uses.count(v) == 1}
+    if not late:
+        return graph.values
+    order: list[Value] = []
+    for value in graph.values:
+        if value not in late:
+            stack, found = list(value.operands), [value]
+            while stack:
+                operand = stack.pop()
+                if operand in late:
+                    late.remove(operand)
+                    found.append(operand)
+                    stack += operand.operands
+            order += reversed(found)
+    return [*order, *(v for v in graph.values if v in late)]
+
+
+def _is_sum_of_numbers(value: Value) -> bool:
+    one = value.op is ops.add and value.rank == 0
+    return one and all([operand.operands and operand.rank == 0 for operand in value.operands])
 
 
 def _look(value: Value) -> Hashable:

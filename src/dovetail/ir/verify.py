@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -37,8 +37,8 @@ class _Verifier:
         """The values of the graph's own level, as far as they were met."""
         self.types: set[int] = set()
         """The ids of types that were checked: values of one type share it."""
-        self.rules: set[tuple[Op, tuple[int, ...]]] = set()
-        """Ops without attributes that were checked, with the ids of the types of their results and operands."""
+        self.rules: set[tuple[Op, Hashable, tuple[int, ...]]] = set()
+        """Ops that were checked, with their attributes and the ids of the types of their results and operands."""
 
     def run(self) -> None:
         graph = self.graph
@@ -196,8 +196,10 @@ class _Verifier:
     def rule(self, value: Value, stored: Type | None) -> None:
         """The attributes are in normal form, and the type is what the op's rule gives for the operands."""
         types = tuple([operand.type for operand in value.operands])
-        plain = not value.attrs and not value.constraints
-        checked = (value.op, (id(stored), *map(id, types)))
+        given = attrs_key(value.attrs)
+        # Sub-graphs are checked later: until then they may be anything.
+        plain = not value.constraints and (not value.attrs or (bool(types) and not subgraphs(value)))
+        checked = (value.op, given, (id(stored), *map(id, types)))
         if plain and checked in self.rules:
             return
         facts = Facts(value.op.name)
@@ -208,7 +210,7 @@ class _Verifier:
             self.fail(f"{value.op.name} does not take this: {error.message}", error.hint, value)
         except Exception as error:  # a rule meets attributes that no builder gave it
             self.fail(f"{value.op.name} does not take this: {error}", "check its operands and attributes", value)
-        if (normal or value.attrs) and attrs_key(normal) != attrs_key(value.attrs):
+        if (normal or value.attrs) and attrs_key(normal) != given:
             self.fail(
                 f"attributes that are not in normal form: {dict(value.attrs)}", f"normal is {dict(normal)}", value
             )

@@ -25,6 +25,7 @@ from dovetail.language.templates import ChatTemplate, Message
 from dovetail.language.tokenizer import Tokenizer
 from dovetail.models.decoder_shape import DecoderShape
 from dovetail.models.kv_cache import CacheKind
+from dovetail.runtime.program import Program
 
 
 class LanguageModel:
@@ -54,9 +55,14 @@ class LanguageModel:
         self.fields: Mapping[str, Field] = self.source.fields
         self.shape: DecoderShape = found.shape
         self.programs = Programs(found, kv_cache, **options)
-        self.prompt, self.step = self.programs.prompt, self.programs.step
+        self.prompt = self.programs.prompt
         self._session = self.session()
         self._lock = threading.Lock()
+
+    @property
+    def step(self) -> Program:
+        """The program of one token, compiled or loaded when the second token is wanted."""
+        return self.programs.step
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

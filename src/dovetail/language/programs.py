@@ -13,6 +13,7 @@ from dovetail.models.decoder_shape import DecoderShape
 from dovetail.models.kv_cache import CACHE_KINDS, CacheKind
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
+from dovetail.targets.runtime.page_advice import trim, unload_compiler
 
 _GRAPHS: Mapping[str, Mapping[str, Any]] = {
     "prompt": {"seq": "s", "wanted": "w"},
@@ -73,6 +74,9 @@ class Programs:
                 program = compile(graph, **self._options)
                 program.bind({param: self._of.params[param] for param in read})
                 self._compiled[name] = program
+                # Compiling and packing freed memory that malloc would keep, and runs do not read LLVM.
+                trim()
+                unload_compiler()
             return self._compiled[name]
 
 

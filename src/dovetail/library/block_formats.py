@@ -34,6 +34,10 @@ class BlockParts(NamedTuple):
     scale: Value
     low: Value | None = None
     below: Value | None = None
+    steps: Value | None = None
+    """Integers [*, groups] that the block's first f16 is multiplied by, where a scale is such a product."""
+    low_steps: Value | None = None
+    """The same of what is subtracted, and the block's second f16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class Format:
     """The narrowest type that holds scales and lows without rounding."""
     parts: Callable[[Value], BlockParts]
     """The parts of blocks [*, blocks, bytes]."""
+    halves: tuple[int, ...] = ()
+    """Where a block has its f16, of scales and then of lows, if all other bytes are the bits of integers."""
 
     @property
     def levels(self) -> int:
@@ -179,7 +185,8 @@ def _six_bit_pairs(block: Value) -> tuple[Value, Value]:
 
 def _of_pairs(block: Value, codes: Value) -> BlockParts:
     scales, lows = _six_bit_pairs(block)
-    return BlockParts(_grouped(_signed(codes), 32), _scaled(block, 0, scales), None, _scaled(block, 2, lows))
+    scale, below = _scaled(block, 0, scales), _scaled(block, 2, lows)
+    return BlockParts(_grouped(_signed(codes), 32), scale, None, below, scales, lows)
 
 
 def _q4_k(block: Value) -> BlockParts:
@@ -194,26 +201,28 @@ def _q5_k(block: Value) -> BlockParts:
 def _q6_k(block: Value) -> BlockParts:
     low = _flat_bits(_bytes(block, 0, 128), (0, 4), 15, 64)
     high = ops.shift_left(_flat_bits(_bytes(block, 128, 192), (0, 2, 4, 6), 3, 32), 4)
-    codes = _above(ops.bit_or(low, high), 32)
-    return BlockParts(_grouped(codes, 16), _scaled(block, 208, _signed(_bytes(block, 192, 208))))
+    codes, scales = _above(ops.bit_or(low, high), 32), _signed(_bytes(block, 192, 208))
+    return BlockParts(_grouped(codes, 16), _scaled(block, 208, scales), steps=scales)
 
 
 def _q2_k(block: Value) -> BlockParts:
     codes = _signed(_flat_bits(_bytes(block, 16, 80), (0, 2, 4, 6), 3, 32))
     both = _bytes(block, 0, 16)
     scales, lows = ops.bit_and(both, 15), ops.shift_right(both, 4)
-    return BlockParts(_grouped(codes, 16), _scaled(block, 80, scales), None, _scaled(block, 82, lows))
+    scale, below = _scaled(block, 80, scales), _scaled(block, 82, lows)
+    return BlockParts(_grouped(codes, 16), scale, None, below, scales, lows)
 
 
 def _q3_k(block: Value) -> BlockParts:
     low = _flat_bits(_bytes(block, 32, 96), (0, 2, 4, 6), 3, 32)
     third = ops.shift_left(_flat_bits(_bytes(block, 0, 32), range(8), 1), 2)
     codes = _above(ops.bit_or(low, third), 4)
-    scales = ops.bit_or(
+    stored = ops.bit_or(
         _flat_bits(_bytes(block, 96, 104), (0, 4), 15),
         ops.shift_left(_flat_bits(_bytes(block, 104, 108), (0, 2, 4, 6), 3), 4),
     )
-    return BlockParts(_grouped(codes, 16), _scaled(block, 108, _above(scales, 32)))
+    scales = _above(stored, 32)
+    return BlockParts(_grouped(codes, 16), _scaled(block, 108, scales), steps=scales)
 
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -264,16 +273,16 @@ def _int8_low(block: Value) -> BlockParts:
 
 
 FORMATS: Mapping[str, Format] = {
-    "q4_0": Format(32, 18, 32, 4, 8, f16, _q4_0),
-    "q4_1": Format(32, 20, 32, 4, 0, f16, _q4_1),
-    "q5_0": Format(32, 22, 32, 5, 16, f16, _q5_0),
-    "q5_1": Format(32, 24, 32, 5, 0, f16, _q5_1),
-    "q8_0": Format(32, 34, 32, 8, 128, f16, _q8_0),
-    "q2_k": Format(256, 84, 16, 2, 0, f32, _q2_k),
-    "q3_k": Format(256, 110, 16, 3, 4, f32, _q3_k),
-    "q4_k": Format(256, 144, 32, 4, 0, f32, _q4_k),
-    "q5_k": Format(256, 176, 32, 5, 0, f32, _q5_k),
-    "q6_k": Format(256, 210, 16, 6, 32, f32, _q6_k),
+    "q4_0": Format(32, 18, 32, 4, 8, f16, _q4_0, (0,)),
+    "q4_1": Format(32, 20, 32, 4, 0, f16, _q4_1, (0, 2)),
+    "q5_0": Format(32, 22, 32, 5, 16, f16, _q5_0, (0,)),
+    "q5_1": Format(32, 24, 32, 5, 0, f16, _q5_1, (0, 2)),
+    "q8_0": Format(32, 34, 32, 8, 128, f16, _q8_0, (0,)),
+    "q2_k": Format(256, 84, 16, 2, 0, f32, _q2_k, (80, 82)),
+    "q3_k": Format(256, 110, 16, 3, 4, f32, _q3_k, (108,)),
+    "q4_k": Format(256, 144, 32, 4, 0, f32, _q4_k, (0, 2)),
+    "q5_k": Format(256, 176, 32, 5, 0, f32, _q5_k, (0, 2)),
+    "q6_k": Format(256, 210, 16, 6, 32, f32, _q6_k, (208,)),
     "iq4_nl": Format(32, 18, 32, 8, 128, f16, _iq4_nl),
     "iq4_xs": Format(256, 136, 32, 8, 128, f32, _iq4_xs),
     "mxfp4": Format(32, 17, 32, 5, 16, f32, _mxfp4),

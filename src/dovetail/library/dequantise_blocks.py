@@ -29,11 +29,11 @@ def one_block(blocks: Value, *, format: BlockFormat) -> Value:
 def _floats(blocks: Value, format: BlockFormat) -> Value:
     """[*, blocks, …, group]: what the codes of each block mean."""
     of = FORMATS[format]
-    codes, scale, low, below = of.parts(ops.split(blocks, axis=-1, size=of.bytes))
-    y = ops.cast(codes, dtype=f32) * scale
-    if low is not None:
-        y = y + low
-    return y if below is None else y - below
+    parts = of.parts(ops.split(blocks, axis=-1, size=of.bytes))
+    y = ops.cast(parts.codes, dtype=f32) * parts.scale
+    if parts.low is not None:
+        y = y + parts.low
+    return y if parts.below is None else y - parts.below
 
 
 __all__ = ["dequantise_blocks"]

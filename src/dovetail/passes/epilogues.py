@@ -5,7 +5,7 @@ This happens after the fused ops are chosen. The target's claims say which kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import field
 
 from dovetail.dataclass import dataclass
@@ -60,8 +60,9 @@ def fuse_epilogues(
     """The graph with every elementwise kernel inside the kernel before or after it where that is legal and cheaper."""
     applied: list[Applied] = []
     missed: tuple[Missed, ...] = ()
+    prices, answers = Prices(claims.machine, sizes), dict[Hashable, bool]()
     for _ in range(_MOST_ROUNDS if claims.anchors else 0):
-        search = _Search(graph, claims, sizes)
+        search = _Search(graph, claims, prices, answers)
         joins = search.joins()
         missed = tuple(search.missed)
         if not joins:
@@ -113,14 +114,15 @@ class _Search:
 
     graph: Graph
     claims: Claims
-    sizes: Mapping[str, Size] | None
+    prices: Prices
+    answers: dict[Hashable, bool]
+    """What conditions said of kernels: those of equal layers, and those of earlier rounds, are asked about once."""
     missed: list[Missed] = field(default_factory=list[Missed])
     taken: set[Value] = field(default_factory=set[Value])
 
     def joins(self) -> list[Join]:
         static = weight_only(self.graph)
         place = {v: i for i, v in enumerate(self.graph.values)}
-        prices = Prices(self.claims.machine, self.sizes)
         found: list[Join] = []
         kernels = [v for v in self.graph.values if v not in static and _is_elementwise(v)]
         for offer in (self._epilogues, self._prologues):
@@ -128,28 +130,27 @@ class _Search:
                 if value in self.taken:
                     continue
                 for join in offer(value, static, place):
-                    if self._is_cheaper(join, prices):
-                        best = self._better_prologue(join, static, place, prices) or join
+                    if self._is_cheaper(join):
+                        best = self._better_prologue(join, static, place) or join
                         self.taken |= {best.anchor, best.steps}
                         found.append(best)
                         break
         return found
 
-    def _better_prologue(
-        self, join: Join, static: set[Value], place: Mapping[Value, int], prices: Prices
-    ) -> Join | None:
+    def _better_prologue(self, join: Join, static: set[Value], place: Mapping[Value, int]) -> Join | None:
         """The prologue that the steps of an epilogue may be instead, where its kernel would write both results."""
         if join.rule != EPILOGUE or len(join.roots) == 1:
             return None
         told = len(self.missed)
         offers = list(self._prologues(join.steps, static, place))
         del self.missed[told:]
-        gains = {one: prices([one.anchor, one.steps]) - prices([one.region]) for one in (join, *offers)}
+        price = self.prices
+        gains = {one: price([one.anchor, one.steps]) - price([one.region]) for one in (join, *offers)}
         best = max(gains, key=gains.__getitem__)
         return None if best is join else best
 
-    def _is_cheaper(self, join: Join, prices: Prices) -> bool:
-        apart, together = prices([join.anchor, join.steps]), prices([join.region])
+    def _is_cheaper(self, join: Join) -> bool:
+        apart, together = self.prices([join.anchor, join.steps]), self.prices([join.region])
         if together < apart:
             return True
         self._miss(join, COST, declined_by_cost(together, apart))
@@ -166,10 +167,17 @@ class _Search:
         return self.claims.anchors.get(anchor_name(value))
 
     def _accepts(self, join: Join, conditions: tuple[Condition, ...]) -> bool:
-        refusal = next((c for c in conditions if not c.holds(join.region)), None)
+        look = _look(join.region)
+        refusal = next((c for c in conditions if not self._holds(c, join.region, look)), None)
         if refusal is not None:
             self._miss(join, refusal.name, refusal.reason)
         return refusal is None
+
+    def _holds(self, condition: Condition, made: Value, look: Hashable) -> bool:
+        found = self.answers.get((condition, look))
+        if found is None:
+            found = self.answers[condition, look] = condition.holds(made)
+        return found
 
     def _epilogues(self, value: Value, static: set[Value], place: Mapping[Value, int]) -> Iterator[Join]:
         """The kernels that a value reads and that may take it in."""
@@ -240,6 +248,20 @@ class _Search:
         join = Join(PROLOGUE, reader, value, made, (reader,), (made,), made.operands, covers)
         if self._accepts(join, claim.prologue):
             yield join
+
+
+def _look(made: Value) -> Hashable:
+    """A region as conditions see it: what it computes, of operands of which kinds; weights are told from activations.
+
+    Operands that are constants stand for themselves, and others for all of their op, attributes and type.
+    """
+    operands = [v if v.op is leaf.CONST else _kind(v) for v in made.operands]
+    return (made.attrs_key, made.type, *operands)
+
+
+def _kind(value: Value) -> Hashable:
+    named = value.op is leaf.PARAM or value.op is leaf.INPUT
+    return (value.op, None if named else value.attrs_key, value.type)
 
 
 def _is_elementwise(value: Value) -> bool:

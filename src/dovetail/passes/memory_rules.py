@@ -56,7 +56,9 @@ class MemoryRules:
     seen_through: frozenset[str] = frozenset()
     """Names of ops on weights that kernels look through: their results take memory only where something reads them."""
     lingering_bytes: int = 0
-    """Bytes up to which a tensor keeps its memory for one step after its last reader: the two may run at once."""
+    """Bytes up to which a tensor keeps its memory for a few steps after its last reader, which may run at once."""
+    lingering_steps: int = 1
+    """How many."""
 
     def read_in_place(self, value: Value) -> Collection[int]:
         """The operands whose memory the result of a step may take."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from dovetail.ir.fact import Constraint
 from dovetail.ir.graph import Graph, Reread, Subgraph, subgraphs, walk_into
 from dovetail.ir.origin import Origin
 from dovetail.ir.type import TensorType, TupleType, Type, tensors, type_symbols, with_sizes
-from dovetail.ir.value import Value, make
+from dovetail.ir.value import Op, Value, make
 from dovetail.ir.walk import walk
 from dovetail.nearest import nearest
 from dovetail.ops.primitive import Primitive
@@ -41,8 +41,12 @@ def symbols_of(graph: Graph) -> tuple[set[str], set[str]]:
     """The symbols that a caller binds, and those that running the graph binds."""
     found: set[str] = set()
     fresh: set[str] = set()
+    # Layers repeat: what looks like a value that was read has its symbols.
+    seen: set[tuple[Op, Hashable, Type]] = set()
     for value in (*graph.inputs, *graph.parameters, *graph.values):
-        if _has_symbols(value):
+        look = (value.op, value.attrs_key, value.type)
+        if look not in seen and _has_symbols(value):
+            seen.add(look)
             found.update(value_symbols(value))
             fresh.update(fresh_symbols(value))
             for body in subgraphs(value):

@@ -35,7 +35,8 @@ class Flow:
     ordered: bool
     """Whether every step comes after those that go before it."""
     lingering: int = 0
-    """Bytes up to which a tensor keeps its memory for one step more."""
+    """Bytes up to which a tensor keeps its memory for a few steps more."""
+    lingering_steps: int = 1
 
 
 def results_of(value: Value) -> tuple[Value, ...]:
@@ -120,6 +121,7 @@ def make_flow(
         tuple(readers),
         ordered,
         rules.lingering_bytes,
+        rules.lingering_steps,
     )
 
 

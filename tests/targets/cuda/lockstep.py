@@ -38,6 +38,9 @@ from dovetail.kernels.loops.ir import (
     Loop,
     MultiplyMatrices,
     MultiplyShared,
+    Prefetch,
+    Receipt,
+    Receive,
     Roles,
     Set,
     Statement,
@@ -68,7 +71,8 @@ class Machine(Matrices):
     def run(self) -> None:
         launch = self.kernel.launch
         if self.kernel.counter:
-            return run_resident(self)
+            with np.errstate(all="ignore"):
+                return run_resident(self)
         assert launch is not None and self.grid % launch.cluster == 0, "clusters have all their blocks"
         with np.errstate(all="ignore"):
             for first in range(0, self.grid, launch.cluster):
@@ -123,6 +127,10 @@ class Machine(Matrices):
                     )
             case Barrier():
                 assert mask.all(), "every thread of the block comes to a barrier"
+            case Receive(receipts):
+                assert mask.all(), "all threads of a block receive"
+                for receipt in receipts:
+                    self.receive(receipt, mask)
             case AllReduce(name, op, dtype, group):
                 assert_whole_warps(mask)
                 rows = self.names[name].reshape(-1, LANES)
@@ -141,6 +149,8 @@ class Machine(Matrices):
                 self.update(tensor, self.address(tensor, at, mask), op, self.value(value, mask), mask)
             case CopyAsync():
                 self.copy(statement, mask)
+            case Prefetch():
+                self.prefetch(statement, mask)
             case CommitCopies():
                 self.groups.append([])
             case AwaitCopies(pending):
@@ -240,17 +250,39 @@ class Machine(Matrices):
             one = buffer[at : at + item].view(tensor.dtype.numpy)
             one[...] = self.apply(op, [one, np.asarray([x], tensor.dtype.numpy)], tensor.dtype)
 
+    def prefetch(self, statement: Prefetch, mask: Array) -> None:
+        """Nothing happens, but what is asked for must be there."""
+        early, self.is_early = self.is_early, False
+        first = self.address(statement.source, statement.source_at, mask)[mask]
+        self.is_early = early
+        nbytes = self.value(statement.nbytes, mask)[mask]
+        assert not (first % 16).any() and not (nbytes % 16).any() and (nbytes > 0).all(), "requests are aligned"
+        assert (first + nbytes <= len(self.buffers[statement.source.pointer][0])).all(), "requests are inside"
+
+    def receive(self, receipt: Receipt, mask: Array) -> None:
+        """Blocks come in the order of what they need: every word must be there."""
+        source, item = receipt.source, receipt.source.dtype.itemsize
+        (first,) = set(self.address(source, receipt.source_at, mask).tolist())
+        assert first % 16 == 0 and 2 * item * receipt.count % 16 == 0, "words are loaded as vectors"
+        words = self.buffers[source.pointer][0][first : first + 2 * item * receipt.count].reshape(-1, 2, item)
+        stamps = np.frombuffer(self.stamp.to_bytes(item, "little"), np.uint8)
+        there = (words[:, 1] == stamps).all(-1)
+        assert len(words) == receipt.count and there.all(), f"nobody sends {int((~there).sum())} words of {receipt}"
+        self.buffers[receipt.target.pointer][0][: item * receipt.count] = words[:, 0].reshape(-1)
+
     def copy(self, statement: CopyAsync, mask: Array) -> None:
         """Copies arrive when they are waited for; until then shared memory holds what was there, spoiled."""
         inside = self.value(statement.inside, mask).astype(bool) & mask
-        wide = replace(statement.source, dtype=CHUNK), replace(statement.target, dtype=CHUNK)
+        count = statement.nbytes
+        assert count == 16 or inside[mask].all(), "small copies are whole"
+        wide = [x if count < 16 else replace(x, dtype=CHUNK) for x in (statement.source, statement.target)]
         source = self.address(wide[0], statement.source_at, inside)
         target = self.address(wide[1], statement.target_at, mask)
-        assert not (source % 16).any() and not (target[mask] % 16).any(), "copies are aligned"
-        raw = np.zeros((self.block, 16), np.uint8)
-        raw[inside] = self.buffers[statement.source.pointer][0][source[inside][:, None] + np.arange(16)]
+        assert not (source % count).any() and not (target[mask] % count).any(), "copies are aligned"
+        raw = np.zeros((self.block, count), np.uint8)
+        raw[inside] = self.buffers[statement.source.pointer][0][source[inside][:, None] + np.arange(count)]
         buffer = self.buffers[statement.target.pointer][0]
-        where = target[mask][:, None] + np.arange(16)
+        where = target[mask][:, None] + np.arange(count)
         buffer[where] = NOT_WRITTEN
         self.groups[-1].append((buffer, where, raw[mask]))
 
@@ -287,6 +319,10 @@ def run_sub_grid(machine: Machine, statement: SubGrid) -> None:
 def run_resident(machine: Machine) -> None:
     """A kernel whose blocks all run at the same time: they come backwards, from one barrier of the grid to the next."""
     kernel, every = machine.kernel, np.ones(machine.block, bool)
+    buffer, start = machine.buffers[kernel.counter]
+    count = buffer[start : start + 8].view(np.int64)
+    machine.stamp = int(count[0]) + 1
+    count += 1
     blocks: list[Machine] = []
     for number in range(machine.grid):
         one = copy(machine)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from ctypes import CFUNCTYPE, byref, c_int
+
 from dovetail.ir.literal import Array
+from dovetail.targets.cuda.api import SIGNATURES, KernelNodeParams
 from dovetail.targets.cuda.driver import Driver
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.launch_code import launch_code
 from dovetail.targets.target import Target
 from tests.targets.cuda.fake_driver import FakeLibrary, digest
 
@@ -33,6 +37,26 @@ class SimulatedDriver(Driver):
         return f"// {name}\n.visible .entry {made.kernel.name}"
 
 
+class CompiledDriver(SimulatedDriver):
+    """The same with machine code for what a run of a graph calls, so that compiled code can call it too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        fake = {name: self.library[name] for name in self.library}
+
+        def set_params(graph: int, node: int, params: int) -> int:
+            return fake["cuGraphExecKernelNodeSetParams_v2"](graph, node, byref(KernelNodeParams.from_address(params)))
+
+        def launch(graph: int, stream: int | None) -> int:
+            return fake["cuGraphLaunch"](graph, stream or 0)
+
+        made = {"cuCtxSetCurrent": fake["cuCtxSetCurrent"], "cuGraphLaunch": launch}
+        made["cuGraphExecKernelNodeSetParams_v2"] = set_params
+        self.functions = fake | {name: CFUNCTYPE(c_int, *SIGNATURES[name])(f) for name, f in made.items()}
+        launch_code.start()
+        launch_code.wait()
+
+
 def target_of(device: Driver) -> Target:
     """The target on a device, for `dovetail.compile`."""
     from dovetail.targets.cuda.target import target_for
@@ -40,4 +64,4 @@ def target_of(device: Driver) -> Target:
     return target_for(lambda: device)
 
 
-__all__ = ["FakeLibrary", "SimulatedDriver", "target_of"]
+__all__ = ["CompiledDriver", "FakeLibrary", "SimulatedDriver", "target_of"]

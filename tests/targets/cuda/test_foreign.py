@@ -85,6 +85,33 @@ def test_arrays_of_other_libraries_are_inputs_without_a_copy(wrap: Callable[[Ten
         assert set(tensor.streams) <= {1}, "the producer is told the stream that reads it"
 
 
+@pytest.mark.parametrize("wrap", [itself, Interface], ids=["dlpack", "interface"])
+def test_arrays_that_were_checked_are_launched_at_once(wrap: Callable[[Tensor], Any]) -> None:
+    device = SimulatedDriver()
+    program = compiled(device)
+    tensors = [Tensor(device, numbers(3, 24) + i) for i in range(3)]
+    given = [{"x": wrap(a), "y": wrap(b)} for a, b in zip(tensors, tensors[1:] + tensors[:1], strict=True)]
+    for _ in range(3):
+        for arrays in given:
+            program.run(arrays, outputs="device")
+    for tensor in tensors:
+        tensor.streams.clear()
+    device.log.clear()
+    for i, arrays in enumerate(given):
+        x, y = numbers(3, 24) + i, numbers(3, 24) + (i + 1) % 3
+        found = program.run(arrays, outputs="device")["z"]
+        assert not {"cuPointerGetAttribute", "cuStreamBeginCapture_v2"} & {*device.log}
+        np.testing.assert_allclose(found.numpy(), np.tanh(x) + y, rtol=1e-5, atol=1e-6)
+    streams = [stream for tensor in tensors for stream in tensor.streams]
+    assert streams == ([1] * 6 if wrap is itself else []), "each run tells the producer the stream that reads it"
+    for name, value in {"index": 1, "dtype": dovetail.f16, "shape": (24, 3), "address": 1 << 50}.items():
+        wrong = Tensor(device, numbers(3, 24))
+        setattr(wrong, name, value)
+        if wrap is itself or name in ("shape", "address"):
+            with pytest.raises(BindError):
+                program.run({"x": wrap(wrong), "y": given[0]["y"]}, outputs="device")
+
+
 def test_a_donated_array_of_another_library_is_updated_and_given_back() -> None:
     device = SimulatedDriver()
     b = Builder("train")
@@ -93,12 +120,13 @@ def test_a_donated_array_of_another_library_is_updated_and_given_back() -> None:
     program = dovetail.compile(b.graph(), target=target_of(device), cache="off")
     w0, g0 = numbers(4, 8), numbers(4, 8)[::-1].copy()
     tensor = Tensor(device, w0)
-    for outputs in ("device", "host"):
-        found: Any = program.run({"w": tensor, "g": g0}, outputs=outputs)  # pyright: ignore
+    other = Tensor(device, g0)
+    for outputs, g in (("device", g0), ("host", g0), ("device", other), ("device", other), ("device", other)):
+        found: Any = program.run({"w": tensor, "g": g}, outputs=outputs)  # pyright: ignore
         assert found["new"] is tensor
     now = np.empty_like(w0)
     tensor.buffer.copy_to_host(now)
-    np.testing.assert_allclose(now, w0 - g0, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(now, w0 - 2.5 * g0, rtol=1e-5, atol=1e-6)
 
 
 def test_what_is_wrong_with_them_is_a_typed_error() -> None:

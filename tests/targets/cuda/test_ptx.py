@@ -15,10 +15,11 @@ from dovetail.kernels.loops.ir import Alloc, Barrier, Extent, Kernel, Load, Loop
 from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.architectures import ARCHITECTURES, architecture_of
-from dovetail.targets.cuda.driver import Event, driver
+from dovetail.targets.cuda.driver import driver
 from dovetail.targets.cuda.memory import CudaBuffer
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from dovetail.targets.cuda.streams import Event
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.graphs import CASES, Case
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep

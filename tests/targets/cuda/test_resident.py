@@ -23,6 +23,7 @@ from dovetail.kernels.loops.ir import (
     GridBarrier,
     Kernel,
     MultiplyMatrices,
+    Receive,
     Statement,
     SubGrid,
 )
@@ -56,12 +57,20 @@ def _resident(plan: Plan, device: GpuDevice = FEW) -> list[GpuKernel]:
     return [made for made in every if made.kernel.counter]
 
 
+def _send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks then wait at barriers of the grid."""
+    monkeypatch.setattr("dovetail.targets.cuda.resident_exchange.SIZES", ())
+
+
 def _barriers(kernel: Kernel) -> list[GridBarrier]:
     return [s for s in kernel.body if isinstance(s, GridBarrier)]
 
 
+@pytest.mark.parametrize("sends", [True, False], ids=["words", "barriers"])
 @pytest.mark.parametrize("description", [FEW, BULK], ids=["small_copies", "bulk_copies"])
-def test_layers_are_passes_of_one_launch(description: GpuDevice) -> None:
+def test_layers_are_passes_of_one_launch(description: GpuDevice, sends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not sends:
+        _send_nothing(monkeypatch)
     graph = _layers(4)
     plan = make_plan(graph, target=CLAIMS)
     (made,) = _resident(plan, description)
@@ -102,14 +111,22 @@ def test_parts_keep_all_barriers_of_their_kernels(monkeypatch: pytest.MonkeyPatc
     alone = [m.kernel for _, kernels in apart for m in kernels or ()]
     last = alone[-(len(alone) // 4) :]
     parts = [s for s in made.kernel.body if isinstance(s, SubGrid)]
-    assert sum(count(part.body) for part in parts) == sum(count(k.body) for k in last) > 0
+    received = sum(isinstance(s, Receive) for part in parts if count(part.body) for s in part.body)
+    assert sum(count(part.body) for part in parts) == sum(count(k.body) for k in last) + received > received
 
 
+@pytest.mark.parametrize("sends", [True, False], ids=["words", "barriers"])
 @pytest.mark.parametrize("device", [FEW, BULK], ids=["small_copies", "bulk_copies"])
-def test_blocks_wait_at_one_barrier_each_and_spill_nothing(device: GpuDevice, tmp_path: Path) -> None:
+def test_blocks_wait_at_one_barrier_each_and_spill_nothing(
+    device: GpuDevice, sends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sends:
+        _send_nothing(monkeypatch)
     (made,) = _resident(make_plan(_layers(4), target=CLAIMS), device)
     text = to_ptx(made.text, "sm_90a")
-    assert text.count("red.release.gpu") == text.count("ld.acquire.gpu") == len(_barriers(made.kernel))
+    waits = [s for s in _barriers(made.kernel) if s.number is not None]
+    assert text.count("red.release.gpu") == text.count("ld.acquire.gpu") == len(waits)
+    assert bool(waits) != sends and ("st.relaxed.gpu" in text) == sends
     told = assembled(made, "sm_90a", tmp_path)
     assert not told or "0 bytes spill stores" in told, told
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from dovetail.runtime.program import Program
 from dovetail.targets.cuda.driver import Driver, Function, Module, driver
 from dovetail.targets.cuda.runner import MOST_FRAMES
 from tests.targets.cuda.devices import on_device
-from tests.targets.cuda.simulated import FakeLibrary, SimulatedDriver, target_of
+from tests.targets.cuda.simulated import CompiledDriver, FakeLibrary, SimulatedDriver, target_of
 
 RANDOM = np.random.default_rng(11)
 
@@ -26,9 +27,12 @@ def numbers(*shape: int) -> Array:
     return RANDOM.normal(size=shape).astype(np.float32)
 
 
-@pytest.fixture(params=["simulated", pytest.param("cuda", marks=on_device)])
+DEVICES: dict[str, Callable[[], Driver]] = {"simulated": SimulatedDriver, "compiled": CompiledDriver, "cuda": driver}
+
+
+@pytest.fixture(params=["simulated", "compiled", pytest.param("cuda", marks=on_device)])
 def device(request: pytest.FixtureRequest) -> Driver:
-    return SimulatedDriver() if request.param == "simulated" else driver()
+    return DEVICES[request.param]()
 
 
 def compiled(graph: Graph, device: Driver, **options: Any) -> Program:

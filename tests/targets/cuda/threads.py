@@ -51,6 +51,8 @@ class Threads:
         self.names: dict[str, Array] = {}
         self.memo: dict[int, Array] = {}
         self.number = 0
+        self.stamp = 0
+        """The number of a launch in the words that its blocks send to each other."""
         self.is_early = False
         """Whether kernels before this one may still run: it may read constants alone."""
 
@@ -115,9 +117,13 @@ class Threads:
         found = found + (
             self.threads * start if tensor.space == "private" else 0 if tensor.space == "shared" else start
         )
-        inside = (found >= 0) & (found + tensor.dtype.itemsize <= len(buffer))
+        inside = (found >= 0) & (found + self.word(tensor) <= len(buffer))
         assert inside[mask].all(), f"{tensor.pointer} is addressed at {found[mask & ~inside][0]} of {len(buffer)} bytes"
         return np.where(mask, found, 0)
+
+    def word(self, tensor: Tensor) -> int:
+        """Bytes that an element takes."""
+        return tensor.dtype.itemsize * (2 if tensor.space == "stamped" else 1)
 
     def load(self, tensor: Tensor, address: Array, mask: Array) -> Array:
         buffer, _ = self.buffers[tensor.pointer]
@@ -130,6 +136,9 @@ class Threads:
         buffer, _ = self.buffers[tensor.pointer]
         item = tensor.dtype.itemsize
         raw = np.ascontiguousarray(value.astype(tensor.dtype.numpy)).view(np.uint8).reshape(self.block, item)[mask]
+        if tensor.space == "stamped":
+            stamp = np.frombuffer(self.stamp.to_bytes(item, "little"), np.uint8)
+            raw, item = np.hstack([raw, np.broadcast_to(stamp, raw.shape)]), 2 * item
         where = address[mask][:, None] + np.arange(item)
         buffer[where] = raw
         assert (buffer[where] == raw).all(), f"two threads store different values in {tensor.pointer}"

@@ -8,6 +8,7 @@ from dovetail.codegen.llvm import nvvm, scalar
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import DType, bool_
+from dovetail.kernels.loops.ir import AllReduce
 
 LANES = 32
 
@@ -21,6 +22,18 @@ def from_lane(text: Builder, x: str, dtype: DType, lane: str) -> str:
     """The scalar of a lane, whose number is an i64."""
     number = text.let(f"trunc i64 {lane} to i32")
     return _moved(text, x, dtype, lambda word: _shuffle(text, nvvm.SHUFFLE_INDEX, word, number))
+
+
+def all_reduce(text: Builder, slot: str, statement: AllReduce, flags: str) -> None:
+    """A butterfly: after a few exchanges every lane has combined all of its group, in the same order."""
+    dtype, kind = statement.dtype, scalar.spelled(statement.dtype)
+    found = text.let(f"load {kind}, ptr {slot}")
+    distance = (statement.group or LANES) // 2
+    while distance:
+        other = from_partner(text, found, dtype, distance)
+        found = scalar.apply(text, statement.op, [found, other], [dtype, dtype], dtype, flags)
+        distance //= 2
+    text.emit(f"store {kind} {found}, ptr {slot}")
 
 
 def _shuffle(text: Builder, intrinsic: str, word: str, operand: str) -> str:
@@ -58,4 +71,4 @@ def atomic_update(text: Builder, op: str, pointer: str, address: str, value: str
     text.let(f"atomicrmw {name} {pointer} {address}, i{dtype.bits} {value} monotonic")
 
 
-__all__ = ["atomic_update", "from_lane", "from_partner"]
+__all__ = ["all_reduce", "atomic_update", "from_lane", "from_partner"]

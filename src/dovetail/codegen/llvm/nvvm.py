@@ -24,6 +24,8 @@ BLOCK = "llvm.nvvm.read.ptx.sreg.ctaid.x"
 BLOCKS = "llvm.nvvm.read.ptx.sreg.nctaid.x"
 BARRIER = "llvm.nvvm.barrier0"
 WARP_BARRIER = "llvm.nvvm.bar.warp.sync"
+ANY = "llvm.nvvm.vote.any.sync"
+"""Whether a condition holds for some lane of a warp."""
 SHUFFLE = "llvm.nvvm.shfl.sync.bfly.i32"
 SHUFFLE_INDEX = "llvm.nvvm.shfl.sync.idx.i32"
 AWAIT_KERNELS = assembly("griddepcontrol.wait;")
@@ -33,6 +35,8 @@ START_NEXT_KERNEL = assembly("griddepcontrol.launch_dependents;")
 
 COPY = "llvm.nvvm.cp.async.cg.shared.global.16.s"
 """16 bytes to shared memory past L1; bytes beyond a count are zeros."""
+COPY_FEW = "llvm.nvvm.cp.async.ca.shared.global."
+"""4 or 8 bytes to shared memory: the number follows."""
 COMMIT_COPIES = "llvm.nvvm.cp.async.commit.group"
 AWAIT_COPIES = "llvm.nvvm.cp.async.wait.group"
 LOAD_MATRICES = "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4.b16.p3"

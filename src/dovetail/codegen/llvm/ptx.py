@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dovetail.codegen.llvm import exchange, fp8, near, nvvm, pipeline, resident, scalar, tensor_cores
+from dovetail.codegen.llvm import exchange, fp8, near, nvvm, pipeline, resident, scalar, tensor_cores, words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
@@ -45,8 +45,11 @@ from dovetail.kernels.loops.ir import (
     Name,
     Number,
     Pipeline,
+    Prefetch,
+    Receive,
     Roles,
     Statement,
+    Store,
     SubGrid,
     Tensor,
     TensorMap,
@@ -156,7 +159,11 @@ class _Printer(Printer):
             case CopyAsync():
                 inside = self.value(statement.inside)
                 target = self.address(statement.target, statement.target_at)
-                tensor_cores.copy(self.text, target, self.address(statement.source, statement.source_at), inside)
+                source = self.address(statement.source, statement.source_at)
+                tensor_cores.copy(self.text, target, source, inside, statement.nbytes)
+            case Prefetch():
+                source = self.address(statement.source, statement.source_at)
+                tensor_cores.prefetch(self.text, source, self.value(statement.nbytes))
             case CommitCopies():
                 tensor_cores.commit(self.text)
             case AwaitCopies():
@@ -200,8 +207,11 @@ class _Printer(Printer):
                 resident.sub_grid(self, statement)
             case GridBarrier():
                 resident.grid_barrier(self, statement)
+            case Receive():
+                words.receive(self, statement)
             case AllReduce():
-                self.all_reduce(statement)
+                slot, _ = self.slots[statement.name]
+                exchange.all_reduce(self.text, slot, statement, CONTRACTED)
             case FromLane():
                 found = self.value(Name(statement.source, statement.dtype))
                 lane = self.value(statement.lane)
@@ -211,6 +221,13 @@ class _Printer(Printer):
                 address = self.address(statement.tensor, statement.at)
                 pointer = self.pointer(statement.tensor)
                 exchange.atomic_update(self.text, statement.op, pointer, address, value, statement.tensor.dtype)
+
+    def store(self, statement: Store) -> None:
+        tensor = statement.tensor
+        if tensor.space != "stamped":
+            return super().store(statement)
+        value = self.value(statement.value)
+        words.send(self.text, self.address(tensor, statement.at), value, tensor.dtype)
 
     def barrier(self) -> None:
         assert self.kernel.launch is not None, "it was checked"
@@ -298,19 +315,6 @@ class _Printer(Printer):
         self.pointers[name] = f"@{self.kernel.name}.{name}"
         space = f"internal addrspace({nvvm.SHARED}) global"
         self.globals[name] = f"{self.pointers[name]} = {space} {kind} undef, align 16"
-
-    def all_reduce(self, statement: AllReduce) -> None:
-        """A butterfly: after a few exchanges every lane has combined all of its group, in the same order."""
-        dtype, op = statement.dtype, statement.op
-        slot, _ = self.slots[statement.name]
-        kind = scalar.spelled(dtype)
-        found = self.text.let(f"load {kind}, ptr {slot}")
-        distance = (statement.group or LANES) // 2
-        while distance:
-            other = exchange.from_partner(self.text, found, dtype, distance)
-            found = scalar.apply(self.text, op, [found, other], [dtype, dtype], dtype, CONTRACTED)
-            distance //= 2
-        self.text.emit(f"store {kind} {found}, ptr {slot}")
 
 
 def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:

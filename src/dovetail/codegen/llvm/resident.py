@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
-from dovetail.codegen.llvm import nvvm, pipeline
+from dovetail.codegen.llvm import nvvm, pipeline, words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I1, I64
 from dovetail.ir.dim import Size
@@ -94,6 +94,8 @@ def grid_barrier(printer: BodyPrinter, statement: GridBarrier) -> None:
     """
     t, counter = printer.text, f"{_POINTER} {printer.pointers[printer.kernel.counter]}"
     printer.barrier()
+    if statement.number is None:
+        return printer.statements(statement.meanwhile)
     with t.when(_is_first(printer)):
         t.emit(nvvm.assembly("red.release.gpu.global.add.u64 [$0], 1;", "l,~{memory}", counter))
     printer.statements(statement.meanwhile)
@@ -128,11 +130,12 @@ def functions(
         entry.pointers[NEXT + name] = table.pointer(index, name, "0")
     entry.statements(kernel.early)
     t, blocks = entry.text, _blocks(kernel)
-    passes = len([s for s in kernel.body if isinstance(s, GridBarrier)])
+    passes = len([s for s in kernel.body if isinstance(s, GridBarrier) and s.number is not None])
     counter = f"{_POINTER} {entry.pointers[kernel.counter]}"
     found = t.let(nvvm.assembly("ld.relaxed.gpu.global.u64 $0, [$1];", "=l,l,~{memory}", counter, "i64"))
     # Launches before this one counted every block of each barrier; some of this one may have come to the first.
     before = t.let(f"sub i64 {found}, {t.let(f'urem i64 {found}, {blocks}')}")
+    stamp = words.stamp(t, t.let(f"udiv i64 {found}, {(passes * kernel.passes + 1) * blocks}"))
     with t.loop(0, kernel.passes, ROLLED) as number:
         later = t.let(f"add i64 {number}, 1")
         last = t.let(f"icmp ult i64 {later}, {kernel.passes}")
@@ -142,14 +145,17 @@ def functions(
             given += [f"{_POINTER} {table.pointer(i, n, str(at))}" for i, n in enumerate(kernel.tabled)]
         given += [f"i64 %s{i}" for i in range(len(kernel.sizes))]
         arrived = t.let(f"add i64 {before}, {t.let(f'mul i64 {number}, {passes * blocks}')}")
-        t.emit(f"call void @{kernel.name}.body({', '.join(given)}, i64 {number}, i64 {arrived})")
+        t.emit(f"call void @{kernel.name}.body({', '.join(given)}, i64 {number}, i64 {arrived}, i32 {stamp})")
+    with t.when(_is_first(entry)):
+        # Every block has read the counter by now but for those that add to it later themselves.
+        t.emit(nvvm.assembly("red.relaxed.gpu.global.add.u64 [$0], 1;", "l,~{memory}", counter))
     t.ret()
     known = dict(alignment) | {NEXT + name: alignment.get(name, 1) for name in kernel.tabled}
     spelled = [f"{_POINTER}{attributes_of(seen, n, known)} %p{i}" for i, n in enumerate(seen.pointers)]
     sizes = [f"i64 %s{i}" for i in range(len(kernel.sizes))]
-    words = [f"ptr byval([{len(kernel.tabled) * kernel.passes} x i64]) align 8 %table"] if kernel.tabled else []
-    inner = ", ".join([*spelled, *sizes, "i64 %pass", "i64 %arrived"])
-    outer = ", ".join([*spelled[: len(plain)], *words, *sizes])
+    table_of = [f"ptr byval([{len(kernel.tabled) * kernel.passes} x i64]) align 8 %table"] if kernel.tabled else []
+    inner = ", ".join([*spelled, *sizes, "i64 %pass", "i64 %arrived", f"i32 {words.STAMP}"])
+    outer = ", ".join([*spelled[: len(plain)], *table_of, *sizes])
     heads = (
         f"define internal void @{kernel.name}.body({inner}) alwaysinline convergent nounwind",
         f"define {nvvm.KERNEL} void @{kernel.name}({outer}) {attributes}",

@@ -13,12 +13,22 @@ _SUMS = "{ float, float, float, float }"
 _WORDS = "{ i32, i32, i32, i32 }"
 
 
-def copy(t: Builder, target: str, source: str, inside: str) -> None:
+def copy(t: Builder, target: str, source: str, inside: str, nbytes: int = 16) -> None:
     """Copy 16 bytes to shared memory; none of the source is read where `inside`, an i1, does not hold."""
     shared, device = f"ptr addrspace({nvvm.SHARED})", f"ptr addrspace({nvvm.GLOBAL})"
+    if nbytes < 16:
+        t.use(f"declare void @{nvvm.COPY_FEW}{nbytes}({shared}, {device})")
+        return t.emit(f"call void @{nvvm.COPY_FEW}{nbytes}({shared} {target}, {device} {source})")
     t.use(f"declare void @{nvvm.COPY}({shared}, {device}, i32)")
     count = t.let(f"select i1 {inside}, i32 16, i32 0")
     t.emit(f"call void @{nvvm.COPY}({shared} {target}, {device} {source}, i32 {count})")
+
+
+def prefetch(t: Builder, source: str, nbytes: str) -> None:
+    """Bring bytes, an i64, to the cache of the device."""
+    count = t.let(f"trunc i64 {nbytes} to i32")
+    given = f"ptr addrspace({nvvm.GLOBAL}) {source}, i32 {count}"
+    t.emit(nvvm.assembly("cp.async.bulk.prefetch.L2.global [$0], $1;", "l,r", given))
 
 
 def commit(t: Builder) -> None:

@@ -76,6 +76,18 @@ class VectorBuilder(Builder):
         given = f"{self.vec} {x}, ptr elementtype(float) {pointer}, {self.vec} {z}"
         return Vec(self.let(f"call {self.vec} {multiply}({given})"))
 
+    def in_order(self, xs: Sequence[Vec] = ()) -> list[Vec]:
+        """Nothing that follows is loaded before; the vectors are made before.
+
+        A step along k that leaves one or two registers free must not overlap with the next: LLVM would load the columns
+        of that one early and spill accumulators.
+        """
+        if not self.device.emits("embedded_broadcast"):
+            return list(xs)
+        if not xs:
+            self.emit('call void asm sideeffect "", "~{memory}"()')
+        return [Vec(self.let(f'call {self.vec} asm sideeffect "", "=v,0,~{{memory}}"({self.vec} {x})')) for x in xs]
+
     def fma_memory(self, x: Vec, pointer: Ptr, z: Vec) -> Vec:
         """x times the vector at a pointer, plus z: one instruction with a memory operand, which takes no register."""
         if not self.device.emits("embedded_broadcast"):
@@ -279,6 +291,10 @@ class VectorBuilder(Builder):
         """A scalar in every lane."""
         one = Vec(self.let(f"insertelement {self.vec} poison, float {x}, i64 0"))
         return self.splat_lane(one, 0)
+
+    def is_below(self, x: VecI32, end: Int) -> Mask:
+        """Which lanes of x are less than an integer."""
+        return Mask(self.let(f"icmp slt {self.int_vec} {x}, {self.splat_i32(end)}"))
 
     def splat_i32(self, x: Int) -> VecI32:
         """An integer, truncated to 32 bits, in every lane."""

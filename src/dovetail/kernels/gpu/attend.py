@@ -19,6 +19,7 @@ from dovetail.ir.dtype import bf16, f16, f32, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.attend_prefetch import prefetched
 from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
 from dovetail.kernels.gpu.attend_rotation import rotated
 from dovetail.kernels.gpu.attend_softmax import weighted
@@ -213,6 +214,8 @@ class _Writer:
             pointers = (*(name for name in self.bindings if name != "y"), PARTIAL, "y")
             launch = replace(launch, cluster=parts)
             kernel = Kernel("attend", pointers, (PARTIAL, "y"), "tile", body, sizes=sizes_in(body), launch=launch)
+            early = prefetched(self.block, (own, *place)) if self.device.bulk_copies else ()
+            kernel = replace(kernel, exchanged=(PARTIAL,), early=early, sizes=sizes_in((*early, *body)))
             return in_passes([(kernel, product(shape))], self.bindings, workspace)
         pointers = (*(name for name in self.bindings if name != "y"), PARTIAL)
         kernel = Kernel("attend_parts", pointers, (PARTIAL,), "tile", body, sizes=sizes_in(body), launch=launch)

@@ -12,10 +12,9 @@ from dovetail.kernels.gpu.attend_tile import (
     f32_name,
     minus,
     near_exp,
-    plus,
     times,
 )
-from dovetail.kernels.gpu.fragments import LANE, divided, less, private, remainder, unrolled
+from dovetail.kernels.gpu.fragments import LANE, divided, less, plus, private, remainder, unrolled
 from dovetail.kernels.gpu.tile import CHUNK
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (

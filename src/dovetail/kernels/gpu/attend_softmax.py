@@ -13,10 +13,9 @@ from dovetail.kernels.gpu.attend_tile import (
     f32_name,
     minus,
     near_exp,
-    plus,
     times,
 )
-from dovetail.kernels.gpu.fragments import LANE, both, less, private, remainder, unrolled
+from dovetail.kernels.gpu.fragments import LANE, both, less, plus, private, remainder, unrolled
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     AllReduce,

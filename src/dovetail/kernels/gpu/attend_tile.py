@@ -27,6 +27,8 @@ SPLIT_BYTES = 128 << 10
 MOST_PARTS = 32
 """Parts into which keys go, each of them for a block of its own."""
 PARTIAL = "partial0"
+_KEPT = 2
+"""What a block keeps of a query in addition to its weighted values: the largest score and the total."""
 MINUS_INFINITY = Number(-math.inf, f32)
 
 
@@ -138,14 +140,14 @@ class AttendTile:
     @property
     def partial(self) -> Tensor:
         """The same of each block along the keys, in the workspace: leading axes, head, part, query, column."""
-        shape = (*self.problem.lead, self.problem.heads, self.parts, self.problem.queries, self.dv + CHUNK)
+        shape = (*self.problem.lead, self.problem.heads, self.parts, self.problem.queries, self.dv + _KEPT)
         strides = [product(shape[i + 1 :]) * f32.itemsize for i in range(len(shape))]
         return Tensor(PARTIAL, f32, tuple(strides))
 
     @property
     def partial_bytes(self) -> Size:
         count = product((*self.problem.lead, self.problem.heads, self.problem.queries))
-        return count * self.parts * (self.dv + CHUNK) * f32.itemsize
+        return count * self.parts * (self.dv + _KEPT) * f32.itemsize
 
     @property
     def part_rounds(self) -> Size:
@@ -233,10 +235,6 @@ def f32_name(name: str) -> Name:
     return Name(name, f32)
 
 
-def plus(x: Expr, y: Expr) -> Expr:
-    return Call("add", (x, y), f32)
-
-
 def minus(x: Expr, y: Expr) -> Expr:
     return Call("sub", (x, y), f32)
 
@@ -252,5 +250,5 @@ def near_exp(x: Expr) -> Expr:
 
 __all__ = [
     "HALVES", "KEYS", "MINUS_INFINITY", "PARTIAL", "AttendTile", "Half", "by_key_head", "f32_name", "minus", "near_exp",
-    "plus", "times",
+    "times",
 ]  # fmt: skip

@@ -14,11 +14,12 @@ from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.few_rows import has_few_rows, stream_of
 from dovetail.kernels.gpu.fma import FmaTile
 from dovetail.kernels.gpu.fragments import Factor, is_multiple
 from dovetail.kernels.gpu.packed_matrix import Transposed
 from dovetail.kernels.gpu.pipelined_tile import PipelinedTile
-from dovetail.kernels.gpu.stream import StreamTile, has_few_rows, stream_of
+from dovetail.kernels.gpu.stream import StreamTile
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.tile import CHUNK, FEWEST_ROWS, H200, BlockTile, pipelined_tile_of, tile_of
 from dovetail.kernels.gpu.tile_writer import TileWriter

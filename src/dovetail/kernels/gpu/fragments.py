@@ -8,7 +8,7 @@ from math import prod
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import DType, bool_, i64, u32
+from dovetail.ir.dtype import DType, bool_, f32, i64, u32
 from dovetail.kernels.gpu.pixels import Pixels
 from dovetail.kernels.gpu.shared_tiles import LineTile, SharedTile, divided, remainder
 from dovetail.kernels.gpu.tile import CHUNK
@@ -324,6 +324,10 @@ def multiplied(
     return MultiplyMatrices(sums, sums_at, left, left_at, right, (mul(right_at, Extent(4)),))
 
 
+def plus(x: Expr, y: Expr) -> Expr:
+    return Call("add", (x, y), f32)
+
+
 def unrolled(variable: str, count: int, *body: Statement) -> Loop:
     return Loop(variable, Extent(count), body, kind="unrolled")
 
@@ -335,6 +339,6 @@ def zeroed(sums: Tensor, count: int) -> Loop:
 
 __all__ = [
     "LANE", "Coordinate", "Factor", "Gather", "both", "copied", "divided", "is_multiple",
-    "less", "load_left", "load_right", "multiplied", "private", "remainder", "rolled", "shared_by", "spread", "stored",
-    "unrolled", "zeroed",
+    "less", "load_left", "load_right", "multiplied", "plus", "private", "remainder", "rolled", "shared_by", "spread",
+    "stored", "unrolled", "zeroed",
 ]  # fmt: skip

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
+from itertools import product as product_of
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dim import Size, product
+from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, f32, i64
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import (
@@ -23,6 +25,7 @@ from dovetail.kernels.gpu.fragments import (
     less,
     load_right,
     multiplied,
+    plus,
     private,
     remainder,
     shared_by,
@@ -72,6 +75,8 @@ WEIGHT_BYTES = 96 << 10
 WARPS = 8
 ARRIVED = "arrived"
 """The barrier that counts the bytes of bulk copies."""
+CHAINS = 4
+"""Products of a warp in flight: as many as add to different sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ class StreamTile:
         batch, rows, columns, depth = sizes
         if not axis or not isinstance(rows, int) or not isinstance(depth, int) or not isinstance(columns, int):
             return None
-        if not has_few_rows(rows) or depth < 4 * LANES:
+        if rows > MOST_ROWS or depth < 4 * LANES:
             return None
         products = batch if isinstance(batch, int) else 1
         width = width_of_block(products, columns, axis, device)
@@ -217,8 +222,13 @@ class StreamTile:
         return -(-self.across // 2)
 
     @property
+    def chains(self) -> int:
+        """Sums of an element that take turns: products that add to the same sums wait for each other."""
+        return max(1, min(CHAINS // self.across, self.stage_depth // (16 * self.warps)))
+
+    @property
     def sums(self) -> Tensor:
-        return private("sums", f32, self.across, 4)
+        return private("sums", f32, self.chains * self.across, 4)
 
     def tiled(self) -> Tiled:
         """What a block does for its columns."""
@@ -243,14 +253,14 @@ class StreamTile:
             Alloc("weights", self.dtype, self.weights_count, "shared"),
             Alloc("left_rows", self.dtype, self.rows * self.left_pitch, "shared"),
             *([AllocBarriers(ARRIVED, 1, 1, is_new=False)] if self.bulk else []),
-            Alloc("sums", f32, self.across * 4, "private"),
+            Alloc("sums", f32, self.chains * self.across * 4, "private"),
             Alloc("left", self.dtype, 8, "private"),
             Alloc("right", self.dtype, 2 * self._pairs * 4, "private"),
         ]
 
     def body(self) -> list[Statement]:
         first = [] if self.early else self._first_copies()
-        start = [*first, zeroed(self.sums, self.across * 4), *self._left_loaded()]
+        start = [*first, zeroed(self.sums, self.chains * self.across * 4), *self._left_loaded()]
         if self.is_whole:
             # The barrier before the first product is for the left rows too.
             each = [s for r in range(self.rounds) for s in self._round(Extent(r), Extent(r), self.rounds - 1 - r)]
@@ -331,6 +341,7 @@ class StreamTile:
         k = add(mul(Name("step"), Extent(16 * self.warps)), mul(ThreadIndex("warp"), Extent(16)))
         j = Name("j")
         at = (mul(j, Extent(8)),)
+        turn = mul(remainder(Name("step"), self.chains), Extent(self.across))
         arrive = AwaitPhase(ARRIVED, ZERO, ZERO) if self.bulk else AwaitCopies(pending)
         return [
             arrive,
@@ -344,7 +355,7 @@ class StreamTile:
                     self._pairs,
                     load_right(right, at, self.weights, self.axis, stage, mul(j, Extent(16)), k),
                 ),
-                unrolled("j", self.across, multiplied(self.sums, (j, ZERO), left, (ZERO,), right, j)),
+                unrolled("j", self.across, multiplied(self.sums, (add(turn, j), ZERO), left, (ZERO,), right, j)),
             ),
         ]
 
@@ -354,37 +365,22 @@ class StreamTile:
         row = ZERO if self.rows == 1 else clamped(down, self.rows)
         return LoadMatrices(target, (ZERO,), self.left_rows, (row, add(k, mul(divided(LANE, 16), Extent(CHUNK)))))
 
+    def _summed(self, fragment: Extent, element: Extent) -> Expr:
+        every = [Load(self.sums, (add(fragment, Extent(c * self.across)), element)) for c in range(self.chains)]
+        return reduce(plus, every)
+
     def elements(self) -> list[Element]:
         """The sums of a thread, with those of all streams of one column together."""
-        found: list[Element] = []
-        for half in range(self._tile_rows // 8):
-            for j in range(self.across // self.streams):
-                for e in range(2):
-                    at = [(Extent(j * self.streams + s), Extent(2 * half + e)) for s in range(self.streams)]
-                    row = add(divided(LANE, 4), Extent(8 * half))
-                    column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
-                    found.append(Element(row, column, tuple(Load(self.sums, place) for place in at)))
-        return found
+        places = product_of(range(self._tile_rows // 8), range(self.across // self.streams), range(2))
+        return [self._element(half, j, e) for half, j, e in places]
+
+    def _element(self, half: int, j: int, e: int) -> Element:
+        row, column = (
+            add(divided(LANE, 4), Extent(8 * half)),
+            add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e)),
+        )
+        at = [(Extent(j * self.streams + s), Extent(2 * half + e)) for s in range(self.streams)]
+        return Element(row, column, tuple([self._summed(*place) for place in at]))
 
 
-def has_few_rows(rows: Size) -> bool:
-    return isinstance(rows, int) and rows <= MOST_ROWS
-
-
-def stream_of(
-    dtype: DType,
-    left: Factor,
-    rights: Sequence[Factor],
-    axes: Sequence[str],
-    batch: tuple[Size, ...],
-    device: GpuDevice,
-    *,
-    early: bool,
-) -> StreamTile | None:
-    """The tile of a product with few rows; None where it has many, or sizes are not known."""
-    axis = axes[0] if len(set(axes)) == 1 else ""
-    sizes = (product(batch), left.rows, rights[0].rows, left.depth)
-    return StreamTile.of(dtype, left, rights, axis, sizes, device, early=early)
-
-
-__all__ = ["StreamTile", "has_few_rows", "stream_of"]
+__all__ = ["MOST_ROWS", "StreamTile"]

@@ -39,6 +39,7 @@ from dovetail.kernels.loops.ir import (
     MultiplyMatrices,
     Name,
     Number,
+    Prefetch,
     Set,
     Statement,
     Store,
@@ -63,7 +64,7 @@ _LOCAL: Mapping[type, tuple[str, ...]] = {
     FromLane: ("name", "source"),
 }
 """The fields that hold names of scalars."""
-COMPOUND = (Load, Call, Store, When, AtomicUpdate, LoadMatrices, MultiplyMatrices, CopyAsync, AwaitPhase)
+COMPOUND = (Load, Call, Store, When, AtomicUpdate, LoadMatrices, MultiplyMatrices, CopyAsync, AwaitPhase, Prefetch)
 """What has expressions, tensors or statements inside, and no names of scalars."""
 _BARRIERS: Mapping[type, str] = {
     AllocBarriers: "name",
@@ -177,7 +178,7 @@ def with_prologue(
     if ahead:
         # They are the first copies, so that no weights need be there when these are.
         tiles = [s for s in early if isinstance(s, (Alloc, AllocBarriers))]
-        copies = [s for name, alloc in ahead.items() for s in _copied(pointers[name], alloc)]
+        copies = [s for name, alloc in ahead.items() for s in copied_whole(pointers[name], alloc)]
         later = [s for s in early if not isinstance(s, (Alloc, AllocBarriers))]
         early = (*tiles, *ahead.values(), *copies, CommitCopies(), *later)
         groups = sum(isinstance(s, CommitCopies) for s in everything(tuple(later)))
@@ -194,14 +195,15 @@ def with_prologue(
     return replace(kernel, pointers=every, written=written, body=whole, early=early, sizes=sizes, launch=launch)
 
 
-def _copied(pointer: str, alloc: Alloc) -> list[Statement]:
-    """A constant in shared memory, 16 bytes for each thread in turn."""
+def copied_whole(pointer: str, alloc: Alloc) -> list[Statement]:
+    """A constant in shared memory, 16 bytes for each thread in turn, or fewer where there are not as many."""
     item = alloc.dtype.itemsize
-    source = Tensor(pointer, alloc.dtype, (COPY_BYTES, item))
-    target = Tensor(alloc.pointer, alloc.dtype, (COPY_BYTES, item), space="shared")
+    size = next(size for size in (COPY_BYTES, 8, 4) if alloc.count * item % size == 0)
+    source = Tensor(pointer, alloc.dtype, (size, item))
+    target = Tensor(alloc.pointer, alloc.dtype, (size, item), space="shared")
     at = (Name("chunk"), Extent(0))
-    copy = CopyAsync(target, at, source, at, Number(True, bool_))
-    return [Loop("chunk", Extent(alloc.count * item // COPY_BYTES), (copy,), kind="thread")]
+    copy = CopyAsync(target, at, source, at, Number(True, bool_), size)
+    return [Loop("chunk", Extent(alloc.count * item // size), (copy,), kind="thread")]
 
 
 def _twice(body: tuple[Statement, ...], result: str) -> tuple[Statement, ...]:
@@ -235,6 +237,8 @@ class Renaming:
     pointers: Mapping[str, str]
     in_shared: frozenset[str] = frozenset()
     """Pointers, by their new names, to what is in shared memory from now on."""
+    sliced: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many of the first axes of a tensor are gone: by its new name, shared memory has one slice along them."""
     done: dict[int, Any] = field(default_factory=dict[int, Any])
 
     def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
@@ -253,7 +257,9 @@ class Renaming:
             return replace(part, pointer=self.pointer(part.pointer))
         if isinstance(part, Tensor):
             pointer = self.pointer(part.pointer)
-            return replace(part, pointer=pointer, space="shared" if pointer in self.in_shared else part.space)
+            gone = self.sliced.get(pointer, 0)
+            space = "shared" if pointer in self.in_shared else part.space
+            return replace(part, pointer=pointer, space=space, strides=(0,) * gone + part.strides[gone:])
         kind = cast(type[Any], type(part))
         if kind not in COMPOUND and kind not in _LOCAL and kind not in _BARRIERS:
             return part
@@ -273,4 +279,7 @@ def _launch(kernel: Kernel) -> Launch:
     return kernel.launch
 
 
-__all__ = ["COMPOUND", "COPY_BYTES", "Renaming", "Stage", "as_stages", "is_stage", "takes_prologue", "with_prologue"]
+__all__ = [
+    "COMPOUND", "COPY_BYTES", "Renaming", "Stage", "as_stages", "copied_whole", "is_stage", "takes_prologue",
+    "with_prologue",
+]  # fmt: skip

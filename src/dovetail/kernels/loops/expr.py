@@ -17,8 +17,8 @@ LoopKind: TypeAlias = Literal["serial", "parallel", "vector", "unrolled", "block
 `vector`: together in a vector. `unrolled`: one after the other, each with code of its own. The rest is for GPUs:
 iteration i goes to block i, or to warp, thread or lane i of the block, modulo how many of them there are.
 """
-Space: TypeAlias = Literal["global", "shared", "private"]
-"""Where memory is: of the device, of a block, or of one thread."""
+Space: TypeAlias = Literal["global", "shared", "private", "stamped"]
+"""Where memory is: of the device, of a block, of one thread, or of the device in words with the number of a launch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from dovetail.kernels.loops.matrix import (
     Matrix,
     MultiplyMatrices,
     MultiplyShared,
+    Prefetch,
 )
 from dovetail.kernels.loops.pipeline import (
     AllocBarriers,
@@ -39,6 +40,7 @@ from dovetail.kernels.loops.pipeline import (
     Traversal,
     WarpBarrier,
 )
+from dovetail.kernels.loops.words import Receipt, Receive
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,9 @@ class SubGrid:
 class GridBarrier:
     """No thread of a grid goes on before all blocks have come here; what they stored in memory is seen by all."""
 
-    number: int
-    """How many blocks have come here in a pass, over the blocks of the grid: 1 at its first barrier."""
+    number: int | None
+    """How many blocks have come here in a pass, over the blocks of the grid: 1 at its first barrier. None where blocks
+    do not wait for each other, since they receive all that they need: a block waits for its own threads."""
     meanwhile: tuple[Statement, ...] = ()
     """What a block does after it has come here, and before it waits: it reads constants alone."""
 
@@ -143,7 +146,8 @@ class AllReduce:
     """Neighbouring lanes that combine, a power of two; None for all of a warp."""
 
 
-Threaded: TypeAlias = Roles | SubGrid | GridBarrier | Alloc | Barrier | AllReduce | Exchange | Matrix | Pipeline
+Copied: TypeAlias = Matrix | Pipeline | Receive
+Threaded: TypeAlias = Roles | SubGrid | GridBarrier | Alloc | Barrier | AllReduce | Exchange | Copied
 """What threads of a GPU do."""
 Statement: TypeAlias = Store | Set | Loop | When | Threaded
 
@@ -196,7 +200,10 @@ class Kernel:
     """Pointers of the body that each pass has its own of: in pass 3, `w` is the pointer `w.3`, and `next.w` is `w.4`.
     In `early`, `next.w` is `w.0`."""
     counter: str = ""
-    """The pointer to what counts the blocks that come to barriers of the grid: it only ever grows."""
+    """The pointer to what counts the blocks that come to barriers of the grid: it only ever grows. Stamped memory
+    follows it."""
+    exchanged: tuple[str, ...] = ()
+    """Pointers to a workspace that blocks of a cluster write whole before one of its barriers, and read after it."""
     maps: tuple[TensorMap, ...] = ()
     """Tensors that the tensor memory accelerator copies from, in the order of the arguments, after the sizes."""
 
@@ -315,6 +322,10 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
             case CopyBox():
                 yield from _of_tensors(part.target)
                 pending += [*part.target_at, *part.at, *part.taps, part.slot]
+            case Receive():
+                for each in part.receipts:
+                    yield from _of_tensors(each.target, each.source)
+                    pending += each.source_at
             case CopyBulk():
                 yield from _of_tensors(part.target, part.source)
                 pending += [*part.target_at, *part.source_at, part.slot]
@@ -326,6 +337,9 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
                 pending += part.operands
             case Extent():
                 yield part.size
+            case Prefetch():
+                yield from _of_tensors(part.source)
+                pending += [part.nbytes, *part.source_at]
             case CopyAsync():
                 yield from _of_tensors(part.target, part.source)
                 pending += [part.inside, *part.target_at, *part.source_at]
@@ -359,7 +373,7 @@ __all__ = [
     "AwaitProducts", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync", "CopyBox", "CopyBulk",
     "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel", "Launch", "Load",
     "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline",
-    "Roles", "Set", "Space", "Statement", "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded",
-    "Traversal", "WarpBarrier", "When", "add", "collapsed", "in_memory_order", "indices", "minimum", "mul", "sizes_in",
-    "stretched",
+    "Prefetch", "Receipt", "Receive", "Roles", "Set", "Space", "Statement", "Store", "SubGrid", "Tensor", "TensorMap",
+    "ThreadIndex", "Threaded", "Traversal", "WarpBarrier", "When", "add", "collapsed", "in_memory_order",
+    "indices", "minimum", "mul", "sizes_in", "stretched",
 ]  # fmt: skip

@@ -17,6 +17,18 @@ class CopyAsync:
     source: Tensor
     source_at: tuple[Expr, ...]
     inside: Expr
+    nbytes: int = 16
+    """Fewer, 4 or 8, where the condition always holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Bring bytes of memory to the cache of the device. Others may still write them: that is where they write to."""
+
+    source: Tensor
+    source_at: tuple[Expr, ...]
+    nbytes: Expr
+    """A multiple of 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +121,11 @@ Matrix: TypeAlias = (
     | FenceShared
     | MultiplyShared
     | AwaitProducts
+    | Prefetch
 )
 """What tensor cores need: copies that overlap with products, and matrices that the lanes of a warp hold together."""
 
 __all__ = [
     "AwaitCopies", "AwaitProducts", "CommitCopies", "CopyAsync", "FenceShared", "LoadMatrices", "Matrix",
-    "MultiplyMatrices", "MultiplyShared",
+    "MultiplyMatrices", "MultiplyShared", "Prefetch",
 ]  # fmt: skip

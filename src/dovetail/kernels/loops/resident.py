@@ -8,11 +8,11 @@ whole sequence runs in several passes, such as the layers of a model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import cast
+from dataclasses import field, replace
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import bool_, i64
+from dovetail.ir.dtype import bool_
+from dovetail.kernels.loops import resident_ahead
 from dovetail.kernels.loops.analysis import everything, shared_bytes
 from dovetail.kernels.loops.composed import COMPOUND, Renaming
 from dovetail.kernels.loops.ir import (
@@ -20,7 +20,6 @@ from dovetail.kernels.loops.ir import (
     AllocBarriers,
     AllReduce,
     AwaitCopies,
-    AwaitPhase,
     Barrier,
     Call,
     ClusterBarrier,
@@ -35,13 +34,22 @@ from dovetail.kernels.loops.ir import (
     Kernel,
     Launch,
     Loop,
-    Name,
     Set,
     Statement,
     SubGrid,
     When,
     sizes_in,
 )
+from dovetail.kernels.loops.resident_bodies import (
+    PASS,
+    awaiting,
+    has_bulk,
+    in_phase,
+    only_prefetches,
+    segments_of,
+    without,
+)
+from dovetail.kernels.loops.resident_words import PartWords, Received, Sent, Words
 
 NEXT = "next."
 """Before the name of a pointer: that of the next pass."""
@@ -56,9 +64,6 @@ MOST_TURNS = 2
 """Tiles of a part for each block, at most."""
 
 
-_PASS = Name("pass")
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """A scheduled kernel."""
@@ -68,6 +73,14 @@ class Part:
     """The names that its pointers have in the whole kernel."""
     after: frozenset[int]
     """The numbers of the parts before it that it waits for."""
+    sent: Mapping[str, Sent] = field(default_factory=dict[str, Sent])
+    """The pointers through which it writes what blocks send to each other."""
+    received: Mapping[str, Received] = field(default_factory=dict[str, Received])
+    """The pointers through which it reads that."""
+    waits: frozenset[int] = frozenset()
+    """Those of `after` that it does not receive everything from: a barrier of the grid is between them."""
+    near: Mapping[str, Alloc] = field(default_factory=dict[str, Alloc])
+    """Shared memory for small tensors that it reads and no part writes."""
 
     @property
     def launch(self) -> Launch:
@@ -100,12 +113,13 @@ def as_resident(
     room: int,
     passes: int,
     tabled: Sequence[str],
+    words: Words | None = None,
 ) -> Kernel | None:
     """One kernel for parts, each with a few blocks of a grid; None where shared memory is too small.
 
     Its pointers are those of the parts; the caller orders them.
     """
-    return _Resident(parts, blocks, room, passes, frozenset(tabled)).kernel(name)
+    return _Resident(parts, blocks, room, passes, frozenset(tabled), words or Words()).kernel(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +135,13 @@ class _Room:
 
 
 class _Resident:
-    def __init__(self, parts: Sequence[Part], blocks: int, room: int, passes: int, tabled: frozenset[str]) -> None:
+    def __init__(
+        self, parts: Sequence[Part], blocks: int, room: int, passes: int, tabled: frozenset[str], words: Words
+    ) -> None:
         self.parts, self.blocks, self.room, self.passes, self.tabled = parts, blocks, room, passes, tabled
+        self.words = words
         self.threads = max(part.launch.block for part in parts)
-        self.segments = [_split(part.kernel.body) for part in parts]
+        self.segments = [segments_of(part.kernel.body) for part in parts]
         self.levels: list[int] = []
         """The level of the first segment of each part; the others follow."""
         for part in parts:
@@ -133,6 +150,9 @@ class _Resident:
         self.first = self._first_blocks()
         self.ahead = {i: 0 for i, part in enumerate(parts) if self._is_ahead(part)}
         """The levels between the barrier where copies of a part start and its own, for those that copy ahead."""
+        early = [only_prefetches(part.kernel.early) for part in parts]
+        self.prefetching = [i for i, only in enumerate(early) if only and self.levels[i] >= 2]
+        """The parts that prefetch what they will copy: they do so while the part before them waits."""
 
     def last(self, part: int) -> int:
         """The level of the last segment of a part."""
@@ -152,7 +172,7 @@ class _Resident:
     def _is_ahead(self, part: Part) -> bool:
         """Whether all copies of a part are its early ones, so that they may start any time before."""
         later = any(isinstance(s, (CommitCopies, CopyAsync)) for s in everything(part.kernel.body))
-        return bool(part.kernel.early) and not later
+        return bool(part.kernel.early) and not later and not only_prefetches(part.kernel.early)
 
     def kernel(self, name: str) -> Kernel | None:
         offsets = self._offsets()
@@ -164,10 +184,18 @@ class _Resident:
         allocations = [replace(r.alloc, offset=offsets[r.alloc.pointer]) for r in self._rooms()]
         barriers = self._barriers()
         body: list[Statement] = [*allocations, *barriers]
+        if self.words.published:
+            first = Call("equal", (PASS, Extent(0)), bool_)
+            body.append(When(first, tuple([self.words.publish(one, self.threads) for one in self.words.published])))
+            body.append(GridBarrier(None))
+        barriers_before = 0
+        awaited = self._awaited()
         for level in range(self.count):
             body += [s for number in range(len(self.parts)) for s in self._at(number, level)]
             meanwhile = [s for number in self._issued(level) for s in self._copies(number, level)]
-            body.append(GridBarrier(level + 1, tuple(meanwhile)))
+            meanwhile += [self._prefetched(number) for number in self.prefetching if self.levels[number] - 2 == level]
+            barriers_before += level in awaited
+            body.append(GridBarrier(barriers_before if level in awaited else None, tuple(meanwhile)))
         start = [n for n in self._in_order() if self._barrier(n) < 0]
         early: list[Statement] = [replace(b, is_new=True) for b in barriers]
         if start:
@@ -178,6 +206,14 @@ class _Resident:
         return Kernel(
             name, (), (), "tile", tuple(body), sizes=sizes, launch=launch, early=tuple(early), passes=self.passes
         )
+
+    def _awaited(self) -> set[int]:
+        """The levels after which blocks wait for each other."""
+        found = {self.levels[n] - 1 for n, part in enumerate(self.parts) if part.waits}
+        for number, part in enumerate(self.parts):
+            inside = range(self.levels[number], self.last(number))
+            found |= set() if {*part.kernel.exchanged} & {*part.sent} else {*inside}
+        return found | ({self.count - 1} if self.words.awaits_passes else set())
 
     def _barriers(self) -> list[AllocBarriers]:
         """The barriers that count bulk copies, one for each part that has them."""
@@ -197,13 +233,41 @@ class _Resident:
             return []
         part = self.parts[number]
         body: Sequence[Statement] = self.segments[number][at]
-        if at == 0 and part.kernel.early and number not in self.ahead:
+        if at == 0 and part.kernel.early and number not in self.ahead and number not in self.prefetching:
             body = (*part.kernel.early, *body)
-        body = _without(_without(tuple(body), Alloc, shared=True), AllocBarriers)
-        found = _in_phase(self._renaming(number, "").body(body))
+        body = without(without(tuple(body), Alloc, shared=True), AllocBarriers)
+        found = in_phase(self._renaming(number, "").body(body))
         if number in self.ahead:
-            found = _awaiting(found, self._later(number))
+            found = awaiting(found, self._later(number))
+        if part.received or part.sent:
+            before, found = self._before(number, at, found)
+            found = (*before, *self._exchange(number, at).body(found))
         return [SubGrid(part.blocks, part.launch.block, self.first[number], found)]
+
+    def _before(
+        self, number: int, segment: int, body: tuple[Statement, ...]
+    ) -> tuple[list[Statement], tuple[Statement, ...]]:
+        """What a segment brings near before it receives anything, and the segment after that."""
+        near = self._near(number)
+        if segment or not near:
+            return [], body
+        found = resident_ahead.copies(near)
+        return found, (AwaitCopies(0), Barrier(), *resident_ahead.from_near(body, near))
+
+    def _near(self, number: int) -> dict[str, Alloc]:
+        part = self.parts[number]
+        return {part.pointers[n]: replace(a, pointer=f"{a.pointer}_{number}") for n, a in part.near.items()}
+
+    def _exchange(self, number: int, segment: int) -> PartWords:
+        """How the words of a segment are sent and received."""
+        part = self.parts[number]
+        return PartWords(
+            self.words,
+            {part.pointers[n]: sent for n, sent in part.sent.items()},
+            {part.pointers[n]: received for n, received in part.received.items()},
+            f"_{number}_{segment}",
+            self.passes,
+        )
 
     def _renaming(self, number: int, suffix: str) -> Renaming:
         part = self.parts[number]
@@ -236,7 +300,7 @@ class _Resident:
         if self.passes == 1:
             return []
         *copies, commit = self._copied(number, ahead=True)
-        more = Call("less", (_PASS, Extent(self.passes - 1)), bool_)
+        more = Call("less", (PASS, Extent(self.passes - 1)), bool_)
         return [When(more, tuple(copies)), commit]
 
     def _copied(self, number: int, *, ahead: bool) -> list[Statement]:
@@ -246,12 +310,17 @@ class _Resident:
         if ahead:
             names = {n: NEXT + to if to in self.tabled else to for n, to in part.pointers.items()}
             naming = replace(naming, pointers={**naming.pointers, **names})
-        body = _without(_without(part.kernel.early, Alloc, shared=True), CommitCopies)
-        body = _without(body, AllocBarriers)
-        if _has_bulk(body):
+        body = without(without(part.kernel.early, Alloc, shared=True), CommitCopies)
+        body = without(body, AllocBarriers)
+        if has_bulk(body):
             # What was there before was written and read by threads, and bulk copies overwrite it.
             body = (FenceShared(), *body)
         return [SubGrid(part.blocks, part.launch.block, self.first[number], naming.body(body)), CommitCopies()]
+
+    def _prefetched(self, number: int) -> Statement:
+        part = self.parts[number]
+        body = self._renaming(number, "_early").body(part.kernel.early)
+        return SubGrid(part.blocks, part.launch.block, self.first[number], body)
 
     def _later(self, number: int) -> int:
         """Groups of copies that start after those of a part, and before it awaits them."""
@@ -276,6 +345,12 @@ class _Resident:
                     first = 2 * self._barrier(number) + 1
                 slots = frozenset([s % (2 * self.count) for s in range(first, 2 * self.last(number) + 1)])
                 found.append(_Room(replace(alloc, pointer=f"{alloc.pointer}_{number}"), slots))
+            own = frozenset({2 * self.levels[number]})
+            found += [_Room(alloc, own) for alloc in self._near(number).values()]
+            for at, segment in enumerate(self.segments[number]):
+                slot = frozenset({2 * (self.levels[number] + at)})
+                renamed = self._renaming(number, "").body(segment)
+                found += [_Room(alloc, slot) for alloc in self._exchange(number, at).rooms(renamed)]
         return found
 
     def _offsets(self) -> dict[str, int] | None:
@@ -309,60 +384,6 @@ class _Resident:
         by_level = sorted(self.ahead, key=lambda n: self.levels[n])
         starts = [self._barrier(n) for n in by_level]
         return starts == sorted(starts) and starts[-1] <= starts[0] + self.count
-
-
-def _split(body: tuple[Statement, ...]) -> list[tuple[Statement, ...]]:
-    """The parts of a body between barriers of its cluster; nothing but memory goes from one to the next."""
-    found: list[list[Statement]] = [[]]
-    for statement in body:
-        if isinstance(statement, ClusterBarrier):
-            found.append([])
-        else:
-            found[-1].append(statement)
-    return [tuple(part) for part in found]
-
-
-def _without(body: tuple[Statement, ...], kind: type[Statement], *, shared: bool = False) -> tuple[Statement, ...]:
-    """A body without statements of a kind, wherever they are; of allocations those of shared memory."""
-    found: list[Statement] = []
-    for statement in body:
-        if isinstance(statement, (Loop, When)):
-            found.append(replace(statement, body=_without(statement.body, kind, shared=shared)))
-        elif not isinstance(statement, kind) or (shared and cast(Alloc, statement).space != "shared"):
-            found.append(statement)
-    return tuple(found)
-
-
-def _has_bulk(body: Sequence[Statement]) -> bool:
-    return any(isinstance(s, CopyBulk) for s in everything(body))
-
-
-def _in_phase(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """A body that waits for the copies of its pass: a barrier has one phase in each."""
-    found: list[Statement] = []
-    for statement in body:
-        if isinstance(statement, (Loop, When)):
-            statement = replace(statement, body=_in_phase(statement.body))
-        elif isinstance(statement, AwaitPhase):
-            statement = replace(statement, phase=Call("bit_and", (_PASS, Extent(1)), i64))
-        found.append(statement)
-    return tuple(found)
-
-
-def _awaiting(body: tuple[Statement, ...], pending: int) -> tuple[Statement, ...]:
-    """A body that awaits its copies all at once, before the first of them is used; others may be on their way."""
-    found: list[Statement] = []
-    has_awaited = False
-    for statement in body:
-        if isinstance(statement, (Loop, When)):
-            found.append(replace(statement, body=_awaiting(statement.body, pending)))
-        elif not isinstance(statement, AwaitCopies):
-            # Barriers stay: one after a wait also keeps what warps still read from what others write there.
-            found.append(statement)
-        elif not has_awaited:
-            found.append(AwaitCopies(pending))
-            has_awaited = True
-    return tuple(found)
 
 
 __all__ = ["NEXT", "Part", "as_resident", "is_part"]

@@ -56,7 +56,7 @@ class LaunchConfig(Structure):
     )
 
 
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
+SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (c_void_p,),
     "cuDeviceGetCount": (c_void_p,),
@@ -110,7 +110,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuEventElapsedTime": (c_void_p, c_void_p, c_void_p),
     "cuGetErrorString": (c_int, c_void_p),
 }
-NAMES = tuple(_SIGNATURES)
+NAMES = tuple(SIGNATURES)
 LATER = frozenset({"cuStreamGetCaptureInfo_v3"})
 """Functions that the oldest driver lacks."""
 
@@ -122,7 +122,7 @@ def library() -> Functions:
     except OSError as missing:
         raise UnsupportedError(f"there is no CUDA driver: {missing}", hint="install NVIDIA's driver") from None
     functions: dict[str, Callable[..., int]] = {}
-    for name, kinds in _SIGNATURES.items():
+    for name, kinds in SIGNATURES.items():
         try:
             function = getattr(found, name)
         except AttributeError:
@@ -159,6 +159,6 @@ def error_of(name: str, status: int, reason: str) -> DovetailError:
 
 
 __all__ = [
-    "LATER", "LIBRARY", "NAMES", "OLDEST", "OUT_OF_MEMORY", "Functions", "KernelNodeParams", "LaunchAttribute",
-    "LaunchConfig", "error_of", "library", "too_old",
+    "LATER", "LIBRARY", "NAMES", "OLDEST", "OUT_OF_MEMORY", "SIGNATURES", "Functions", "KernelNodeParams",
+    "LaunchAttribute", "LaunchConfig", "error_of", "library", "too_old",
 ]  # fmt: skip

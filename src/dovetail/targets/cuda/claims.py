@@ -101,7 +101,8 @@ CLAIMS = Claims(
         in_place=(ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE),
         channels_last=CHANNELS_LAST,
         strided_results=frozenset({library.attention.name, library.rope_attention.name}),
-        # A small step may become a prologue of the next one, whose blocks read its operands while others write.
+        # Small steps may become a part of the step after them, whose blocks read their operands while others write.
         lingering_bytes=1 << 16,
+        lingering_steps=8,
     ),
 )

@@ -1,4 +1,4 @@
-"""The CUDA driver and its first device: code, launches, streams and events.
+"""The CUDA driver and its first device: code and launches.
 
 Nothing is loaded before the first use. Without a driver or a device there is a typed error, which names the reason.
 """
@@ -9,7 +9,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Sequence
-from ctypes import c_char_p, c_float, c_int, c_size_t, c_void_p
+from ctypes import c_char_p, c_int, c_size_t, c_void_p
 from typing import Any
 
 from dovetail.dataclass import dataclass
@@ -43,9 +43,6 @@ _DEVICE_MEMORY = 2
 _PTX_INPUT = 1
 _LOG, _LOG_BYTES = 5, 6
 """Linker options: a buffer for its messages, and the size of that."""
-_NON_BLOCKING = 1
-_EXTERNAL = 1
-"""An event that a captured stream records whenever the graph runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class Function:
 class Launch:
     """A launch with its arguments in memory that the driver reads; they may change between launches."""
 
-    __slots__ = ("block", "function", "grid", "maps", "pointers", "shared_bytes", "words")
+    __slots__ = ("block", "function", "grid", "maps", "pointers", "shared_bytes", "table", "words")
 
     def __init__(
         self,
@@ -89,6 +86,7 @@ class Launch:
                 f"a grid of {grid:,} blocks", hint=f"a launch has at most {MOST_BLOCKS:,}; split the inputs"
             )
         self.function, self.grid, self.block, self.shared_bytes = function, grid, block, shared_bytes
+        self.table = table
         self.words = (ctypes.c_int64 * max(1, len(arguments)))(*arguments)
         self.maps = [EncodedMap(function.driver, matrix) for matrix in matrices]
         first = ctypes.addressof(self.words)
@@ -104,6 +102,11 @@ class Launch:
         for one in self.maps:
             if one.matrix.argument == argument and address and self.grid:
                 one.encode(address)
+
+    def copy(self) -> Launch:
+        """The same launch, with arguments of its own."""
+        matrices = [one.matrix for one in self.maps]
+        return Launch(self.function, self.grid, self.block, self.shared_bytes, [*self.words], matrices, self.table)
 
     def enqueue(self, stream: int, *, in_order: bool = False) -> None:
         """Launch it; a grid without blocks is no launch."""
@@ -147,54 +150,6 @@ class Module:
             self.driver.quietly("cuModuleUnload", self.handle)
 
 
-class Event:
-    """A point of a stream, for times."""
-
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
-        self.handle = 0
-        found = c_void_p()
-        driver.call("cuEventCreate", ctypes.byref(found), 0)
-        self.handle = found.value or 0
-
-    def record(self, stream: int = DEFAULT_STREAM, *, captured: bool = False) -> None:
-        """Record it; where the stream is captured, each run of the graph does."""
-        if captured:
-            self.driver.call("cuEventRecordWithFlags", self.handle, stream, _EXTERNAL)
-        else:
-            self.driver.call("cuEventRecord", self.handle, stream)
-
-    def synchronize(self) -> None:
-        """Wait until the device has passed it; one that was never recorded is passed."""
-        self.driver.call("cuEventSynchronize", self.handle)
-
-    def seconds_since(self, start: Event) -> float:
-        """The time between two events; waits for this one."""
-        self.synchronize()
-        found = c_float()
-        self.driver.call("cuEventElapsedTime", ctypes.byref(found), start.handle, self.handle)
-        return found.value / 1e3
-
-    def __del__(self) -> None:
-        if self.handle:
-            self.driver.quietly("cuEventDestroy_v2", self.handle)
-
-
-class OwnStream:
-    """A stream that waits for no other, for runs that share no memory with others."""
-
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
-        self.handle = 0
-        found = c_void_p()
-        driver.call("cuStreamCreate", ctypes.byref(found), _NON_BLOCKING)
-        self.handle = found.value or 0
-
-    def __del__(self) -> None:
-        if self.handle:
-            self.driver.quietly("cuStreamDestroy_v2", self.handle)
-
-
 class Driver:
     """The driver with the primary context of the first device, which other libraries of the process share."""
 
@@ -204,7 +159,8 @@ class Driver:
         self.process = os.getpid()
         self.lost: DeviceError | None = None
         """Why the context cannot be used any more."""
-        self._context = c_void_p()
+        self.context = c_void_p()
+        """The primary context of the device."""
         self._call("cuInit", 0)
         self.version = self._number("cuDriverGetVersion")
         if self.version < OLDEST:
@@ -214,7 +170,7 @@ class Driver:
         self.device = self._number("cuDeviceGet", 0)
         if fresh:
             self._call("cuDevicePrimaryCtxReset_v2", self.device)
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self.device)
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.device)
         self.capability = (self._attribute(_MAJOR), self._attribute(_MINOR))
         self.architecture = architecture_of(self.capability)
         self.description = GpuDevice(
@@ -274,9 +230,10 @@ class Driver:
     def _call(self, name: str, *arguments: Any) -> None:
         status = self.functions[name](*arguments)
         if status:
-            raise self._error(name, status)
+            raise self.error(name, status)
 
-    def _error(self, name: str, status: int) -> DovetailError:
+    def error(self, name: str, status: int) -> DovetailError:
+        """The error of a function that gave an error code, in the driver's words."""
         text = c_char_p()
         self.functions["cuGetErrorString"](status, ctypes.byref(text))
         error = error_of(name, status, (text.value or b"unknown error").decode())
@@ -288,19 +245,19 @@ class Driver:
         """The error code of a function of the driver in the context of the device; 0 where it succeeds."""
         if self.lost is not None:
             raise self.lost
-        self.functions["cuCtxSetCurrent"](self._context)
+        self.functions["cuCtxSetCurrent"](self.context)
         return self.functions[name](*arguments)
 
     def call(self, name: str, *arguments: Any) -> None:
         """A function of the driver in the context of the device; an error is raised as what the driver says."""
         status = self.status_of(name, *arguments)
         if status:
-            raise self._error(name, status)
+            raise self.error(name, status)
 
     def quietly(self, name: str, *arguments: Any) -> None:
         """The same where an error helps no one: memory that is freed while the process ends, or with its device."""
         if self.lost is None and self.process == os.getpid():
-            self.functions["cuCtxSetCurrent"](self._context)
+            self.functions["cuCtxSetCurrent"](self.context)
             self.functions[name](*arguments)
 
     def free_memory(self) -> tuple[int, int]:
@@ -391,6 +348,4 @@ class _Current:
 driver = _Current()
 """Gives the driver of this process."""
 
-__all__ = [
-    "DEFAULT_STREAM", "MOST_BLOCKS", "Driver", "Event", "Function", "Launch", "Module", "OwnStream", "driver",
-]  # fmt: skip
+__all__ = ["DEFAULT_STREAM", "MOST_BLOCKS", "Driver", "Function", "Launch", "Module", "driver"]

@@ -19,11 +19,13 @@ from dovetail.kernels.spec import ALIGNMENT
 from dovetail.plan.alias import Alias, is_dense
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.bound_plan import Base, BoundPlan, LoadedKernel
-from dovetail.targets.cuda.driver import DEFAULT_STREAM, Event, Launch, OwnStream
+from dovetail.targets.cuda.driver import DEFAULT_STREAM, Launch
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.graph import LaunchGraph
 from dovetail.targets.cuda.memory import CudaBuffer, PinnedBuffer
+from dovetail.targets.cuda.streams import Event, OwnStream
 from dovetail.targets.cuda.tensor_map import matrices_of
+from dovetail.targets.runtime.address import address
 from dovetail.targets.runtime.device_array import DeviceArray
 from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.interpreter import evaluate_values
@@ -75,6 +77,8 @@ class Frame:
             # Buffers of the pool may still be read by work on the default stream.
             driver.wait_for(DEFAULT_STREAM)
         self.pinned = PinnedBuffer(driver, end) if 0 < end <= MOST_PINNED else None
+        self.staging = {} if self.pinned is None else self._staged_in(self.pinned, inputs)
+        """Inputs that come from the host by name, as arrays in pinned memory."""
         self.uploaded = None if self.pinned is None or to_host else Event(driver)
         """Passed when the device has read the pinned memory of the last run."""
         self.flag = PinnedBuffer(driver, _WORD)
@@ -82,10 +86,17 @@ class Frame:
         self.flag.array[:] = 0
         self.status = self.flag.array.view(np.int64)
         self.counter: CudaBuffer | None = None
-        """Counts the blocks that come to barriers of the grid, in kernels that have them."""
+        """Counters of the blocks that come to barriers of the grid, and the words that these send to each other."""
+        self.counters: dict[int, int] = {}
+        """Where the counter of each such launch is."""
         self.addresses: dict[Base, int] = {**bound.fixed, _STATUS: self.flag.address}
-        if any(one.kernel.counters for one in bound.loaded):
-            self.counter = bound.allocator.uploaded(np.zeros(_WORD, np.uint8))
+        counters = 0
+        for one in bound.loaded:
+            if one.kernel.counters:
+                self.counters[id(one.kernel)] = counters
+                counters += -(-max(_WORD, one.kernel.counter_bytes) // ALIGNMENT) * ALIGNMENT
+        if counters:
+            self.counter = bound.allocator.uploaded(np.zeros(counters, np.uint8))
             driver.wait_for(DEFAULT_STREAM)
             self.addresses[_COUNTER] = self.counter.address
         self.addresses |= {base: buffer.address for base, buffer in self.buffers.items()}
@@ -97,7 +108,29 @@ class Frame:
         self.down = self._downloads()
         total = sum(self.down.values())
         self.landing = PinnedBuffer(driver, total) if to_host and total <= MOST_PINNED else None
+        self.landed = {} if self.landing is None else self._landed_in(self.landing)
+        """Outputs that go to the host by name: where they are, and arrays in pinned memory."""
         self.runs = 0
+
+    def _staged_in(self, pinned: PinnedBuffer, inputs: Inputs) -> dict[str, Array]:
+        found: dict[str, Array] = {}
+        for value, offset in self.staged.items():
+            given = inputs[value.attrs["name"]]
+            there = pinned.array[offset : offset + given.nbytes].view(value.dtype.numpy)
+            found[value.attrs["name"]] = there.reshape(given.shape)
+        return found
+
+    def _landed_in(self, landing: PinnedBuffer) -> dict[str, tuple[Base, int, Array]]:
+        found: dict[str, tuple[Base, int, Array]] = {}
+        end = 0
+        for name, count in self.down.items():
+            value = self.plan.graph.outputs[name]
+            if name not in self.taken:
+                there = landing.array[end : end + self.memory.number(value.tensor.bytes)].view(value.dtype.numpy)
+                base, offset = self._located(self.plan.locate(value))
+                found[name] = base, offset, there.reshape(self.shape(value))
+                end += count
+        return found
 
     def _prepared(self, index: int, one: LoadedKernel) -> Launch:
         made, number = one.kernel, self.memory.number
@@ -121,7 +154,7 @@ class Frame:
         if name in made.checks:
             return _STATUS, 0
         if name in made.counters:
-            return _COUNTER, 0
+            return _COUNTER, self.counters[id(made)]
         if name in made.packed:
             return made.packed[name].key, 0
         return self._located(self.plan.locate(made.bindings[name]))
@@ -192,13 +225,12 @@ class Frame:
         if self.uploaded is not None and self.runs:
             self.uploaded.synchronize()
         target = self.addresses[_STAGING]
-        for value, offset in self.staged.items():
+        for name, there in self.staging.items():
+            there[...] = inputs[name]
+        for value, offset in self.staged.items() if self.pinned is None else ():
             given = inputs[value.attrs["name"]]
             assert isinstance(given, np.ndarray), "the key of a frame says which inputs are on the host"
-            if self.pinned is not None:
-                there = self.pinned.array[offset : offset + given.nbytes].view(value.dtype.numpy)
-                there.reshape(given.shape)[...] = given
-            elif given.nbytes:
+            if given.nbytes:
                 dense = np.ascontiguousarray(given)
                 self._copy("cuMemcpyHtoDAsync_v2", target + offset, dense.ctypes.data, dense.nbytes)
                 # Work from pageable memory is copied before this returns, and `dense` may go.
@@ -277,25 +309,17 @@ class Frame:
 
     def results(self) -> dict[str, Array]:
         """The outputs on the host by name, but for those that take the memory of a device array; all is waited for."""
-        found: dict[str, Array] = {}
-        outputs = {n: v for n, v in self.plan.graph.outputs.items() if n not in self.taken}
-        landing, places, end = self.landing, dict[str, int](), 0
-        for name, count in self.down.items():
-            if landing is not None and name in outputs:
-                value = outputs[name]
-                places[name], end = end, end + count
-                count = self.memory.number(value.tensor.bytes)
-                if count:
-                    source = self.address(self.plan.locate(value))
-                    self._copy("cuMemcpyDtoHAsync_v2", landing.address + places[name], source, count)
+        for base, offset, there in self.landed.values():
+            if there.nbytes:
+                target = address(there)
+                self._copy("cuMemcpyDtoHAsync_v2", target, self.addresses[base] + offset, there.nbytes)
         self.driver.wait_for(self.stream)
-        for name, value in outputs.items():
-            if landing is None or name not in places:
+        found: dict[str, Array] = {}
+        for name, value in self.plan.graph.outputs.items():
+            if name in self.landed:
+                found[name] = self.landed[name][2].copy()
+            elif name not in self.taken:
                 found[name] = self.downloaded(value)
-                continue
-            count = self.memory.number(value.tensor.bytes)
-            bytes_of = landing.array[places[name] : places[name] + count]
-            found[name] = np.array(bytes_of.view(value.dtype.numpy).reshape(self.shape(value)))
         return found
 
     def kept(self, name: str, value: Value, inputs: Inputs) -> DeviceArray:

@@ -14,12 +14,14 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.loops.block_stages import is_repeatable, takes_stages, with_stages
 from dovetail.kernels.loops.composed import COPY_BYTES, Stage, as_stages, is_stage, takes_prologue, with_prologue
 from dovetail.kernels.loops.gpu_schedule import GpuShape
 from dovetail.kernels.loops.ir import Alloc, Kernel, Launch
-from dovetail.kernels.spec import ALIGNMENT, Packed, TensorLocations
+from dovetail.kernels.spec import Packed, TensorLocations
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Plan, Step
+from dovetail.targets.cuda.footprints import Footprints, aligned, meet, taken
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.loops import SHAPE
 from dovetail.targets.cuda.resident_runs import ResidentRuns
@@ -36,25 +38,6 @@ AT_ONCE = 2
 """Blocks for each multiprocessor up to which a kernel takes a prologue: they run at once, and none computes it late."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Bytes that a kernel reads or writes."""
-
-    base: Hashable
-    """What the bytes are part of: a pool of memory, or a tensor outside of them."""
-    first: Size = 0
-    end: Size | None = None
-    """None where all of the base counts."""
-
-    def meets(self, other: Span) -> bool:
-        if self.base != other.base:
-            return False
-        if self.end is None or other.end is None:
-            return True
-        known = [n for n in (self.first, self.end, other.first, other.end) if isinstance(n, int)]
-        return len(known) < 4 or (known[0] < known[3] and known[2] < known[1])
-
-
 @dataclass(slots=True)
 class LaunchFusion:
     """Finds the steps of a plan that share a launch."""
@@ -62,21 +45,14 @@ class LaunchFusion:
     plan: Plan
     locations: TensorLocations
     device: GpuDevice
-    readers: dict[Value, int] = field(init=False)
-    """How many steps read a tensor; an output is read once more."""
+    memory: Footprints = field(init=False)
     known: dict[Hashable, GpuKernel] = field(default_factory=dict[Hashable, GpuKernel])
     """Shared kernels by what they are made of: layers repeat."""
     stages: dict[Hashable, Kernel | None] = field(default_factory=dict[Hashable, Kernel | None])
     """Kernels as stages, by the kernel of the step and the shape of its blocks."""
 
     def __post_init__(self) -> None:
-        self.readers = {}
-        for step in self.plan.phase("run"):
-            for root in {self.locations(v).root for v in step.operands}:
-                self.readers[root] = self.readers.get(root, 0) + 1
-        for value in self.plan.graph.outputs.values():
-            root = self.locations(value).root
-            self.readers[root] = self.readers.get(root, 0) + 1
+        self.memory = Footprints(self.plan, self.locations)
 
     def fused(self, steps: Sequence[tuple[Step, tuple[GpuKernel, ...]]]) -> tuple[tuple[Step, Kernels], ...]:
         """The kernels of each step, with those that are shared."""
@@ -86,7 +62,9 @@ class LaunchFusion:
             if joined is not None:
                 found[index], found[index + 1] = (steps[index][0], None), (steps[index + 1][0], (joined,))
         if self.device.cooperative:
-            found = ResidentRuns(self.plan, self.locations, self.device, self._must_wait, self._inner).fused(found)
+            for index in range(1, len(found)):
+                self._take_stages(found, index)
+            found = ResidentRuns(self.memory, self.device).fused(found)
         for run in self._runs(found):
             made = self._as_stages([found[i] for i in run])
             for i in run:
@@ -102,10 +80,10 @@ class LaunchFusion:
             return None
         (small,), (large,), result = kernels, others, step.results[0]
         reads = [name for name, v in large.bindings.items() if v is result]
-        if len(reads) != 1 or _taken(step) or result in _taken(next_step):
+        if len(reads) != 1 or taken(step) or result in taken(next_step):
             return None
         count = product(result.shape)
-        if not isinstance(count, int) or not self._is_whole(result) or _has_more(small) or large.workspace:
+        if not isinstance(count, int) or not self.memory.is_whole(result) or _has_more(small) or large.workspace:
             return None
         if small.checks:
             return None  # each block would tell the status again
@@ -116,11 +94,11 @@ class LaunchFusion:
         if not takes_prologue(large.kernel, read):
             return None
         prologue = self._in_one_block(step, small, _launch(large.kernel).block)
-        if prologue is None or self._meet(self._spans(small, False), self._spans(large, True)):
+        if prologue is None or meet(self.memory.spans(small, False), self.memory.spans(large, True)):
             return None
         by_value = {v: name for name, v in large.bindings.items()}
         names = {n: f"before_{n}" if v is result else by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
-        keep = self.readers.get(result, 0) > 1
+        keep = self.memory.readers.get(result, 0) > 1
         bindings = {n: v for n, v in large.bindings.items() if n != read}
         bindings |= {names[n]: v for n, v in small.bindings.items() if keep or v is not result}
         made = self._kept(
@@ -148,11 +126,6 @@ class LaunchFusion:
             if fits and self.locations.alignment({name: value})[name] % COPY_BYTES == 0:
                 found[name] = Alloc(f"ahead_{name}", value.dtype, count, "shared")
         return found
-
-    def _is_whole(self, value: Value) -> bool:
-        """Whether a tensor is no part of another one, and has no gaps."""
-        at = self.locations(value)
-        return at.root is value and is_dense(value.tensor, at.strides)
 
     def _in_one_block(self, step: Step, small: GpuKernel, threads: int) -> Kernel | None:
         """The kernel of a step as one block of `threads` threads runs it."""
@@ -189,6 +162,105 @@ class LaunchFusion:
             return False
         return self._stage(step, kernels[0], STAGE_SHAPE, TURNS * self.device.cluster) is not None
 
+    def _take_stages(self, found: list[tuple[Step, Kernels]], last: int) -> None:
+        """Let each block of a step run the small steps before it, where nothing needs them before it does."""
+        large = self._taker(*found[last])
+        if large is None:
+            return
+        own: dict[int, tuple[Step, GpuKernel, Kernel]] = {}
+        for index in reversed(range(max(0, last - MOST_STAGES), last)):
+            step, kernels = found[index]
+            if kernels is None or not self._is_small(step, kernels):
+                break
+            stage = self._in_one_block(step, kernels[0], _launch(large.kernel).block)
+            if stage is not None and is_repeatable(stage) and self.memory.read_by(step, {*own, last}, last):
+                own[index] = (step, kernels[0], stage)
+            elif any(self.memory.must_wait(small, kernels[0], {}) for _, small, _ in own.values()):
+                return
+        stages = [own[index] for index in sorted(own)]
+        made = self._with_stages(stages, found[last][0], large) if stages else None
+        if made is not None:
+            found[last] = (found[last][0], (made,))
+            for index, (step, _, _) in own.items():
+                found[index] = (step, None)
+
+    def _taker(self, step: Step, kernels: Kernels) -> GpuKernel | None:
+        """The kernel of a step whose blocks may run others first: all of them run at once."""
+        if kernels is None or len(kernels) != 1 or self._is_small(step, kernels):
+            return None
+        made, launch = kernels[0], _launch(kernels[0].kernel)
+        at_once = isinstance(launch.grid, int) and launch.grid <= self.device.multiprocessors
+        return made if at_once and not made.packed and not made.counters and takes_stages(made.kernel) else None
+
+    def _with_stages(
+        self, own: Sequence[tuple[Step, GpuKernel, Kernel]], step: Step, large: GpuKernel
+    ) -> GpuKernel | None:
+        """A kernel whose blocks each run stages first; None where one block would disturb another."""
+        inner = self.memory.inner([*(one for one, _, _ in own), step])
+        if not self.memory.are_repeatable([small for _, small, _ in own], large, inner):
+            return None
+        names: dict[Value | str, str] = {}
+        bindings: dict[str, Value] = {}
+        rooms: dict[str, Alloc] = {}
+
+        def named(made: GpuKernel) -> dict[str, str] | None:
+            found: dict[str, str] = {}
+            for name in made.kernel.pointers:
+                bound: Value | str = "status" if name in made.checks else made.bindings.get(name, name)
+                at = self.locations(bound) if isinstance(bound, Value) else None
+                is_inner = at is not None and at.root in inner
+                found[name] = whole = names.setdefault(at.root if at and is_inner else bound, f"x{len(names)}")
+                if at is not None and is_inner:
+                    count = product(at.root.shape)
+                    if at.offset != 0 or not isinstance(count, int):
+                        return None
+                    rooms[whole] = Alloc(f"room_{whole}", at.root.dtype, count, "shared")
+                elif isinstance(bound, Value):
+                    bindings[whole] = bound
+            return found
+
+        levels = self.memory.levels([small for _, small, _ in own], inner)
+        stages: list[Stage] = []
+        for (_, small, kernel), level in zip(own, levels, strict=True):
+            pointers = named(small)
+            if pointers is None:
+                return None
+            stages.append(Stage(kernel, pointers, level))
+        pointers = named(large)
+        if pointers is None:
+            return None
+        checks = tuple([names["status"]] if "status" in names else [])
+        workspace = {pointers[name]: at for name, at in large.workspace.items()}
+        key = (
+            id(large.kernel),
+            tuple(pointers.items()),
+            *[(id(s.kernel), *s.pointers.items(), s.level) for s in stages],
+        )
+
+        def composed() -> Kernel:
+            kernel = with_stages(large.kernel, pointers, stages, rooms, self._same(stages, pointers, large, bindings))
+            constant = {name for name, v in bindings.items() if self.locations.is_constant(v)}
+            return replace(kernel, shared=tuple([n for n in kernel.pointers if n not in constant]))
+
+        made = self._kept(key, bindings, composed, workspace)
+        fits = _launch(made.kernel).shared_bytes <= self.device.shared_bytes
+        return replace(made, checks=checks, workspace_bytes=large.workspace_bytes) if fits else None
+
+    def _same(
+        self, stages: Sequence[Stage], pointers: Mapping[str, str], large: GpuKernel, bindings: Mapping[str, Value]
+    ) -> dict[str, str]:
+        """For each pointer that stages write the one through which a kernel reads the same memory from its start."""
+        read = [pointers[n] for n in large.kernel.pointers if n not in large.kernel.written and pointers[n] in bindings]
+        found: dict[str, str] = {}
+        for stage in stages:
+            for name in [stage.pointers[n] for n in stage.kernel.written if stage.pointers[n] in bindings]:
+                span = self.memory.span(bindings[name])
+                same = [n for n in read if self.memory.span(bindings[n]) == span]
+                starts = [self.locations(bindings[n]).offset == 0 for n in (name, *same)]
+                if len(same) == 1 and all(starts):
+                    found[name] = same[0]
+        return found
+
     def _as_stages(self, steps: Sequence[tuple[Step, Kernels]]) -> GpuKernel:
         """One kernel for several small steps."""
         made: list[tuple[GpuKernel, Kernel]] = []
@@ -197,12 +269,12 @@ class LaunchFusion:
             stage = self._stage(step, kernels[0], STAGE_SHAPE, TURNS * self.device.cluster)
             assert stage is not None, "it was checked"
             made.append((kernels[0], stage))
-        inner = self._inner([step for step, _ in steps])
+        inner = self.memory.inner([step for step, _ in steps])
         names: dict[Value | str, str] = {}
         stages: list[Stage] = []
         bindings: dict[str, Value] = {}
         workspace: dict[str, Size] = {}
-        levels = self._levels([one for one, _ in made], inner)
+        levels = self.memory.levels([one for one, _ in made], inner)
         for (one, kernel), level in zip(made, levels, strict=True):
             own: dict[str, str] = {}
             for name in kernel.pointers:
@@ -227,24 +299,7 @@ class LaunchFusion:
             return replace(kernel, shared=tuple([n for n in kernel.pointers if n not in constant]))
 
         found = self._kept(key, bindings, composed, workspace)
-        return replace(found, checks=checks, workspace_bytes=_aligned(*(v.tensor.bytes for v in inner))[-1])
-
-    def _inner(self, steps: Sequence[Step]) -> dict[Value, Size]:
-        """The results that these steps alone read, and where they are in the workspace.
-
-        In the arena they would take the memory of others that are not needed any more, and stages would wait for each
-        other although they need nothing of each other.
-        """
-        inside: dict[Value, int] = {}
-        for step in steps:
-            for root in {self.locations(v).root for v in step.operands}:
-                inside[root] = inside.get(root, 0) + 1
-        # A kernel that works in place finds its operand where its result is.
-        taken = {over for step in steps for over in _taken(step)}
-        apart = [v for step in steps if not _taken(step) for v in step.results]
-        found = [v for v in apart if self.readers.get(v) == inside.get(v) and v not in taken]
-        dense = [v for v in found if v.tensor.is_static and self._is_whole(v)]
-        return dict(zip(dense, _aligned(*(v.tensor.bytes for v in dense)), strict=False))
+        return replace(found, checks=checks, workspace_bytes=aligned(*(v.tensor.bytes for v in inner))[-1])
 
     def _kept(
         self,
@@ -260,58 +315,6 @@ class LaunchFusion:
         if key not in self.known:
             self.known[key] = finished(make(), bindings, self.locations, self.device, workspace, packed)
         return replace(self.known[key], bindings=bindings, workspace=workspace, packed=packed)
-
-    def _must_wait(self, earlier: GpuKernel, later: GpuKernel, inner: Mapping[Value, Size]) -> bool:
-        """Whether a kernel reads or overwrites what an earlier one writes, or overwrites what it reads."""
-        if earlier.workspace and later.workspace:
-            return True
-        wrote, writes = self._spans(earlier, True, inner), self._spans(later, True, inner)
-        reads, read = self._spans(later, False, inner), self._spans(earlier, False, inner)
-        return self._meet(wrote, reads) or self._meet(read, writes)
-
-    def _levels(self, kernels: Sequence[GpuKernel], inner: Mapping[Value, Size]) -> list[int]:
-        """For each kernel a level above those of all earlier ones that it must wait for."""
-        spans = [(self._spans(one, False, inner), self._spans(one, True, inner)) for one in kernels]
-        levels: list[int] = []
-        for index, (reads, writes) in enumerate(spans):
-            waits = [
-                levels[i] + 1
-                for i, (read, wrote) in enumerate(spans[:index])
-                if self._meet(wrote, reads) or self._meet(read, writes)
-            ]
-            levels.append(max(waits, default=0))
-        return levels
-
-    def _spans(self, made: GpuKernel, written: bool, inner: Mapping[Value, Size] = MappingProxyType({})) -> list[Span]:
-        """What a kernel writes, or all that it uses."""
-        return [self._span(v, inner) for n, v in made.bindings.items() if not written or n in made.kernel.written]
-
-    def _span(self, value: Value, inner: Mapping[Value, Size]) -> Span:
-        root = self.locations(value).root
-        slot = self.plan.slots.get(root)
-        while slot is not None and slot.donor is not None:
-            root = slot.donor
-            slot = self.plan.slots.get(root)
-        if slot is None or slot.pool == "heap" or root in inner:
-            return Span(root)
-        return Span(slot.pool, slot.offset, slot.offset + slot.size)
-
-    @staticmethod
-    def _meet(some: Sequence[Span], others: Sequence[Span]) -> bool:
-        return any(x.meets(y) for x in some for y in others)
-
-
-def _taken(step: Step) -> list[Value]:
-    """The operands whose memory a step takes for its results."""
-    return [over for over in step.overs if over is not None]
-
-
-def _aligned(*counts: Size) -> list[Size]:
-    """Where arrays of these sizes start, one after the other, and the end of all."""
-    found: list[Size] = [0]
-    for count in counts:
-        found.append(found[-1] + (count + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT)
-    return found
 
 
 def _has_more(made: GpuKernel) -> bool:

@@ -26,9 +26,11 @@ class GpuKernel:
     checks: tuple[str, ...] = ()
     """The pointers to the error flag of a run."""
     counters: tuple[str, ...] = ()
-    """The pointers to the counter of a frame, which starts at 0 and only ever grows."""
+    """The pointers to a counter that starts at 0 and only ever grows."""
     packed: Mapping[str, Packed] = field(default_factory=dict[str, Packed])
     """The pointers to weights that are packed when parameters are bound."""
+    counter_bytes: int = 0
+    """Bytes of the counter and of the words after it, which are the kernel's own from run to run."""
 
 
 Kernels: TypeAlias = tuple[GpuKernel, ...] | None

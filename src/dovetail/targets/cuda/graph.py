@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ctypes import POINTER, c_int, c_void_p
 
 from dovetail.targets.cuda.api import KernelNodeParams
-from dovetail.targets.cuda.driver import Driver, Event, Launch
+from dovetail.targets.cuda.driver import Driver, Launch
+from dovetail.targets.cuda.streams import Event
 
 _RELAXED = 2
 """A capture that other threads of the process do not disturb."""
@@ -21,8 +22,9 @@ class LaunchGraph:
     def __init__(self, driver: Driver, launches: Sequence[Launch], events: Sequence[Event] = ()) -> None:
         """`events` are recorded before each launch and after the last one, if they are given."""
         self.driver = driver
-        self._graph = self._exec = 0
-        self._nodes: list[int] = []
+        self._graph = self.handle = 0
+        self.nodes: list[int] = []
+        """The node of each launch."""
         graph = c_void_p()
         stream = c_void_p()
         driver.call("cuStreamCreate", ctypes.byref(stream), 0)
@@ -37,7 +39,7 @@ class LaunchGraph:
         self._graph = graph.value or 0
         found = c_void_p()
         driver.call("cuGraphInstantiateWithFlags", ctypes.byref(found), self._graph, 0)
-        self._exec = found.value or 0
+        self.handle = found.value or 0
         self._enabled = [True] * len(launches)
         for index, launch in enumerate(launches):
             self._enable(index, bool(launch.grid))
@@ -47,7 +49,7 @@ class LaunchGraph:
             if events:
                 events[index].record(stream, captured=True)
             launch.enqueue_blocks(max(launch.grid, 1), stream, in_order=bool(events))
-            self._nodes.append(self._last(stream))
+            self.nodes.append(self._last(stream))
         if events:
             events[len(launches)].record(stream, captured=True)
 
@@ -66,25 +68,30 @@ class LaunchGraph:
 
     def _enable(self, index: int, enabled: bool) -> None:
         if self._enabled[index] != enabled:
-            self.driver.call("cuGraphNodeSetEnabled", self._exec, self._nodes[index], int(enabled))
+            self.driver.call("cuGraphNodeSetEnabled", self.handle, self.nodes[index], int(enabled))
             self._enabled[index] = enabled
 
     def update(self, index: int, launch: Launch) -> None:
         """Give a node other arguments, or another grid, for runs from now on."""
         self._enable(index, bool(launch.grid))
         if launch.grid:
-            shape = (launch.grid, 1, 1, launch.block, 1, 1, launch.shared_bytes)
-            arguments = ctypes.cast(launch.pointers, c_void_p)
-            params = KernelNodeParams(launch.function.handle, *shape, arguments, None, None, None)
-            self.driver.call("cuGraphExecKernelNodeSetParams_v2", self._exec, self._nodes[index], ctypes.byref(params))
+            params = ctypes.byref(self.params(launch))
+            self.driver.call("cuGraphExecKernelNodeSetParams_v2", self.handle, self.nodes[index], params)
+
+    @staticmethod
+    def params(launch: Launch) -> KernelNodeParams:
+        """A launch as its node has it; the arguments are read from the memory of the launch."""
+        shape = (launch.grid, 1, 1, launch.block, 1, 1, launch.shared_bytes)
+        arguments = ctypes.cast(launch.pointers, c_void_p)
+        return KernelNodeParams(launch.function.handle, *shape, arguments, None, None, None)
 
     def launch(self, stream: int) -> None:
         """Enqueue all launches."""
-        self.driver.call("cuGraphLaunch", self._exec, stream)
+        self.driver.call("cuGraphLaunch", self.handle, stream)
 
     def __del__(self) -> None:
-        if self._exec:
-            self.driver.quietly("cuGraphExecDestroy", self._exec)
+        if self.handle:
+            self.driver.quietly("cuGraphExecDestroy", self.handle)
         if self._graph:
             self.driver.quietly("cuGraphDestroy", self._graph)
 

@@ -1,78 +1,87 @@
-"""Runs with the same device arrays as the run before: nothing is looked up, one call of the driver enqueues them.
+"""Runs of one set of shapes with inputs and outputs on the device: one call enqueues what the driver has to do.
 
 Results alternate between a few sets of memory, each with a graph of its own, so that the caller may hold the last ones.
+A set remembers the arrays that its graph reads: with the same ones nothing is looked at, and with others their
+addresses are written into the nodes that take them.
 """
 
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Mapping
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Mapping
+from operator import attrgetter, itemgetter
+from sys import getrefcount
+from typing import Any, TypeAlias
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.literal import Array
-from dovetail.targets.cuda.frame import Frame, Inputs
+from dovetail.targets.cuda.frame import Frame
 from dovetail.targets.cuda.graph import LaunchGraph
-from dovetail.targets.cuda.memory import CudaBuffer
-from dovetail.targets.runtime.device_array import DeviceArray, Lease
+from dovetail.targets.cuda.launch_code import REFUSED
+from dovetail.targets.cuda.memory import NAME
+from dovetail.targets.cuda.replay import Replay
+from dovetail.targets.runtime.device_array import DeviceArray
 
 MOST_SETS = 3
-"""Sets of results that a caller may hold; a run with more of them takes the longer way."""
+"""Sets of results with graphs of their own. Where the caller holds all of them, the oldest set gets new memory."""
+MOST_BEFORE = 4
+"""Runs back in which the same arrays count as arrays that come again and again."""
+
+Identities: TypeAlias = list[object]
+"""Of the arrays of a run, in the order of the inputs."""
+_identity: Callable[[Any], object] = attrgetter("identity")
 
 
-class Seen:
-    """The device arrays of a run, without holding them."""
-
-    __slots__ = ("_refs",)
-
-    def __init__(self, inputs: Inputs) -> None:
-        self._refs = [(name, weakref.ref(x)) for name, x in inputs.items() if isinstance(x, DeviceArray)]
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether an array of the run is dropped, so that it cannot come again."""
-        return any(ref() is None for _, ref in self._refs)
-
-    def are(self, inputs: Mapping[str, Array | DeviceArray]) -> bool:
-        """Whether these are the same arrays, and none is freed."""
-        if len(inputs) != len(self._refs):
-            return False
-        for name, ref in self._refs:
-            x = ref()
-            if x is None or x is not inputs.get(name) or x.is_freed:
-                return False
-        return True
-
-
-@dataclass(slots=True)
-class _Results:
+@dataclass(slots=True, eq=False)
+class _Set:
     """Memory for the results of a run, and the graph that writes there."""
 
-    buffers: list[CudaBuffer]
-    graph: LaunchGraph
-    held: int = 0
-    """Results that the caller has."""
+    replay: Replay
+    outputs: dict[str, Any]
+    """The results by name; None where the caller gets the array of a donated input."""
+    arrays: Identities | None
+    """The arrays that the graph reads; None between two runs."""
+    addresses: list[int]
+    """Where the inputs are, as the graph has it."""
+    owned: list[object]
+    """The results and the owners of their memory."""
+    counts: list[int]
+    """How many references each of those has while the caller has none."""
 
-    def give_back(self) -> None:
-        self.held -= 1
+    @property
+    def is_idle(self) -> bool:
+        """Whether no result is with the caller, nor its memory with another library."""
+        return [*map(getrefcount, self.owned)] == self.counts
 
 
 class Repeated:
-    """A frame whose inputs stay the same arrays."""
+    """A frame whose inputs and outputs are device arrays."""
 
-    def __init__(self, frame: Frame, inputs: Inputs) -> None:
-        self.frame, self.seen = frame, Seen(inputs)
-        bound = frame.bound
-        self._results: list[_Results] = []
-        self._donated = {name: weakref.ref(inputs[d.input]) for name, d in bound.donated.items()}
+    def __init__(self, frame: Frame) -> None:
+        plan, bound = frame.plan, frame.bound
+        self._frame, self._driver = frame, frame.driver
+        self._names = tuple(bound.inputs)
+        self._count = len(self._names)
+        self._given: Callable[[Any], tuple[Any, ...]] = self._found
+        if self._count > 1:
+            self._given = itemgetter(*self._names)
+        self._expected = [(name, frame.shape(v), v.dtype.numpy) for name, v in bound.inputs.items()]
+        self._input_uses = [frame.uses.get(value, []) for value in bound.inputs.values()]
+        self._donated = [(name, self._names.index(d.input)) for name, d in bound.donated.items()]
         self._fresh = {
-            name: (root, frame.shape(frame.plan.graph.outputs[name]), frame.plan.graph.outputs[name].dtype)
+            name: (root, frame.shape(plan.graph.outputs[name]), plan.graph.outputs[name].dtype)
             for name, root in bound.fresh.items()
         }
-        self._names = tuple(frame.plan.graph.outputs)
+        self._moving = sorted(
+            {launch for uses in self._input_uses for launch, _, _ in uses}
+            | {launch for root in bound.fresh.values() for launch, _, _ in frame.uses.get(root, ())}
+        )
         self._check = frame.check if bound.is_checked else None
+        self._sets: list[_Set] = []
+        """The one that was given other arrays longest ago is the first."""
+        self._before: deque[Identities] = deque(maxlen=MOST_BEFORE)
         self._lock = threading.Lock()
+        self._is_closed = False
 
     @staticmethod
     def serves(frame: Frame) -> bool:
@@ -82,53 +91,148 @@ class Repeated:
         in_place = not any(d.reason for d in bound.donated.values())
         return not frame.staged and not frame.to_host and bound.captures and in_place and names == bound.fresh.keys()
 
-    def run(self) -> dict[str, DeviceArray] | None:
-        """The outputs; None where the caller holds too many results, or another thread is here."""
-        if not self._lock.acquire(blocking=False):
+    def same(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray] | None:
+        """The outputs of a run with arrays of an earlier one; None where they are others, or a thread is here."""
+        try:
+            given = self._given(inputs)
+            # This is of no other array, and of none that is freed.
+            arrays = [*map(_identity, given)]
+        except (AttributeError, KeyError):
+            return None
+        if len(inputs) != self._count or not self._lock.acquire(False):
             return None
         try:
-            results = next((one for one in self._results if not one.held), None)
-            if results is None:
-                if len(self._results) >= MOST_SETS:
-                    return None
-                results = self._new()
-            if self._check is not None:
-                self._check()
-            results.graph.launch(self.frame.stream)
-            return self._outputs(results)
+            for one in self._sets:
+                if arrays == one.arrays and [*map(getrefcount, one.owned)] == one.counts:
+                    return self._launched(one, given)
+            return None
         finally:
             self._lock.release()
 
-    def _outputs(self, results: _Results) -> dict[str, DeviceArray]:
-        found: dict[str, DeviceArray] = {}
-        buffers = iter(results.buffers)
-        for name in self._names:
-            fresh = self._fresh.get(name)
-            if fresh is None:
-                given = self._donated[name]()
-                assert isinstance(given, DeviceArray), "the caller gave it for this run"
-                found[name] = given
-            else:
-                results.held += 1
-                lease = Lease(next(buffers), partial(_given_back, self, results), self._check)
-                found[name] = DeviceArray(lease, fresh[1], fresh[2])
+    def _found(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple([inputs[name] for name in self._names])
+
+    def fits(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether these are device arrays of the frame's shapes and dtypes, none of which is freed."""
+        for name, shape, dtype in self._expected:
+            x: Any = inputs.get(name)
+            if x.__class__ is not DeviceArray or x.shape != shape or x.dtype is not dtype:
+                return False
+            if x.held is None or x.device != NAME:
+                return False
+        return len(inputs) == self._count
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray] | None:
+        """The outputs of a run with device arrays of the frame's shapes; None where another thread is here."""
+        if not self._lock.acquire(False):
+            return None
+        try:
+            if self._is_closed:
+                return None
+            given = self._given(inputs)
+            arrays = [*map(_identity, given)]
+            addresses: list[int] = [x.held.buffer.address for x in given]
+            one = self._chosen(arrays, addresses)
+            one.arrays = None  # an interrupt leaves the arguments between two runs
+            for index, address in enumerate(addresses):
+                if address != one.addresses[index]:
+                    for launch, argument, offset in self._input_uses[index]:
+                        one.replay.set(launch, argument, address + offset)
+                    one.addresses[index] = address
+            found = self._launched(one, given)
+            one.arrays = arrays
+            return found
+        finally:
+            self._lock.release()
+
+    def _launched(self, one: _Set, given: tuple[Any, ...]) -> dict[str, DeviceArray]:
+        if self._driver.lost is not None:
+            raise self._driver.lost
+        status = one.replay.launch()
+        if status:
+            if status == REFUSED:
+                self._frame.check()
+            raise self._driver.error("cuGraphLaunch", status)
+        found = one.outputs.copy()
+        for name, index in self._donated:
+            found[name] = given[index]
         return found
 
-    def _new(self) -> _Results:
-        frame = self.frame
-        buffers: list[CudaBuffer] = []
-        for name in self._names:
-            if name in self._fresh:
-                root = self._fresh[name][0]
-                buffers.append(frame.bound.new(frame.memory.number(root.tensor.bytes)))
-                frame.move(root, buffers[-1].address)
-        self._results.append(_Results(buffers, LaunchGraph(frame.driver, frame.launches)))
-        return self._results[-1]
+    def _chosen(self, arrays: Identities, addresses: list[int]) -> _Set:
+        """A set for these arrays whose results the caller does not have."""
+        comes_again = arrays in self._before
+        self._before.append(arrays)
+        idle = [one for one in self._sets if one.is_idle]
+        found = next((one for one in idle if one.addresses == addresses), None)
+        if found is None and (not self._sets or (comes_again and len(self._sets) < MOST_SETS)):
+            found = self._new(addresses)
+            self._sets.append(found)
+        elif found is None:
+            found = idle[0] if idle else self._sets[0]
+            if not idle:
+                self._renew(found)
+            self._sets.remove(found)
+            self._sets.append(found)
+        return found
+
+    def _new(self, addresses: list[int]) -> _Set:
+        """A set whose graph reads arrays at these addresses."""
+        frame = self._frame
+        outputs, owned = self._results()
+        moving = {index: frame.launches[index].copy() for index in self._moving}
+        places = [*zip(self._input_uses, addresses, strict=True)]
+        places += [(frame.uses.get(root, []), outputs[name].address) for name, (root, _, _) in self._fresh.items()]
+        for uses, address in places:
+            for launch, argument, offset in uses:
+                moving[launch].set(argument, address + offset)
+        graph, frame.graph = frame.graph, None
+        launches = [moving.get(index, launch) for index, launch in enumerate(frame.launches)]
+        if graph is None:
+            graph = LaunchGraph(frame.driver, launches)
+        else:
+            # It had other arguments, and may have had other sizes.
+            for index, launch in enumerate(launches):
+                graph.update(index, launch)
+        replay = Replay(graph, moving, frame.stream, frame.flag.address)
+        return _Set(replay, outputs, None, addresses.copy(), owned, _counts(owned, outputs))
+
+    def _results(self) -> tuple[dict[str, Any], list[object]]:
+        """Results in new memory by name, and all that owns it."""
+        frame = self._frame
+        outputs: dict[str, Any] = dict.fromkeys(frame.plan.graph.outputs)
+        owned: list[object] = []
+        for name, (root, shape, dtype) in self._fresh.items():
+            buffer = frame.bound.new(frame.memory.number(root.tensor.bytes))
+            outputs[name] = DeviceArray(frame.bound.lease(buffer, self._check), shape, dtype)
+            owned += (outputs[name], outputs[name].lease)
+        return outputs, owned
+
+    def _renew(self, one: _Set) -> None:
+        """Give a set other memory: the caller has its results."""
+        outputs, owned = self._results()
+        for name, (root, _, _) in self._fresh.items():
+            for launch, argument, offset in self._frame.uses.get(root, ()):
+                one.replay.set(launch, argument, outputs[name].address + offset)
+        one.outputs, one.owned, one.counts = outputs, owned, _counts(owned, outputs)
+
+    def closed(self) -> Frame | None:
+        """The frame, which no run uses from now on; it takes a graph along. None where a run uses it now."""
+        if not self._lock.acquire(False):
+            return None
+        try:
+            self._is_closed = True
+            if self._sets:
+                self._frame.graph = self._sets[0].replay.graph
+                self._frame.changed = set(range(len(self._frame.launches)))
+            self._sets = []
+            return self._frame
+        finally:
+            self._lock.release()
 
 
-def _given_back(repeated: Repeated, results: _Results) -> None:
-    """The runs, whose memory this is, live as long as their results."""
-    results.give_back()
+def _counts(owned: list[object], _: Mapping[str, object]) -> list[int]:
+    """The references of results that nothing but the dictionary of outputs holds."""
+    return [*map(getrefcount, owned)]
 
 
-__all__ = ["Repeated", "Seen"]
+__all__ = ["Repeated"]

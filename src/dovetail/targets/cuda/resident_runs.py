@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field, replace
 
 from dovetail.codegen.llvm import ptx
@@ -12,9 +12,12 @@ from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.resident import Part, as_resident, is_part
-from dovetail.kernels.spec import ALIGNMENT, Packed, TensorLocations
-from dovetail.plan.plan import Plan, Step
+from dovetail.kernels.loops.resident_words import START, Published, Sent, Words
+from dovetail.kernels.spec import ALIGNMENT, Packed
+from dovetail.plan.plan import Step
+from dovetail.targets.cuda.footprints import Footprints
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
+from dovetail.targets.cuda.resident_exchange import Exchange
 from dovetail.targets.runtime.result_roots import chained, fresh_results
 
 LEAST_PASSES = 3
@@ -88,17 +91,12 @@ class _Pass:
 class ResidentRuns:
     """Finds the steps of a plan that repeat, and makes one kernel of them."""
 
-    plan: Plan
-    locations: TensorLocations
+    memory: Footprints
     device: GpuDevice
-    must_wait: Callable[[GpuKernel, GpuKernel, Mapping[Value, Size]], bool]
-    """Whether a kernel must wait for an earlier one, where some tensors have memory of their own."""
-    inner: Callable[[Sequence[Step]], Mapping[Value, Size]]
-    """The tensors that some steps alone use, and where they are in memory of their own."""
     apart: Mapping[Value, Value] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.apart = chained(self.plan, fresh_results(self.plan).values())
+        self.apart = chained(self.memory.plan, fresh_results(self.memory.plan).values())
 
     def fused(self, steps: Sequence[tuple[Step, Kernels]]) -> list[tuple[Step, Kernels]]:
         """The kernels of each step, with those of layers in one."""
@@ -133,7 +131,7 @@ class ResidentRuns:
         for pieces in range(1, passes // LEAST_PASSES + 1):
             count = -(-passes // pieces)
             each = [steps[at : at + length] for at in range(first, first + count * length, length)]
-            made = self._composed([self._pass(of) for of in each])
+            made = self._composed([self._pass(of) for of in each], range(first, first + count * length))
             if made is None or 8 * (len(made.kernel.pointers) + len(made.kernel.sizes)) <= ARGUMENT_BYTES:
                 return made, count
         return None, 0
@@ -142,31 +140,48 @@ class ResidentRuns:
         kernels = [made for _, several in steps for made in several or ()]
         return _Pass(
             kernels,
-            self.inner([step for step, _ in steps]),
+            self.memory.inner([step for step, _ in steps]),
             max([k.workspace_bytes for k in kernels if isinstance(k.workspace_bytes, int)]),
         )
 
-    def _composed(self, passes: Sequence[_Pass]) -> GpuKernel | None:
+    def _composed(self, passes: Sequence[_Pass], steps: range) -> GpuKernel | None:
         """One kernel for passes, each of which has the same kernels with other pointers."""
         kernels = passes[0].kernels
-        after = [
-            frozenset(
-                i for i in range(j) if any(self.must_wait(of.kernels[i], of.kernels[j], of.inner) for of in passes)
-            )
-            for j in range(len(kernels))
-        ]
+        exchange = Exchange(self.memory, [of.kernels for of in passes], steps)
         names: dict[_Place, str] = {}
         parts: list[Part] = []
         written: dict[str, None] = {}
         for number, made in enumerate(kernels):
             own: dict[str, str] = {}
             for pointer in made.kernel.pointers:
+                at = number, pointer
+                if at in exchange.sent or at in exchange.received:
+                    own[pointer] = f"words{number}_{pointer}"
+                    continue
                 found = [self._bound_of(of, number, pointer) for of in passes]
                 place = _Place(tuple([where for where, _ in found]), tuple([bound for _, bound in found]))
                 own[pointer] = names.setdefault(place, f"x{len(names)}")
                 if pointer in made.kernel.written:
                     written[own[pointer]] = None
-            parts.append(Part(made.kernel, own, after[number]))
+            sent: dict[str, Sent] = {}
+            for pointer in made.kernel.written:
+                if (number, pointer) in exchange.sent:
+                    sent[pointer] = exchange.sent[number, pointer]
+                if (number, pointer) in exchange.kept:
+                    kept = self._only(passes[-1], number, pointer, names)
+                    written[kept] = None
+                    sent[pointer] = replace(sent[pointer], kept=kept)
+            received = {n: got for (i, n), got in exchange.received.items() if i == number}
+            after, waits = self._waits(passes, number, exchange)
+            parts.append(Part(made.kernel, own, after, sent, received, waits, exchange.near(number)))
+        published = tuple(
+            [
+                Published(self._only(passes[0], i, n, names), got)
+                for (i, n), got in exchange.received.items()
+                if got.is_before
+            ]
+        )
+        words = Words(_COUNTER, exchange.nbytes, published, exchange.awaits_passes(passes[0].inner))
         tabled = [name for place, name in names.items() if len(set(place.where)) > 1]
         device = self.device
         kernel = as_resident(
@@ -176,8 +191,31 @@ class ResidentRuns:
             room=device.shared_bytes,
             passes=len(passes),
             tabled=tabled,
+            words=words,
         )
-        return None if kernel is None else self._bound(kernel, names, tabled, tuple(written), passes)
+        if kernel is None:
+            return None
+        made = self._bound(kernel, names, tabled, tuple(written), passes)
+        return replace(made, counter_bytes=START + exchange.nbytes * (len(passes) + 1))
+
+    def _waits(self, passes: Sequence[_Pass], number: int, exchange: Exchange) -> tuple[frozenset[int], frozenset[int]]:
+        """The parts that one comes after, and those of them that it does not receive everything from."""
+        after: set[int] = set()
+        waits: set[int] = set()
+        for of in passes:
+            later = of.kernels[number]
+            for index, earlier in enumerate(of.kernels[:number]):
+                if self.memory.must_wait(earlier, later, of.inner):
+                    after.add(index)
+                    plain = exchange.plain(index, earlier), exchange.plain(number, later)
+                    if self.memory.must_wait(*plain, of.inner):
+                        waits.add(index)
+        return frozenset(after), frozenset(waits)
+
+    def _only(self, of: _Pass, number: int, pointer: str, names: dict[_Place, str]) -> str:
+        """The pointer to what a part reads or writes in one pass."""
+        where, bound = self._bound_of(of, number, pointer)
+        return names.setdefault(_Place((where,), (bound,)), f"x{len(names)}")
 
     def _bound(
         self,
@@ -207,8 +245,8 @@ class ResidentRuns:
                 else:
                     workspace[flat] = bound
             tensors = [v for v in place.bound if isinstance(v, Value)]
-            alignment[name] = min([self.locations.alignment({"": v})[""] for v in tensors], default=ALIGNMENT)
-            if all([isinstance(v, (Value, Packed)) and self.locations.is_constant(v) for v in place.bound]):
+            alignment[name] = min([self.memory.locations.alignment({"": v})[""] for v in tensors], default=ALIGNMENT)
+            if all([isinstance(v, (Value, Packed)) and self.memory.locations.is_constant(v) for v in place.bound]):
                 constants.append(name)
         plain = [name for name in names.values() if name not in tabled]
         flat = [f"{name}.{number}" for number in range(kernel.passes) for name in tabled]
@@ -244,7 +282,7 @@ class ResidentRuns:
         if pointer in made.checks:
             return ("check",), None
         value = made.bindings[pointer]
-        at = self.locations(value)
+        at = self.memory.locations(value)
         if at.root in of.inner:
             # Kernels have the start of the workspace.
             offset = of.start + of.inner[at.root] + at.offset
@@ -253,10 +291,10 @@ class ResidentRuns:
 
     def _where(self, value: Value) -> Hashable:
         """Where a tensor is in memory, as far as a plan knows."""
-        at = self.locations(value)
+        at = self.memory.locations(value)
         root, offset = at.root, at.offset
         while root not in self.apart:
-            slot = self.plan.slots.get(root)
+            slot = self.memory.plan.slots.get(root)
             if slot is None or slot.donor is None:
                 if slot is not None and slot.pool != "heap":
                     return slot.pool, slot.offset + offset

@@ -20,20 +20,20 @@ from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver
 from dovetail.targets.cuda.frame import Frame, Inputs
 from dovetail.targets.cuda.graph import LaunchGraph
 from dovetail.targets.cuda.memory import NAME
-from dovetail.targets.cuda.repeat import Repeated, Seen
+from dovetail.targets.cuda.repeat import Repeated
 from dovetail.targets.cuda.shortage import shortage
 from dovetail.targets.cuda.timing import run_timed
 from dovetail.targets.runtime.device_array import DeviceArray
 from dovetail.targets.runtime.feeds import found_leaf
-from dovetail.targets.runtime.foreign import ForeignBuffer
+from dovetail.targets.runtime.foreign import ForeignBuffer, adopted, is_foreign
 from dovetail.targets.runtime.memory import Memory
 
 MOST_FRAMES = 16
 """Frames that a runner holds between runs: one for each set of shapes, more where threads run at once."""
-MOST_REPEATED = 4
-"""Sets of device arrays whose runs are kept ready, such as the buffers between which a loop alternates."""
+MOST_REPEATED = 8
+"""Sets of shapes whose runs on device arrays are kept ready, apart from other frames."""
 MOST_CHECKED = 256
-"""Sets of addresses of donated arrays that are known to share no memory."""
+"""Sets of addresses of donated arrays that are known to share no memory, and addresses of other libraries' arrays."""
 
 Key: TypeAlias = tuple[object, ...]
 R = TypeVar("R")
@@ -58,10 +58,12 @@ class CudaRunner:
         self._count = 0
         self._apart: set[Key] = set()
         """Addresses of donated arrays that share no memory with other inputs."""
-        self._seen: Seen | None = None
-        """The arrays of the last run on the device."""
+        self._on_this_device: set[int] = set()
+        """Addresses of arrays of other libraries that the driver knows. Their owners keep them as long as a run."""
+        self._repeated: OrderedDict[Key, Repeated] = OrderedDict()
+        """What serves runs on device arrays of the same shapes as earlier ones; the last one is the last."""
         self._again: tuple[Repeated, ...] = ()
-        """What serves runs with the same arrays as earlier ones, the last first."""
+        """The same, the last first."""
         self._lock = Lock()
 
     @property
@@ -82,16 +84,37 @@ class CudaRunner:
 
     def quick(self, inputs: Inputs) -> dict[str, Array] | None:
         """The outputs on the host of a run whose shapes came before; None leaves it to look at the inputs closely."""
-        key = self._known(inputs, to_host=True)
-        return None if key is None else self._with_frame(key, inputs, self._to_host, to_host=True)
+        given = self._adopted(inputs)
+        key = None if given is None else self._known(given, to_host=True)
+        return None if given is None or key is None else self._with_frame(key, given, self._to_host, to_host=True)
 
     def quick_on_device(self, inputs: Inputs) -> dict[str, DeviceArray] | None:
         """The outputs on the device of a run whose shapes came before; None leaves it to look at the inputs closely."""
         for again in self._again:
-            if again.seen.are(inputs) and (found := again.run()) is not None:
+            found = again.same(inputs)
+            if found is not None:
                 return found
-        key = self._known(inputs, to_host=False)
-        return None if key is None else self._run_on_device(key, inputs)
+        for again in self._again:
+            if again.fits(inputs) and self._share_nothing(inputs) and (found := again.run(inputs)) is not None:
+                return found
+        given = self._adopted(inputs)
+        key = None if given is None else self._known(given, to_host=False)
+        return None if given is None or key is None else self._run_on_device(key, given)
+
+    def _adopted(self, inputs: Inputs) -> Inputs | None:
+        """The inputs with arrays of other libraries as device arrays; None where one of these must be checked."""
+        if all(x.__class__ is DeviceArray or x.__class__ is np.ndarray for x in inputs.values()):
+            return inputs
+        found: dict[str, Array | DeviceArray] = {}
+        for name, x in inputs.items():
+            if is_foreign(x):
+                if name in self._overwritten or name not in self.bound.inputs:
+                    return None  # the caller is given its own array back
+                x = adopted(name, x)
+                if x.address not in self._on_this_device:
+                    return None
+            found[name] = x
+        return found
 
     def run(self, inputs: Inputs) -> dict[str, Array]:
         """The outputs by name on the host; those that take the memory of a device array are that array."""
@@ -105,20 +128,31 @@ class CudaRunner:
         return self._run_on_device(self._checked_key(inputs, to_host=False), inputs)
 
     def _run_on_device(self, key: Key, inputs: Inputs) -> dict[str, DeviceArray]:
-        found = self._with_frame(key, inputs, self._on_device, to_host=False)
-        seen, self._seen = self._seen, Seen(inputs)
-        if seen is not None and seen.are(inputs) and not any(again.seen.are(inputs) for again in self._again):
-            self._repeat(key, inputs)
-        return found
+        again = self._repeated.get(key) or self._repeat(key)
+        if again is not None and (found := again.run(inputs)) is not None:
+            return found
+        return self._with_frame(key, inputs, self._on_device, to_host=False)
 
-    def _repeat(self, key: Key, inputs: Inputs) -> None:
-        """Keep the frame of a run that came twice in a row for the next one."""
+    def _repeat(self, key: Key) -> Repeated | None:
+        """What serves the runs of a key from the second one on; None where it is the first, or they are not served."""
         frame = self._taken(key)
-        if frame is not None and Repeated.serves(frame):
-            alive = [again for again in self._again if not again.seen.is_gone]
-            self._again = (Repeated(frame, inputs), *alive[: MOST_REPEATED - 1])
-        elif frame is not None:
+        if frame is None:
+            return None
+        if not frame.runs or not Repeated.serves(frame):
             self._give_back(key, frame)
+            return None
+        made = Repeated(frame)
+        with self._lock:
+            kept = self._repeated.setdefault(key, made)
+            oldest = next(iter(self._repeated.items())) if len(self._repeated) > MOST_REPEATED else None
+            if oldest is not None:
+                del self._repeated[oldest[0]]
+            self._again = tuple(reversed(self._repeated.values()))
+        if kept is not made:  # another thread was here
+            self._give_back(key, frame)
+        if oldest is not None and (frame := oldest[1].closed()) is not None:
+            self._give_back(oldest[0], frame)
+        return kept
 
     def run_marked(self, inputs: Inputs) -> tuple[dict[str, Array], Sequence[Mark]]:
         """The outputs by name on the host, and when each step ran on the device."""
@@ -198,9 +232,13 @@ class CudaRunner:
     def _known(self, inputs: Inputs, *, to_host: bool) -> Key | None:
         """The key of a run that needs no checks; None where it may need some."""
         key = self._key(inputs, to_host)
-        if key not in self._idle:
+        if key not in self._repeated and key not in self._idle:
             return None
-        return key if not self._overwritten or self._addresses(inputs) in self._apart else None
+        return key if self._share_nothing(inputs) else None
+
+    def _share_nothing(self, inputs: Inputs) -> bool:
+        """Whether donated arrays are known to share no memory with others."""
+        return not self._overwritten or self._addresses(inputs) in self._apart
 
     def _addresses(self, inputs: Inputs) -> Key | None:
         """Addresses and lengths of all arrays; None where a donated one is on the host."""
@@ -215,6 +253,10 @@ class CudaRunner:
         for name, array in inputs.items():
             if isinstance(array, DeviceArray) and isinstance(array.lease.buffer, ForeignBuffer) and array.nbytes:
                 self._check_pointer(name, array.address)
+                with self._lock:
+                    if len(self._on_this_device) >= MOST_CHECKED:
+                        self._on_this_device.clear()
+                    self._on_this_device.add(array.address)
         if self._overwritten and (addresses := self._addresses(inputs)) is not None:
             with self._lock:
                 if len(self._apart) >= MOST_CHECKED:
@@ -296,7 +338,11 @@ class CudaRunner:
             frames = [frame for frames in self._idle.values() for frame in frames]
             self._idle.clear()
             self._count = 0
+            repeated = [*self._repeated.values()]
+            self._repeated.clear()
             self._again = ()
+        # One that runs, perhaps the one that wants memory, has its own until it is done.
+        frames += [frame for one in repeated if (frame := one.closed()) is not None]
         self.driver.synchronize()
         for frame in frames:
             frame.release()

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.bound_plan import LoadedKernel
-from dovetail.targets.cuda.driver import Event
 from dovetail.targets.cuda.frame import Frame
 from dovetail.targets.cuda.graph import LaunchGraph
+from dovetail.targets.cuda.streams import Event
 
 
 def run_timed(frame: Frame) -> list[Mark]:

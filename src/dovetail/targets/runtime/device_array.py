@@ -43,10 +43,13 @@ class Lease:
 class DeviceArray:
     """A dense tensor in the memory of a device: shape, dtype, device, and its bytes for other libraries."""
 
-    __slots__ = ("__weakref__", "_lease", "device", "dtype", "element", "shape")
+    __slots__ = ("__weakref__", "device", "dtype", "element", "held", "identity", "shape")
 
     def __init__(self, lease: Lease, shape: tuple[int, ...], element: DType) -> None:
-        self._lease: Lease | None = lease
+        self.held: Lease | None = lease
+        """The owner of the memory; None once the array is freed."""
+        self.identity: object = object()
+        """Tells this array from all others, also after it is gone; None once the array is freed."""
         self.shape = shape
         self.element = element
         """The dtype as graphs name it."""
@@ -69,17 +72,17 @@ class DeviceArray:
 
     @property
     def is_freed(self) -> bool:
-        return self._lease is None
+        return self.held is None
 
     @property
     def lease(self) -> Lease:
         """The owner of the memory; an array that is freed is refused."""
-        if self._lease is None:
+        if self.held is None:
             raise BindError(
                 f"{self} was freed, and its memory may hold another tensor by now",
                 hint="use it before `free`, or keep what `run` gives",
             )
-        return self._lease
+        return self.held
 
     @property
     def address(self) -> int:
@@ -88,7 +91,7 @@ class DeviceArray:
 
     def free(self) -> None:
         """Give up the memory. Libraries that took it through DLPack, and NumPy views, keep it alive."""
-        self._lease = None
+        self.held = self.identity = None
 
     def numpy(self) -> Array:
         """The elements on the host: a view of host memory, a copy of other memory."""

@@ -96,7 +96,8 @@ class Taken:
         self.shape = tuple(tensor.shape[:rank])
         self.strides: tuple[int, ...] | None = tuple(tensor.strides[:rank]) if tensor.strides else None
         """In elements; None where it is dense."""
-        self.dtype = _dtype(tensor.dtype)
+        kind = tensor.dtype
+        self.dtype = _DTYPES.get((kind.code, kind.bits, kind.lanes))
         """None where we have none like it."""
 
     def __del__(self) -> None:
@@ -115,22 +116,22 @@ def taken(capsule: Any) -> Taken:
     return found
 
 
-def _dtype(type: _Type) -> DType | None:
-    for dtype in EVERY:
-        try:
-            like = _type(dtype)
-        except UnsupportedError:
-            continue
-        if (like.code, like.bits, like.lanes) == (type.code, type.bits, type.lanes):
-            return dtype
-    return None
-
-
 def _type(dtype: DType) -> _Type:
+    code = _code(dtype)
+    if code is None:
+        raise UnsupportedError(f"DLPack of {dtype.name}", hint="cast it to a dtype that other libraries have")
+    return _Type(*code)
+
+
+def _code(dtype: DType) -> tuple[int, int, int] | None:
+    """The kind, the bits and the lanes of a dtype; None where DLPack has none like it."""
     code = _BF16_CODE if dtype is bf16 else _BOOL_CODE if dtype is bool_ else _CODES.get(dtype.kind)
     if code is None or dtype.bits in (2, 4) or (dtype.is_float and dtype.bits == 8):
-        raise UnsupportedError(f"DLPack of {dtype.name}", hint="cast it to a dtype that other libraries have")
-    return _Type(code, 8 * dtype.itemsize, 1)
+        return None
+    return code, 8 * dtype.itemsize, 1
 
+
+_DTYPES = {code: dtype for dtype in reversed(EVERY) if (code := _code(dtype)) is not None}
+"""The first dtype of a code."""
 
 __all__ = ["CPU", "CUDA", "Taken", "capsule", "taken"]

@@ -21,6 +21,8 @@ _DEFAULT_STREAM = 1
 """The legacy default stream of CUDA, on which our work with device arrays runs: producers order theirs before it."""
 _MANAGED = 13
 """CUDA's managed memory in DLPack."""
+_DTYPES = {d.numpy.str: d for d in reversed(EVERY) if d.numpy.kind in "biufc"}
+"""By the type strings of the CUDA array interface."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +80,7 @@ def _by_dlpack(name: str, array: Any) -> DeviceArray:
 
 def _by_interface(name: str, array: Any) -> DeviceArray:
     said: Mapping[str, Any] = array.__cuda_array_interface__
-    dtype = next((d for d in EVERY if d.numpy.str == said["typestr"] and d.numpy.kind in "biufc"), None)
+    dtype = _DTYPES.get(said["typestr"])
     shape = tuple(said["shape"])
     strides = said.get("strides")
     if strides is not None and dtype is not None:
@@ -97,14 +99,22 @@ def _array(
 ) -> DeviceArray:
     if dtype is None:
         raise BindError(f"the input {name} has a dtype that we do not have", hint="cast it with its own library")
-    dense = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    if strides is not None and any(s != d and n > 1 for s, d, n in zip(strides, dense, shape, strict=True)):
+    if strides is not None and not _are_dense(shape, strides):
         raise BindError(
             f"the input {name} is not dense: shape {shape}, strides {strides}",
             hint="pass a dense one, such as x.contiguous()",
         )
     buffer = ForeignBuffer(owner, address, math.prod(shape) * dtype.itemsize, device)
     return DeviceArray(Lease(buffer), shape, dtype)
+
+
+def _are_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 __all__ = ["ForeignBuffer", "adopted", "is_foreign"]

@@ -107,7 +107,13 @@ def _in_two_threads(pack: Callable[[Packed], Array], bindings: Sequence[Packed])
 
 
 def _pack(binding: Packed, bound: Memory) -> Array:
-    return binding.pack(*(bound.view(v) for v in (binding.value, *binding.beside)))
+    views = [bound.view(v) for v in (binding.value, *binding.beside)]
+    packed = binding.pack(*views)
+    for view in views:
+        # Pages of a mapped file are dropped at once: a matrix is in memory twice only while it is packed. An embedding
+        # that is the head, too, faults in the rows that it reads.
+        unload(view)
+    return packed
 
 
 def _owners(plan: Plan, value: Value, cells: Mapping[str, Cell]) -> list[Cell] | None:

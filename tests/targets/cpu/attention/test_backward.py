@@ -93,6 +93,15 @@ def test_sizes_and_positions(d: int, dv: int, groups: int, call: dict[str, Any])
         check(graph, drawn(graph, {"b": b, "s": min(s, t) if "window" in call else s, "t": t}), runner)
 
 
+@pytest.mark.parametrize("window", [1, 2, 9])
+def test_rows_after_the_last_query_add_nothing(window: int) -> None:
+    """Vectors have more rows than there are queries, and a short window shows them no key."""
+    graph = backward(library.attention(*operands(8, 8), scale=0.3, causal=True, window=window, fill=-INF))
+    runner = compiled(graph)
+    for s in (1, 3, 18):
+        check(graph, drawn(graph, {"b": 1, "s": s, "t": s}), runner)
+
+
 @pytest.mark.parametrize("filled", ["last", "first"])
 @pytest.mark.parametrize("heads", [1, 4])
 def test_masks(heads: int, filled: Any) -> None:

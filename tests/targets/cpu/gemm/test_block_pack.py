@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import mmap
+import sys
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +14,8 @@ import pytest
 import dovetail
 from dovetail import Graph, library, ops
 from dovetail.ir import leaf
-from dovetail.ir.dtype import f32, u8
+from dovetail.ir.dtype import f32, i64, u8
+from dovetail.library.block_formats import FORMATS
 from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
 from dovetail.targets.cpu.gemm.blocks import block_dot
 from dovetail.targets.cpu.isa import host_device
@@ -25,10 +29,10 @@ CUTS = {
 
 
 @pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize("name", ["int4", "int4_low", "int8_low", "q8_0", "q4_1"])
+@pytest.mark.parametrize("name", ["int4", "int4_low", "int8_low", *(n for n, of in FORMATS.items() if of.halves)])
 def test_blocks_are_made_again_to_the_last_bit(name: str, cut: str) -> None:
     streams, size, counts, rows = CUTS[cut]
-    given = [random_blocks(name, count, 64, i) for i, count in enumerate(rows)]
+    given = [random_blocks(name, count, 512, i) for i, count in enumerate(rows)]
     shapes = [array.shape for array in given]
     for signed in (True, False):
         pack = BlockPanels(BlockLayout(name, 16, signed), streams, size, counts)
@@ -40,7 +44,29 @@ def test_blocks_are_made_again_to_the_last_bit(name: str, cut: str) -> None:
 def test_columns_that_no_stream_has_cannot_be_made_again() -> None:
     pack = BlockPanels(BlockLayout("int4", 16, True), ((0, 0),), 24, (1,))
     assert not pack.holds([(40, 40)])
-    assert not BlockPanels(BlockLayout("q6_k", 16, True), ((0, 0),), 40, (1,)).holds([(40, 210)])
+    assert not BlockPanels(BlockLayout("iq4_xs", 16, True), ((0, 0),), 40, (1,)).holds([(40, 136)])
+
+
+@pytest.mark.skipif(block_dot(host_device()) is None or sys.platform != "linux", reason="needs dot products and smaps")
+def test_pages_of_a_mapped_file_that_were_packed_are_dropped(tmp_path: Path) -> None:
+    """A table whose rows are gathered and which is a right factor, too, as tied embeddings are."""
+    blocks = random_blocks("q6_k", 1 << 15, 512)
+    path = tmp_path / "weights"
+    blocks.tofile(path)
+    with path.open("rb") as file:
+        mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8).reshape(blocks.shape)
+    table = leaf.param("w", u8[blocks.shape])
+    rows = library.dequantise_blocks(ops.gather(table, leaf.input("i", i64[2]), axis=0), format="q6_k")
+    w = library.dequantise_blocks(table, format="q6_k")
+    graph = Graph.of({"y": rows @ ops.permute(w, order=(-1, -2))})
+    program = dovetail.compile(graph, cache="off").bind({"w": mapped})
+    found = program.run({"i": np.asarray([5, 4000])})["y"]
+    wanted = dovetail.evaluate(graph, {"i": np.asarray([5, 4000])}, params={"w": blocks}, lift=True)["y"]
+    assert np.abs(found - wanted).max() <= 2e-6 * np.abs(wanted).max()
+    text = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+    _, _, rest = text.partition(f"{path}\n")
+    held = int(next(line.split()[1] for line in rest.splitlines() if line.startswith("Rss:"))) << 10
+    assert held < blocks.nbytes // 2, "but for pages around the rows that were read"
 
 
 @pytest.mark.skipif(block_dot(host_device()) is None, reason="this machine has no dot products of bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,17 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.spec import Job
 from dovetail.runtime.program import Program
-from dovetail.targets.cpu.gemm.halves import HalfPanels
+from dovetail.targets.cpu.gemm.half_kernel import HalfKernel, rows_function
+from dovetail.targets.cpu.gemm.halves import HalfPanels, half_tile
 from dovetail.targets.cpu.isa import Host, host_device
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime.packed_weights import wanted_steps
+from tests.kernels.machines import AVX2, NEON, VNNI, code_for, loops, written_to_stack
 
 K, N = 96, 40
-IS_NEON = host_device().has("fma_by_lane")
+WIDENS = half_tile(host_device()) is not None
 ROUNDS = host_device().has("f16_arithmetic")
-needs_neon = pytest.mark.skipif(not IS_NEON, reason="this machine does not multiply by one lane of a register")
+needs_tile = pytest.mark.skipif(not WIDENS, reason="this machine does not widen vectors of f16")
 
 
 def weights(params: dict[str, Array], name: str, dtype: DType, n: int = N, k: int = K, size: float = 0.05) -> Value:
@@ -74,7 +77,7 @@ def test_products_and_rows_that_are_cut_in_any_way(dtype: DType, n: int, k: int)
         assert program.run({"x": given[first:stop]})["y"].tobytes() == whole[first:stop].tobytes()
 
 
-@needs_neon
+@needs_tile
 @pytest.mark.parametrize("dtype", [f16, bf16])
 def test_floats_are_never_made(dtype: DType) -> None:
     graph, params = product(dtype)
@@ -95,7 +98,7 @@ def test_matrices_side_by_side_and_a_residual() -> None:
         for name in "qkv":
             assert furthest(found[name], given, params[name]) < 1e-6
         assert furthest(found["o"] - given, given, params["o"]) < 1e-4
-    if IS_NEON:
+    if WIDENS:
         names, bound = kernels(program)
         assert "gemm" not in names and bound == 0
 
@@ -143,7 +146,7 @@ def test_panels_of_matrices_that_end_within_one() -> None:
     """Two matrices below each other, the first of which ends in the middle of a panel."""
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(rows, 8)).astype(np.float16) for rows in (20, 5, 30)]
-    packed = HalfPanels(((0, 0),), 55, (3,))(*parts).view(np.float16)
+    packed = HalfPanels(((0, 0),), 55, (3,), 16)(*parts).view(np.float16)
     whole = np.concatenate(parts)
     for column in range(64):
         wanted = whole[column] if column < 55 else np.zeros(8)
@@ -156,7 +159,7 @@ def test_f16_arithmetic_is_found() -> None:
         assert host.device.has("f16_arithmetic") is has
 
 
-@needs_neon
+@needs_tile
 @pytest.mark.parametrize("dtype", [f16, bf16])
 def test_a_table_that_is_also_a_matrix_stays_as_it_is(dtype: DType) -> None:
     """An embedding that is the head, too: rows are cast after they are looked up."""
@@ -168,3 +171,22 @@ def test_a_table_that_is_also_a_matrix_stays_as_it_is(dtype: DType) -> None:
     found = program.run({"at": np.asarray([3, 0, 7])})["y"]
     assert furthest(found, stored[[3, 0, 7]], stored) < 1e-6
     assert kernels(program)[1] == 0
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+@pytest.mark.parametrize("machine", [AVX2, VNNI, NEON], ids=["avx2", "avx512", "neon"])
+def test_loops_keep_sums_in_registers(machine: Host, name: str) -> None:
+    """Tiles of every size on every machine, with weights widened by the instruction that was chosen for it."""
+    if machine is not NEON:
+        assert half_tile(machine.device) is None, "this one has no F16C"
+        machine = replace(machine, features=f"{machine.features},+f16c".strip(","))
+    tile = half_tile(machine.device)
+    assert tile is not None
+    for count in tile.rows:
+        for is_spread in (False, True):
+            text = rows_function(HalfKernel(name, tile), count, is_spread=is_spread)[0].text
+            code = code_for(machine, text, optimize=False)
+            (hottest,) = loops(code)
+            assert not written_to_stack(hottest)
+            converts = name == "f16" and machine is not NEON and not is_spread
+            assert ("vcvtph2ps" in hottest) is converts and "fcvtl" not in hottest

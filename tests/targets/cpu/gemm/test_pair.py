@@ -27,6 +27,8 @@ LAYOUTS = ("nn", "tn", "nt", "tt")
 """Whether the left and the right operand are stored transposed."""
 SHAPES = [
     ((), 1, 5, 40), ((), 9, 1, 7), ((), 17, 33, 12), ((), 33, 200, 40), ((), 200, 193, 100), ((), 70, 1000, 24),
+    # Several groups of panels, packed or read where they are, with sums of two blocks along k.
+    ((), 60, 530, 400), ((), 12, 530, 400),
     ((3,), 32, 128, 32), ((2, 3), 13, 30, 9),
 ]  # fmt: skip
 DEVICES = [(256, 16), (512, 32)]

@@ -7,10 +7,12 @@ from typing import Any
 from dovetail import library, ops
 from dovetail.frontends.torch.importing.node import Node, cast
 from dovetail.frontends.torch.importing.rule import Made, collected, rule
+from dovetail.ir import leaf
 from dovetail.ir.dim import Dim
 from dovetail.ir.dtype import bool_
 from dovetail.ir.value import Value
 from dovetail.ops import build
+from dovetail.ops.view import VIEW_OPS
 
 
 @rule("scaled_dot_product_attention.default")
@@ -54,6 +56,10 @@ def _attention(
     n: Node, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float | None, grouped: bool
 ) -> Value:
     options: dict[str, Any] = {"scale": _scale(n, q) if scale is None else float(scale)}
+    if options["scale"] == 1.0 and (written := _scaled_queries(q)) is not None:
+        # The layer of the queries then has the form of those of keys and values, and is joined with them.
+        q, options["scale"] = written
+        options["scaled"] = "queries"
     if q.rank < 4:
         lead = 4 - q.rank
         q, k, v = (build.expand_dims(x, range(lead)) for x in (q, k, v))
@@ -75,6 +81,22 @@ def _attention(
     else:
         y = library.attention.body(q, k, v, cast(mask, q.dtype), **options)
     return build.reshape(y, n.shape) if y.rank != len(n.shape) else y
+
+
+def _scaled_queries(q: Value) -> tuple[Value, float] | None:
+    """Queries before they were multiplied by a number and seen by heads, and the number: no bit changes by it."""
+    views: list[Value] = []
+    while q.op in VIEW_OPS:
+        views.append(q)
+        (q,) = q.operands
+    if q.op is not ops.mul or q.operands[1].rank:
+        return None
+    found, number = q.operands[0], leaf.scalar_of(q.operands[1])
+    if not isinstance(number, float) or found.type != q.type:
+        return None
+    for view in reversed(views):
+        found = view.with_operands((found,))
+    return found, number
 
 
 def _one_head(x: Value) -> Value | None:

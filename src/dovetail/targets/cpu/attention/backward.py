@@ -232,7 +232,10 @@ class _Block(QueryBlock):
         t.call_shared(weights, p, count, self.room["tops"], self.room["sums"])
         for i in range(self.wide):
             total = t.load(t.ptr_add(self.room["sums"], i * t.bytes), t.bytes)
-            t.store(t.inverse(total), t.ptr_add(self.room["factor"], i * t.bytes), t.bytes)
+            # Rows after the last query may see no key at all: their weights would be NaN, and so would NaN times 0.
+            own = t.is_below(t.lane_numbers_i32(i * t.lanes), self.rows)
+            factor = t.select(own, t.inverse(total), t.constant(0.0))
+            t.store(factor, t.ptr_add(self.room["factor"], i * t.bytes), t.bytes)
         self._products("slopes", "v", a.dv, "dp", low, count)
         given = (p, dp, count, self.room["factor"], self.room["lost"])
         t.call_shared(normalise_function(t.device, self.wide), *given)

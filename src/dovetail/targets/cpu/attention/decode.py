@@ -1,7 +1,8 @@
 """Attention for few queries, lanes along features: keys and values stream by once, for all the heads they serve.
 
-A tile is one head of keys with all the queries that attend to it. It is bound by bandwidth, so that a row of keys or
-values is read as it is, and all its queries are done while it is in L1.
+A tile is one head of keys with all the queries that attend to it, those of several members of a batch if they have the
+same keys. It is bound by bandwidth, so that a row of keys or values is read as it is, and all its queries are done
+while it is in L1.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class FewQueries:
     def __init__(
         self, t: AttendBuilder, at: Mapping[str, Ptr], rows: int, *, count: I64 | None = None, first: I64 | None = None
     ) -> None:
-        """`count` and `first` say how many rows there are, all of one head, where that is not known before."""
+        """`count` says how many rows there are where that is not known before; with `first`, all are of one head."""
         self.t, self.at, self.first = t, at, first
         self.rows: Int = rows if count is None else count
         a = self.a = t.problem
@@ -130,14 +131,17 @@ class FewQueries:
         return self.t.ptr_add(self.room[region], self.t.mul(row, 4 * size))
 
     def _row(self, name: str, row: I64) -> Ptr:
-        """A row of queries, of the result or of a mask: its head of those that share the keys, then its position."""
+        """A row of queries, of the result or of a mask: its member, its head of those with the keys, its position."""
         t, a = self.t, self.a
-        *_, head, position, _ = a.strides[name]
+        *lead, head, position, _ = a.strides[name]
         if self.first is not None:
             return t.ptr_add(self.at[name], t.scaled(row, position))
-        count = t.size(a.queries)
+        count, at = t.size(a.queries), self.at[name]
         group, own = t.sdiv(row, count), t.srem(row, count)
-        return t.ptr_add(t.ptr_add(self.at[name], t.scaled(group, head)), t.scaled(own, position))
+        if a.folded is not None:
+            at = t.ptr_add(at, t.scaled(t.sdiv(group, a.groups), lead[a.folded]))
+            group = t.srem(group, a.groups)
+        return t.ptr_add(t.ptr_add(at, t.scaled(group, head)), t.scaled(own, position))
 
     def _take_query(self, row: I64) -> None:
         """A query scaled, zeros after it; nothing is accumulated yet."""

@@ -75,27 +75,34 @@ class _Driver(AttendBuilder):
         """Bytes of workspace."""
         a = self.problem
         if a.is_few:
-            return offsets_of(few_regions(a, self._few_rows()))[1]
+            return offsets_of(few_regions(a, a.few_rows))[1]
         found: Size = a.room + self.packed.bytes
         # A few keys more, because they are scored several at a time.
         return found if a.rotated is None else found + (a.keys + self.lanes) * (4 * a.d)
-
-    def _few_rows(self) -> int:
-        rows = self.problem.groups * self.problem.queries
-        assert isinstance(rows, int), "few queries are counted"
-        return rows
 
     def tile(self, number: I64) -> None:
         """Find the place of a tile, then attend with as few vectors as its queries need."""
         a = self.problem
         if a.is_few:
-            *lead, shared = self.indices(number, (*a.lead, a.shared))
-            head = self.mul(shared, a.groups)
-            FewQueries(self, self.locations(lead, head, shared, 0), self._few_rows()).run()
+            self._few(number)
         elif a.rotated is not None:
             self._rotated_tile(number)
         else:
             self._tile(number)
+
+    def _few(self, number: I64) -> None:
+        """All queries of a head of keys, those of several members of a batch where they share it."""
+        a = self.problem
+        if a.folded is None:
+            *lead, shared = self.indices(number, a.few_lead)
+            FewQueries(self, self.locations(lead, self.mul(shared, a.groups), shared, 0), a.few_rows).run()
+            return
+        *lead, shared, block = self.indices(number, a.few_lead)
+        first = self.mul(block, ATTENTION.members)
+        members = self.smin(ATTENTION.members, self.sub(self.size(a.lead[a.folded]), first))
+        lead.insert(a.folded, first)
+        at = self.locations(lead, self.mul(shared, a.groups), shared, 0)
+        FewQueries(self, at, a.few_rows, count=self.mul(members, a.few_rows // ATTENTION.members)).run()
 
     def _tile(self, number: I64) -> None:
         a = self.problem

@@ -27,6 +27,8 @@ class AttentionPolicy:
     """Blocks of queries for which keys are rotated once."""
     few: int = 4
     """Queries of a head up to which lanes run along features."""
+    members: int = 16
+    """Members of a batch that share keys whose few queries are done together, while these keys are in L1."""
     sum_keys: int = 4
     """Keys whose gradients are accumulated at once, with as many vectors of features as half of the registers hold."""
     head_bytes: int = 64

@@ -79,6 +79,28 @@ class Attend(Attention):
         return isinstance(self.queries, int) and self.queries <= ATTENTION.few and self.rotated is None
 
     @property
+    def folded(self) -> int | None:
+        """The axis of batches whose members have the same keys and values: a tile of few queries takes several."""
+        shared = [i for i in range(len(self.lead)) if self.strides["k"][i] == 0 == self.strides["v"][i]]
+        return shared[-1] if shared and self.is_few else None
+
+    @property
+    def few_lead(self) -> tuple[Size, ...]:
+        """The axes of tiles with few queries: batches, heads of keys, and blocks of members that share keys."""
+        if self.folded is None:
+            return *self.lead, self.shared
+        kept = [size for i, size in enumerate(self.lead) if i != self.folded]
+        blocks = (self.lead[self.folded] + (ATTENTION.members - 1)) // ATTENTION.members
+        return *kept, self.shared, blocks
+
+    @property
+    def few_rows(self) -> int:
+        """Rows of queries of a tile, at most, where they are few."""
+        rows = self.groups * self.queries
+        assert isinstance(rows, int), "few queries are counted"
+        return rows if self.folded is None else rows * ATTENTION.members
+
+    @property
     def may_be_few(self) -> bool:
         """Whether only a run tells that there are few queries; where each is a key too, few are no work anyway."""
         return not isinstance(self.queries, int) and self.queries != self.keys and self.rotated is None
@@ -104,14 +126,14 @@ class Attend(Attention):
     def tiles(self) -> Size:
         if self.rotated is not None:
             return product(self.lead) * self.shared * self.spans
-        return product(self.lead) * (self.shared if self.is_few else self.heads * self.blocks)
+        return product(self.few_lead) if self.is_few else product(self.lead) * self.heads * self.blocks
 
     @property
     def work(self) -> Size:
         """Multiplications of a tile."""
         rows = self.groups * self.span if self.rotated is not None else self.rows
         if self.is_few:
-            rows = self.groups * self.queries
+            rows = self.few_rows
         return rows * (self.d + self.dv) * self.keys
 
     @property

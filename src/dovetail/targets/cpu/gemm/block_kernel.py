@@ -13,7 +13,10 @@ from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Phi, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
+from dovetail.targets.cpu.gemm.block_expand import four_codes
 from dovetail.targets.cpu.gemm.block_limbs import LOW_AT, BlockKernel, splat
+from dovetail.targets.cpu.gemm.block_words import Term
+from dovetail.targets.cpu.gemm.policy import BLOCKS
 
 LINE = 64
 """Bytes of a cache line, as far as prefetching goes."""
@@ -46,7 +49,7 @@ class _Rows(Builder):
     def written(self) -> Function:
         of, lanes = self.of, self.of.dot.lanes
         with self.loop(0, self.passes) as number:
-            panel = self.ptr_add(Ptr("%panel"), self.mul(number, self.width * lanes * of.layout.format.scales.itemsize))
+            panel = self.ptr_add(Ptr("%panel"), self.mul(number, self.width * lanes * of.layout.scales.itemsize))
             codes = self.mul(number, self.width * lanes * 4)
             codes = self.ptr_add(self.ptr_add(Ptr("%panel"), of.layout.head_bytes), codes)
             start = self.ptr_add(Ptr("%sums"), self.mul(number, 4 * lanes * self.width))
@@ -86,9 +89,12 @@ class _Rows(Builder):
         group, panel_at, codes_at, limbs_at = self.phi("i64"), self.phi("ptr"), self.phi("ptr"), self.phi("i64")
         ahead_at, pace = self.phi("ptr"), of.layout.group_bytes // self.passes
         sums = {cell: self.phi(self.floats) for cell in self.cells}
-        if self.passes > 1:
+        if self.passes > 1 and not of.layout.is_expanded:
             for line in range(0, pace, LINE):
                 self.prefetch(self.ptr_add(Ptr(ahead_at.name), line))
+        elif not of.dot.by_lane and not of.layout.is_expanded:
+            for line in range(0, of.layout.group_bytes, LINE):
+                self.prefetch(self.ptr_add(Ptr(panel_at.name), BLOCKS.prefetch_distance + line))
         found: dict[tuple[int, int], str] = {}
         x = [self.ptr_add(start, I64(limbs_at.name)) for start in self.limbs]
         totals = self._group(Ptr(codes_at.name), x)
@@ -133,29 +139,35 @@ class _Rows(Builder):
             for limb in range(of.limbs)
             for row, vector in cells
         }
-        for first in range(0, of.group // 4, self.depth):
-            weights = {(v, step): c for v in range(self.width) for step, c in enumerate(self._codes(codes, v, first))}
+        terms = of.layout.words.codes[0]
+        order = list(range(len(terms)))
+        if not of.dot.by_lane:
+            # Steps whose codes are in the same words follow each other: these are loaded once.
+            order.sort(key=lambda step: [(term.word, term.shift) for term in terms[step][::-1]])
+        for first in range(0, len(order), self.depth):
+            some = order[first : first + self.depth]
+            weights = {(v, step): self._codes(codes, v, terms[step]) for v in range(self.width) for step in some}
             # Neighbours belong to different sums: the queue of instructions that wait is short.
             for limb in range(of.limbs):
-                for step in range(self.depth):
+                for step in some:
                     for row, vector in cells:
-                        factor = self._factor(x[row], limb, first + step)
+                        factor = self._factor(x[row], limb, step)
                         held = sums[limb, row, vector]
                         sums[limb, row, vector] = self._dot(held, weights[vector, step], factor)
         return {(row, v): self._joined([sums[limb, row, v] for limb in range(of.limbs)], x[row]) for row, v in cells}
 
-    def _codes(self, codes: Ptr, vector: int, first: int) -> list[str]:
-        """Stored codes of a vector of columns, four steps along k in each."""
-        of, count = self.of, 4 * self.of.dot.lanes
-        per_load = 2 if of.layout.is_narrow else 1
-        found: list[str] = []
-        for step in range(first // per_load, (first + self.depth) // per_load):
-            at = self.ptr_add(codes, step * 4 * of.layout.columns + count * vector)
-            some = self.let(f"load {self.raw}, ptr {at}, align 16")
-            found.append(self.let(f"and {self.raw} {some}, {splat('15', count, 'i8')}") if per_load == 2 else some)
-            if per_load == 2:
-                found.append(self.let(f"lshr {self.raw} {some}, {splat('4', count, 'i8')}"))
-        return found
+    def _codes(self, codes: Ptr, vector: int, terms: tuple[Term, ...]) -> str:
+        """Stored codes of a vector of columns, four steps along k in each lane."""
+        lanes = self.of.dot.lanes
+        # NEON's steps are in order, and share words: LLVM would load those once, and spill them in between.
+        apart = self.of.dot.by_lane and self.of.layout.is_narrow and self.depth < self.of.group // 4
+        how = "load volatile" if apart else "load"
+
+        def load(word: int) -> str:
+            at = self.ptr_add(codes, 4 * (word * self.of.layout.columns + lanes * vector))
+            return self.let(f"{how} {self.raw}, ptr {at}, align 16")
+
+        return four_codes(self, terms, lanes, load)
 
     def _joined(self, sums: list[str], x: Ptr) -> str:
         """The sums of all limbs, which were added to the bits of a float, as one number."""
@@ -200,7 +212,7 @@ class _Rows(Builder):
 
     def _scales(self, pointer: Ptr, vector: int) -> str:
         """Scales of some columns in f32."""
-        size, lanes = self.of.layout.format.scales.itemsize, self.of.dot.lanes
+        size, lanes = self.of.layout.scales.itemsize, self.of.dot.lanes
         at = self.ptr_add(pointer, vector * lanes * size)
         if size == 4:
             return self.let(f"load {self.floats}, ptr {at}, align 4")

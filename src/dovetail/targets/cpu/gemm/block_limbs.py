@@ -35,7 +35,7 @@ BIAS = 3 << 22
 class BlockKernel:
     """What the code depends on."""
 
-    layout: BlockLayout
+    packed: BlockLayout
     dot: Int8Tile
     limbs: int
     registers: int = 32
@@ -48,6 +48,11 @@ class BlockKernel:
         layout = BlockLayout(name, max(BLOCKS.columns // dot.lanes, BLOCKS.least_vectors) * dot.lanes, dot.signed)
         found = cls(layout, dot, EXACT if exact else FAST, registers, emulated)
         return found if found.digit_bits == 8 else replace(found, limbs=found.limbs + 1)
+
+    @property
+    def layout(self) -> BlockLayout:
+        """Of the panels that rows are multiplied with."""
+        return self.packed.read
 
     @property
     def digit_bits(self) -> int:
@@ -78,8 +83,14 @@ class BlockKernel:
     @property
     def tiles(self) -> tuple[int, ...]:
         """Rows of tiles, most first: rows share unpacked codes, and little else."""
-        most = self.cells if self.layout.is_narrow else max(1, self.cells // 2)
+        most = self.cells if self.packed.is_narrow else max(1, self.cells // 2)
         return tuple([1 << power for power in reversed(range(most.bit_length()))])
+
+    @property
+    def many_tiles(self) -> tuple[int, ...]:
+        """The same for many rows: where limbs are broadcast from memory, vectors of a tile share these loads."""
+        most = self.tiles[0] if self.dot.by_lane or self.limbs == FAST or self.cells < 4 else self.cells // 2
+        return tuple([rows for rows in self.tiles if rows <= most])
 
     @property
     def number_bytes(self) -> int:

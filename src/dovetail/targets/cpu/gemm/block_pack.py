@@ -1,18 +1,26 @@
-"""Blocks packed for products: panels of codes, four steps along k in each 32-bit lane, with their scales in front."""
+"""Blocks packed for products: panels of words, four steps along k in each 32-bit lane, with their scales in front."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import replace
 
 import numpy as np
 
 from dovetail.dataclass import dataclass
-from dovetail.ir import leaf
-from dovetail.ir.dtype import u8
+from dovetail.ir.dtype import DType, f16
 from dovetail.ir.literal import Array
-from dovetail.ir.value import Value
-from dovetail.library.block_formats import FORMATS, BlockParts, Format
+from dovetail.library.block_formats import FORMATS, Format
+from dovetail.targets.cpu.gemm.block_words import (
+    SPREAD,
+    BlockWords,
+    block_words,
+    expanded_words,
+    gathered,
+    integer_bytes,
+    spread,
+    traced,
+)  # fmt: skip
 from dovetail.targets.runtime.aligned import aligned
 from dovetail.targets.runtime.interpreter import evaluate_values
 
@@ -22,10 +30,7 @@ _ROWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """How a group of codes is stored for NR columns: scales, lows, then codes.
-
-    A code takes a byte, or half of one: the low halves of a lane are four steps along k, the high halves the next four.
-    """
+    """How a block is stored for NR columns: scales, lows, then words, each of all columns."""
 
     name: str
     """Of the format."""
@@ -33,44 +38,75 @@ class BlockLayout:
     """NR."""
     is_signed: bool
     """Whether codes of a byte are stored with their sign."""
+    is_expanded: bool = False
+    """Whether groups of a block are blocks of their own, with codes in bytes and scales and lows in f32."""
 
     @property
     def format(self) -> Format:
         return FORMATS[self.name]
 
     @property
+    def words(self) -> BlockWords:
+        return expanded_words(self.name) if self.is_expanded else block_words(self.name)
+
+    @property
+    def read(self) -> BlockLayout:
+        """What kernels of products read: blocks of one group."""
+        return self if self.groups == 1 else replace(self, is_expanded=True)
+
+    @property
     def is_narrow(self) -> bool:
-        """Whether codes take half a byte."""
-        return self.format.bits <= 4
+        """Whether codes take less than a byte."""
+        return 4 * self.words.count < self.block
 
     @property
     def zero(self) -> int:
         """What stored codes are above the codes."""
-        return 0 if self.is_signed and not self.is_narrow else self.format.zero
+        return 0 if self.is_signed and not self.is_narrow and not self.is_expanded else self.format.zero
 
     @property
     def has_low(self) -> bool:
-        _, found = _traced(self.name)
+        _, found = traced(self.name)
         return found.low is not None or found.below is not None
 
     @property
+    def block(self) -> int:
+        """Codes of a packed block: a block of the format, or a group of it."""
+        return self.format.elements if self.format.halves and not self.is_expanded else self.format.group
+
+    @property
+    def groups(self) -> int:
+        """Of a packed block."""
+        return self.block // self.format.group
+
+    @property
+    def scales(self) -> DType:
+        """The type of stored scales and lows."""
+        return f16 if self.format.halves and not self.is_expanded else self.format.scales
+
+    @property
     def scale_bytes(self) -> int:
-        """Of all scales of a group, or all its lows."""
-        return self.columns * self.format.scales.itemsize
+        """Of all scales of a block, or all its lows."""
+        return self.columns * self.scales.itemsize
 
     @property
     def head_bytes(self) -> int:
-        """Of scales and lows of a group; codes follow."""
+        """Of scales and lows of a block; words follow."""
         return self.scale_bytes * (2 if self.has_low else 1)
 
     @property
+    def block_bytes(self) -> int:
+        return self.head_bytes + 4 * self.words.count * self.columns
+
+    @property
     def group_bytes(self) -> int:
-        codes = self.format.group * self.columns
-        return self.head_bytes + (codes // 2 if self.is_narrow else codes)
+        """Of a block of one group."""
+        assert self.groups == 1, "kernels read such blocks"
+        return self.block_bytes
 
     def panel_bytes(self, deep: int) -> int:
         """Bytes of NR columns of `deep` rows."""
-        return deep // self.format.group * self.group_bytes
+        return deep // self.block * self.block_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +128,41 @@ class BlockPanels:
         return f"blocks {of.name} {of.columns} {of.is_signed} {self.streams} {self.size} {self.counts}"
 
     def __call__(self, *given: Array) -> Array:
-        """Blocks as [panel, group, bytes]."""
+        """Blocks as [panel, block, bytes]."""
         of, left = self.layout_of, list(given)
         rights = [[left.pop(0) for _ in range(count)] for count in self.counts]
         deep = given[0].shape[1] // of.format.bytes * of.format.elements
         width = of.columns // len(self.streams)
         panels = -(-self.size // width)
-        packed = aligned((panels, deep // of.format.group, of.group_bytes), np.uint8)
+        packed = aligned((panels, deep // of.block, of.block_bytes), np.uint8)
+        fill = self._fill_words if of.format.halves else self._fill_spelled
         for stream, (right, first) in enumerate(self.streams):
             for start in range(0, panels * width, _ROWS // width * width):
                 stop = min(start + _ROWS // width * width, panels * width)
                 rows = _rows(rights[right], first + start, first + min(stop, self.size), stop - start)
-                self._fill(packed[start // width : stop // width], rows, stream, width)
+                fill(packed[start // width : stop // width], rows, stream, width)
         return packed
 
-    def _fill(self, panels: Array, rows: Array, stream: int, width: int) -> None:
-        """Write some rows of blocks into one stream of their panels."""
+    def _fill_words(self, panels: Array, rows: Array, stream: int, width: int) -> None:
+        """Write some rows of blocks into one stream of their panels: the words of a row become a lane of vectors."""
+        of, at = self.layout_of, slice(stream * width, (stream + 1) * width)
+        count, blocks = panels.shape[:2]
+        given = rows.reshape(count, width, blocks, of.format.bytes)
+        for number, start in enumerate(of.format.halves):
+            first = number * of.scale_bytes
+            heads = panels[..., first : first + of.scale_bytes].view(np.uint16)
+            heads[..., at] = _numbers(given, np.uint16, start, 1)[..., 0].transpose(0, 2, 1)
+        words = _numbers(given, np.uint32, integer_bytes(of.name).start, of.words.count)
+        if of.zero and not of.is_narrow:
+            words = words ^ np.uint32(0x80808080)
+        body = panels[..., of.head_bytes :].view(np.uint32).reshape(count, blocks, -1, of.columns)
+        body[..., at] = words.transpose(0, 2, 3, 1)
+        if of.name in SPREAD:
+            there = (SPREAD[of.name] - integer_bytes(of.name).start) // 4
+            body[..., there, at] = spread(body[..., there, at])
+
+    def _fill_spelled(self, panels: Array, rows: Array, stream: int, width: int) -> None:
+        """The same of a format whose codes and scales are not stored as its blocks have them."""
         of = self.layout_of
         groups, group = panels.shape[1], of.format.group
         codes, scale, low = spelled(of.name, rows)
@@ -136,26 +191,46 @@ class BlockPanels:
         left = [shape[0] for shape in shapes]
         wide = [sum([left.pop(0) for _ in range(count)]) for count in self.counts]
         firsts = [sorted({first for right, first in self.streams if right == i}) for i in range(len(wide))]
-        return self.layout_of.name in _AGAIN and all(
+        of = self.layout_of
+        return (bool(of.format.halves) or of.name in _AGAIN) and all(
             found == list(range(0, n, self.size)) and n == len(found) * self.size
             for n, found in zip(wide, firsts, strict=True)
         )
 
     def unpack(self, packed: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
         """The matrices of blocks that panels were made of."""
-        of, width = self.layout_of, self.layout_of.columns // len(self.streams)
+        width = self.layout_of.columns // len(self.streams)
         given, rights = list(shapes), list[Array]()
         for count in self.counts:
             some = [given.pop(0) for _ in range(count)]
             rights.append(np.empty((sum([rows for rows, _ in some]), some[0][1]), np.uint8))
         for stream, (right, first) in enumerate(self.streams):
-            rows = _AGAIN[of.name](*self._taken(packed, stream, width)).reshape(-1, shapes[0][1])
+            rows = self._blocks(packed, stream, width).reshape(-1, shapes[0][1])
             rights[right][first : first + self.size] = rows[: self.size]
         found: list[Array] = []
         for whole, count in zip(rights, self.counts, strict=True):
             sizes = [shapes[len(found) + i][0] for i in range(count)]
             found += np.split(whole, np.cumsum(sizes)[:-1])
         return tuple(found)
+
+    def _blocks(self, panels: Array, stream: int, width: int) -> Array:
+        """Rows of blocks of a stream."""
+        of, at = self.layout_of, slice(stream * width, (stream + 1) * width)
+        if not of.format.halves:
+            return _AGAIN[of.name](*self._taken(panels, stream, width))
+        count, blocks = panels.shape[:2]
+        found = np.empty((count, width, blocks, of.format.bytes), np.uint8)
+        heads = panels[..., : of.head_bytes].reshape(count, blocks, -1, of.columns, 2)[:, :, :, at]
+        for number, start in enumerate(of.format.halves):
+            found[..., start : start + 2] = heads[:, :, number].transpose(0, 2, 1, 3)
+        body = panels[..., of.head_bytes :].reshape(count, blocks, -1, of.columns, 4)[:, :, :, at]
+        if of.zero and not of.is_narrow:
+            body = body ^ np.uint8(128)
+        found[..., integer_bytes(of.name)] = body.transpose(0, 3, 1, 2, 4).reshape(count, width, blocks, -1)
+        if of.name in SPREAD:
+            bits = found[..., SPREAD[of.name] : SPREAD[of.name] + 4]
+            bits[...] = gathered(bits)
+        return found
 
     def _taken(self, panels: Array, stream: int, width: int) -> tuple[Array, Array]:
         """Bytes of scales and lows, and codes without a sign, of each row and group of a stream."""
@@ -175,33 +250,29 @@ def _bytes_again(heads: Array, codes: Array) -> Array:
     return np.concatenate([heads, codes], axis=-1)
 
 
-def _signed_again(heads: Array, codes: Array) -> Array:
-    return np.concatenate([heads, codes ^ 128], axis=-1)
-
-
 def _pairs_again(heads: Array, codes: Array) -> Array:
     return np.concatenate([heads, codes[..., 0::2] | codes[..., 1::2] << 4], axis=-1)
-
-
-def _halves_again(heads: Array, codes: Array) -> Array:
-    return np.concatenate([heads, codes[..., :16] | codes[..., 16:] << 4], axis=-1)
 
 
 _AGAIN: Mapping[str, Callable[[Array, Array], Array]] = {
     "int4": _pairs_again,
     "int4_low": _pairs_again,
     "int8_low": _bytes_again,
-    "q8_0": _signed_again,
-    "q4_1": _halves_again,
 }
 """Blocks of scales and codes, for the formats of arrays that are made in memory; others are in mapped files."""
 
 
+def _numbers(blocks: Array, kind: type[np.uint16] | type[np.uint32], start: int, count: int) -> Array:
+    """Some numbers of each block from one of its bytes on, without a copy."""
+    shape, strides = (*blocks.shape[:-1], count), (*blocks.strides[:-1], np.dtype(kind).itemsize)
+    return np.ndarray(shape, kind, blocks, start, strides)
+
+
 def spelled(name: str, rows: Array) -> tuple[Array, Array, Array | None]:
     """Codes [rows, k], and scales and lows [rows, groups], of rows of blocks."""
-    blocks, parts = _traced(name)
+    blocks, parts = traced(name)
     of = FORMATS[name]
-    kept = [part for part in parts if part is not None]
+    kept = [part for part in parts[:4] if part is not None]
     given = rows.reshape(-1, of.bytes)
     with np.errstate(all="ignore"):
         found = evaluate_values(kept, {blocks: given}, sizes={"blocks": len(given)})
@@ -212,15 +283,10 @@ def spelled(name: str, rows: Array) -> tuple[Array, Array, Array | None]:
     return arrays[parts.codes], arrays[parts.scale], low
 
 
-@lru_cache(maxsize=len(FORMATS))
-def _traced(name: str) -> tuple[Value, BlockParts]:
-    """The parts of a format, and the blocks that they are parts of."""
-    blocks = leaf.input("blocks", u8["blocks", FORMATS[name].bytes])
-    return blocks, FORMATS[name].parts(blocks)
-
-
 def _rows(matrices: Sequence[Array], start: int, stop: int, count: int) -> Array:
     """Rows of matrices that are one below the other, and zeros up to a count."""
+    if len(matrices) == 1 and stop - start == count and matrices[0].flags.c_contiguous:
+        return matrices[0][start:stop]
     found = np.zeros((count, matrices[0].shape[1]), np.uint8)
     first = 0
     for matrix in matrices:

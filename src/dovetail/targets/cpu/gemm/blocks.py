@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
-from dovetail.codegen.llvm.kernel import KernelCode
+from dovetail.codegen.llvm.kernel import SCRATCH, KernelCode
 from dovetail.codegen.llvm.once import HEAD
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
 from dovetail.kernels.spec import Job
+from dovetail.targets.cpu.gemm.block_expand import expand_function
 from dovetail.targets.cpu.gemm.block_kernel import rows_function
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
 from dovetail.targets.cpu.gemm.block_pack import BlockPanels
@@ -53,27 +55,30 @@ class _Blocks(PreparedRows):
 
     def job(self) -> Job | Refused:
         deep, kernel = self.deep, self.kernel
-        if not isinstance(deep, int) or deep % kernel.group or deep == 0:
-            return Refused("rows_are_whole_groups", str(deep), f"a multiple of {kernel.group}")
+        if not isinstance(deep, int) or deep % kernel.packed.block or deep == 0:
+            return Refused("rows_are_whole_blocks", str(deep), f"a multiple of {kernel.packed.block}")
         pitch = deep // kernel.group * kernel.group_bytes
-        pack = partial(BlockPanels, kernel.layout)
+        pack = partial(BlockPanels, kernel.packed)
         return self.finished(pitch, self.product.blocks, pack, partial(_code, kernel), BLOCKS.speed)
 
 
 class _Workspace:
-    """Offsets in the workspace: words of the epilogue, sums, rows as limbs, a row in f32."""
+    """Offsets in the workspace: words of the epilogue, sums, rows as limbs, a row in f32, expanded blocks."""
 
-    def __init__(self, of: Block) -> None:
+    def __init__(self, of: Block, expanded: int) -> None:
         self.words = HEAD
         self.sums = self.words + words_bytes(of.epilogues[0])
         self.rows = self.sums + of.rows * of.shape.tile.row_bytes
         self.row = self.rows + -(-of.rows * of.pitch // 64) * 64
-        self.end = self.row + -(-4 * of.deep // 64) * 64
+        self.expanded = self.row + -(-4 * of.deep // 64) * 64
+        self.end = self.expanded + expanded
 
 
 def _code(kernel: BlockKernel, of: Block) -> tuple[KernelCode, int]:
     driver = _Driver(kernel, of)
     functions = [limbs_function(kernel), *(rows_function(kernel, rows) for rows in driver.tiles)]
+    if driver.is_expanding:
+        functions.append(expand_function(kernel.packed, kernel.dot.lanes))
     return kernel_code("blocks", driver, functions), driver.at.end
 
 
@@ -81,7 +86,15 @@ class _Driver(PreparedCells):
     """The function that goes through cells."""
 
     def __init__(self, kernel: BlockKernel, of: Block) -> None:
-        super().__init__(of, _Workspace(of), kernel.layout.panel_bytes(of.deep))
+        packed, room = kernel.packed, of.shape.tile.device.caches.l1_room // BLOCKS.l1_parts
+        most = max(1, room // (packed.groups * kernel.layout.group_bytes))
+        blocks = of.deep // packed.block
+        self.part = -(-blocks // -(-blocks // most))
+        """Blocks along k of the part of a panel that stays in L1."""
+        self.is_expanding = packed.groups > 1
+        expanded = self.part * packed.groups * kernel.layout.group_bytes if self.is_expanding else 0
+        self.at: _Workspace
+        super().__init__(of, _Workspace(of, expanded), packed.panel_bytes(of.deep))
         self.kernel = kernel
         self.tiles = [rows for rows in kernel.tiles if rows <= of.rows]
         """Rows of each tile."""
@@ -93,21 +106,36 @@ class _Driver(PreparedCells):
 
     def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         """Multiply the rows of the cell with its panel, KC steps along k at a time: a part of the panel stays in L1."""
-        kernel, groups = self.kernel, self.problem.deep // self.kernel.group
-        most = max(1, self.shape.tile.device.caches.l1_room // BLOCKS.l1_parts // kernel.layout.group_bytes)
-        parts = -(-groups // most)
-        each = -(-groups // parts)
-        with self.loop(0, groups, step=each) as first:
-            some = self.smin(each, self.sub(groups, first))
-            here = self.ptr_add(b, self.mul(first, kernel.layout.group_bytes))
-            x = self.ptr_add(rows, self.mul(first, kernel.group_bytes))
-            self._multiply_part(x, here, sums, count, some, self.icmp("eq", first, 0))
+        kernel, packed = self.kernel, self.kernel.packed
+        blocks = self.problem.deep // packed.block
+        with self.loop(0, blocks, step=self.part) as first:
+            some = self.smin(self.part, self.sub(blocks, first))
+            here = self.ptr_add(b, self.mul(first, packed.block_bytes))
+            if self.is_expanding:
+                expanded = self.ptr_add(SCRATCH, self.at.expanded)
+                self.call(expand_function(packed, kernel.dot.lanes)[1], here, expanded, some)
+                here = expanded
+            x = self.ptr_add(rows, self.mul(first, packed.groups * kernel.group_bytes))
+            groups = self.mul(some, packed.groups)
+            self._multiply_part(x, here, sums, count, groups, self.icmp("eq", first, 0))
 
     def _multiply_part(self, limbs: Ptr, b: Ptr, sums: Ptr, count: I64, groups: I64, fresh: I1) -> None:
-        """All rows along one part of k: tiles of the most rows first."""
+        """All rows along one part of k."""
+        many = self.kernel.many_tiles
+        if self.problem.rows < BLOCKS.many_rows or many == self.kernel.tiles:
+            self._tiles(self.tiles, limbs, b, sums, count, groups, fresh)
+            return
+        is_many = self.icmp("sge", count, BLOCKS.many_rows)
+        with self.when(is_many):
+            self._tiles(many, limbs, b, sums, count, groups, fresh)
+        with self.when(self.not_(is_many)):
+            self._tiles(self.tiles, limbs, b, sums, count, groups, fresh)
+
+    def _tiles(self, tiles: Sequence[int], limbs: Ptr, b: Ptr, sums: Ptr, count: I64, groups: I64, fresh: I1) -> None:
+        """Tiles of the most rows first."""
         stride = self.shape.tile.row_bytes
         done: Int = 0
-        for rows in self.tiles:
+        for rows in tiles:
             _, multiply = rows_function(self.kernel, rows)
             end = self.add(done, self.mul(self.udiv(self.sub(count, done), rows), rows))
             with self.loop(done, end, step=rows) as row:

@@ -22,7 +22,8 @@ from dovetail.targets.cpu.gemm.tile import tile_of
 def early_products(values: Iterable[Value], device: CpuDevice) -> list[SharedFunction]:
     """The GEMM block where weights are packed before the run, and what multiplies a matrix by an input of it.
 
-    Products of two values that a run computes are left out: attention has kernels of its own.
+    Products of two values that a run computes are left out, but for gradients of weights: attention has kernels of
+    its own.
     """
     running: set[Value] = set()
     products: list[Value] = []
@@ -33,7 +34,8 @@ def early_products(values: Iterable[Value], device: CpuDevice) -> list[SharedFun
             products.append(value)
     block = [block_function(tile_of(device))[0]] if any(v.operands[1] not in running for v in products) else []
     given = [v for v in products if v.dtype is f32 and _root(v.operands[1]).op is leaf.INPUT]
-    return list({f.name: f for f in (*block, *_pairs(given, device))}.values())
+    summed = [v for v in products if v.dtype is f32 and v.rank == 2 and v.operands[1] in running and _is_by_columns(v)]
+    return list({f.name: f for f in (*block, *_pairs(given, device), *_by_columns(summed, device))}.values())
 
 
 def _pairs(products: Sequence[Value], device: CpuDevice) -> Iterator[SharedFunction]:
@@ -47,6 +49,19 @@ def _pairs(products: Sequence[Value], device: CpuDevice) -> Iterator[SharedFunct
             yield pack_function(device, f32, "along", tile.rows, f32.itemsize * tile.rows)[0]
         if _is_transposed(value.operands[1]):
             yield pack_function(device, f32, "along", tile.columns, tile.row_bytes)[0]
+
+
+def _by_columns(products: Sequence[Value], device: CpuDevice) -> Iterator[SharedFunction]:
+    """The micro-kernels of gradients of weights: the left operand is contiguous along its rows."""
+    for value in products:
+        yield rows_function(pair_tile(device, value.shape[-1], by_rows=False), by_rows=False)[0]
+
+
+def _is_by_columns(product: Value) -> bool:
+    left = product.operands[0]
+    while left.operands and is_free(left) and left.op is not ops.permute:
+        left = left.operands[0]
+    return _is_transposed(left)
 
 
 def _root(value: Value) -> Value:

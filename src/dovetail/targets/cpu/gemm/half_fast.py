@@ -14,13 +14,14 @@ from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Phi, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
-from dovetail.targets.cpu.gemm.half_kernel import COLUMNS, HEAD, VECTORS, Largest, splat
+from dovetail.targets.cpu.gemm.half_kernel import HEAD, Largest, splat
 
 GROUP = 32
 """Products that are summed up in f16."""
 LARGEST = 128.0
 """Below this are the scaled weights: a group of products with numbers up to 1 stays far below what f16 holds."""
-_LANES = 8
+COLUMNS, VECTORS, _LANES = 16, 4, 8
+"""Of a panel, those of four f32, and numbers of a vector of f16."""
 _HALVES, _FLOATS, _FOUR = f"<{_LANES} x half>", "<4 x float>", "<4 x half>"
 _WIDE = COLUMNS // _LANES
 

@@ -1,8 +1,8 @@
-"""Products with weights of two bytes: some rows of f32 times one panel, along all of k.
+"""Products with weights of two bytes: some rows of f32 times KC steps of one panel.
 
-The bits of an f16, moved to the place of an f32's, are a float that is smaller by 2^112: a shift and a mask take less
-time than a conversion on cores with vectors of 128 bits. Rows are scaled by powers of two beforehand, so that products
-come out right. Sums have one order in every tile: how rows are cut changes no bit.
+Wide vectors of f16 are converted (VCVTPH2PS). With vectors of 128 bits a shift and a mask take less time: the bits of
+an f16, moved to the place of an f32's, are a float that is smaller by 2^112, and rows are scaled by powers of two
+beforehand, so that products come out right. Sums have one order in every tile: how rows are cut changes no bit.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from dovetail.codegen.llvm.handles import I64, Phi, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.dataclass import dataclass
 from dovetail.kernels.spec import SharedFunction
+from dovetail.targets.cpu.gemm.policy import HALVES, HalfTile
 
-COLUMNS, LANES, STEPS = 16, 4, 4
-"""Of a panel, of a vector, and steps along k in an iteration."""
-VECTORS = COLUMNS // LANES
-HEAD = 64
-"""Bytes of a row before its numbers: what its sums are multiplied with."""
-_FLOATS, _INTS, _SHORTS = f"<{LANES} x float>", f"<{LANES} x i32>", f"<{2 * LANES} x i16>"
+STEPS = 4
+"""Steps along k in an iteration."""
+HEAD = LINE = 64
+"""Bytes of a row before its numbers: what its sums are multiplied with; and of a cache line, for prefetching."""
+_LANES = 4
+"""Of the vectors that rows are scaled in."""
+_FLOATS, _INTS = f"<{_LANES} x float>", f"<{_LANES} x i32>"
 _PLACE, _KEPT = 13, -1879056384
 """Bits that an f16 moves up, and those that are its own afterwards: 0x8FFFE000."""
 _LEAST, _MOST = 112, 254
@@ -34,21 +36,17 @@ class HalfKernel:
 
     name: str
     """Of the type of the weights: f16 or bf16."""
+    tile: HalfTile
     rounds: bool = False
     """Whether rows are rounded to f16 and multiplied by f16 arithmetic."""
 
     @property
-    def tiles(self) -> tuple[int, ...]:
-        """Rows of tiles, most first."""
-        return (4, 2, 1)
-
-    @property
-    def least_spread(self) -> int:
-        """Rows from which on a panel is spelled out as f32 first."""
-        return 4
+    def is_moved(self) -> bool:
+        """Whether bits of weights are moved to the place of an f32's, and rows scaled for that."""
+        return self.name == "f16" and self.tile.by_lane
 
 
-def splat(number: int | str, kind: str = "i32", count: int = LANES) -> str:
+def splat(number: int | str, kind: str = "i32", count: int = _LANES) -> str:
     """A vector of equal numbers."""
     return f"<{', '.join([f'{kind} {number}'] * count)}>"
 
@@ -58,38 +56,52 @@ class _Halves(Builder):
 
     def __init__(self, of: HalfKernel) -> None:
         super().__init__()
-        self.of = of
+        self.of, self.lanes, self.vectors, self.columns = of, of.tile.lanes, of.tile.vectors, of.tile.columns
+        self.floating, self.ints, self.shorts = (f"<{self.lanes} x {kind}>" for kind in ("float", "i32", "i16"))
 
     def weights(self, panel: Ptr, step: int) -> list[str]:
         """The vectors of a step along k."""
-        found: list[str] = []
-        for pair in range(VECTORS // 2):
-            at = self.ptr_add(panel, 2 * (step * COLUMNS + 2 * LANES * pair))
-            eight = self.let(f"load {_SHORTS}, ptr {at}, align 16")
-            for half in range(2):
-                mask = ", ".join([f"i32 {LANES * half + lane}" for lane in range(LANES)])
-                four = self.let(f"shufflevector {_SHORTS} {eight}, {_SHORTS} poison, <{LANES} x i32> <{mask}>")
-                found.append(self._widened(four))
+        start = self.ptr_add(panel, 2 * step * self.columns)
+        if self.of.tile.by_lane:
+            return [four for pair in range(self.vectors // 2) for four in self._pair(start, pair)]
+        at = [self.ptr_add(start, 2 * self.lanes * v) for v in range(self.vectors)]
+        return [self._widened(self.let(f"load {self.shorts}, ptr {there}, align 16")) for there in at]
+
+    def _pair(self, start: Ptr, pair: int) -> list[str]:
+        """Two vectors of one load."""
+        both, found = f"<{2 * self.lanes} x i16>", list[str]()
+        two = self.let(f"load {both}, ptr {self.ptr_add(start, 4 * self.lanes * pair)}, align 16")
+        for half in range(2):
+            mask = ", ".join([f"i32 {self.lanes * half + lane}" for lane in range(self.lanes)])
+            found.append(self._widened(self.let(f"shufflevector {both} {two}, {both} poison, {self.ints} <{mask}>")))
         return found
 
-    def _widened(self, four: str) -> str:
-        if self.of.name == "bf16":
-            wide = self.let(f"zext <{LANES} x i16> {four} to {_INTS}")
-            bits = self.let(f"shl {_INTS} {wide}, {splat(16)}")
-        else:
+    def _widened(self, some: str) -> str:
+        if self.of.is_moved:
             # The sign is carried along to the three bits below its place, which are cleared.
-            wide = self.let(f"sext <{LANES} x i16> {four} to {_INTS}")
-            bits = self.let(f"and {_INTS} {self.let(f'shl {_INTS} {wide}, {splat(_PLACE)}')}, {splat(_KEPT)}")
-        return self.let(f"bitcast {_INTS} {bits} to {_FLOATS}")
+            bits = self._shifted("sext", some, _PLACE)
+            bits = self.let(f"and {self.ints} {bits}, {splat(_KEPT, count=self.lanes)}")
+        elif self.of.name == "bf16":
+            bits = self._shifted("zext", some, 16)
+        else:
+            halves = f"<{self.lanes} x half>"
+            return self.let(
+                f"fpext {halves} {self.let(f'bitcast {self.shorts} {some} to {halves}')} to {self.floating}"
+            )
+        return self.let(f"bitcast {self.ints} {bits} to {self.floating}")
+
+    def _shifted(self, how: str, some: str, places: int) -> str:
+        wide = self.let(f"{how} {self.shorts} {some} to {self.ints}")
+        return self.let(f"shl {self.ints} {wide}, {splat(places, count=self.lanes)}")
 
     def floats(self, panel: Ptr, step: int) -> list[str]:
         """The same of a panel that is spelled out."""
-        at = [self.ptr_add(panel, 4 * (step * COLUMNS + LANES * v)) for v in range(VECTORS)]
-        return [self.let(f"load {_FLOATS}, ptr {there}, align 16") for there in at]
+        at = [self.ptr_add(panel, 4 * (step * self.columns + self.lanes * v)) for v in range(self.vectors)]
+        return [self.let(f"load {self.floating}, ptr {there}, align 16") for there in at]
 
 
 class _Rows(_Halves):
-    """The function that multiplies rows with a panel."""
+    """The function that multiplies rows with a part of a panel, and adds that to sums."""
 
     def __init__(self, of: HalfKernel, rows: int, *, is_spread: bool) -> None:
         super().__init__(of)
@@ -97,57 +109,82 @@ class _Rows(_Halves):
         self.x = [self.ptr_add(Ptr("%rows"), self.mul(I64("%pitch"), row)) for row in range(rows)]
 
     def written(self) -> Function:
+        there = {(row, v): self._place(row, v) for row in range(self.rows) for v in range(self.vectors)}
+        start = {cell: self._held(place) for cell, place in there.items()}
         before = self.block
         along, after = self.fresh("along"), self.fresh("done")
         self.emit(f"br label %{along}")
         self.label(along)
         step, panel_at = self.phi("i64"), self.phi("ptr")
-        sums = {(row, v): self.phi(_FLOATS) for row in range(self.rows) for v in range(VECTORS)}
+        sums = {cell: self.phi(self.floating) for cell in there}
         found = {cell: phi.name for cell, phi in sums.items()}
+        pace = STEPS * self.columns * (4 if self.is_spread else 2)
+        self._prefetch(Ptr(panel_at.name), I64(step.name))
         at = self.mul(I64(step.name), 4)
-        x = [self.let(f"load {_FLOATS}, ptr {self.ptr_add(self.ptr_add(row, HEAD), at)}, align 16") for row in self.x]
+        factors = [self._factors(self.ptr_add(self.ptr_add(row, HEAD), at)) for row in self.x]
         for part in range(STEPS):
             read = self.floats if self.is_spread else self.weights
             weights = read(Ptr(panel_at.name), part)
             for row in range(self.rows):
-                factor = self._lane(x[row], part)
-                for v in range(VECTORS):
-                    found[row, v] = self._fma(weights[v], factor, found[row, v])
+                for v in range(self.vectors):
+                    found[row, v] = self._fma(weights[v], factors[row][part], found[row, v])
         following = I64(self.let(f"add nuw nsw i64 {step.name}, {STEPS}"))
-        pace = STEPS * COLUMNS * (4 if self.is_spread else 2)
         carried: list[tuple[Phi, object, object]] = [
             (step, 0, following),
             (panel_at, Ptr("%panel"), self.ptr_add(Ptr(panel_at.name), pace)),
-            *[(phi, "zeroinitializer", found[cell]) for cell, phi in sums.items()],
+            *[(phi, start[cell], found[cell]) for cell, phi in sums.items()],
         ]
-        for phi, start, next_one in carried:
-            phi.add(str(start), before)
+        for phi, first, next_one in carried:
+            phi.add(str(first), before)
             phi.add(str(next_one), self.block)
         self.emit(f"br i1 {self.icmp('slt', following, I64('%deep'))}, label %{along}, label %{after}")
         self.label(after)
-        for row in range(self.rows):
-            scale = self._loaded_splat(self.x[row])
-            for v in range(VECTORS):
-                there = self.ptr_add(self.ptr_add(Ptr("%sums"), self.mul(I64("%stride"), row)), 4 * LANES * v)
-                y = self.let(f"fmul {_FLOATS} {found[row, v]}, {scale}")
-                self.emit(f"store {_FLOATS} {y}, ptr {there}, align 4")
-        kinds = ("ptr rows", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 deep")
+        for (row, v), place in there.items():
+            y = found[row, v]
+            if self.of.is_moved:
+                scale = self._spread(self.let(f"load float, ptr {self.x[row]}, align 4"))
+                y = self.let(f"fmul {self.floating} {y}, {scale}")
+            self.emit(f"store {self.floating} {y}, ptr {place}, align 4")
+        kinds = ("ptr rows", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 deep", "i1 fresh", "ptr ahead")
         given = tuple([Parameter(*each.split()) for each in kinds])
         how = "spread" if self.is_spread else self.of.name
         return self.function(Signature(f"halves.{how}.{self.rows}", given))
 
-    def _lane(self, x: str, lane: int) -> str:
-        return self.let(f"shufflevector {_FLOATS} {x}, {_FLOATS} poison, {_INTS} {splat(lane)}")
+    def _prefetch(self, panel: Ptr, step: I64) -> None:
+        """Prefetch weights further along k: where a panel is spelled out, a step of what follows for each step."""
+        start = self.ptr_add(panel, HALVES.prefetch_distance)
+        if self.is_spread:
+            start = self.ptr_add(Ptr("%ahead"), self.mul(step, 2 * self.columns))
+        for line in range(0, 0 if self.of.tile.by_lane else 2 * STEPS * self.columns, LINE):
+            self.prefetch(self.ptr_add(start, line))
 
-    def _loaded_splat(self, pointer: Ptr) -> str:
-        number = self.let(f"load float, ptr {pointer}, align 4")
-        one = self.let(f"insertelement {_FLOATS} poison, float {number}, i64 0")
-        return self._lane(one, 0)
+    def _place(self, row: int, v: int) -> Ptr:
+        return self.ptr_add(self.ptr_add(Ptr("%sums"), self.mul(I64("%stride"), row)), 4 * self.lanes * v)
+
+    def _held(self, there: Ptr) -> str:
+        """The sums of the steps before."""
+        kept = self.let(f"load {self.floating}, ptr {there}, align 4")
+        return self.let(f"select i1 %fresh, {self.floating} zeroinitializer, {self.floating} {kept}")
+
+    def _factors(self, x: Ptr) -> list[str]:
+        """Numbers of a row, each in all lanes; NEON takes them out of one register."""
+        if not self.of.tile.by_lane:
+            numbers = [self.let(f"load float, ptr {self.ptr_add(x, 4 * part)}, align 4") for part in range(STEPS)]
+            return [self._spread(number) for number in numbers]
+        some = self.let(f"load {self.floating}, ptr {x}, align 16")
+        return [self._lane(some, part) for part in range(STEPS)]
+
+    def _spread(self, number: str) -> str:
+        return self._lane(self.let(f"insertelement {self.floating} poison, float {number}, i64 0"), 0)
+
+    def _lane(self, x: str, lane: int) -> str:
+        mask = splat(lane, count=self.lanes)
+        return self.let(f"shufflevector {self.floating} {x}, {self.floating} poison, {self.ints} {mask}")
 
     def _fma(self, x: str, y: str, z: str) -> str:
-        name = f"llvm.fma.v{LANES}f32"
-        self.use(f"declare {_FLOATS} @{name}({_FLOATS}, {_FLOATS}, {_FLOATS})")
-        return self.let(f"call {_FLOATS} @{name}({_FLOATS} {x}, {_FLOATS} {y}, {_FLOATS} {z})")
+        name, kind = f"llvm.fma.v{self.lanes}f32", self.floating
+        self.use(f"declare {kind} @{name}({kind}, {kind}, {kind})")
+        return self.let(f"call {kind} @{name}({kind} {x}, {kind} {y}, {kind} {z})")
 
 
 class _Spread(_Halves):
@@ -155,10 +192,10 @@ class _Spread(_Halves):
 
     def written(self) -> Function:
         with self.loop(0, I64("%deep")) as step:
-            vectors = self.weights(self.ptr_add(Ptr("%panel"), self.mul(step, 2 * COLUMNS)), 0)
-            there = self.ptr_add(Ptr("%target"), self.mul(step, 4 * COLUMNS))
+            vectors = self.weights(self.ptr_add(Ptr("%panel"), self.mul(step, 2 * self.columns)), 0)
+            there = self.ptr_add(Ptr("%target"), self.mul(step, 4 * self.columns))
             for v, vector in enumerate(vectors):
-                self.emit(f"store {_FLOATS} {vector}, ptr {self.ptr_add(there, 4 * LANES * v)}, align 16")
+                self.emit(f"store {self.floating} {vector}, ptr {self.ptr_add(there, 4 * self.lanes * v)}, align 16")
         given = (Parameter("ptr", "panel"), Parameter("ptr", "target"), Parameter("i64", "deep"))
         return self.function(Signature(f"halves.spread.{self.of.name}", given))
 
@@ -190,16 +227,16 @@ class Largest(Builder):
         step, held = self.phi("i64"), self.phi(_INTS)
         x = self.let(f"load {_INTS}, ptr {self.ptr_add(Ptr('%x'), self.mul(I64(step.name), 4))}, align 4")
         size = self.let(f"and {_INTS} {x}, {splat(0x7FFFFFFF)}")
-        self.use(f"declare {_INTS} @llvm.umax.v{LANES}i32({_INTS}, {_INTS})")
-        most = self.let(f"call {_INTS} @llvm.umax.v{LANES}i32({_INTS} {held.name}, {_INTS} {size})")
-        following = I64(self.let(f"add nuw nsw i64 {step.name}, {LANES}"))
+        self.use(f"declare {_INTS} @llvm.umax.v{_LANES}i32({_INTS}, {_INTS})")
+        most = self.let(f"call {_INTS} @llvm.umax.v{_LANES}i32({_INTS} {held.name}, {_INTS} {size})")
+        following = I64(self.let(f"add nuw nsw i64 {step.name}, {_LANES}"))
         for phi, start, next_one in ((step, "0", str(following)), (held, "zeroinitializer", most)):
             phi.add(start, before)
             phi.add(next_one, self.block)
         self.emit(f"br i1 {self.icmp('slt', following, I64('%deep'))}, label %{along}, label %{after}")
         self.label(after)
-        self.use(f"declare i32 @llvm.vector.reduce.umax.v{LANES}i32({_INTS})")
-        return self.let(f"call i32 @llvm.vector.reduce.umax.v{LANES}i32({_INTS} {most})")
+        self.use(f"declare i32 @llvm.vector.reduce.umax.v{_LANES}i32({_INTS})")
+        return self.let(f"call i32 @llvm.vector.reduce.umax.v{_LANES}i32({_INTS} {most})")
 
 
 class _Scaled(Largest):
@@ -211,11 +248,11 @@ class _Scaled(Largest):
 
     def written(self) -> Function:
         # The factor makes up for the exponents of the weights, too.
-        scale, factor = ("1.0", "1.0") if self.of.name == "bf16" else self.powers(least=_LEAST, most=_MOST)
+        scale, factor = self.powers(least=_LEAST, most=_MOST) if self.of.is_moved else ("1.0", "1.0")
         self.emit(f"store float {scale}, ptr %target, align 4")
         one = self.let(f"insertelement {_FLOATS} poison, float {factor}, i64 0")
         spread = self.let(f"shufflevector {_FLOATS} {one}, {_FLOATS} poison, {_INTS} zeroinitializer")
-        with self.loop(0, I64("%deep"), step=LANES) as step:
+        with self.loop(0, I64("%deep"), step=_LANES) as step:
             at = self.mul(step, 4)
             x = self.let(f"load {_FLOATS}, ptr {self.ptr_add(Ptr('%x'), at)}, align 4")
             there = self.ptr_add(self.ptr_add(Ptr("%target"), HEAD), at)
@@ -226,7 +263,10 @@ class _Scaled(Largest):
 
 @cache
 def rows_function(of: HalfKernel, rows: int, *, is_spread: bool) -> tuple[SharedFunction, Signature]:
-    """Products of rows with a panel, or one that is spelled out: `(rows, pitch, panel, sums, stride, deep)`."""
+    """Adds products of rows with a panel, or one that is spelled out, to sums, unless they are fresh.
+
+    `(rows, pitch, panel, sums, stride, deep, fresh, ahead)`; `ahead` is prefetched while the panel is multiplied.
+    """
     return shared_function(_Rows(of, rows, is_spread=is_spread).written())
 
 
@@ -243,10 +283,8 @@ def row_function(of: HalfKernel) -> tuple[SharedFunction, Signature]:
 
 
 __all__ = [
-    "COLUMNS",
     "HEAD",
     "STEPS",
-    "VECTORS",
     "HalfKernel",
     "Largest",
     "row_function",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
-from dovetail.codegen.llvm.handles import I64, Int, Ptr
+from dovetail.codegen.llvm.function import Signature
+from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH, KernelCode
 from dovetail.codegen.llvm.once import HEAD as ONCE
 from dovetail.dataclass import dataclass
@@ -16,41 +19,52 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.halves import HalfProduct, find_half_product
-from dovetail.kernels.spec import Job
+from dovetail.kernels.spec import Job, SharedFunction
 from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.half_fast import GROUP, LARGEST, fast_rows_function, rounded_function
 from dovetail.targets.cpu.gemm.half_kernel import (
-    COLUMNS,
     HEAD,
     STEPS,
-    VECTORS,
     HalfKernel,
     row_function,
     rows_function,
     spread_function,
 )
+from dovetail.targets.cpu.gemm.policy import HALF_TILES, HALVES, HalfTile
 from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedCells, PreparedRows
 from dovetail.targets.cpu.gemm.tile import Tile
 from dovetail.targets.runtime.aligned import aligned
 
+_Multiply: TypeAlias = Callable[[int], tuple[SharedFunction, Signature]]
+"""The function that multiplies a tile of rows."""
 _PANELS = 64
 """Panels that are scaled at a time."""
-NO_LANES = Refused("device_multiplies_by_lane", "no FMA by one lane of a register", "NEON")
+NO_TILE = Refused("device_widens_halves", "no vectors of f16 as f32", "NEON, or AVX2 with F16C")
+
+
+def half_tile(device: CpuDevice) -> HalfTile | None:
+    """The register tiles of a device."""
+    by_lane = device.has("fma_by_lane")
+    if not by_lane and (device.vector_bits < 256 or not device.has("f16_conversion")):
+        return None
+    fitting = [row for row in HALF_TILES if row.by_lane == by_lane and device.registers >= row.registers]
+    return replace(fitting[0], lanes=device.lanes) if fitting else None
 
 
 def offer_halves(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel of products whose weights are all f16, or all bf16."""
-    if not of.device.has("fma_by_lane") or of.device.lanes * VECTORS != COLUMNS:
-        return NO_LANES
+    shape = half_tile(of.device)
+    if shape is None:
+        return NO_TILE
     found = of.once(find_half_product)
     if isinstance(found, Refused):
         return found
     streams = len(found.contraction.streams)
-    if VECTORS % streams:
-        return Refused("streams_share_a_panel", str(streams), f"a divisor of {VECTORS}")
+    if shape.vectors % streams:
+        return Refused("streams_share_a_panel", str(streams), f"a divisor of {shape.vectors}")
     rounds = of.locations.is_fast and found.dtype is f16 and of.device.emits("f16_arithmetic")
-    tile = Tile(of.device, 1, VECTORS)
-    return Offer(lambda: _HalfJob(of, found, tile, may_round=rounds).job(), lambda: found.cost(of.value))
+    tile, kernel = Tile(of.device, 1, shape.vectors), HalfKernel(found.dtype.name, shape)
+    return Offer(lambda: _HalfJob(of, found, tile, kernel, may_round=rounds).job(), lambda: found.cost(of.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +77,35 @@ class HalfPanels:
     """Columns of each stream."""
     counts: tuple[int, ...]
     """How many matrices make up each right operand."""
+    columns: int
+    """NR."""
     is_scaled: bool = False
     """Whether columns are scaled by powers of two, which are before each panel in f32."""
 
     @property
     def layout(self) -> str:
         """Equal for equal layouts."""
-        return f"halves {COLUMNS} {self.streams} {self.size} {self.counts} {self.is_scaled}"
+        return f"halves {self.columns} {self.streams} {self.size} {self.counts} {self.is_scaled}"
 
     def __call__(self, *given: Array) -> Array:
         """Matrices as [panel, k, NR], or as bytes where columns are scaled."""
         if not self.is_scaled:
             return self._panels(given)
-        width, deep = COLUMNS // len(self.streams), given[0].shape[1]
-        whole = aligned((-(-self.size // width), HEAD + 2 * COLUMNS * deep), np.uint8)
+        width, deep = self.columns // len(self.streams), given[0].shape[1]
+        whole = aligned((-(-self.size // width), HEAD + 2 * self.columns * deep), np.uint8)
         # Some panels at a time: what they take besides the result is a few megabytes.
         for start in range(0, len(whole), _PANELS):
             onto = whole[start : start + _PANELS]
             first, left = start * width, self.size - start * width
             streams = tuple([(right, column + first) for right, column in self.streams])
-            _scale(HalfPanels(streams, min(left, len(onto) * width), self.counts)._panels(given), onto)
+            some = HalfPanels(streams, min(left, len(onto) * width), self.counts, self.columns)
+            _scale(some._panels(given), onto)
         return whole
 
     def _panels(self, given: Sequence[Array]) -> Array:
-        left, width = list(given), COLUMNS // len(self.streams)
+        left, width = list(given), self.columns // len(self.streams)
         rights = [[left.pop(0) for _ in range(count)] for count in self.counts]
-        packed = aligned((-(-self.size // width), given[0].shape[1], COLUMNS), np.uint16)
+        packed = aligned((-(-self.size // width), given[0].shape[1], self.columns), np.uint16)
         if self.size % width:
             packed[-1] = 0
         for stream, (right, first) in enumerate(self.streams):
@@ -134,30 +151,32 @@ def _scale(panels: Array, onto: Array) -> None:
 class _HalfJob(PreparedRows):
     """The job of one product while it is put together."""
 
-    def __init__(self, of: StepProblem[CpuDevice], found: HalfProduct, tile: Tile, *, may_round: bool) -> None:
+    def __init__(
+        self, of: StepProblem[CpuDevice], found: HalfProduct, tile: Tile, kernel: HalfKernel, *, may_round: bool
+    ) -> None:
         super().__init__(of.step, found.contraction, of.locations, tile)
         rounds = may_round and isinstance(self.deep, int) and self.deep % GROUP == 0
-        self.product, self.kernel = found, HalfKernel(found.dtype.name, rounds)
+        self.product, self.kernel = found, replace(kernel, rounds=rounds)
 
     def job(self) -> Job | Refused:
         deep = self.deep
         if not isinstance(deep, int) or deep % STEPS or deep == 0:
             return Refused("rows_are_whole_vectors", str(deep), f"a multiple of {STEPS}")
         pitch = HEAD + -(-4 * deep // HEAD) * HEAD
-        pack = partial(HalfPanels, is_scaled=self.kernel.rounds)
+        pack = partial(HalfPanels, columns=self.kernel.tile.columns, is_scaled=self.kernel.rounds)
         return self.finished(pitch, self.product.matrices, pack, partial(_code, self.kernel), speed=1)
 
 
 class _Workspace:
-    """Offsets in the workspace: words of the epilogue, sums, scaled rows, a row in f32, a panel that is spelled out."""
+    """Offsets in the workspace: words of the epilogue, sums, scaled rows, a row in f32, a part of a panel in f32."""
 
-    def __init__(self, of: Block) -> None:
+    def __init__(self, of: Block, part: int) -> None:
         self.words = ONCE
         self.sums = -(-(self.words + words_bytes(of.epilogues[0])) // 64) * 64
         self.rows = self.sums + -(-of.rows * of.shape.tile.row_bytes // 64) * 64
         self.row = self.rows + of.rows * of.pitch
         self.panel = self.row + -(-4 * of.deep // 64) * 64
-        self.end = self.panel + 4 * COLUMNS * of.deep
+        self.end = self.panel + of.shape.tile.row_bytes * part
 
 
 def _code(kernel: HalfKernel, of: Block) -> tuple[KernelCode, int]:
@@ -169,9 +188,13 @@ class _Driver(PreparedCells):
     """The function that goes through cells."""
 
     def __init__(self, kernel: HalfKernel, of: Block) -> None:
-        at = _Workspace(of)
-        super().__init__(of, at, 2 * COLUMNS * of.deep + (HEAD if kernel.rounds else 0))
-        self.kernel, self.panel = kernel, at.panel
+        self.kernel, self.part = kernel, of.deep
+        if not kernel.is_moved:
+            room = of.shape.tile.device.caches.l1_room // HALVES.l1_parts // of.shape.tile.row_bytes
+            self.part = min(of.deep, max(STEPS, room // STEPS * STEPS))
+        at = _Workspace(of, self.part)
+        super().__init__(of, at, 2 * kernel.tile.columns * of.deep + (HEAD if kernel.rounds else 0))
+        self.panel = at.panel
         self.row = rounded_function() if kernel.rounds else row_function(kernel)
         self.shared = [self.row]
         self.write()
@@ -183,33 +206,46 @@ class _Driver(PreparedCells):
     def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         """Multiply the rows of the cell with its panel, which many rows spell out first where nothing is rounded."""
         if self.kernel.rounds:
-            self._tiles(rows, b, sums, count, self.kernel.tiles, is_spread=False)
+            self._tiles(count, self.kernel.tile.rows, fast_rows_function, rows, b, sums, self.problem.deep)
             return
-        least = self.kernel.least_spread
-        few = [tile for tile in self.kernel.tiles if tile < least and tile <= self.problem.rows]
+        least = self.kernel.tile.least_spread
+        few = [tile for tile in self.kernel.tile.rows if tile < least and tile <= self.problem.rows]
         with self.when(self.icmp("slt", count, least)):
-            self._tiles(rows, b, sums, count, few, is_spread=False)
+            direct = partial(rows_function, self.kernel, is_spread=False)
+            self._tiles(count, few, direct, rows, b, sums, self.problem.deep, I1("true"), b)
         if self.problem.rows < least:
             return
         with self.when(self.icmp("sge", count, least)):
-            spread, panel = spread_function(self.kernel), self.ptr_add(SCRATCH, self.panel)
-            self.shared.append(spread)
-            self.call(spread[1], b, panel, self.problem.deep)
-            self._tiles(rows, panel, sums, count, self.kernel.tiles, is_spread=True)
+            self._spread(rows, b, sums, count)
 
-    def _tiles(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64, tiles: Sequence[int], *, is_spread: bool) -> None:
+    def _spread(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+        """The same, KC steps along k at a time, of which all rows read the weights as f32."""
+        spread, panel = spread_function(self.kernel), self.ptr_add(SCRATCH, self.panel)
+        self.shared.append(spread)
+        multiply = partial(rows_function, self.kernel, is_spread=True)
+        with self.loop(0, self.problem.deep, step=self.part) as first:
+            some = self.smin(self.part, self.sub(self.problem.deep, first))
+            here = self.ptr_add(b, self.mul(first, 2 * self.kernel.tile.columns))
+            ahead = self.ptr_add(here, 2 * self.kernel.tile.columns * self.part)
+            self.call(spread[1], here, panel, some)
+            x = self.ptr_add(rows, self.mul(first, 4))
+            fresh = self.icmp("eq", first, 0)
+            self._tiles(count, self.kernel.tile.rows, multiply, x, panel, sums, some, fresh, ahead)
+
+    def _tiles(
+        self, count: I64, tiles: Sequence[int], multiply: _Multiply, rows: Ptr, b: Ptr, sums: Ptr, *more: Int | I1 | Ptr
+    ) -> None:
         """All rows: tiles of the most rows first."""
         stride = self.shape.tile.row_bytes
         done: Int = 0
         for tile in tiles:
-            fast = self.kernel.rounds
-            found = fast_rows_function(tile) if fast else rows_function(self.kernel, tile, is_spread=is_spread)
+            found = multiply(tile)
             self.shared.append(found)
             end = self.add(done, self.mul(self.udiv(self.sub(count, done), tile), tile))
             with self.loop(done, end, step=tile) as row:
                 x, y = self.ptr_add(rows, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
-                self.call(found[1], x, self.problem.pitch, b, y, stride, self.problem.deep)
+                self.call(found[1], x, self.problem.pitch, b, y, stride, *more)
             done = end
 
 
-__all__ = ["HalfPanels", "offer_halves"]
+__all__ = ["HalfPanels", "half_tile", "offer_halves"]

@@ -256,6 +256,8 @@ class _MicroKernel(VectorBuilder):
         further = self._prefetch(steps, b, further)
         whole = [self.load(row) for row in rows] if tile.by_lane and steps > 1 else []
         for step in range(steps):
+            if step:
+                self.in_order()
             at = step * tile.row_bytes
             columns = [self.load(self.ptr_add(b, at + j * self.bytes), self.bytes) for j in range(tile.vectors)]
             for i, row in enumerate(rows):
@@ -301,8 +303,9 @@ class _Prefetching(_MicroKernel):
     """The function for L2-resident panels: it prefetches one line of the next panel per iteration and the C rows one
     at a time, so that prefetches neither evict nor queue ahead of its own loads.
 
-    A shared core issues instructions slowly, so it takes few of them: every row has a pointer of its own, and every
-    second row is multiplied by an embedded broadcast. Moving pointers are the next panel's, C's, and one for each row.
+    A shared core issues instructions slowly, so it takes few of them: every row has a pointer of its own. A scalar of A
+    is loaded once: embedded broadcasts would load it for every vector. Moving pointers are the next panel's, C's, and
+    one for each row.
     """
 
     is_prefetching = True
@@ -332,11 +335,6 @@ class _Prefetching(_MicroKernel):
             super()._loop(stop, steps, state)
             state.pointers[2] = self.ptr_add(state.pointers[2], I64("%target"))
             state.again = self.icmp("ne", state.integers[0], end)
-
-    def _added_from(self, i: int, row: Ptr, columns: Sequence[Vec], sums: Sequence[Vec]) -> list[Vec]:
-        if not self.device.has("embedded_broadcast") or i % 2 == 0:
-            return super()._added_from(i, row, columns, sums)
-        return [self.fma_broadcast(x, row, total) for x, total in zip(columns, sums, strict=True)]
 
     def _prefetch(self, steps: int, b: Ptr, further: list[Ptr]) -> list[Ptr]:
         line, c, *rows = further

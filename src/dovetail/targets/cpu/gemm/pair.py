@@ -1,8 +1,9 @@
 """The driver of products whose right operands are known at run time only: it packs what the micro-kernel cannot read.
 
 A cell is a block of rows and a span of panels of one matrix of the batch. It goes through k in blocks of KC: it packs
-both operands into L2, then multiplies panel by panel. Where there are few rows, columns of B that are contiguous are
-read where they are. Results without an epilogue are summed where they belong.
+its rows of A into L2 once, then a group of panels at a time, which it multiplies before it packs the next group over
+it. Where there are few rows, columns of B that are contiguous are read where they are. Results without an epilogue are
+summed where they belong.
 """
 
 from __future__ import annotations
@@ -112,11 +113,21 @@ class _Pair(Cells):
 
     def _block(self, cell: _Cell, block: _Block) -> None:
         a, a_step, a_tile = self._left(cell, block)
-        right = self._right(cell, block)
-        with self.loop(cell.panel, cell.end) as panel:
+        group = self.size("group")
+        with self.loop(cell.panel, cell.end, step=group) as first:
+            end = self.smin(self.add(first, group), cell.end)
+            right = self._right(cell, block, first, end)
+            self._multiply(cell, block, (a, a_step, a_tile), right, first, end)
+
+    def _multiply(
+        self, cell: _Cell, block: _Block, left: tuple[Ptr, I64, I64], right: _Right, first: I64, end: I64
+    ) -> None:
+        """The rows of a block by panels from the first to before the end."""
+        a, a_step, a_tile = left
+        with self.loop(first, end) as panel:
             column = self.mul(panel, self.width)
             columns = self.smin(self.width, self.sub(self.size("columns"), column))
-            b, b_step = self._panel(right, self.sub(panel, cell.panel))
+            b, b_step = self._panel(right, self.sub(panel, first))
             c, c_step, is_direct = self._target(cell, block, panel, column, columns)
             rows = self.rows_function[1]
             self.call(rows, a, a_step, b, b_step, c, c_step, block.steps, block.fresh, a_tile, cell.rows)
@@ -139,11 +150,11 @@ class _Pair(Cells):
         """Bytes from one packed panel to the next: a cache line more, so that panels take different sets of L1."""
         return self.add(self.mul(block.steps, line), self.shape.tile.line)
 
-    def _right(self, cell: _Cell, block: _Block) -> _Right:
+    def _right(self, cell: _Cell, block: _Block, panel: I64, end: I64) -> _Right:
         """Packed columns, unless they are contiguous and few rows use them: then a partial panel alone is packed."""
         rights, line = self.pair.rights, self.shape.tile.row_bytes
-        copy, column = self.ptr_add(SCRATCH, self.size("b_copy")), self.mul(cell.panel, self.width)
-        most = self.mul(self.sub(cell.end, cell.panel), self.width)
+        copy, column = self.ptr_add(SCRATCH, self.size("b_copy")), self.mul(panel, self.width)
+        most = self.mul(self.sub(end, panel), self.width)
         count = self.smin(most, self.sub(self.size("columns"), column))
         packed, done = FALSE, I64("0")
         if len(rights) == 1 and rights[0].layout == "across":
@@ -172,7 +183,7 @@ class _Pair(Cells):
         self.call(function[1], source, *strides, to.target, to.distance, count, steps)
 
     def _panel(self, right: _Right, number: I64) -> tuple[Ptr, I64]:
-        """A panel of columns by its number in the span, and its stride along k."""
+        """A panel of columns by its number in the group, and its stride along k."""
         line = self.shape.tile.row_bytes
         packed = self.ptr_add(right.copy, self.mul(number, right.distance))
         if right.in_place == "0":

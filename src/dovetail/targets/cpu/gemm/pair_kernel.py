@@ -76,46 +76,68 @@ class _Kernel(VectorBuilder):
         super().__init__(tile.device)
         self.tile, self.rows, self.by_rows = tile, rows, by_rows
         self.cells = [(i, j) for i in range(rows) for j in range(tile.vectors)]
+        self.ends: list[Ptr] = []
+        """Where each row of A ends, for lanes."""
+        self.strides: list[I64] = []
+        """Strides of the rows that share a pointer."""
 
     def kernel(self, name: str) -> Function:
         spots = [self.ptr_add(_C, self.mul(i, _C_STEP)) for i in range(self.rows)]
         for spot in spots:
             for line in range(0, self.tile.row_bytes, self.tile.line):
                 self.prefetch(self.ptr_add(spot, line), for_write=True)
-        # Along k one index serves all rows, each of which has a pointer to its end.
-        ends = [self.ptr_add(_A, self.mul(i, _A_STEP)) for i in range(self.rows if self.by_rows else 0)]
-        ends = [self.opaque(self.element(end, "float", _DEPTH)) for end in ends]
+        moving = self._moving()
         first = self.sub(0, _DEPTH)
-        state = Carried(I64("0"), [ZERO for _ in self.cells], [_B] if self.by_rows else [_B, _A], [first])
+        state = Carried(I64("0"), [ZERO for _ in self.cells], [_B, *moving], [first])
         whole = I64(self.let(f"srem i64 {first}, {GEMM.unroll}"))
         for stop, steps in ((whole, GEMM.unroll), (I64("0"), 1)):
             with self.guarded(self.icmp("ne", state.integers[0], stop), state), self.repeated(state):
-                self._iterate(steps, ends, state)
+                self._iterate(steps, state)
                 state.again = self.icmp("ne", state.integers[0], stop)
         self._store(spots, state.vectors)
         return self.function(Signature(name, _TILE), linkage="internal")
 
-    def _iterate(self, steps: int, ends: Sequence[Ptr], state: Carried) -> None:
-        k, b, a = state.integers[0], state.pointers[0], state.pointers[-1]
-        rows = [self.element(end, "float", k) for end in ends]
+    def _moving(self) -> list[Ptr]:
+        """Pointers into A that move along k: one where it is packed; by rows, one for each group of rows."""
+        if not self.by_rows:
+            return [_A]
+        if self.tile.by_lane:
+            # One index serves all rows, each of which has a pointer to its end.
+            ends = [self.ptr_add(_A, self.mul(i, _A_STEP)) for i in range(self.rows)]
+            self.ends = [self.opaque(self.element(end, "float", _DEPTH)) for end in ends]
+            return []
+        # An address adds one, two or three strides to the pointer of a group: 12 pointers would not fit in registers.
+        self.strides = [self.mul(i, _A_STEP) for i in range(GEMM.rows_per_pointer)]
+        return [self.ptr_add(_A, self.mul(i, _A_STEP)) for i in range(0, self.rows, GEMM.rows_per_pointer)]
+
+    def _iterate(self, steps: int, state: Carried) -> None:
+        k, b, moving = state.integers[0], state.pointers[0], state.pointers[1:]
+        rows = [self.element(end, "float", k) for end in self.ends]
+        if self.by_rows and not rows:
+            groups = GEMM.rows_per_pointer
+            rows = [self.ptr_add(moving[i // groups], self.strides[i % groups]) for i in range(self.rows)]
         held = [self.load(row) for row in rows] if self.tile.by_lane and steps == self.lanes else []
         sums = dict(zip(self.cells, state.vectors, strict=True))
         for step in range(steps):
+            if step:
+                sums = dict(zip(sums, self.in_order(list(sums.values())), strict=True))
             columns = [self.load(self.ptr_add(b, j * self.bytes)) for j in range(self.tile.vectors)]
             if self.by_rows:
                 lanes = [(x, step) for x in held]
                 scalars = [self.ptr_add(row, 4 * step) for row in rows]
             else:
-                lanes = self._lanes(a)
-                scalars = [self.ptr_add(a, 4 * i) for i in range(self.rows)]
-                a = self.ptr_add(a, _A_STEP)
+                lanes = self._lanes(moving[0])
+                scalars = [self.ptr_add(moving[0], 4 * i) for i in range(self.rows)]
+                moving = [self.ptr_add(moving[0], _A_STEP)]
             # Row by row: there are no registers for the factors of all rows.
             for i in range(self.rows):
                 found = self._added(i, lanes, scalars[i], columns, [sums[i, j] for j in range(self.tile.vectors)])
                 sums |= {(i, j): x for j, x in enumerate(found)}
             b = self.ptr_add(b, _B_STEP)
+        if self.by_rows:
+            moving = [self.opaque(self.ptr_add(pointer, 4 * steps)) for pointer in moving]
         state.integers[0] = self.add(k, steps)
-        state.pointers[:] = [b] if self.by_rows else [b, a]
+        state.pointers[:] = [b, *moving]
         state.vectors[:] = sums.values()
 
     def _lanes(self, a: Ptr) -> list[tuple[Vec, int]]:
@@ -128,9 +150,10 @@ class _Kernel(VectorBuilder):
     def _added(
         self, i: int, lanes: Sequence[tuple[Vec, int]], scalar: Ptr, columns: Sequence[Vec], sums: Sequence[Vec]
     ) -> list[Vec]:
-        """The accumulators of row i with the products of its factor: a lane, or the scalar at a pointer."""
-        if not lanes and i % 2 and self.device.has("embedded_broadcast"):
-            return [self.fma_broadcast(x, scalar, total) for x, total in zip(columns, sums, strict=True)]
+        """The accumulators of row i with the products of its factor: a lane, or the scalar at a pointer.
+
+        A scalar is loaded once: embedded broadcasts load it for every vector, and loads are the limit here.
+        """
         factor = self.splat_lane(*lanes[i]) if i < len(lanes) else self.load_splat(scalar)
         return [self.intrinsic("fmuladd", factor, x, total) for x, total in zip(columns, sums, strict=True)]
 

@@ -64,7 +64,11 @@ def _pack(t: VectorBuilder, dtype: DType, layout: Layout, to: Panels) -> None:
     panels, full = t.ceil_div(_COUNT, to.width), t.udiv(_COUNT, to.width)
     if layout == "along" and to.width % t.lanes == 0:
         with t.loop(0, panels) as panel:
-            _pack_transposed(t, *_panel(t, panel, to), _ACROSS, to, _STEPS)
+            source, target, count = _panel(t, panel, to)
+            together = min(to.width, max(t.lanes, PAIR.rows_together))
+            for first in range(0, to.width, together):
+                rows = range(first, min(first + together, to.width))
+                _pack_transposed(t, source, target, count, rows, to)
         return
     first: Int = 0
     if layout == "across":
@@ -98,36 +102,34 @@ def _pack_contiguous(t: VectorBuilder, source: Ptr, stride: I64, to: Panels, pan
                     t.emit(f"store {kind} {found}, ptr {t.ptr_add(target, i * to.pitch)}, align 4")
 
 
-def _pack_transposed(
-    t: VectorBuilder, source: Ptr, target: Ptr, count: I64, stride: I64, to: Panels, steps: I64
-) -> None:
-    """Rows that are contiguous along k, transposed in registers; the last one is repeated up to the width."""
-    last = t.sub(count, 1)
-    rows = [t.ptr_add(source, t.mul(t.smin(i, last), stride)) for i in range(to.width)]
+def _pack_transposed(t: VectorBuilder, source: Ptr, target: Ptr, count: I64, numbers: range, to: Panels) -> None:
+    """Some rows that are contiguous along k, transposed in registers; the last one is repeated up to the width."""
+    last, stride, steps = t.sub(count, 1), _ACROSS, _STEPS
+    rows = [t.ptr_add(source, t.mul(t.smin(i, last), stride)) for i in numbers]
     line, done = max(t.device.caches.line // 4, t.lanes), I64("0")
     for step in dict.fromkeys((line, t.lanes)):
         end = I64(t.let(f"and i64 {steps}, {-step}"))
         with t.loop(done, end, step=step) as k:
             if step == line:
-                ahead = _distance(t, k, steps, t.mul(stride, to.width))
+                ahead = _distance(t, k, steps, t.mul(stride, len(rows)))
                 for row in rows:
                     t.prefetch(t.ptr_add(t.element(row, "float", k), ahead))
             for more in range(0, step, t.lanes):
-                for first in range(0, to.width, t.lanes):
+                for first in range(0, len(rows), t.lanes):
                     at = t.add(k, more)
                     lines = [t.load(t.element(row, "float", at)) for row in rows[first : first + t.lanes]]
-                    there = t.ptr_add(target, t.add(t.mul(at, to.pitch), 4 * first))
+                    there = t.ptr_add(target, t.add(t.mul(at, to.pitch), 4 * (numbers[0] + first)))
                     for i, found in enumerate(t.transpose(lines)):
                         t.store(found, t.ptr_add(there, i * to.pitch))
         done = end
     with t.loop(done, steps) as k:
         there = t.ptr_add(target, t.mul(k, to.pitch))
-        for i, row in enumerate(rows):
+        for i, row in zip(numbers, rows, strict=True):
             t.store_f32(t.load_f32(t.element(row, "float", k)), t.ptr_add(there, 4 * i))
 
 
 def _distance(t: VectorBuilder, k: I64, steps: I64, panel: I64) -> I64:
-    """Bytes from a row at k to what is prefetched: within the row, and near its end in the row of the next panel."""
+    """Bytes from a row at k to what is prefetched: within the row, and near its end in a row of the next ones."""
     left = t.mul(t.sub(steps, k), 4)
     within = t.icmp("sgt", left, PAIR.prefetch_distance)
     far = t.add(t.sub(PAIR.prefetch_distance, t.mul(steps, 4)), panel)

@@ -81,13 +81,14 @@ class _Pair(Writer):
         count, batch = self.fold()
         self.sizes["rows"] = count
         left = self._left(along)
-        height, span = self._cut(count, batch)
-        blocks, spans = (count + (height - 1)) // height, (self.panels + (span - 1)) // span
-        self.sizes |= {"height": height, "span": span, "blocks": blocks, "spans": spans}
-        epilogues = self.epilogues()
         direct = self._is_direct()
+        height, span = self._cut(count, batch, direct)
+        group = self._group(span)
+        blocks, spans = (count + (height - 1)) // height, (self.panels + (span - 1)) // span
+        self.sizes |= {"height": height, "span": span, "blocks": blocks, "spans": spans, "group": group}
+        epilogues = self.epilogues()
         scratch = self._scratch(
-            words_bytes(epilogues[0]), smallest(count, height), smallest(self.panels, span), direct, left
+            words_bytes(epilogues[0]), smallest(count, height), smallest(self.panels, span), group, direct, left
         )
         shape = PairShape(self.shape(operands, batch), left, rights, self.by_rows, direct)
         template = pair_code(shape, epilogues).template(self.bindings, tuple(self.sizes.values()), scratch)
@@ -120,7 +121,7 @@ class _Pair(Writer):
         plain = (result,) == self.found.products and self.body.results == (result,) and self.found.parts == 1
         return plain and result.dtype is f32 and self.sizes["c_column"] == f32.itemsize
 
-    def _cut(self, rows: Size, batch: tuple[Size, ...]) -> tuple[int, int]:
+    def _cut(self, rows: Size, batch: tuple[Size, ...], direct: bool) -> tuple[int, int]:
         """Rows and panels of a cell: few elements are packed for each product, and all threads have work."""
         mr = self.tile.rows
         if not isinstance(rows, int) or not isinstance(self.panels, int):
@@ -128,36 +129,46 @@ class _Pair(Writer):
         matrices = product(batch)
         heights = {_equal(-(-rows // mr), max(1, side // mr)) * mr for side in PAIR.sides}
         spans = {_equal(self.panels, max(1, side // self.width)) for side in PAIR.sides}
-        return min(pairs(heights, spans), key=lambda cut: self._cost(rows, matrices, *cut))
+        return min(pairs(heights, spans), key=lambda cut: self._cost(rows, matrices, direct, *cut))
 
-    def _cost(self, rows: int, matrices: Size, height: int, span: int) -> tuple[bool, float]:
+    def _cost(self, rows: int, matrices: Size, direct: bool, height: int, span: int) -> tuple[bool, float]:
         """What is packed for each product and what waits; cells that do not fit L2 are worse than all others."""
         device, panels = self.tile.device, self.panels
         assert isinstance(panels, int)
-        wide = span * self.tile.columns
+        wide, packed = span * self.tile.columns, self._group(span) * self.tile.columns
         above, below = PAIR.l2_share
-        fits = (
-            f32.itemsize * (height * (self._kc() + wide) + self._kc() * wide) <= device.caches.l2_room * above // below
-        )
+        # Sums of several blocks along k wait for the next one, unless they are stored as the result.
+        waiting = 0 if direct else self.tile.columns if self._is_one_block() else wide
+        held = height * (self._kc() + waiting) + self._kc() * packed
+        fits = f32.itemsize * held <= device.caches.l2_room * above // below
         cells, threads = -(-rows // height) * -(-panels // span), device.threads
         cells *= matrices if isinstance(matrices, int) else PAIR.cells * threads
         missing = max(0.0, 1 - cells / (PAIR.cells * threads))
         idle = -(-cells // threads) * threads / max(1, cells) if missing else 1.0
-        packed = (PAIR.read_cost if self.by_rows else PAIR.pack_cost) / wide + PAIR.pack_cost / height
-        return not fits, (1 + packed) * idle * (1 + PAIR.few_cells * missing)
+        cost = (PAIR.read_cost if self.by_rows else PAIR.pack_cost) / wide + PAIR.pack_cost / height
+        return not fits, (1 + cost * device.lanes) * idle * (1 + PAIR.few_cells * missing)
+
+    def _group(self, span: int) -> int:
+        """Panels that are packed together: a part of L2, which the next ones are packed over."""
+        above, below = PAIR.group_share
+        room = self.tile.device.caches.l2_room * above // below
+        return _equal(span, max(1, room // (self._kc() * self.tile.row_bytes)))
 
     def _kc(self) -> int:
         """Steps along k that are packed together."""
         kc = summed_apart(self.tile)
         return min(kc, self.deep) if isinstance(self.deep, int) else kc
 
-    def _scratch(self, start: int, height: Size, span: Size, direct: bool, left: Factor) -> Size:
+    def _is_one_block(self) -> bool:
+        return isinstance(self.deep, int) and self.deep <= summed_apart(self.tile)
+
+    def _scratch(self, start: int, height: Size, span: Size, group: int, direct: bool, left: Factor) -> Size:
         """Words of the epilogue, sums, and copies; how many bytes they take."""
-        deep, kc = self._kc(), summed_apart(self.tile)
-        panels = 1 if direct or (isinstance(self.deep, int) and self.deep <= kc) else span
+        deep = self._kc()
+        panels = 1 if direct or self._is_one_block() else span
         self.sizes["sums"] = begin = _aligned(start)
         self.sizes["b_copy"] = begin = _aligned(begin + self.sizes["height"] * panels * self.tile.row_bytes)
-        begin = begin + span * (_aligned(deep * self.tile.row_bytes) + self.tile.line)
+        begin = begin + group * (_aligned(deep * self.tile.row_bytes) + self.tile.line)
         if self.by_rows:
             return begin
         self.sizes["a_copy"] = begin

@@ -82,11 +82,13 @@ class PairPolicy:
     """Steps along k that are packed together where they are contiguous across k."""
     prefetch_distance: int = 128
     """Bytes between what is packed and what is prefetched where an operand is contiguous along k."""
+    rows_together: int = 16
+    """Rows that are transposed together: cache lines of more rows, a power of two apart, evict each other from L1."""
     narrow_cost: float = 1.02
     """What the narrow tile costs, relative to the other."""
-    pack_cost: int = 6
-    """Packing an element costs as much as these multiplications."""
-    read_cost: int = 2
+    pack_cost: float = 1.5
+    """Packing an element costs as much as these vectors of multiplications: memory is no faster for wider ones."""
+    read_cost: float = 0.5
     """Reading an element of A that is not packed costs as much as these, once in each cell."""
     few_cells: float = 0.05
     """What it costs that threads have one cell each, and none to go on with where another is late."""
@@ -94,7 +96,9 @@ class PairPolicy:
     """Cells for each thread from which on that costs nothing."""
     l2_share: tuple[int, int] = (5, 8)
     """The part of L2 that the packed operands and the sums of a cell may take."""
-    sides: tuple[int, ...] = (768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 16, 1)
+    group_share: tuple[int, int] = (1, 5)
+    """The part of L2 that panels of B take that are packed together."""
+    sides: tuple[int, ...] = (1536, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 16, 1)
     """Rows and columns of a cell, about: whole tiles and panels, and equal parts."""
     unknown: int = 96
     """The same where a shape is known at run time only."""
@@ -185,15 +189,62 @@ class BlocksPolicy:
     """Registers for each of the rows times vectors of columns whose sums of three limbs are computed at once."""
     rows: int = 64
     """Rows of a block, at most."""
+    many_rows: int = 8
+    """Rows from which on arithmetic is the limit, not the unpacking of codes."""
     share: tuple[int, int] = (1, 2)
     """The part of L2 that rows of a block may take as limbs."""
     l1_parts: int = 3
     """Parts of L1 of which KC steps of a panel take one: rows as limbs and what is prefetched are there, too."""
+    prefetch_distance: int = 2048
+    """Bytes of a panel between what one pass reads and what it prefetches."""
     speed: int = 2
     """Multiplications in the time of one of f32, where chunks for threads are cut."""
 
 
 BLOCKS = BlocksPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class HalfTile:
+    """Register tiles of products with weights of two bytes."""
+
+    by_lane: bool
+    """Whether FMAs multiply by one lane of a register; otherwise they broadcast a scalar in memory."""
+    registers: int
+    """Vector registers, at least."""
+    vectors: int
+    """Vectors of a panel's row."""
+    rows: tuple[int, ...]
+    """Rows of tiles, most first."""
+    least_spread: int
+    """Rows from which on a panel is spelled out as f32 first."""
+    lanes: int = 4
+
+    @property
+    def columns(self) -> int:
+        """NR."""
+        return self.vectors * self.lanes
+
+
+HALF_TILES = (
+    HalfTile(True, 32, 4, (4, 2, 1), 4),
+    HalfTile(False, 32, 4, (6, 4, 2, 1), 7),
+    HalfTile(False, 16, 2, (4, 2, 1), 5),
+)
+"""The first row that a device meets."""
+
+
+@dataclass(frozen=True, slots=True)
+class HalvesPolicy:
+    """How products with weights of two bytes are cut."""
+
+    l1_parts: int = 2
+    """Parts of L1 of which KC steps of a panel, spelled out, take one."""
+    prefetch_distance: int = 2048
+    """Bytes of a panel between what is read and what is prefetched."""
+
+
+HALVES = HalvesPolicy()
 
 
 def is_by_lane(device: CpuDevice) -> bool:
@@ -212,6 +263,8 @@ __all__ = [
     "BLOCKS",
     "BLOCK_DOTS",
     "GEMM",
+    "HALF_TILES",
+    "HALVES",
     "INT8",
     "INT8_TILES",
     "PAIR",
@@ -219,6 +272,8 @@ __all__ = [
     "BlocksPolicy",
     "GemmPolicy",
     "GemmTiles",
+    "HalfTile",
+    "HalvesPolicy",
     "Int8Policy",
     "Int8Tile",
     "PairPolicy",

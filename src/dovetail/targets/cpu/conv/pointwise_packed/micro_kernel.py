@@ -82,7 +82,12 @@ class _MicroKernel(VectorBuilder):
             wide, narrow = 4 * self.tile.block, 4 * self.tile.pixels
             held = state.vectors
             for step in range(steps):
-                held = self._accumulate(self.ptr_add(w, step * wide), self.ptr_add(x, step * narrow), held)
+                held = self._accumulate(
+                    self.ptr_add(w, step * wide),
+                    self.ptr_add(x, step * narrow),
+                    held,
+                    short=self._is_short(len(pointers)),
+                )
             state.vectors[:] = held
             state.pointers[:] = [self.ptr_add(w, steps * wide), self.ptr_add(x, steps * narrow), *ahead]
             state.integers[0] = I64(self.let(f"add nuw nsw i64 {state.integers[0]}, {steps}"))
@@ -101,10 +106,18 @@ class _MicroKernel(VectorBuilder):
             found.append(self.ptr_add(pointer, I64("%area")))
         return found
 
-    def _accumulate(self, w: Ptr, x: Ptr, sums: Sequence[Vec]) -> list[Vec]:
+    def _is_short(self, pointers: int) -> bool:
+        """Whether a loop has no registers left for weights of the next channel, which LLVM loads early.
+
+        With two vectors of filters, one in memory is a load for each product: the loop that prefetches a residual too
+        has it so.
+        """
+        left = self.tile.device.registers - self.tile.pixels * self.tile.filters
+        return left <= self.tile.filters + (2 if self.tile.filters > 2 or pointers > 4 else 0)
+
+    def _accumulate(self, w: Ptr, x: Ptr, sums: Sequence[Vec], *, short: bool) -> list[Vec]:
         """Add one channel. Where registers are short, the last weights are memory operands."""
         tile, filters = self.tile, self.tile.filters
-        short = tile.device.registers - tile.pixels * filters <= filters
         weights = [self.load(self.ptr_add(w, self.bytes * i)) for i in range(filters - short)]
         found: list[Vec] = []
         for pixel in range(tile.pixels):

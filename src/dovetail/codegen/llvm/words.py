@@ -1,0 +1,145 @@
+"""Words that say which launch wrote them: stores, and waits for those of other blocks, as PTX.
+
+Each word is written by one relaxed store and read by one relaxed load of its size, which are atomic at the scope of the
+device. A reader that finds the number of this launch has what the writer stored in the same word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from dovetail.codegen.llvm import nvvm, scalar
+from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.handles import I64
+from dovetail.errors import GraphError
+from dovetail.ir.dtype import DType
+from dovetail.kernels.loops.ir import Expr, Receive, Tensor
+
+STAMP = "%stamp"
+"""The number of this launch, an i32 that is not 0, among the arguments of a pass."""
+STAMPS = (1 << 16) - 1
+"""Launches until a number comes again: words of two bytes have two more for it."""
+SIZES = (2, 4)
+"""Bytes of an element that can be sent."""
+_GLOBAL, _SHARED = f"ptr addrspace({nvvm.GLOBAL})", f"ptr addrspace({nvvm.SHARED})"
+VECTOR = 16
+"""Bytes of words that a thread loads at once."""
+
+
+class Share(NamedTuple):
+    """What one thread copies: vectors of 16 bytes in stamped memory, and where their elements go."""
+
+    source: str
+    target: str
+    size: int
+    """Bytes of an element."""
+
+
+def send(t: Builder, address: str, value: str, dtype: DType) -> None:
+    """Store an element with the number of this launch."""
+    size = dtype.itemsize
+    if size not in SIZES:
+        raise GraphError(f"blocks send {dtype.name} to each other", hint="send elements of two or four bytes")
+    kind, bits = scalar.spelled(dtype), 8 * size
+    raw = value if kind == f"i{bits}" else t.let(f"bitcast {kind} {value} to i{bits}")
+    whole = f"i{2 * bits}"
+    stamp = STAMP if size == 2 else t.let(f"zext i32 {STAMP} to i64")
+    high = t.let(f"shl {whole} {stamp}, {bits}")
+    word = t.let(f"or {whole} {high}, {t.let(f'zext i{bits} {raw} to {whole}')}")
+    register = "r" if size == 2 else "l"
+    text = f"st.relaxed.gpu.global.b{2 * bits} [$0], $1;"
+    t.emit(nvvm.assembly(text, f"l,{register},~{{memory}}", f"{_GLOBAL} {address}, {whole} {word}"))
+
+
+class Receiver(Protocol):
+    """What prints the statements of a kernel for threads of a GPU."""
+
+    text: Builder
+    threads: int
+    indices: dict[str, str]
+    pointers: dict[str, str]
+    spaces: dict[str, str]
+
+    def address(self, tensor: Tensor, at: Sequence[Expr]) -> str: ...
+
+
+def receive(printer: Receiver, statement: Receive) -> None:
+    """Threads share the vectors of each receipt; the last ones load again what another has."""
+    t, shares = printer.text, list[Share]()
+    for receipt in statement.receipts:
+        size = receipt.source.dtype.itemsize
+        vectors = 2 * size * receipt.count // VECTOR
+        first = printer.address(receipt.source, receipt.source_at)
+        room = printer.pointers[receipt.target.pointer]
+        for turn in range(-(-vectors // printer.threads)):
+            own = t.add(I64(printer.indices["thread"]), turn * printer.threads)
+            if (turn + 1) * printer.threads > vectors:
+                own = t.smin(own, vectors - 1)
+            source = t.let(f"getelementptr [16 x i8], {printer.spaces[receipt.source.pointer]} {first}, i64 {own}")
+            target = t.let(f"getelementptr [8 x i8], {printer.spaces[receipt.target.pointer]} {room}, i64 {own}")
+            shares.append(Share(source, target, size))
+    _await(t, shares)
+
+
+def _await(t: Builder, shares: Sequence[Share]) -> None:
+    """Load all vectors until all words of a warp's threads have the number of this launch, then store the elements.
+
+    Lanes leave the loop together: a warp whose lanes leave one by one would run what follows for each of them.
+    """
+    again, done = t.fresh("receive"), t.fresh("received")
+    t.emit(f"br label %{again}")
+    t.label(again)
+    wanted = t.let(f"shl i32 {STAMP}, 16")
+    loaded: list[list[str]] = []
+    wrong = "0"
+    for share in shares:
+        if share.size == 2:
+            words = _loaded(t, share.source, "v4.b32", 4, "i32", "r")
+            missing = [t.let(f"xor i32 {word}, {wanted}") for word in words]
+            missing = [t.let(f"lshr i32 {word}, 16") for word in missing]
+        else:
+            words = _loaded(t, share.source, "v2.b64", 2, "i64", "l")
+            stamps = [t.let(f"trunc i64 {t.let(f'lshr i64 {word}, 32')} to i32") for word in words]
+            missing = [t.let(f"xor i32 {stamp}, {STAMP}") for stamp in stamps]
+        for word in missing:
+            wrong = t.let(f"or i32 {wrong}, {word}")
+        loaded.append(words)
+    late = t.let(f"icmp ne i32 {wrong}, 0")
+    t.use(f"declare i1 @{nvvm.ANY}(i32, i1)")
+    some = t.let(f"call i1 @{nvvm.ANY}(i32 -1, i1 {late})")
+    t.emit(f"br i1 {some}, label %{again}, label %{done}")
+    t.label(done)
+    for share, words in zip(shares, loaded, strict=True):
+        if share.size == 2:
+            halves = [t.let(f"trunc i32 {word} to i16") for word in words]
+            _stored(t, share.target, halves, "i16")
+        else:
+            _stored(t, share.target, [t.let(f"trunc i64 {word} to i32") for word in words], "i32")
+
+
+def _loaded(t: Builder, source: str, kind: str, count: int, word: str, register: str) -> list[str]:
+    places = ", ".join([f"${i}" for i in range(count)])
+    text = f"ld.relaxed.gpu.global.{kind} {{{places}}}, [${count}];"
+    outputs = ",".join([f"={register}"] * count)
+    result = "{ " + ", ".join([word] * count) + " }"
+    found = t.let(nvvm.assembly(text, f"{outputs},l,~{{memory}}", f"{_GLOBAL} {source}", result))
+    return [t.let(f"extractvalue {result} {found}, {i}") for i in range(count)]
+
+
+def _stored(t: Builder, target: str, elements: Sequence[str], kind: str) -> None:
+    """Store elements as one vector of 8 bytes."""
+    whole = f"<{len(elements)} x {kind}>"
+    vector = "poison"
+    for index, element in enumerate(elements):
+        vector = t.let(f"insertelement {whole} {vector}, {kind} {element}, i32 {index}")
+    t.emit(f"store {whole} {vector}, {_SHARED} {target}, align 8")
+
+
+def stamp(t: Builder, launches: I64 | str) -> str:
+    """The number of a launch in a word: it is not 0, which memory starts with."""
+    number = t.let(f"urem i64 {launches}, {STAMPS}")
+    return t.let(f"trunc i64 {t.let(f'add i64 {number}, 1')} to i32")
+
+
+__all__ = ["SIZES", "STAMP", "VECTOR", "receive", "send", "stamp"]

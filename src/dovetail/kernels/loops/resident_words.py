@@ -1,0 +1,190 @@
+"""What the parts of a resident kernel send to each other: elements in stamped words, which need no barrier of the grid.
+
+Every pass has words of its own, so that a word is written once in a launch. A part first receives all that it reads of
+others into shared memory. Parts follow each other in the same order in all blocks, and all blocks run at the same time,
+so that each word that a block waits for is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dovetail.dataclass import dataclass
+from dovetail.ir.dtype import DType, bool_
+from dovetail.kernels.loops.block_stages import without_copies_from_shared
+from dovetail.kernels.loops.composed import Renaming
+from dovetail.kernels.loops.ir import (
+    Alloc,
+    Barrier,
+    Call,
+    Expr,
+    Extent,
+    Load,
+    Loop,
+    Name,
+    Receipt,
+    Receive,
+    Set,
+    Statement,
+    Store,
+    SubGrid,
+    Tensor,
+    ThreadIndex,
+    When,
+    add,
+    mul,
+)
+from dovetail.kernels.loops.resident_bodies import PASS
+from dovetail.kernels.loops.uniform import Read, Uniform, reads
+
+START = 128
+"""Bytes before the first word: the counter of the grid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A tensor that blocks send."""
+
+    first: int
+    """Bytes from the start of the words of a pass to its own."""
+    kept: str = ""
+    """The pointer to where the last pass also writes it, for kernels that read it later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A tensor that blocks receive, or a part of one."""
+
+    first: int
+    dtype: DType
+    count: int
+    is_before: bool = False
+    """Whether the pass before has sent it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What the first pass receives: blocks send it to each other first, from where it is in memory."""
+
+    pointer: str
+    received: Received
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words of a kernel."""
+
+    counter: str = ""
+    """The pointer that they follow."""
+    nbytes: int = 0
+    """Bytes of a pass."""
+    published: tuple[Published, ...] = ()
+    awaits_passes: bool = True
+    """Whether a pass needs more of the one before it than it receives."""
+
+    def tensor(self, dtype: DType, first: int, strides: Sequence[Any], offset: Any = 0) -> Tensor:
+        """A tensor in words, whose first axis is the pass that receives it, and 0 what was published."""
+        words = tuple([2 * stride for stride in strides])
+        return Tensor(self.counter, dtype, (self.nbytes, *words), START + first + 2 * offset, "stamped")
+
+    def publish(self, one: Published, threads: int) -> Statement:
+        """Send what is in memory, an element for each thread."""
+        got = one.received
+        item = got.dtype.itemsize
+        index = add(mul(ThreadIndex("block"), Extent(threads)), ThreadIndex("thread"))
+        target = self.tensor(got.dtype, got.first, (item,))
+        store = Store(target, (Extent(0), Name("own")), Load(Tensor(one.pointer, got.dtype, (item,)), (Name("own"),)))
+        inside = Call("less", (Name("own"), Extent(got.count)), bool_)
+        return SubGrid(-(-got.count // threads), threads, 0, (Set("own", index), When(inside, (store,))))
+
+
+@dataclass(frozen=True, slots=True)
+class PartWords:
+    """How one segment of a part sends and receives."""
+
+    words: Words
+    sent: Mapping[str, Sent]
+    received: Mapping[str, Received]
+    suffix: str
+    passes: int
+
+    def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        """The segment with its words: it receives, then it runs, and its stores send."""
+        receipts: list[Receipt] = []
+        rooms: dict[str, str] = {}
+        sliced: dict[str, int] = {}
+        for pointer, slice_ in self._slices(body).items():
+            got = self.received[pointer]
+            rooms[pointer] = room = self._room(pointer)
+            sliced[room] = len(slice_.at)
+            target = Tensor(room, got.dtype, (got.dtype.itemsize,), space="shared")
+            at = add(PASS, Extent(0 if got.is_before else 1))
+            source = self.words.tensor(got.dtype, got.first, slice_.strides)
+            receipts.append(Receipt(source, (at, *slice_.at), target, slice_.count))
+        renaming = Renaming(lambda n: n, rooms, frozenset(rooms.values()), sliced)
+        found = without_copies_from_shared(renaming.body(self._sending(body)))
+        return (Receive(tuple(receipts)), Barrier(), *found) if receipts else found
+
+    def rooms(self, body: tuple[Statement, ...]) -> list[Alloc]:
+        """Shared memory for what a segment receives."""
+        slices = self._slices(body).items()
+        return [Alloc(self._room(pointer), self.received[pointer].dtype, s.count, "shared") for pointer, s in slices]
+
+    def _room(self, pointer: str) -> str:
+        return f"got_{pointer}{self.suffix}"
+
+    def _slices(self, body: tuple[Statement, ...]) -> dict[str, _Slice]:
+        """What a segment reads of each tensor that it receives: the same for all threads of a block."""
+        every: dict[str, list[Read]] = {}
+        for tensor, at in reads(body):
+            if tensor.pointer in self.received:
+                every.setdefault(tensor.pointer, []).append((tensor, at))
+        own = Uniform(body, (PASS.name,))
+        return {p: _sliced(found, self.received[p], own) for p, found in every.items()}
+
+    def _sending(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        found: list[Statement] = []
+        for s in body:
+            if isinstance(s, (Loop, When)):
+                s = replace(s, body=self._sending(s.body))
+            elif isinstance(s, Store) and s.tensor.pointer in self.sent:
+                sent = self.sent[s.tensor.pointer]
+                tensor = self.words.tensor(s.tensor.dtype, sent.first, s.tensor.strides, s.tensor.offset)
+                found.append(Store(tensor, (add(PASS, Extent(1)), *s.at), s.value))
+                if not sent.kept:
+                    continue
+                last = Call("equal", (PASS, Extent(self.passes - 1)), bool_)
+                s = When(last, (replace(s, tensor=replace(s.tensor, pointer=sent.kept)),))
+            found.append(s)
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """Elements that follow each other: where the first of them is, along axes that are the same for all threads."""
+
+    at: tuple[Expr, ...]
+    strides: tuple[Any, ...]
+    count: int
+
+
+def _sliced(every: Sequence[Read], got: Received, own: Uniform) -> _Slice:
+    """The first axes of a tensor along which each block reads at one place; all of it where there are none."""
+    tensor, at = every[0]
+    whole = _Slice((), (), got.count)
+    if any(other.strides != tensor.strides or other.offset != 0 for other, _ in every):
+        return whole
+    found, left = whole, got.count * got.dtype.itemsize
+    for axis, stride in enumerate(tensor.strides):
+        index = own.of(at[axis])
+        same = index is not None and all(own.of(other[axis]) == index for _, other in every)
+        if index is None or not same or not isinstance(stride, int) or not 0 < stride <= left or stride % 16:
+            break
+        left = stride
+        found = _Slice((*found.at, index), tensor.strides[: axis + 1], stride // got.dtype.itemsize)
+    return found
+
+
+__all__ = ["START", "PartWords", "Published", "Received", "Sent", "Words"]

@@ -1,0 +1,147 @@
+"""Stages that a block runs for itself compute only what that block reads, such as the rows of its own head.
+
+A kernel reads a tensor at an index that the number of the block decides; stages that write this tensor then only run
+where their index along that axis is the same, and so do the stages before them that write what these read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dovetail.dataclass import dataclass
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import bool_, i64
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import (
+    Barrier,
+    Call,
+    Expr,
+    Extent,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    When,
+)
+from dovetail.kernels.loops.uniform import Read, Uniform, at_block, reads
+from dovetail.ops.view import quotient
+
+Body = tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One of several equal parts of a tensor: bytes of a part, and which of them a block reads."""
+
+    nbytes: Size
+    index: Expr
+
+
+def sliced(stages: Sequence[Body], kernel: Body, blocks: int, same: Mapping[str, str]) -> list[Body]:
+    """The stages of a kernel, each only for what its block reads.
+
+    `same` says which tensors of memory the kernel reads under another name than the stages write them.
+    """
+    wanted: dict[str, Slice | None] = _slices(kernel)
+    for name, other in same.items():
+        wanted[name] = wanted.get(other)
+    found: list[Body] = []
+    for body in reversed(stages):
+        guard = _guard(body, wanted, blocks)
+        found.append(body if guard is None else _only_where(body, *guard))
+        _add_reads(wanted, body, guard)
+    return [*reversed(found)]
+
+
+def _slices(body: Body) -> dict[str, Slice | None]:
+    """The slice of each tensor that a kernel reads; None where it reads more than one."""
+    own = Uniform(body)
+    every: dict[str, list[Read]] = {}
+    for tensor, at in reads(body):
+        every.setdefault(tensor.pointer, []).append((tensor, at))
+    return {pointer: _slice(found, own) for pointer, found in every.items()}
+
+
+def _slice(found: Sequence[Read], own: Uniform) -> Slice | None:
+    """The last of the first axes along which all reads of a block are at one index."""
+    tensor, at = found[0]
+    best: Slice | None = None
+    if any(other.strides != tensor.strides or other.offset != 0 for other, _ in found):
+        return None
+    for axis, stride in enumerate(tensor.strides):
+        index = own.of(at[axis])
+        if index is None or any(own.of(other[axis]) != index for _, other in found):
+            break
+        if not isinstance(index, Extent):
+            best = Slice(stride, index)
+    return best
+
+
+def _guard(body: Body, wanted: Mapping[str, Slice | None], blocks: int) -> tuple[str, int, Expr] | None:
+    """The name that is an index along the slices, how many of its values are one slice, and which slice it is."""
+    found: set[tuple[str, int, Expr]] = set()
+    for s in everything(body):
+        if not isinstance(s, Store) or not s.at:
+            continue  # the status of a run is no tensor
+        slice_ = wanted.get(s.tensor.pointer)
+        if slice_ is None:
+            return None
+        axis = _axis(s.tensor, slice_.nbytes)
+        if axis is None or not isinstance(s.at[axis[0]], Name):
+            return None
+        if s.tensor.space == "global" and not _covers(s.tensor, axis[0], slice_.index, blocks):
+            return None
+        name = s.at[axis[0]]
+        assert isinstance(name, Name), "it was checked"
+        found.add((name.name, axis[1], slice_.index))
+    return found.pop() if len(found) == 1 else None
+
+
+def _axis(tensor: Tensor, nbytes: Size) -> tuple[int, int] | None:
+    """The axis along which a tensor is cut into parts of some bytes, and how many of its indices a part has."""
+    for axis, stride in enumerate(tensor.strides):
+        if stride == nbytes:
+            return axis, 1
+        parts = nbytes // stride if isinstance(stride, int) and isinstance(nbytes, int) and stride > 0 else 0
+        if parts and isinstance(stride, int) and nbytes == parts * stride:
+            return axis, parts
+    return None
+
+
+def _covers(tensor: Tensor, axis: int, index: Expr, blocks: int) -> bool:
+    """Whether the blocks of a kernel have all indices along an axis: what stages write must be whole."""
+    count = quotient(tensor.strides[axis - 1], tensor.strides[axis]) if axis else None
+    values = {at_block(index, block) for block in range(blocks)}
+    return isinstance(count, int) and values == {*range(count)}
+
+
+def _only_where(body: Body, name: str, count: int, index: Expr) -> Body:
+    """A body that goes on, once an index is set, where it is in the slice."""
+    own: Expr = Name(name) if count == 1 else Call("div", (Name(name), Extent(count)), i64)
+    inside = Call("equal", (own, index), bool_)
+
+    def guarded(body: Body) -> Body:
+        for at, s in enumerate(body):
+            if isinstance(s, Set) and s.name == name:
+                return (*body[: at + 1], When(inside, body[at + 1 :]))
+        return tuple([replace(s, body=guarded(s.body)) if isinstance(s, (Loop, When)) else s for s in body])
+
+    return body if any(isinstance(s, Barrier) for s in everything(body)) else guarded(body)
+
+
+def _add_reads(wanted: dict[str, Slice | None], body: Body, guard: tuple[str, int, Expr] | None) -> None:
+    """What a stage reads: the same slice where it reads at the index at which it writes, and otherwise all."""
+    for tensor, at in reads(body):
+        found: Slice | None = None
+        if guard is not None:
+            axes = [i for i, x in enumerate(at) if isinstance(x, Name) and x.name == guard[0]]
+            stride = tensor.strides[axes[0]] if len(axes) == 1 else 0
+            found = Slice(stride * guard[1], guard[2]) if stride != 0 else None
+        known = tensor.pointer in wanted
+        wanted[tensor.pointer] = found if not known or wanted[tensor.pointer] == found else None
+
+
+__all__ = ["Slice", "sliced"]

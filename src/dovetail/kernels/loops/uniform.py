@@ -1,0 +1,132 @@
+"""What all threads of a block have in common: indices that its number alone decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import (
+    Call,
+    CopyAsync,
+    Expr,
+    Extent,
+    Load,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    When,
+)
+
+Read = tuple[Tensor, tuple[Expr, ...]]
+"""A tensor that is loaded from, and where."""
+
+
+class Uniform:
+    """Expressions of a body that are the same for all threads of a block, without its names."""
+
+    def __init__(self, body: Sequence[Statement], known: Sequence[str] = ()) -> None:
+        self.set: dict[str, list[Expr]] = {}
+        self.blocks: set[str] = set()
+        self.known = known
+        """Names that are the same for all blocks."""
+        for s in everything(body):
+            if isinstance(s, Set):
+                self.set.setdefault(s.name, []).append(s.value)
+            elif isinstance(s, Loop) and s.kind == "block":
+                self.blocks.add(s.variable)
+
+    def of(self, expr: Expr) -> Expr | None:
+        """The expression in terms of the number of the block; None where threads differ."""
+        match expr:
+            case Extent() | ThreadIndex(kind="block"):
+                return expr
+            case Name(name) if name in self.known:
+                return expr
+            case Name(name) if name in self.blocks:
+                return ThreadIndex("block")
+            case Name(name) if name in self.set:
+                return self._named(name)
+            case Call(op, operands, dtype):
+                found = [self.of(x) for x in operands]
+                known = [x for x in found if x is not None]
+                return Call(op, tuple(known), dtype) if len(known) == len(found) else None
+            case _:
+                return None
+
+    def _named(self, name: str) -> Expr | None:
+        """What a name is, where everything that it is set to is the same; one that changes is set to itself."""
+        values = self.set.pop(name)
+        first, *others = [self.of(x) for x in values]
+        self.set[name] = values
+        return first if all([other == first for other in others]) else None
+
+
+def at_block(expr: Expr, block: int) -> int | None:
+    """The value of a uniform expression in one block, where it is made of sums, products and remainders."""
+    match expr:
+        case Extent(size):
+            return size if isinstance(size, int) else None
+        case ThreadIndex(kind="block"):
+            return block
+        case Call(op, (x, y), _):
+            left, right = at_block(x, block), at_block(y, block)
+            if left is None or right is None:
+                return None
+            match op:
+                case "add":
+                    return left + right
+                case "mul":
+                    return left * right
+                case "div" if right > 0:
+                    return left // right
+                case "rem" if right > 0:
+                    return left % right
+                case _:
+                    return None
+        case _:
+            return None
+
+
+def reads(body: Sequence[Statement]) -> list[Read]:
+    """Every tensor that a body loads from, and where."""
+    found: list[Read] = []
+    met: set[int] = set()
+
+    def visit(expr: Any) -> None:
+        if id(expr) in met:
+            return
+        met.add(id(expr))
+        if isinstance(expr, Load):
+            found.append((expr.tensor, expr.at))
+            for x in expr.at:
+                visit(x)
+        elif isinstance(expr, Call):
+            for x in expr.operands:
+                visit(x)
+
+    for s in everything(body):
+        match s:
+            case Store(_, at, value):
+                for x in (*at, value):
+                    visit(x)
+            case Set(_, value):
+                visit(value)
+            case Loop(extent=size):
+                visit(size)
+            case When(condition):
+                visit(condition)
+            case CopyAsync():
+                found.append((s.source, s.source_at))
+                for x in (s.inside, *s.source_at, *s.target_at):
+                    visit(x)
+            case _:
+                pass
+    return found
+
+
+__all__ = ["Read", "Uniform", "at_block", "reads"]

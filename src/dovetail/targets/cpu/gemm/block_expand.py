@@ -1,0 +1,119 @@
+"""Blocks with two levels of scales, expanded where products read them: codes in bytes, a scale in f32 for each group.
+
+A part of a panel is expanded once for all rows of a cell, into L1; memory holds the bytes of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I64, Ptr
+from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.kernels.spec import SharedFunction
+from dovetail.targets.cpu.gemm.block_pack import BlockLayout
+from dovetail.targets.cpu.gemm.block_words import Integer, Term
+
+LINE = 64
+"""Bytes of a cache line, as far as prefetching goes."""
+
+
+def four_codes(into: Builder, terms: tuple[Term, ...], lanes: int, load: Callable[[int], str]) -> str:
+    """Stored codes of some columns, four steps along k in the bytes of each lane."""
+    return _joined(into, terms, (4 * lanes, 8), load)
+
+
+def _joined(into: Builder, terms: tuple[Term, ...], of: tuple[int, int], load: Callable[[int], str]) -> str:
+    """The bits of all terms, in vectors of integers: their number and bits."""
+    count, bits = of
+    kind, found = f"<{count} x i{bits}>", list[str]()
+
+    def splat(number: int) -> str:
+        return f"<{', '.join([f'i{bits} {number}'] * count)}>"
+
+    for term in terms:
+        word = load(term.word)
+        if term.shift:
+            how = "lshr" if term.shift > 0 else "shl"
+            word = into.let(f"{how} {kind} {word}, {splat(abs(term.shift))}")
+        if term.mask != ((1 << bits) - 1) >> max(term.shift, 0):
+            word = into.let(f"and {kind} {word}, {splat(term.mask)}")
+        found.append(word if not found else into.let(f"or {kind} {found[-1]}, {word}"))
+    return found[-1]
+
+
+@cache
+def expand_function(of: BlockLayout, lanes: int) -> tuple[SharedFunction, Signature]:
+    """Expands blocks of a panel: `(panel, expanded, blocks)`."""
+    return shared_function(_Expand(of, lanes).written())
+
+
+class _Expand(Builder):
+    """The function that expands blocks, one vector of columns after the other."""
+
+    def __init__(self, of: BlockLayout, lanes: int) -> None:
+        super().__init__()
+        self.of, self.lanes = of, lanes
+        self.ints, self.floats, self.bytes = f"<{lanes} x i32>", f"<{lanes} x float>", f"<{4 * lanes} x i8>"
+
+    def written(self) -> Function:
+        of, read = self.of, self.of.read
+        vectors = of.columns // self.lanes
+        share = of.block_bytes // vectors
+        with self.loop(0, I64("%blocks")) as block:
+            panel = self.ptr_add(Ptr("%panel"), self.mul(block, of.block_bytes))
+            expanded = self.ptr_add(Ptr("%expanded"), self.mul(block, of.groups * read.group_bytes))
+            with self.loop(0, vectors) as vector:
+                # The block that follows arrives while this one is multiplied.
+                ahead = self.ptr_add(self.ptr_add(panel, of.block_bytes), self.mul(vector, share))
+                lines = list(range(0, share, LINE))
+                words = self.ptr_add(panel, self.add(self.mul(vector, 4 * self.lanes), of.head_bytes))
+                target = self.ptr_add(expanded, self.mul(vector, 4 * self.lanes))
+                halves = self.ptr_add(panel, self.mul(vector, self.lanes * of.scales.itemsize))
+                scale = self._half(halves)
+                low = self._half(self.ptr_add(halves, of.scale_bytes)) if of.has_low else None
+                for group in range(of.groups):
+                    for line in lines[group :: of.groups]:
+                        self.prefetch(self.ptr_add(ahead, line))
+                    there = self.ptr_add(target, group * read.group_bytes)
+                    self._store(self._scaled(scale, words, of.words.scales[group]), there)
+                    if low is not None:
+                        found = self._scaled(low, words, of.words.lows[group])
+                        self._store(self.let(f"fneg {self.floats} {found}"), self.ptr_add(there, read.scale_bytes))
+                    self._codes(group, words, self.ptr_add(there, read.head_bytes))
+        given = (Parameter("ptr", "panel"), Parameter("ptr", "expanded"), Parameter("i64", "blocks"))
+        return self.function(Signature(f"expand.{of.name}.{of.columns}", given))
+
+    def _codes(self, group: int, words: Ptr, target: Ptr) -> None:
+        for step, terms in enumerate(self.of.words.codes[group]):
+            found = four_codes(self, terms, self.lanes, lambda word: self._word(words, word, self.bytes))
+            there = self.ptr_add(target, 4 * step * self.of.columns)
+            self.emit(f"store {self.bytes} {found}, ptr {there}, align 4")
+
+    def _word(self, words: Ptr, word: int, kind: str) -> str:
+        return self.let(f"load {kind}, ptr {self.ptr_add(words, 4 * word * self.of.columns)}, align 4")
+
+    def _splat(self, number: int) -> str:
+        return f"<{', '.join([f'i32 {number}'] * self.lanes)}>"
+
+    def _half(self, pointer: Ptr) -> str:
+        half = f"<{self.lanes} x half>"
+        return self.let(f"fpext {half} {self.let(f'load {half}, ptr {pointer}, align 2')} to {self.floats}")
+
+    def _store(self, floats: str, there: Ptr) -> None:
+        self.emit(f"store {self.floats} {floats}, ptr {there}, align 4")
+
+    def _scaled(self, scale: str, words: Ptr, integer: Integer) -> str:
+        """The f16 of a block times the integer of a group."""
+        found = _joined(self, integer.terms, (self.lanes, 32), lambda word: self._word(words, word, self.ints))
+        if integer.sign:
+            places = self._splat(32 - integer.sign)
+            found = self.let(f"ashr {self.ints} {self.let(f'shl {self.ints} {found}, {places}')}, {places}")
+        if integer.offset:
+            found = self.let(f"add {self.ints} {found}, {self._splat(integer.offset)}")
+        return self.let(f"fmul {self.floats} {scale}, {self.let(f'sitofp {self.ints} {found} to {self.floats}')}")
+
+
+__all__ = ["expand_function", "four_codes"]

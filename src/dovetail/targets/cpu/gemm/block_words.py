@@ -1,0 +1,166 @@
+"""Where the bits of codes and scales are in the 32-bit words of a packed block.
+
+Blocks of formats with scales in f16 are packed as they are: a word of each column is a lane of a vector. Which bits of
+which word make up a code is found by setting each bit of a block alone and evaluating the format's own parts, so that
+its declaration is the only one. Blocks of other formats are packed group by group, in words of their own.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from dovetail.dataclass import dataclass
+from dovetail.ir import leaf
+from dovetail.ir.dtype import u8
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+from dovetail.library.block_formats import FORMATS, BlockParts
+from dovetail.targets.runtime.interpreter import evaluate_values
+
+SPREAD = {"q5_0": 2, "q5_1": 4}
+"""Where four bytes have one bit of each of 32 codes, in order. Packed, a byte has those of every fourth code: the bits
+of four codes that share a word are at the same place of its four bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Some bits of a word, moved to where they count: `(word >> shift) & mask`; a negative shift goes left."""
+
+    word: int
+    shift: int
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """The sum of terms, taken as a signed integer of `sign` bits if that is not 0, plus a constant."""
+
+    terms: tuple[Term, ...]
+    sign: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWords:
+    """A packed block of one column."""
+
+    count: int
+    """Words."""
+    codes: tuple[tuple[tuple[Term, ...], ...], ...]
+    """For each group and each four codes along k of it, their bits in four bytes."""
+    scales: tuple[Integer, ...] = ()
+    """For each group what the block's scale is multiplied by; empty where the scale is that of the only group."""
+    lows: tuple[Integer, ...] = ()
+    """The same of what is subtracted."""
+
+
+@lru_cache(maxsize=len(FORMATS))
+def traced(name: str) -> tuple[Value, BlockParts]:
+    """The parts of a format, and the blocks that they are parts of."""
+    blocks = leaf.input("blocks", u8["blocks", FORMATS[name].bytes])
+    return blocks, FORMATS[name].parts(blocks)
+
+
+@lru_cache(maxsize=len(FORMATS))
+def block_words(name: str) -> BlockWords:
+    """The words of a packed block of a format."""
+    of = FORMATS[name]
+    if not of.halves:
+        halved = tuple([(Term(step // 2, 4 * (step % 2), 15),) for step in range(of.group // 4)])
+        return BlockWords(of.group // 8, (halved,)) if of.bits <= 4 else expanded_words(name)
+    blocks, parts = traced(name)
+    size = of.bytes - 2 * len(of.halves)
+    alone = np.zeros((1 + 8 * size, size), np.uint8)
+    bits = np.arange(8 * size)
+    alone[1 + bits, bits // 8] = 1 << (bits % 8)
+    raw = np.zeros((len(alone), of.bytes), np.uint8)
+    raw[:, integer_bytes(name)] = alone
+    if name in SPREAD:
+        at = slice(SPREAD[name], SPREAD[name] + 4)
+        raw[:, at] = gathered(raw[:, at])
+    kept = [part for part in (parts.codes, parts.steps, parts.low_steps) if part is not None]
+    found = evaluate_values(kept, {blocks: raw}, sizes={"blocks": len(raw)})
+    codes, *integers = [np.asarray(x).reshape(len(raw), -1).astype(np.int64) for x in found]
+    places = _places(codes)
+    words = [[_four(places[first : first + 4]) for first in range(start, start + of.group, 4)]
+             for start in range(0, of.elements, of.group)]  # fmt: skip
+    made = [tuple([_integer(p, int(x[0, i])) for i, p in enumerate(_places(x))]) for x in integers]
+    return BlockWords(size // 4, tuple([tuple(group) for group in words]), *made)
+
+
+@lru_cache(maxsize=len(FORMATS))
+def expanded_words(name: str) -> BlockWords:
+    """The words of a group whose codes are bytes."""
+    steps = range(FORMATS[name].group // 4)
+    return BlockWords(len(steps), (tuple([(Term(step, 0, 255),) for step in steps]),))
+
+
+def integer_bytes(name: str) -> slice:
+    """The bytes of a block that are not its f16."""
+    of = FORMATS[name]
+    taken = 2 * len(of.halves)
+    return slice(taken, of.bytes) if of.halves[0] == 0 else slice(0, of.bytes - taken)
+
+
+def _places(values: Array) -> list[list[tuple[int, int]]]:
+    """For each integer the bits that it has, as (bit of the block, what it counts), by the block of each bit alone."""
+    counts = values[1:] - values[0]
+    return [[(int(bit), int(counts[bit, i])) for bit in np.flatnonzero(counts[:, i])] for i in range(values.shape[1])]
+
+
+def _four(places: list[list[tuple[int, int]]]) -> tuple[Term, ...]:
+    """Four codes of one word, each in a byte of its own."""
+    found: dict[tuple[int, int], int] = {}
+    first, *others = [{(bit // 32, bit % 32 - 8 * i, count & 255) for bit, count in p} for i, p in enumerate(places)]
+    assert all(other == first for other in others), "four codes are at the same place of the four bytes of a word"
+    for word, bit, count in first:
+        key = (word, bit - (count.bit_length() - 1))
+        found[key] = found.get(key, 0) | count
+    return tuple([Term(word, shift, mask) for (word, shift), mask in sorted(found.items())])
+
+
+def _integer(places: list[tuple[int, int]], offset: int) -> Integer:
+    """One integer; the bit that counts less than nothing is its sign."""
+    found: dict[tuple[int, int], int] = {}
+    for bit, count in places:
+        key = (bit // 32, bit % 32 - (abs(count).bit_length() - 1))
+        found[key] = found.get(key, 0) | abs(count)
+    sign = max([abs(count).bit_length() for _, count in places if count < 0], default=0)
+    return Integer(tuple([Term(word, shift, mask) for (word, shift), mask in sorted(found.items())]), sign, offset)
+
+
+_ORDER = np.arange(32).reshape(8, 4).T.ravel()
+"""The codes whose bits are at each place of four packed bytes: every fourth, eight of them in a byte."""
+
+
+def gathered(packed: Array) -> Array:
+    """Bits of 32 codes in order, from packed ones."""
+    bits = np.unpackbits(packed, axis=-1, bitorder="little")
+    found = np.empty_like(bits)
+    found[..., _ORDER] = bits
+    return np.packbits(found, axis=-1, bitorder="little")
+
+
+@lru_cache(maxsize=1)
+def _sixteen() -> Array:
+    """Packed bits of the first 16 codes, for every value of them."""
+    values = np.arange(1 << 16, dtype=np.uint32)
+    found = np.zeros_like(values)
+    for place, code in enumerate(_ORDER.tolist()):
+        if code < 16:
+            found |= ((values >> np.uint32(code)) & np.uint32(1)) << np.uint32(place)
+    return found
+
+
+def spread(words: Array) -> Array:
+    """Words with the bits of 32 codes in order, packed."""
+    table = _sixteen()
+    return table[words & np.uint32(0xFFFF)] | table[words >> np.uint32(16)] << np.uint32(4)
+
+
+__all__ = [
+    "SPREAD", "BlockWords", "Integer", "Term", "block_words", "expanded_words", "gathered", "integer_bytes", "spread",
+    "traced",
+]  # fmt: skip

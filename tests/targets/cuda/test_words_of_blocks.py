@@ -1,0 +1,109 @@
+"""Blocks of a resident kernel that send words to each other instead of waiting at barriers of the grid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import Call, GridBarrier, Kernel, Prefetch, Receive, Store, SubGrid, When
+from dovetail.targets.cuda.run import steps_of
+from tests.targets.cuda.simulated import SimulatedDriver, target_of
+from tests.targets.cuda.test_decode import DECODE, SHAPES
+
+LAUNCHED = replace(H200, multiprocessors=32, cluster=8, dependent_launches=True, bulk_copies=True)
+RESIDENT = replace(LAUNCHED, cooperative=True)
+CACHED = 20
+
+
+def _deep(name: str) -> Any:
+    return replace(SHAPES[name], layers=5)
+
+
+def _device(description: GpuDevice) -> SimulatedDriver:
+    found = SimulatedDriver()
+    found.description = description
+    return found
+
+
+def _resident(name: str) -> Kernel:
+    graph = DECODE.step_graph(_deep(name))
+    plan = dovetail.compile(graph, target=target_of(_device(RESIDENT))).plan
+    every = [made.kernel for _, kernels in steps_of(plan, device=RESIDENT) for made in kernels or ()]
+    (found,) = [kernel for kernel in every if kernel.counter]
+    return found
+
+
+def _outputs(name: str, description: GpuDevice, tokens: int = 2) -> dict[str, Any]:
+    graph = DECODE.step_graph(_deep(name))
+    weights, feeds = DECODE.weights_of(graph), DECODE.feeds_of(_deep(name), CACHED)
+    program = dovetail.compile(graph, target=target_of(_device(description))).bind(weights)
+    arrays = program.to_device(feeds)
+    found: dict[str, Any] = {}
+    for _ in range(tokens):
+        found = {n: x.numpy().view(np.uint16) for n, x in program.run(arrays, outputs="device").items()}
+    return found
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", SHAPES)
+def test_results_are_those_of_launches_to_the_bit(name: str) -> None:
+    launched, resident = _outputs(name, LAUNCHED), _outputs(name, RESIDENT)
+    assert launched.keys() == resident.keys()
+    for output, wanted in launched.items():
+        np.testing.assert_array_equal(resident[output], wanted, err_msg=output)
+
+
+def test_layers_of_a_decoder_wait_at_no_barrier_of_the_grid() -> None:
+    kernel = _resident("qwen3")
+    levels = [s for s in kernel.body if isinstance(s, GridBarrier)]
+    assert len(levels) > 4 and all(level.number is None for level in levels)
+    receives = [s for s in everything(kernel.body) if isinstance(s, Receive)]
+    assert len(receives) >= len(levels) - 1
+    stamped = [s for s in everything(kernel.body) if isinstance(s, Store) and s.tensor.space == "stamped"]
+    assert stamped and all(s.tensor.pointer == kernel.counter for s in stamped)
+
+
+def test_keys_are_prefetched_two_levels_before_they_are_copied() -> None:
+    kernel = _resident("qwen3")
+    levels = [s for s in kernel.body if isinstance(s, GridBarrier)]
+    (at,) = [i for i, level in enumerate(levels) if any(isinstance(s, Prefetch) for s in everything(level.meanwhile))]
+    parts = [s for s in kernel.body if isinstance(s, (SubGrid, GridBarrier))]
+    following = parts[parts.index(levels[at]) + 1 :]
+    assert isinstance(following[0], SubGrid) and len([s for s in following if isinstance(s, GridBarrier)]) >= 2
+
+
+def test_each_block_computes_the_rows_of_its_own_head() -> None:
+    """Without it every block would norm and rotate all heads."""
+    kernel = _resident("qwen3")
+    guards = [
+        s
+        for s in everything(kernel.body)
+        if isinstance(s, When)
+        and isinstance(s.condition, Call)
+        and s.condition.op == "equal"
+        and "kind='block'" in str(s.condition.operands[1])
+    ]
+    assert len(guards) >= 6
+
+
+def test_a_word_of_an_earlier_launch_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second token finds the words of the first, with the number of another launch."""
+    from tests.targets.cuda import lockstep
+
+    kept = lockstep.Machine.store
+
+    def stale(self: Any, tensor: Any, address: Any, value: Any, mask: Any) -> None:
+        if tensor.space == "stamped" and self.stamp == 2:
+            return
+        kept(self, tensor, address, value, mask)
+
+    monkeypatch.setattr(lockstep.Machine, "store", stale)
+    with pytest.raises(AssertionError, match="sends"):
+        _outputs("qwen3", RESIDENT)
