@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.kernels.device import Caches, CpuDevice
-from dovetail.targets.cpu.gemm.pack import Panels
+from dovetail.targets.cpu.gemm.pack import Columns, Panels
 from dovetail.targets.runtime.registry import Registry
 
 
@@ -34,6 +34,7 @@ def _of_convolutions() -> Mapping[str, type[Any]]:
 RECORDS = Registry(
     {
         "gemm.pack": Panels,
+        "gemm.pack_columns": Columns,
         "device": CpuDevice,
         "caches": Caches,
     },

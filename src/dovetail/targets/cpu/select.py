@@ -29,6 +29,7 @@ from dovetail.ops.detection import grid_sample
 from dovetail.ops.region import anchor_of, region
 from dovetail.ops.resize import resize
 from dovetail.plan.plan import Step
+from dovetail.targets.cpu.gemm.narrow import offer_narrow
 from dovetail.targets.cpu.gemm.variant import offer_gemm
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
 from dovetail.targets.runtime.selection import Kind, Row, Table
@@ -249,6 +250,7 @@ TABLE: Table[CpuDevice] = Table(
             Row("int8_conv", _int8_conv),
             Row("blocks", _blocks),
             Row("halves", _halves),
+            Row("narrow", offer_narrow),
             Row("gemm", offer_gemm),
             Row("loops", offer_contraction_loops, LOOPS_SPEED),
         ),

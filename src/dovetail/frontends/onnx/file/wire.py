@@ -15,7 +15,7 @@ from dovetail.errors import LoadError
 from dovetail.frontends.onnx.file.proto import messages
 from dovetail.frontends.onnx.file.varint import Content, number_at
 
-MOST_FIELDS = 3_000_000
+MOST_FIELDS = 2_000_000
 """Fields that a file may have; a node has about ten."""
 MOST_UNFOLDED = 32 << 20
 """Bytes of structure that any file may unfold to, and this many more for each byte that it has."""
@@ -61,10 +61,11 @@ def _unfolded(content: Content, most: int) -> int:
             action = actions[content[at]]
             if action == _SKIP:
                 length = content[at + 1]
-                at += 2
                 if length > 127:
-                    length, at = number_at(content, at - 1)
-                at += length
+                    length, at = number_at(content, at + 1)
+                    at += length
+                else:
+                    at += length + 2
                 continue
             tag = content[at]
             at += 1

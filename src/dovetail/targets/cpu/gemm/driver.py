@@ -20,7 +20,6 @@ from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.ahead import ahead_function, ahead_name, prefetch_row
-from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.tile import Tile
 
 LIVE = symbol("live_columns")
@@ -57,9 +56,16 @@ class Shape:
         return 4 * self.tile.columns // self.streams
 
 
-def gemm_code(shape: Shape, rows: Source | None, epilogues: Sequence[Kernel]) -> KernelCode:
-    """The kernel with its epilogues; `rows` is the left operand where its rows have to be packed."""
-    return kernel_code("gemm", _Driver(shape, rows, epilogues), [block_function(shape.tile)])
+def gemm_code(
+    stem: str,
+    shape: Shape,
+    rows: Source | None,
+    epilogues: Sequence[Kernel],
+    multiply: tuple[SharedFunction, Signature],
+) -> KernelCode:
+    """The kernel with its epilogues; `rows` is the left operand where its rows have to be packed, `multiply` is called
+    for a cell as `block.BLOCK` says."""
+    return kernel_code(stem, _Driver(shape, rows, epilogues, multiply[1]), [multiply])
 
 
 def kernel_code(stem: str, cells: Cells, shared: Sequence[tuple[SharedFunction, Signature]]) -> KernelCode:
@@ -149,9 +155,10 @@ class Cells(VectorBuilder):
 class _Driver(Cells):
     """The function that goes through cells of one panel."""
 
-    def __init__(self, shape: Shape, packed: Source | None, epilogues: Sequence[Kernel]) -> None:
+    def __init__(self, shape: Shape, packed: Source | None, epilogues: Sequence[Kernel], multiply: Signature) -> None:
         super().__init__(shape, epilogues)
         self.packed = packed
+        self.multiply = multiply
         self.sums = self.ptr_add(SCRATCH, words_bytes(epilogues[0]))
         last = self.alloca("i64")
         self.store_i64(-1, last)
@@ -201,7 +208,6 @@ class _Driver(Cells):
 
     def _multiply(self, a: Ptr, pitch: I64, b: Ptr, count: I64, c: Ptr, columns: I64) -> None:
         """Multiply the rows of the cell with its panel, and run the epilogue."""
-        _, block = block_function(self.shape.tile)
         deep, row, width = self.size("deep"), self.size("c_row"), self.shape.width
         epilogue = self.epilogue_of(columns)
-        self.call(block, a, pitch, b, count, deep, self.sums, c, row, width, epilogue, SCRATCH)
+        self.call(self.multiply, a, pitch, b, count, deep, self.sums, c, row, width, epilogue, SCRATCH)

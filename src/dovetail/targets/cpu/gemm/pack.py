@@ -65,3 +65,26 @@ class Panels:
             rows = part.reshape(*part.shape[:-2], part.shape[-2] * width)
             matrices[matrix][..., first : first + self.size] = rows[..., : self.size]
         return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A matrix with each column along k, filled up with zeros to whole vectors."""
+
+    lanes: int
+    turned: bool
+    """Whether the matrix comes with columns for rows."""
+
+    @property
+    def layout(self) -> str:
+        """Equal for equal layouts."""
+        return f"columns {self.lanes} {self.turned}"
+
+    def __call__(self, given: Array) -> Array:
+        """A matrix [k, n] as f32 [n, k]."""
+        columns = given if self.turned else given.T
+        count, deep = columns.shape
+        packed = aligned((count, -(-deep // self.lanes) * self.lanes), np.float32)
+        packed[:, :deep] = columns
+        packed[:, deep:] = 0.0
+        return packed

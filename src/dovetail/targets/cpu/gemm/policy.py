@@ -108,6 +108,25 @@ PAIR = PairPolicy()
 
 
 @dataclass(frozen=True, slots=True)
+class NarrowPolicy:
+    """Which products have too few columns for a register tile, and how they are cut."""
+
+    most_columns: int = 8
+    """Columns whose sums are in registers together, at most."""
+    least_vectors: int = 4
+    """Vectors along k from which on adding up lanes does not show."""
+    most_rows: int = 8
+    """Rows whose sums are computed at once, at most."""
+    steps: int = 128
+    """Vectors along k that are summed apart, at most."""
+    block: int = 64
+    """Rows of a cell."""
+
+
+NARROW = NarrowPolicy()
+
+
+@dataclass(frozen=True, slots=True)
 class Int8Tile:
     """The MR×NR register tile of byte products for a dot instruction."""
 
@@ -267,6 +286,7 @@ __all__ = [
     "HALVES",
     "INT8",
     "INT8_TILES",
+    "NARROW",
     "PAIR",
     "TILES",
     "BlocksPolicy",
@@ -276,6 +296,7 @@ __all__ = [
     "HalvesPolicy",
     "Int8Policy",
     "Int8Tile",
+    "NarrowPolicy",
     "PairPolicy",
     "is_by_lane",
     "tiles_of",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dovetail import library, ops
+from dovetail.codegen.llvm.function import Signature
 from dovetail.ir.dim import Size, product, smallest
 from dovetail.ir.dtype import f32
 from dovetail.ir.type import TupleType
@@ -14,8 +15,9 @@ from dovetail.kernels.loops.ir import (
     stretched,
 )
 from dovetail.kernels.problems.contraction import Contraction, find_contraction
-from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
+from dovetail.kernels.spec import Job, Packed, SharedFunction, TensorLocations, Tiles
 from dovetail.ops.region import region
+from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.driver import Source, gemm_code, words_bytes
 from dovetail.targets.cpu.gemm.pack import Panels
 from dovetail.targets.cpu.gemm.policy import GEMM
@@ -28,16 +30,21 @@ SERVED = (ops.matmul, library.linear, library.matmul_add, library.swiglu, librar
 
 def offer_gemm(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel of a contraction of floats that are summed in f32, and of any declared op that is one."""
+    found = served(of)
+    if isinstance(found, Refused):
+        return found
+    if is_turned(found, of.locations) is None:
+        return Offer(lambda: _pair(of, found))
+    tile = tile_of(of.device, len(found.streams))
+    return Offer(lambda: Weights(of.step, found, of.locations, tile).job())
+
+
+def served(of: StepProblem[CpuDevice]) -> Contraction | Refused:
+    """The contraction that a step is, where its products are floats that are summed in f32."""
     op = of.value.op
     if op not in SERVED and op is not region and isinstance(of.value.type, TupleType):
         return Refused("declared_op_has_one_result", str(of.value.type))
-    found = of.once(find_contraction)
-    if isinstance(found, Refused):
-        return found
-    if _turned(found, of.locations) is None:
-        return Offer(lambda: _pair(of, found))
-    tile = tile_of(of.device, len(found.streams))
-    return Offer(lambda: _Weights(of.step, found, of.locations, tile).job())
+    return of.once(find_contraction)
 
 
 def _pair(of: StepProblem[CpuDevice], found: Contraction) -> Job | Refused:
@@ -46,15 +53,18 @@ def _pair(of: StepProblem[CpuDevice], found: Contraction) -> Job | Refused:
     return pair_job(of.step, found, of.locations, of.device)
 
 
-def _turned(found: Contraction, locations: TensorLocations) -> bool | None:
+def is_turned(found: Contraction, locations: TensorLocations) -> bool | None:
     """Whether the weights are stored with columns for rows; None where they cannot be packed before the run."""
-    turned = {_is_turned(right, found.body) for right in found.rights}
+    turned = {_is_seen_turned(right, found.body) for right in found.rights}
     bound = all(locations.is_bound(found.operand(right)) for right in found.rights)
     return turned.pop() if bound and len(turned) == 1 else None
 
 
-class _Weights(Writer):
+class Weights(Writer):
     """Products with weights that are packed before the run."""
+
+    stem = "gemm"
+    """What the name of the kernel begins with."""
 
     def job(self) -> Job:
         rows = self._rows()
@@ -68,10 +78,14 @@ class _Weights(Writer):
         epilogues = self.epilogues()
         scratch = self._scratch(words_bytes(epilogues[0]), smallest(count, block), rows)
         shape = self.shape(operands, batch)
-        code = gemm_code(shape, rows, epilogues)
+        code = gemm_code(self.stem, shape, rows, epilogues, self._multiply())
         template = code.template(self.bindings, tuple(self.sizes.values()), scratch)
         tiles = product(batch) * blocks * self.panels
         return Job(template, self.bindings, Tiles(tiles, count * self.deep * self.tile.columns))
+
+    def _multiply(self) -> tuple[SharedFunction, Signature]:
+        """What multiplies the rows of a cell."""
+        return block_function(self.tile)
 
     def _rows(self) -> Source | None:
         """The left operand; where it is not dense f32 along k, rows are copied."""
@@ -87,7 +101,7 @@ class _Weights(Writer):
         found = self.found
         of = [found.operand(r) for r in found.rights]
         streams = tuple((i, _whole(first)) for i, first in found.streams)
-        turned = _turned(found, self.locations) is True
+        turned = is_turned(found, self.locations) is True
         pack = Panels(self.tile.columns, streams, _whole(self.sizes["columns"]), turned)
         self.bindings["b0"] = Packed(of[0], pack.layout, pack, tuple(of[1:]))
         own = found.rights[0].shape[:-2]
@@ -115,7 +129,7 @@ class _Weights(Writer):
         return end
 
 
-def _is_turned(right: Value, body: Body) -> bool | None:
+def _is_seen_turned(right: Value, body: Body) -> bool | None:
     """Whether an operand is read with columns for rows; None where it is seen in another way."""
     if right in body.arguments:
         return False
