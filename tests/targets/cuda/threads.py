@@ -6,14 +6,16 @@ that store different values in one place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from dovetail import ops
 from dovetail.ir.dim import Size, evaluate
-from dovetail.ir.dtype import DType, f8e4m3fn, f8e5m2
+from dovetail.ir.dtype import DType, f8e4m3fn, f8e5m2, i64
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Name, Number, Tensor, ThreadIndex
@@ -74,19 +76,17 @@ class Threads:
         match expr:
             case Number(value, dtype):
                 real = value.real if isinstance(value, complex) else value
-                return np.full(self.block, real, dtype.numpy)
+                return _filled(self.block, real, dtype)
             case Extent(size):
-                return np.full(self.block, self.size(size), np.int64)
+                return _filled(self.block, self.size(size), i64)
             case Name(name):
                 return self.names[name]
+            case ThreadIndex("block"):
+                return _filled(self.block, self.number, i64)
+            case ThreadIndex("thread"):
+                return self.threads
             case ThreadIndex(kind):
-                every: dict[str, Array] = {
-                    "block": np.full(self.block, self.number),
-                    "thread": self.threads,
-                    "lane": self.threads % LANES,
-                    "warp": self.threads // LANES,
-                }
-                return every[kind].astype(np.int64)
+                return self.threads % LANES if kind == "lane" else self.threads // LANES
             case Load(tensor, at):
                 return self.load(tensor, self.address(tensor, at, mask), mask)
             case Call(op, operands, dtype):
@@ -106,7 +106,7 @@ class Threads:
         return np.asarray(found).astype(dtype.numpy)
 
     def address(self, tensor: Tensor, at: Sequence[Expr], mask: Array) -> Array:
-        found = np.full(self.block, self.size(tensor.offset), np.int64)
+        found: Any = self.size(tensor.offset)
         for stride, index in zip(tensor.strides, at, strict=True):
             found = found + self.size(stride) * self.value(index, mask)
         constant = tensor.pointer.removeprefix(NEXT) in self.kernel.constants
@@ -114,12 +114,14 @@ class Threads:
             f"{tensor.pointer} is used before the kernels before have ended"
         )
         buffer, start = self.buffers[tensor.pointer]
-        found = found + (
-            self.threads * start if tensor.space == "private" else 0 if tensor.space == "shared" else start
-        )
+        if tensor.space == "private":
+            found = found + self.threads * start
+        elif tensor.space != "shared":
+            found = found + start
+        found = np.where(mask, found, 0)
         inside = (found >= 0) & (found + self.word(tensor) <= len(buffer))
         assert inside[mask].all(), f"{tensor.pointer} is addressed at {found[mask & ~inside][0]} of {len(buffer)} bytes"
-        return np.where(mask, found, 0)
+        return found
 
     def word(self, tensor: Tensor) -> int:
         """Bytes that an element takes."""
@@ -142,6 +144,19 @@ class Threads:
         where = address[mask][:, None] + np.arange(item)
         buffer[where] = raw
         assert (buffer[where] == raw).all(), f"two threads store different values in {tensor.pointer}"
+
+
+def _filled(count: int, number: float, dtype: DType) -> Array:
+    """A number in every thread."""
+    return _remembered(count, number, math.copysign(1.0, number), dtype)
+
+
+@lru_cache(maxsize=4096)
+def _remembered(count: int, number: float, sign: float, dtype: DType) -> Array:
+    """The same, once for each number; the sign tells 0 from -0."""
+    found = np.full(count, number, dtype.numpy)
+    found.flags.writeable = False
+    return found
 
 
 def _saturated(x: Array, narrow: DType) -> Array:
