@@ -13,6 +13,7 @@ from types import MappingProxyType
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.block_stages import is_repeatable, takes_stages, with_stages
 from dovetail.kernels.loops.composed import COPY_BYTES, Stage, as_stages, is_stage, takes_prologue, with_prologue
@@ -24,7 +25,8 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.footprints import Footprints, aligned, meet, taken
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.loops import SHAPE
-from dovetail.targets.cuda.resident_runs import ResidentRuns
+from dovetail.targets.cuda.resident_choice import Prices, Residency, compared, levels_told
+from dovetail.targets.cuda.resident_runs import Repetition, ResidentRuns, key_of, longest_repetition
 from dovetail.targets.cuda.select import finished, make_kernels
 
 STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
@@ -50,6 +52,10 @@ class LaunchFusion:
     """Shared kernels by what they are made of: layers repeat."""
     stages: dict[Hashable, Kernel | None] = field(default_factory=dict[Hashable, Kernel | None])
     """Kernels as stages, by the kernel of the step and the shape of its blocks."""
+    plain: dict[Hashable, tuple[GpuKernel, ...]] = field(default_factory=dict[Hashable, tuple[GpuKernel, ...]])
+    """Kernels without tensor maps, by those that have them."""
+    residency: Residency | None = None
+    """What was chosen for layers that repeat; None where that is off."""
 
     def __post_init__(self) -> None:
         self.memory = Footprints(self.plan, self.locations)
@@ -61,15 +67,64 @@ class LaunchFusion:
             joined = self._joined(steps[index], steps[index + 1])
             if joined is not None:
                 found[index], found[index + 1] = (steps[index][0], None), (steps[index + 1][0], (joined,))
-        if self.device.cooperative:
-            for index in range(1, len(found)):
-                self._take_stages(found, index)
-            found = ResidentRuns(self.memory, self.device).fused(found)
+        launched = self._sharing(found)
+        if self.device.cooperative == "off":
+            return tuple(launched)
+        resident = self._as_passes(found, launched)
+        return tuple(launched if resident is None else self._sharing(resident))
+
+    def _sharing(self, steps: Sequence[tuple[Step, Kernels]]) -> list[tuple[Step, Kernels]]:
+        """Small steps that follow each other with one kernel for all of them."""
+        found = [*steps]
         for run in self._runs(found):
             made = self._as_stages([found[i] for i in run])
             for i in run:
                 found[i] = (found[i][0], (made,) if i == run[-1] else None)
-        return tuple(found)
+        return found
+
+    def _as_passes(
+        self, steps: Sequence[tuple[Step, Kernels]], launched: Sequence[tuple[Step, Kernels]]
+    ) -> list[tuple[Step, Kernels]] | None:
+        """Steps with layers as passes of one kernel; None where that cannot be, or takes longer by the estimates."""
+        found = [*steps]
+        again = longest_repetition([key_of(kernels) for _, kernels in found])
+        if again is not None:
+            self._by_warps(found, again)
+            for index in range(1, len(found)):
+                self._take_stages(found, index)
+            again = longest_repetition([key_of(kernels) for _, kernels in found])
+        if again is None:
+            self.residency = Residency(refused=Refused("layers_repeat", f"{len(steps)} steps", "three equal layers"))
+            return None
+        prices, covered = Prices(self.device), slice(again.first, again.first + again.passes * again.length)
+        seconds = prices.launched(launched[covered])
+        self.residency = Residency(again.passes, seconds)
+
+        def judge(kernel: Kernel, one: Sequence[tuple[Step, Kernels]], passes: int) -> Refused | None:
+            taken = prices.resident(one, kernel) * again.passes
+            self.residency = Residency(again.passes, seconds, taken, levels_told(kernel))
+            return compared(seconds, taken) if self.device.cooperative == "auto" else None
+
+        made = ResidentRuns(self.memory, self.device).fused(found, again, judge)
+        if isinstance(made, Refused):
+            self.residency = replace(self.residency, refused=made)
+            return None
+        return made
+
+    def _by_warps(self, found: list[tuple[Step, Kernels]], again: Repetition) -> None:
+        """Kernels without tensor maps for layers that repeat: the maps of all passes would not fit the arguments."""
+        device = replace(self.device, tensor_core_shapes=self.device.tensor_core_shapes[:1])
+        for index in range(again.first, again.first + again.covered):
+            step, kernels = found[index]
+            if kernels is None or not any(made.kernel.maps for made in kernels):
+                continue
+            key = key_of(kernels), "warps"
+            if key not in self.plain:
+                self.plain[key] = make_kernels(step, self.locations, None, device)
+            others = self.plain[key]
+            if [made.bindings.keys() for made in others] == [made.bindings.keys() for made in kernels]:
+                pairs = zip(others, kernels, strict=True)
+                found[index] = step, tuple([replace(one, bindings=made.bindings) for one, made in pairs])
 
     def _joined(
         self, before: tuple[Step, tuple[GpuKernel, ...]], after: tuple[Step, tuple[GpuKernel, ...]]

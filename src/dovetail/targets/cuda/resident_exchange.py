@@ -19,6 +19,9 @@ from dovetail.targets.cuda.gpu_kernel import GpuKernel
 
 NEAR_BYTES = 4096
 """Bytes of a tensor that every block copies to shared memory for one part, at most."""
+RECEIVED_BYTES = 32 << 10
+"""Bytes of a tensor that blocks send: a block receives its words, twice as many bytes, from L2 in less time than a
+barrier of the grid takes, and larger tensors go through memory."""
 Pointer = tuple[int, str]
 """A pointer of a part."""
 
@@ -32,6 +35,8 @@ class Exchange:
     """The kernels of each pass."""
     steps: range
     """The numbers of the steps that the kernel has."""
+    most: int = RECEIVED_BYTES
+    """Bytes of a tensor that is sent, at most; 0 sends nothing."""
     sent: dict[Pointer, Sent] = field(default_factory=dict[Pointer, Sent])
     received: dict[Pointer, Received] = field(default_factory=dict[Pointer, Received])
     kept: set[Pointer] = field(default_factory=set[Pointer])
@@ -97,6 +102,8 @@ class Exchange:
         if [*made.workspace] != [name] or not isinstance(made.workspace_bytes, int) or made.workspace[name] != 0:
             return
         count = made.workspace_bytes // f32.itemsize
+        if not self.most:
+            return
         first = self._room(count, f32.itemsize)
         self.sent[number, name] = Sent(first)
         self.received[number, name] = Received(first, f32, count)
@@ -105,7 +112,7 @@ class Exchange:
         """Send what a part writes through a pointer, where all that read it can receive it."""
         roots = [kernels[number].bindings[name] for kernels in self.passes]
         count, item = product(roots[0].shape), roots[0].dtype.itemsize
-        if item not in SIZES or not isinstance(count, int) or 2 * count * item % VECTOR:
+        if item not in SIZES or not isinstance(count, int) or 2 * count * item % VECTOR or count * item > self.most:
             return
         if not all(self.memory.is_whole(root) for root in roots) or not _only_stores(
             self.passes[0][number].kernel, name
@@ -183,4 +190,4 @@ def _receives(kernel: Kernel, name: str) -> bool:
     return name not in bulk and name not in pointers_in(kernel.early)
 
 
-__all__ = ["Exchange"]
+__all__ = ["RECEIVED_BYTES", "Exchange"]
