@@ -99,7 +99,9 @@ def graph_of(shape: Shape) -> Graph:
         return x @ builder.param(name, f16[into, out]) + vector(f"{name}.bias", out)
 
     def norm(name: str, x: Value) -> Value:
-        return library.layer_norm.body(x, vector(f"{name}.gain", of.hidden), vector(f"{name}.shift", of.hidden), eps=EPS)
+        return library.layer_norm.body(
+            x, vector(f"{name}.gain", of.hidden), vector(f"{name}.shift", of.hidden), eps=EPS
+        )
 
     def attention(at: str, x: Value) -> Value:
         q, k, v = (

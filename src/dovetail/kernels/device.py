@@ -105,13 +105,13 @@ class Waits:
     Qwen3-0.6B, Llama-1B and GPT-2 shapes takes as launches and as passes of one kernel.
     """
 
-    launch: float = 2.6e-6
+    launch: float = 1.45e-6
     """From kernel to kernel of a graph, each of which starts after the one before it."""
-    dependent_launch: float = 1.6e-6
+    dependent_launch: float = 0.89e-6
     """The same where a kernel starts while the one before it still runs."""
-    words: float = 1.72e-6
+    words: float = 1.01e-6
     """From level to level where blocks receive what others send."""
-    barrier: float = 2.5e-6
+    barrier: float = 1.78e-6
     """The same where they wait at a barrier of the grid, and then read from L2."""
     hidden: float = 0.12
     """The share of the time of reading weights that passes while blocks wait."""
@@ -131,6 +131,8 @@ class GpuDevice:
     warp: int = 32
     threads_per_block: int = 1024
     l2_bytes: int = 0
+    hertz: float = 1.98e9
+    """Cycles of a multiprocessor in a second, at most."""
     tensor_core_shapes: tuple[tuple[int, int, int], ...] = ()
     """M×N×K of matrix instructions."""
     dependent_launches: bool = False

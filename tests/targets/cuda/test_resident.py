@@ -38,7 +38,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled
 from tests.targets.cuda.simulated import SimulatedDriver
 
-FEW = replace(H200, multiprocessors=3, cluster=8, dependent_launches=True, cooperative=True)
+FEW = replace(H200, multiprocessors=3, cluster=8, dependent_launches=True, cooperative="on")
 BULK = replace(FEW, bulk_copies=True)
 
 
@@ -107,7 +107,7 @@ def test_parts_keep_all_barriers_of_their_kernels(monkeypatch: pytest.MonkeyPatc
     (made,) = _resident(plan, whole)
     # Stages of a cluster wait for each other at barriers of their own: small steps have launches of their own here.
     monkeypatch.setattr("dovetail.targets.cuda.fused_launches.TURNS", 0)
-    apart = steps_of(plan, device=replace(whole, cooperative=False))
+    apart = steps_of(plan, device=replace(whole, cooperative="off"))
     alone = [m.kernel for _, kernels in apart for m in kernels or ()]
     last = alone[-(len(alone) // 4) :]
     parts = [s for s in made.kernel.body if isinstance(s, SubGrid)]
@@ -134,7 +134,7 @@ def test_blocks_wait_at_one_barrier_each_and_spill_nothing(
 def test_few_layers_and_devices_that_do_not_ask_for_it_have_none() -> None:
     assert not _resident(make_plan(_layers(2), target=CLAIMS))
     plan = make_plan(_layers(4), target=CLAIMS)
-    every = [made for _, kernels in steps_of(plan, device=replace(FEW, cooperative=False)) for made in kernels or ()]
+    every = [made for _, kernels in steps_of(plan, device=replace(FEW, cooperative="off")) for made in kernels or ()]
     assert not any(made.kernel.counter for made in every)
 
 

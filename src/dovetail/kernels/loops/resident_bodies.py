@@ -38,6 +38,8 @@ _KNOWN = (
     AllocBarriers, CopyBulk, ExpectBytes,
 )  # fmt: skip
 """The statements of a part."""
+TENSOR_MAPS, TURNS = "copies_need_no_tensor_maps", "blocks_take_turns"
+"""Conditions that another kernel for the same step may hold."""
 PASS = Name("pass")
 """The number of a pass."""
 
@@ -48,10 +50,10 @@ def refused_part(kernel: Kernel, blocks: int) -> Refused | None:
     if launch is None or not isinstance(launch.grid, int) or launch.grid <= 0:
         return Refused("blocks_are_counted", "a grid whose size is known at run time", "a grid of known size")
     if kernel.maps:
-        return Refused("copies_need_no_tensor_maps", f"{len(kernel.maps)} tensor maps", "copies by addresses")
+        return Refused(TENSOR_MAPS, f"{len(kernel.maps)} tensor maps", "copies by addresses")
     if launch.grid > blocks and (launch.cluster > 1 or kernel.early):
         waits = "blocks that wait for each other" if launch.cluster > 1 else "copies before it starts"
-        return Refused("blocks_take_turns", f"{waits}, and a grid of {launch.grid}", f"a grid of at most {blocks}")
+        return Refused(TURNS, f"{waits}, and a grid of {launch.grid}", f"a grid of at most {blocks}")
     every = (*everything(kernel.early), *everything(kernel.body))
     unknown = [type(s).__name__ for s in every if not isinstance(s, _KNOWN)]
     if unknown:
@@ -122,4 +124,15 @@ def awaiting(body: tuple[Statement, ...], pending: int) -> tuple[Statement, ...]
     return tuple(found)
 
 
-__all__ = ["PASS", "awaiting", "has_bulk", "in_phase", "only_prefetches", "refused_part", "segments_of", "without"]
+__all__ = [
+    "PASS",
+    "TENSOR_MAPS",
+    "TURNS",
+    "awaiting",
+    "has_bulk",
+    "in_phase",
+    "only_prefetches",
+    "refused_part",
+    "segments_of",
+    "without",
+]

@@ -85,6 +85,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemFreeHost": (c_void_p,),
     "cuPointerGetAttribute": (c_void_p, c_int, c_uint64),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (c_void_p, c_void_p, c_int, c_size_t),
     "cuTensorMapEncodeTiled": (c_void_p, c_int, c_uint, *[c_void_p] * 5, *[c_int] * 4),
     "cuTensorMapEncodeIm2col": (c_void_p, c_int, c_uint, *[c_void_p] * 5, c_uint, c_uint, c_void_p, *[c_int] * 4),
     "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),

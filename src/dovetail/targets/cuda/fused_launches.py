@@ -25,8 +25,9 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.footprints import Footprints, aligned, meet, taken
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.loops import SHAPE
-from dovetail.targets.cuda.resident_choice import Prices, Residency, compared, levels_told
-from dovetail.targets.cuda.resident_runs import Repetition, ResidentRuns, key_of, longest_repetition
+from dovetail.targets.cuda.resident_choice import Prices, Residency, levels_told
+from dovetail.targets.cuda.resident_products import by_warps
+from dovetail.targets.cuda.resident_runs import ResidentRuns, key_of, longest_repetition
 from dovetail.targets.cuda.select import finished, make_kernels
 
 STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
@@ -52,8 +53,6 @@ class LaunchFusion:
     """Shared kernels by what they are made of: layers repeat."""
     stages: dict[Hashable, Kernel | None] = field(default_factory=dict[Hashable, Kernel | None])
     """Kernels as stages, by the kernel of the step and the shape of its blocks."""
-    plain: dict[Hashable, tuple[GpuKernel, ...]] = field(default_factory=dict[Hashable, tuple[GpuKernel, ...]])
-    """Kernels without tensor maps, by those that have them."""
     residency: Residency | None = None
     """What was chosen for layers that repeat; None where that is off."""
 
@@ -88,43 +87,32 @@ class LaunchFusion:
         """Steps with layers as passes of one kernel; None where that cannot be, or takes longer by the estimates."""
         found = [*steps]
         again = longest_repetition([key_of(kernels) for _, kernels in found])
-        if again is not None:
-            self._by_warps(found, again)
-            for index in range(1, len(found)):
-                self._take_stages(found, index)
-            again = longest_repetition([key_of(kernels) for _, kernels in found])
         if again is None:
             self.residency = Residency(refused=Refused("layers_repeat", f"{len(steps)} steps", "three equal layers"))
             return None
-        prices, covered = Prices(self.device), slice(again.first, again.first + again.passes * again.length)
-        seconds = prices.launched(launched[covered])
-        self.residency = Residency(again.passes, seconds)
+        prices, is_judged = Prices(self.device), self.device.cooperative == "auto"
+        covered = launched[again.first : again.first + again.passes * again.length]
+        seconds = prices.launched(covered)
+        least = Residency(again.passes, seconds, prices.least(covered), "a level for each launch")
+        self.residency = least.judged if is_judged else least
+        if self.residency.refused is not None:
+            return None  # a kernel of all layers is not made to be thrown away
+        by_warps(found, again, self.locations, self.device)
+        for index in range(1, len(found)):
+            self._take_stages(found, index)
+        again = longest_repetition([key_of(kernels) for _, kernels in found]) or again
+        count = again.passes
 
-        def judge(kernel: Kernel, one: Sequence[tuple[Step, Kernels]], passes: int) -> Refused | None:
-            taken = prices.resident(one, kernel) * again.passes
-            self.residency = Residency(again.passes, seconds, taken, levels_told(kernel))
-            return compared(seconds, taken) if self.device.cooperative == "auto" else None
+        def judge(kernel: Kernel, one: Sequence[tuple[Step, Kernels]]) -> Refused | None:
+            known = Residency(count, seconds, prices.resident(one, kernel) * count, levels_told(kernel))
+            self.residency = known.judged if is_judged else known
+            return self.residency.refused
 
         made = ResidentRuns(self.memory, self.device).fused(found, again, judge)
         if isinstance(made, Refused):
             self.residency = replace(self.residency, refused=made)
             return None
         return made
-
-    def _by_warps(self, found: list[tuple[Step, Kernels]], again: Repetition) -> None:
-        """Kernels without tensor maps for layers that repeat: the maps of all passes would not fit the arguments."""
-        device = replace(self.device, tensor_core_shapes=self.device.tensor_core_shapes[:1])
-        for index in range(again.first, again.first + again.covered):
-            step, kernels = found[index]
-            if kernels is None or not any(made.kernel.maps for made in kernels):
-                continue
-            key = key_of(kernels), "warps"
-            if key not in self.plain:
-                self.plain[key] = make_kernels(step, self.locations, None, device)
-            others = self.plain[key]
-            if [made.bindings.keys() for made in others] == [made.bindings.keys() for made in kernels]:
-                pairs = zip(others, kernels, strict=True)
-                found[index] = step, tuple([replace(one, bindings=made.bindings) for one, made in pairs])
 
     def _joined(
         self, before: tuple[Step, tuple[GpuKernel, ...]], after: tuple[Step, tuple[GpuKernel, ...]]

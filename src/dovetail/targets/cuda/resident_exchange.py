@@ -14,6 +14,7 @@ from dovetail.kernels.loops.analysis import everything, pointers_in
 from dovetail.kernels.loops.ir import Alloc, AtomicUpdate, CopyAsync, CopyBox, CopyBulk, Kernel
 from dovetail.kernels.loops.resident_words import Received, Sent
 from dovetail.kernels.loops.uniform import reads
+from dovetail.plan.alias import is_dense
 from dovetail.targets.cuda.footprints import Footprints, meet
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 
@@ -146,6 +147,8 @@ class Exchange:
             later = [here.root is root for here, root in zip(at[1:], roots, strict=False)]
             if not any(same) and not any(later):
                 continue
+            if not all(is_dense(v.tensor, here.strides) for v, here in zip(values, at, strict=True)):
+                return {}  # blocks receive elements that follow each other
             elements = product(values[-1].shape)
             is_one_way = (all(same) and number < i and not any(later)) or (all(later) and not any(same))
             offsets = {here.offset for here in at}

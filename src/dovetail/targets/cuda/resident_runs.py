@@ -31,8 +31,8 @@ ARGUMENT_BYTES = 4000
 """Arguments of a kernel that every driver takes."""
 _COUNTER = "blocks"
 Steps: TypeAlias = Sequence[tuple[Step, Kernels]]
-Judge: TypeAlias = Callable[[Kernel, Steps, int], Refused | None]
-"""Sees a kernel, the steps of a pass of it and the number of passes, and may refuse it."""
+Judge: TypeAlias = Callable[[Kernel, Steps], Refused | None]
+"""Sees a kernel and the steps of a pass of it, and may refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class ResidentRuns:
             made, passes = self._largest(steps, at, again.length, left)
             if isinstance(made, Refused):
                 return made
-            refused = judge(made.made.kernel, steps[at : at + again.length], passes)
+            refused = judge(made.made.kernel, steps[at : at + again.length])
             if refused is not None:
                 return refused
             end = at + passes * again.length
