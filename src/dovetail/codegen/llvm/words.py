@@ -26,8 +26,8 @@ _GLOBAL, _SHARED = f"ptr addrspace({nvvm.GLOBAL})", f"ptr addrspace({nvvm.SHARED
 VECTOR = 16
 """Bytes of words that a thread loads at once."""
 MOST_POLLS = 1 << 24
-"""Loads of what another block has not written yet, after which a kernel stops with a trap: some ten seconds, where waits
-are microseconds. Only a part that failed, or blocks that do not run at the same time, are that late."""
+"""Loads of what another block has not written yet, after which a kernel stops with a trap: some ten seconds, where
+waits are microseconds. Only a part that failed, or blocks that do not run at the same time, are that late."""
 
 
 class Share(NamedTuple):

@@ -20,6 +20,7 @@ from dovetail.kernels.loops.composed import COPY_BYTES, Stage, as_stages, is_sta
 from dovetail.kernels.loops.gpu_schedule import GpuShape
 from dovetail.kernels.loops.ir import Alloc, Kernel, Launch
 from dovetail.kernels.spec import Packed, TensorLocations
+from dovetail.library import attention, rope_attention
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.footprints import Footprints, aligned, meet, taken
@@ -91,9 +92,12 @@ class LaunchFusion:
             self.residency = Residency(refused=Refused("layers_repeat", f"{len(steps)} steps", "three equal layers"))
             return None
         prices, is_judged = Prices(self.device), self.device.cooperative == "auto"
+        steps_of_passes = range(again.first, again.first + again.covered)
         covered = launched[again.first : again.first + again.passes * again.length]
         seconds = prices.launched(covered)
-        least = Residency(again.passes, seconds, prices.least(covered), "a level for each launch")
+        least = Residency(
+            again.passes, seconds, prices.least(covered), "a level for each launch", None, steps_of_passes
+        )
         self.residency = least.judged if is_judged else least
         if self.residency.refused is not None:
             return None  # a kernel of all layers is not made to be thrown away
@@ -104,7 +108,8 @@ class LaunchFusion:
         count = again.passes
 
         def judge(kernel: Kernel, one: Sequence[tuple[Step, Kernels]]) -> Refused | None:
-            known = Residency(count, seconds, prices.resident(one, kernel) * count, levels_told(kernel))
+            taken = prices.resident(one, kernel) * count
+            known = replace(least, passes=count, resident_seconds=taken, levels=levels_told(kernel))
             self.residency = known.judged if is_judged else known
             return self.residency.refused
 
@@ -228,8 +233,10 @@ class LaunchFusion:
                 found[index] = (step, None)
 
     def _taker(self, step: Step, kernels: Kernels) -> GpuKernel | None:
-        """The kernel of a step whose blocks may run others first: all of them run at once."""
-        if kernels is None or len(kernels) != 1 or self._is_small(step, kernels):
+        """The kernel of an attention whose blocks may run others first: all of them run at once. Blocks of a product
+        would each compute what all of them need."""
+        attends = step.value.op in (attention, rope_attention)
+        if kernels is None or len(kernels) != 1 or not attends or self._is_small(step, kernels):
             return None
         made, launch = kernels[0], _launch(kernels[0].kernel)
         at_once = isinstance(launch.grid, int) and launch.grid <= self.device.multiprocessors

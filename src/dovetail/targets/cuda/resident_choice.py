@@ -1,7 +1,7 @@
 """Whether layers that repeat are passes of one kernel or launches: the lower estimate decides, and both are told.
 
 What a kernel computes and reads takes as long either way, but for two things: products of a resident kernel are by
-warps, with a tile of their own, and weights that it copies ahead arrive in part while blocks wait. The rest is what lies
+warps, with a tile of their own, and weights that it copies ahead arrive in part while blocks wait. The rest is what is
 between two kernels: a launch, or a hop from one level of a resident kernel to the next (`GpuDevice.waits`).
 """
 
@@ -41,6 +41,8 @@ class Residency:
     """What blocks wait at in a pass."""
     refused: Refused | None = None
     """Why layers are launches; None where they are passes of one kernel."""
+    steps: range = range(0)
+    """The numbers of the steps of these passes."""
 
     @property
     def judged(self) -> Residency:
@@ -55,19 +57,20 @@ class Residency:
     def rows(self) -> tuple[Considered, Considered]:
         """Both ways, as a report tells them."""
         taken, why = self.refused is None, self.refused or Refused("")
-        told = f"{self.passes} passes of one kernel, {self.levels}"
-        estimates = [t for t in (self.resident_seconds, self.launched_seconds) if t is not None]
-        chosen = (self.resident_seconds if taken else self.launched_seconds) or min(estimates, default=0.0)
-        ratios = [None if not (t and chosen) else t / chosen for t in (self.resident_seconds, self.launched_seconds)]
+        chosen = self.resident_seconds if taken else self.launched_seconds
+        slower = f"{self.passes} passes of one kernel are faster, with {self.levels}"
+        expected = f", expected {why.expected}" if why.expected else ""
+        refused = f"not: {why.condition.replace('_', ' ')} (found {why.found}{expected})"
+
+        def row(name: str, taken: bool, reason: str, seconds: float | None) -> Considered:
+            ratio = None if seconds is None or not chosen else seconds / chosen
+            return Considered(name, taken, "" if taken else reason, seconds, "layers", ratio=ratio)
+
+        resident = row("resident", taken, refused, self.resident_seconds)
         return (
-            Considered(
-                "resident", taken, "" if taken else told, self.resident_seconds, "layers",
-                why.condition, why.found, why.expected, ratio=ratios[0],
-            ),
-            Considered(
-                "launches", not taken, told if taken else "", self.launched_seconds, "layers", ratio=ratios[1]
-            ),
-        )  # fmt: skip
+            replace(resident, condition=why.condition, found=why.found, expected=why.expected),
+            row("launches", not taken, slower, self.launched_seconds),
+        )
 
 
 @dataclass(frozen=True, slots=True)
