@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python3 benchmarks/cuda/encoders.py [--shape NAME ...] [--modes reduce-overhead] [--kernels]
 
-Every shape is measured twice, with layers as launches and as passes of one persistent kernel where that can be, whatever
-the cost model says; the line says what it chooses. `models.py` says how times and errors are taken.
+Every shape is measured as the estimates choose (dovetail), with layers as launches, and as passes of one persistent
+kernel; the lines after it have both estimates. `models.py` says how times and errors are taken.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +165,135 @@ def weights_of(graph: Graph) -> dict[str, Any]:
 
 def feed_of(shape: Shape) -> dict[str, Any]:
     return {"x": np.random.default_rng(1).standard_normal(shape.fed, dtype=np.float32).astype(np.float16)}
+
+
+def peer_of(torch: Any, shape: Shape, weights: Mapping[str, Any], dtype: Any, device: str = "cuda") -> Any:
+    """The same encoder as a module of torch, with q, k and v in one product."""
+    F: Any = torch.nn.functional
+    Module: Any = torch.nn.Module
+    of = shape.of
+
+    class Peer(Module):
+        def __init__(self) -> None:
+            super().__init__()  # pyright: ignore[reportUnknownMemberType]
+            joined = dict(weights)
+            for index in range(of.layers):
+                at = f"layers.{index}"
+                for end, axis in (("", 1), (".bias", 0)):
+                    parts = [weights[f"{at}.w{part}{end}"] for part in "qkv"]
+                    joined[f"{at}.wqkv{end}"] = np.concatenate(parts, axis)
+            for name, content in joined.items():
+                # torch multiplies by [out, in].
+                is_matrix = content.ndim == 2 and name != "places" and not name.endswith(".bias")
+                held = torch.from_numpy(np.ascontiguousarray(content.T if is_matrix else content))
+                self.register_buffer(name.replace(".", "_"), held.to(device, dtype))
+
+        def w(self, name: str) -> Any:
+            return getattr(self, name.replace(".", "_"))
+
+        def linear(self, name: str, x: Any) -> Any:
+            return F.linear(x, self.w(name), self.w(f"{name}.bias"))
+
+        def norm(self, name: str, x: Any) -> Any:
+            return F.layer_norm(x, x.shape[-1:], self.w(f"{name}.gain"), self.w(f"{name}.shift"), EPS)
+
+        def stem(self, x: Any) -> Any:
+            if isinstance(shape, VitShape):
+                x = F.conv2d(x, self.w("patches"), self.w("patches.bias").flatten(), stride=shape.patch)
+                x = torch.cat([self.w("class"), x.flatten(2).transpose(1, 2)], 1)
+                return x + self.w("places")
+            for name, stride in (("conv1", 1), ("conv2", 2)):
+                x = F.gelu(F.conv1d(x, self.w(name), self.w(f"{name}.bias").flatten(), stride=stride, padding=1))
+            return x.transpose(1, 2) + self.w("places")
+
+        def forward(self, x: Any) -> Any:
+            x = self.stem(x)
+            for index in range(of.layers):
+                at = f"layers.{index}"
+                qkv = self.linear(f"{at}.wqkv", self.norm(f"{at}.norm1", x))
+                q, k, v = (p.unflatten(-1, (of.heads, of.width)).transpose(1, 2) for p in qkv.chunk(3, -1))
+                mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+                x = x + self.linear(f"{at}.wo", mixed)
+                x = x + self.linear(f"{at}.down", F.gelu(self.linear(f"{at}.up", self.norm(f"{at}.norm2", x))))
+            x = self.norm("norm", x)
+            return self.linear("head", x[:, 0]) if isinstance(shape, VitShape) else x
+
+    return Peer().eval()
+
+
+def measured(torch: Any, name: str, *, modes: Sequence[str], kernels: bool) -> None:
+    """One line for a shape."""
+    from models import Peers, graphed, profiled, raced  # pyright: ignore
+
+    from dovetail.targets.cuda.driver import driver
+    from dovetail.targets.cuda.run import residency_of
+
+    shape = SHAPES[name]
+    graph = graph_of(shape)
+    weights, feed = weights_of(graph), feed_of(shape)
+    was, first, got = driver().description, 0.0, dict[str, Any]()
+    steps: dict[str, Any] = {}
+    chosen = residency_of(dovetail.compile(graph, target="cuda").plan, was)
+    for way, mode in (("dovetail", "auto"), ("launches", "off"), ("resident", "on")):
+        driver().description = replace(was, cooperative=mode)
+        start = time.perf_counter()
+        program = dovetail.compile(graph, target="cuda").bind(weights)
+        ours: Any = program.to_device(feed)
+        got[way] = program.run(ours, outputs="device")["y"].numpy()
+        first = first or time.perf_counter() - start
+        steps[way] = lambda program=program, ours=ours: program.run(ours, outputs="device")
+    driver().description = was
+    network = peer_of(torch, shape, weights, torch.float16)
+    given = torch.from_numpy(feed["x"]).cuda()
+    peers = Peers(steps)
+
+    def compiled(mode: str) -> Any:
+        torch._dynamo.reset()
+        other = torch.compile(network, fullgraph=True, dynamic=False, mode=mode)
+        return lambda: other(given)
+
+    with torch.inference_mode():
+        theirs = network(given).double().cpu().numpy()
+        exact = peer_of(torch, shape, weights, torch.float64)(given.double()).cpu().numpy()
+        peers.add("eager", lambda: lambda: network(given))
+        peers.add("eager_graph", lambda: graphed(torch, lambda: network(given)))
+        for mode in modes:
+            peers.add(mode, lambda mode=mode: compiled(mode))
+        times: Mapping[str, float] = raced(torch, peers.steps)
+    errors = {
+        way: float(np.linalg.norm(x.astype(np.float64) - exact) / np.linalg.norm(exact))
+        for way, x in {**got, "torch": theirs}.items()
+    }
+    best = min(t for n, t in times.items() if n not in got)
+    line = " ".join(f"{n}={t * 1e3:.4f}" for n, t in times.items())
+    ratios = " ".join(f"ratio_{way}={best / times[way]:.2f}" for way in got)
+    told = " ".join(f"error_{way}={error:.1e}" for way, error in errors.items())
+    print(f"bench {name} target=cuda dtype=f16 {line} {ratios} {told} first_call={first:.2f}s{peers.told}", flush=True)
+    if chosen is not None:
+        for row in chosen.rows:
+            estimate = "none" if row.seconds is None else f"{row.seconds * 1e3:.4f}"
+            print(f"    {row.name}: estimate={estimate} of {chosen.passes} passes, taken={row.taken} {row.reason}")
+    if kernels:
+        profiled(torch, peers.steps["dovetail"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", nargs="*", choices=[*SHAPES], default=[*SHAPES])
+    parser.add_argument("--modes", nargs="*", default=["reduce-overhead"], help="modes of torch.compile")
+    parser.add_argument("--kernels", action="store_true")
+    args = parser.parse_args()
+    from models import torch_here  # pyright: ignore
+
+    torch: Any = torch_here()
+    if torch is None:
+        return
+    for name in args.shape:
+        try:
+            measured(torch, name, modes=args.modes, kernels=args.kernels)
+        except Exception as error:  # the other shapes are measured
+            print(f"bench {name} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

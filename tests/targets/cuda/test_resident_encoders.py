@@ -60,7 +60,7 @@ def _kernels(graph: Graph, description: GpuDevice) -> list[Kernel]:
 
 
 def _run(name: str, description: GpuDevice) -> tuple[Any, list[str]]:
-    graph = ENCODERS.graph_of(TINY[name])
+    graph: Graph = ENCODERS.graph_of(TINY[name])
     device = _device(description)
     program = dovetail.compile(graph, target=target_of(device)).bind(ENCODERS.weights_of(graph))
     found = [program.run(ENCODERS.feed_of(TINY[name]))["y"] for _ in range(2)]
@@ -82,14 +82,14 @@ def test_results_are_those_of_launches_to_the_bit(name: str) -> None:
 def test_layers_of_an_encoder_are_passes_of_one_kernel(name: str) -> None:
     found, launches = _run(name, replace(FEW, cooperative="on"))
     assert launches.count("launch resident") == 2
-    graph = ENCODERS.graph_of(TINY[name])
+    graph: Graph = ENCODERS.graph_of(TINY[name])
     wanted = evaluate(graph, ENCODERS.feed_of(TINY[name]), params=ENCODERS.weights_of(graph), lift=True)["y"]
     assert np.linalg.norm(found.astype(np.float64) - wanted) <= 1e-2 * np.linalg.norm(wanted)
 
 
 @pytest.mark.parametrize("name", TINY)
 def test_parts_have_products_without_tensor_maps_and_take_turns(name: str) -> None:
-    graph = ENCODERS.graph_of(TINY[name])
+    graph: Graph = ENCODERS.graph_of(TINY[name])
     assert any(kernel.maps for kernel in _kernels(graph, replace(FEW, cooperative="off")))
     (kernel,) = [k for k in _kernels(graph, replace(FEW, cooperative="on")) if k.counter]
     assert kernel.passes == 3 and not kernel.maps
@@ -101,7 +101,7 @@ def test_parts_have_products_without_tensor_maps_and_take_turns(name: str) -> No
 def _choice(name: str, **figures: float) -> Residency:
     """What is chosen on an H200 whose waits are others."""
     module = DECODE if name in DECODE.SHAPES else ENCODERS
-    graph = module.step_graph(module.SHAPES[name]) if module is DECODE else module.graph_of(module.SHAPES[name])
+    graph: Graph = module.step_graph(module.SHAPES[name]) if module is DECODE else module.graph_of(module.SHAPES[name])
     description = replace(WHOLE, waits=replace(WHOLE.waits, **figures))
     plan = dovetail.compile(graph, target=target_of(_device(description))).plan
     found = residency_of(plan, description)
