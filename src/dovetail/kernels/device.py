@@ -99,7 +99,7 @@ Cooperative: TypeAlias = Literal["auto", "on", "off"]
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What lies between two kernels of a GPU, in seconds, or between two levels of one whose blocks stay.
+    """Seconds between two kernels of a GPU, or between two levels of one whose blocks stay.
 
     Fitted to an H200 (docs/design/0026): launches by MiniLM with 16 and 128 tokens, the rest by what one token of
     Qwen3-0.6B, Llama-1B and GPT-2 shapes takes as launches and as passes of one kernel.

@@ -110,8 +110,11 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
     def _cuDeviceGetName(self, text: Any, _size: int, _device: int) -> None:
         text.value = b"NVIDIA Fake"
 
-    def _cuDeviceGetAttribute(self, found: Any, number: int, _device: int) -> None:
+    def _cuDeviceGetAttribute(self, found: Any, number: int, _device: int) -> int:
+        if number not in self.attributes:
+            return INVALID_VALUE
         found._obj.value = self.attributes[number]
+        return 0
 
     def _cuDeviceTotalMem_v2(self, found: Any, _device: int) -> None:
         found._obj.value = self.capacity

@@ -118,8 +118,9 @@ def _copied_bytes(body: tuple[Statement, ...]) -> dict[str, int]:
 
 def test_products_that_follow_each_other_add_to_different_sums() -> None:
     """The next product to the same sums would wait for the one before."""
-    value = ops.matmul(input("x", bf16[1, 1024]), param("w", bf16[1024, 4096]))
-    ((_, made),) = kernels_of(make_plan(Graph.of({"y": value}), target="cuda"), device=LAUNCHED)
+    value = ops.matmul(input("x", bf16[1, 1024]), param("w", bf16[1024, 1024]))
+    whole = replace(LAUNCHED, multiprocessors=132)
+    ((_, made),) = kernels_of(make_plan(Graph.of({"y": value}), target="cuda"), device=whole)
     steps = [s for s in everything(made.kernel.body) if isinstance(s, Loop) and s.variable == "step"]
     (step,) = [s for s in steps if any(isinstance(p, MultiplyMatrices) for p in everything(s.body))]
     (product,) = [p for p in everything(step.body) if isinstance(p, MultiplyMatrices)]
