@@ -251,7 +251,7 @@ def measured(torch: Any, name: str, cached: int, *, compiled: bool, kernels: boo
     for way, mode in ways.items():
         driver().description = replace(was, cooperative=mode)
         other = dovetail.compile(graph, target="cuda").bind(weights)
-        there = other.to_device(feeds)
+        there: Any = other.to_device(feeds)
         contenders[way] = lambda other=other, there=there: other.run(there, outputs="device")
     driver().description = was
     with torch.no_grad():
