@@ -1,7 +1,7 @@
 """One token of a decoder on an NVIDIA GPU beside torch: bf16 weights, a KV cache that is updated in place.
 
     PYTHONPATH=src python3 benchmarks/cuda/decode.py [--shape NAME ...] [--cached N ...]
-        [--compile] [--kernels] [--resident]
+        [--compile] [--kernels] [--resident auto|on|off] [--both]
 
 Our caches are donated inputs whose length is a symbol; those of torch are buffers of a fixed size, which it updates in
 place. Peers are torch eager, eager in a CUDA graph and, with --compile, torch.compile in three modes. `models.py` says
@@ -25,6 +25,7 @@ from dovetail import bf16, library, models, ops
 from dovetail.ir.dtype import i64
 from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.value import Value
+from dovetail.kernels.device import Cooperative
 from dovetail.models import LlamaShape
 from dovetail.models.llama_cache import with_rows
 
@@ -228,9 +229,11 @@ def peer_of(
     return Peer().eval()
 
 
-def measured(torch: Any, name: str, cached: int, *, compiled: bool, kernels: bool) -> None:
+def measured(torch: Any, name: str, cached: int, *, compiled: bool, kernels: bool, both: bool = False) -> None:
     """One line for a shape and a length of the cache."""
     from models import graphed, profiled, raced  # pyright: ignore
+
+    from dovetail.targets.cuda.driver import driver
 
     of = SHAPES[name]
     graph = step_graph(of)
@@ -243,6 +246,14 @@ def measured(torch: Any, name: str, cached: int, *, compiled: bool, kernels: boo
     network = peer_of(torch, of, weights, feeds, "cuda", torch.bfloat16)
     given = [torch.from_numpy(feeds[n]).cuda() for n in ("input_ids", "positions")]
     contenders: dict[str, Any] = {"dovetail": lambda: program.run(ours, outputs="device")}
+    was = driver().description
+    ways: Mapping[str, Cooperative] = {"launches": "off", "resident": "on"} if both else {}
+    for way, mode in ways.items():
+        driver().description = replace(was, cooperative=mode)
+        other = dovetail.compile(graph, target="cuda").bind(weights)
+        there: Any = other.to_device(feeds)
+        contenders[way] = lambda other=other, there=there: other.run(there, outputs="device")
+    driver().description = was
     with torch.no_grad():
         theirs = network(*given).double().cpu().numpy()
         exact = peer_of(torch, of, weights, feeds, "cuda", torch.float64)(*given).cpu().numpy()
@@ -256,7 +267,7 @@ def measured(torch: Any, name: str, cached: int, *, compiled: bool, kernels: boo
             contenders[mode] = lambda other=other: other(*given)
         times: Mapping[str, float] = raced(torch, contenders)
     errors = [float(np.linalg.norm(x.astype(np.float64) - exact) / np.linalg.norm(exact)) for x in (got, theirs)]
-    best = min(t for n, t in times.items() if n != "dovetail")
+    best = min(t for n, t in times.items() if n not in ("dovetail", *ways))
     moved = traffic(of, weights, cached)
     line = " ".join(f"{n}={t * 1e3:.4f}" for n, t in times.items())
     print(
@@ -277,7 +288,13 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--dependent", choices=["always", "never"], help="whether kernels start while others run")
-    parser.add_argument("--resident", action="store_true", help="layers are passes of one kernel")
+    parser.add_argument(
+        "--resident",
+        choices=["auto", "on", "off"],
+        default="auto",
+        help="layers are passes of one kernel: where the estimate is lower, wherever they can, nowhere",
+    )
+    parser.add_argument("--both", action="store_true", help="measure it on and off beside what the estimates choose")
     args = parser.parse_args()
     from models import torch_here  # pyright: ignore
 
@@ -292,7 +309,7 @@ def main() -> None:
         driver().description = replace(driver().description, **starts)
     for name in args.shape:
         for cached in args.cached:
-            measured(torch, name, cached, compiled=args.compile, kernels=args.kernels)
+            measured(torch, name, cached, compiled=args.compile, kernels=args.kernels, both=args.both)
 
 
 if __name__ == "__main__":

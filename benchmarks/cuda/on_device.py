@@ -1,4 +1,5 @@
-"""What a GPU has to show, in a few minutes: conformance, first calls, calls, compute-sanitizer, products by cuBLASLt.
+"""What a GPU has to show, in a few minutes: conformance, first calls, calls, compute-sanitizer, products by cuBLASLt,
+encoders and decoders with layers as launches and as persistent kernels.
 
     PYTHONPATH=src:. python3 benchmarks/cuda/on_device.py [part ...] [--within 360]
 
@@ -37,6 +38,10 @@ PARTS = {
     "first_call": Part(("benchmarks/cuda/first_call.py", "minilm_1x16"), 45),
     "calls": Part(("benchmarks/cuda/calls.py", "minilm_1x16"), 100),
     "sanitize": Part(("-m", "tests.targets.cuda.sanitized", "--within", "60"), 70),
+    "encoders": Part(
+        ("benchmarks/cuda/encoders.py", "--shape", "vit_tiny", "vit_base", "whisper_tiny", "whisper_second"), 100
+    ),
+    "decoders": Part(("benchmarks/cuda/decode.py", "--cached", "512", "--both"), 60),
     "products": Part(("benchmarks/cuda/models.py", "products"), 60),
 }
 

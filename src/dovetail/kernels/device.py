@@ -94,6 +94,29 @@ class CpuDevice:
         return self.has(capability) and not self.emulated
 
 
+Cooperative: TypeAlias = Literal["auto", "on", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Seconds between two kernels of a GPU, or between two levels of one whose blocks stay.
+
+    Fitted to an H200 (docs/design/0026): launches by MiniLM with 16 and 128 tokens, the rest by what one token of
+    Qwen3-0.6B, Llama-1B and GPT-2 shapes takes as launches and as passes of one kernel.
+    """
+
+    launch: float = 1.45e-6
+    """From kernel to kernel of a graph, each of which starts after the one before it."""
+    dependent_launch: float = 0.89e-6
+    """The same where a kernel starts while the one before it still runs."""
+    words: float = 1.01e-6
+    """From level to level where blocks receive what others send."""
+    barrier: float = 1.78e-6
+    """The same where they wait at a barrier of the grid, and then read from L2."""
+    hidden: float = 0.12
+    """The share of the time of reading weights that passes while blocks wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuDevice:
     """A GPU: its architecture, multiprocessors, and what a block of threads may use."""
@@ -108,6 +131,8 @@ class GpuDevice:
     warp: int = 32
     threads_per_block: int = 1024
     l2_bytes: int = 0
+    hertz: float = 1.98e9
+    """Cycles of a multiprocessor in a second, at most."""
     tensor_core_shapes: tuple[tuple[int, int, int], ...] = ()
     """M×N×K of matrix instructions."""
     dependent_launches: bool = False
@@ -121,11 +146,12 @@ class GpuDevice:
     """Blocks of a cluster, which can wait for each other; 0 where there are no clusters."""
     bulk_copies: bool = False
     """Whether one thread can copy many bytes to shared memory, which a barrier there counts."""
-    cooperative: bool = False
-    """Whether layers that repeat become passes of one cooperative (persistent) kernel. It is off on all devices, since
-    it is slower than launches (docs/design/0026)."""
+    cooperative: Cooperative = "auto"
+    """Whether layers that repeat become passes of one cooperative (persistent) kernel: where the estimate of that is
+    lower than that of launches, wherever they can (on), or nowhere (off)."""
+    waits: Waits = Waits()
 
 
 Device: TypeAlias = CpuDevice | GpuDevice
 
-__all__ = ["CAPABILITIES", "Caches", "Capability", "CpuDevice", "Device", "GpuDevice"]
+__all__ = ["CAPABILITIES", "Caches", "Capability", "Cooperative", "CpuDevice", "Device", "GpuDevice", "Waits"]

@@ -19,7 +19,9 @@ from tests.targets.cuda.fake_memory import INVALID_VALUE, FakeMemory, IllegalAdd
 
 CAPACITY = 1 << 30
 INVALID_IMAGE, ILLEGAL_ADDRESS = 200, 700
-ATTRIBUTES = {13: 1_980_000, 16: 132, 36: 3_201_000, 37: 6144, 38: 50 << 20, 75: 9, 76: 0, 97: 227 << 10}
+ATTRIBUTES = {
+    13: 1_980_000, 16: 132, 36: 3_201_000, 37: 6144, 38: 50 << 20, 75: 9, 76: 0, 95: 1, 97: 227 << 10, 133: 0,
+}  # fmt: skip
 """Those of an H200."""
 MAP_WORDS = 10
 """Of a tensor map, as this library writes it: the address, up to five sizes and four strides."""
@@ -42,6 +44,9 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
         self.log: list[str] = []
         self.fail: dict[str, int] = {}
         """Functions that fail, and with which error code."""
+        self.attributes = dict(ATTRIBUTES)
+        self.blocks_at_once = 1
+        """Blocks of a kernel that one multiprocessor holds."""
         self.lock = threading.RLock()
         """Threads may call it, as they may a driver."""
         self.sticky = 0
@@ -105,8 +110,11 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
     def _cuDeviceGetName(self, text: Any, _size: int, _device: int) -> None:
         text.value = b"NVIDIA Fake"
 
-    def _cuDeviceGetAttribute(self, found: Any, number: int, _device: int) -> None:
-        found._obj.value = ATTRIBUTES[number]
+    def _cuDeviceGetAttribute(self, found: Any, number: int, _device: int) -> int:
+        if number not in self.attributes:
+            return INVALID_VALUE
+        found._obj.value = self.attributes[number]
+        return 0
 
     def _cuDeviceTotalMem_v2(self, found: Any, _device: int) -> None:
         found._obj.value = self.capacity
@@ -164,6 +172,10 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
 
     def _cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> None:
         assert attribute == 8 and 0 < value <= ATTRIBUTES[97] and isinstance(self.objects[function], Kernel)
+
+    def _cuOccupancyMaxActiveBlocksPerMultiprocessor(self, found: Any, function: int, threads: int, _: int) -> None:
+        assert threads > 0 and isinstance(self.objects[function], Kernel)
+        found._obj.value = self.blocks_at_once
 
     # Launches, streams and graphs
 

@@ -92,7 +92,7 @@ def run(name: str, cache: str, device: Callable[[], Driver] = driver) -> int:
     """Run a program twice, to equal bits; how many persistent kernels it has."""
     plain, _, persistent = name.partition("-")
     here = device()
-    here.description = replace(here.description, cooperative=bool(persistent))
+    here.description = replace(here.description, cooperative="on" if persistent else "off")
     loaded: list[bool] = []
     function = Module.function
 

@@ -29,6 +29,7 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.driver import Driver
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.resident_runs import Repetition, longest_repetition
@@ -36,9 +37,10 @@ from dovetail.targets.cuda.run import CudaGraph, steps_of
 from dovetail.targets.cuda.stored import from_bytes, to_bytes
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled
+from tests.targets.cuda.fake_driver import FakeLibrary
 from tests.targets.cuda.simulated import SimulatedDriver
 
-FEW = replace(H200, multiprocessors=3, cluster=8, dependent_launches=True, cooperative=True)
+FEW = replace(H200, multiprocessors=3, cluster=8, dependent_launches=True, cooperative="on")
 BULK = replace(FEW, bulk_copies=True)
 
 
@@ -107,7 +109,7 @@ def test_parts_keep_all_barriers_of_their_kernels(monkeypatch: pytest.MonkeyPatc
     (made,) = _resident(plan, whole)
     # Stages of a cluster wait for each other at barriers of their own: small steps have launches of their own here.
     monkeypatch.setattr("dovetail.targets.cuda.fused_launches.TURNS", 0)
-    apart = steps_of(plan, device=replace(whole, cooperative=False))
+    apart = steps_of(plan, device=replace(whole, cooperative="off"))
     alone = [m.kernel for _, kernels in apart for m in kernels or ()]
     last = alone[-(len(alone) // 4) :]
     parts = [s for s in made.kernel.body if isinstance(s, SubGrid)]
@@ -127,6 +129,8 @@ def test_blocks_wait_at_one_barrier_each_and_spill_nothing(
     waits = [s for s in _barriers(made.kernel) if s.number is not None]
     assert text.count("red.release.gpu") == text.count("ld.acquire.gpu") == len(waits)
     assert bool(waits) != sends and ("st.relaxed.gpu" in text) == sends
+    received = [s for s in everything(made.kernel.body) if isinstance(s, Receive)]
+    assert text.count("trap;") == len(waits) + len(received), "no wait is for ever"
     told = assembled(made, "sm_90a", tmp_path)
     assert not told or "0 bytes spill stores" in told, told
 
@@ -134,8 +138,42 @@ def test_blocks_wait_at_one_barrier_each_and_spill_nothing(
 def test_few_layers_and_devices_that_do_not_ask_for_it_have_none() -> None:
     assert not _resident(make_plan(_layers(2), target=CLAIMS))
     plan = make_plan(_layers(4), target=CLAIMS)
-    every = [made for _, kernels in steps_of(plan, device=replace(FEW, cooperative=False)) for made in kernels or ()]
+    every = [made for _, kernels in steps_of(plan, device=replace(FEW, cooperative="off")) for made in kernels or ()]
     assert not any(made.kernel.counter for made in every)
+
+
+@pytest.mark.parametrize("at_once", [0, 1])
+def test_layers_are_launches_where_the_device_does_not_hold_all_blocks_at_once(at_once: int) -> None:
+    graph = _layers(4)
+    device = SimulatedDriver()
+    device.description = FEW
+    device.library.blocks_at_once = at_once
+    random = np.random.default_rng(0)
+    drawn = {
+        str(v.attrs["name"]): random.normal(size=tuple(int(str(n)) for n in v.shape)).astype(v.dtype.numpy)
+        for v in (*graph.inputs, *graph.parameters)
+    }
+    x = {"x": drawn.pop("x")}
+    CudaGraph(make_plan(graph, target=CLAIMS), lambda: device).bind(drawn).run(x)
+    assert ("launch resident" in device.log) == bool(at_once)
+
+
+@pytest.mark.parametrize(("attribute", "value", "mode"), [(95, 1, "auto"), (95, 0, "off"), (133, 1, "off")])
+def test_devices_that_share_blocks_or_cannot_start_whole_grids_have_none(attribute: int, value: int, mode: str) -> None:
+    library = FakeLibrary()
+    library.attributes[attribute] = value
+    assert Driver(library).description.cooperative == mode
+
+
+@pytest.mark.parametrize("name", ["", "CUDA_MPS_PIPE_DIRECTORY"])
+def test_drivers_that_do_not_tell_of_mps_are_asked_by_the_environment(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = FakeLibrary()
+    del library.attributes[133]
+    if name:
+        monkeypatch.setenv(name, "/tmp/mps")
+    assert Driver(library).description.cooperative == ("off" if name else "auto")
 
 
 def test_what_takes_more_arguments_than_a_driver_allows_is_several_launches(monkeypatch: pytest.MonkeyPatch) -> None:

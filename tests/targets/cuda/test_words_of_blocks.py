@@ -17,8 +17,8 @@ from dovetail.targets.cuda.run import steps_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 from tests.targets.cuda.test_decode import DECODE, SHAPES
 
-LAUNCHED = replace(H200, multiprocessors=32, cluster=8, dependent_launches=True, bulk_copies=True)
-RESIDENT = replace(LAUNCHED, cooperative=True)
+LAUNCHED = replace(H200, multiprocessors=32, cluster=8, dependent_launches=True, bulk_copies=True, cooperative="off")
+RESIDENT = replace(LAUNCHED, cooperative="on")
 CACHED = 20
 
 

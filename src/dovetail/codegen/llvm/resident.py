@@ -19,11 +19,18 @@ _AWAIT = "\\0A".join(
     (
         "{",
         ".reg .b64 found;",
-        ".reg .pred fewer;",
+        ".reg .b32 polls;",
+        ".reg .pred arrived, late;",
+        "mov.b32 polls, 0;",
         "AGAIN:",
         "ld.acquire.gpu.global.u64 found, [$0];",
-        "setp.lt.u64 fewer, found, $1;",
-        "@fewer bra AGAIN;",
+        "setp.ge.u64 arrived, found, $1;",
+        "@arrived bra DONE;",
+        "add.u32 polls, polls, 1;",
+        f"setp.gt.u32 late, polls, {words.MOST_POLLS};",
+        "@late trap;",
+        "bra AGAIN;",
+        "DONE:",
         "}",
     )
 )

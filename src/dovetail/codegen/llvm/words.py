@@ -25,6 +25,9 @@ SIZES = (2, 4)
 _GLOBAL, _SHARED = f"ptr addrspace({nvvm.GLOBAL})", f"ptr addrspace({nvvm.SHARED})"
 VECTOR = 16
 """Bytes of words that a thread loads at once."""
+MOST_POLLS = 1 << 24
+"""Loads of what another block has not written yet, after which a kernel stops with a trap: some ten seconds, where
+waits are microseconds. Only a part that failed, or blocks that do not run at the same time, are that late."""
 
 
 class Share(NamedTuple):
@@ -87,9 +90,13 @@ def _await(t: Builder, shares: Sequence[Share]) -> None:
 
     Lanes leave the loop together: a warp whose lanes leave one by one would run what follows for each of them.
     """
-    again, done = t.fresh("receive"), t.fresh("received")
+    again, done, late_block = t.fresh("receive"), t.fresh("received"), t.fresh("waiting")
+    stuck, before, polls, more = t.fresh("stuck"), t.fresh("polled"), t.fresh("polls"), t.fresh("more")
+    t.emit(f"br label %{before}")
+    t.label(before)
     t.emit(f"br label %{again}")
     t.label(again)
+    t.emit(f"%{polls} = phi i32 [ 0, %{before} ], [ %{more}, %{late_block} ]")
     wanted = t.let(f"shl i32 {STAMP}, 16")
     loaded: list[list[str]] = []
     wrong = "0"
@@ -108,7 +115,14 @@ def _await(t: Builder, shares: Sequence[Share]) -> None:
     late = t.let(f"icmp ne i32 {wrong}, 0")
     t.use(f"declare i1 @{nvvm.ANY}(i32, i1)")
     some = t.let(f"call i1 @{nvvm.ANY}(i32 -1, i1 {late})")
-    t.emit(f"br i1 {some}, label %{again}, label %{done}")
+    t.emit(f"br i1 {some}, label %{late_block}, label %{done}")
+    # Polls are counted after those that found something missing: what is there in time costs nothing more.
+    t.label(late_block)
+    t.emit(f"%{more} = add i32 %{polls}, 1")
+    t.emit(f"br i1 {t.let(f'icmp ugt i32 %{more}, {MOST_POLLS}')}, label %{stuck}, label %{again}")
+    t.label(stuck)
+    t.emit(nvvm.assembly("trap;", "~{memory}", ""))
+    t.emit(f"br label %{done}")
     t.label(done)
     for share, words in zip(shares, loaded, strict=True):
         if share.size == 2:
@@ -142,4 +156,4 @@ def stamp(t: Builder, launches: I64 | str) -> str:
     return t.let(f"trunc i64 {t.let(f'add i64 {number}, 1')} to i32")
 
 
-__all__ = ["SIZES", "STAMP", "VECTOR", "receive", "send", "stamp"]
+__all__ = ["MOST_POLLS", "SIZES", "STAMP", "VECTOR", "receive", "send", "stamp"]

@@ -7,6 +7,7 @@ the stages to come; other dtypes are multiplied one by one, with sums in registe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from dovetail.ir.dim import Size, product
@@ -21,7 +22,7 @@ from dovetail.kernels.gpu.packed_matrix import Transposed
 from dovetail.kernels.gpu.pipelined_tile import PipelinedTile
 from dovetail.kernels.gpu.stream import StreamTile
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
-from dovetail.kernels.gpu.tile import CHUNK, FEWEST_ROWS, H200, BlockTile, pipelined_tile_of, tile_of
+from dovetail.kernels.gpu.tile import CHUNK, FEWEST_ROWS, H200, BlockTile, cycles_of, pipelined_tile_of, tile_of
 from dovetail.kernels.gpu.tile_writer import TileWriter
 from dovetail.kernels.gpu.tiled import Element, Tiled
 from dovetail.kernels.loops.body import cast_to, lying_beneath
@@ -155,10 +156,15 @@ class Writer(TileWriter):
         tile = self._pipelined(left, rights, axis, other)
         if tile is not None:
             assert isinstance(self.depth, int), "it was checked"
-            return PipelinedTile(tile, dtype, left, rights, axis, other, self.depth).tiled()
+            made = PipelinedTile(tile, dtype, left, rights, axis, other, self.depth).tiled()
+            return replace(made, cycles=self._cycles(tile, has_producer=True))
         tile = tile_of(product(self.batch), self.rows, self.columns, self.streams, self.device)
         engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, early=early)
-        return engine.tiled(self.device)
+        return replace(engine.tiled(self.device), cycles=self._cycles(tile, has_producer=False))
+
+    def _cycles(self, tile: BlockTile, *, has_producer: bool) -> float:
+        sizes = product(self.batch), self.rows, self.columns, self.depth
+        return cycles_of(tile, *sizes, self.streams, self.device, has_producer=has_producer)
 
     def _few_rows(
         self, dtype: DType, left: Factor, rights: list[Factor], axes: Sequence[str], *, early: bool

@@ -149,6 +149,26 @@ def tile_of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDev
     return min(_fitting(streams, device), key=lambda tile: work.stage_cycles(tile, 1))
 
 
+def cycles_of(
+    tile: BlockTile,
+    batch: Size,
+    rows: Size,
+    columns: Size,
+    depth: Size,
+    streams: int,
+    device: GpuDevice,
+    *,
+    has_producer: bool,
+) -> float:
+    """An estimate of a product of one part, without the start of its kernel; 0 where its depth is not known."""
+    if not isinstance(depth, int):
+        return 0.0
+    work = _Work.of(batch, rows, columns, streams, device)
+    if has_producer:
+        return work.pipelined_cycles(tile, depth) - START_CYCLES
+    return -(-depth // DEPTH) * work.stage_cycles(tile, 1)
+
+
 def pipelined_tile_of(
     rows: Size, columns: Size, depth: int, streams: int, panel: int, device: GpuDevice
 ) -> BlockTile | None:
@@ -297,6 +317,7 @@ __all__ = [
     "TILES",
     "WARP_ROWS",
     "BlockTile",
+    "cycles_of",
     "has_warpgroups",
     "pipelined_split_of",
     "pipelined_tile_of",

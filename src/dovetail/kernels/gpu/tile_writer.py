@@ -145,7 +145,7 @@ class TileWriter(ABC):
         early = (*shared_tiles, Set("tile", ThreadIndex("block")), *place, *tiled.early) if tiled.early else ()
         shared = shared_bytes(tiled.allocations)
         dynamic = shared if shared > STATIC_BYTES or tiled.is_aligned else 0
-        launch = Launch(grid, tiled.threads, dynamic, tiled.resident)
+        launch = Launch(grid, tiled.threads, dynamic, tiled.resident, cycles=tiled.cycles)
         written = self._results() if parts == 1 else (PARTIAL,)
         return self._kernel(self.name if parts == 1 else f"{self.name}_parts", statements, launch, written, early)
 

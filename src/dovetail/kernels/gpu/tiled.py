@@ -41,6 +41,8 @@ class Tiled:
     """Copies of constant factors, which a block may start while kernels before it still run."""
     producer: Producer | None = None
     """The warp that copies for the others, tile after tile; None where all threads copy."""
+    cycles: float = 0.0
+    """An estimate of all tiles together, without the start of the kernel; 0 where there is none."""
 
 
 @dataclass(frozen=True, slots=True)

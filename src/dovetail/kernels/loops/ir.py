@@ -170,6 +170,8 @@ class Launch:
     """Blocks of a cluster: they run at the same time, and may wait for each other."""
     cooperative: bool = False
     """Whether all blocks run at the same time, so that they may wait for each other."""
+    cycles: float = 0.0
+    """An estimate of what it takes after its start; 0 where there is none."""
 
 
 @dataclass(frozen=True, slots=True)

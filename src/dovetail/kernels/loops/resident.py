@@ -12,29 +12,24 @@ from dataclasses import field, replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops import resident_ahead
 from dovetail.kernels.loops.analysis import everything, shared_bytes
-from dovetail.kernels.loops.composed import COMPOUND, Renaming
+from dovetail.kernels.loops.composed import Renaming
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
-    AllReduce,
     AwaitCopies,
     Barrier,
     Call,
-    ClusterBarrier,
     CommitCopies,
     CopyAsync,
     CopyBulk,
-    ExpectBytes,
     Extent,
     FenceShared,
-    FromLane,
     GridBarrier,
     Kernel,
     Launch,
-    Loop,
-    Set,
     Statement,
     SubGrid,
     When,
@@ -53,15 +48,8 @@ from dovetail.kernels.loops.resident_words import PartWords, Received, Sent, Wor
 
 NEXT = "next."
 """Before the name of a pointer: that of the next pass."""
-_KNOWN = (
-    *COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, ClusterBarrier, CommitCopies, AwaitCopies,
-    AllocBarriers, CopyBulk, ExpectBytes,
-)  # fmt: skip
-"""The statements of a part."""
 _BARRIER_BYTES = 1024
 """Shared memory for the barriers of all parts, before everything else."""
-MOST_TURNS = 2
-"""Tiles of a part for each block, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +81,6 @@ class Part:
         return self.launch.grid
 
 
-def is_part(kernel: Kernel, blocks: int) -> bool:
-    """Whether a scheduled kernel can be a part of one with some blocks."""
-    launch = kernel.launch
-    if launch is None or not isinstance(launch.grid, int) or not 0 < launch.grid <= MOST_TURNS * blocks or kernel.maps:
-        return False
-    if launch.grid > blocks and (launch.cluster > 1 or kernel.early):
-        return False
-    known = all([isinstance(s, _KNOWN) for s in (*everything(kernel.early), *everything(kernel.body))])
-    waits = sum(isinstance(s, ClusterBarrier) for s in everything(kernel.body))
-    return known and waits == sum(isinstance(s, ClusterBarrier) for s in kernel.body)
-
-
 def as_resident(
     name: str,
     parts: Sequence[Part],
@@ -114,8 +90,8 @@ def as_resident(
     passes: int,
     tabled: Sequence[str],
     words: Words | None = None,
-) -> Kernel | None:
-    """One kernel for parts, each with a few blocks of a grid; None where shared memory is too small.
+) -> Kernel | Refused:
+    """One kernel for parts, each with a few blocks of a grid; refused where shared memory is too small.
 
     Its pointers are those of the parts; the caller orders them.
     """
@@ -174,10 +150,10 @@ class _Resident:
         later = any(isinstance(s, (CommitCopies, CopyAsync)) for s in everything(part.kernel.body))
         return bool(part.kernel.early) and not later and not only_prefetches(part.kernel.early)
 
-    def kernel(self, name: str) -> Kernel | None:
+    def kernel(self, name: str) -> Kernel | Refused:
         offsets = self._offsets()
         if offsets is None:
-            return None
+            return Refused("shared_memory_holds_a_level", self._fullest(), f"{self.room:,} bytes")
         self._look_ahead()
         offsets = self._offsets()
         assert offsets is not None, "copies that start earlier were tried"
@@ -367,6 +343,11 @@ class _Resident:
             placed.append((at, room))
         return {room.alloc.pointer: at for at, room in placed}
 
+    def _fullest(self) -> str:
+        """The slot that needs the most shared memory."""
+        needs = [sum(r.nbytes for r in self._rooms() if slot in r.slots) for slot in range(2 * self.count)]
+        return f"{max(needs):,} bytes at level {needs.index(max(needs)) // 2}"
+
     def _look_ahead(self) -> None:
         """Start copies as many levels before as there is room for, in the order in which they are needed."""
         grows = True
@@ -386,4 +367,4 @@ class _Resident:
         return starts == sorted(starts) and starts[-1] <= starts[0] + self.count
 
 
-__all__ = ["NEXT", "Part", "as_resident", "is_part"]
+__all__ = ["NEXT", "Part", "as_resident"]

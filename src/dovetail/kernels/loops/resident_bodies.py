@@ -7,15 +7,24 @@ from dataclasses import replace
 from typing import cast
 
 from dovetail.ir.dtype import i64
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.composed import COMPOUND
 from dovetail.kernels.loops.ir import (
     Alloc,
+    AllocBarriers,
+    AllReduce,
     AwaitCopies,
     AwaitPhase,
+    Barrier,
     Call,
     ClusterBarrier,
+    CommitCopies,
     CopyBulk,
+    ExpectBytes,
     Extent,
+    FromLane,
+    Kernel,
     Loop,
     Name,
     Prefetch,
@@ -24,8 +33,35 @@ from dovetail.kernels.loops.ir import (
     When,
 )
 
+_KNOWN = (
+    *COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, ClusterBarrier, CommitCopies, AwaitCopies,
+    AllocBarriers, CopyBulk, ExpectBytes,
+)  # fmt: skip
+"""The statements of a part."""
+TENSOR_MAPS, TURNS = "copies_need_no_tensor_maps", "blocks_take_turns"
+"""Conditions that another kernel for the same step may hold."""
 PASS = Name("pass")
 """The number of a pass."""
+
+
+def refused_part(kernel: Kernel, blocks: int) -> Refused | None:
+    """Why a scheduled kernel cannot be a part of one with some blocks; None where it can."""
+    launch = kernel.launch
+    if launch is None or not isinstance(launch.grid, int) or launch.grid <= 0:
+        return Refused("blocks_are_counted", "a grid whose size is known at run time", "a grid of known size")
+    if kernel.maps:
+        return Refused(TENSOR_MAPS, f"{len(kernel.maps)} tensor maps", "copies by addresses")
+    if launch.grid > blocks and (launch.cluster > 1 or kernel.early):
+        waits = "blocks that wait for each other" if launch.cluster > 1 else "copies before it starts"
+        return Refused(TURNS, f"{waits}, and a grid of {launch.grid}", f"a grid of at most {blocks}")
+    every = (*everything(kernel.early), *everything(kernel.body))
+    unknown = [type(s).__name__ for s in every if not isinstance(s, _KNOWN)]
+    if unknown:
+        return Refused("statements_are_known", ", ".join(dict.fromkeys(unknown)), "loops, copies, products of warps")
+    waits = sum(isinstance(s, ClusterBarrier) for s in everything(kernel.body))
+    if waits != sum(isinstance(s, ClusterBarrier) for s in kernel.body):
+        return Refused("clusters_wait_between_segments", "a barrier of a cluster in a loop")
+    return None
 
 
 def segments_of(body: tuple[Statement, ...]) -> list[tuple[Statement, ...]]:
@@ -88,4 +124,15 @@ def awaiting(body: tuple[Statement, ...], pending: int) -> tuple[Statement, ...]
     return tuple(found)
 
 
-__all__ = ["PASS", "awaiting", "has_bulk", "in_phase", "only_prefetches", "segments_of", "without"]
+__all__ = [
+    "PASS",
+    "TENSOR_MAPS",
+    "TURNS",
+    "awaiting",
+    "has_bulk",
+    "in_phase",
+    "only_prefetches",
+    "refused_part",
+    "segments_of",
+    "without",
+]

@@ -20,6 +20,14 @@ _TOO_OLD = frozenset({209, 222, 803, 804})
 _LOST = frozenset({4, 46, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999})
 """After these every call in the context fails: addresses that are not allocated, traps, hardware errors, a reset."""
 
+_TRAPPED = 719
+"""A kernel failed, or stopped with a trap."""
+STUCK = (
+    ". A kernel of all layers stops like this where its blocks wait for each other for some ten seconds; "
+    "other programs on the device may keep some of them from running"
+)
+"""What else a trap may mean (docs/design/0026)."""
+
 Functions: TypeAlias = Mapping[str, Callable[..., int]]
 """The driver's functions by name; each gives an error code."""
 
@@ -85,6 +93,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemFreeHost": (c_void_p,),
     "cuPointerGetAttribute": (c_void_p, c_int, c_uint64),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (c_void_p, c_void_p, c_int, c_size_t),
     "cuTensorMapEncodeTiled": (c_void_p, c_int, c_uint, *[c_void_p] * 5, *[c_int] * 4),
     "cuTensorMapEncodeIm2col": (c_void_p, c_int, c_uint, *[c_void_p] * 5, c_uint, c_uint, c_void_p, *[c_int] * 4),
     "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
@@ -153,7 +162,8 @@ def error_of(name: str, status: int, reason: str) -> DovetailError:
         return DeviceError(
             f"the device was lost: {message}",
             is_lost=True,
-            hint="bind the program again: a new context is made, and arrays of the old one are gone",
+            hint="bind the program again: a new context is made, and arrays of the old one are gone"
+            + (STUCK if status == _TRAPPED else ""),
         )
     return DeviceError(message, hint="see what `nvidia-smi` says of the device")
 

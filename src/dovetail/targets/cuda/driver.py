@@ -37,6 +37,10 @@ _COOPERATIVE, _PROGRAMMATIC_SERIALIZATION = 2, 6
 _CLOCK_KHZ, _MULTIPROCESSORS, _MEMORY_CLOCK_KHZ, _BUS_BITS, _L2_BYTES = 13, 16, 36, 37, 38
 _MAJOR, _MINOR, _SHARED_BYTES = 75, 76, 97
 """Numbers of device attributes."""
+_HAS_COOPERATIVE, _SHARED_BY_PROCESSES = 95, 133
+"""The same: cooperative launches, and whether MPS runs the kernels of several processes at a time."""
+_MPS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+"""What the environment of a process has where MPS serves it."""
 _MEMORY_TYPE, _ORDINAL = 2, 9
 """Numbers of pointer attributes."""
 _DEVICE_MEMORY = 2
@@ -57,6 +61,13 @@ class Function:
     """Whether it may start while the kernel before it still runs: it waits for that one itself."""
     cooperative: bool = False
     """Whether its blocks wait for each other."""
+
+    def blocks_at_once(self, block: int, shared_bytes: int) -> int:
+        """Blocks of some threads that the device holds at the same time, if it runs nothing else."""
+        found = c_int()
+        name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        self.driver.call(name, ctypes.byref(found), self.handle, block, shared_bytes)
+        return found.value * self.driver.description.multiprocessors
 
     def launch(
         self, grid: int, block: int, arguments: Sequence[int], *, shared_bytes: int = 0, stream: int = DEFAULT_STREAM
@@ -178,13 +189,24 @@ class Driver:
             self._attribute(_MULTIPROCESSORS),
             shared_bytes=self._attribute(_SHARED_BYTES),
             l2_bytes=self._attribute(_L2_BYTES),
+            hertz=1e3 * self._attribute(_CLOCK_KHZ),
             tensor_core_shapes=tensor_core_shapes(self.architecture),
             dependent_intensity=DEPENDENT_INTENSITY if self._has_dependent_launches else 0.0,
             # sm_89 has them from PTX 8.1 on, which is newer than the oldest driver.
             converts_fp8=self.capability >= (9, 0),
             cluster=CLUSTER if self.capability >= (9, 0) else 0,
             bulk_copies=self.capability >= (9, 0),
+            cooperative="auto" if self._runs_whole_grids else "off",
         )
+
+    @property
+    def _runs_whole_grids(self) -> bool:
+        """Whether blocks of a grid may wait for each other: not where other processes have blocks at the same time."""
+        shared = c_int()
+        # Drivers before 12.3 do not know the attribute.
+        status = self.functions["cuDeviceGetAttribute"](ctypes.byref(shared), _SHARED_BY_PROCESSES, self.device)
+        is_shared = bool(shared.value) if status == 0 else any(name in os.environ for name in _MPS)
+        return bool(self._attribute(_HAS_COOPERATIVE)) and not is_shared
 
     @property
     def _has_dependent_launches(self) -> bool:
@@ -210,7 +232,7 @@ class Driver:
             self._dotted(),
             self.description.multiprocessors,
             memory.value,
-            1e3 * self._attribute(_CLOCK_KHZ),
+            self.description.hertz,
             rate,
             self.description.l2_bytes,
             self.description.shared_bytes,

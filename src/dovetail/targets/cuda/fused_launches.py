@@ -13,18 +13,22 @@ from types import MappingProxyType
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.block_stages import is_repeatable, takes_stages, with_stages
 from dovetail.kernels.loops.composed import COPY_BYTES, Stage, as_stages, is_stage, takes_prologue, with_prologue
 from dovetail.kernels.loops.gpu_schedule import GpuShape
 from dovetail.kernels.loops.ir import Alloc, Kernel, Launch
 from dovetail.kernels.spec import Packed, TensorLocations
+from dovetail.library import attention, rope_attention
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.footprints import Footprints, aligned, meet, taken
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.loops import SHAPE
-from dovetail.targets.cuda.resident_runs import ResidentRuns
+from dovetail.targets.cuda.resident_choice import Prices, Residency, levels_told
+from dovetail.targets.cuda.resident_products import by_warps
+from dovetail.targets.cuda.resident_runs import ResidentRuns, key_of, longest_repetition
 from dovetail.targets.cuda.select import finished, make_kernels
 
 STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
@@ -50,6 +54,8 @@ class LaunchFusion:
     """Shared kernels by what they are made of: layers repeat."""
     stages: dict[Hashable, Kernel | None] = field(default_factory=dict[Hashable, Kernel | None])
     """Kernels as stages, by the kernel of the step and the shape of its blocks."""
+    residency: Residency | None = None
+    """What was chosen for layers that repeat; None where that is off."""
 
     def __post_init__(self) -> None:
         self.memory = Footprints(self.plan, self.locations)
@@ -61,15 +67,57 @@ class LaunchFusion:
             joined = self._joined(steps[index], steps[index + 1])
             if joined is not None:
                 found[index], found[index + 1] = (steps[index][0], None), (steps[index + 1][0], (joined,))
-        if self.device.cooperative:
-            for index in range(1, len(found)):
-                self._take_stages(found, index)
-            found = ResidentRuns(self.memory, self.device).fused(found)
+        launched = self._sharing(found)
+        if self.device.cooperative == "off":
+            return tuple(launched)
+        resident = self._as_passes(found, launched)
+        return tuple(launched if resident is None else self._sharing(resident))
+
+    def _sharing(self, steps: Sequence[tuple[Step, Kernels]]) -> list[tuple[Step, Kernels]]:
+        """Small steps that follow each other with one kernel for all of them."""
+        found = [*steps]
         for run in self._runs(found):
             made = self._as_stages([found[i] for i in run])
             for i in run:
                 found[i] = (found[i][0], (made,) if i == run[-1] else None)
-        return tuple(found)
+        return found
+
+    def _as_passes(
+        self, steps: Sequence[tuple[Step, Kernels]], launched: Sequence[tuple[Step, Kernels]]
+    ) -> list[tuple[Step, Kernels]] | None:
+        """Steps with layers as passes of one kernel; None where that cannot be, or takes longer by the estimates."""
+        found = [*steps]
+        again = longest_repetition([key_of(kernels) for _, kernels in found])
+        if again is None:
+            self.residency = Residency(refused=Refused("layers_repeat", f"{len(steps)} steps", "three equal layers"))
+            return None
+        prices, is_judged = Prices(self.device), self.device.cooperative == "auto"
+        steps_of_passes = range(again.first, again.first + again.covered)
+        covered = launched[again.first : again.first + again.passes * again.length]
+        seconds = prices.launched(covered)
+        least = Residency(
+            again.passes, seconds, prices.least(covered), "a level for each launch", None, steps_of_passes
+        )
+        self.residency = least.judged if is_judged else least
+        if self.residency.refused is not None:
+            return None  # a kernel of all layers is not made to be thrown away
+        by_warps(found, again, self.locations, self.device)
+        for index in range(1, len(found)):
+            self._take_stages(found, index)
+        again = longest_repetition([key_of(kernels) for _, kernels in found]) or again
+        count = again.passes
+
+        def judge(kernel: Kernel, one: Sequence[tuple[Step, Kernels]]) -> Refused | None:
+            taken = prices.resident(one, kernel) * count
+            known = replace(least, passes=count, resident_seconds=taken, levels=levels_told(kernel))
+            self.residency = known.judged if is_judged else known
+            return self.residency.refused
+
+        made = ResidentRuns(self.memory, self.device).fused(found, again, judge)
+        if isinstance(made, Refused):
+            self.residency = replace(self.residency, refused=made)
+            return None
+        return made
 
     def _joined(
         self, before: tuple[Step, tuple[GpuKernel, ...]], after: tuple[Step, tuple[GpuKernel, ...]]
@@ -185,8 +233,10 @@ class LaunchFusion:
                 found[index] = (step, None)
 
     def _taker(self, step: Step, kernels: Kernels) -> GpuKernel | None:
-        """The kernel of a step whose blocks may run others first: all of them run at once."""
-        if kernels is None or len(kernels) != 1 or self._is_small(step, kernels):
+        """The kernel of an attention whose blocks may run others first: all of them run at once. Blocks of a product
+        would each compute what all of them need."""
+        attends = step.value.op in (attention, rope_attention)
+        if kernels is None or len(kernels) != 1 or not attends or self._is_small(step, kernels):
             return None
         made, launch = kernels[0], _launch(kernels[0].kernel)
         at_once = isinstance(launch.grid, int) and launch.grid <= self.device.multiprocessors

@@ -14,11 +14,15 @@ from dovetail.kernels.loops.analysis import everything, pointers_in
 from dovetail.kernels.loops.ir import Alloc, AtomicUpdate, CopyAsync, CopyBox, CopyBulk, Kernel
 from dovetail.kernels.loops.resident_words import Received, Sent
 from dovetail.kernels.loops.uniform import reads
+from dovetail.plan.alias import is_dense
 from dovetail.targets.cuda.footprints import Footprints, meet
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 
 NEAR_BYTES = 4096
 """Bytes of a tensor that every block copies to shared memory for one part, at most."""
+RECEIVED_BYTES = 32 << 10
+"""Bytes of a tensor that blocks send: a block receives its words, twice as many bytes, from L2 in less time than a
+barrier of the grid takes, and larger tensors go through memory."""
 Pointer = tuple[int, str]
 """A pointer of a part."""
 
@@ -32,6 +36,8 @@ class Exchange:
     """The kernels of each pass."""
     steps: range
     """The numbers of the steps that the kernel has."""
+    most: int = RECEIVED_BYTES
+    """Bytes of a tensor that is sent, at most; 0 sends nothing."""
     sent: dict[Pointer, Sent] = field(default_factory=dict[Pointer, Sent])
     received: dict[Pointer, Received] = field(default_factory=dict[Pointer, Received])
     kept: set[Pointer] = field(default_factory=set[Pointer])
@@ -97,6 +103,8 @@ class Exchange:
         if [*made.workspace] != [name] or not isinstance(made.workspace_bytes, int) or made.workspace[name] != 0:
             return
         count = made.workspace_bytes // f32.itemsize
+        if not self.most:
+            return
         first = self._room(count, f32.itemsize)
         self.sent[number, name] = Sent(first)
         self.received[number, name] = Received(first, f32, count)
@@ -105,7 +113,7 @@ class Exchange:
         """Send what a part writes through a pointer, where all that read it can receive it."""
         roots = [kernels[number].bindings[name] for kernels in self.passes]
         count, item = product(roots[0].shape), roots[0].dtype.itemsize
-        if item not in SIZES or not isinstance(count, int) or 2 * count * item % VECTOR:
+        if item not in SIZES or not isinstance(count, int) or 2 * count * item % VECTOR or count * item > self.most:
             return
         if not all(self.memory.is_whole(root) for root in roots) or not _only_stores(
             self.passes[0][number].kernel, name
@@ -139,6 +147,8 @@ class Exchange:
             later = [here.root is root for here, root in zip(at[1:], roots, strict=False)]
             if not any(same) and not any(later):
                 continue
+            if not all(is_dense(v.tensor, here.strides) for v, here in zip(values, at, strict=True)):
+                return {}  # blocks receive elements that follow each other
             elements = product(values[-1].shape)
             is_one_way = (all(same) and number < i and not any(later)) or (all(later) and not any(same))
             offsets = {here.offset for here in at}
@@ -183,4 +193,4 @@ def _receives(kernel: Kernel, name: str) -> bool:
     return name not in bulk and name not in pointers_in(kernel.early)
 
 
-__all__ = ["Exchange"]
+__all__ = ["RECEIVED_BYTES", "Exchange"]

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field, replace
+from typing import TypeAlias
 
 from dovetail.codegen.llvm import ptx
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.loops.resident import Part, as_resident, is_part
+from dovetail.kernels.loops.resident import Part, as_resident
+from dovetail.kernels.loops.resident_bodies import refused_part
 from dovetail.kernels.loops.resident_words import START, Published, Sent, Words
 from dovetail.kernels.spec import ALIGNMENT, Packed
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.footprints import Footprints
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
-from dovetail.targets.cuda.resident_exchange import Exchange
+from dovetail.targets.cuda.resident_exchange import RECEIVED_BYTES, Exchange
 from dovetail.targets.runtime.result_roots import chained, fresh_results
 
 LEAST_PASSES = 3
@@ -27,6 +30,9 @@ LONGEST = 64
 ARGUMENT_BYTES = 4000
 """Arguments of a kernel that every driver takes."""
 _COUNTER = "blocks"
+Steps: TypeAlias = Sequence[tuple[Step, Kernels]]
+Judge: TypeAlias = Callable[[Kernel, Steps], Refused | None]
+"""Sees a kernel and the steps of a pass of it, and may refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,22 @@ class _Pass:
         return self.start + (self.inner[last[0]] + last[0].tensor.bytes if last else 0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Composed:
+    """A kernel of several passes, before it has a text."""
+
+    made: GpuKernel
+    alignment: Mapping[str, int]
+
+    @property
+    def argument_bytes(self) -> int:
+        return 8 * (len(self.made.kernel.pointers) + len(self.made.kernel.sizes))
+
+    @property
+    def printed(self) -> GpuKernel:
+        return replace(self.made, text=ptx.module(self.made.kernel, self.alignment))
+
+
 @dataclass(slots=True)
 class ResidentRuns:
     """Finds the steps of a plan that repeat, and makes one kernel of them."""
@@ -98,45 +120,58 @@ class ResidentRuns:
     def __post_init__(self) -> None:
         self.apart = chained(self.memory.plan, fresh_results(self.memory.plan).values())
 
-    def fused(self, steps: Sequence[tuple[Step, Kernels]]) -> list[tuple[Step, Kernels]]:
-        """The kernels of each step, with those of layers in one."""
+    def fused(self, steps: Steps, again: Repetition, judge: Judge) -> list[tuple[Step, Kernels]] | Refused:
+        """The kernels of each step, with those of layers in one, or what refuses that; the judge sees a pass of it."""
         found = [*steps]
-        again = longest_repetition([_key(kernels) for _, kernels in steps])
-        if again is None or not self._fits(steps[again.first : again.first + again.length]):
-            return found
+        refused = self._refused(steps[again.first : again.first + again.length])
+        if refused is not None:
+            return refused
         # A pass ends with a step that has a kernel: others join the one after them.
         last = again.first + again.length - 1
         again = again.from_step(next(i for i in range(again.length) if steps[last + i][1] is not None))
         at, left = again.first, again.passes
         while left >= LEAST_PASSES:
             made, passes = self._largest(steps, at, again.length, left)
-            if made is None:
-                return [*steps]
+            if isinstance(made, Refused):
+                return made
+            refused = judge(made.made.kernel, steps[at : at + again.length])
+            if refused is not None:
+                return refused
             end = at + passes * again.length
             for index in range(at, end):
-                found[index] = (steps[index][0], (made,) if index == end - 1 else None)
+                found[index] = (steps[index][0], (made.printed,) if index == end - 1 else None)
             at, left = end, left - passes
         return found
 
-    def _fits(self, steps: Sequence[tuple[Step, Kernels]]) -> bool:
-        kernels = [made for _, several in steps for made in several or ()]
-        return bool(kernels) and all(
-            [isinstance(k.workspace_bytes, int) and is_part(k.kernel, self.device.multiprocessors) for k in kernels]
-        )
+    def _refused(self, steps: Steps) -> Refused | None:
+        kernels = [(step, made) for step, several in steps for made in several or ()]
+        if not kernels:
+            return Refused("steps_have_kernels", "steps that run on the host")
+        for step, made in kernels:
+            refused = refused_part(made.kernel, self.device.multiprocessors)
+            if refused is None and not isinstance(made.workspace_bytes, int):
+                refused = Refused("workspace_is_counted", "a workspace whose size is known at run time")
+            if refused is not None:
+                return replace(refused, found=f"{step.value.op.name}: {refused.found}")
+        return None
 
-    def _largest(
-        self, steps: Sequence[tuple[Step, Kernels]], first: int, length: int, passes: int
-    ) -> tuple[GpuKernel | None, int]:
+    def _largest(self, steps: Steps, first: int, length: int, passes: int) -> tuple[_Composed | Refused, int]:
         """The kernel of as many passes as its arguments allow, which share them evenly."""
+        count = 0
         for pieces in range(1, passes // LEAST_PASSES + 1):
             count = -(-passes // pieces)
             each = [steps[at : at + length] for at in range(first, first + count * length, length)]
-            made = self._composed([self._pass(of) for of in each], range(first, first + count * length))
-            if made is None or 8 * (len(made.kernel.pointers) + len(made.kernel.sizes)) <= ARGUMENT_BYTES:
+            made: _Composed | Refused = Refused("")
+            # What is not sent needs no shared memory of the block that reads it.
+            for most in (RECEIVED_BYTES, 0):
+                made = self._composed([self._pass(of) for of in each], range(first, first + count * length), most)
+                if isinstance(made, _Composed):
+                    break
+            if isinstance(made, Refused) or made.argument_bytes <= ARGUMENT_BYTES:
                 return made, count
-        return None, 0
+        return Refused("arguments_fit_a_launch", f"{count} passes take more", f"{ARGUMENT_BYTES:,} bytes"), 0
 
-    def _pass(self, steps: Sequence[tuple[Step, Kernels]]) -> _Pass:
+    def _pass(self, steps: Steps) -> _Pass:
         kernels = [made for _, several in steps for made in several or ()]
         return _Pass(
             kernels,
@@ -144,10 +179,10 @@ class ResidentRuns:
             max([k.workspace_bytes for k in kernels if isinstance(k.workspace_bytes, int)]),
         )
 
-    def _composed(self, passes: Sequence[_Pass], steps: range) -> GpuKernel | None:
+    def _composed(self, passes: Sequence[_Pass], steps: range, most: int) -> _Composed | Refused:
         """One kernel for passes, each of which has the same kernels with other pointers."""
         kernels = passes[0].kernels
-        exchange = Exchange(self.memory, [of.kernels for of in passes], steps)
+        exchange = Exchange(self.memory, [of.kernels for of in passes], steps, most)
         names: dict[_Place, str] = {}
         parts: list[Part] = []
         written: dict[str, None] = {}
@@ -193,10 +228,10 @@ class ResidentRuns:
             tabled=tabled,
             words=words,
         )
-        if kernel is None:
-            return None
+        if isinstance(kernel, Refused):
+            return kernel
         made = self._bound(kernel, names, tabled, tuple(written), passes)
-        return replace(made, counter_bytes=START + exchange.nbytes * (len(passes) + 1))
+        return replace(made, made=replace(made.made, counter_bytes=START + exchange.nbytes * (len(passes) + 1)))
 
     def _waits(self, passes: Sequence[_Pass], number: int, exchange: Exchange) -> tuple[frozenset[int], frozenset[int]]:
         """The parts that one comes after, and those of them that it does not receive everything from."""
@@ -224,8 +259,8 @@ class ResidentRuns:
         tabled: Sequence[str],
         written: tuple[str, ...],
         passes: Sequence[_Pass],
-    ) -> GpuKernel:
-        """The kernel with its text, and what its pointers point to."""
+    ) -> _Composed:
+        """The kernel, and what its pointers point to."""
         bindings: dict[str, Value] = {}
         packed: dict[str, Packed] = {}
         workspace: dict[str, Size] = {}
@@ -261,16 +296,8 @@ class ResidentRuns:
             tabled=tuple(tabled),
             counter=_COUNTER,
         )
-        return GpuKernel(
-            kernel,
-            ptx.module(kernel, alignment),
-            bindings,
-            workspace,
-            passes[0].end,
-            tuple(checks),
-            (_COUNTER,),
-            packed,
-        )
+        made = GpuKernel(kernel, "", bindings, workspace, passes[0].end, tuple(checks), (_COUNTER,), packed)
+        return _Composed(made, alignment)
 
     def _bound_of(self, of: _Pass, number: int, pointer: str) -> tuple[Hashable, Value | Packed | Size | None]:
         """Where a pointer of a kernel points to, and what is there."""
@@ -303,9 +330,9 @@ class ResidentRuns:
         return self.apart.get(root, root), offset
 
 
-def _key(kernels: Kernels) -> Hashable:
+def key_of(kernels: Kernels) -> Hashable:
     """What a step shares with those that it repeats."""
     return None if kernels is None else tuple([id(made.kernel) for made in kernels])
 
 
-__all__ = ["Repetition", "ResidentRuns", "longest_repetition"]
+__all__ = ["Judge", "Repetition", "ResidentRuns", "Steps", "key_of", "longest_repetition"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
@@ -29,6 +30,9 @@ from dovetail.targets.runtime.memory import Memory
 from dovetail.targets.runtime.step_signature import moved_bindings, step_signature
 from dovetail.targets.runtime.store import Store
 
+if TYPE_CHECKING:
+    from dovetail.targets.cuda.resident_choice import Residency
+
 
 def locations_of(plan: Plan) -> TensorLocations:
     """Where the tensors of a plan are."""
@@ -45,6 +49,17 @@ def steps_of(
 
     Layers repeat: steps with equal signatures share their kernels. Small steps join a later one, and have None.
     """
+    return _fused(plan, split, device)[0]
+
+
+def residency_of(plan: Plan, device: GpuDevice = H200) -> Residency | None:
+    """Whether layers that repeat are passes of one kernel, and why; None where the device has no such kernels."""
+    return _fused(plan, None, device)[1]
+
+
+def _fused(
+    plan: Plan, split: SplitLimits | None, device: GpuDevice
+) -> tuple[tuple[tuple[Step, Kernels], ...], Residency | None]:
     # A program from the store has its kernels: it does without code generation.
     from dovetail.targets.cuda.fused_launches import LaunchFusion
     from dovetail.targets.cuda.select import make_kernels
@@ -62,8 +77,9 @@ def steps_of(
             known.setdefault(signature, (step, kernels))
         found.append((step, kernels))
     if not device.cluster or has_late_sizes(plan):
-        return tuple(found)
-    return LaunchFusion(plan, locations, device).fused(found)
+        return tuple(found), None
+    fusion = LaunchFusion(plan, locations, device)
+    return fusion.fused(found), fusion.residency
 
 
 def has_late_sizes(plan: Plan) -> bool:
@@ -108,16 +124,48 @@ class CudaGraph:
         """The kernels of each step of the run phase, and the PTX of each of their texts."""
         with self._lock:
             if self._built is None:
-                steps = tuple([kernels for _, kernels in steps_of(self.plan, device=device.description)])
-                self._built = steps, ptx_of([made for kernels in steps for made in kernels or ()], device, self.store)
+                self._built = self._compiled(device, device.description)
             return self._built
+
+    def _compiled(self, device: Driver, description: GpuDevice) -> tuple[Steps, dict[str, str]]:
+        steps = tuple([kernels for _, kernels in steps_of(self.plan, device=description)])
+        return steps, ptx_of([made for kernels in steps for made in kernels or ()], device, self.store)
+
+    def _loaded(self, device: Driver) -> tuple[Steps, Mapping[str, Function]]:
+        """The kernels of each step, and each as a function of the device by its text.
+
+        Blocks that wait for each other must all run at once. Where the device does not hold them, layers are launches.
+        """
+        steps, ptx = self.built(device)
+        functions = self._functions(steps, ptx, device)
+        every = {made.text: made.kernel.launch for kernels in steps for made in kernels or ()}
+        for text, launch in every.items():
+            if launch is None or not launch.cooperative or not isinstance(launch.grid, int):
+                continue
+            if functions[text].blocks_at_once(launch.block, launch.shared_bytes) < launch.grid:
+                with self._lock:
+                    self._built = self._compiled(device, replace(device.description, cooperative="off"))
+                steps, ptx = self._built
+                return steps, self._functions(steps, ptx, device)
+        return steps, functions
+
+    def _functions(self, steps: Steps, ptx: Mapping[str, str], device: Driver) -> Mapping[str, Function]:
+        modules = modules_of(ptx.values(), device, self.store)
+        found: dict[str, Function] = {}
+        for made in [made for kernels in steps for made in kernels or ()]:
+            shape = made.kernel.launch
+            assert shape is not None, "it was scheduled"
+            if made.text not in found:
+                found[made.text] = modules[ptx[made.text]].function(
+                    made.kernel.name, shape.shared_bytes, dependent=shape.dependent, cooperative=shape.cooperative
+                )
+        return found
 
     def bind(self, params: Mapping[str, Array]) -> CudaRunner | LateSizesRunner:
         """Run the bind phase on the host, load the kernels, and upload parameters and constants."""
         plan = self.plan
         device = self.device()
-        steps, ptx = self.built(device)
-        modules = modules_of(ptx.values(), device, self.store)
+        steps, functions = self._loaded(device)
         memory = Memory(plan, prove=False)
         memory.give(plan.graph.parameters, params, bare=True)
         memory.reserve("bound", plan.bound_size)
@@ -125,22 +173,12 @@ class CudaGraph:
         memory.run(plan.phase("bind"))
         memory.release("scratch")
         work: list[LoadedKernel | OnHost] = []
-        functions: dict[str, Function] = {}
         joined: list[Step] = []
         for step, kernels in zip(plan.phase("run"), steps, strict=True):
             if kernels is None:
                 joined.append(step)
                 continue
             for made in kernels:
-                if made.text not in functions:
-                    shape = made.kernel.launch
-                    assert shape is not None, "it was scheduled"
-                    functions[made.text] = modules[ptx[made.text]].function(
-                        made.kernel.name,
-                        shape.shared_bytes,
-                        dependent=shape.dependent,
-                        cooperative=shape.cooperative,
-                    )
                 work.append(LoadedKernel(step, made, functions[made.text], tuple(joined)))
                 joined.clear()
             if not kernels:
@@ -149,4 +187,4 @@ class CudaGraph:
         return made_by(plan, device, memory, params, tuple(work))
 
 
-__all__ = ["CudaGraph", "kernels_of", "locations_of", "steps_of"]
+__all__ = ["CudaGraph", "kernels_of", "locations_of", "residency_of", "steps_of"]

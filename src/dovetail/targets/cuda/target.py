@@ -36,11 +36,18 @@ def _start(device: Callable[[], Driver]) -> None:
         device()
 
 
-def _considered(plan: Plan, step: Step) -> Sequence[Considered]:
-    from dovetail.targets.cuda.run import locations_of
+def _considered(plan: Plan, step: Step, device: Callable[[], Driver]) -> Sequence[Considered]:
+    """The kernels for a step, and where it is one of layers that repeat, whether these are passes of one kernel."""
+    from dovetail.targets.cuda.run import locations_of, residency_of
     from dovetail.targets.cuda.select import TABLE
 
-    return TABLE.considered(step, locations_of(plan), None, CLAIMS.machine)
+    found = TABLE.considered(step, locations_of(plan), None, CLAIMS.machine)
+    try:
+        chosen = residency_of(plan, device().description)
+    except UnsupportedError:
+        return found
+    steps = list(plan.phase("run"))
+    return found if chosen is None or steps.index(step) not in chosen.steps else [*found, *chosen.rows]
 
 
 def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
@@ -127,7 +134,7 @@ def target_for(device: Callable[[], Driver]) -> Target:
         machine=machine,
         warm_up=warm_up,
         code=CodeView("cuda", (LLVM, PTX, SASS), listing, texts),
-        considered=_considered,
+        considered=lambda plan, step: _considered(plan, step, device),
         serializer=Serializer(made_from, to_bytes, from_bytes),
     )
 

@@ -1,0 +1,58 @@
+"""Products of layers that repeat, as parts of a resident kernel can multiply them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.loops.resident_bodies import TENSOR_MAPS, TURNS, refused_part
+from dovetail.kernels.spec import TensorLocations
+from dovetail.plan.plan import Step
+from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
+from dovetail.targets.cuda.resident_runs import Repetition, key_of
+from dovetail.targets.cuda.select import make_kernels
+
+
+def by_warps(
+    found: list[tuple[Step, Kernels]], again: Repetition, locations: TensorLocations, device: GpuDevice
+) -> None:
+    """Give layers kernels whose blocks can take turns, without tensor maps: the maps of all passes would not fit the
+    arguments of a launch, and copies before a kernel starts are those of its first turn."""
+    warps = replace(device, tensor_core_shapes=device.tensor_core_shapes[:1], dependent_launches=False)
+    known: dict[Hashable, tuple[GpuKernel, ...]] = {}
+    for index in range(again.first, again.first + again.covered):
+        step, kernels = found[index]
+        if kernels is None or not any([_is_replaced(made, device.multiprocessors) for made in kernels]):
+            continue
+        key = key_of(kernels)
+        if key not in known:
+            known[key] = _no_faster(make_kernels(step, locations, None, warps), kernels)
+        others = known[key]
+        if [made.bindings.keys() for made in others] == [made.bindings.keys() for made in kernels]:
+            pairs = zip(others, kernels, strict=True)
+            found[index] = step, tuple([replace(one, bindings=made.bindings) for one, made in pairs])
+
+
+def _is_replaced(made: GpuKernel, blocks: int) -> bool:
+    refused = refused_part(made.kernel, blocks)
+    return refused is not None and refused.condition in (TENSOR_MAPS, TURNS)
+
+
+def _no_faster(others: Sequence[GpuKernel], kernels: Sequence[GpuKernel]) -> tuple[GpuKernel, ...]:
+    """Kernels in place of others, with estimates that are no lower: those of the two kinds are not comparable."""
+    cycles = sum([_cycles(made) for made in kernels]) / max(1, len(others))
+    found: list[GpuKernel] = []
+    for made in others:
+        launch = made.kernel.launch
+        assert launch is not None, "it was scheduled"
+        kernel = replace(made.kernel, launch=replace(launch, cycles=max(cycles, launch.cycles)))
+        found.append(replace(made, kernel=kernel))
+    return tuple(found)
+
+
+def _cycles(made: GpuKernel) -> float:
+    return 0.0 if made.kernel.launch is None else made.kernel.launch.cycles
+
+
+__all__ = ["by_warps"]

@@ -1,0 +1,131 @@
+"""What hides latency changes no result, so that results alone do not show that it is right: keys that are prefetched,
+small tensors that come near before blocks wait, sums that take turns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import dovetail
+from dovetail import Graph, ops
+from dovetail.ir.dtype import bf16
+from dovetail.ir.leaf import input, param
+from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import (
+    Alloc,
+    AwaitCopies,
+    Barrier,
+    CommitCopies,
+    CopyAsync,
+    Kernel,
+    Loop,
+    MultiplyMatrices,
+    Receive,
+    Statement,
+    SubGrid,
+)
+from dovetail.kernels.loops.uniform import reads
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.run import kernels_of, steps_of
+from tests.targets.cuda import lockstep
+from tests.targets.cuda.simulated import SimulatedDriver, target_of
+from tests.targets.cuda.test_decode import DECODE, SHAPES
+
+LAUNCHED = replace(H200, multiprocessors=32, cluster=8, dependent_launches=True, bulk_copies=True, cooperative="off")
+CACHED = 20
+Bytes = dict[tuple[str, int], set[int]]
+"""Places in memory by tensor and block."""
+
+
+def _device(description: Any) -> SimulatedDriver:
+    found = SimulatedDriver()
+    found.description = description
+    return found
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt2"])
+def test_each_block_prefetches_the_keys_and_values_that_it_copies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Bytes = defaultdict(set)
+    copied: Bytes = defaultdict(set)
+    prefetch, copy = lockstep.Machine.prefetch, lockstep.Machine.copy
+
+    def prefetched(self: Any, statement: Any, mask: Any) -> None:
+        prefetch(self, statement, mask)
+        early, self.is_early = self.is_early, False
+        first = self.address(statement.source, statement.source_at, mask)[mask]
+        self.is_early = early
+        for at, count in zip(first, self.value(statement.nbytes, mask)[mask], strict=True):
+            asked[statement.source.pointer, self.number].update(range(int(at), int(at + count)))
+
+    def noted(self: Any, statement: Any, mask: Any) -> None:
+        copy(self, statement, mask)
+        if self.kernel.name == "attend" and statement.source.pointer in ("k", "v"):
+            inside = self.value(statement.inside, mask).astype(bool) & mask
+            for at in self.address(statement.source, statement.source_at, inside)[inside]:
+                copied[statement.source.pointer, self.number].update(range(int(at), int(at) + statement.nbytes))
+
+    monkeypatch.setattr(lockstep.Machine, "prefetch", prefetched)
+    monkeypatch.setattr(lockstep.Machine, "copy", noted)
+    graph: Graph = DECODE.step_graph(SHAPES[name])
+    program = dovetail.compile(graph, target=target_of(_device(LAUNCHED))).bind(DECODE.weights_of(graph))
+    program.run(DECODE.feeds_of(SHAPES[name], CACHED))
+    assert {pointer for pointer, _ in copied} == {"k", "v"}
+    assert asked == copied
+
+
+def _resident(name: str) -> Kernel:
+    description = replace(LAUNCHED, cooperative="on")
+    graph: Graph = DECODE.step_graph(replace(SHAPES[name], layers=5))
+    plan = dovetail.compile(graph, target=target_of(_device(description))).plan
+    every = [made.kernel for _, kernels in steps_of(plan, device=description) for made in kernels or ()]
+    (found,) = [kernel for kernel in every if kernel.counter]
+    return found
+
+
+def test_small_tensors_come_near_before_blocks_wait_and_are_awaited_before_they_are_read() -> None:
+    kernel = _resident("qwen3")
+    rooms = {s.pointer: s for s in kernel.body if isinstance(s, Alloc) and s.pointer.startswith("near_")}
+    assert rooms, "gains and rotations are small"
+    read: set[str] = set()
+    for part in [s for s in kernel.body if isinstance(s, SubGrid)]:
+        kinds = [type(s) for s in part.body]
+        own = {t.pointer for t, _ in reads(part.body)} & {*rooms}
+        if not own:
+            continue
+        read |= own
+        arrive = kinds.index(AwaitCopies)
+        before, after = part.body[:arrive], part.body[arrive:]
+        assert not {t.pointer for t, _ in reads(before)} & own, "nothing is read before it has arrived"
+        assert kinds.index(CommitCopies) < arrive and after[0] == AwaitCopies(0) and isinstance(after[1], Barrier)
+        assert _copied_bytes(before) == {n: rooms[n].count * rooms[n].dtype.itemsize for n in own}
+        waits = [i for i, kind in enumerate(kinds) if kind is Receive]
+        assert all(kinds.index(CommitCopies) < i < arrive for i in waits), "copies are on their way while blocks wait"
+    assert read == {*rooms}
+
+
+def _copied_bytes(body: tuple[Statement, ...]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for loop in [s for s in body if isinstance(s, Loop)]:
+        for s in [s for s in loop.body if isinstance(s, CopyAsync)]:
+            size: Any = loop.extent
+            found[s.target.pointer] = found.get(s.target.pointer, 0) + s.nbytes * int(size.size)
+    return found
+
+
+def test_products_that_follow_each_other_add_to_different_sums() -> None:
+    """The next product to the same sums would wait for the one before."""
+    value = ops.matmul(input("x", bf16[1, 1024]), param("w", bf16[1024, 1024]))
+    whole = replace(LAUNCHED, multiprocessors=132)
+    ((_, made),) = kernels_of(make_plan(Graph.of({"y": value}), target="cuda"), device=whole)
+    steps = [s for s in everything(made.kernel.body) if isinstance(s, Loop) and s.variable == "step"]
+    (step,) = [s for s in steps if any(isinstance(p, MultiplyMatrices) for p in everything(s.body))]
+    (product,) = [p for p in everything(step.body) if isinstance(p, MultiplyMatrices)]
+    (sums,) = [a for a in everything(made.kernel.body) if isinstance(a, Alloc) and a.pointer == "sums"]
+    (across,) = [s for s in everything(step.body) if isinstance(s, Loop) and product in s.body]
+    size: Any = across.extent
+    assert sums.count == 4 * 4 * int(size.size), "four sums for each of a thread"
+    assert "name='step'" in str(product.sums_at), "each step adds to the next of them"

@@ -1,0 +1,145 @@
+"""Encoders of many rows as passes of one kernel, and what decides between that and launches."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import Graph
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import Kernel, MultiplyMatrices, SubGrid
+from dovetail.targets.cuda.resident_choice import Residency
+from dovetail.targets.cuda.resident_runs import ResidentRuns
+from dovetail.targets.cuda.run import residency_of, steps_of
+from dovetail.targets.reference.interpreter import evaluate
+from tests.targets.cuda.simulated import SimulatedDriver, target_of
+from tests.targets.cuda.test_decode import DECODE
+
+WHOLE = replace(H200, cluster=8, bulk_copies=True, dependent_intensity=32.0)
+FEW = replace(WHOLE, multiprocessors=6)
+"""So few that blocks take several turns."""
+WARPS = replace(FEW, tensor_core_shapes=FEW.tensor_core_shapes[:1])
+
+
+def _benchmark() -> Any:
+    path = Path(__file__).parents[3] / "benchmarks/cuda/encoders.py"
+    spec = importlib.util.spec_from_file_location("encoders", path)
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    sys.modules["encoders"] = found
+    spec.loader.exec_module(found)
+    return found
+
+
+ENCODERS = _benchmark()
+TINY = {
+    # 37 and 36 rows: from 33 on, products alone are by warpgroups, with tensor maps.
+    "vit": ENCODERS.VitShape(ENCODERS.Layers(4, 64, 2, 128), image=48, patch=8, classes=16),
+    "whisper": ENCODERS.WhisperShape(ENCODERS.Layers(4, 64, 2, 128), mels=8, frames=72),
+}
+
+
+def _device(description: GpuDevice) -> SimulatedDriver:
+    found = SimulatedDriver()
+    found.description = description
+    return found
+
+
+def _kernels(graph: Graph, description: GpuDevice) -> list[Kernel]:
+    plan = dovetail.compile(graph, target=target_of(_device(description))).plan
+    return [made.kernel for _, kernels in steps_of(plan, device=description) for made in kernels or ()]
+
+
+def _run(name: str, description: GpuDevice) -> tuple[Any, list[str]]:
+    graph: Graph = ENCODERS.graph_of(TINY[name])
+    device = _device(description)
+    program = dovetail.compile(graph, target=target_of(device)).bind(ENCODERS.weights_of(graph))
+    found = [program.run(ENCODERS.feed_of(TINY[name]))["y"] for _ in range(2)]
+    np.testing.assert_array_equal(found[0], found[1])
+    return found[0], [line for line in device.log if line.startswith("launch ")]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", TINY)
+def test_results_are_those_of_launches_to_the_bit(name: str) -> None:
+    # With products by warps in both, also before and after the layers: other tiles add up in another order.
+    launched, each = _run(name, replace(WARPS, cooperative="off"))
+    resident, one = _run(name, replace(WARPS, cooperative="on"))
+    np.testing.assert_array_equal(resident, launched)
+    assert one.count("launch resident") == 2 and len(one) < len(each)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_layers_of_an_encoder_are_passes_of_one_kernel(name: str) -> None:
+    found, launches = _run(name, replace(FEW, cooperative="on"))
+    assert launches.count("launch resident") == 2
+    graph: Graph = ENCODERS.graph_of(TINY[name])
+    wanted = evaluate(graph, ENCODERS.feed_of(TINY[name]), params=ENCODERS.weights_of(graph), lift=True)["y"]
+    assert np.linalg.norm(found.astype(np.float64) - wanted) <= 1e-2 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_parts_have_products_without_tensor_maps_and_take_turns(name: str) -> None:
+    graph: Graph = ENCODERS.graph_of(TINY[name])
+    assert any(kernel.maps for kernel in _kernels(graph, replace(FEW, cooperative="off")))
+    (kernel,) = [k for k in _kernels(graph, replace(FEW, cooperative="on")) if k.counter]
+    assert kernel.passes == 3 and not kernel.maps
+    parts = [s for s in kernel.body if isinstance(s, SubGrid)]
+    products = [p for p in parts if any(isinstance(s, MultiplyMatrices) for s in everything(p.body))]
+    assert len(products) >= 4 and max(part.blocks for part in parts) > 2 * FEW.multiprocessors
+
+
+def _choice(name: str, **figures: float) -> Residency:
+    """What is chosen on an H200 whose waits are others."""
+    module = DECODE if name in DECODE.SHAPES else ENCODERS
+    graph: Graph = module.step_graph(module.SHAPES[name]) if module is DECODE else module.graph_of(module.SHAPES[name])
+    description = replace(WHOLE, waits=replace(WHOLE.waits, **figures))
+    plan = dovetail.compile(graph, target=target_of(_device(description))).plan
+    found = residency_of(plan, description)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "resident"),
+    [("qwen3_0.6b", True), ("llama_1b", True), ("gpt2", False), ("vit_base", False), ("whisper_base", False)],
+)
+def test_the_lower_estimate_decides_and_both_are_told(name: str, resident: bool) -> None:
+    """As measured on an H200: passes of one kernel win where layers have many weights."""
+    found = _choice(name)
+    assert found.launched_seconds is not None and found.resident_seconds is not None
+    assert (found.refused is None) == resident == (found.resident_seconds < found.launched_seconds)
+    taken = {row.name: row for row in found.rows}
+    assert taken["resident"].taken == resident and taken["launches"].taken != resident
+    assert all(row.seconds for row in taken.values())
+    assert len(found.steps) > 2 * found.passes
+    if not resident:
+        assert taken["resident"].condition == "resident_is_faster" and "µs" in taken["resident"].expected
+
+
+def test_figures_of_the_device_decide() -> None:
+    assert _choice("gpt2", words=1e-7, barrier=1e-7).refused is None
+    assert _choice("vit_tiny", words=1e-7, barrier=1e-7).refused is None
+    assert _choice("llama_1b", dependent_launch=1e-7).refused is not None
+    assert _choice("qwen3_0.6b", hidden=0.0).refused is not None
+
+
+def test_a_kernel_that_loses_is_not_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call would take longer."""
+
+    def composed(*_: Any) -> None:
+        raise AssertionError("composed")
+
+    monkeypatch.setattr(ResidentRuns, "_composed", composed)
+    assert _choice("gpt2").refused is not None
+    with pytest.raises(AssertionError, match="composed"):
+        _choice("llama_1b")
