@@ -25,7 +25,7 @@ from tests.targets.cuda.simulated import SimulatedDriver, target_of
 from tests.targets.cuda.test_decode import DECODE
 
 WHOLE = replace(H200, cluster=8, bulk_copies=True, dependent_intensity=32.0)
-FEW = replace(WHOLE, multiprocessors=6)
+FEW = replace(WHOLE, multiprocessors=4)
 """So few that blocks take several turns."""
 WARPS = replace(FEW, tensor_core_shapes=FEW.tensor_core_shapes[:1])
 
@@ -43,8 +43,8 @@ def _benchmark() -> Any:
 ENCODERS = _benchmark()
 TINY = {
     # 37 and 36 rows: from 33 on, products alone are by warpgroups, with tensor maps.
-    "vit": ENCODERS.VitShape(ENCODERS.Layers(4, 64, 2, 128), image=48, patch=8, classes=16),
-    "whisper": ENCODERS.WhisperShape(ENCODERS.Layers(4, 64, 2, 128), mels=8, frames=72),
+    "vit": ENCODERS.VitShape(ENCODERS.Layers(4, 32, 2, 64), image=48, patch=8, classes=16),
+    "whisper": ENCODERS.WhisperShape(ENCODERS.Layers(4, 32, 2, 64), mels=8, frames=72),
 }
 
 
