@@ -19,6 +19,7 @@ from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile_of
 from dovetail.targets.cpu.conv.candidate import Candidate, ConvTiler
 from dovetail.targets.cpu.conv.conv1d.variant import offer_conv1d
 from dovetail.targets.cpu.conv.depthwise.variant import Bands, Depthwise, depthwise, rows_of
+from dovetail.targets.cpu.conv.direct.of_a_run import direct_of_a_run
 from dovetail.targets.cpu.conv.direct.variant import direct
 from dovetail.targets.cpu.conv.estimate import conv_cost
 from dovetail.targets.cpu.conv.few_channels.variant import FewChannels, few_channels
@@ -317,14 +318,22 @@ class Suited:
 
 
 def _convolution(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | Refused:
-    """A step as a convolution with weights that are known when parameters are bound."""
+    """A step as a convolution."""
     plain = Convolution.of(of.value)
     if plain is None:
         return Refused("step_is_a_convolution", of.value.op.name, "one, with an epilogue that kernels apply")
-    if not plain.is_served(of.locations):
-        return Refused("f32_with_bound_weights", str(of.value.type), "f32 along one or two axes")
+    if not plain.is_dense:
+        return Refused("convolution_is_of_f32", str(of.value.type), "f32 along one or two axes")
     found = with_rows(plain, of)
     return found if isinstance(found, Refused) else (found, found.convolution.problem(of.locations))
+
+
+def _with_bound_weights(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | Refused:
+    """A step as a convolution with weights that are known when parameters are bound."""
+    read = of.once(_convolution)
+    if isinstance(read, Refused) or read[0].convolution.has_bound_weights(of.locations):
+        return read
+    return Refused("weights_are_bound", "weights of a run", "parameters, which are packed before the run")
 
 
 def _row(name: str, find: Callable[[Convolution, ConvProblem, CpuDevice], Found]) -> Row[CpuDevice]:
@@ -332,11 +341,26 @@ def _row(name: str, find: Callable[[Convolution, ConvProblem, CpuDevice], Found]
 
 
 def _answer(find: Callable[[Convolution, ConvProblem, CpuDevice], Found], of: StepProblem[CpuDevice]) -> Answer:
+    read = of.once(_with_bound_weights)
+    if isinstance(read, Refused):
+        return read
+    found, problem = read
+    return _offered(found, find(found.convolution, problem, of.device))
+
+
+def _answer_direct(of: StepProblem[CpuDevice]) -> Answer:
+    """Every convolution, with weights that are bound or those of a run."""
     read = of.once(_convolution)
     if isinstance(read, Refused):
         return read
     found, problem = read
-    made = find(found.convolution, problem, of.device)
+    if found.convolution.has_bound_weights(of.locations):
+        return _answer(_direct, of)
+    made = direct_of_a_run(found.convolution, problem, of.device, of.locations)
+    return _offered(found, made if isinstance(made, Refused) else [made])
+
+
+def _offered(found: WithRows, made: Found) -> Answer:
     if isinstance(made, Refused):
         return made
     given = [replace(one, shared=found.shared) for one in made]
@@ -346,7 +370,7 @@ def _answer(find: Callable[[Convolution, ConvProblem, CpuDevice], Found], of: St
 
 
 def _answer_winograd(of: StepProblem[CpuDevice]) -> Answer:
-    read = of.once(_convolution)
+    read = of.once(_with_bound_weights)
     if isinstance(read, Refused):
         return read
     if of.locations.strict:
@@ -369,7 +393,7 @@ ROWS: Sequence[Row[CpuDevice]] = (
     _row("few_pixels_kxk", _few_pixels_kxk),
     _row("few_pixels", _few_pixels),
     _row("pointwise", _pointwise),
-    _row("direct", _direct),
+    Row("direct", _answer_direct),
 )
 """The kernels of convolutions, in the order of preference."""
 
