@@ -27,6 +27,7 @@ from dovetail.passes.memory_rules import (
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE, TRANSPOSED
 from dovetail.targets.cpu.anchors import ANCHORS, BY_ROW
+from dovetail.targets.cpu.conv.of_a_run import multiplies_in_place
 from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
@@ -49,9 +50,9 @@ _IN_ONE_KERNEL = Condition(
     "the kernel computes scores again, without a softcap, in f32, and gives each head of keys and values to one thread",
 )
 _OF_A_RUN = Condition(
-    "filters_are_bound_or_rows_are_long",
-    lambda value: not multiplies_windows(value),
-    "filters that only a run knows are packed by the kernel of a product",
+    "filters_are_bound_or_multiplied_in_place",
+    lambda value: not multiplies_windows(value) or multiplies_in_place(value, host_device()),
+    "short rows of pixels are copied for a product, whose kernel packs filters that only a run knows",
     strict=False,
 )
 

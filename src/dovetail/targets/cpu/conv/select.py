@@ -19,20 +19,20 @@ from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile_of
 from dovetail.targets.cpu.conv.candidate import Candidate, ConvTiler
 from dovetail.targets.cpu.conv.conv1d.variant import offer_conv1d
 from dovetail.targets.cpu.conv.depthwise.variant import Bands, Depthwise, depthwise, rows_of
-from dovetail.targets.cpu.conv.direct.of_a_run import direct_of_a_run
 from dovetail.targets.cpu.conv.direct.variant import direct
 from dovetail.targets.cpu.conv.estimate import conv_cost
 from dovetail.targets.cpu.conv.few_channels.variant import FewChannels, few_channels
 from dovetail.targets.cpu.conv.few_pixels import kernel as few_pixels_kernel
 from dovetail.targets.cpu.conv.few_pixels.variant import FewPixels, few_pixels
 from dovetail.targets.cpu.conv.few_pixels_kxk.variant import FewPixelsKxk, few_pixels_kxk
+from dovetail.targets.cpu.conv.of_a_run import offer_direct, offer_few_results
 from dovetail.targets.cpu.conv.pointwise.variant import Pointwise, pointwise
 from dovetail.targets.cpu.conv.pointwise_packed import micro_kernel
 from dovetail.targets.cpu.conv.pointwise_packed.variant import PointwisePacked, pointwise_packed
 from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, WinogradLimits, tiles_of
+from dovetail.targets.cpu.conv.reading import with_bound_weights
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.rounding import schemes_for
-from dovetail.targets.cpu.conv.rows import WithRows, with_rows
 from dovetail.targets.cpu.conv.transposed import offer_transposed
 from dovetail.targets.cpu.conv.winograd.scheme import FIVE_FOUR, FIVE_TWO, FOUR, TWO, TWO_FOUR, Scheme
 from dovetail.targets.cpu.conv.winograd.variant import Winograd, winograd
@@ -317,50 +317,16 @@ class Suited:
 # The rows.
 
 
-def _convolution(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | Refused:
-    """A step as a convolution."""
-    plain = Convolution.of(of.value)
-    if plain is None:
-        return Refused("step_is_a_convolution", of.value.op.name, "one, with an epilogue that kernels apply")
-    if not plain.is_dense:
-        return Refused("convolution_is_of_f32", str(of.value.type), "f32 along one or two axes")
-    found = with_rows(plain, of)
-    return found if isinstance(found, Refused) else (found, found.convolution.problem(of.locations))
-
-
-def _with_bound_weights(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | Refused:
-    """A step as a convolution with weights that are known when parameters are bound."""
-    read = of.once(_convolution)
-    if isinstance(read, Refused) or read[0].convolution.has_bound_weights(of.locations):
-        return read
-    return Refused("weights_are_bound", "weights of a run", "parameters, which are packed before the run")
-
-
 def _row(name: str, find: Callable[[Convolution, ConvProblem, CpuDevice], Found]) -> Row[CpuDevice]:
     return Row(name, partial(_answer, find))
 
 
 def _answer(find: Callable[[Convolution, ConvProblem, CpuDevice], Found], of: StepProblem[CpuDevice]) -> Answer:
-    read = of.once(_with_bound_weights)
+    read = of.once(with_bound_weights)
     if isinstance(read, Refused):
         return read
     found, problem = read
-    return _offered(found, find(found.convolution, problem, of.device))
-
-
-def _answer_direct(of: StepProblem[CpuDevice]) -> Answer:
-    """Every convolution, with weights that are bound or those of a run."""
-    read = of.once(_convolution)
-    if isinstance(read, Refused):
-        return read
-    found, problem = read
-    if found.convolution.has_bound_weights(of.locations):
-        return _answer(_direct, of)
-    made = direct_of_a_run(found.convolution, problem, of.device, of.locations)
-    return _offered(found, made if isinstance(made, Refused) else [made])
-
-
-def _offered(found: WithRows, made: Found) -> Answer:
+    made = find(found.convolution, problem, of.device)
     if isinstance(made, Refused):
         return made
     given = [replace(one, shared=found.shared) for one in made]
@@ -370,7 +336,7 @@ def _offered(found: WithRows, made: Found) -> Answer:
 
 
 def _answer_winograd(of: StepProblem[CpuDevice]) -> Answer:
-    read = of.once(_with_bound_weights)
+    read = of.once(with_bound_weights)
     if isinstance(read, Refused):
         return read
     if of.locations.strict:
@@ -393,7 +359,9 @@ ROWS: Sequence[Row[CpuDevice]] = (
     _row("few_pixels_kxk", _few_pixels_kxk),
     _row("few_pixels", _few_pixels),
     _row("pointwise", _pointwise),
-    Row("direct", _answer_direct),
+    _row("direct", _direct),
+    Row("few_results", offer_few_results),
+    Row("direct_of_a_run", offer_direct),
 )
 """The kernels of convolutions, in the order of preference."""
 
