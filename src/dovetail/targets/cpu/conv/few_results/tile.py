@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Carried, Ptr
+from dovetail.codegen.llvm.handles import I64, Carried, Ptr, Vec
 from dovetail.codegen.llvm.kernel import one_of
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.dataclass import dataclass
@@ -69,16 +70,18 @@ def tile_signature(tile: FewResultsTile, lines: int | None = None) -> Signature:
 def register_tile(tile: FewResultsTile, lines: int) -> Function:
     """Sum the pixels of some rows of the window, and add them to what the rows before gave."""
     t = VectorBuilder(tile.device)
-    count, together = lines * tile.results * tile.vectors, BLOCKS.few_results.unroll
+    count = lines * tile.results * tile.vectors
     starts = [t.ptr_add(Ptr("%x"), t.load_i64(t.element(Ptr("%offsets"), "i64", i))) for i in range(lines)]
-    whole, rest = t.udiv(I64("%columns"), together), t.urem(I64("%columns"), together)
+    # LLVM would keep what two pixels see for both of them, in registers that are the sums' where there are 16.
+    parts = (BLOCKS.few_results.unroll, 1) if tile.device.registers > 16 else (1,)
     with t.repeat([0], [Ptr("%w"), *starts], [ZERO] * count) as row:
-        with t.carry(0, whole, row.vectors, row.pointers) as state:
-            _accumulate(t, tile, state, together)
-        with t.carry(0, rest, state.vectors, state.pointers) as last:
-            _accumulate(t, tile, last, 1)
-        row.vectors[:] = last.vectors
-        row.pointers[:] = [last.pointers[0], *(t.ptr_add(start, I64("%row_step")) for start in row.pointers[1:])]
+        left, vectors, pointers = I64("%columns"), row.vectors, row.pointers
+        for pixels in parts:
+            with t.carry(0, t.udiv(left, pixels), vectors, pointers) as state:
+                _accumulate(t, tile, state, pixels)
+            left, vectors, pointers = t.urem(left, pixels), state.vectors, state.pointers
+        row.pointers[:] = [pointers[0], *(t.ptr_add(start, I64("%row_step")) for start in row.pointers[1:])]
+        row.vectors[:] = vectors
         row.integers[0] = t.following(row.integers[0])
         row.again = t.icmp("slt", row.integers[0], I64("%rows"))
     for i, total in enumerate(row.vectors):
@@ -96,13 +99,19 @@ def _accumulate(t: VectorBuilder, tile: FewResultsTile, state: Carried, pixels: 
         for i, spot in enumerate(seen):
             first = i * tile.vectors
             held = state.vectors[first : first + tile.vectors]
-            state.vectors[first : first + tile.vectors] = [
-                t.fma_broadcast(w, spot, total) for w, total in zip(filters, held, strict=True)
-            ]
+            state.vectors[first : first + tile.vectors] = _products(t, filters, spot, held)
     state.pointers[:] = [
         t.ptr_add(w, t.bytes * tile.vectors * pixels),
         *(t.ptr_add(line, pixels * tile.step) for line in lines),
     ]
+
+
+def _products(t: VectorBuilder, filters: Sequence[Vec], spot: Ptr, held: Sequence[Vec]) -> list[Vec]:
+    """One element times each vector of filters, added to sums."""
+    if len(filters) == 1:
+        return [t.fma_broadcast(filters[0], spot, held[0])]
+    seen = t.load_splat(spot)
+    return [t.fma(seen, w, total) for w, total in zip(filters, held, strict=True)]
 
 
 __all__ = ["FewResultsTile", "register_tile", "register_tiles", "tile_signature"]
