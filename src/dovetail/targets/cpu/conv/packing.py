@@ -19,7 +19,9 @@ from dovetail.targets.runtime.aligned import aligned
 def bindings(found: Convolution, w: Packed, rows: int) -> dict[str, Value | Packed]:
     """What a kernel points to, with `rows` filters together in the bias."""
     groups = int(found.attrs["groups"])
-    return pointers(found, w, None if found.b is None else Packed(found.b, f"conv {groups} {rows}", Packing(groups, rows)))
+    return pointers(
+        found, w, None if found.b is None else Packed(found.b, f"conv {groups} {rows}", Packing(groups, rows))
+    )
 
 
 def pointers(found: Convolution, w: Value | Packed, bias: Value | Packed | None) -> dict[str, Value | Packed]:

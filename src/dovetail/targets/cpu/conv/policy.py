@@ -182,8 +182,8 @@ class ConvTiles:
     direct_spare: int
     """Registers that its accumulators leave free."""
     run_row: int
-    """Pixels of a row from which on direct convolution by filters of a run beats products of copies (im2col). Broadcasts
-    of weights take no slot of an FMA on x86-64; LD1R of NEON does."""
+    """Pixels of a row from which on direct convolution by filters of a run beats products of copies (im2col).
+    Broadcasts of weights take no slot of an FMA on x86-64; LD1R of NEON does."""
     few_results: tuple[int, int] | None
     """Vectors of filters, and results, of the tile that sums over pixels; None where products of copies are as fast."""
 

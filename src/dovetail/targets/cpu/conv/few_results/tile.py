@@ -48,9 +48,7 @@ class FewResultsTile:
 @lru_cache(64)
 def register_tiles(tile: FewResultsTile) -> Function:
     """Register tiles of every number of lines, as one function that is told which."""
-    return one_of(
-        tile_signature(tile).name, {lines: register_tile(tile, lines) for lines in range(1, tile.lines + 1)}
-    )
+    return one_of(tile_signature(tile).name, {lines: register_tile(tile, lines) for lines in range(1, tile.lines + 1)})
 
 
 def tile_signature(tile: FewResultsTile, lines: int | None = None) -> Signature:
