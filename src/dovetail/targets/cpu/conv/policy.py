@@ -310,12 +310,9 @@ class FewResultsBlocks:
 
     unroll: int = 4
     """Pixels of an iteration."""
-    tiles: int = 2
-    """Tiles for each thread."""
-    fewest_images: int = 2
-    """Images of a tile, at least: each tile transposes the filters."""
-    turn: int = 2
-    """Elements that are copied in the time in which one is transposed, about."""
+    turn: int = 9
+    """Results whose products with a block of filters take as long as to transpose these, about: log₂ lanes shuffles a
+    vector, one a cycle."""
 
 
 @dataclass(frozen=True, slots=True)

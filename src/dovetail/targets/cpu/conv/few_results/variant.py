@@ -85,8 +85,7 @@ class FewResults:
         """The tiling of sizes that are known."""
         geometry, tile, images = of.geometry, self.form.tile, known(of.images)
         (height, width), (rows, columns), (lines, results) = geometry.sizes, geometry.window, geometry.out
-        seen_rows = (rows - 1) * geometry.dilations[0] + (known(lines) - 1) * geometry.strides[0] + 1
-        pitch = (columns - 1) * geometry.dilations[1] + (known(results) - 1) * geometry.strides[1] + 1
+        seen_rows, pitch = self._seen(of)
         part, taps = self._part(of), known(lines) * known(results)
         whole = rows == 1 or self.steps[2] == columns * self.steps[3]
         runs, run = (1, rows * columns) if whole else (rows, columns)
@@ -112,12 +111,25 @@ class FewResults:
         return Tiling(laid.sizes, laid.scratch, -(-images // part) * -(-of.filters // tile.block), work + 1)
 
     def _part(self, of: ConvProblem) -> int:
-        """Images of a tile: threads have enough tiles, and a tile transposes filters for many images."""
-        blocks, images = -(-of.filters // self.form.tile.block), known(of.images)
-        wanted = -(-BLOCKS.few_results.tiles * self.form.tile.device.threads // blocks)
-        fewest = min(images, BLOCKS.few_results.fewest_images)
-        part = max(fewest, -(-images // wanted))
-        return -(-images // -(-images // part))
+        """Images of a tile: each tile transposes filters, threads have tiles to share, and patches stay in L2."""
+        tile, images = self.form.tile, known(of.images)
+        blocks, threads = -(-of.filters // tile.block), tile.device.threads
+        results = known(of.geometry.out[0]) * known(of.geometry.out[1])
+        seen_rows, pitch = self._seen(of)
+        most = max(1, min(images, tile.device.caches.l2_room // 2 // (4 * seen_rows * pitch)))
+
+        def time(part: int) -> int:
+            tiles = -(-images // part) * blocks
+            return -(-tiles // threads) * (part * results + BLOCKS.few_results.turn)
+
+        return min(range(1, most + 1), key=time)
+
+    def _seen(self, of: ConvProblem) -> tuple[int, int]:
+        """Rows and columns that the window sees from its first result to its last."""
+        geometry = of.geometry
+        axes = zip(geometry.window, geometry.dilations, geometry.out, geometry.strides, strict=True)
+        rows, columns = [(window - 1) * d + (known(out) - 1) * s + 1 for window, d, out, s in axes]
+        return rows, columns
 
     def cost(self) -> Cost:
         """Vector FMAs, lanes that are empty included, and vectors that are packed for each tile."""
@@ -126,7 +138,7 @@ class FewResults:
         pixels, results = of.geometry.taps, known(of.geometry.out[0]) * known(of.geometry.out[1])
         dense = 2 * lanes * images * results * of.channels * pixels * blocks * tile.vectors
         tiles = -(-images // self._part(of))
-        moved = 2 * of.channels * pixels * (blocks * images + tiles * blocks * tile.block * BLOCKS.few_results.turn)
+        moved = 2 * of.channels * pixels * blocks * (images + tiles * tile.block * BLOCKS.few_results.turn)
         (height, width) = of.geometry.sizes
         seen, weights = 4 * images * of.channels * known(height) * known(width), 4 * of.filters * of.channels * pixels
         return Cost(dense + moved, seen + weights + 4 * images * of.filters * results, weights, dense, "conv")
