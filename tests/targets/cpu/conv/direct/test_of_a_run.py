@@ -21,7 +21,7 @@ def of_a_run(images: tuple[Size | str, ...], filters: tuple[int, ...], **attrs: 
     return ops.conv(input("x", f32[images]), input("w", f32[filters]), **attrs)
 
 
-@pytest.mark.parametrize("filters", [1, 7, 8, 9, 16, 17])
+@pytest.mark.parametrize("filters", [4, 7, 8, 9, 16, 17])
 @pytest.mark.parametrize("groups", [1, 3])
 def test_every_number_of_filters(filters: int, groups: int) -> None:
     """A register tile that is not full has zeros."""
@@ -59,6 +59,20 @@ def test_taps_that_are_not_equidistant_take_loops() -> None:
     with pytest.raises(AssertionError, match="no conv_"):
         native_of(made, kernel=KERNEL)
     check(made, feeds)
+
+
+@pytest.mark.parametrize(
+    ("images", "filters", "groups"),
+    [((2, 6, 10, 9), (6, 1, 3, 3), 6), ((2, 3, 10, 9), (8, 3, 9, 8), 1)],
+    ids=["one filter of a group", "fewer results than taps"],
+)
+def test_pixels_that_are_not_worth_packing_take_loops(
+    images: tuple[int, ...], filters: tuple[int, ...], groups: int
+) -> None:
+    made = of_a_run(images, filters, groups=groups)
+    with pytest.raises(AssertionError, match="no conv_"):
+        native_of(made, kernel=KERNEL)
+    check(made, {"x": normal(*images), "w": normal(*filters)})
 
 
 def test_a_bias_of_a_run() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dovetail.ir.dim import product
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
@@ -14,12 +15,19 @@ from dovetail.targets.cpu.conv.direct.kernel import direct_code
 from dovetail.targets.cpu.conv.direct.tile import DirectTile
 from dovetail.targets.cpu.conv.direct.variant import Direct
 from dovetail.targets.cpu.conv.packing import pointers
+from dovetail.targets.cpu.conv.policy import LIMITS
 
 
 def direct_of_a_run(
     found: Convolution, problem: ConvProblem, device: CpuDevice, locations: TensorLocations
 ) -> Candidate | Refused:
-    """The kernel, where taps of a filter are equally far apart."""
+    """The kernel, where taps of a filter are equally far apart, and pixels that it packs are read often."""
+    if problem.filters < LIMITS.of_a_run.fewest_filters:
+        fewest = f"at least {LIMITS.of_a_run.fewest_filters}"
+        return Refused("filters_pay_for_packed_pixels", f"{problem.filters} filters of a group", fewest)
+    out, taps = product(problem.geometry.out), problem.geometry.taps
+    if isinstance(out, int) and out < taps:
+        return Refused("results_fill_lanes", f"{out} results, {taps} taps", "as many results as taps")
     strides = _strides(found, locations)
     if isinstance(strides, Refused):
         return strides
