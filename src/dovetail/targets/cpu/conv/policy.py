@@ -313,6 +313,8 @@ class FewResultsBlocks:
 
     unroll: int = 4
     """Pixels of an iteration."""
+    most_lines: int = 12
+    """Lines, each of which has a pointer in one of 16 general registers."""
     turn: int = 9
     """Results whose products with a block of filters take as long as to transpose these, about: log₂ lanes shuffles a
     vector, one a cycle."""

@@ -34,7 +34,7 @@ class FewResultsTile:
     def of(device: CpuDevice, results: int, stride: int, dilation: int) -> FewResultsTile | None:
         """As many lines as registers hold; None where they hold none, or the device has no such tile."""
         shape = tiles_of(device).few_results
-        lines = 0 if shape is None else shape[1] // results
+        lines = 0 if shape is None else min(BLOCKS.few_results.most_lines, shape[1] // results)
         return None if shape is None or lines == 0 else FewResultsTile(
             device, shape[0], lines, results, 4 * stride, 4 * dilation
         )  # fmt: skip
