@@ -16,6 +16,8 @@ from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile, broadcast_tile_of
 from dovetail.targets.cpu.conv.direct import tile as direct
 from dovetail.targets.cpu.conv.few_pixels import kernel as few_pixels
+from dovetail.targets.cpu.conv.few_results import tile as few_results
+from dovetail.targets.cpu.conv.few_results.tile import FewResultsTile
 from dovetail.targets.cpu.conv.pointwise import kernel as pointwise
 from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import forms_of, micro_kernel
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
@@ -131,6 +133,19 @@ def test_convolutions(machine: Host, point: bool) -> None:
         found = loops(code_for(machine, module_of(function)))
         assert found
         assert not [line for loop in found for line in on_stack(summing(loop))]
+
+
+@EVERY_MACHINE
+@pytest.mark.parametrize("results", [2, 3, 5])
+def test_few_results(machine: Host, results: int) -> None:
+    tile = FewResultsTile.of(vectors_of(machine), results, 1, 1)
+    if tile is None:
+        pytest.skip("products of copies are as fast on this device")
+    for lines in range(1, tile.lines + 1):
+        found = loops(code_for(machine, module_of(few_results.register_tile(tile, lines)), optimize=False))
+        assert max(map(products, found)) % (lines * results * tile.vectors) == 0
+        assert not [line for loop in found for line in written_to_stack(loop)]
+        assert not on_stack(summing(max(found, key=products)))
 
 
 @EVERY_MACHINE

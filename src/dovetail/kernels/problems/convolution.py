@@ -135,12 +135,16 @@ class Convolution:
         """What becomes of its sums."""
         return Epilogue(self.act, self.b is not None, self.residual is not None, self.rows)
 
-    def is_served(self, locations: TensorLocations) -> bool:
-        """Whether it is of f32 along one or two axes, with weights that are known when parameters are bound."""
-        weights = [self.w] if self.b is None else [self.w, self.b]
-        read = [self.x, *weights] if self.residual is None else [self.x, self.residual, *weights]
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is of f32 along one or two axes, with a window of a known size."""
+        read = [v for v in (self.x, self.residual, self.w, self.b) if v is not None]
         plain = self.x.rank <= 4 and all(v.dtype is f32 for v in read)
-        return plain and 0 not in self.w.shape and all(locations.is_bound(v) for v in weights)
+        return plain and self.w.tensor.is_static and 0 not in self.w.shape
+
+    def has_bound_weights(self, locations: TensorLocations) -> bool:
+        """Whether its weights are known when parameters are bound."""
+        return locations.is_bound(self.w) and (self.b is None or locations.is_bound(self.b))
 
     def problem(self, locations: TensorLocations) -> ConvProblem:
         """Its sizes and strides."""

@@ -1,7 +1,7 @@
 """A convolution by filters of a run as a matrix product: im2col by copies of shifted images.
 
-Kernels of convolutions read packed filters; filters that only a run knows, those of a training step, are packed by the
-product's kernel. Where there are fewer results than taps, as in the gradient of filters, windows are the rows.
+Filters that only a run knows, those of a training step, are packed by the product's kernel. Where there are fewer
+results than taps, as in the gradient of filters, windows are the rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dovetail.passes.claims import Claims
 _MOST_COPIES = 64
 """Shifted images, at most."""
 _LONG_ROW = 32
-"""Pixels of a row from which on loops along rows are as fast: copies are written and read once more."""
+"""Pixels of a row from which on convolution is faster on every target: copies are written and read once more."""
 _FEW_FILTERS = 8
 """Filters of a group for which products would leave most of a register tile empty."""
 _MOST_BYTES = 8 << 20

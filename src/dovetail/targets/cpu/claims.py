@@ -10,6 +10,7 @@ from dovetail.declare.backward import backward_name
 from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
 from dovetail.ir.dtype import ALL as EVERY
+from dovetail.ir.value import Value
 from dovetail.kernels.problems.attention import differentiates_by_head
 from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.region import region
@@ -31,6 +32,13 @@ from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
 
+
+def _multiplies_in_place(value: Value) -> bool:
+    from dovetail.targets.cpu.conv.of_a_run import multiplies_in_place  # few models train convolutions
+
+    return multiplies_in_place(value, host_device())
+
+
 _REWRITTEN = frozenset({"dot"})
 _WIDE = Condition(
     "convolution_is_not_of_16_bit_floats",
@@ -49,9 +57,9 @@ _IN_ONE_KERNEL = Condition(
     "the kernel computes scores again, without a softcap, in f32, and gives each head of keys and values to one thread",
 )
 _OF_A_RUN = Condition(
-    "filters_are_bound_or_rows_are_long",
-    lambda value: not multiplies_windows(value),
-    "filters that only a run knows are packed by the kernel of a product",
+    "filters_are_bound_or_multiplied_in_place",
+    lambda value: not multiplies_windows(value) or _multiplies_in_place(value),
+    "short rows of pixels are copied for a product, whose kernel packs filters that only a run knows",
     strict=False,
 )
 

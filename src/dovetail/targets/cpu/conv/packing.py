@@ -19,7 +19,14 @@ from dovetail.targets.runtime.aligned import aligned
 def bindings(found: Convolution, w: Packed, rows: int) -> dict[str, Value | Packed]:
     """What a kernel points to, with `rows` filters together in the bias."""
     groups = int(found.attrs["groups"])
-    b = {} if found.b is None else {"b": Packed(found.b, f"conv {groups} {rows}", Packing(groups, rows))}
+    return pointers(
+        found, w, None if found.b is None else Packed(found.b, f"conv {groups} {rows}", Packing(groups, rows))
+    )
+
+
+def pointers(found: Convolution, w: Value | Packed, bias: Value | Packed | None) -> dict[str, Value | Packed]:
+    """What a kernel points to."""
+    b = {} if bias is None else {"b": bias}
     residual = {} if found.residual is None else {"r": found.residual}
     above: Mapping[str, Value] = {} if found.row_steps is None else found.row_steps.bindings
     return {"x": found.x, "w": w, **b, **residual, "y": found.result, **above}

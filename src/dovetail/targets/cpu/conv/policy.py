@@ -103,6 +103,19 @@ class PointwiseLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class OfARunLimits:
+    """When each thread packs filters of a run instead of copying pixels for a product."""
+
+    most_bytes: int = 1 << 20
+    """Filters, which each thread keeps in its workspace."""
+    fewest_filters: int = 6
+    """Filters of a group that read packed pixels. Loops read them where they are: 1.5 times as fast for four filters,
+    4 times for one, 0.4 times for six (NEON)."""
+    fewest_pixels: int = 1024
+    """Pixels of all images: packing a filter's weight takes as long as the products of some dozens of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConvLimits:
     """When each variant pays."""
 
@@ -114,6 +127,7 @@ class ConvLimits:
     few_pixels_kxk: FewPixelsKxkLimits = FewPixelsKxkLimits()
     few_pixels: FewPixelsLimits = FewPixelsLimits()
     pointwise: PointwiseLimits = PointwiseLimits()
+    of_a_run: OfARunLimits = OfARunLimits()
     winograd_4: WinogradLimits = WinogradLimits(32, 32, range(28, 1 << 62))
     winograd_2x4: WinogradLimits = WinogradLimits(32, 32, range(56, 1 << 62))
     winograd_2: WinogradLimits = WinogradLimits(64, 48, range(20, 111))
@@ -170,13 +184,18 @@ class ConvTiles:
     """Filters of the tile with pixels in lanes, at most."""
     direct_spare: int
     """Registers that its accumulators leave free."""
+    run_row: int
+    """Pixels of a row from which on direct convolution by filters of a run beats products of copies (im2col).
+    Broadcasts of weights take no slot of an FMA on x86-64; LD1R of NEON does."""
+    few_results: tuple[int, int] | None
+    """Vectors of filters, and results, of the tile that sums over pixels; None where products of copies are as fast."""
 
 
 TILES = (
-    ConvTiles(True, 32, ((2, 14), (3, 9)), ((4, 6), (2, 10)), ((4, 7), (3, 9), (2, 14)), 800, 8, 5),
-    ConvTiles(True, 16, ((2, 6),), ((2, 6), (2, 5), (2, 4)), ((4, 7), (3, 9), (2, 14)), 800, 4, 4),
-    ConvTiles(False, 32, ((4, 6), (2, 12)), ((4, 6), (2, 10)), (), 1 << 30, 8, 5),
-    ConvTiles(False, 16, ((2, 6),), ((2, 6), (2, 5), (2, 4)), (), 800, 4, 4),
+    ConvTiles(True, 32, ((2, 14), (3, 9)), ((4, 6), (2, 10)), ((4, 7), (3, 9), (2, 14)), 800, 8, 5, 8, (1, 27)),
+    ConvTiles(True, 16, ((2, 6),), ((2, 6), (2, 5), (2, 4)), ((4, 7), (3, 9), (2, 14)), 800, 4, 4, 8, (2, 6)),
+    ConvTiles(False, 32, ((4, 6), (2, 12)), ((4, 6), (2, 10)), (), 1 << 30, 8, 5, 32, None),
+    ConvTiles(False, 16, ((2, 6),), ((2, 6), (2, 5), (2, 4)), (), 800, 4, 4, 8, (2, 6)),
 )
 """A new ISA is a new row; the first that a device meets is taken."""
 
@@ -289,6 +308,19 @@ class Conv1dBlocks:
 
 
 @dataclass(frozen=True, slots=True)
+class FewResultsBlocks:
+    """The kernel with fewer results than taps."""
+
+    unroll: int = 4
+    """Pixels of an iteration."""
+    most_lines: int = 12
+    """Lines, each of which has a pointer in one of 16 general registers."""
+    turn: int = 9
+    """Results whose products with a block of filters take as long as to transpose these, about: log₂ lanes shuffles a
+    vector, one a cycle."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConvBlocks:
     """How the work of each variant is cut."""
 
@@ -303,6 +335,7 @@ class ConvBlocks:
     packed: PackedBlocks = PackedBlocks()
     winograd: WinogradBlocks = WinogradBlocks()
     conv1d: Conv1dBlocks = Conv1dBlocks()
+    few_results: FewResultsBlocks = FewResultsBlocks()
 
 
 BLOCKS = ConvBlocks()

@@ -18,6 +18,9 @@ from dovetail.targets.cpu.conv.direct.variant import Direct
 from dovetail.targets.cpu.conv.few_channels.variant import FewChannels
 from dovetail.targets.cpu.conv.few_pixels.variant import FewPixels
 from dovetail.targets.cpu.conv.few_pixels_kxk.variant import FewPixelsKxk
+from dovetail.targets.cpu.conv.few_results.kernel import FewResultsForm
+from dovetail.targets.cpu.conv.few_results.tile import FewResultsTile
+from dovetail.targets.cpu.conv.few_results.variant import FewResults
 from dovetail.targets.cpu.conv.int8.variant import ByteFilters, ByteRows
 from dovetail.targets.cpu.conv.packing import Packing
 from dovetail.targets.cpu.conv.pointwise.variant import Pointwise
@@ -34,6 +37,9 @@ CONV_RECORDS: Mapping[str, type[Any]] = {
     "conv.few_channels": FewChannels,
     "conv.few_pixels": FewPixels,
     "conv.few_pixels_kxk": FewPixelsKxk,
+    "conv.few_results": FewResults,
+    "conv.few_results_form": FewResultsForm,
+    "conv.few_results_tile": FewResultsTile,
     "conv.pointwise": Pointwise,
     "conv.pointwise_packed": PointwisePacked,
     "conv.winograd": Winograd,

@@ -25,13 +25,14 @@ from dovetail.targets.cpu.conv.few_channels.variant import FewChannels, few_chan
 from dovetail.targets.cpu.conv.few_pixels import kernel as few_pixels_kernel
 from dovetail.targets.cpu.conv.few_pixels.variant import FewPixels, few_pixels
 from dovetail.targets.cpu.conv.few_pixels_kxk.variant import FewPixelsKxk, few_pixels_kxk
+from dovetail.targets.cpu.conv.of_a_run import offer_direct, offer_few_results
 from dovetail.targets.cpu.conv.pointwise.variant import Pointwise, pointwise
 from dovetail.targets.cpu.conv.pointwise_packed import micro_kernel
 from dovetail.targets.cpu.conv.pointwise_packed.variant import PointwisePacked, pointwise_packed
 from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, WinogradLimits, tiles_of
+from dovetail.targets.cpu.conv.reading import with_bound_weights
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.conv.rounding import schemes_for
-from dovetail.targets.cpu.conv.rows import WithRows, with_rows
 from dovetail.targets.cpu.conv.transposed import offer_transposed
 from dovetail.targets.cpu.conv.winograd.scheme import FIVE_FOUR, FIVE_TWO, FOUR, TWO, TWO_FOUR, Scheme
 from dovetail.targets.cpu.conv.winograd.variant import Winograd, winograd
@@ -316,23 +317,12 @@ class Suited:
 # The rows.
 
 
-def _convolution(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | Refused:
-    """A step as a convolution with weights that are known when parameters are bound."""
-    plain = Convolution.of(of.value)
-    if plain is None:
-        return Refused("step_is_a_convolution", of.value.op.name, "one, with an epilogue that kernels apply")
-    if not plain.is_served(of.locations):
-        return Refused("f32_with_bound_weights", str(of.value.type), "f32 along one or two axes")
-    found = with_rows(plain, of)
-    return found if isinstance(found, Refused) else (found, found.convolution.problem(of.locations))
-
-
 def _row(name: str, find: Callable[[Convolution, ConvProblem, CpuDevice], Found]) -> Row[CpuDevice]:
     return Row(name, partial(_answer, find))
 
 
 def _answer(find: Callable[[Convolution, ConvProblem, CpuDevice], Found], of: StepProblem[CpuDevice]) -> Answer:
-    read = of.once(_convolution)
+    read = of.once(with_bound_weights)
     if isinstance(read, Refused):
         return read
     found, problem = read
@@ -346,7 +336,7 @@ def _answer(find: Callable[[Convolution, ConvProblem, CpuDevice], Found], of: St
 
 
 def _answer_winograd(of: StepProblem[CpuDevice]) -> Answer:
-    read = of.once(_convolution)
+    read = of.once(with_bound_weights)
     if isinstance(read, Refused):
         return read
     if of.locations.strict:
@@ -370,6 +360,8 @@ ROWS: Sequence[Row[CpuDevice]] = (
     _row("few_pixels", _few_pixels),
     _row("pointwise", _pointwise),
     _row("direct", _direct),
+    Row("few_results", offer_few_results),
+    Row("direct_of_a_run", offer_direct),
 )
 """The kernels of convolutions, in the order of preference."""
 

@@ -7,9 +7,11 @@ left out when results are copied.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function
-from dovetail.codegen.llvm.handles import FALSE, I1, I64, NULL, Int, Ptr
+from dovetail.codegen.llvm.handles import F32, FALSE, I1, I64, NULL, Int, Ptr
 from dovetail.codegen.llvm.kernel import (
     BEGIN,
     END,
@@ -43,11 +45,17 @@ RESIDUAL = ("r_image", "r_channel", "r_row", "r_column")
 """Strides of a residual in bytes."""
 ZERO_STUFFING = ("spread_rows", "spread_columns")
 """The distances of two pixels where zeros are between them."""
+OF_A_RUN = ("w_filter", "w_channel", "w_tap", "packed_w")
+OF_A_BIAS = ("b_filter", "packed_b")
+"""Strides of filters and of a bias that only a run knows, and where they are packed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectArgs(WindowArgs):
-    """Channels and filters are those of one group, which `parts` tiles share, `part` register tiles each."""
+    """Channels and filters are those of one group, which `parts` tiles share, `part` register tiles each.
+
+    Filters of a run have strides, in bytes, and are packed in the workspace.
+    """
 
     x: Ptr
     w: Ptr
@@ -68,8 +76,14 @@ class DirectArgs(WindowArgs):
     r_channel: I64
     r_row: I64
     r_column: I64
+    w_filter: I64
+    w_channel: I64
+    w_tap: I64
+    b_filter: I64
     taps: Region
     """Offsets of taps."""
+    packed_w: Region
+    packed_b: Region
     results: Region
     """Results of one register tile."""
     seen: Region
@@ -78,7 +92,12 @@ class DirectArgs(WindowArgs):
 
 def arguments(tile: DirectTile) -> Arguments[DirectArgs]:
     """The arguments with or without bias, residual and zero-stuffing."""
-    return arguments_of(DirectArgs, tile.epilogue, *RESIDUAL, without=() if tile.zero_stuffed else ZERO_STUFFING)
+    absent = () if tile.zero_stuffed else ZERO_STUFFING
+    if not tile.packs:
+        absent = (*absent, *OF_A_RUN, *OF_A_BIAS)
+    elif not tile.epilogue.bias:
+        absent = (*absent, *OF_A_BIAS)
+    return arguments_of(DirectArgs, tile.epilogue, *RESIDUAL, without=absent)
 
 
 def direct_code(tile: DirectTile) -> KernelCode:
@@ -111,6 +130,8 @@ def _kernel(tile: DirectTile) -> Function:
     t = VectorBuilder(tile.device)
     declared = arguments(tile)
     a = declared.load(t, WORDS, SCRATCH)
+    if tile.packs:
+        a = _with_packed_filters(t, tile, a)
     writer = writer_of(t, declared, tile.epilogue, a.y)
     of = patch_layout(t, a)
     run_step = t.mul(t.ceil_div(of.run, t.lanes), t.bytes)
@@ -128,6 +149,35 @@ def _kernel(tile: DirectTile) -> Function:
             else:
                 _filters_to_rows(t, tile, a, of, block, filter_tile, packed, run_step, writer)
     return kernel_function(t)
+
+
+def _with_packed_filters(t: VectorBuilder, tile: DirectTile, a: DirectArgs) -> DirectArgs:
+    """The arguments with the filters and the bias of a run in the workspace, which the first call of a step packs."""
+    count, taps = t.ceil_div(a.filters, tile.filters), t.mul(a.window_rows, a.window_columns)
+    apart, line = t.mul(t.mul(a.channels, taps), 4 * tile.filters), 4 * tile.filters
+    each = t.mul(count, tile.filters)
+    with t.when(once_for(t, SCRATCH, 1, I64("0"))), t.loop(0, t.mul(a.groups, each)) as lane:
+        group, one = t.sdiv(lane, each), t.srem(lane, each)
+        # A register tile has whole vectors of filters: those after the last one are 0.
+        is_there = t.icmp("slt", one, a.filters)
+        number = t.add(t.mul(group, a.filters), one)
+        packed, within = t.sdiv(lane, tile.filters), t.mul(t.srem(lane, tile.filters), 4)
+        source = t.ptr_add(a.w, t.mul(number, a.w_filter))
+        target = t.ptr_add(a.packed_w, t.add(t.mul(packed, apart), within))
+        with t.loop(0, a.channels) as channel:
+            here = t.ptr_add(source, t.mul(channel, a.w_channel))
+            onto = t.ptr_add(target, t.mul(t.mul(channel, taps), line))
+            with t.when(is_there), t.loop(0, taps) as tap:
+                t.store_f32(t.load_f32(t.ptr_add(here, t.mul(tap, a.w_tap))), t.ptr_add(onto, t.mul(tap, line)))
+            with t.unless(is_there), t.loop(0, taps) as tap:
+                t.store_f32(F32("0.0"), t.ptr_add(onto, t.mul(tap, line)))
+        if tile.epilogue.bias:
+            onto = t.ptr_add(a.packed_b, t.mul(lane, 4))
+            with t.when(is_there):
+                t.store_f32(t.load_f32(t.ptr_add(a.b, t.mul(number, a.b_filter))), onto)
+            with t.unless(is_there):
+                t.store_f32(F32("0.0"), onto)
+    return replace(a, w=a.packed_w, b=a.packed_b)
 
 
 def _seen_block(t: VectorBuilder, tile: DirectTile, a: DirectArgs, of: PatchLayout, number: I64) -> _Block:

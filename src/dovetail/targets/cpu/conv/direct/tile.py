@@ -30,6 +30,8 @@ class DirectTile:
     """Whether the window has one tap."""
     zero_stuffed: bool = False
     """Whether there are zeros between the pixels, as a transposed convolution has them."""
+    packs: bool = False
+    """Whether filters are those of a run, which each thread packs for itself."""
 
     @staticmethod
     def of(
@@ -45,7 +47,7 @@ class DirectTile:
     @property
     def summing(self) -> DirectTile:
         """The register tile, which leaves the residual, the activation after it and steps to the finished row."""
-        return replace(self, epilogue=replace(self.epilogue.before_residual, rows=None))
+        return replace(self, epilogue=replace(self.epilogue.before_residual, rows=None), packs=False)
 
 
 @lru_cache(64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dovetail.dataclass import dataclass
+from dovetail.ir.dim import Size
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem
 from dovetail.kernels.spec import Number, Tiling
@@ -32,6 +33,8 @@ class Direct:
     tile: DirectTile
     spread: tuple[int, ...] = ()
     """Of a transposed convolution: the distances of two pixels down and across, zeros between them."""
+    strides: tuple[tuple[str, int], ...] = ()
+    """Of filters and a bias that only a run knows, by name, in bytes."""
 
     def __call__(self, number: Number) -> Tiling:
         return self.tiling(self.problem.known(number))
@@ -48,8 +51,10 @@ class Direct:
             geometry.sizes_by_name(blocks)
             | of.sizes_by_name(*RESIDUAL)
             | {"parts": parts, "part": part}
-            | dict(zip(ZERO_STUFFING, self.spread, strict=False)),
+            | dict(zip(ZERO_STUFFING, self.spread, strict=False))
+            | dict(self.strides),
             {
+                **self._packed(of.groups * register_tiles * tile.filters, of.sums),
                 "taps": 8 * geometry.taps, "results": 4 * tile.filters * (geometry.run(blocks) + lanes),
                 "seen": 4 * (geometry.seen(blocks, of.channels) + 2 * lanes), **row_regions(tile.epilogue),
             },
@@ -57,3 +62,10 @@ class Direct:
         tiles = of.images * of.groups * blocks.down * blocks.across * parts
         # An FMA multiplies a vector, and two are done at once.
         return Tiling(laid.sizes, laid.scratch, tiles, work * part // (2 * lanes) + 1)
+
+    def _packed(self, filters: int, sums: int) -> dict[str, Size]:
+        """The parts of the workspace for filters and a bias of a run."""
+        if not self.tile.packs:
+            return {}
+        bias: dict[str, Size] = {"packed_b": 4 * filters} if self.tile.epilogue.bias else {}
+        return {"packed_w": 4 * filters * sums, **bias}
