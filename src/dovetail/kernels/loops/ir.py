@@ -238,6 +238,16 @@ def minimum(x: Expr, y: Expr) -> Expr:
     return Call("minimum", (x, y), i64)
 
 
+def in_block(block: int, size: Size, start: Expr) -> Expr:
+    """How many of the indices from `start` on are in a block; a number where blocks divide the size.
+
+    Kernels for sizes that blocks divide then have one text, which is compiled once.
+    """
+    if isinstance(size, int) and size % block == 0:
+        return Extent(block)
+    return minimum(Extent(block), Call("sub", (Extent(size), start), i64))
+
+
 ZERO, ONE = Extent(0), Extent(1)
 
 
@@ -375,5 +385,5 @@ __all__ = [
     "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline",
     "Prefetch", "Receipt", "Receive", "Roles", "Set", "Space", "Statement", "Store", "SubGrid", "Tensor", "TensorMap",
     "ThreadIndex", "Threaded", "Traversal", "WarpBarrier", "When", "add", "collapsed", "in_memory_order",
-    "indices", "minimum", "mul", "sizes_in", "stretched",
+    "in_block", "indices", "minimum", "mul", "sizes_in", "stretched",
 ]  # fmt: skip
