@@ -147,7 +147,7 @@ def _place(blocks: list[_Block]) -> int:
             if extent <= least:
                 break
             order = sorted(range(len(blocks)), key=lambda i: (-first(blocks[i]), i))
-            other = _tightest(blocks, order, met or [], extent)
+            other = _tightest(blocks, order, met or [], extent - 1)
             if other is not None:
                 extent, best = other, [b.offset for b in blocks]
         for block, offset in zip(blocks, best, strict=True):
@@ -269,8 +269,7 @@ def _neighbours(blocks: list[_Block]) -> list[list[int]] | None:
 
 
 def _tightest(blocks: list[_Block], order: Sequence[int], met: list[list[int]], most: int) -> int | None:
-    """The extent of blocks in an order, each in the tightest gap between those that live with it; None from `most` on.
-    """
+    """The extent of blocks in an order, each in the tightest gap between those that live with it; None above `most`."""
     extent = 0
     spans: list[tuple[int, int] | None] = [None] * len(blocks)
     for index in order:
@@ -279,7 +278,7 @@ def _tightest(blocks: list[_Block], order: Sequence[int], met: list[list[int]], 
         offset = blocks[index].offset = _tightest_gap(taken, size)
         spans[index] = offset, size
         extent = max(extent, offset + size)
-        if extent >= most:
+        if extent > most:
             return None
     return extent
 

@@ -25,8 +25,8 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     When,
     add,
-    indices,
     in_block,
+    indices,
     minimum,
     mul,
 )
