@@ -35,10 +35,12 @@ class _Verifier:
         """Inputs and parameters of the interface, which are checked with it."""
         self.order: list[Value] = []
         """The values of the graph's own level, as far as they were met."""
-        self.types: set[int] = set()
-        """The ids of types that were checked: values of one type share it."""
-        self.rules: set[tuple[Op, Hashable, tuple[int, ...]]] = set()
-        """Ops that were checked, with their attributes and the ids of the types of their results and operands."""
+        self.types: dict[int, int] = {}
+        """The numbers of types that were checked, by id."""
+        self.numbers: dict[Type, int] = {}
+        """Equal types have one number: layers that look alike have types of their own."""
+        self.rules: set[tuple[Op, Hashable, tuple[int | None, ...]]] = set()
+        """Ops that were checked, with their attributes and the numbers of the types of their results and operands."""
 
     def run(self) -> None:
         graph = self.graph
@@ -172,7 +174,7 @@ class _Verifier:
             check_type(type)
         except GraphError as error:
             self.fail(f"the type {type}: {error.message}", error.hint, value)
-        self.types.add(id(type))
+        self.types[id(type)] = self.numbers.setdefault(type, len(self.numbers))
 
     def leaf(self, value: Value, body: Subgraph | None) -> None:
         """Arguments stand inside sub-graphs, inputs and parameters outside."""
@@ -199,7 +201,9 @@ class _Verifier:
         given = attrs_key(value.attrs)
         # Sub-graphs are checked later: until then they may be anything.
         plain = not value.constraints and (not value.attrs or (bool(types) and not subgraphs(value)))
-        checked = (value.op, given, (id(stored), *map(id, types)))
+        known = [self.types.get(id(type)) for type in (stored, *types)]
+        plain = plain and None not in known
+        checked = (value.op, given, tuple(known))
         if plain and checked in self.rules:
             return
         facts = Facts(value.op.name)

@@ -146,8 +146,9 @@ def _place(blocks: list[_Block]) -> int:
         for first in _FIRST if met is not None else ():
             if extent <= least:
                 break
-            other = _tightest(blocks, sorted(range(len(blocks)), key=lambda i: (-first(blocks[i]), i)), met or [])
-            if other < extent:
+            order = sorted(range(len(blocks)), key=lambda i: (-first(blocks[i]), i))
+            other = _tightest(blocks, order, met or [], extent - 1)
+            if other is not None:
                 extent, best = other, [b.offset for b in blocks]
         for block, offset in zip(blocks, best, strict=True):
             block.offset = offset
@@ -267,8 +268,8 @@ def _neighbours(blocks: list[_Block]) -> list[list[int]] | None:
     return met
 
 
-def _tightest(blocks: list[_Block], order: Sequence[int], met: list[list[int]]) -> int:
-    """The blocks in an order, each in the tightest gap between those that live with it."""
+def _tightest(blocks: list[_Block], order: Sequence[int], met: list[list[int]], most: int) -> int | None:
+    """The extent of blocks in an order, each in the tightest gap between those that live with it; None above `most`."""
     extent = 0
     spans: list[tuple[int, int] | None] = [None] * len(blocks)
     for index in order:
@@ -277,6 +278,8 @@ def _tightest(blocks: list[_Block], order: Sequence[int], met: list[list[int]]) 
         offset = blocks[index].offset = _tightest_gap(taken, size)
         spans[index] = offset, size
         extent = max(extent, offset + size)
+        if extent > most:
+            return None
     return extent
 
 

@@ -11,9 +11,13 @@ from dovetail.ir.dtype import DType, bf16, f16, f64, i32
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.leaf import argument, input
 from dovetail.ir.literal import Array
+from dovetail.kernels.spec import Job
 from dovetail.ops.region import region
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.claims import CLAIMS as CPU
+from dovetail.targets.cpu.compiler import written
+from dovetail.targets.cpu.isa import host_device
+from dovetail.targets.cpu.loops import tiles_for
 from dovetail.targets.cpu.native import NativeGraph
 from tests.kernels.native import bits, compiled, near, same_bits
 
@@ -65,6 +69,22 @@ def test_one_code_serves_every_size() -> None:
     runner = compiled(ops.tanh(x + row) * ops.permute(input("t", f32[n, m]), order=(-1, -2)))
     for shape in ((1, 1), (3, 5), (2, 9000), (300, 3), (0, 4)):
         near(runner, {"x": normal(*shape), "row": normal(shape[1]), "t": normal(*shape[::-1])})
+
+
+def test_sizes_that_blocks_divide_share_one_kernel() -> None:
+    """The update of every weight is such a map: sizes differ, and code need not."""
+    block = tiles_for(host_device().caches.l1).map_elements
+    sizes = {"two": 2 * block, "three": 3 * block, "more": 3 * block + 1}
+    runner = compiled({name: ops.exp(input(f"x.{name}", f32[size])) for name, size in sizes.items()})
+    kernels = {
+        step.value.shape[0]: written(job.kernel)[0]
+        for part in runner.graph.sections
+        for step, job in zip(part.steps, part.jobs, strict=True)
+        if isinstance(job, Job)
+    }
+    names = {name: kernels[size] for name, size in sizes.items()}
+    assert names["two"] == names["three"] != names["more"]
+    near(runner, {f"x.{name}": normal(size) for name, size in sizes.items()})
 
 
 def test_regions_of_several_lanes_give_several_results() -> None:

@@ -19,12 +19,21 @@ from dovetail.kernels.loops.ir import (
     When,
     add,
     collapsed,
+    in_block,
     indices,
     mul,
     sizes_in,
 )
 
 N, M = symbol("n"), symbol("m")
+
+
+def test_blocks_that_divide_a_size_are_full() -> None:
+    start = Name("start")
+    assert in_block(8, 24, start) == Extent(8)
+    left = Call("sub", (Extent(25), start), i64)
+    assert in_block(8, 25, start) == Call("minimum", (Extent(8), left), i64)
+    assert isinstance(in_block(8, N * 8, start), Call)
 
 
 def test_known_whole_numbers_are_folded() -> None:

@@ -185,6 +185,10 @@ class Builder:
             return pointer
         return Ptr(self.let(f"getelementptr i8, ptr {pointer}, i64 {offset}"))
 
+    def base(self, pointer: Ptr) -> Ptr:
+        """The same pointer, whose sum LLVM does not look into; loop strength reduction tries every way to split it."""
+        return Ptr(self.let(f"freeze ptr {pointer}"))
+
     def element(self, pointer: Ptr, type: str, index: Int) -> Ptr:
         """A pointer to an element of an array."""
         return Ptr(self.let(f"getelementptr {type}, ptr {pointer}, i64 {index}"))

@@ -58,6 +58,20 @@ def assemble_with(stem: str, own: Sequence[Function], inner: Sequence[Kernel]) -
     return KernelCode(name, text, tuple(dict.fromkeys(uses)))
 
 
+def shared_kernel(stem: str, inner: Kernel, around: Function | None = None) -> tuple[SharedFunction, Signature]:
+    """A kernel of the loop language as a function that kernels share, and how to call it.
+
+    `around` is called in its place, and calls it by its `inner_name`.
+    """
+    own = PLACEHOLDER if around is None else inner_name(inner)
+    text, uses = loops.function(replace(inner, name=own))
+    if around is not None:
+        text = "\n".join([text.replace(f"define void @{own}(", f"define internal void @{own}("), around.text])
+        uses = tuple(dict.fromkeys((*uses, *around.uses)))
+    name, text = named(stem, text)
+    return SharedFunction(name, "\n".join([maths.library(uses), text]), optimize=True), DRIVER.renamed(name)
+
+
 def inner_name(kernel: Kernel) -> str:
     """What a kernel of the loop language is called inside another kernel."""
     return f"{PLACEHOLDER}.{kernel.name}"
@@ -113,5 +127,5 @@ def final(uses: Iterable[str]) -> bool:
 
 __all__ = [
     "BEGIN", "DRIVER", "END", "KERNEL", "SCRATCH", "WORDS", "Arguments", "KernelCode", "assemble", "assemble_with",
-    "final", "inner_name", "kernel_function", "one_of", "shared_function",
+    "final", "inner_name", "kernel_function", "one_of", "shared_function", "shared_kernel",
 ]  # fmt: skip

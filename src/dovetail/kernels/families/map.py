@@ -25,9 +25,9 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     add,
     collapsed,
+    in_block,
     in_memory_order,
     indices,
-    minimum,
     mul,
     sizes_in,
     stretched,
@@ -137,7 +137,7 @@ def _tiled(
         row = Call("div", (tile, Extent(chunks)), i64)
         piece = Call("rem", (tile, Extent(chunks)), i64) if outer else tile
         rows, start = indices(outer, row), mul(piece, Extent(chunk))
-        count = minimum(Extent(chunk), Call("sub", (Extent(inner), Name("start")), i64))
+        count = in_block(chunk, inner, Name("start"))
     at = (*[Name(f"r{i}") for i in range(len(rows))], add(Name("start"), Name("i")))
     at = at[len(at) - len(shape) :]
     loads: dict[Value, Expr] = {v: Load(t, at) for v, t in tensors.items()}

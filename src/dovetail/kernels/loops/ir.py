@@ -240,6 +240,16 @@ def minimum(x: Expr, y: Expr) -> Expr:
     return Call("minimum", (x, y), i64)
 
 
+def in_block(block: int, size: Size, start: Expr) -> Expr:
+    """How many of the indices from `start` on are in a block; a number where blocks divide the size.
+
+    Kernels for sizes that blocks divide then have one text, which is compiled once.
+    """
+    if isinstance(size, int) and size % block == 0:
+        return Extent(block)
+    return minimum(Extent(block), Call("sub", (Extent(size), start), i64))
+
+
 ZERO, ONE = Extent(0), Extent(1)
 
 
@@ -376,6 +386,6 @@ __all__ = [
     "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel", "Launch", "Load",
     "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline",
     "Prefetch", "Receipt", "Receive", "Roles", "Set", "Space", "Statement", "Store", "SubGrid", "Tensor", "TensorMap",
-    "ThreadIndex", "Threaded", "Traversal", "WarpBarrier", "When", "add", "collapsed", "in_memory_order",
-    "indices", "minimum", "mul", "sizes_in", "stretched",
+    "ThreadIndex", "Threaded", "Traversal", "WarpBarrier", "When", "add", "collapsed", "in_block",
+    "in_memory_order", "indices", "minimum", "mul", "sizes_in", "stretched",
 ]  # fmt: skip

@@ -25,6 +25,7 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     When,
     add,
+    in_block,
     indices,
     minimum,
     mul,
@@ -75,7 +76,7 @@ class Cut:
         size, step = self.shape[axis], self.steps[axis]
         if step in (1, size):
             return Extent(step)
-        return minimum(Extent(step), Call("sub", (Extent(size), Name(f"t{axis}")), i64))
+        return in_block(step, size, Name(f"t{axis}"))
 
     def nest(self, body: Sequence[Statement], depth: int = 0, early: Sequence[Statement] = ()) -> tuple[Statement, ...]:
         """The loops around a body; `early` is done as soon as the indices of `depth` axes are known."""

@@ -13,7 +13,7 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.spec import Job
+from dovetail.kernels.spec import Job, Template
 from dovetail.targets.cpu import backend, jit
 from dovetail.targets.cpu.gemm.pair_kernel import rows_function
 from dovetail.targets.cpu.gemm.policy import tiles_of
@@ -103,6 +103,20 @@ def test_other_vectors(
     m, k, n = size
     x, y, feeds = operands(layout, m=m, k=k, n=n)
     check(x @ y, feeds, kernel="gemm_pair")
+
+
+def test_products_of_any_layout_share_their_epilogue() -> None:
+    """Drivers differ in how they pack; what becomes of sums is compiled once, and optimised apart from them."""
+    made: list[Template] = []
+    for layout in LAYOUTS:
+        x, y, _ = operands(layout, m=40, k=50, n=60)
+        (job,) = [j for part in native_of(library.linear(x, y, act="gelu")).sections for j in part.jobs]
+        assert isinstance(job, Job) and isinstance(job.kernel, Template)
+        made.append(job.kernel)
+    epilogues = [{part for part in kernel.shared if part.optimize} for kernel in made]
+    assert len({kernel.name for kernel in made}) > 1
+    assert epilogues[0] and all(found == epilogues[0] for found in epilogues)
+    assert all(kernel.is_final for kernel in made)
 
 
 def test_many_results_from_few_rows_are_shared_among_threads() -> None:

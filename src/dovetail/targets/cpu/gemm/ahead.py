@@ -16,11 +16,6 @@ from dovetail.ir.dim import symbol
 from dovetail.kernels.loops.ir import Kernel
 
 
-def ahead_name(epilogue: Kernel) -> str:
-    """What the function is called inside the kernel."""
-    return f"{inner_name(epilogue)}.ahead"
-
-
 def ahead_function(epilogue: Kernel, fetched: Sequence[str], width: int, line: int) -> Function:
     """An epilogue that first prefetches the rows after its own: `width` bytes of each operand in every row."""
     t = Builder()
@@ -31,7 +26,7 @@ def ahead_function(epilogue: Kernel, fetched: Sequence[str], width: int, line: i
         with t.loop(END, after) as row:
             prefetch_row(t, given.pointers[operand], t.mul(row, step), width, line)
     t.call(DRIVER.renamed(inner_name(epilogue)), WORDS, BEGIN, END, SCRATCH)
-    return t.function(DRIVER.renamed(ahead_name(epilogue)), linkage="internal", attributes="nounwind")
+    return t.function(DRIVER, attributes="nounwind")
 
 
 def prefetch_row(t: Builder, operand: Ptr, offset: Int, width: int, line: int) -> None:
@@ -41,4 +36,4 @@ def prefetch_row(t: Builder, operand: Ptr, offset: Int, width: int, line: int) -
         t.prefetch(t.ptr_add(row, byte))
 
 
-__all__ = ["ahead_function", "ahead_name", "prefetch_row"]
+__all__ = ["ahead_function", "prefetch_row"]

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.arguments import Words, store_words
 from dovetail.codegen.llvm.arguments import words_bytes as bytes_of
-from dovetail.codegen.llvm.function import Signature
+from dovetail.codegen.llvm.function import Signature, named
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
-from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, assemble_with, inner_name
+from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, shared_kernel
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import SharedFunction
-from dovetail.targets.cpu.gemm.ahead import ahead_function, ahead_name, prefetch_row
+from dovetail.targets.cpu.gemm.ahead import ahead_function, prefetch_row
 from dovetail.targets.cpu.gemm.tile import Tile
 
 LIVE = symbol("live_columns")
@@ -65,18 +65,30 @@ def gemm_code(
 ) -> KernelCode:
     """The kernel with its epilogues; `rows` is the left operand where its rows have to be packed, `multiply` is called
     for a cell as `block.BLOCK` says."""
-    return kernel_code(stem, _Driver(shape, rows, epilogues, multiply[1]), [multiply])
+    driver = _Driver(shape, rows, epilogues, multiply[1])
+    return kernel_code(stem, driver, [multiply], is_final=rows is None)
 
 
-def kernel_code(stem: str, cells: Cells, shared: Sequence[tuple[SharedFunction, Signature]]) -> KernelCode:
-    """The kernel that goes through cells, with its epilogues and the functions that it shares with others."""
-    shape = cells.shape
-    own = [cells.function(DRIVER, attributes="nounwind")]
-    if shape.fetched:
-        own += [ahead_function(e, shape.fetched, shape.width, shape.tile.line) for e in cells.epilogues]
-    code = assemble_with(stem, own, cells.epilogues)
-    uses = (*code.uses, *(called.declaration for _, called in shared))
-    return KernelCode(code.name, code.text, uses, tuple(part for part, _ in shared))
+def kernel_code(
+    stem: str, cells: Cells, shared: Sequence[tuple[SharedFunction, Signature]], *, is_final: bool = False
+) -> KernelCode:
+    """The kernel that goes through cells, with its epilogues and the functions that it shares with others.
+
+    LLVM optimises the epilogues, apart from a driver that `is_final`: one that only computes addresses for what it
+    calls takes LLVM twice the time otherwise, and is no faster.
+    """
+    own = cells.function(DRIVER, attributes="nounwind")
+    name, text = named(stem, own.text)
+    every = {part.name: (part, called) for part, called in (*shared, *cells.finishers)}
+    uses = dict.fromkeys([*own.uses, *(called.declaration for _, called in every.values())])
+    return KernelCode(name, text, tuple(uses), tuple([part for part, _ in every.values()]), is_final)
+
+
+def _finisher(epilogue: Kernel, shape: Shape) -> tuple[SharedFunction, Signature]:
+    """An epilogue as a function that kernels share; it prefetches rows after its own where operands have rows."""
+    width, line = shape.width, shape.tile.line
+    ahead = ahead_function(epilogue, shape.fetched, width, line) if shape.fetched else None
+    return shared_kernel("gemm_epilogue", epilogue, ahead)
 
 
 def words_bytes(kernel: Kernel) -> int:
@@ -94,6 +106,8 @@ class Cells(VectorBuilder):
         super().__init__(shape.tile.device)
         self.shape = shape
         self.epilogues = epilogues
+        self.finishers = [_finisher(epilogue, shape) for epilogue in epilogues]
+        """The epilogues as functions."""
         self.given = Words.load(self, WORDS, shape.pointers, shape.sizes)
 
     def size(self, name: str) -> I64:
@@ -134,7 +148,7 @@ class Cells(VectorBuilder):
     def epilogue_of(self, columns: I64) -> Ptr:
         """The function that takes the sums of a panel of some columns."""
         shape = self.shape
-        found = [Ptr(f"@{ahead_name(e) if shape.fetched else inner_name(e)}") for e in self.epilogues]
+        found = [Ptr(f"@{called.name}") for _, called in self.finishers]
         if len(found) == 1:
             return found[0]
         is_full = self.icmp("eq", columns, shape.tile.columns // shape.streams)

@@ -39,7 +39,7 @@ class PairShape:
 def pair_code(shape: PairShape, epilogues: Sequence[Kernel]) -> KernelCode:
     """The kernel with its epilogues."""
     cells = _Pair(shape, epilogues)
-    return kernel_code("gemm_pair", cells, cells.shared)
+    return kernel_code("gemm_pair", cells, cells.shared, is_final=True)
 
 
 @dataclass(frozen=True, slots=True)

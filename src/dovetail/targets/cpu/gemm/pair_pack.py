@@ -64,7 +64,8 @@ def _pack(t: VectorBuilder, dtype: DType, layout: Layout, to: Panels) -> None:
     panels, full = t.ceil_div(_COUNT, to.width), t.udiv(_COUNT, to.width)
     if layout == "along" and to.width % t.lanes == 0:
         with t.loop(0, panels) as panel:
-            source, target, count = _panel(t, panel, to)
+            source, there, count = _panel(t, panel, to)
+            target = t.base(there)
             together = min(to.width, max(t.lanes, PAIR.rows_together))
             for first in range(0, to.width, together):
                 rows = range(first, min(first + together, to.width))
@@ -105,7 +106,7 @@ def _pack_contiguous(t: VectorBuilder, source: Ptr, stride: I64, to: Panels, pan
 def _pack_transposed(t: VectorBuilder, source: Ptr, target: Ptr, count: I64, numbers: range, to: Panels) -> None:
     """Some rows that are contiguous along k, transposed in registers; the last one is repeated up to the width."""
     last, stride, steps = t.sub(count, 1), _ACROSS, _STEPS
-    rows = [t.ptr_add(source, t.mul(t.smin(i, last), stride)) for i in numbers]
+    rows = [t.base(t.ptr_add(source, t.mul(t.smin(i, last), stride))) for i in numbers]
     line, done = max(t.device.caches.line // 4, t.lanes), I64("0")
     for step in dict.fromkeys((line, t.lanes)):
         end = I64(t.let(f"and i64 {steps}, {-step}"))
