@@ -72,13 +72,13 @@ class Programs:
                 )
                 read = [value.attrs["name"] for value in graph.signature]
                 program = compile(graph, **self._options)
-                # What the compiler made is as large as the program itself, and stays where weights are bound next to it.
+                # Before weights take their memory, what compiling took is freed, and so are the pages of LLVM.
                 program.reports.release()
-                program.bind({param: self._of.params[param] for param in read})
-                self._compiled[name] = program
-                # Compiling and packing freed memory that malloc would keep, and runs do not read LLVM.
                 trim()
                 unload_compiler()
+                program.bind({param: self._of.params[param] for param in read})
+                trim()
+                self._compiled[name] = program
             return self._compiled[name]
 
 
