@@ -31,7 +31,7 @@ from dovetail.runtime.program import Program
 from dovetail.runtime.quantise import Quantise, QuantiseKind, quantised
 from dovetail.runtime.reports import Reports
 from dovetail.runtime.request import Request, make_request
-from dovetail.runtime.source import Source, of_graph, source_of
+from dovetail.runtime.source import Described, Source, of_graph, source_of
 from dovetail.settings import PRECISIONS, Settings
 from dovetail.targets import Target
 from dovetail.targets.target import Considered
@@ -103,7 +103,7 @@ class JaxExported(Protocol):
 
 @overload
 def compile(
-    graph: Graph | str | os.PathLike[str] | JaxLowered | JaxExported,
+    graph: Graph | str | os.PathLike[str] | Described | JaxLowered | JaxExported,
     *,
     target: str | Target = "cpu",
     ops: Iterable[FusedOp[...]] = (),

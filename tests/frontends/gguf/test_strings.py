@@ -12,7 +12,18 @@ from dovetail.frontends.gguf.file import read_head
 from dovetail.frontends.gguf.strings import find_strings
 from tests.gguf_files import written
 
-_PIECES = (b"", b"\0", b"\0" * 9, b"\1" + b"\0" * 7, b"a", b"\xff\xfe", "\u4e16".encode(), b"x" * 255, b"y" * 256, b"z" * 70_000)
+_PIECES = (
+    b"",
+    b"\0",
+    b"\0" * 9,
+    b"\1" + b"\0" * 7,
+    b"a",
+    b"\xff\xfe",
+    "\u4e16".encode(),
+    b"x" * 255,
+    b"y" * 256,
+    b"z" * 70_000,
+)
 
 
 def _joined(texts: list[bytes]) -> memoryview:

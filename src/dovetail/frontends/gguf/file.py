@@ -303,4 +303,15 @@ def _number(count: int) -> str:
     return f"{count:,}" if count < 10**18 else "far more"
 
 
-__all__ = ["BLOCKS", "NOT_READ", "PLAIN", "Field", "Fields", "GgufFile", "GgufTensor", "read_gguf", "read_head", "shown"]
+__all__ = [
+    "BLOCKS",
+    "NOT_READ",
+    "PLAIN",
+    "Field",
+    "Fields",
+    "GgufFile",
+    "GgufTensor",
+    "read_gguf",
+    "read_head",
+    "shown",
+]

@@ -8,6 +8,7 @@ texts do not have: all of them in a part of the file are found together, and tak
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 
 import numpy as np
 
@@ -39,10 +40,7 @@ class Strings:
 
     def decoded(self) -> list[str]:
         raw, starts = self.raw, self.starts.tolist()
-        return [
-            str(raw[start + _LENGTH.size : end], "utf-8", "surrogateescape")
-            for start, end in zip(starts, starts[1:], strict=False)
-        ]
+        return [str(raw[start + _LENGTH.size : end], "utf-8", "surrogateescape") for start, end in pairwise(starts)]
 
 
 def find_strings(raw: memoryview, at: int, count: int) -> Strings:
@@ -72,7 +70,8 @@ def _end(raw: memoryview, at: int) -> int:
         raise LoadError(f"a string at {at:,}, after the end", hint=DAMAGED)
     size: int = _LENGTH.unpack_from(raw, at)[0]
     if size > min(LONGEST_STRING, left):
-        raise LoadError(f"a string of {size:,} bytes at {at:,}" if size < 10**18 else f"a string at {at:,}", hint=DAMAGED)
+        what = f"of {size:,} bytes" if size < 10**18 else "of far more bytes"
+        raise LoadError(f"a string {what} at {at:,}", hint=DAMAGED)
     return at + _LENGTH.size + size
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from dovetail.codegen.llvm.function import Parameter
 from dovetail.codegen.llvm.handles import F32, I1, I64, Int, Mask, Ptr, Vec, VecI32
 from dovetail.codegen.llvm.maths.vectors import exp_of_negative, fast_tanh
 from dovetail.codegen.llvm.scalar import literal
@@ -79,7 +78,7 @@ def few_scores_function(device: CpuDevice, d: int, rows: int) -> Shared:
 
 @lru_cache(64)
 def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int) -> Shared:
-    """o[i, c] = o[i, c] · old[i] + Σ_j p[i, j] · v[j, c] for rows of queries; prefetches a row of later keys for each key.
+    """o[i, c] = o[i, c] · old[i] + Σ_j p[i, j] · v[j, c] for rows of queries. It prefetches a later key for each.
 
     A sum goes to several accumulators that are added at the end; they do not depend on the number of rows. Features
     are done in parts, so that the accumulators of all rows stay in registers. `ahead` is the bytes of a row of keys.
