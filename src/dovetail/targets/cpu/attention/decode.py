@@ -89,7 +89,7 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int) -> Sh
     count = padded(dv, lanes) // lanes
     # Accumulators enough to keep the FMA units busy; wide rows have them anyway.
     at_once = max(1, min(4, device.registers // 2 // count))
-    # Rows share loaded values, which stay in registers beside the accumulators; one row takes each as it comes.
+    # Rows share loaded values, which stay in registers next to the accumulators; one row takes each as it comes.
     left = device.registers - (3 if rows > 1 else 4)
     parts = -(-count // max(1, left // (rows * at_once + (1 if rows > 1 else 0))))
     lines = range(0, ahead, device.caches.line)
