@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from dovetail.errors import GraphError
 from dovetail.ir.dim import COMPOUND, MOST_TOKENS, Size, check_size, symbol, total
 
+_MOST_SPELLED = 1024
+"""Spellings that are remembered: the layers of a model have the same sizes."""
 _TOKEN = re.compile(r"\s*(?:([0-9]+)|([A-Za-z_][A-Za-z0-9_]*)|([-+*(),]))")
 _MARK = re.compile(r"[(),]")
 _DEEPEST = 32
@@ -14,6 +17,7 @@ _PLAIN_DIGITS = 15
 """A whole number of so few digits is a size, whatever else sizes are checked for."""
 
 
+@lru_cache(maxsize=_MOST_SPELLED)
 def parse_size(text: str) -> Size:
     """The size that `str` printed: integers, names, + - *, floordiv(a, b), max(a, b), min(a, b)."""
     tokens: list[str] = []

@@ -193,10 +193,10 @@ class LanguageModel:
             session.trim(kept)
             return session.extend_all([*tokens[kept:], *guessed], 1 + len(guessed))
 
-    @property
+    @cached_property
     def ends(self) -> frozenset[int]:
         """The tokens that end a text or a turn."""
-        return self.source.ends
+        return self.source.ends()
 
 
 _ROWS = 128

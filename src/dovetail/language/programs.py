@@ -8,11 +8,13 @@ from typing import Any
 
 from dovetail.errors import OptionError
 from dovetail.frontends.decoder_families import DecoderFile
+from dovetail.ir.value import Value
 from dovetail.models.decoder import cached_decoder
 from dovetail.models.decoder_shape import DecoderShape
 from dovetail.models.kv_cache import CACHE_KINDS, CacheKind
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
+from dovetail.runtime.source import Described
 from dovetail.targets.runtime.page_advice import trim, unload_compiler
 
 _GRAPHS: Mapping[str, Mapping[str, Any]] = {
@@ -62,22 +64,26 @@ class Programs:
     def _program(self, name: str) -> Program:
         with self._lock:
             if name not in self._compiled:
-                graph = cached_decoder(
-                    self.shape,
-                    self._of.kinds,
-                    ranks=self._of.ranks,
-                    by_token=self.is_exact,
-                    cache=self.kind,
-                    **_GRAPHS[name],
-                )
-                read = [value.attrs["name"] for value in graph.signature]
-                program = compile(graph, **self._options)
-                program.bind({param: self._of.params[param] for param in read})
-                self._compiled[name] = program
-                # Compiling and packing freed memory that malloc would keep, and runs do not read LLVM.
+                program = compile(self._described(name), **self._options)
+                # Before weights take their memory, what compiling took is freed, and so are the pages of LLVM.
+                program.reports.release()
                 trim()
                 unload_compiler()
+                program.bind({param: self._of.params[param] for param in map(_name, program.graph.signature)})
+                trim()
+                self._compiled[name] = program
             return self._compiled[name]
+
+    def _described(self, name: str) -> Described:
+        """The graph of a program; layers are alike, and building all of them takes as long as reading a program."""
+        of = self._of
+        how: dict[str, Any] = {**_GRAPHS[name], "by_token": self.is_exact, "cache": self.kind}
+        given = (self.shape, sorted(of.kinds.items()), sorted(of.ranks.items()), sorted(how.items()))
+        return Described(f"cached_decoder {given}", lambda: cached_decoder(self.shape, of.kinds, ranks=of.ranks, **how))
+
+
+def _name(value: Value) -> str:
+    return str(value.attrs["name"])
 
 
 __all__ = ["Programs"]

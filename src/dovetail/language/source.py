@@ -24,7 +24,7 @@ class Source:
     decoder: DecoderFile
     fields: Mapping[str, Field]
     """Of a GGUF file; none of a folder."""
-    ends: frozenset[int]
+    ends: Callable[[], frozenset[int]]
     """Tokens that end a text or a turn."""
     template: str | None
     """The chat template."""
@@ -53,14 +53,14 @@ def _opened(path: str | os.PathLike[str], context: int | None) -> Source:
     if place.is_dir():
         decoder = read_checkpoint(place, context)
         ends = ends_of_folder(place)
-        return Source(decoder, {}, ends, template_of_folder(place), lambda: CheckpointTokenizer(place))
+        return Source(decoder, {}, lambda: ends, template_of_folder(place), lambda: CheckpointTokenizer(place))
     file = read_gguf(place)
     said = file.fields.get("tokenizer.chat_template")
     template = said if isinstance(said, str) else None
     return Source(
         read_decoder(file, context),
         file.fields,
-        ends_of_fields(file.fields),
+        lambda: ends_of_fields(file.fields),
         template,
         lambda: GgufTokenizer(file.fields),
     )

@@ -29,8 +29,9 @@ from dovetail.runtime.cases import Case, graph_of_case
 from dovetail.runtime.keepers import keepers
 from dovetail.runtime.program import Program
 from dovetail.runtime.quantise import Quantise, QuantiseKind, quantised
+from dovetail.runtime.reports import Reports
 from dovetail.runtime.request import Request, make_request
-from dovetail.runtime.source import Source, of_graph, source_of
+from dovetail.runtime.source import Described, Source, of_graph, source_of
 from dovetail.settings import PRECISIONS, Settings
 from dovetail.targets import Target
 from dovetail.targets.target import Considered
@@ -102,7 +103,7 @@ class JaxExported(Protocol):
 
 @overload
 def compile(
-    graph: Graph | str | os.PathLike[str] | JaxLowered | JaxExported,
+    graph: Graph | str | os.PathLike[str] | Described | JaxLowered | JaxExported,
     *,
     target: str | Target = "cpu",
     ops: Iterable[FusedOp[...]] = (),
@@ -281,6 +282,10 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
     key = None if store is None else program_key(source, request)
     told = bool(request.require) or request.require_clean or request.settings.print_report
     kept = None if store is None or key is None or told else restore(source, key, request, store)
+
+    def again(sizes: Mapping[str, int] | None = None) -> Report:
+        return compilation(source.graph(), request).report(sizes)
+
     if kept is None:
         if request.target.precompile is not None:
             request.target.precompile(source.graph().values, request.settings)
@@ -290,13 +295,11 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
         if request.settings.print_report:
             print(made.report(), file=sys.stderr)
         kept = CachedProgram(made.plan, request.target.compile(made.plan, request.settings))
-        report = made.report
+        reports = Reports(made.report, again)
         if store is not None and key is not None:
             keep(kept, key, request, store)
     else:
-
-        def report(sizes: Mapping[str, int] | None = None) -> Report:
-            return compilation(source.graph(), request).report(sizes)
+        reports = Reports(again)
 
     def specializer(sizes: Mapping[str, int]) -> Program:
         special = of_graph(specialize(source.graph(), sizes), store)
@@ -310,7 +313,7 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
     return Program(
         kept.plan,
         kept.executable,
-        report=report,
+        report=reports,
         specializer=specializer if kept.plan.symbols else None,
         params=params,
         any_size=request.target.any_size,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
 
 import numpy as np
 
-from dovetail.errors import BindError, DovetailError, NeedsValueError, OptionError, SizeError, UnsupportedError
+from dovetail.errors import BindError, DovetailError, NeedsValueError, SizeError, UnsupportedError
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
@@ -39,6 +39,7 @@ from dovetail.runtime.placement import (
     with_adopted,
 )
 from dovetail.runtime.quantise import Quantised
+from dovetail.runtime.reports import Reports
 from dovetail.targets.runtime.array_library import ArrayLibrary
 from dovetail.targets.runtime.device_array import DeviceArray, host_array
 from dovetail.targets.runtime.lru import LRU
@@ -83,7 +84,7 @@ class Program:
         self.plan = plan
         self.quantised: Quantised | None = None
         """What became of the weights, where `compile` quantised them."""
-        self._make_report = report
+        self.reports = report if isinstance(report, Reports) else Reports(report)
         self._executable = executable
         self._specializer = specializer
         self._any_size = any_size
@@ -110,14 +111,7 @@ class Program:
     @cached_property
     def report(self) -> Report:
         """What fused, what did not and why; it is written when it is first read."""
-        return self._reported()
-
-    def _reported(self, *sizes: Mapping[str, int]) -> Report:
-        if self._make_report is None:
-            raise OptionError(
-                f"{self.graph.name} was made without a report", hint="make programs with dovetail.compile"
-            )
-        return self._make_report(*sizes)
+        return self.reports()
 
     @property
     def params(self) -> Mapping[str, Array]:
@@ -276,7 +270,7 @@ class Program:
         from dovetail.runtime.profile import measured, record  # reports are imported when one is asked for
 
         recorded = record(lambda: runner.run(arrays), lambda: runner.run_marked(arrays)[1], runs)
-        report = program._reported(sizes) if sizes else program.report
+        report = program.reports(sizes) if sizes else program.report
         return measured(recorded, program.plan, report, threads=runner.threads, sizes=sizes)
 
     def run_marked(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Sequence[Mark]]:
@@ -360,7 +354,7 @@ class Program:
         return Program(
             self.plan,
             self._executable,
-            report=lambda *sizes: self._reported(*sizes) if sizes else self.report,
+            report=lambda *sizes: self.reports(*sizes) if sizes else self.report,
             specializer=self._specializer,
             any_size=self._any_size,
             case=self._cases.compiler,

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -43,6 +44,14 @@ class Source:
     """Waits until these are there: a file may still be read while a program is put together."""
 
 
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A graph that a text describes in full, to be built only where the cache does not know it."""
+
+    text: str
+    build: Callable[[], Graph]
+
+
 def source_of(
     given: Any,
     ops: Iterable[FusedOp[...]] = (),
@@ -54,6 +63,8 @@ def source_of(
         if fixed:
             raise OptionError("fixed with a graph", hint="it is for ONNX files; specialise a graph to fix its sizes")
         return of_graph(given, store)
+    if isinstance(given, Described):
+        return _described(given, store)
     if not isinstance(given, str | os.PathLike):
         if type(given).__module__.partition(".")[0] == "jax":
             from dovetail.frontends.jax.load import import_function, is_jax  # few compile functions of JAX
@@ -82,6 +93,20 @@ def of_graph(graph: Graph, store: Store | None = None) -> Source:
     own = graph.reread is not None or isinstance(graph.params, Weights)
     lean = replace(graph, params=Weights(graph.params) if own else owned(graph.params))
     return Source(graph.name, structure, lambda: lean, lean.params)
+
+
+def _described(given: Described, store: Store | None) -> Source:
+    """The source that a text describes; the code that builds it is part of what the text means."""
+    if store is None:
+        return of_graph(given.build())
+    key = Key(KIND, {"described": given.text, **build_id()})
+    found = store.get(key)
+    if found is not None:
+        said = json.loads(found)
+        return Source(said["name"], said["structure"], cache(given.build), {})
+    source = of_graph(given.build(), store)
+    store.put(key, json.dumps({"name": source.name, "structure": source.structure}).encode())
+    return source
 
 
 def source_key(seen: Skimmed, fixed: Mapping[str, Array | int]) -> Key | None:

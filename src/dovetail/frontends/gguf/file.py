@@ -11,7 +11,8 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, UnsupportedError
+from dovetail.frontends.gguf.strings import DAMAGED, Strings, find_strings
 from dovetail.frontends.shared.messages import printable
 from dovetail.ir.dtype import DType, bf16, f16, f32, u8
 from dovetail.ir.literal import Array
@@ -28,13 +30,15 @@ from dovetail.sanitize import sanitize
 MOST_FIELDS, MOST_TENSORS = 4096, 1 << 16
 MOST_ITEMS = 1 << 22
 """Elements of all arrays of a file together."""
-LONGEST_STRING, LONGEST_NAME = 1 << 20, 256
+LONGEST_NAME = 256
 HIGHEST_RANK = 4
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
-_DAMAGED = "the file is damaged or cut off; fetch it again"
 
 Field: TypeAlias = int | float | bool | str | list[int] | list[float] | list[bool] | list[str]
 """The value of a field."""
+
+Later: TypeAlias = Callable[[], Field]
+"""Makes the value of a field."""
 
 _SCALARS: Mapping[int, str] = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"
@@ -73,6 +77,28 @@ class GgufTensor:
             return next(d for d in PLAIN.values() if d.name == self.kind), self.shape
         of = FORMATS[self.kind]
         return u8, (*self.shape[:-1], self.shape[-1] // of.elements * of.bytes)
+
+
+class Fields(Mapping[str, Field]):
+    """The fields of a file by name. Those that are arrays become lists when they are first read."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Field | Later] = {}
+
+    def add(self, name: str, value: Field | Later) -> None:
+        self._found[name] = value
+
+    def __getitem__(self, name: str) -> Field:
+        found = self._found[name]
+        if callable(found):
+            found = self._found[name] = found()
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +144,7 @@ def _mapped(path: Path, shown: str) -> memoryview:
         raise LoadError(f"{shown} cannot be read: {why}", hint="check the path and its permissions") from error
 
 
-def read_head(raw: memoryview) -> tuple[dict[str, Field], dict[str, GgufTensor]]:
+def read_head(raw: memoryview) -> tuple[Fields, dict[str, GgufTensor]]:
     """The fields and tensors of the bytes of a file, once everything that they say holds."""
     head = _Head(raw)
     if bytes(head.take(4)) != _MAGIC:
@@ -131,12 +157,12 @@ def read_head(raw: memoryview) -> tuple[dict[str, Field], dict[str, GgufTensor]]
         raise LoadError(
             f"{tensors:,} tensors and {fields:,} fields", hint=f"at most {MOST_TENSORS:,} and {MOST_FIELDS:,} are read"
         )
-    found: dict[str, Field] = {}
+    found = Fields()
     for _ in range(fields):
         name = head.name("field")
         if name in found:
-            raise LoadError(f"the field {shown(name)!r} twice", hint=_DAMAGED)
-        found[name] = head.value(name)
+            raise LoadError(f"the field {shown(name)!r} twice", hint=DAMAGED)
+        found.add(name, head.value(name))
     alignment = found.get("general.alignment", 32)
     if not isinstance(alignment, int) or not 8 <= alignment <= 4096 or alignment & (alignment - 1):
         raise LoadError(f"an alignment of {alignment!r}", hint="it is a power of two from 8 to 4096")
@@ -153,17 +179,17 @@ def _tensors(head: _Head, count: int, alignment: int) -> list[GgufTensor]:
         where = f"the tensor {shown(name)!r}"
         rank = head.number("I")
         if name in found or not 1 <= rank <= HIGHEST_RANK:
-            raise LoadError(f"rank {rank}, or a second time", hint=_DAMAGED, where=where)
+            raise LoadError(f"rank {rank}, or a second time", hint=DAMAGED, where=where)
         sizes = head.numbers("Q", rank)
         kind, start = head.number("I"), head.number("Q")
         if min(sizes) < 1 or start % alignment:
-            raise LoadError(f"the shape {_listed(sizes)} at {start}", hint=_DAMAGED, where=where)
+            raise LoadError(f"the shape {_listed(sizes)} at {start}", hint=DAMAGED, where=where)
         elements = 1
         for size in sizes:
             elements *= size
         name_of, block, size = _kind(kind, where)
         if sizes[0] % block:
-            raise LoadError(f"rows of {sizes[0]:,} in blocks of {block} ({name_of})", hint=_DAMAGED, where=where)
+            raise LoadError(f"rows of {sizes[0]:,} in blocks of {block} ({name_of})", hint=DAMAGED, where=where)
         found[name] = GgufTensor(name, tuple(reversed(sizes)), name_of, start, elements // block * size)
     return list(found.values())
 
@@ -191,7 +217,7 @@ def _placed(listed: list[GgufTensor], start: int, size: int) -> dict[str, GgufTe
             what = "overlap the tensor before" if first < end else f"end after the file, which has {size:,}"
             raise LoadError(
                 f"bytes {_number(first)} to {_number(first + tensor.size)} {what}",
-                hint=_DAMAGED,
+                hint=DAMAGED,
                 where=f"the tensor {shown(tensor.name)!r}",
             )
         end = first + tensor.size
@@ -210,7 +236,7 @@ class _Head:
     def take(self, count: int) -> memoryview:
         if count > len(self.raw) - self.at:
             raise LoadError(
-                f"{_number(count)} bytes expected at {self.at:,}, {len(self.raw) - self.at:,} are left", hint=_DAMAGED
+                f"{_number(count)} bytes expected at {self.at:,}, {len(self.raw) - self.at:,} are left", hint=DAMAGED
             )
         self.at += count
         return self.raw[self.at - count : self.at]
@@ -222,49 +248,46 @@ class _Head:
         return struct.unpack(f"<{count}{kind}", self.take(count * struct.calcsize("<" + kind)))
 
     def name(self, what: str) -> str:
-        found = self.strings(1)[0]
+        found = self.string()
         if not found or len(found) > LONGEST_NAME or not found.isprintable():
             raise LoadError(
                 f"a {what} named {shown(found)!r}", hint=f"names are printable, up to {LONGEST_NAME} characters"
             )
         return found
 
-    def strings(self, count: int) -> list[str]:
-        """Strings one after the other; bytes that are not UTF-8 are kept as surrogates."""
-        raw, at, end = self.raw, self.at, len(self.raw)
-        length_at = struct.Struct("<Q").unpack_from
-        found: list[str] = []
-        for _ in range(count):
-            if end - at < 8:
-                raise LoadError(f"a string at {at:,}, after the end", hint=_DAMAGED)
-            size: int = length_at(raw, at)[0]
-            if size > LONGEST_STRING or size > end - at - 8:
-                raise LoadError(f"a string of {_number(size)} bytes at {at:,}", hint=_DAMAGED)
-            found.append(str(raw[at + 8 : at + 8 + size], "utf-8", "surrogateescape"))
-            at += 8 + size
-        self.at = at
+    def string(self) -> str:
+        return self.strings(1).decoded()[0]
+
+    def strings(self, count: int) -> Strings:
+        found = find_strings(self.raw, self.at, count)
+        self.at = found.end
         return found
 
-    def value(self, name: str) -> Field:
+    def value(self, name: str) -> Field | Later:
+        """A field; arrays are converted when they are read, as a program of tokens needs no vocabulary."""
         kind = self.number("I")
         if kind == _STRING:
-            return self.strings(1)[0]
+            return self.string()
         if kind in _SCALARS:
             found = self.number(_SCALARS[kind])
             return bool(found) if kind == _BOOL else found
         if kind != _ARRAY:
-            raise LoadError(f"the field {shown(name)!r} has the type {kind}", hint=_DAMAGED)
+            raise LoadError(f"the field {shown(name)!r} has the type {kind}", hint=DAMAGED)
         inner, count = self.number("I"), self.number("Q")
         if inner != _STRING and inner not in _SCALARS:
-            raise LoadError(f"the field {shown(name)!r} is an array of type {inner}", hint=_DAMAGED)
+            raise LoadError(f"the field {shown(name)!r} is an array of type {inner}", hint=DAMAGED)
         least = 8 if inner == _STRING else struct.calcsize("<" + _SCALARS[inner])
         self.items += count
         if self.items > MOST_ITEMS or count * least > len(self.raw) - self.at:
-            raise LoadError(f"the field {shown(name)!r} has {_number(count)} elements", hint=_DAMAGED)
+            raise LoadError(f"the field {shown(name)!r} has {_number(count)} elements", hint=DAMAGED)
         if inner == _STRING:
-            return self.strings(count)
-        numbers = list(self.numbers(_SCALARS[inner], count))
-        return [bool(n) for n in numbers] if inner == _BOOL else numbers
+            return self.strings(count).decoded
+        return partial(_numbers, _SCALARS[inner], self.take(count * least), is_bool=inner == _BOOL)
+
+
+def _numbers(kind: str, raw: memoryview, *, is_bool: bool) -> list[int] | list[bool]:
+    numbers = [number for (number,) in struct.iter_unpack("<" + kind, raw)]
+    return [bool(n) for n in numbers] if is_bool else numbers
 
 
 def shown(text: str) -> str:
@@ -280,4 +303,15 @@ def _number(count: int) -> str:
     return f"{count:,}" if count < 10**18 else "far more"
 
 
-__all__ = ["BLOCKS", "NOT_READ", "PLAIN", "Field", "GgufFile", "GgufTensor", "read_gguf", "read_head", "shown"]
+__all__ = [
+    "BLOCKS",
+    "NOT_READ",
+    "PLAIN",
+    "Field",
+    "Fields",
+    "GgufFile",
+    "GgufTensor",
+    "read_gguf",
+    "read_head",
+    "shown",
+]

@@ -7,10 +7,9 @@ while it is in L1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from dovetail.codegen.llvm.function import Parameter
 from dovetail.codegen.llvm.handles import F32, I1, I64, Int, Mask, Ptr, Vec, VecI32
 from dovetail.codegen.llvm.maths.vectors import exp_of_negative, fast_tanh
 from dovetail.codegen.llvm.scalar import literal
@@ -28,72 +27,110 @@ _NOTHING = F32(literal(0.0, f32))
 _ONE = F32(literal(1.0, f32))
 
 
-@lru_cache(64)
-def few_scores_function(device: CpuDevice, d: int) -> Shared:
-    """s[j] = Σ_c q[c] · k[j, c] for as many keys as a vector has lanes. q ends in zeros."""
-    t = VectorBuilder(device)
-    q, k, lanes, size = Ptr("%q"), Ptr("%k"), t.lanes, t.bytes
-    rows = [t.ptr_add(k, t.mul(j, I64("%stride"))) for j in range(lanes)]
+def _rows_at_once(rows: int, most: int) -> int:
+    """Rows of queries that share what is loaded, without a remainder."""
+    return max(count for count in range(1, max(1, most) + 1) if rows % count == 0)
 
-    sums: list[Vec] = [ZERO] * lanes
+
+def scored_rows(device: CpuDevice, rows: int) -> int:
+    """Rows that are scored at once: a sum for each of them and each key of a vector stays in a register."""
+    return _rows_at_once(rows, (device.registers - 2) // device.lanes - 1)
+
+
+def summed_rows(rows: int) -> int:
+    """Rows whose values are added at once."""
+    return _rows_at_once(rows, ATTENTION.few)
+
+
+@lru_cache(64)
+def few_scores_function(device: CpuDevice, d: int, rows: int) -> Shared:
+    """s[i, j] = Σ_c q[i, c] · k[j, c] for rows of queries and as many keys as a vector has lanes. q ends in zeros.
+
+    Each sum has one order, however many rows there are.
+    """
+    t = VectorBuilder(device)
+    lanes, size = t.lanes, t.bytes
+    keys = [t.ptr_add(Ptr("%k"), t.mul(j, I64("%stride"))) for j in range(lanes)]
+    queries = [t.ptr_add(Ptr("%q"), 4 * padded(d, lanes) * i) for i in range(rows)]
+
+    def added(sums: Sequence[Vec], at: Int, count: int = lanes) -> list[Vec]:
+        """Sums with the products of a vector of features."""
+        here = [t.ptr_add(key, at) for key in keys]
+        k = [t.load(x) if count == lanes else t.load_first(x, count) for x in here]
+        q = [t.load(t.ptr_add(query, at), size) for query in queries]
+        return [t.fma(q[i // lanes], k[i % lanes], x) for i, x in enumerate(sums)]
+
+    sums: list[Vec] = [ZERO] * (rows * lanes)
     if d // lanes <= ATTENTION.most_unrolled:
         for i in range(d // lanes):
-            x = t.load(t.ptr_add(q, i * size), size)
-            sums = [t.fma(x, t.load(t.ptr_add(row, i * size)), s) for row, s in zip(rows, sums, strict=True)]
+            sums = added(sums, i * size)
     else:
         with t.carry(0, d // lanes, sums) as state:
-            at = t.mul(state.index, size)
-            x = t.load(t.ptr_add(q, at), size)
-            held = state.vectors
-            held[:] = [t.fma(x, t.load(t.ptr_add(row, at)), s) for row, s in zip(rows, held, strict=True)]
+            state.vectors[:] = added(state.vectors, t.mul(state.index, size))
         sums = state.vectors
     if d % lanes:
-        at = d // lanes * size
-        x = t.load(t.ptr_add(q, at), size)
-        pairs = zip(rows, sums, strict=True)
-        sums = [t.fma(x, t.load_first(t.ptr_add(row, at), d % lanes), s) for row, s in pairs]
-    t.store(t.transpose_add(sums), Ptr("%s"), size)
+        sums = added(sums, d // lanes * size, d % lanes)
+    for i in range(rows):
+        found = t.transpose_add(sums[i * lanes : (i + 1) * lanes])
+        t.store(found, t.ptr_add(Ptr("%s"), 4 * ATTENTION.block * i), size)
     return finished(t, "attend_few_scores", (read("q"), read("k"), integer("stride"), written("s")))
 
 
 @lru_cache(64)
-def few_values_function(device: CpuDevice, dv: int) -> Shared:
-    """o[c] = o[c] · old + Σ_j p[j] · v[j, c], in several accumulators that are added at the end."""
+def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int) -> Shared:
+    """o[i, c] = o[i, c] · old[i] + Σ_j p[i, j] · v[j, c] for rows of queries. It prefetches a later key for each.
+
+    A sum goes to several accumulators that are added at the end; they do not depend on the number of rows. Features
+    are done in parts, so that the accumulators of all rows stay in registers. `ahead` is the bytes of a row of keys.
+    """
     t = VectorBuilder(device)
     p, v, o, stride, total = Ptr("%p"), Ptr("%v"), Ptr("%o"), I64("%stride"), I64("%count")
     lanes, size = t.lanes, t.bytes
     count = padded(dv, lanes) // lanes
     # Accumulators enough to keep the FMA units busy; wide rows have them anyway.
     at_once = max(1, min(4, device.registers // 2 // count))
+    # Rows share loaded values, which stay in registers next to the accumulators; one row takes each as it comes.
+    left = device.registers - (3 if rows > 1 else 4)
+    parts = -(-count // max(1, left // (rows * at_once + (1 if rows > 1 else 0))))
+    lines = range(0, ahead, device.caches.line)
 
-    def row(pointer: Ptr, i: int) -> Vec:
-        here = t.ptr_add(pointer, i * size)
-        return t.load(here) if (i + 1) * lanes <= dv else t.load_first(here, dv % lanes)
+    def added(sums: Sequence[Vec], key: I64, part: range, of: int = 0) -> list[Vec]:
+        """Sums of all rows with the values of a key; they are accumulators `of` each feature."""
+        here, weights = t.ptr_add(v, t.mul(key, stride)), t.ptr_add(p, t.mul(key, 4))
+        places = [t.ptr_add(here, i * size) for i in part]
+        values = [
+            t.load(x) if (i + 1) * lanes <= dv else t.load_first(x, dv % lanes)
+            for i, x in zip(part, places, strict=True)
+        ]
+        found = list(sums)
+        for row in range(rows):
+            weight = t.load_splat(t.ptr_add(weights, 4 * ATTENTION.block * row))
+            for i, value in enumerate(values):
+                at = (of * rows + row) * len(part) + i
+                found[at] = t.fma(weight, value, found[at])
+        return found
 
-    old = t.splat(F32("%old"))
-    starts = [t.fmul(t.load(t.ptr_add(o, i * size), size), old) for i in range(count)]
-    starts += [ZERO] * (count * (at_once - 1))
-    with t.carry(0, t.sdiv(total, at_once), starts) as state:
+    for number in range(parts):
+        part = range(number * count // parts, (number + 1) * count // parts)
+        places = [t.ptr_add(o, 4 * padded(dv, lanes) * row + i * size) for row in range(rows) for i in part]
+        old = [t.load_splat(t.ptr_add(Ptr("%old"), 4 * row)) for row in range(rows)]
+        starts = [t.fmul(t.load(x, size), old[i // len(part)]) for i, x in enumerate(places)]
+        with t.carry(0, t.sdiv(total, at_once), [*starts, *[ZERO] * (len(starts) * (at_once - 1))]) as state:
+            for of in range(at_once):
+                key = t.add(t.mul(state.index, at_once), of)
+                row = t.ptr_add(Ptr("%ahead"), t.mul(key, I64("%apart")))
+                for at in lines[number::parts]:
+                    t.prefetch(t.ptr_add(row, at))
+                state.vectors[:] = added(state.vectors, key, part, of)
         sums = state.vectors
-        first = t.mul(state.index, at_once)
-        weights, values = t.ptr_add(p, t.mul(first, 4)), t.ptr_add(v, t.mul(first, stride))
-        for j in range(at_once):
-            weight = t.load_splat(t.ptr_add(weights, 4 * j))
-            here = t.ptr_add(values, t.mul(j, stride))
-            for c in range(count):
-                sums[j * count + c] = t.fma(weight, row(here, c), sums[j * count + c])
-    sums = state.vectors
-    for j in range(1, at_once):
-        sums[:count] = [t.fadd(sums[c], sums[j * count + c]) for c in range(count)]
-    done = t.mul(t.sdiv(total, at_once), at_once)
-    with t.carry(done, total, sums[:count]) as state:
-        weight = t.load_splat(t.ptr_add(p, t.mul(state.index, 4)))
-        here = t.ptr_add(v, t.mul(state.index, stride))
-        state.vectors[:] = [t.fma(weight, row(here, c), x) for c, x in enumerate(state.vectors)]
-    for c, x in enumerate(state.vectors):
-        t.store(x, t.ptr_add(o, c * size), size)
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), Parameter("float", "old"))
-    return finished(t, "attend_few_values", given)
+        for of in range(1, at_once):
+            sums[: len(starts)] = [t.fadd(x, sums[of * len(starts) + i]) for i, x in enumerate(sums[: len(starts)])]
+        with t.carry(t.mul(t.sdiv(total, at_once), at_once), total, sums[: len(starts)]) as state:
+            state.vectors[:] = added(state.vectors, state.index, part)
+        for x, place in zip(state.vectors, places, strict=True):
+            t.store(x, place, size)
+    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("old"))
+    return finished(t, "attend_few_values", (*given, read("ahead"), integer("apart")))
 
 
 class FewQueries:
@@ -107,6 +144,7 @@ class FewQueries:
         self.rows: Int = rows if count is None else count
         a = self.a = t.problem
         self.d, self.dv = padded(a.d, t.lanes), padded(a.dv, t.lanes)
+        self.most = rows
         self.room = t.regions(few_regions(a, rows))
 
     def run(self) -> None:
@@ -119,13 +157,31 @@ class FewQueries:
             k, stride = self._block("k", first, count)
             v, apart = self._block("v", first, count)
             self._score(k, stride, v, apart, count)
-            values = few_values_function(t.device, self.a.dv)
             with t.loop(0, self.rows) as row:
-                old = self._weigh(row, first, count)
-                p, o = self._of("scores", row, ATTENTION.block), self._of("taken", row, self.dv)
-                t.call_shared(values, p, v, apart, count, o, old)
+                t.store_f32(self._weigh(row, first, count), self._of("old", row, 1))
+            self._add_values(v, apart, t.add(first, count), count)
         with t.loop(0, self.rows) as row:
             self._write(row)
+
+    def _add_values(self, v: Ptr, stride: Int, following: I64, count: I64) -> None:
+        """Add the weighted values of a block. Meanwhile the keys of the next block are prefetched: memory is read
+        evenly, values while scores are computed and keys while values are added."""
+        t, a = self.t, self.a
+        *_, apart, step = a.strides["k"]
+        keys = t.ptr_add(self.at["k"], t.scaled(following, apart))
+        ahead = a.d * STORED_BYTES[a.stored] if step == STORED_BYTES[a.stored] else 0
+        for rows, start, end in self._cut(summed_rows(self.most)):
+            with t.loop(start, end, step=rows) as row:
+                p, o = self._of("scores", row, ATTENTION.block), self._of("taken", row, self.dv)
+                values = few_values_function(t.device, a.dv, rows, ahead)
+                t.call_shared(values, p, v, stride, count, o, self._of("old", row, 1), keys, t.size(apart))
+
+    def _cut(self, at_once: int) -> list[tuple[int, Int, Int]]:
+        """The rows in parts: how many at a time, from which row to which."""
+        if isinstance(self.rows, int):
+            return [(at_once, 0, self.rows)]
+        whole = self.t.mul(self.t.sdiv(self.rows, at_once), at_once)
+        return [(at_once, 0, whole), (1, whole, self.rows)] if at_once > 1 else [(1, 0, self.rows)]
 
     def _of(self, region: str, row: I64, size: int) -> Ptr:
         return self.t.ptr_add(self.room[region], self.t.mul(row, 4 * size))
@@ -183,20 +239,19 @@ class FewQueries:
 
     def _score(self, k: Ptr, stride: Int, v: Ptr, apart: Int, count: I64) -> None:
         t, a = self.t, self.a
-        scores = few_scores_function(t.device, a.d)
 
         def score(x: Ptr, stride: Int, first: I64) -> None:
-            with t.loop(0, self.rows) as row:
-                q, s = self._of("queries", row, self.d), self._of("scores", row, ATTENTION.block)
-                t.call_shared(scores, q, x, stride, t.ptr_add(s, t.mul(first, 4)))
+            for rows, start, end in self._cut(scored_rows(t.device, self.most)):
+                with t.loop(start, end, step=rows) as row:
+                    q, s = self._of("queries", row, self.d), self._of("scores", row, ATTENTION.block)
+                    scores = few_scores_function(t.device, a.d, rows)
+                    t.call_shared(scores, q, x, stride, t.ptr_add(s, t.mul(first, 4)))
 
         whole = t.sdiv(count, t.lanes)
         with t.loop(0, whole) as group:
             first = t.mul(group, t.lanes)
             x = t.ptr_add(k, t.mul(first, stride))
-            following = t.ptr_add(x, t.mul(t.lanes, stride))
             with t.loop(0, t.lanes) as j:
-                self._prefetch(t.ptr_add(following, t.mul(j, stride)), a.d)
                 self._prefetch(t.ptr_add(v, t.mul(t.add(first, j), apart)), a.dv)
             score(x, stride, first)
         done = t.mul(whole, t.lanes)
@@ -231,22 +286,26 @@ class FewQueries:
         t = self.t
         low = t.constant(float("-inf"))
         masks = {n: self._row(n, row) for n in ("mask", "keep") if n in self.a.strides}
-        with t.carry(0, vectors, [low]) as state:
-            at = t.mul(state.index, t.lanes)
-            inside = t.lanes_below(t.sub(count, at))
-            here = t.ptr_add(scores, t.mul(at, 4))
-            x = self._bent(t.load(here), row, t.add(first, at), inside, masks)
-            x = t.select(inside, x, low)
-            t.store(x, here)
-            state.vectors[0] = t.fmax(x, state.vectors[0])
+        highest, whole = low, t.sdiv(count, t.lanes)
+        # LLVM spells masked loads out lane by lane where a machine has none: only the last vector needs them.
+        for start, end, is_whole in ((0, whole, True), (whole, vectors, False)):
+            with t.carry(start, end, [highest]) as state:
+                at = t.mul(state.index, t.lanes)
+                inside = None if is_whole else t.lanes_below(t.sub(count, at))
+                here = t.ptr_add(scores, t.mul(at, 4))
+                x = self._bent(t.load(here), row, t.add(first, at), inside, masks)
+                x = x if inside is None else t.select(inside, x, low)
+                t.store(x, here)
+                state.vectors[0] = t.fmax(x, state.vectors[0])
+            highest = state.vectors[0]
         before = t.load_f32(top)
-        found = t.reduce_lanes("fmax", state.vectors[0])
+        found = t.reduce_lanes("fmax", highest)
         higher = I1(t.let(f"fcmp ogt float {found}, {before}"))
         now = F32(t.let(f"select i1 {higher}, float {found}, float {before}"))
         t.store_f32(now, top)
         return before, now
 
-    def _bent(self, x: Vec, row: I64, key: I64, inside: Mask, masks: Mapping[str, Ptr]) -> Vec:
+    def _bent(self, x: Vec, row: I64, key: I64, inside: Mask | None, masks: Mapping[str, Ptr]) -> Vec:
         t, a = self.t, self.a
         given = {n: self._masked(n, at, key, inside) for n, at in masks.items()}
         if a.softcap is not None:
@@ -261,14 +320,17 @@ class FewQueries:
         t = self.t
         return t.srem(row, t.size(self.a.queries)) if self.first is None else t.add(self.first, row)
 
-    def _masked(self, name: str, at: Ptr, key: I64, inside: Mask) -> Vec:
-        """What a mask has for as many keys as a vector has lanes."""
+    def _masked(self, name: str, at: Ptr, key: I64, inside: Mask | None) -> Vec:
+        """What a mask has for as many keys as a vector has lanes, or for those that are inside."""
         t = self.t
         step, stored = self.a.strides[name][-1], t.stored(name)
         here, item = t.ptr_add(at, t.scaled(key, step)), STORED_BYTES[stored]
         if step == 0:
             return t.splat(t.load_scalar_as_f32(here, stored))
         wide = t.stored_vec(stored)
+        if step == item and inside is None:
+            return t.widen(t.let(f"load {wide}, ptr {here}, align {item}"), stored)
+        inside = t.lanes_below(I64(str(t.lanes))) if inside is None else inside
         kind = f"v{t.lanes}{ {'float': 'f32', 'half': 'f16', 'bfloat': 'i16'}.get(stored, stored) }"
         if step == item:
             full = f"llvm.masked.load.{kind}.p0"

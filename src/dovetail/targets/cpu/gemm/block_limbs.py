@@ -82,8 +82,13 @@ class BlockKernel:
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """Rows of tiles, most first: rows share unpacked codes, and little else."""
-        most = self.cells if self.packed.is_narrow else max(1, self.cells // 2)
+        """Rows of tiles, most first: rows share unpacked codes, and little else.
+
+        Codes of a byte need no unpacking, and tiles of half the rows have more vectors. But only the first tile reads
+        memory: where memory takes longer than all rows of exact mode, these are one tile, whose passes share the wait.
+        """
+        waits = not self.dot.by_lane and self.limbs != FAST and self.cells >= 4
+        most = self.cells if self.packed.is_narrow or waits else max(1, self.cells // 2)
         return tuple([1 << power for power in reversed(range(most.bit_length()))])
 
     @property

@@ -23,6 +23,7 @@ from dovetail.targets.cpu.gemm.block_words import (
 )  # fmt: skip
 from dovetail.targets.runtime.aligned import aligned
 from dovetail.targets.runtime.interpreter import evaluate_values
+from dovetail.targets.runtime.page_advice import unload
 
 _ROWS = 1024
 """Columns of the product that are spelled out at a time: what they take besides the result is a few megabytes."""
@@ -141,6 +142,8 @@ class BlockPanels:
                 stop = min(start + _ROWS // width * width, panels * width)
                 rows = _rows(rights[right], first + start, first + min(stop, self.size), stop - start)
                 fill(packed[start // width : stop // width], rows, stream, width)
+                # Pages of a mapped file go as they are packed: the largest matrix would be in memory twice.
+                unload(rows)
         return packed
 
     def _fill_words(self, panels: Array, rows: Array, stream: int, width: int) -> None:
