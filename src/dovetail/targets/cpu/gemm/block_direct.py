@@ -14,13 +14,11 @@ from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.block_expand import four_codes
 from dovetail.targets.cpu.gemm.block_kernel import LINE, Rows
-from dovetail.targets.cpu.gemm.block_limbs import LOW_AT, BlockKernel, splat
+from dovetail.targets.cpu.gemm.block_limbs import FAST, LOW_AT, BlockKernel, splat
 from dovetail.targets.cpu.gemm.block_words import Integer, Term
 
 AHEAD = 2
 """Blocks between the one that is multiplied and the one that is prefetched."""
-import os
-WIDTH = int(os.environ.get("WIDTH", "1"))
 _PARAMETERS = (
     Parameter("ptr", "limbs"), Parameter("ptr", "panel"), Parameter("ptr", "sums"), Parameter("i64", "blocks"),
 )  # fmt: skip
@@ -33,11 +31,12 @@ def direct_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
 
 
 class _Direct(Rows):
-    """The function that multiplies one row, one vector of columns of a block after the other."""
+    """The function that multiplies one row, a few vectors of columns of a block after the other."""
 
     def __init__(self, of: BlockKernel) -> None:
         super().__init__(of, 1)
-        self.width = WIDTH
+        # Three limbs have enough to do for two vectors of columns; more would not stay in registers.
+        self.width = 1 if of.limbs == FAST else 2
         self.cells = [(0, vector) for vector in range(self.width)]
 
     def written(self) -> Function:
@@ -71,17 +70,16 @@ class _Direct(Rows):
         lows = self.ptr_add(halves, packed.scale_bytes)
         below = [self.scales(lows, vector, packed) for vector in range(self.width)] if packed.has_low else []
         for group in range(packed.groups):
-            words, x = self._after(words, held[-1]), self._after(x, held[-1])
+            words, x = self.after(words, held[-1]), self.after(x, held[-1])
             for line in lines[group :: packed.groups]:
                 self.prefetch(self.ptr_add(ahead, line))
             here = self.ptr_add(x, group * of.group_bytes)
             totals = self.group(words, [here], packed.words.codes[group])
-            unit, total = (self.load_splat(self.ptr_add(here, at), "float", self.floats) for at in (0, LOW_AT))
+            total = self.load_splat(self.ptr_add(here, LOW_AT), "float", self.floats)
             for vector in range(self.width):
                 factor = integers[vector].floats(packed.words.scales[group])
                 steps = self.let(f"fmul {self.floats} {scales[vector]}, {factor}")
-                steps = self.let(f"fmul {self.floats} {steps}, {unit}")
-                held[vector] = self.fma(totals[0, vector], steps, held[vector])
+                held[vector] = self.added(totals[0, vector], steps, here, held[vector])
                 if below:
                     factor = integers[vector].floats(packed.words.lows[group])
                     low = self.let(f"fneg {self.floats} {self.let(f'fmul {self.floats} {below[vector]}, {factor}')}")
@@ -125,14 +123,6 @@ class _Direct(Rows):
         """A word of some columns, as bytes."""
         at = self.ptr_add(words, 4 * (word * self.of.packed.columns + vector * self.of.dot.lanes))
         return self.let(f"load {self.raw}, ptr {at}, align 16")
-
-    def _after(self, pointer: Ptr, held: str) -> Ptr:
-        """The same pointer, which LLVM believes to depend on sums.
-
-        Otherwise it would begin all groups of a block at once, keep words that they share, and spill both. No
-        instruction comes of it: the machine begins a group as early as it likes.
-        """
-        return Ptr(self.let(f'call ptr asm "", "=r,0,w"(ptr {pointer}, {self.floats} {held})'))
 
 
 class _Integers:

@@ -45,6 +45,10 @@ class Rows(Builder):
         self.cells = [(row, vector) for vector in range(self.width) for row in range(rows)]
         # Steps along k whose codes are unpacked at once; products that are added apart wait in registers, too.
         self.depth = 2 if self.width > 1 else of.group // (4 if of.dot.pairs is None else 8)
+        # Many rows leave few registers: limbs of four steps are loaded when those before are multiplied.
+        self.in_order = of.sums_are_scaled and rows > 4 and not of.emulated
+        if self.in_order:
+            self.depth = 4
         self.limbs = [self.ptr_add(Ptr("%limbs"), self.mul(I64("%pitch"), row)) for row in range(rows)]
 
     def written(self) -> Function:
@@ -102,8 +106,7 @@ class Rows(Builder):
         for vector in range(self.width):
             scales = self.scales(Ptr(panel_at.name), vector)
             for row in range(self.rows):
-                steps = self.let(f"fmul {self.floats} {scales}, {self.load_splat(x[row], 'float', self.floats)}")
-                found[row, vector] = self.fma(totals[row, vector], steps, sums[row, vector].name)
+                found[row, vector] = self.added(totals[row, vector], scales, x[row], sums[row, vector].name)
         if of.layout.has_low:
             found = self._with_lows(self.ptr_add(Ptr(panel_at.name), of.layout.scale_bytes), x, found)
         following = I64(self.let(f"add nuw nsw i64 {group.name}, 1"))
@@ -121,6 +124,12 @@ class Rows(Builder):
         self.emit(f"br i1 {self.icmp('slt', following, I64('%groups'))}, label %{along}, label %{after}")
         self.label(after)
         return found
+
+    def added(self, total: str, scales: str, x: Ptr, held: str) -> str:
+        """Sums plus those of a group times its scales."""
+        if not self.of.sums_are_scaled:
+            scales = self.let(f"fmul {self.floats} {scales}, {self.load_splat(x, 'float', self.floats)}")
+        return self.fma(total, scales, held)
 
     def _with_lows(self, lows: Ptr, x: list[Ptr], held: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
         """Sums plus the lows of a group times the sum of a row in it."""
@@ -144,8 +153,11 @@ class Rows(Builder):
         if not of.dot.by_lane:
             # Steps whose codes are in the same words follow each other: these are loaded once.
             order.sort(key=lambda step: [(term.word, term.shift) for term in terms[step][::-1]])
+        x = list(x)
         for first in range(0, len(order), self.depth):
             some = order[first : first + self.depth]
+            if first and self.in_order:
+                x = [self.after(pointer, sums[0, row, 0], self.ints) for row, pointer in enumerate(x)]
             weights = {(v, step): self.codes(codes, v, terms[step]) for v in range(self.width) for step in some}
             # Neighbours belong to different sums: the queue of instructions that wait is short.
             for limb in range(of.limbs):
@@ -154,6 +166,8 @@ class Rows(Builder):
                         factor = self._factor(x[row], limb, step)
                         held = sums[limb, row, vector]
                         sums[limb, row, vector] = self._dot(held, weights[vector, step], factor)
+        if self.in_order:
+            x = [self.after(pointer, sums[0, row, 0], self.ints) for row, pointer in enumerate(x)]
         return {(row, v): self._joined([sums[limb, row, v] for limb in range(of.limbs)], x[row]) for row, v in cells}
 
     def codes(self, codes: Ptr, vector: int, terms: tuple[Term, ...]) -> str:
@@ -173,6 +187,9 @@ class Rows(Builder):
         """The sums of all limbs, which were added to the bits of a float, as one number."""
         of, lanes = self.of, self.of.dot.lanes
         floats = [self.let(f"bitcast {self.ints} {held} to {self.floats}") for held in sums]
+        if of.sums_are_scaled and of.joined_at is not None:
+            above = self._number(self.ptr_add(x, of.joined_at), "float")
+            return self.fma(floats[0], self.load_splat(x, "float", self.floats), above)
         if of.limbs == 1:
             return self.let(f"fsub {self.floats} {floats[0]}, {splat(f'{of.bias}', lanes, 'float')}")
         # From the highest limb down each sum is exact up to the last: what is left to subtract has few bits.
@@ -182,6 +199,14 @@ class Rows(Builder):
         for limb in range(of.limbs - 1, 0, -1):
             total = self.fma(floats[limb], splat(f"{float(of.place(limb))}", lanes, "float"), total)
         return self.let(f"fadd {self.floats} {floats[0]}, {total}")
+
+    def after(self, pointer: Ptr, held: str, kind: str | None = None) -> Ptr:
+        """The same pointer, which LLVM believes to depend on sums.
+
+        Otherwise it would load much at once, and spill it. No instruction comes of it: the machine loads as early as it
+        likes.
+        """
+        return Ptr(self.let(f'call ptr asm "", "=r,0,w"(ptr {pointer}, {kind or self.floats} {held})'))
 
     def _number(self, pointer: Ptr, kind: str) -> str:
         """A number of a row's group that others are added to, in all lanes."""
