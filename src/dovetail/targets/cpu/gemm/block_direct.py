@@ -141,7 +141,7 @@ class _Integers:
         inside = tuple([Term(term.word, term.shift - 8 * place, term.mask) for term in integer.terms])
         if (inside, integer.offset) not in self.made:
             self.made[inside, integer.offset] = self._bytes(inside, integer.offset)
-        # Bytes go to the highest place of their lanes: numbers with as many bits behind the point, and a sign.
+        # Bytes go to the highest place of their lanes, where a sign is one; the 24 zeros below are after the point.
         mask = [4 * lane + place if part == 3 else 4 * lanes for lane in range(lanes) for part in range(4)]
         places = f"<{4 * lanes} x i32> <{', '.join([f'i32 {at}' for at in mask])}>"
         top = into.let(
