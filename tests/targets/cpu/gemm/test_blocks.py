@@ -19,8 +19,10 @@ from dovetail.kernels.spec import Job
 from dovetail.library.block_formats import FORMATS
 from dovetail.runtime.program import Program
 from dovetail.targets.cpu import backend
+from dovetail.targets.cpu.gemm.block_direct import direct_function
 from dovetail.targets.cpu.gemm.block_kernel import rows_function
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
+from dovetail.targets.cpu.gemm.block_words import block_words
 from dovetail.targets.cpu.gemm.blocks import block_dot
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS
 from dovetail.targets.cpu.isa import Host, host_device
@@ -152,6 +154,32 @@ def test_rows_have_the_same_bits_however_they_are_cut() -> None:
 
 
 @needs_dot
+@pytest.mark.parametrize("precision", ["exact", "fast"])
+def test_one_row_has_the_bits_that_it_has_among_others(precision: str) -> None:
+    """Blocks with two levels of scales have a kernel of their own for one row; tiles of many rows are others again."""
+    params: dict[str, Array] = {}
+    x = leaf.input("x", f32[symbol("m"), K])
+    graph = Graph.of({name: x @ weights(params, name, name) for name in FORMATS})
+    program, many = compiled(graph, params, precision=precision), rows(13)
+    whole = program.run({"x": many})
+    for row in (0, 7, 12):
+        alone = program.run({"x": many[row : row + 1]})
+        assert [name for name in FORMATS if alone[name].tobytes() != whole[name][row : row + 1].tobytes()] == []
+
+
+@needs_dot
+@pytest.mark.parametrize("size", [1e-28, 1.0, 1e32])
+def test_fast_is_near_at_every_magnitude(size: float) -> None:
+    params: dict[str, Array] = {}
+    x = leaf.input("x", f32[symbol("m"), K])
+    names = ("q8_0", "q4_0", "q4_1", "q4_k", "q6_k")
+    graph = Graph.of({name: x @ weights(params, name, name) for name in names})
+    program = compiled(graph, params, precision="fast")
+    for m in (1, 3, 9):
+        judged(graph, params, program, (rows(m) * size).astype(np.float32), 2e-2)
+
+
+@needs_dot
 def test_matrices_side_by_side_and_a_residual() -> None:
     """What queries, keys and values become, and a product that is added to its input."""
     params: dict[str, Array] = {}
@@ -251,6 +279,20 @@ def test_four_rows_share_the_wait_for_memory() -> None:
     hottest = max(loops(code), key=lambda body: body.count("vpdpbusd"))
     lines = kernel.layout.group_bytes // 2 // 64
     assert lines <= hottest.count("prefetch") <= lines + 1
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("name", [name for name in FORMATS if block_words(name).scales])
+def test_one_row_of_two_levels_stays_in_registers(name: str, exact: bool) -> None:
+    here, instruction = MACHINES["neon"]
+    dot = block_dot(here.device)
+    assert dot is not None
+    kernel = BlockKernel.of(name, dot, exact=exact, registers=here.vector_registers)
+    code = code_for(here, direct_function(kernel)[0].text, optimize=False)
+    hottest = max(loops(code), key=lambda body: body.count(instruction))
+    assert hottest.count(instruction) >= kernel.packed.block // 4 * kernel.limbs
+    # What all groups of a block share may wait on the stack, what a group needs may not.
+    assert len(written_to_stack(hottest)) < kernel.packed.groups
 
 
 @pytest.mark.parametrize("name", FORMATS)

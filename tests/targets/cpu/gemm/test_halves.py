@@ -17,7 +17,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.spec import Job
 from dovetail.runtime.program import Program
-from dovetail.targets.cpu.gemm.half_kernel import HalfKernel, rows_function
+from dovetail.targets.cpu.gemm.half_kernel import STEPS, HalfKernel, rows_function
 from dovetail.targets.cpu.gemm.halves import HalfPanels, half_tile
 from dovetail.targets.cpu.isa import Host, host_device
 from dovetail.targets.cpu.native import NativeGraph
@@ -188,5 +188,20 @@ def test_loops_keep_sums_in_registers(machine: Host, name: str) -> None:
             code = code_for(machine, text, optimize=False)
             (hottest,) = loops(code)
             assert not written_to_stack(hottest)
-            converts = name == "f16" and machine is not NEON and not is_spread
-            assert ("vcvtph2ps" in hottest) is converts and "fcvtl" not in hottest
+            halves = name == "f16" and not is_spread
+            assert ("vcvtph2ps" in hottest) is (halves and machine is not NEON)
+            # One vector of two is converted, the other one's bits are moved: that is what both pipes have time for.
+            widened = [hottest.count(word) for word in ("fcvtl", "sshll")]
+            assert widened == ([2 * STEPS, 2 * STEPS] if halves and machine is NEON else [0, 0])
+
+
+@pytest.mark.parametrize("size", [6e-8, 1e-6, 6e4])
+def test_the_smallest_and_largest_weights(size: float) -> None:
+    """Subnormal f16, and long sums of the largest: neither way of widening loses anything, or overflows."""
+    graph, params = product(f16, k=8192)
+    params["w"] = np.full((N, 8192), size).astype(np.float16)
+    program = compiled(graph, params)
+    for scale in (1e-28, 1.0, 1e28):
+        given = (np.abs(rows(5, 8192)) * scale).astype(np.float32)
+        for count in (1, 5):
+            assert furthest(program.run({"x": given[:count]})["y"], given[:count], params["w"]) < 1e-5

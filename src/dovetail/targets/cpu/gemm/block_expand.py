@@ -44,6 +44,22 @@ def _joined(into: Builder, terms: tuple[Term, ...], of: tuple[int, int], load: C
     return found[-1]
 
 
+def group_scale(into: Builder, scale: str, lanes: int, integer: Integer, load: Callable[[int], str]) -> str:
+    """The scale of some columns times the integer of a group."""
+    ints, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
+
+    def splat(number: int) -> str:
+        return f"<{', '.join([f'i32 {number}'] * lanes)}>"
+
+    found = _joined(into, integer.terms, (lanes, 32), load)
+    if integer.sign:
+        places = splat(32 - integer.sign)
+        found = into.let(f"ashr {ints} {into.let(f'shl {ints} {found}, {places}')}, {places}")
+    if integer.offset:
+        found = into.let(f"add {ints} {found}, {splat(integer.offset)}")
+    return into.let(f"fmul {floats} {scale}, {into.let(f'sitofp {ints} {found} to {floats}')}")
+
+
 @cache
 def expand_function(of: BlockLayout, lanes: int) -> tuple[SharedFunction, Signature]:
     """Expands blocks of a panel: `(panel, expanded, blocks)`."""
@@ -78,9 +94,9 @@ class _Expand(Builder):
                     for line in lines[group :: of.groups]:
                         self.prefetch(self.ptr_add(ahead, line))
                     there = self.ptr_add(target, group * read.group_bytes)
-                    self._store(self._scaled(scale, words, of.words.scales[group]), there)
+                    self._store(self._scale(scale, words, of.words.scales[group]), there)
                     if low is not None:
-                        found = self._scaled(low, words, of.words.lows[group])
+                        found = self._scale(low, words, of.words.lows[group])
                         self._store(self.let(f"fneg {self.floats} {found}"), self.ptr_add(there, read.scale_bytes))
                     self._codes(group, words, self.ptr_add(there, read.head_bytes))
         given = (Parameter("ptr", "panel"), Parameter("ptr", "expanded"), Parameter("i64", "blocks"))
@@ -95,8 +111,8 @@ class _Expand(Builder):
     def _word(self, words: Ptr, word: int, kind: str) -> str:
         return self.let(f"load {kind}, ptr {self.ptr_add(words, 4 * word * self.of.columns)}, align 4")
 
-    def _splat(self, number: int) -> str:
-        return f"<{', '.join([f'i32 {number}'] * self.lanes)}>"
+    def _scale(self, scale: str, words: Ptr, integer: Integer) -> str:
+        return group_scale(self, scale, self.lanes, integer, lambda word: self._word(words, word, self.ints))
 
     def _half(self, pointer: Ptr) -> str:
         half = f"<{self.lanes} x half>"
@@ -105,15 +121,5 @@ class _Expand(Builder):
     def _store(self, floats: str, there: Ptr) -> None:
         self.emit(f"store {self.floats} {floats}, ptr {there}, align 4")
 
-    def _scaled(self, scale: str, words: Ptr, integer: Integer) -> str:
-        """The f16 of a block times the integer of a group."""
-        found = _joined(self, integer.terms, (self.lanes, 32), lambda word: self._word(words, word, self.ints))
-        if integer.sign:
-            places = self._splat(32 - integer.sign)
-            found = self.let(f"ashr {self.ints} {self.let(f'shl {self.ints} {found}, {places}')}, {places}")
-        if integer.offset:
-            found = self.let(f"add {self.ints} {found}, {self._splat(integer.offset)}")
-        return self.let(f"fmul {self.floats} {scale}, {self.let(f'sitofp {self.ints} {found} to {self.floats}')}")
 
-
-__all__ = ["expand_function", "four_codes"]
+__all__ = ["expand_function", "four_codes", "group_scale"]

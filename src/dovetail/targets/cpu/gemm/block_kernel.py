@@ -15,6 +15,7 @@ from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.block_expand import four_codes
 from dovetail.targets.cpu.gemm.block_limbs import LOW_AT, BlockKernel, splat
+from dovetail.targets.cpu.gemm.block_pack import BlockLayout
 from dovetail.targets.cpu.gemm.block_words import Term
 from dovetail.targets.cpu.gemm.policy import BLOCKS
 
@@ -29,10 +30,10 @@ they are the first."""
 @cache
 def rows_function(of: BlockKernel, rows: int) -> tuple[SharedFunction, Signature]:
     """Adds products of rows of limbs with a panel to sums: `(limbs, pitch, panel, sums, stride, groups, fresh)`."""
-    return shared_function(_Rows(of, rows).written())
+    return shared_function(Rows(of, rows).written())
 
 
-class _Rows(Builder):
+class Rows(Builder):
     """The function that multiplies rows with a panel, some vectors of columns at a time."""
 
     def __init__(self, of: BlockKernel, rows: int) -> None:
@@ -44,6 +45,10 @@ class _Rows(Builder):
         self.cells = [(row, vector) for vector in range(self.width) for row in range(rows)]
         # Steps along k whose codes are unpacked at once; products that are added apart wait in registers, too.
         self.depth = 2 if self.width > 1 else of.group // (4 if of.dot.pairs is None else 8)
+        # Many rows leave few registers: limbs of four steps are loaded when those before are multiplied.
+        self.in_order = of.sums_are_scaled and rows > 4 and not of.emulated
+        if self.in_order:
+            self.depth = 4
         self.limbs = [self.ptr_add(Ptr("%limbs"), self.mul(I64("%pitch"), row)) for row in range(rows)]
 
     def written(self) -> Function:
@@ -57,7 +62,7 @@ class _Rows(Builder):
                 (row, vector): self.ptr_add(self.ptr_add(start, self.mul(I64("%stride"), row)), 4 * lanes * vector)
                 for row, vector in self.cells
             }
-            held = {cell: self._held(there) for cell, there in places.items()}
+            held = {cell: self.held(there) for cell, there in places.items()}
             for cell, found in self._along(panel, codes, self._next_panel(number), held).items():
                 self.emit(f"store {self.floats} {found}, ptr {places[cell]}, align 4")
         return self.function(Signature(f"{of.name}.{self.rows}", _PARAMETERS))
@@ -73,7 +78,7 @@ class _Rows(Builder):
         share = self.mul(I64("%groups"), self.of.layout.group_bytes // self.passes)
         return self.ptr_add(self.ptr_add(Ptr("%panel"), size), self.mul(number, share))
 
-    def _held(self, there: Ptr) -> str:
+    def held(self, there: Ptr) -> str:
         """The sums of the groups before."""
         kept = self.let(f"load {self.floats}, ptr {there}, align 4")
         return self.let(f"select i1 %fresh, {self.floats} zeroinitializer, {self.floats} {kept}")
@@ -97,12 +102,11 @@ class _Rows(Builder):
                 self.prefetch(self.ptr_add(Ptr(panel_at.name), BLOCKS.prefetch_distance + line))
         found: dict[tuple[int, int], str] = {}
         x = [self.ptr_add(start, I64(limbs_at.name)) for start in self.limbs]
-        totals = self._group(Ptr(codes_at.name), x)
+        totals = self.group(Ptr(codes_at.name), x, of.layout.words.codes[0])
         for vector in range(self.width):
-            scales = self._scales(Ptr(panel_at.name), vector)
+            scales = self.scales(Ptr(panel_at.name), vector)
             for row in range(self.rows):
-                steps = self.let(f"fmul {self.floats} {scales}, {self._load_splat(x[row], 'float', self.floats)}")
-                found[row, vector] = self._fma(totals[row, vector], steps, sums[row, vector].name)
+                found[row, vector] = self.added(totals[row, vector], scales, x[row], sums[row, vector].name)
         if of.layout.has_low:
             found = self._with_lows(self.ptr_add(Ptr(panel_at.name), of.layout.scale_bytes), x, found)
         following = I64(self.let(f"add nuw nsw i64 {group.name}, 1"))
@@ -121,17 +125,23 @@ class _Rows(Builder):
         self.label(after)
         return found
 
+    def added(self, total: str, scales: str, x: Ptr, held: str) -> str:
+        """Sums plus those of a group times its scales."""
+        if not self.of.sums_are_scaled:
+            scales = self.let(f"fmul {self.floats} {scales}, {self.load_splat(x, 'float', self.floats)}")
+        return self.fma(total, scales, held)
+
     def _with_lows(self, lows: Ptr, x: list[Ptr], held: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
         """Sums plus the lows of a group times the sum of a row in it."""
         found: dict[tuple[int, int], str] = {}
         for vector in range(self.width):
-            low = self._scales(lows, vector)
+            low = self.scales(lows, vector)
             for row in range(self.rows):
-                total = self._load_splat(self.ptr_add(x[row], LOW_AT), "float", self.floats)
-                found[row, vector] = self._fma(low, total, held[row, vector])
+                total = self.load_splat(self.ptr_add(x[row], LOW_AT), "float", self.floats)
+                found[row, vector] = self.fma(low, total, held[row, vector])
         return found
 
-    def _group(self, codes: Ptr, x: list[Ptr]) -> dict[tuple[int, int], str]:
+    def group(self, codes: Ptr, x: list[Ptr], terms: tuple[tuple[Term, ...], ...]) -> dict[tuple[int, int], str]:
         """The integers of a group times its codes, in f32, for each row and vector of columns."""
         of, cells = self.of, self.cells
         sums = {
@@ -139,14 +149,16 @@ class _Rows(Builder):
             for limb in range(of.limbs)
             for row, vector in cells
         }
-        terms = of.layout.words.codes[0]
         order = list(range(len(terms)))
         if not of.dot.by_lane:
             # Steps whose codes are in the same words follow each other: these are loaded once.
             order.sort(key=lambda step: [(term.word, term.shift) for term in terms[step][::-1]])
+        x = list(x)
         for first in range(0, len(order), self.depth):
             some = order[first : first + self.depth]
-            weights = {(v, step): self._codes(codes, v, terms[step]) for v in range(self.width) for step in some}
+            if first and self.in_order:
+                x = [self.after(pointer, sums[0, row, 0], self.ints) for row, pointer in enumerate(x)]
+            weights = {(v, step): self.codes(codes, v, terms[step]) for v in range(self.width) for step in some}
             # Neighbours belong to different sums: the queue of instructions that wait is short.
             for limb in range(of.limbs):
                 for step in some:
@@ -154,9 +166,11 @@ class _Rows(Builder):
                         factor = self._factor(x[row], limb, step)
                         held = sums[limb, row, vector]
                         sums[limb, row, vector] = self._dot(held, weights[vector, step], factor)
+        if self.in_order:
+            x = [self.after(pointer, sums[0, row, 0], self.ints) for row, pointer in enumerate(x)]
         return {(row, v): self._joined([sums[limb, row, v] for limb in range(of.limbs)], x[row]) for row, v in cells}
 
-    def _codes(self, codes: Ptr, vector: int, terms: tuple[Term, ...]) -> str:
+    def codes(self, codes: Ptr, vector: int, terms: tuple[Term, ...]) -> str:
         """Stored codes of a vector of columns, four steps along k in each lane."""
         lanes = self.of.dot.lanes
         # NEON's steps are in order, and share words: LLVM would load those once, and spill them in between.
@@ -173,6 +187,9 @@ class _Rows(Builder):
         """The sums of all limbs, which were added to the bits of a float, as one number."""
         of, lanes = self.of, self.of.dot.lanes
         floats = [self.let(f"bitcast {self.ints} {held} to {self.floats}") for held in sums]
+        if of.sums_are_scaled and of.joined_at is not None:
+            above = self._number(self.ptr_add(x, of.joined_at), "float")
+            return self.fma(floats[0], self.load_splat(x, "float", self.floats), above)
         if of.limbs == 1:
             return self.let(f"fsub {self.floats} {floats[0]}, {splat(f'{of.bias}', lanes, 'float')}")
         # From the highest limb down each sum is exact up to the last: what is left to subtract has few bits.
@@ -180,19 +197,27 @@ class _Rows(Builder):
         if of.joined_at is not None:
             total = self._number(self.ptr_add(x, of.joined_at), "float")
         for limb in range(of.limbs - 1, 0, -1):
-            total = self._fma(floats[limb], splat(f"{float(of.place(limb))}", lanes, "float"), total)
+            total = self.fma(floats[limb], splat(f"{float(of.place(limb))}", lanes, "float"), total)
         return self.let(f"fadd {self.floats} {floats[0]}, {total}")
+
+    def after(self, pointer: Ptr, held: str, kind: str | None = None) -> Ptr:
+        """The same pointer, which LLVM believes to depend on sums.
+
+        Otherwise it would load much at once, and spill it. No instruction comes of it: the machine loads as early as it
+        likes.
+        """
+        return Ptr(self.let(f'call ptr asm "", "=r,0,w"(ptr {pointer}, {kind or self.floats} {held})'))
 
     def _number(self, pointer: Ptr, kind: str) -> str:
         """A number of a row's group that others are added to, in all lanes."""
         vector = f"<{self.of.dot.lanes} x {kind}>"
         if self.of.number_bytes == 4:
-            return self._load_splat(pointer, kind, vector)
+            return self.load_splat(pointer, kind, vector)
         # Vectors of a row start alike: LLVM would load that once and copy registers, or spill what it loads early.
         how = "load volatile" if self.width > 1 or self.of.limbs > 1 else "load"
         return self.let(f"{how} {vector}, ptr {pointer}, align 16")
 
-    def _load_splat(self, pointer: Ptr, kind: str, vector: str) -> str:
+    def load_splat(self, pointer: Ptr, kind: str, vector: str) -> str:
         scalar = self.let(f"load {kind}, ptr {pointer}, align 4")
         one = self.let(f"insertelement {vector} poison, {kind} {scalar}, i64 0")
         return self.let(f"shufflevector {vector} {one}, {vector} poison, <{self.of.dot.lanes} x i32> zeroinitializer")
@@ -207,12 +232,12 @@ class _Rows(Builder):
             mask = ", ".join([f"i32 {step % 4}"] * lanes)
             four = self.let(f"shufflevector {self.ints} {some}, {self.ints} poison, <{lanes} x i32> <{mask}>")
         else:
-            four = self._load_splat(self.ptr_add(x, start + 4 * step), "i32", self.ints)
+            four = self.load_splat(self.ptr_add(x, start + 4 * step), "i32", self.ints)
         return self.let(f"bitcast {self.ints} {four} to {self.raw}")
 
-    def _scales(self, pointer: Ptr, vector: int) -> str:
+    def scales(self, pointer: Ptr, vector: int, layout: BlockLayout | None = None) -> str:
         """Scales of some columns in f32."""
-        size, lanes = self.of.layout.scales.itemsize, self.of.dot.lanes
+        size, lanes = (layout or self.of.layout).scales.itemsize, self.of.dot.lanes
         at = self.ptr_add(pointer, vector * lanes * size)
         if size == 4:
             return self.let(f"load {self.floats}, ptr {at}, align 4")
@@ -220,7 +245,7 @@ class _Rows(Builder):
             f"fpext <{lanes} x half> {self.let(f'load <{lanes} x half>, ptr {at}, align 2')} to {self.floats}"
         )
 
-    def _fma(self, x: str, y: str, z: str) -> str:
+    def fma(self, x: str, y: str, z: str) -> str:
         name = f"llvm.fma.v{self.of.dot.lanes}f32"
         self.use(f"declare {self.floats} @{name}({self.floats}, {self.floats}, {self.floats})")
         return self.let(f"call {self.floats} @{name}({self.floats} {x}, {self.floats} {y}, {self.floats} {z})")
@@ -262,4 +287,4 @@ class _Rows(Builder):
         return held
 
 
-__all__ = ["rows_function"]
+__all__ = ["Rows", "rows_function"]

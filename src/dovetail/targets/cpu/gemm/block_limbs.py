@@ -29,6 +29,8 @@ MAGIC = 0x4B400000
 """The bits of 1.5 * 2^23 in f32: an integer below 2^22 that is added to them is added to the float."""
 BIAS = 3 << 22
 """That float."""
+LARGEST_SCALED = 127 + 109
+"""The exponent from which on a row of one limb is too large where sums are scaled before that float is taken away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +84,14 @@ class BlockKernel:
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """Rows of tiles, most first: rows share unpacked codes, and little else.
+        """Rows of tiles, most first: rows share unpacked codes, and where sums are scaled all that is left is sums.
 
         Codes of a byte need no unpacking, and tiles of half the rows have more vectors. But only the first tile reads
         memory: where memory takes longer than all rows of exact mode, these are one tile, whose passes share the wait.
         """
         waits = not self.dot.by_lane and self.limbs != FAST and self.cells >= 4
-        most = self.cells if self.packed.is_narrow or waits else max(1, self.cells // 2)
+        shares = self.packed.is_narrow or self.sums_are_scaled or waits
+        most = self.cells if shares else max(1, self.cells // 2)
         return tuple([1 << power for power in reversed(range(most.bit_length()))])
 
     @property
@@ -109,7 +112,12 @@ class BlockKernel:
     @property
     def joined_at(self) -> int | None:
         """Bytes of a group before minus what sums of all limbs are too large by; None where it is a constant."""
-        return self.start_at(self.limbs) if self.dot.by_lane and self.limbs > 1 else None
+        return self.start_at(self.limbs) if self.dot.by_lane else None
+
+    @property
+    def sums_are_scaled(self) -> bool:
+        """Whether that is for sums times the group's scale: one instruction scales them and takes it away."""
+        return self.dot.by_lane and self.limbs == FAST
 
     @property
     def bias(self) -> float:
@@ -193,9 +201,11 @@ class _Limbs(Builder):
         return self.let(f"bitcast i32 {self.let(f'shl i32 {exponent}, 23')} to float")
 
     def _fast_scale(self, x: str) -> tuple[str, str]:
-        """The scale that makes the largest magnitude 127, and its inverse."""
+        """The scale that makes the largest magnitude 127, and its inverse; NaN where a number is too large."""
         bits = self._largest(x)
-        odd = self.let(f"icmp uge i32 {bits}, 2139095040")
+        # Sums that are scaled with what they are too large by must be finite.
+        most = LARGEST_SCALED if self.of.sums_are_scaled else 255
+        odd = self.let(f"icmp uge i32 {bits}, {most << 23}")
         # Below 2^-100 a group is 0: the inverse of its scale might not be finite.
         none = self.let(f"icmp ult i32 {bits}, {27 << 23}")
         largest = self.let(f"bitcast i32 {bits} to float")
@@ -226,7 +236,10 @@ class _Limbs(Builder):
             there = self.ptr_add(target, LOW_AT)
             self.emit(f"store float {self.let(f'fmul float {total}, {scale}')}, ptr {there}, align 4")
         if of.joined_at is not None:
-            self._store_number("float", f"{-of.bias}", self.ptr_add(target, of.joined_at))
+            above = f"{-of.bias}"
+            if of.sums_are_scaled:
+                above = self.let(f"fmul float {scale}, {above}")
+            self._store_number("float", above, self.ptr_add(target, of.joined_at))
         left = integers
         for limb in range(of.limbs):
             digit = left

@@ -12,6 +12,7 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
 from dovetail.kernels.spec import Job
+from dovetail.targets.cpu.gemm.block_direct import direct_function
 from dovetail.targets.cpu.gemm.block_expand import expand_function
 from dovetail.targets.cpu.gemm.block_kernel import rows_function
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
@@ -79,6 +80,8 @@ def _code(kernel: BlockKernel, of: Block) -> tuple[KernelCode, int]:
     functions = [limbs_function(kernel), *(rows_function(kernel, rows) for rows in driver.tiles)]
     if driver.is_expanding:
         functions.append(expand_function(kernel.packed, kernel.dot.lanes))
+    if driver.is_direct:
+        functions.append(direct_function(kernel))
     return kernel_code("blocks", driver, functions), driver.at.end
 
 
@@ -92,6 +95,8 @@ class _Driver(PreparedCells):
         self.part = -(-blocks // -(-blocks // most))
         """Blocks along k of the part of a panel that stays in L1."""
         self.is_expanding = packed.groups > 1
+        self.is_direct = self.is_expanding and kernel.dot.by_lane and not kernel.emulated
+        """Whether one row reads blocks as they are."""
         expanded = self.part * packed.groups * kernel.layout.group_bytes if self.is_expanding else 0
         self.at: _Workspace
         super().__init__(of, _Workspace(of, expanded), packed.panel_bytes(of.deep))
@@ -106,6 +111,18 @@ class _Driver(PreparedCells):
 
     def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         """Multiply the rows of the cell with its panel, KC steps along k at a time: a part of the panel stays in L1."""
+        if not self.is_direct:
+            self._multiply_all(rows, b, sums, count)
+            return
+        alone = self.icmp("eq", count, 1)
+        with self.when(alone):
+            blocks = self.problem.deep // self.kernel.packed.block
+            self.call(direct_function(self.kernel)[1], rows, b, sums, blocks)
+        if self.problem.rows > 1:
+            with self.unless(alone):
+                self._multiply_all(rows, b, sums, count)
+
+    def _multiply_all(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         kernel, packed = self.kernel, self.kernel.packed
         blocks = self.problem.deep // packed.block
         with self.loop(0, blocks, step=self.part) as first:

@@ -26,6 +26,10 @@ _LANES = 4
 _FLOATS, _INTS = f"<{_LANES} x float>", f"<{_LANES} x i32>"
 _PLACE, _KEPT = 13, -1879056384
 """Bits that an f16 moves up, and those that are its own afterwards: 0x8FFFE000."""
+_MOVED = f"0x{(1023 - 112) << 52:016X}"
+"""2^-112: what moving the bits of an f16 makes of 1."""
+_ABOVE = 17
+"""Powers of two by which rows stay below what would make up for that: f16 that are not moved do not overflow."""
 _LEAST, _MOST = 112, 254
 """Exponents of the largest number of a row: outside of these, powers of two would not be finite."""
 
@@ -73,11 +77,16 @@ class _Halves(Builder):
         two = self.let(f"load {both}, ptr {self.ptr_add(start, 4 * self.lanes * pair)}, align 16")
         for half in range(2):
             mask = ", ".join([f"i32 {self.lanes * half + lane}" for lane in range(self.lanes)])
-            found.append(self._widened(self.let(f"shufflevector {both} {two}, {both} poison, {self.ints} <{mask}>")))
+            some = self.let(f"shufflevector {both} {two}, {both} poison, {self.ints} <{mask}>")
+            found.append(self._widened(some, is_moved=self.is_moved(half)))
         return found
 
-    def _widened(self, some: str) -> str:
-        if self.of.is_moved:
+    def is_moved(self, v: int) -> bool:
+        """Whether a vector's bits are moved: every other one is, as the two ways of widening use different pipes."""
+        return self.of.is_moved and v % 2 == 0
+
+    def _widened(self, some: str, *, is_moved: bool = False) -> str:
+        if is_moved:
             # The sign is carried along to the three bits below its place, which are cleared.
             bits = self._shifted("sext", some, _PLACE)
             bits = self.let(f"and {self.ints} {bits}, {splat(_KEPT, count=self.lanes)}")
@@ -143,6 +152,8 @@ class _Rows(_Halves):
             y = found[row, v]
             if self.of.is_moved:
                 scale = self._spread(self.let(f"load float, ptr {self.x[row]}, align 4"))
+                if not self.is_moved(v):
+                    y = self.let(f"fmul {self.floating} {y}, {splat(_MOVED, 'float', self.lanes)}")
                 y = self.let(f"fmul {self.floating} {y}, {scale}")
             self.emit(f"store {self.floating} {y}, ptr {place}, align 4")
         kinds = ("ptr rows", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 deep", "i1 fresh", "ptr ahead")
@@ -248,7 +259,7 @@ class _Scaled(Largest):
 
     def written(self) -> Function:
         # The factor makes up for the exponents of the weights, too.
-        scale, factor = self.powers(least=_LEAST, most=_MOST) if self.of.is_moved else ("1.0", "1.0")
+        scale, factor = self.powers(least=_LEAST, most=_MOST, above=_ABOVE) if self.of.is_moved else ("1.0", "1.0")
         self.emit(f"store float {scale}, ptr %target, align 4")
         one = self.let(f"insertelement {_FLOATS} poison, float {factor}, i64 0")
         spread = self.let(f"shufflevector {_FLOATS} {one}, {_FLOATS} poison, {_INTS} zeroinitializer")
