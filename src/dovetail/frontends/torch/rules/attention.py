@@ -79,7 +79,7 @@ def _attention(
         options["fill"] = float("-inf")
         y = library.attention.body(q, k, v, keep=mask, zero_unseen=True, **options)
     else:
-        y = library.attention.body(q, k, v, cast(mask, q.dtype), **options)
+        y = library.attention.body(q, k, v, cast(mask, q.dtype), zero_unseen=True, **options)
     return build.reshape(y, n.shape) if y.rank != len(n.shape) else y
 
 
