@@ -67,9 +67,7 @@ def test_the_work_of_a_module_is_counted_by_the_process_that_exports_it(case: Ca
     assert MachineContender(case, setting).start() == {"flops": 2 * 2 * 4 * 8, "bytes": 4 * 8 * 4}
 
 
-def test_layers_of_torch_draw_nothing_while_a_network_is_built(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_of_torch_draw_nothing_while_a_network_is_built(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     from dovetail.bench import torch_networks
 
     drawn, network = torch.nn.init.normal_, torch_networks.network

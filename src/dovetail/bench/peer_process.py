@@ -1,8 +1,8 @@
 """One peer in a process of its own: it prepares a case, and runs it when its turn comes.
 
 `python -m dovetail.bench.peer_process PEER THREADS CACHE NAME MODEL FOLDER` imports what it needs and says so, reads
-"start" or "turn SECONDS" from stdin, and answers each with a line of JSON. The peer `limits` is the machine itself: what
-it can do at most.
+"start" or "turn SECONDS" from stdin, and answers each with a line of JSON. The peer `limits` is the machine itself:
+what it can do at most.
 """
 
 from __future__ import annotations

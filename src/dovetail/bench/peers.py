@@ -100,8 +100,8 @@ def _dovetail_module(case: Case, setting: Setting) -> Run:
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(setting.threads)
     arguments: list[Any] = [torch.from_numpy(array) for array in case.feeds().values()]
-    program = compile(_network(case), args=arguments, target="cpu", threads=setting.threads)
-    return ModuleRun(_on_tensors(cast(Any, program)), lambda: program.written)
+    program = cast(Any, compile(_network(case), args=arguments, target="cpu", threads=setting.threads))
+    return ModuleRun(_on_tensors(program), lambda: program.written)
 
 
 def _dovetail_exported(case: Case, setting: Setting) -> Run:

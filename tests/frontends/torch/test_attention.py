@@ -86,16 +86,17 @@ def masked(batch: int) -> tuple[Any, ...]:
 @pytest.mark.parametrize("added", [False, True])
 def test_a_query_that_sees_no_key_gets_zero(added: bool, batch: int) -> None:
     module, arguments = Masked(added), masked(batch)
-    found = dovetail.compile(module, args=arguments, threads=1)(*arguments)
+    program: Any = dovetail.compile(module, args=arguments, threads=1)
+    found = program(*arguments)
     assert (found[0] == 0).all()
     torch.testing.assert_close(found, module(*arguments))
-    hidden_less = (*arguments[:3], torch.ones_like(arguments[3]))
-    torch.testing.assert_close(dovetail.compile(module, args=arguments, threads=1)(*hidden_less), module(*hidden_less))
+    seen = (*arguments[:3], torch.ones_like(arguments[3]))
+    torch.testing.assert_close(program(*seen), module(*seen))
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_mask_of_keys_leaves_the_attention_one_kernel(batch: int) -> None:
-    program = dovetail.compile(Masked(False), args=masked(batch), threads=1)
+    program: Any = dovetail.compile(Masked(False), args=masked(batch), threads=1)
     assert sorted(s.name.rsplit("_", 1)[0] for s in program.plan.steps) == ["attention", "not_equal"]
 
 
@@ -109,6 +110,6 @@ class SeesAll(nn.Module):
 
 def test_a_mask_that_hides_nothing_costs_nothing() -> None:
     x = torch.randn(1, 2, 200, 8)  # the mask is too large to be folded
-    program = dovetail.compile(SeesAll(), args=(x,), threads=1)
+    program: Any = dovetail.compile(SeesAll(), args=(x,), threads=1)
     assert [s.name.rsplit("_", 1)[0] for s in program.plan.steps] == ["attention"]
     torch.testing.assert_close(program(x), SeesAll()(x))

@@ -28,7 +28,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Value:
-    """softmax(q @ kᵀ * scale + mask) @ v; a query that a boolean mask lets see nothing gets 0."""
+    """softmax(q @ kᵀ * scale + mask) @ v; a query that a mask lets see nothing gets 0."""
     if dropout_p:
         raise n.unsupported(f"dropout_p = {dropout_p}", hint="call module.eval() before it is exported")
     return _attention(n, query, key, value, attn_mask, is_causal, scale, enable_gqa)
