@@ -334,6 +334,19 @@ EXAMPLES: tuple[Example, ...] = (
         shape=(1, 2, 3),
     ),
     Example(
+        "extreme_of_a_repeat",
+        lambda x: ops.reduce_min(ops.expand(x, axis=-1, size=5), axes=(-2, -1)),
+        lambda x: ops.reduce_min(x, axes=(-2, -1)),
+        NUMBERS,
+        shape=(2, 3, 1),
+    ),
+    Example(
+        "ones_after_reduction",
+        lambda x: ops.reduce_sum(ops.unsqueeze(x, axes=(-5, -4, -2)), axes=(-1,)),
+        lambda x: ops.unsqueeze(ops.reduce_sum(ops.unsqueeze(x, axes=(-2,)), axes=(-1,)), axes=(-5, -4)),
+        shape=(2, 3),
+    ),
+    Example(
         "leading_ones_of_a_weight",
         lambda x: x + _second_row(x),
         lambda x: x + ops.squeeze(_second_row(x), axes=(-2,)),

@@ -1,13 +1,15 @@
 """One peer in a process of its own: it prepares a case, and runs it when its turn comes.
 
-`python -m dovetail.bench.peer_process PEER THREADS CACHE NAME MODEL FOLDER` reads "start" or "turn SECONDS" from stdin,
-and answers each with a line of JSON. The peer `limits` is the machine itself: what it can do at most.
+`python -m dovetail.bench.peer_process PEER THREADS CACHE NAME MODEL FOLDER` imports what it needs and says so, reads
+"start" or "turn SECONDS" from stdin, and answers each with a line of JSON. The peer `limits` is the machine itself:
+what it can do at most.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -20,9 +22,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from dovetail.bench.case import Case, save_arrays
-from dovetail.bench.peers import EVERY, Peer, Run, Setting
+from dovetail.bench.peers import EVERY, ModuleRun, Peer, Run, Setting
 from dovetail.bench.roofline import roofline_of
-from dovetail.ir.graph import Graph
 from dovetail.runtime.load import load
 from dovetail.targets.cpu.measure.peak import Meter
 
@@ -49,6 +50,8 @@ class PeerContender:
         self.run: Run = lambda feeds: ()
         for package in peer.packages:
             importlib.import_module(package)
+        if case.network:
+            importlib.import_module("dovetail.bench.torch_networks").import_sources(case.network)
 
     def start(self) -> Mapping[str, Any]:
         """Seconds to prepare and run once, and how far that made the process grow, at most and for good."""
@@ -60,7 +63,14 @@ class PeerContender:
         seconds = time.perf_counter() - started
         grown = {"peak": resident("VmHWM") - before, "kept": resident("VmRSS") - before}
         save_arrays(results_of(self.setting, self.peer.name), {str(i): np.asarray(a) for i, a in enumerate(results)})
+        self._note_work()
         return {"first": seconds, **grown}
+
+    def _note_work(self) -> None:
+        """Leave the work of a module for the machine's process, which then needs not export the module once more."""
+        path = work_of(self.setting)
+        if isinstance(self.run, ModuleRun) and not path.is_file():
+            path.write_text(json.dumps(roofline_of(self.run.graph(), self.feeds)), encoding="utf-8")
 
     def turn(self, seconds: float) -> Mapping[str, Any]:
         time.sleep(PAUSE)
@@ -78,11 +88,14 @@ class MachineContender:
     """The machine: it starts by counting what the case has to do, and in its turn measures what can be done."""
 
     def __init__(self, case: Case, setting: Setting) -> None:
-        self.case = case
+        self.case, self.setting = case, setting
         self.meter = Meter(setting.threads)
 
     def start(self) -> Mapping[str, Any]:
-        flops, read = roofline_of(_graph(self.case), self.case.feeds())
+        if self.case.network:
+            flops, read = json.loads(work_of(self.setting).read_text(encoding="utf-8"))
+        else:
+            flops, read = roofline_of(load(self.case.model, fixed=self.case.fixed()), self.case.feeds())
         return {"flops": flops, "bytes": read}
 
     def turn(self, seconds: float) -> Mapping[str, Any]:
@@ -91,18 +104,14 @@ class MachineContender:
         return {name: {"flops": at.flops, "bytes": at.bytes} for name, at in (("last", last), ("best", best))}
 
 
-def _graph(case: Case) -> Graph:
-    if not case.network:
-        return load(case.model, fixed=case.fixed())
-    torch: Any = importlib.import_module("torch")
-    module = importlib.import_module("dovetail.bench.torch_networks").network(case.network)
-    arguments = [*map(torch.from_numpy, case.feeds().values())]
-    return importlib.import_module("dovetail.frontends.torch.load").import_module(module, arguments).graph
-
-
 def results_of(setting: Setting, peer: str) -> Path:
     """Where a peer leaves its results for a comparison."""
     return setting.cache / f"results-{peer}.npz"
+
+
+def work_of(setting: Setting) -> Path:
+    """Where dovetail's process leaves what a module has to do: its flops and the bytes of its weights."""
+    return setting.cache / "work.json"
 
 
 def resident(what: str) -> int:
@@ -128,15 +137,19 @@ def main(arguments: Sequence[str]) -> int:
     peer, threads, cache, name, model, folder = arguments
     setting, case = Setting(int(threads), Path(cache)), Case(name, Path(model), Path(folder))
     seat: Contender | None = None
-    for line in sys.stdin:
+
+    def answer(line: str) -> Mapping[str, Any]:
+        nonlocal seat
         word, _, seconds = line.strip().partition(" ")
         try:
             if seat is None:
                 seat = MachineContender(case, setting) if peer == LIMITS else PeerContender(EVERY[peer], case, setting)
-            answer = seat.start() if word == "start" else seat.turn(float(seconds))
+            return {} if not word else seat.start() if word == "start" else seat.turn(float(seconds))
         except Exception as error:  # a peer's failure is an answer, whatever its type
-            answer = {"refused": reason(error)}
-        print(json.dumps(answer), file=answers, flush=True)
+            return {"refused": reason(error)}
+
+    for line in itertools.chain([""], sys.stdin):
+        print(json.dumps(answer(line)), file=answers, flush=True)
     return 0
 
 

@@ -18,6 +18,7 @@ from dovetail.bench.case import Case
 from dovetail.bench.result import EXPORTED, MODULE
 from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
+from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.runtime.compile import compile
 from dovetail.targets import Target
@@ -26,6 +27,17 @@ Run: TypeAlias = Callable[[Mapping[str, Array]], Sequence[Array]]
 """One run: inputs by name, outputs in the order that the model lists them."""
 
 PLACEMENT = "placement.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRun:
+    """Runs a compiled module on arrays, and can tell the graph that was read from it."""
+
+    run: Run
+    graph: Callable[[], Graph]
+
+    def __call__(self, feeds: Mapping[str, Array]) -> Sequence[Array]:
+        return self.run(feeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,8 @@ def _dovetail_module(case: Case, setting: Setting) -> Run:
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(setting.threads)
     arguments: list[Any] = [torch.from_numpy(array) for array in case.feeds().values()]
-    return _on_tensors(cast(Any, compile(_network(case), args=arguments, target="cpu", threads=setting.threads)))
+    program = cast(Any, compile(_network(case), args=arguments, target="cpu", threads=setting.threads))
+    return ModuleRun(_on_tensors(program), lambda: program.written)
 
 
 def _dovetail_exported(case: Case, setting: Setting) -> Run:
@@ -223,4 +236,4 @@ def chosen(names: str | None) -> tuple[Peer, ...]:
     return tuple(EVERY[name] for name in dict.fromkeys(wanted))
 
 
-__all__ = ["EVERY", "OURS", "PEERS", "PLACEMENT", "Peer", "Run", "Setting", "chosen"]
+__all__ = ["EVERY", "OURS", "PEERS", "PLACEMENT", "ModuleRun", "Peer", "Run", "Setting", "chosen"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -20,6 +21,9 @@ from dovetail.bench.peers import PLACEMENT, Setting
 PATIENCE = 900.0
 """Seconds that a peer may take to start; compilers take their time."""
 
+_NUMBERS = itertools.count()
+"""Of processes: two of the same peer live side by side."""
+
 
 class RefusedError(Exception):
     """A peer that did not do what it was asked."""
@@ -30,7 +34,8 @@ class Process:
 
     def __init__(self, peer: str, case: Case, setting: Setting) -> None:
         self.peer = peer
-        self._said = setting.cache / f"said-{peer}.txt"
+        self._imported = False
+        self._said = setting.cache / f"said-{peer}-{next(_NUMBERS)}.txt"
         arguments = [peer, str(setting.threads), str(setting.cache), case.name, str(case.model), str(case.folder)]
         with self._said.open("wb") as said, OnCores(setting.threads):
             self._process = subprocess.Popen(
@@ -49,8 +54,15 @@ class Process:
     ) -> None:
         self.end()
 
+    def wait_for_imports(self) -> None:
+        """Wait until it has imported what it needs: from then on it is idle until it is asked."""
+        if not self._imported:
+            self._imported = True
+            self._answer(PATIENCE)
+
     def start(self) -> Mapping[str, Any]:
         """Let it prepare its case and run it once."""
+        self.wait_for_imports()
         return self._ask("start", PATIENCE)
 
     def turn(self, seconds: float) -> Mapping[str, Any]:
@@ -76,6 +88,9 @@ class Process:
             self._process.stdin.flush()
         except OSError as error:
             raise RefusedError(self._last_words()) from error
+        return self._answer(patience)
+
+    def _answer(self, patience: float) -> Mapping[str, Any]:
         answer: dict[str, Any] = json.loads(self._line(patience))
         if "refused" in answer:
             raise RefusedError(answer["refused"])

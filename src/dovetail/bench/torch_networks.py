@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +78,44 @@ NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
 }
 
 
+SOURCES: Mapping[str, str] = {
+    "torch/bert_1x16": "bert",
+    "torch/bert_1x128": "bert",
+    "torch/llama_step": "llama",
+    "torch/resnet50": "resnet",
+    "torch/vit": "vit",
+    "torch/whisper_encoder": "whisper",
+}
+"""The package of transformers that has the module."""
+
+
+def import_sources(name: str) -> None:
+    """Import what building the module would import."""
+    _transformers()
+    importlib.import_module(f"transformers.models.{SOURCES[name]}.modeling_{SOURCES[name]}")
+
+
 def network(name: str) -> nn.Module:
     """A module; the same in every process."""
     if name not in NETWORKS:
         raise OptionError(f"there is no network {name!r}", hint=f"there are {', '.join(NETWORKS)}")
+    import_sources(name)
     torch.manual_seed(0)
-    return NETWORKS[name]().eval().requires_grad_(False)
+    with _weights_drawn_once():
+        return NETWORKS[name]().eval().requires_grad_(False)
+
+
+@contextmanager
+def _weights_drawn_once() -> Iterator[None]:
+    """The layers of torch start with zeros: transformers draws all weights again, with functions that it holds."""
+    drawing = {function: getattr(nn.init, function) for function in ("uniform_", "normal_", "kaiming_uniform_")}
+    try:
+        for function in drawing:
+            setattr(nn.init, function, lambda tensor, *_, **__: nn.init.zeros_(tensor))
+        yield
+    finally:
+        for function, drawn in drawing.items():
+            setattr(nn.init, function, drawn)
 
 
 class _Positional(nn.Module):

@@ -141,6 +141,11 @@ class ModuleProgram:
         return self.program.graph
 
     @property
+    def written(self) -> Graph:
+        """The graph as it was read from the module, before anything was fused."""
+        return self._imported.graph
+
+    @property
     def plan(self) -> Plan:
         return self.program.plan
 

@@ -1,4 +1,4 @@
-"""Attention whose queries are scaled before it: right, and its layers are joined as where the attention scales."""
+"""Attention as modules write it: scaled queries are scaled once, a mask of any form is one kernel with the rest."""
 
 # torch is optional, and its classes have no types here.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -57,3 +57,59 @@ def test_layers_are_joined_wherever_the_scale_is_written() -> None:
         sorted(s.name.rsplit("_", 1)[0] for s in compiled(*how)[2].plan.steps) for how in ((0.7, 1.0), (None, 0.7))
     ]
     assert steps[0] == steps[1] and steps[0].count("linear") == 1
+
+
+class Masked(nn.Module):
+    """Attention under a mask of keys that is stretched over heads and queries, as transformers writes it."""
+
+    def __init__(self, added: bool) -> None:
+        super().__init__()
+        self.added = added
+
+    def forward(self, q: Any, k: Any, v: Any, keep: Any) -> Any:
+        mask = (keep != 0)[:, None, None, :].expand(q.shape[0], 1, q.shape[2], k.shape[2])
+        if self.added:
+            mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, float("-inf"))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def masked(batch: int) -> tuple[Any, ...]:
+    """Arguments whose first mask hides every key, and whose others hide some."""
+    torch.manual_seed(0)
+    keep = torch.ones(batch, 6, dtype=torch.int64)
+    keep[:, -2:] = 0
+    keep[0] = 0
+    return *(torch.randn(batch, 2, 6, 8) for _ in range(3)), keep
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("added", [False, True])
+def test_a_query_that_sees_no_key_gets_zero(added: bool, batch: int) -> None:
+    module, arguments = Masked(added), masked(batch)
+    program: Any = dovetail.compile(module, args=arguments, threads=1)
+    found = program(*arguments)
+    assert (found[0] == 0).all()
+    torch.testing.assert_close(found, module(*arguments))
+    seen = (*arguments[:3], torch.ones_like(arguments[3]))
+    torch.testing.assert_close(program(*seen), module(*seen))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_mask_of_keys_leaves_the_attention_one_kernel(batch: int) -> None:
+    program: Any = dovetail.compile(Masked(False), args=masked(batch), threads=1)
+    assert sorted(s.name.rsplit("_", 1)[0] for s in program.plan.steps) == ["attention", "not_equal"]
+
+
+class SeesAll(nn.Module):
+    """A mask that is computed from positions, and hides nothing."""
+
+    def forward(self, x: Any) -> Any:
+        keep = (torch.arange(x.shape[-2]) >= 0)[None, None, :, None].expand(1, 1, x.shape[-2], x.shape[-2])
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=keep)
+
+
+def test_a_mask_that_hides_nothing_costs_nothing() -> None:
+    x = torch.randn(1, 2, 200, 8)  # the mask is too large to be folded
+    program: Any = dovetail.compile(SeesAll(), args=(x,), threads=1)
+    assert [s.name.rsplit("_", 1)[0] for s in program.plan.steps] == ["attention"]
+    torch.testing.assert_close(program(x), SeesAll()(x))

@@ -56,6 +56,35 @@ def repeat_after_reduction(value: Value) -> Value | None:
     return ops.expand(value.with_operands(x.operands), axis=x.attrs["axis"], size=x.attrs["size"])
 
 
+@rule(ops.reduce_max, ops.reduce_min, ops.reduce_any, ops.reduce_all)
+def extreme_of_a_repeat(value: Value) -> Value | None:
+    """The extreme of what is repeated along the reduced axis is the extreme of it once."""
+    (x,) = value.operands
+    # A reduction of nothing has a value of its own.
+    if x.op is not ops.expand or x.attrs["axis"] not in value.attrs["axes"] or not _is_some(x.attrs["size"]):
+        return None
+    return value.with_operands(x.operands)
+
+
+def _is_some(size: Size) -> bool:
+    return isinstance(size, int) and size > 0
+
+
+@rule(*reduction.FAMILY)
+def ones_after_reduction(value: Value) -> Value | None:
+    """Axes of size 1 in front that a reduction leaves alone are put in front of its result."""
+    (x,) = value.operands
+    if value.known_type is None or x.op is not ops.unsqueeze:
+        return None
+    along = value.attrs["axes"] if "axes" in value.attrs else (value.attrs["axis"],)
+    count = min(_ones_in_front(x), x.rank + min(along, default=0))
+    if count < 1:
+        return None
+    rest = x.attrs["axes"][count:]
+    bare = ops.unsqueeze(x.operands[0], axes=rest) if rest else x.operands[0]
+    return ops.unsqueeze(value.with_operands((bare,)), axes=tuple(range(-x.rank, count - x.rank)))
+
+
 def _repeat_late(value: Value, kept: int) -> Value | None:
     """The op on operands that are not repeated, but along the last `kept` axes; repeated afterwards where needed."""
     shape = value.shape

@@ -28,7 +28,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Value:
-    """softmax(q @ kᵀ * scale + mask) @ v; a query that a boolean mask lets see nothing gets 0."""
+    """softmax(q @ kᵀ * scale + mask) @ v; a query that a mask lets see nothing gets 0."""
     if dropout_p:
         raise n.unsupported(f"dropout_p = {dropout_p}", hint="call module.eval() before it is exported")
     return _attention(n, query, key, value, attn_mask, is_causal, scale, enable_gqa)
@@ -79,7 +79,7 @@ def _attention(
         options["fill"] = float("-inf")
         y = library.attention.body(q, k, v, keep=mask, zero_unseen=True, **options)
     else:
-        y = library.attention.body(q, k, v, cast(mask, q.dtype), **options)
+        y = library.attention.body(q, k, v, cast(mask, q.dtype), zero_unseen=True, **options)
     return build.reshape(y, n.shape) if y.rank != len(n.shape) else y
 
 
