@@ -23,7 +23,7 @@ CACHED = 20
 
 
 def _deep(name: str) -> Any:
-    return replace(SHAPES[name], layers=5)
+    return replace(SHAPES[name], layers=4)
 
 
 def _device(description: GpuDevice) -> SimulatedDriver:
