@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dovetail
+from dovetail.ir.graph import Graph
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
@@ -33,7 +34,7 @@ def _device(description: GpuDevice) -> SimulatedDriver:
 
 
 def _resident(name: str) -> Kernel:
-    graph = DECODE.step_graph(_deep(name))
+    graph: Graph = DECODE.step_graph(_deep(name))
     plan = dovetail.compile(graph, target=target_of(_device(RESIDENT))).plan
     every = [made.kernel for _, kernels in steps_of(plan, device=RESIDENT) for made in kernels or ()]
     (found,) = [kernel for kernel in every if kernel.counter]
@@ -41,7 +42,7 @@ def _resident(name: str) -> Kernel:
 
 
 def _outputs(name: str, description: GpuDevice, tokens: int = 2) -> dict[str, Any]:
-    graph = DECODE.step_graph(_deep(name))
+    graph: Graph = DECODE.step_graph(_deep(name))
     weights, feeds = DECODE.weights_of(graph), DECODE.feeds_of(_deep(name), CACHED)
     program = dovetail.compile(graph, target=target_of(_device(description))).bind(weights)
     arrays = program.to_device(feeds)
