@@ -327,5 +327,5 @@ def test_a_value_that_nearly_looks_like_one_that_was_checked() -> None:
     good = ops.reduce_sum(X, axes=(-1,))
     bad = broken(ops.reduce_sum, (X,), {**good.attrs, "axes": (-1.0,)}, good.known_type)
     assert "same object" not in refused(Graph("g", (X, Y), {"good": good, "bad": bad})).message
-    body = Subgraph([], [])  # type: ignore[arg-type]
+    body = Subgraph([], [])  # pyright: ignore[reportArgumentType]
     assert "no tuples" in refused(of(broken(anything, (X,), {"body": body}, TensorType(f32, ())))).message

@@ -23,6 +23,7 @@ from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import forms_of, mi
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
 from dovetail.targets.cpu.gemm.block import block_text
 from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_function
+from dovetail.targets.cpu.gemm.narrow_kernel import NarrowTile, narrow_function
 from dovetail.targets.cpu.gemm.pair_kernel import rows_function
 from dovetail.targets.cpu.gemm.pair_variant import pair_tile
 from dovetail.targets.cpu.gemm.policy import INT8_TILES, Int8Tile
@@ -133,6 +134,16 @@ def test_convolutions(machine: Host, point: bool) -> None:
         found = loops(code_for(machine, module_of(function)))
         assert found
         assert not [line for loop in found for line in on_stack(summing(loop))]
+
+
+@ALSO_ON_AVX512
+@pytest.mark.parametrize("columns", [1, 2, 6, 8])
+def test_products_with_few_columns(machine: Host, columns: int) -> None:
+    tile = NarrowTile(vectors_of(machine), columns)
+    found = loops(code_for(machine, narrow_function(tile)[0].text))
+    hottest = max(found, key=products)
+    assert products(hottest) >= tile.rows * columns
+    assert not written_to_stack(hottest) and not on_stack(summing(hottest))
 
 
 @EVERY_MACHINE

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,23 +10,13 @@ import pytest
 import dovetail
 from dovetail.ir.graph import Graph
 from dovetail.targets.reference.interpreter import evaluate
+from tests.targets.cuda.benchmark import benchmark
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
 CACHED = 20
 
 
-def _benchmark() -> Any:
-    """The benchmark that measures such steps on a device."""
-    path = Path(__file__).parents[3] / "benchmarks/cuda/decode.py"
-    spec = importlib.util.spec_from_file_location("decode", path)
-    assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    sys.modules["decode"] = found
-    spec.loader.exec_module(found)
-    return found
-
-
-DECODE = _benchmark()
+DECODE = benchmark("decode")
 SMALL = {"layers": 1, "hidden": 64, "heads": 4, "inner": 96, "vocabulary": 100}
 SHAPES = {
     "qwen3": replace(DECODE.SHAPES["qwen3_0.6b"], kv_heads=2, head_width=32, **SMALL),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +18,7 @@ from dovetail.targets.cuda.resident_choice import Residency
 from dovetail.targets.cuda.resident_runs import ResidentRuns
 from dovetail.targets.cuda.run import residency_of, steps_of
 from dovetail.targets.reference.interpreter import evaluate
+from tests.targets.cuda.benchmark import benchmark
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 from tests.targets.cuda.test_decode import DECODE
 
@@ -30,17 +28,7 @@ FEW = replace(WHOLE, multiprocessors=4)
 WARPS = replace(FEW, tensor_core_shapes=FEW.tensor_core_shapes[:1])
 
 
-def _benchmark() -> Any:
-    path = Path(__file__).parents[3] / "benchmarks/cuda/encoders.py"
-    spec = importlib.util.spec_from_file_location("encoders", path)
-    assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    sys.modules["encoders"] = found
-    spec.loader.exec_module(found)
-    return found
-
-
-ENCODERS = _benchmark()
+ENCODERS = benchmark("encoders")
 TINY = {
     # 37 and 36 rows: from 33 on, products alone are by warpgroups, with tensor maps.
     "vit": ENCODERS.VitShape(ENCODERS.Layers(4, 32, 2, 64), image=48, patch=8, classes=16),

@@ -10,9 +10,6 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import f16
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
-from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.gemm.narrow_kernel import NarrowTile, narrow_function
-from tests.codegen.generated import MACHINES
 from tests.kernels import native
 
 SERVED = ("matmul", "linear", "matmul_add", "cast")
@@ -68,12 +65,3 @@ def test_sums_are_nearer_than_those_of_one_line() -> None:
     for i in range(k):
         line += x[:, i, None] * w[i]
     assert np.abs(found - exact).max() < 0.1 * np.abs(line - exact).max()
-
-
-@pytest.mark.parametrize("device", MACHINES.values(), ids=MACHINES)
-def test_sums_stay_in_registers(device: CpuDevice) -> None:
-    for columns in (1, 2, 6, 8):
-        tile = NarrowTile(device, columns)
-        assert tile.rows * columns <= max(columns, device.registers // 2)
-        shared, signature = narrow_function(tile)
-        assert signature.name in shared.text
