@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -119,18 +120,26 @@ def _gpt2(of: Gpt2Shape) -> Graph:
 
 
 def weights_of(graph: Graph) -> dict[str, Any]:
-    """Parameters that keep activations near one; parts of one pool of random numbers, which is quick to draw."""
-    pool = np.random.default_rng(0).standard_normal(1 << 24, dtype=np.float32)
+    """Parameters that keep activations near one; parts of one pool of random numbers, which is quick to draw.
+
+    Numbers are rounded once for each scale, not once for each of the hundreds of millions that are taken.
+    """
+    pool = np.random.default_rng(0).standard_normal(1 << 22, dtype=np.float32)
+
+    @cache
+    def scaled(by: float) -> Any:
+        return (pool * np.float32(by)).astype(bf16.numpy)
+
     found: dict[str, Any] = {}
     for number, value in enumerate(graph.parameters):
         name, shape = str(value.attrs["name"]), tuple(int(str(n)) for n in value.shape)
         first = (number * 7919) % 65536
-        content = np.resize(pool[first:], shape)
         if len(shape) == 1:
-            content = content * np.float32(0.1) + (1.0 if "gain" in name else 0.0)
-        elif name not in ("embedding", "places"):
-            content *= np.float32(shape[0] ** -0.5)
-        found[name] = content.astype(bf16.numpy)
+            content = pool[first : first + shape[0]] * np.float32(0.1) + (1.0 if "gain" in name else 0.0)
+            found[name] = content.astype(bf16.numpy)
+        else:
+            is_table = name in ("embedding", "places")
+            found[name] = np.resize(scaled(1.0 if is_table else shape[0] ** -0.5)[first:], shape)
     return found
 
 
@@ -171,7 +180,8 @@ def peer_of(
             for name, content in weights.items():
                 # torch multiplies by [out, in]; tables stay as they are.
                 is_matrix = content.ndim == 2 and name not in ("embedding", "places")
-                held = there(content.T if is_matrix else content)
+                held = there(content)
+                held = held.T.contiguous() if is_matrix else held
                 self.register_buffer(name.replace(".", "_"), held)
             for name, content in feeds.items():
                 if "cache" in name:
