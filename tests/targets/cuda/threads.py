@@ -67,18 +67,25 @@ class Threads:
         return int(found)
 
     def value(self, expr: Expr, mask: Array) -> Array:
+        if type(expr) is Name:
+            return self.names[expr.name]
         found = self.memo.get(id(expr))
         if found is None:
             found = self.memo[id(expr)] = self.one(expr, mask)
         return found
 
     def one(self, expr: Expr, mask: Array) -> Array:
+        # Those that are most frequent first.
         match expr:
+            case Call(op, operands, dtype):
+                return self.apply(op, [self.value(x, mask) for x in operands], dtype)
             case Number(value, dtype):
                 real = value.real if isinstance(value, complex) else value
                 return _filled(self.block, real, dtype)
             case Extent(size):
                 return _filled(self.block, self.size(size), i64)
+            case Load(tensor, at):
+                return self.load(tensor, self.address(tensor, at, mask), mask)
             case Name(name):
                 return self.names[name]
             case ThreadIndex("block"):
@@ -87,10 +94,6 @@ class Threads:
                 return self.threads
             case ThreadIndex(kind):
                 return self.threads % LANES if kind == "lane" else self.threads // LANES
-            case Load(tensor, at):
-                return self.load(tensor, self.address(tensor, at, mask), mask)
-            case Call(op, operands, dtype):
-                return self.apply(op, [self.value(x, mask) for x in operands], dtype)
 
     def apply(self, op: str, xs: list[Array], dtype: DType) -> Array:
         if op == "cast":
@@ -102,8 +105,8 @@ class Threads:
             return xs[0].view(narrow.numpy).astype(dtype.numpy) if op.startswith("f16") else _saturated(xs[0], narrow)
         if op in ("exp_falling", "near_exp", "fma"):
             return np.exp(xs[0]) if op != "fma" else xs[0] * xs[1] + xs[2]
-        found: Any = _OPS[op.removeprefix("fold_").removeprefix("near_")].meaning(*xs)
-        return np.asarray(found).astype(dtype.numpy)
+        found: Any = np.asarray(_OPS[op.removeprefix("fold_").removeprefix("near_")].meaning(*xs))
+        return found if found.dtype == dtype.numpy else found.astype(dtype.numpy)
 
     def address(self, tensor: Tensor, at: Sequence[Expr], mask: Array) -> Array:
         found: Any = self.size(tensor.offset)
@@ -119,8 +122,11 @@ class Threads:
         elif tensor.space != "shared":
             found = found + start
         found = np.where(mask, found, 0)
-        inside = (found >= 0) & (found + self.word(tensor) <= len(buffer))
-        assert inside[mask].all(), f"{tensor.pointer} is addressed at {found[mask & ~inside][0]} of {len(buffer)} bytes"
+        # A buffer that is not empty holds the first place, which stands for those of threads without work.
+        last = len(buffer) - self.word(tensor)
+        if found.min() < 0 or found.max() > last:
+            outside = found[mask & ((found < 0) | (found > last))]
+            assert not outside.size, f"{tensor.pointer} is addressed at {outside[0]} of {len(buffer)} bytes"
         return found
 
     def word(self, tensor: Tensor) -> int:
