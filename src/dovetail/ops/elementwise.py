@@ -128,7 +128,7 @@ def _pow_pull(g: Value, y: Value, x: Value, n: Value) -> Parts:
 
 
 def _div_pull(g: Value, y: Value, a: Value, b: Value) -> Parts:
-    """A number divides by its inverse: a gradient is rounded down nowhere, and a product costs a tenth."""
+    """`g / b`, `-((g / b) * y)`; g * (1 / b) of a number b, which costs a tenth: a gradient is rounded down nowhere."""
     number = scalar_of(b)
     if isinstance(number, float) and _SMALLEST <= abs(number) <= 1 / _SMALLEST:
         return g * (1.0 / number), None
