@@ -94,7 +94,7 @@ class PairPolicy:
     """Reading an element of A that is not packed costs as much as these, once in each cell."""
     few_cells: float = 0.05
     """What it costs that threads have one cell each, and none to go on with where another is late."""
-    cells: int = 3
+    cells: int = 2
     """Cells for each thread from which on that costs nothing."""
     l2_share: tuple[int, int] = (5, 8)
     """The part of L2 that the packed operands and the sums of a cell may take."""
