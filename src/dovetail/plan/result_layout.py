@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dovetail import ops
-from dovetail.ir.dim import product
 from dovetail.ir import leaf
+from dovetail.ir.dim import product
 from dovetail.ir.graph import Graph
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value

@@ -2,8 +2,8 @@
 
 A cell is a block of rows and a span of panels of one matrix of the batch. It goes through k a few blocks of KC at a
 time: it packs its rows of A into L2 once, then a group of panels at a time, which it multiplies before it packs the
-next group over it. Where there are few rows, columns of B that are contiguous are read where they are. Results without an epilogue are
-summed where they belong.
+next group over it. Where there are few rows, columns of B that are contiguous are read where they are. Results without
+an epilogue are summed where they belong.
 """
 
 from __future__ import annotations
