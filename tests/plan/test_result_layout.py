@@ -58,3 +58,23 @@ def test_what_others_read_too_stays_as_it_is() -> None:
     assert not permuted(Graph.of(ops.permute(value, order=(-1, -2))))
     assert not permuted_results(Graph.of(merged), ())
     assert not permuted(Graph.of(ops.permute(ops.neg(value), order=(-2, -3, -1))))
+
+
+def test_a_second_reader_that_moves_the_last_axis_changes_nothing() -> None:
+    """The gradient of a weight reads the heads of the forward pass again, transposed: neither copies them."""
+    value = attended()
+    merged = merge_heads(value)
+    turned = ops.permute(ops.again(value), order=(-3, -1, -4, -2))
+    product = ops.merge(ops.merge(turned, axis=-1, count=2), axis=-2, count=2) @ ops.merge(merged, axis=-2, count=2)
+    graph = Graph.of({"product": product, "merged": ops.neg(merged)})
+    assert permuted(graph) == [value]
+    assert not permuted(Graph.of({"merged": ops.neg(merged), "heads": ops.again(value)}))
+    assert not permuted(Graph.of({"merged": merged, "sum": ops.neg(ops.again(value))}))
+    plan = make_plan(graph, target=CLAIMS)
+    verify_plan(plan)
+    assert sorted(s.value.op.name for s in plan.steps) == ["attention", "matmul", "neg"]
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.normal(size=(2, 5, 24)).astype(np.float32) for n in "qkv"}
+    expected = evaluate(graph, feeds, lift=True)
+    for name, got in NativeGraph(plan).bind({}).run(feeds).items():
+        assert_close(got, expected[name], f32)

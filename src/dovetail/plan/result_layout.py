@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dovetail import ops
+from dovetail.ir import leaf
 from dovetail.ir.dim import product
 from dovetail.ir.graph import Graph
 from dovetail.ir.type import TensorType
@@ -52,21 +53,36 @@ def channels_last_strides(type: TensorType) -> Strides:
 
 
 def permuted_results(graph: Graph, strided: Collection[str]) -> dict[Value, Alias]:
-    """Strides for results of which one permutation is all that is read; `strided` names the ops that can write them."""
-    candidates = {v for v in graph.values if _name(v) in strided} if strided else set[Value]()
+    """Strides for results of which one permutation of rows is read; `strided` names the ops that can write them."""
+    candidates = {v for v in graph.values if _writer(v) in strided} if strided else set[Value]()
     if not candidates:
         return {}
     readers: dict[Value, list[Value]] = {v: [] for v in candidates}
+    # What a value shows: a candidate, also where the backward pass reads it again.
+    source = {v: v for v in candidates}
     for value in graph.values:
         for operand in value.operands:
-            if operand in candidates:
-                readers[operand].append(value)
-    outputs = set(graph.outputs.values())
+            if operand in source:
+                shown = source[operand]
+                if value.op is ops.again:
+                    source[value] = shown
+                else:
+                    readers[shown].append(value)
+    outputs = {source.get(v, v) for v in graph.outputs.values()}
     found: dict[Value, Alias] = {}
     for value in graph.values:
-        if value in candidates and value not in outputs and _is_one_permutation(readers[value]):
-            found[value] = Alias(value, 0, _strides(value, readers[value][0]))
+        if value in candidates and value not in outputs:
+            rows = _permuted_rows(readers[value])
+            if rows is not None:
+                found[value] = Alias(value, 0, _strides(value, rows))
     return found
+
+
+def _writer(value: Value) -> str:
+    """The op whose kernel writes a tensor, which may be one of several results."""
+    if not isinstance(value.type, TensorType):
+        return ""
+    return _name(value.operands[0]) if value.op is leaf.ITEM else _name(value)
 
 
 def _name(value: Value) -> str:
@@ -75,12 +91,12 @@ def _name(value: Value) -> str:
     return value.op.name if inner is None else inner.op.name
 
 
-def _is_one_permutation(readers: list[Value]) -> bool:
-    """Whether all readers apply the same permutation, and it keeps the last axis last."""
-    if not readers or any(r.op is not ops.permute for r in readers):
-        return False
-    orders = {r.attrs["order"] for r in readers}
-    return len(orders) == 1 and next(iter(orders))[-1] == -1
+def _permuted_rows(readers: list[Value]) -> Value | None:
+    """The permutation that all readers apply which keep the last axis last; the others move it, whatever the order."""
+    if any(r.op is not ops.permute for r in readers):
+        return None
+    rows = {r.attrs["order"]: r for r in readers if r.attrs["order"][-1] == -1}
+    return next(iter(rows.values())) if len(rows) == 1 else None
 
 
 def _strides(value: Value, permuted: Value) -> Strides:

@@ -130,3 +130,15 @@ def test_any_bits_of_whole_numbers() -> None:
     x, y = input("x", i32[1000]), input("y", i32[1000])
     outputs = {"a": x * y + ops.maximum(x, y), "b": ops.where(ops.less(x, y), ops.bit_xor(x, y), x - y)}
     same_bits(compiled(outputs), {"x": bits(i32, 1000), "y": bits(i32, 1000, seed=1)})
+
+
+@pytest.mark.parametrize("divisor", [2.0**0.5, -3.0])
+def test_the_slope_of_erf_has_no_division(divisor: float) -> None:
+    """exp(-(x / c)²) beside erf(x / c): both take x * (1 / c), which is computed once."""
+    x = argument(0, f32[4099])
+    z = x / divisor
+    inside = Subgraph((f32[4099],), (ops.exp(-(z * z)) + ops.erf(z),))
+    native = NativeGraph(make_plan(Graph.of(region(inside, [input("x", f32[4099])])), target=CPU))
+    (job,) = [job for part in native.sections for job in part.jobs]
+    assert isinstance(job, Job) and "'div'" not in repr(job.kernel)
+    near(native.bind({}), {"x": 3 * normal(4099)})

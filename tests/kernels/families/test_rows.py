@@ -40,6 +40,25 @@ def vector(name: str, n: int, dtype: DType = f32) -> Value:
     return input(name, dtype[n])
 
 
+@pytest.mark.parametrize("columns", [385, 2048, 2500])
+def test_columns_of_what_memory_holds_are_summed_like_those_of_a_cache(columns: int) -> None:
+    """A bundle is then as wide as the rows of the matrix, which changes no sum."""
+    rows, few = 1000, 130
+    x = normal(rows, columns)
+    assert x.nbytes > host_device().caches.l2_room > x[:, :few].nbytes
+
+    def of(x: Value) -> dict[str, Value]:
+        return {"sum": ops.reduce_sum(x, axes=(-2,)), "softmax": library.softmax(x, axis=-2)}
+
+    wide = compiled(of(x_of(rows, columns)))
+    near(wide, {"x": x})
+    found = wide.run({"x": x})
+    for first in (0, columns - few):
+        part = np.ascontiguousarray(x[:, first : first + few])
+        for name, expected in compiled(of(x_of(rows, few))).run({"x": part}).items():
+            assert np.array_equal(found[name][..., first : first + few], expected), name
+
+
 @pytest.mark.parametrize("n", LENGTHS)
 def test_rows_of_any_length(n: int) -> None:
     x, r, gain, bias = x_of(5, n), input("r", f32[5, n]), vector("gain", n), vector("bias", n)

@@ -77,19 +77,35 @@ def _body(
 
 
 def _multiplied(value: Value, operands: tuple[Value, ...]) -> Value | None:
-    """A bounded function of x / c as one of x * (1 / c), which costs a tenth and moves it by a unit in the last place.
+    """A smooth function of x / c as one of x * (1 / c), which costs a tenth and moves it by a unit in the last place.
 
     Elsewhere a division stays one: 49 * (1 / 49) is not 1, and someone may round it down.
     """
-    if value.op not in _BOUNDED or value.dtype is not f32 or operands[0].op is not ops.div:
+    if value.op not in _SMOOTH or value.dtype is not f32:
         return None
-    x, divisor = operands[0].operands
+    if value.op in _BOUNDED:
+        x = _by_inverse(operands[0])
+        return None if x is None else _BOUNDED[value.op](x)
+    if operands[0].op is ops.neg and operands[0].operands[0].op is ops.mul:
+        # exp(-(x / c)²), the slope of erf(x / c).
+        first, second = operands[0].operands[0].operands
+        x = _by_inverse(first) if first is second else None
+        return None if x is None else ops.exp(ops.neg(ops.mul(x, x)))
+    return None
+
+
+def _by_inverse(value: Value) -> Value | None:
+    """x * (1 / c) of an x / c, where c has an inverse."""
+    if value.op is not ops.div:
+        return None
+    x, divisor = value.operands
     number = leaf.scalar_of(divisor)
     factor = Number(number, f32).reciprocal if isinstance(number, float) else None
-    return None if factor is None else _BOUNDED[value.op](ops.mul(x, leaf.scalar(factor, f32)))
+    return None if factor is None else ops.mul(x, leaf.scalar(factor, f32))
 
 
 _BOUNDED: Mapping[Op, Primitive] = {op: op for op in (ops.erf, ops.tanh, ops.sigmoid)}
+_SMOOTH = frozenset({*_BOUNDED, ops.exp})
 
 
 def lying_beneath(step: Step, locations: TensorLocations) -> list[Value]:

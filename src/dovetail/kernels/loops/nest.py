@@ -73,12 +73,24 @@ class Nest:
         order = [f for f in largest.strides if f != largest.dense]
         self._rank = {f: i for i, f in enumerate([*order, *([] if largest.dense is None else [largest.dense])])}
         self.bundled = _bundled(self.tensors, set(rows), loops)
+        self.bundle = self._bundle(largest)
         outer = [f for f in rows if f != self.bundled]
         self._shape, self._strides = self._collapse(outer)
         self._groups: dict[Factors, tuple[tuple[Size, ...], list[tuple[Size, ...]]]] = {}
         self._kept: dict[str, Tensor] = {}
         self._scratch: Size = 0
         self._private: list[Alloc] = []
+
+    def _bundle(self, largest: Placed) -> int:
+        """Rows of a bundle: as many as are neighbours, where a tensor is read from memory."""
+        policy = self.policy
+        held = product(tuple(self.sizes[f] for f in largest.strides)) * largest.dtype.itemsize
+        count = 0 if self.bundled is None else self.sizes[self.bundled]
+        is_held = not isinstance(held, int) or held <= policy.cached_bytes
+        if is_held or not policy.widest_bundle or not isinstance(count, int):
+            return policy.bundle
+        # The hardware prefetches what is contiguous: parts of a line of memory are read at half the speed.
+        return max(policy.bundle, -(-count // max(1, -(-count // policy.widest_bundle))))
 
     @property
     def has_arrays(self) -> bool:
@@ -95,9 +107,7 @@ class Nest:
 
     @property
     def _bundles(self) -> Size:
-        return (
-            1 if self.bundled is None else (self.sizes[self.bundled] + (self.policy.bundle - 1)) // self.policy.bundle
-        )
+        return 1 if self.bundled is None else (self.sizes[self.bundled] + (self.bundle - 1)) // self.bundle
 
     @property
     def lanes(self) -> Size:
@@ -105,7 +115,7 @@ class Nest:
         if self.bundled is None:
             return 1
         size = self.sizes[self.bundled]
-        return min(size, self.policy.bundle) if isinstance(size, int) else self.policy.bundle
+        return min(size, self.bundle) if isinstance(size, int) else self.bundle
 
     @property
     def scratch(self) -> Size:
@@ -127,11 +137,11 @@ class Nest:
         found: list[Statement] = []
         if self.bundled is not None:
             bundles = Extent(self._bundles)
-            found.append(Set("first", mul(Call("rem", (tile, bundles), i64), Extent(self.policy.bundle))))
+            found.append(Set("first", mul(Call("rem", (tile, bundles), i64), Extent(self.bundle))))
             found.append(Set("row", Call("div", (tile, bundles), i64)))
             tile = Name("row")
             left = Call("sub", (Extent(self.sizes[self.bundled]), Name("first")), i64)
-            found.append(Set("rows", minimum(Extent(self.policy.bundle), left)))
+            found.append(Set("rows", minimum(Extent(self.bundle), left)))
         return (*found, *(Set(f"r{i}", r) for i, r in enumerate(indices(self._shape, tile))))
 
     def place(self, tensor: Placed, group: Factors, last: Expr | None = None) -> tuple[Tensor, tuple[Expr, ...]]:
@@ -185,7 +195,7 @@ class Nest:
             found = Tensor(f"a{len(self._private)}", dtype, (dtype.itemsize,), space="private")
             self._private.append(Alloc(found.pointer, dtype, count, "private"))
             return found
-        shape = (*self.shape(group), *((self.policy.bundle,) if self.has_arrays else ()))
+        shape = (*self.shape(group), *((self.bundle,) if self.has_arrays else ()))
         strides: list[Size] = []
         step: Size = dtype.itemsize
         for size in reversed(shape):

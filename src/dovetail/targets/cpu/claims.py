@@ -92,7 +92,7 @@ CLAIMS = Claims(
     regions=RegionLimits(steps=1024, inputs=128),
     memory=MemoryRules(
         in_place=(ELEMENTWISE, ELEMENTWISE_REGION, SEVERAL_RESULTS, PRODUCT_EPILOGUE, UPDATE),
-        strided_results=frozenset(op.name for op in library.ATTENTIONS),
+        strided_results=frozenset({*(op.name for op in library.ATTENTIONS), backward_name(library.attention)}),
         seen_through=frozenset({library.dequantise_blocks.name, ops.cast.name}),
     ),
     anchors=ANCHORS,

@@ -13,8 +13,12 @@ SUPPORT = scalar.support(functions.has)
 _SMALL_L1 = 32 << 10
 
 
+_FEW_THREADS = 2
+"""Threads that read parts of rows together no faster than one reads whole rows."""
+
+
 @cache
-def tiles_for(l1_bytes: int) -> TilePolicy:
+def tiles_for(l1_bytes: int, l2_bytes: int = 1 << 20, threads: int = 1) -> TilePolicy:
     """Tiles that stay in L1 with what they read. L1 caches of 32 to 64 KiB have the same: larger tiles gain nothing."""
     half = max(_SMALL_L1, l1_bytes // 2)
     return TilePolicy(
@@ -24,12 +28,14 @@ def tiles_for(l1_bytes: int) -> TilePolicy:
         bundle=256,  # long enough for whole cache lines, short enough that its scalars stay in L1
         block=2048,
         bundled_block=64,
+        widest_bundle=half // 16 if threads <= _FEW_THREADS else 0,  # sums in f32 and f64, and a row
+        cached_bytes=l2_bytes,
     )
 
 
 def loops_of(device: CpuDevice) -> LoopTarget:
     """What a processor hands to the kernel families."""
-    return LoopTarget(SUPPORT, tiles_for(device.caches.l1))
+    return LoopTarget(SUPPORT, tiles_for(device.caches.l1, device.caches.l2_room, device.threads))
 
 
 __all__ = ["SUPPORT", "loops_of", "tiles_for"]

@@ -13,7 +13,7 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import bool_, f16
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
-from dovetail.library.heads import split_heads
+from dovetail.library.heads import merge_heads, split_heads
 from dovetail.plan.plan import make_plan
 from dovetail.runtime.compile import compile
 from dovetail.targets.cpu.claims import CLAIMS as CPU
@@ -71,6 +71,20 @@ def check(graph: Graph, feeds: dict[str, Array], runner: NativeRunner) -> dict[s
     for name, x in found.items():
         assert_close(x, expected[name], f32)
     return dict(found)
+
+
+@pytest.mark.parametrize(("d", "dv"), [(8, 8), (5, 7)])
+def test_heads_are_written_where_they_are_merged(d: int, dv: int) -> None:
+    """Each of the three results is stored in the order of the tensor that its gradient is added to."""
+    q, k, v = operands(d, dv)
+    heads = backward(library.attention(q, k, v, scale=0.3))
+    merged = {name: merge_heads(x) for name, x in heads.outputs.items()}
+    graph = Graph.of({name: ops.neg(x) for name, x in merged.items()}, inputs=heads.inputs)
+    plan = make_plan(graph, target=CPU)
+    assert sorted(s.value.op.name for s in plan.steps) == [BACK.name, "neg", "neg", "neg"]
+    runner = NativeGraph(plan).bind({})
+    for b, s, t in [(1, 1, 1), (2, 9, 5), (1, 40, 33)]:
+        check(graph, drawn(graph, {"b": b, "s": s, "t": t}), runner)
 
 
 SIZES = [(1, 1, 1), (2, 9, 5), (1, 5, 37), (1, 40, 33)]

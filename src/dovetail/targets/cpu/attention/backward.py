@@ -25,6 +25,7 @@ from dovetail.targets.cpu.attention.backward_parts import (
     padded_function,
     slopes_function,
     sums_function,
+    unpadded_function,
 )
 from dovetail.targets.cpu.attention.driver import AttendCode, finished_code
 from dovetail.targets.cpu.attention.parts import (
@@ -138,9 +139,9 @@ class _Driver(AttendBuilder):
                     _Block(self, wide, own, first, rows, room).run()
         for name, width in (("k", a.d), ("v", a.dv)):
             if name in a.wanted:
-                pitch = 4 * padded(width, self.lanes)
-                copy = copy_function(a.device, width, "float")
-                self.call_shared(copy, held[f"d{name}"], pitch, 4, self.size(a.keys), at[f"d{name}"])
+                stride = self.size(a.strides[f"d{name}"][-2])
+                unpadded = unpadded_function(a.device, width)
+                self.call_shared(unpadded, held[f"d{name}"], self.size(a.keys), at[f"d{name}"], stride)
 
     def _held(self) -> dict[str, Ptr]:
         """The regions that have a row for each key."""

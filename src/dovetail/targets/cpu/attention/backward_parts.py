@@ -106,4 +106,20 @@ def padded_function(device: CpuDevice, d: int) -> Shared:
     return finished(t, "attend_padded", given)
 
 
-__all__ = ["normalise_function", "padded_function", "slopes_function", "sums_function"]
+@lru_cache(64)
+def unpadded_function(device: CpuDevice, d: int) -> Shared:
+    """to[r, c] = x[r, c] of rows of whole vectors; rows are dense and may be any distance apart."""
+    t = VectorBuilder(device)
+    x, to, stride = Ptr("%x"), Ptr("%to"), I64("%stride")
+    whole = d // t.lanes * t.lanes
+    with t.loop(0, I64("%rows")) as r:
+        row, onto = t.ptr_add(x, t.mul(r, -(-d // t.lanes) * t.bytes)), t.ptr_add(to, t.mul(r, stride))
+        for c in range(0, whole, t.lanes):
+            t.store(t.load(t.ptr_add(row, 4 * c), t.bytes), t.ptr_add(onto, 4 * c))
+        with t.loop(whole, d) as c:
+            at = t.mul(c, 4)
+            t.store_f32(t.load_f32(t.ptr_add(row, at)), t.ptr_add(onto, at))
+    return finished(t, "attend_unpadded", (read("x"), integer("rows"), written("to"), integer("stride")))
+
+
+__all__ = ["normalise_function", "padded_function", "slopes_function", "sums_function", "unpadded_function"]

@@ -1,9 +1,9 @@
 """The driver of products whose right operands are known at run time only: it packs what the micro-kernel cannot read.
 
-A cell is a block of rows and a span of panels of one matrix of the batch. It goes through k in blocks of KC: it packs
-its rows of A into L2 once, then a group of panels at a time, which it multiplies before it packs the next group over
-it. Where there are few rows, columns of B that are contiguous are read where they are. Results without an epilogue are
-summed where they belong.
+A cell is a block of rows and a span of panels of one matrix of the batch. It goes through k a few blocks of KC at a
+time: it packs its rows of A into L2 once, then a group of panels at a time, which it multiplies before it packs the
+next group over it. Where there are few rows, columns of B that are contiguous are read where they are. Results without
+an epilogue are summed where they belong.
 """
 
 from __future__ import annotations
@@ -55,10 +55,12 @@ class _Cell:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Steps along k that are summed together."""
+    """Steps along k that are packed together."""
 
     start: I64
     steps: I64
+    summed: I64
+    """Steps that are summed apart."""
     fresh: I1
     final: I1
     alone: I1
@@ -97,14 +99,17 @@ class _Pair(Cells):
         first, rows = self._share(block, self.size("rows"), self.size("height"))
         panel, panels = self._share(span, self.size("panels"), self.size("span"))
         cell = _Cell(first, rows, panel, self.add(panel, panels), self.offsets(matrix))
-        deep, most = self.size("deep"), summed_apart(self.shape.tile)
-        count = self.smax(self.ceil_div(deep, most), 1)
-        each = self.round_up(self.ceil_div(deep, count), GEMM.unroll)
+        tile = self.shape.tile
+        deep, most = self.size("deep"), summed_apart(tile)
+        sums = self.smax(self.ceil_div(deep, most), 1)
+        summed = self.smax(self.round_up(self.ceil_div(deep, sums), GEMM.unroll), GEMM.unroll)
+        together = packed_together(tile) // most
+        count, each = self.ceil_div(sums, together), self.mul(summed, together)
         with self.loop(0, count) as i:
             start = self.mul(i, each)
             steps = self.smin(each, self.sub(deep, start))
-            final = self.icmp("eq", self.add(i, 1), count)
-            self._block(cell, _Block(start, steps, self.icmp("eq", i, 0), final, self.icmp("eq", count, 1)))
+            final, alone = self.icmp("eq", self.add(i, 1), count), self.icmp("eq", count, 1)
+            self._block(cell, _Block(start, steps, summed, self.icmp("eq", i, 0), final, alone))
 
     def _share(self, index: I64, total: I64, each: I64) -> tuple[I64, I64]:
         """The first item of a part of at most `each` items, and how many it has."""
@@ -129,8 +134,8 @@ class _Pair(Cells):
             columns = self.smin(self.width, self.sub(self.size("columns"), column))
             b, b_step = self._panel(right, self.sub(panel, first))
             c, c_step, is_direct = self._target(cell, block, panel, column, columns)
-            rows = self.rows_function[1]
-            self.call(rows, a, a_step, b, b_step, c, c_step, block.steps, block.fresh, a_tile, cell.rows)
+            target = (c, c_step, block.steps, block.fresh)
+            self.call(self.rows_function[1], a, a_step, b, b_step, *target, a_tile, cell.rows, block.summed)
             with self.when(self.and_(block.final, self.not_(is_direct))):
                 self._finish(cell, c, column, columns)
 
@@ -227,4 +232,11 @@ def summed_apart(tile: Tile) -> int:
     return kc_of(tile) if tile.calls_are_blocks else GEMM.kc_prefetching
 
 
-__all__ = ["PairShape", "pair_code", "summed_apart"]
+def packed_together(tile: Tile) -> int:
+    """Steps along k that are packed together, whole blocks of KC: a panel of them leaves L1 room for rows of A."""
+    kc, (above, below) = summed_apart(tile), PAIR.panel_share
+    room = tile.device.caches.l1 * above // below
+    return kc * max(1, min(PAIR.most_blocks, room // (kc * tile.row_bytes)))
+
+
+__all__ = ["PairShape", "packed_together", "pair_code"]

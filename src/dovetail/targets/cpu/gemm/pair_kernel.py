@@ -15,12 +15,13 @@ from dovetail.codegen.llvm.handles import I1, I64, Carried, Ptr, Vec
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.spec import SharedFunction
-from dovetail.targets.cpu.gemm.policy import GEMM
+from dovetail.targets.cpu.gemm.policy import GEMM, PAIR
 from dovetail.targets.cpu.gemm.tile import Tile
 
 _A, _B, _C = Ptr("%a"), Ptr("%b"), Ptr("%c")
 _A_STEP, _B_STEP, _C_STEP = I64("%a_step"), I64("%b_step"), I64("%c_step")
 _A_TILE, _ROWS, _DEPTH, _FRESH = I64("%a_tile"), I64("%rows"), I64("%depth"), I1("%fresh")
+_SUMMED = I64("%summed")
 _TILE = (
     Parameter("ptr", "a", "readonly"), Parameter("i64", "a_step"), Parameter("ptr", "b", "readonly"),
     Parameter("i64", "b_step"), Parameter("ptr", "c"), Parameter("i64", "c_step"), Parameter("i64", "depth"),
@@ -30,15 +31,16 @@ _TILE = (
 
 @cache
 def rows_function(tile: Tile, *, by_rows: bool) -> tuple[SharedFunction, Signature]:
-    """`name(a, a_step, b, b_step, c, c_step, depth, fresh, a_tile, rows)`: the rows of C in tiles of up to MR.
+    """`name(a, a_step, b, b_step, c, c_step, depth, fresh, a_tile, rows, summed)`: the rows of C in tiles of up to MR.
 
     `a_step` is the stride of rows where A is contiguous along k, else the stride of k; `a_tile` then is the stride of
-    tiles. All are bytes. `fresh` says that C holds nothing yet.
+    tiles. All are bytes. `fresh` says that C holds nothing yet. A tile goes through all blocks of `summed` steps in
+    turn: its rows of C are in L1 after the first.
     """
     name = f"gemm_pair_{'rows' if by_rows else 'columns'}_{tile.rows}x{tile.vectors}x{tile.lanes}"
     kernels = [_Kernel(tile, rows, by_rows).kernel(f"{name}.{rows}") for rows in range(1, tile.rows + 1)]
     rows = _Rows(tile, by_rows, [k.signature for k in kernels])
-    signature = Signature(name, (*_TILE, Parameter("i64", "a_tile"), Parameter("i64", "rows")))
+    signature = Signature(name, (*_TILE, *(Parameter("i64", given) for given in ("a_tile", "rows", "summed"))))
     function = rows.function(signature, attributes="nounwind")
     uses = dict.fromkeys(use for f in (*kernels, function) for use in f.uses)
     text = "\n".join([*uses, *(f.text for f in (*kernels, function))])
@@ -64,9 +66,15 @@ class _Rows(VectorBuilder):
                 count = self.smin(self.sub(_ROWS, row), tile.rows)
                 a = self.ptr_add(_A, self.mul(i, _A_TILE))
             c = self.ptr_add(_C, self.mul(row, _C_STEP))
-            with self.switch(count, range(1, tile.rows + 1)) as counts:
-                for rows in counts:
-                    self.call(kernels[rows - 1], a, _A_STEP, _B, _B_STEP, c, _C_STEP, _DEPTH, _FRESH)
+            # One block of no steps writes zeros.
+            with self.loop(0, self.smax(_DEPTH, 1), step=_SUMMED) as k:
+                steps = self.smin(_SUMMED, self.sub(_DEPTH, k))
+                fresh = self.and_(_FRESH, self.icmp("eq", k, 0))
+                here = self.ptr_add(a, self.mul(k, 4 if by_rows else _A_STEP))
+                b = self.ptr_add(_B, self.mul(k, _B_STEP))
+                with self.switch(count, range(1, tile.rows + 1)) as counts:
+                    for rows in counts:
+                        self.call(kernels[rows - 1], here, _A_STEP, b, _B_STEP, c, _C_STEP, steps, fresh)
 
 
 class _Kernel(VectorBuilder):
@@ -127,6 +135,9 @@ class _Kernel(VectorBuilder):
                 scalars = [self.ptr_add(row, 4 * step) for row in rows]
             else:
                 lanes = self._lanes(moving[0])
+                # Rows of A come from L2; broadcasts leave no register for the address.
+                if self.tile.by_lane and steps > 1 and step % self._steps_per_line() == 0:
+                    self.prefetch(self.ptr_add(moving[0], PAIR.a_prefetch_distance))
                 scalars = [self.ptr_add(moving[0], 4 * i) for i in range(self.rows)]
                 moving = [self.ptr_add(moving[0], _A_STEP)]
             # Row by row: there are no registers for the factors of all rows.
@@ -139,6 +150,10 @@ class _Kernel(VectorBuilder):
         state.integers[0] = self.add(k, steps)
         state.pointers[:] = [b, *moving]
         state.vectors[:] = sums.values()
+
+    def _steps_per_line(self) -> int:
+        """Steps along k whose packed rows of A share a cache line."""
+        return max(1, self.tile.line // (4 * self.tile.rows))
 
     def _lanes(self, a: Ptr) -> list[tuple[Vec, int]]:
         """The rows of A at one k that are lanes of whole vectors: which vector and lane."""

@@ -13,7 +13,7 @@ from dovetail.kernels.problems.contraction import Contraction
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import words_bytes
-from dovetail.targets.cpu.gemm.pair import PairShape, pair_code, summed_apart
+from dovetail.targets.cpu.gemm.pair import PairShape, packed_together, pair_code
 from dovetail.targets.cpu.gemm.pair_pack import Factor, Layout
 from dovetail.targets.cpu.gemm.policy import PAIR, tiles_of
 from dovetail.targets.cpu.gemm.tile import Tile, tile_of
@@ -156,11 +156,11 @@ class _Pair(Writer):
 
     def _kc(self) -> int:
         """Steps along k that are packed together."""
-        kc = summed_apart(self.tile)
+        kc = packed_together(self.tile)
         return min(kc, self.deep) if isinstance(self.deep, int) else kc
 
     def _is_one_block(self) -> bool:
-        return isinstance(self.deep, int) and self.deep <= summed_apart(self.tile)
+        return isinstance(self.deep, int) and self.deep <= packed_together(self.tile)
 
     def _scratch(self, start: int, height: Size, span: Size, group: int, direct: bool, left: Factor) -> Size:
         """Words of the epilogue, sums, and copies; how many bytes they take."""

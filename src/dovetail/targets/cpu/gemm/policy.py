@@ -82,6 +82,8 @@ class PairPolicy:
     """Steps along k that are packed together where they are contiguous across k."""
     prefetch_distance: int = 128
     """Bytes between what is packed and what is prefetched where an operand is contiguous along k."""
+    a_prefetch_distance: int = 512
+    """Bytes of packed rows of A between what the micro-kernel reads and what it prefetches from L2."""
     rows_together: int = 16
     """Rows that are transposed together: cache lines of more rows, a power of two apart, evict each other from L1."""
     narrow_cost: float = 1.02
@@ -92,10 +94,14 @@ class PairPolicy:
     """Reading an element of A that is not packed costs as much as these, once in each cell."""
     few_cells: float = 0.05
     """What it costs that threads have one cell each, and none to go on with where another is late."""
-    cells: int = 3
+    cells: int = 2
     """Cells for each thread from which on that costs nothing."""
     l2_share: tuple[int, int] = (5, 8)
     """The part of L2 that the packed operands and the sums of a cell may take."""
+    panel_share: tuple[int, int] = (3, 8)
+    """The part of L1 that a panel may take: a tile of packed rows is nearly as large, and both stay there."""
+    most_blocks: int = 2
+    """Blocks of KC that are packed together, at most: C is read and written from L1 between them."""
     group_share: tuple[int, int] = (1, 5)
     """The part of L2 that panels of B take that are packed together."""
     sides: tuple[int, ...] = (1536, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 16, 1)
