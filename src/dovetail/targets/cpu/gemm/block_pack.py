@@ -41,6 +41,8 @@ class BlockLayout:
     """Whether codes of a byte are stored with their sign."""
     is_expanded: bool = False
     """Whether groups of a block are blocks of their own, with codes in bytes and scales and lows in f32."""
+    lows_apart: bool = False
+    """Whether lows that are integers of a block stay there when its groups are expanded."""
 
     @property
     def format(self) -> Format:
@@ -67,6 +69,8 @@ class BlockLayout:
 
     @property
     def has_low(self) -> bool:
+        if self.is_expanded and self.lows_apart:
+            return False
         _, found = traced(self.name)
         return found.low is not None or found.below is not None
 

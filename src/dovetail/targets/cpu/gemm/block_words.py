@@ -131,6 +131,13 @@ def _integer(places: list[tuple[int, int]], offset: int) -> Integer:
     return Integer(tuple([Term(word, shift, mask) for (word, shift), mask in sorted(found.items())]), sign, offset)
 
 
+def in_byte(integer: Integer) -> tuple[int, tuple[Term, ...]]:
+    """The byte of words that has an integer, and its terms there."""
+    place, *others = {(term.shift + (term.mask & -term.mask).bit_length() - 1) // 8 for term in integer.terms}
+    assert not others, "bits of an integer are in the same byte of words"
+    return place, tuple([Term(term.word, term.shift - 8 * place, term.mask) for term in integer.terms])
+
+
 _ORDER = np.arange(32).reshape(8, 4).T.ravel()
 """The codes whose bits are at each place of four packed bytes: every fourth, eight of them in a byte."""
 
@@ -161,6 +168,7 @@ def spread(words: Array) -> Array:
 
 
 __all__ = [
-    "SPREAD", "BlockWords", "Integer", "Term", "block_words", "expanded_words", "gathered", "integer_bytes", "spread",
+    "SPREAD", "BlockWords", "Integer", "Term", "block_words", "expanded_words", "gathered", "in_byte", "integer_bytes",
+    "spread",
     "traced",
 ]  # fmt: skip

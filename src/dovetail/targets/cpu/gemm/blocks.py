@@ -16,6 +16,7 @@ from dovetail.targets.cpu.gemm.block_direct import direct_function
 from dovetail.targets.cpu.gemm.block_expand import expand_function
 from dovetail.targets.cpu.gemm.block_kernel import rows_function
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
+from dovetail.targets.cpu.gemm.block_lows import lows_function, sums_bytes, sums_function
 from dovetail.targets.cpu.gemm.block_pack import BlockPanels
 from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS, BLOCKS, Int8Tile
@@ -59,6 +60,8 @@ class _Blocks(PreparedRows):
         if not isinstance(deep, int) or deep % kernel.packed.block or deep == 0:
             return Refused("rows_are_whole_blocks", str(deep), f"a multiple of {kernel.packed.block}")
         pitch = deep // kernel.group * kernel.group_bytes
+        if kernel.lows_apart:
+            pitch += deep // kernel.packed.block * sums_bytes(kernel)
         pack = partial(BlockPanels, kernel.packed)
         return self.finished(pitch, self.product.blocks, pack, partial(_code, kernel), BLOCKS.speed)
 
@@ -82,6 +85,8 @@ def _code(kernel: BlockKernel, of: Block) -> tuple[KernelCode, int]:
         functions.append(expand_function(kernel.packed, kernel.dot.lanes))
     if driver.is_direct:
         functions.append(direct_function(kernel))
+    if kernel.lows_apart:
+        functions += [sums_function(kernel), lows_function(kernel)]
     return kernel_code("blocks", driver, functions), driver.at.end
 
 
@@ -108,23 +113,40 @@ class _Driver(PreparedCells):
     def prepare(self, x: Ptr, target: Ptr) -> None:
         _, write = limbs_function(self.kernel)
         self.call(write, x, target, self.problem.deep // self.kernel.group)
+        if self.kernel.lows_apart:
+            self.call(sums_function(self.kernel)[1], target, self.ptr_add(target, self.sums_at), self.blocks)
 
     def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         """Multiply the rows of the cell with its panel, KC steps along k at a time: a part of the panel stays in L1."""
+        self._products(rows, b, sums, count)
+        if self.kernel.lows_apart:
+            of, stride = self.problem, self.shape.tile.row_bytes
+            limbs = self.ptr_add(rows, self.sums_at)
+            self.call(lows_function(self.kernel)[1], limbs, of.pitch, b, sums, stride, self.blocks, count)
+
+    @property
+    def blocks(self) -> int:
+        """Of a column."""
+        return self.problem.deep // self.kernel.packed.block
+
+    @property
+    def sums_at(self) -> int:
+        """Bytes of a row's limbs before the sums of its groups."""
+        return self.problem.deep // self.kernel.group * self.kernel.group_bytes
+
+    def _products(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         if not self.is_direct:
             self._multiply_all(rows, b, sums, count)
             return
         alone = self.icmp("eq", count, 1)
         with self.when(alone):
-            blocks = self.problem.deep // self.kernel.packed.block
-            self.call(direct_function(self.kernel)[1], rows, b, sums, blocks)
+            self.call(direct_function(self.kernel)[1], rows, b, sums, self.blocks)
         if self.problem.rows > 1:
             with self.unless(alone):
                 self._multiply_all(rows, b, sums, count)
 
     def _multiply_all(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
-        kernel, packed = self.kernel, self.kernel.packed
-        blocks = self.problem.deep // packed.block
+        kernel, packed, blocks = self.kernel, self.kernel.packed, self.blocks
         with self.loop(0, blocks, step=self.part) as first:
             some = self.smin(self.part, self.sub(blocks, first))
             here = self.ptr_add(b, self.mul(first, packed.block_bytes))
