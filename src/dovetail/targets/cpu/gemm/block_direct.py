@@ -17,8 +17,9 @@ from dovetail.targets.cpu.gemm.block_kernel import LINE, Rows
 from dovetail.targets.cpu.gemm.block_limbs import FAST, BlockKernel, splat
 from dovetail.targets.cpu.gemm.block_words import Integer, Term, in_byte
 
-TOGETHER, EXACT_TOGETHER = 4, 2
-"""Groups whose products are computed at once, at most: each has a sum and four steps of a row, of each limb."""
+TOGETHER, WHOLE_TOGETHER = 2, 4
+"""Groups whose products are computed at once, at most: each has a sum and four steps of a row, of each limb. Four codes
+of six bits are in the same words, and with one limb there are registers for all."""
 AHEAD = 2
 """Blocks between the one that is multiplied and the one that is prefetched."""
 _PARAMETERS = (
@@ -38,7 +39,8 @@ class _Direct(Rows):
     def __init__(self, of: BlockKernel) -> None:
         super().__init__(of, 1)
         self.width = 1
-        self.sets = _sets(of.packed.words.codes, TOGETHER if of.limbs == FAST else EXACT_TOGETHER)
+        most = WHOLE_TOGETHER if of.packed.is_whole and of.limbs == FAST else TOGETHER
+        self.sets = _sets(of.packed.words.codes, most)
 
     def written(self) -> Function:
         of, packed, lanes = self.of, self.of.packed, self.of.dot.lanes
@@ -61,44 +63,46 @@ class _Direct(Rows):
 
     def _block(self, words: Ptr, halves: Ptr, ahead: Ptr, x: Ptr, held: str) -> str:
         """Sums plus the products with a block."""
-        of, packed = self.of, self.of.packed
+        packed = self.of.packed
         lines = list(range(0, packed.block_bytes // self.passes, LINE))
-        integers = _Integers(self, words)
+        at = _At(self, words, x)
+        integers = _Integers(self, at)
         scale = self.scales(halves, 0, packed)
         totals: dict[int, str] = {}
         done = 0
         for number, some in enumerate(self.sets):
             for line in lines[number :: len(self.sets)]:
                 self.prefetch(self.ptr_add(ahead, line))
-            here = {group: self.ptr_add(x, group * of.group_bytes) for group in some}
-            totals |= self._set(words, here)
-            words, x = self.after(words, totals[some[-1]]), self.after(x, totals[some[-1]])
-            integers.words = words
+            totals |= self._set(at, some)
+            at.wait_for(totals[some[-1]], self.floats)
             while done in totals:
                 factor = integers.floats(packed.words.scales[done])
                 steps = self.let(f"fmul {self.floats} {scale}, {factor}")
-                held = self.added(totals.pop(done), steps, self.ptr_add(x, done * of.group_bytes), held)
+                held = self.added(totals.pop(done), steps, self._group(at.x, done), held)
                 done += 1
         return held
 
-    def _set(self, words: Ptr, x: dict[int, Ptr]) -> dict[int, str]:
+    def _set(self, at: _At, groups: list[int]) -> dict[int, str]:
         """The integers of some groups times their codes, in f32: words that have codes of several are loaded once."""
         of = self.of
+        starts = [(group, limb) for group in groups for limb in range(of.limbs)]
         sums = {
-            (group, limb): self.number(self.ptr_add(here, of.start_at(limb)), "i32")
-            for group, here in x.items()
-            for limb in range(of.limbs)
+            (group, limb): self.number(self.ptr_add(self._group(at.x, group), of.start_at(limb)), "i32")
+            for group, limb in starts
         }
-        last = list(sums.values())[-1]
-        words, x = self.after(words, last, self.ints), {g: self.after(here, last, self.ints) for g, here in x.items()}
+        at.wait_for(sums[starts[-1]], self.ints)
         for step in range(of.group // 4):
             loaded: dict[int, str] = {}
-            codes = {group: self._codes(words, loaded, of.packed.words.codes[group][step]) for group in x}
+            codes = {group: self._codes(at.words, loaded, of.packed.words.codes[group][step]) for group in groups}
             for limb in range(of.limbs):
-                for group, here in x.items():
-                    factor = self.factor(here, limb, step)
+                for group in groups:
+                    factor = self.factor(self._group(at.x, group), limb, step)
                     sums[group, limb] = self.dot(sums[group, limb], codes[group], factor)
-        return {group: self.joined([sums[group, limb] for limb in range(of.limbs)], here) for group, here in x.items()}
+        return {g: self.joined([sums[g, limb] for limb in range(of.limbs)], self._group(at.x, g)) for g in groups}
+
+    def _group(self, x: Ptr, group: int) -> Ptr:
+        """The limbs of one group of a block."""
+        return self.ptr_add(x, group * self.of.group_bytes)
 
     def _codes(self, words: Ptr, loaded: dict[int, str], terms: tuple[Term, ...]) -> str:
         def load(word: int) -> str:
@@ -106,6 +110,12 @@ class _Direct(Rows):
                 loaded[word] = self.word(words, word)
             return loaded[word]
 
+        if _is_chain(terms):
+            first, *others = sorted(terms, key=lambda term: term.shift)
+            whole = self._moved(load(first.word), first.shift)
+            for term in others:
+                whole = self._inserted("vsri", whole, load(term.word), term.shift)
+            return whole
         found = sorted(terms, key=lambda term: term.mask)
         if len(found) != 2 or found[0].mask != 15 or found[0].shift not in (0, 4) or found[1].mask & 15:
             return four_codes(self, terms, self.of.dot.lanes, load)
@@ -129,11 +139,11 @@ class _Direct(Rows):
             return x
         return self.let(f"and {self.raw} {x}, {splat(str(mask), 4 * self.of.dot.lanes, 'i8')}")
 
-    def _inserted(self, how: str, into: str, x: str) -> str:
-        """Bytes whose upper or lower halves are the lower or upper ones of other bytes."""
+    def _inserted(self, how: str, into: str, x: str, places: int = 4) -> str:
+        """Bytes whose upper or lower bits are the lower or upper ones of other bytes."""
         name = f"llvm.aarch64.neon.{how}.v{4 * self.of.dot.lanes}i8"
         self.use(f"declare {self.raw} @{name}({self.raw}, {self.raw}, i32)")
-        return self.let(f"call {self.raw} @{name}({self.raw} {into}, {self.raw} {x}, i32 4)")
+        return self.let(f"call {self.raw} @{name}({self.raw} {into}, {self.raw} {x}, i32 {places})")
 
     def word(self, words: Ptr, word: int) -> str:
         """A word of some columns, as bytes."""
@@ -141,11 +151,22 @@ class _Direct(Rows):
         return self.let(f"load {self.raw}, ptr {at}, align 16")
 
 
+class _At:
+    """Pointers to the words of some columns and to the limbs of a block: what is loaded early would be spilled."""
+
+    def __init__(self, into: _Direct, words: Ptr, x: Ptr) -> None:
+        self.into, self.words, self.x = into, words, x
+
+    def wait_for(self, found: str, kind: str) -> None:
+        """Load no more before this is computed, as far as LLVM is concerned."""
+        self.words, self.x = (self.into.after(pointer, found, kind) for pointer in (self.words, self.x))
+
+
 class _Integers:
     """The integers of a block's groups for some columns: those of four groups are the bytes of words, made at once."""
 
-    def __init__(self, into: _Direct, words: Ptr) -> None:
-        self.into, self.words = into, words
+    def __init__(self, into: _Direct, at: _At) -> None:
+        self.into, self.at = into, at
         self.made: dict[tuple[tuple[Term, ...], int], str] = {}
 
     def floats(self, integer: Integer) -> str:
@@ -167,10 +188,20 @@ class _Integers:
 
     def _bytes(self, terms: tuple[Term, ...], offset: int) -> str:
         into = self.into
-        found = four_codes(into, terms, into.of.dot.lanes, lambda word: into.word(self.words, word))
+        found = four_codes(into, terms, into.of.dot.lanes, lambda word: into.word(self.at.words, word))
         if offset:
             found = into.let(f"add {into.raw} {found}, {splat(str(offset), 4 * into.of.dot.lanes, 'i8')}")
         return found
+
+
+def _is_chain(terms: tuple[Term, ...]) -> bool:
+    """Whether each term has the highest bits of its byte, and those of the next one follow."""
+    least = 8 - min([term.shift for term in terms])
+    for term in sorted(terms, key=lambda term: term.shift):
+        if term.shift <= 0 or term.mask.bit_length() != least or 8 - term.shift != least:
+            return False
+        least = (term.mask & -term.mask).bit_length() - 1
+    return least == 0
 
 
 def _sets(codes: tuple[tuple[tuple[Term, ...], ...], ...], most: int) -> list[list[int]]:
@@ -178,11 +209,15 @@ def _sets(codes: tuple[tuple[tuple[Term, ...], ...], ...], most: int) -> list[li
     words = [{term.word for term in steps[0]} for steps in codes]
     left, found = list(range(len(codes))), list[list[int]]()
     while left:
-        first, *others = left
-        shared = [group for group in others if words[group] & words[first]]
-        shared.sort(key=lambda group: -len(words[group] & words[first]))
-        found.append(sorted([first, *shared[: most - 1]]))
-        left = [group for group in left if group not in found[-1]]
+        some = [left.pop(0)]
+        while len(some) < most:
+            held = set().union(*[words[group] for group in some])
+            shared = max(left, key=lambda group: len(words[group] & held), default=None)
+            if shared is None or not words[shared] & held:
+                break
+            some.append(shared)
+            left.remove(shared)
+        found.append(sorted(some))
     return found
 
 

@@ -49,7 +49,7 @@ class BlockKernel:
     def of(cls, name: str, dot: Int8Tile, *, exact: bool, registers: int, emulated: bool = False) -> BlockKernel:
         """The kernel of a format on a device with a dot instruction."""
         columns = max(BLOCKS.columns // dot.lanes, BLOCKS.least_vectors) * dot.lanes
-        layout = BlockLayout(name, columns, dot.signed, lows_apart=dot.by_lane)
+        layout = BlockLayout(name, columns, dot.signed, by_lane=dot.by_lane)
         found = cls(layout, dot, EXACT if exact else FAST, registers, emulated)
         return found if found.digit_bits == 8 else replace(found, limbs=found.limbs + 1)
 

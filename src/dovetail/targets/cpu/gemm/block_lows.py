@@ -41,7 +41,7 @@ def sums_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
 
 @cache
 def lows_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
-    """Takes lows of a panel away: `(limbs, pitch, panel, sums, stride, blocks, rows)`, where limbs are those of sums."""
+    """Takes lows of a panel away: `(limbs, pitch, panel, sums, stride, blocks, rows)`, with sums as limbs."""
     return shared_function(_Lows(of).written())
 
 

@@ -17,6 +17,7 @@ from dovetail.ir.dtype import u8
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.library.block_formats import FORMATS, BlockParts
+from dovetail.targets.cpu.gemm.six_bits import six_bits_apart
 from dovetail.targets.runtime.interpreter import evaluate_values
 
 SPREAD = {"q5_0": 2, "q5_1": 4}
@@ -63,9 +64,9 @@ def traced(name: str) -> tuple[Value, BlockParts]:
     return blocks, FORMATS[name].parts(blocks)
 
 
-@lru_cache(maxsize=len(FORMATS))
-def block_words(name: str) -> BlockWords:
-    """The words of a packed block of a format."""
+@lru_cache(maxsize=2 * len(FORMATS))
+def block_words(name: str, *, is_whole: bool = False) -> BlockWords:
+    """The words of a packed block of a format; `is_whole` of one whose codes of six bits are."""
     of = FORMATS[name]
     if not of.halves:
         halved = tuple([(Term(step // 2, 4 * (step % 2), 15),) for step in range(of.group // 4)])
@@ -76,7 +77,7 @@ def block_words(name: str) -> BlockWords:
     bits = np.arange(8 * size)
     alone[1 + bits, bits // 8] = 1 << (bits % 8)
     raw = np.zeros((len(alone), of.bytes), np.uint8)
-    raw[:, integer_bytes(name)] = alone
+    raw[:, integer_bytes(name)] = six_bits_apart(alone.view(np.uint32)).view(np.uint8) if is_whole else alone
     if name in SPREAD:
         at = slice(SPREAD[name], SPREAD[name] + 4)
         raw[:, at] = gathered(raw[:, at])
