@@ -221,8 +221,9 @@ class Limbs(Builder):
                 left = self.let(f"ashr {self.ints} {self.let(f'sub {self.ints} {left}, {digit}')}, {byte}")
             yield digit
 
-    def store_bytes(self, digit: str, there: Ptr) -> None:
+    def store_bytes(self, digit: str, target: Ptr, offset: int) -> None:
         small = self.let(f"trunc {self.ints} {digit} to <{self.count} x i8>")
+        there = self.ptr_add(target, offset)
         self.emit(f"store <{self.count} x i8> {small}, ptr {there}, align {min(self.count, 16)}")
 
 
@@ -272,7 +273,7 @@ class _Row(Limbs):
                 above = self.let(f"fmul float {scale}, {above}")
             self._store_number("float", above, self.ptr_add(target, of.joined_at))
         for limb, digit in enumerate(self.digits(integers, of.limbs, of.digit_bits)):
-            self.store_bytes(digit, self.ptr_add(target, of.limbs_at + limb * of.group))
+            self.store_bytes(digit, target, of.limbs_at + limb * of.group)
             self._store_start(digit, self.ptr_add(target, of.start_at(limb)))
 
     def _store_start(self, digit: str, there: Ptr) -> None:

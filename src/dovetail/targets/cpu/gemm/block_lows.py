@@ -65,7 +65,7 @@ class _Sums(Limbs):
             # Lows are subtracted.
             self.emit(f"store float {self.let(f'fneg float {scale}')}, ptr {target}, align 4")
             for limb, digit in enumerate(self.digits(self.integers(x, inverse), _limbs(of), _BITS)):
-                self.store_bytes(digit, self.ptr_add(target, LIMBS_AT + limb * self.count))
+                self.store_bytes(digit, target, LIMBS_AT + limb * self.count)
         given = (Parameter("ptr", "limbs"), Parameter("ptr", "sums"), Parameter("i64", "blocks"))
         return self.function(Signature(f"{of.name}.sums", given))
 

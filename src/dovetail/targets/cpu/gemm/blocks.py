@@ -14,7 +14,7 @@ from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
 from dovetail.kernels.spec import Job
 from dovetail.targets.cpu.gemm.block_direct import direct_function
 from dovetail.targets.cpu.gemm.block_expand import expand_function
-from dovetail.targets.cpu.gemm.block_kernel import rows_function
+from dovetail.targets.cpu.gemm.block_kernel import LINE, rows_function
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
 from dovetail.targets.cpu.gemm.block_lows import lows_function, sums_bytes, sums_function
 from dovetail.targets.cpu.gemm.block_pack import BlockPanels
@@ -24,6 +24,9 @@ from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedCells, Prepar
 from dovetail.targets.cpu.gemm.tile import Tile
 
 NO_DOT = Refused("device_multiplies_bytes", "no sums of products of bytes", "AVX2, VNNI, or the dot product of NEON")
+
+BANK = 16
+"""Bytes at one place of a cache line: a Neoverse N1 loads from two places in a cycle, but not twice from one."""
 
 
 def block_dot(device: CpuDevice) -> Int8Tile | None:
@@ -62,8 +65,13 @@ class _Blocks(PreparedRows):
         pitch = deep // kernel.group * kernel.group_bytes
         if kernel.lows_apart:
             pitch += deep // kernel.packed.block * sums_bytes(kernel)
+        if kernel.dot.by_lane and pitch % LINE == 0:
+            # Limbs of neighbouring rows are loaded together.
+            pitch += BANK
+        # Where nothing is expanded for all rows of a block, few of them stay in L1 from panel to panel.
+        rows = BLOCKS.rows_in_l1 if kernel.dot.by_lane and kernel.packed.groups == 1 else BLOCKS.rows
         pack = partial(BlockPanels, kernel.packed)
-        return self.finished(pitch, self.product.blocks, pack, partial(_code, kernel), BLOCKS.speed)
+        return self.finished(pitch, self.product.blocks, pack, partial(_code, kernel), BLOCKS.speed, rows)
 
 
 class _Workspace:
