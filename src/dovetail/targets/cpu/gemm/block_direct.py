@@ -211,7 +211,7 @@ def _sets(codes: tuple[tuple[tuple[Term, ...], ...], ...], most: int) -> list[li
     while left:
         some = [left.pop(0)]
         while len(some) < most:
-            held = set().union(*[words[group] for group in some])
+            held = set[int]().union(*[words[group] for group in some])
             shared = max(left, key=lambda group: len(words[group] & held), default=None)
             if shared is None or not words[shared] & held:
                 break

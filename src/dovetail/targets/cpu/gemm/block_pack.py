@@ -169,10 +169,10 @@ class BlockPanels:
         words = _numbers(given, np.uint32, integer_bytes(of.name).start, of.words.count)
         if of.zero and not of.is_narrow:
             words = words ^ np.uint32(0x80808080)
-        if of.is_whole:
-            words = six_bits_whole(words)
         body = panels[..., of.head_bytes :].view(np.uint32).reshape(count, blocks, -1, of.columns)
         body[..., at] = words.transpose(0, 2, 3, 1)
+        if of.is_whole:
+            six_bits_whole(body[..., at])
         if of.name in SPREAD:
             there = (SPREAD[of.name] - integer_bytes(of.name).start) // 4
             body[..., there, at] = spread(body[..., there, at])
@@ -242,10 +242,10 @@ class BlockPanels:
         body = panels[..., of.head_bytes :].reshape(count, blocks, -1, of.columns, 4)[:, :, :, at]
         if of.zero and not of.is_narrow:
             body = body ^ np.uint8(128)
-        made = np.ascontiguousarray(body.transpose(0, 3, 1, 2, 4)).reshape(count, width, blocks, -1)
         if of.is_whole:
-            made = six_bits_apart(made.view(np.uint32)).view(np.uint8)
-        found[..., integer_bytes(of.name)] = made
+            body = body.copy()
+            six_bits_apart(body.view(np.uint32)[..., 0])
+        found[..., integer_bytes(of.name)] = body.transpose(0, 3, 1, 2, 4).reshape(count, width, blocks, -1)
         if of.name in SPREAD:
             bits = found[..., SPREAD[of.name] : SPREAD[of.name] + 4]
             bits[...] = gathered(bits)

@@ -77,7 +77,9 @@ def block_words(name: str, *, is_whole: bool = False) -> BlockWords:
     bits = np.arange(8 * size)
     alone[1 + bits, bits // 8] = 1 << (bits % 8)
     raw = np.zeros((len(alone), of.bytes), np.uint8)
-    raw[:, integer_bytes(name)] = six_bits_apart(alone.view(np.uint32)).view(np.uint8) if is_whole else alone
+    if is_whole:
+        six_bits_apart(alone.view(np.uint32)[..., None])
+    raw[:, integer_bytes(name)] = alone
     if name in SPREAD:
         at = slice(SPREAD[name], SPREAD[name] + 4)
         raw[:, at] = gathered(raw[:, at])

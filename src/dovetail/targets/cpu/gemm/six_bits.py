@@ -14,8 +14,8 @@ from dovetail.ir.literal import Array
 SIX_BITS = frozenset({"q6_k"})
 """Formats whose words start so: for each half of a block 16 words of low bits; then 8 words of high bits for each."""
 _HALVES, _WORDS = 2, 8
-_LOW, _HIGH = _HALVES * 2 * _WORDS, _HALVES * 3 * _WORDS
-"""Words before the high bits, and after them."""
+_LOW = _HALVES * 2 * _WORDS
+"""Words before the high bits."""
 
 
 def _all(byte: int) -> np.uint32:
@@ -23,39 +23,45 @@ def _all(byte: int) -> np.uint32:
     return np.uint32(byte * 0x01010101)
 
 
-def six_bits_whole(words: Array) -> Array:
-    """Words of blocks [..., words] in the order of kernels."""
-    found = np.array(words, order="C")
-    low, high = found[..., :_LOW], found[..., _LOW:_HIGH]
-    some = low.reshape(*low.shape[:-1], _HALVES, 2, _WORDS).copy()
-    above = high.reshape(*high.shape[:-1], _HALVES, _WORDS).copy()
-    first, second = some[..., 0, :], some[..., 1, :]
-    target = found[..., :_HIGH].reshape(*low.shape[:-1], _HALVES, 3, _WORDS)
-    target[..., 0, :] = (first & _all(0x0F)) | (above & _all(0x03)) << np.uint32(4) | (above & _all(0xC0))
-    target[..., 1, :] = (second & _all(0xCF)) | (above & _all(0x0C)) << np.uint32(2)
-    target[..., 2, :] = (
-        (first >> np.uint32(4) & _all(0x0F)) | (above & _all(0x30)) | (second & _all(0x30)) << np.uint32(2)
-    )
-    found[..., :_HIGH] = target.reshape(*low.shape[:-1], _HIGH)
-    return found
+def six_bits_whole(words: Array) -> None:
+    """Bring words of blocks [..., words, columns] into the order of kernels."""
+    parts = _parts(words)
+    # NumPy computes with arrays in one piece several times as fast.
+    first, second, above = (np.array(part, order="C") for part in parts)
+    one = first & _all(0x0F)
+    one |= above & _all(0xC0)
+    one |= (above & _all(0x03)) << np.uint32(4)
+    parts[0][...] = one
+    two = second & _all(0xCF)
+    two |= (above & _all(0x0C)) << np.uint32(2)
+    parts[1][...] = two
+    first >>= np.uint32(4)
+    first &= _all(0x0F)
+    above &= _all(0x30)
+    second &= _all(0x30)
+    second <<= np.uint32(2)
+    first |= above
+    first |= second
+    parts[2][...] = first
 
 
-def six_bits_apart(words: Array) -> Array:
-    """The same in the order of the file, again."""
-    found = np.array(words, order="C")
-    target = found[..., :_HIGH].reshape(*words.shape[:-1], _HALVES, 3, _WORDS)
-    one, two, three = (target[..., i, :] for i in range(3))
-    first = (one & _all(0x0F)) | (three & _all(0x0F)) << np.uint32(4)
-    second = (two & _all(0xCF)) | (three >> np.uint32(2) & _all(0x30))
-    above = (
-        (one >> np.uint32(4) & _all(0x03))
-        | (two >> np.uint32(2) & _all(0x0C))
-        | (three & _all(0x30))
-        | (one & _all(0xC0))
+def six_bits_apart(words: Array) -> None:
+    """Bring such words into the order of the file again."""
+    parts = _parts(words)
+    one, two, three = (np.array(part, order="C") for part in parts)
+    parts[0][...] = one & _all(0x0F) | (three & _all(0x0F)) << np.uint32(4)
+    parts[1][...] = two & _all(0xCF) | three >> np.uint32(2) & _all(0x30)
+    parts[2][...] = (
+        one & _all(0xC0) | three & _all(0x30) | one >> np.uint32(4) & _all(0x03) | two >> np.uint32(2) & _all(0x0C)
     )
-    low = np.stack([first, second], axis=-2).reshape(*words.shape[:-1], _LOW)
-    found[..., :_LOW], found[..., _LOW:_HIGH] = low, above.reshape(*words.shape[:-1], _HIGH - _LOW)
-    return found
+
+
+def _parts(words: Array) -> tuple[Array, Array, Array]:
+    """Words of low bits, those of the other codes, and of high bits; three of four codes take their places."""
+    *many, _, columns = words.shape
+    low = words[..., :_LOW, :].reshape(*many, _HALVES, 2, _WORDS, columns)
+    above = words[..., _LOW : _LOW + _HALVES * _WORDS, :].reshape(*many, _HALVES, _WORDS, columns)
+    return low[..., 0, :, :], low[..., 1, :, :], above
 
 
 __all__ = ["SIX_BITS", "six_bits_apart", "six_bits_whole"]
