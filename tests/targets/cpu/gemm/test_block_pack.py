@@ -35,7 +35,7 @@ def test_blocks_are_made_again_to_the_last_bit(name: str, cut: str) -> None:
     given = [random_blocks(name, count, 512, i) for i, count in enumerate(rows)]
     shapes = [array.shape for array in given]
     for signed in (True, False):
-        pack = BlockPanels(BlockLayout(name, 16, signed), streams, size, counts)
+        pack = BlockPanels(BlockLayout(name, 16, signed, by_lane=signed), streams, size, counts)
         assert pack.holds(shapes)
         again = pack.unpack(pack(*given), shapes)
         assert [a.tobytes() for a in again] == [g.tobytes() for g in given]

@@ -16,9 +16,9 @@ STORED = [name for name, of in FORMATS.items() if of.halves]
 """Formats whose blocks are packed as they are."""
 
 
-def packed(name: str) -> tuple[BlockLayout, Array, Array]:
+def packed(name: str, by_lane: bool) -> tuple[BlockLayout, Array, Array]:
     """A layout, the rows of blocks of one panel, and the panel's words [block, word, column]."""
-    layout = BlockLayout(name, COLUMNS, False)
+    layout = BlockLayout(name, COLUMNS, False, by_lane=by_lane)
     rows = random_blocks(name, COLUMNS, DEEP, 3)
     panel = BlockPanels(layout, ((0, 0),), COLUMNS, (1,))(rows)[0]
     return layout, rows, panel[:, layout.head_bytes :].view(np.uint32).reshape(len(panel), -1, COLUMNS)
@@ -41,9 +41,10 @@ def integer(words: Array, of: Integer) -> Array:
     return found + of.offset
 
 
+@pytest.mark.parametrize("by_lane", [False, True])
 @pytest.mark.parametrize("name", STORED)
-def test_words_hold_the_codes_of_the_declared_parts(name: str) -> None:
-    layout, rows, words = packed(name)
+def test_words_hold_the_codes_of_the_declared_parts(name: str, by_lane: bool) -> None:
+    layout, rows, words = packed(name, by_lane)
     codes = [np.stack([bits(words, terms, 0x01010101) for terms in group]) for group in layout.words.codes]
     found = np.stack(codes).transpose(3, 2, 0, 1)  # [column, block, group, step]
     stored = np.ascontiguousarray(found).view(np.uint8).reshape(COLUMNS, DEEP)
@@ -51,9 +52,10 @@ def test_words_hold_the_codes_of_the_declared_parts(name: str) -> None:
     assert (stored.astype(np.int64) - layout.zero == wanted).all()
 
 
+@pytest.mark.parametrize("by_lane", [False, True])
 @pytest.mark.parametrize("name", STORED)
-def test_scales_of_blocks_times_integers_are_the_scales_of_groups(name: str) -> None:
-    layout, rows, words = packed(name)
+def test_scales_of_blocks_times_integers_are_the_scales_of_groups(name: str, by_lane: bool) -> None:
+    layout, rows, words = packed(name, by_lane)
     raw = rows.reshape(COLUMNS, -1, FORMATS[name].bytes)
     _, scale, low = spelled(name, rows)
     for at, integers, wanted in zip(
@@ -73,7 +75,7 @@ def test_scales_of_blocks_times_integers_are_the_scales_of_groups(name: str) -> 
 def test_panels_take_the_bytes_of_the_file(name: str) -> None:
     rows = random_blocks(name, 3 * COLUMNS, DEEP)
     for signed in (True, False):
-        panels = BlockPanels(BlockLayout(name, COLUMNS, signed), ((0, 0),), 3 * COLUMNS, (1,))(rows)
+        panels = BlockPanels(BlockLayout(name, COLUMNS, signed, by_lane=signed), ((0, 0),), 3 * COLUMNS, (1,))(rows)
         assert panels.nbytes == rows.nbytes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -293,6 +294,20 @@ def test_one_row_of_two_levels_stays_in_registers(name: str, exact: bool) -> Non
     assert hottest.count(instruction) >= kernel.packed.block // 4 * kernel.limbs
     # What all groups of a block share may wait on the stack, what a group needs may not.
     assert len(written_to_stack(hottest)) < kernel.packed.groups
+
+
+@pytest.mark.parametrize("name", ["q4_k", "q6_k"])
+def test_one_row_loads_a_word_once_for_all_groups_in_it(name: str) -> None:
+    """Halves of a byte are codes of two groups; of a group a row has its bytes and three numbers."""
+    here, instruction = MACHINES["neon"]
+    dot = block_dot(here.device)
+    assert dot is not None
+    kernel = BlockKernel.of(name, dot, exact=False, registers=here.vector_registers)
+    code = code_for(here, direct_function(kernel)[0].text, optimize=False)
+    hottest = max(loops(code), key=lambda body: body.count(instruction))
+    loads = len(re.findall(r"\tldu?r\t[qsd]", hottest)) + 2 * len(re.findall(r"\tldp\t[qsd]", hottest))
+    of_row = kernel.packed.groups * (kernel.group // 16 + 3)
+    assert loads <= kernel.packed.words.count + of_row + 16
 
 
 @pytest.mark.parametrize("name", FORMATS)

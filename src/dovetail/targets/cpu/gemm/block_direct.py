@@ -14,9 +14,12 @@ from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.block_expand import four_codes
 from dovetail.targets.cpu.gemm.block_kernel import LINE, Rows
-from dovetail.targets.cpu.gemm.block_limbs import FAST, LOW_AT, BlockKernel, splat
-from dovetail.targets.cpu.gemm.block_words import Integer, Term
+from dovetail.targets.cpu.gemm.block_limbs import FAST, BlockKernel, splat
+from dovetail.targets.cpu.gemm.block_words import Integer, Term, in_byte
 
+TOGETHER, WHOLE_TOGETHER = 2, 4
+"""Groups whose products are computed at once, at most: each has a sum and four steps of a row, of each limb. Four codes
+of six bits are in the same words, and with one limb there are registers for all."""
 AHEAD = 2
 """Blocks between the one that is multiplied and the one that is prefetched."""
 _PARAMETERS = (
@@ -31,13 +34,13 @@ def direct_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
 
 
 class _Direct(Rows):
-    """The function that multiplies one row, a few vectors of columns of a block after the other."""
+    """The function that multiplies one row, a vector of columns of a block after the other."""
 
     def __init__(self, of: BlockKernel) -> None:
         super().__init__(of, 1)
-        # Three limbs have enough to do for two vectors of columns; more would not stay in registers.
-        self.width = 1 if of.limbs == FAST else 2
-        self.cells = [(0, vector) for vector in range(self.width)]
+        self.width = 1
+        most = WHOLE_TOGETHER if of.packed.is_whole and of.limbs == FAST else TOGETHER
+        self.sets = _sets(of.packed.words.codes, most)
 
     def written(self) -> Function:
         of, packed, lanes = self.of, self.of.packed, self.of.dot.lanes
@@ -48,48 +51,71 @@ class _Direct(Rows):
             fresh = self.icmp("eq", block, 0)
             with self.loop(0, self.passes) as number:
                 ahead = self.ptr_add(self.ptr_add(panel, AHEAD * packed.block_bytes), self.mul(number, share))
-                first = self.mul(number, self.width * lanes)
+                first = self.mul(number, lanes)
                 words = self.ptr_add(panel, self.add(self.mul(first, 4), packed.head_bytes))
                 halves = self.ptr_add(panel, self.mul(first, packed.scales.itemsize))
-                start = self.ptr_add(Ptr("%sums"), self.mul(first, 4))
-                there = [self.ptr_add(start, 4 * lanes * vector) for vector in range(self.width)]
-                kept = [self.let(f"load {self.floats}, ptr {place}, align 4") for place in there]
-                held = [
-                    self.let(f"select i1 {fresh}, {self.floats} zeroinitializer, {self.floats} {some}") for some in kept
-                ]
-                for place, found in zip(there, self._block(words, halves, ahead, x, held), strict=True):
-                    self.emit(f"store {self.floats} {found}, ptr {place}, align 4")
+                there = self.ptr_add(Ptr("%sums"), self.mul(first, 4))
+                kept = self.let(f"load {self.floats}, ptr {there}, align 4")
+                held = self.let(f"select i1 {fresh}, {self.floats} zeroinitializer, {self.floats} {kept}")
+                found = self._block(words, halves, ahead, x, held)
+                self.emit(f"store {self.floats} {found}, ptr {there}, align 4")
         return self.function(Signature(f"{of.name}.direct", _PARAMETERS))
 
-    def _block(self, words: Ptr, halves: Ptr, ahead: Ptr, x: Ptr, held: list[str]) -> list[str]:
+    def _block(self, words: Ptr, halves: Ptr, ahead: Ptr, x: Ptr, held: str) -> str:
         """Sums plus the products with a block."""
-        of, packed = self.of, self.of.packed
+        packed = self.of.packed
         lines = list(range(0, packed.block_bytes // self.passes, LINE))
-        integers = [_Integers(self, words, vector) for vector in range(self.width)]
-        scales = [self.scales(halves, vector, packed) for vector in range(self.width)]
-        lows = self.ptr_add(halves, packed.scale_bytes)
-        below = [self.scales(lows, vector, packed) for vector in range(self.width)] if packed.has_low else []
-        for group in range(packed.groups):
-            words, x = self.after(words, held[-1]), self.after(x, held[-1])
-            for line in lines[group :: packed.groups]:
+        at = _At(self, words, x)
+        integers = _Integers(self, at)
+        scale = self.scales(halves, 0, packed)
+        totals: dict[int, str] = {}
+        done = 0
+        for number, some in enumerate(self.sets):
+            for line in lines[number :: len(self.sets)]:
                 self.prefetch(self.ptr_add(ahead, line))
-            here = self.ptr_add(x, group * of.group_bytes)
-            totals = self.group(words, [here], packed.words.codes[group])
-            total = self.load_splat(self.ptr_add(here, LOW_AT), "float", self.floats)
-            for vector in range(self.width):
-                factor = integers[vector].floats(packed.words.scales[group])
-                steps = self.let(f"fmul {self.floats} {scales[vector]}, {factor}")
-                held[vector] = self.added(totals[0, vector], steps, here, held[vector])
-                if below:
-                    factor = integers[vector].floats(packed.words.lows[group])
-                    low = self.let(f"fneg {self.floats} {self.let(f'fmul {self.floats} {below[vector]}, {factor}')}")
-                    held[vector] = self.fma(low, total, held[vector])
+            totals |= self._set(at, some)
+            at.wait_for(totals[some[-1]], self.floats)
+            while done in totals:
+                factor = integers.floats(packed.words.scales[done])
+                steps = self.let(f"fmul {self.floats} {scale}, {factor}")
+                held = self.added(totals.pop(done), steps, self._group(at.x, done), held)
+                done += 1
         return held
 
-    def codes(self, codes: Ptr, vector: int, terms: tuple[Term, ...]) -> str:
-        def load(word: int) -> str:
-            return self.word(codes, word, vector)
+    def _set(self, at: _At, groups: list[int]) -> dict[int, str]:
+        """The integers of some groups times their codes, in f32: words that have codes of several are loaded once."""
+        of = self.of
+        starts = [(group, limb) for group in groups for limb in range(of.limbs)]
+        sums = {
+            (group, limb): self.number(self.ptr_add(self._group(at.x, group), of.start_at(limb)), "i32")
+            for group, limb in starts
+        }
+        at.wait_for(sums[starts[-1]], self.ints)
+        for step in range(of.group // 4):
+            loaded: dict[int, str] = {}
+            codes = {group: self._codes(at.words, loaded, of.packed.words.codes[group][step]) for group in groups}
+            for limb in range(of.limbs):
+                for group in groups:
+                    factor = self.factor(self._group(at.x, group), limb, step)
+                    sums[group, limb] = self.dot(sums[group, limb], codes[group], factor)
+        return {g: self.joined([sums[g, limb] for limb in range(of.limbs)], self._group(at.x, g)) for g in groups}
 
+    def _group(self, x: Ptr, group: int) -> Ptr:
+        """The limbs of one group of a block."""
+        return self.ptr_add(x, group * self.of.group_bytes)
+
+    def _codes(self, words: Ptr, loaded: dict[int, str], terms: tuple[Term, ...]) -> str:
+        def load(word: int) -> str:
+            if word not in loaded:
+                loaded[word] = self.word(words, word)
+            return loaded[word]
+
+        if _is_chain(terms):
+            first, *others = sorted(terms, key=lambda term: term.shift)
+            whole = self._moved(load(first.word), first.shift)
+            for term in others:
+                whole = self._inserted("vsri", whole, load(term.word), term.shift)
+            return whole
         found = sorted(terms, key=lambda term: term.mask)
         if len(found) != 2 or found[0].mask != 15 or found[0].shift not in (0, 4) or found[1].mask & 15:
             return four_codes(self, terms, self.of.dot.lanes, load)
@@ -113,40 +139,47 @@ class _Direct(Rows):
             return x
         return self.let(f"and {self.raw} {x}, {splat(str(mask), 4 * self.of.dot.lanes, 'i8')}")
 
-    def _inserted(self, how: str, into: str, x: str) -> str:
-        """Bytes whose upper or lower halves are the lower or upper ones of other bytes."""
+    def _inserted(self, how: str, into: str, x: str, places: int = 4) -> str:
+        """Bytes whose upper or lower bits are the lower or upper ones of other bytes."""
         name = f"llvm.aarch64.neon.{how}.v{4 * self.of.dot.lanes}i8"
         self.use(f"declare {self.raw} @{name}({self.raw}, {self.raw}, i32)")
-        return self.let(f"call {self.raw} @{name}({self.raw} {into}, {self.raw} {x}, i32 4)")
+        return self.let(f"call {self.raw} @{name}({self.raw} {into}, {self.raw} {x}, i32 {places})")
 
-    def word(self, words: Ptr, word: int, vector: int) -> str:
+    def word(self, words: Ptr, word: int) -> str:
         """A word of some columns, as bytes."""
-        at = self.ptr_add(words, 4 * (word * self.of.packed.columns + vector * self.of.dot.lanes))
+        at = self.ptr_add(words, 4 * word * self.of.packed.columns)
         return self.let(f"load {self.raw}, ptr {at}, align 16")
+
+
+class _At:
+    """Pointers to the words of some columns and to the limbs of a block: what is loaded early would be spilled."""
+
+    def __init__(self, into: _Direct, words: Ptr, x: Ptr) -> None:
+        self.into, self.words, self.x = into, words, x
+
+    def wait_for(self, found: str, kind: str) -> None:
+        """Load no more before this is computed, as far as LLVM is concerned."""
+        self.words, self.x = (self.into.after(pointer, found, kind) for pointer in (self.words, self.x))
 
 
 class _Integers:
     """The integers of a block's groups for some columns: those of four groups are the bytes of words, made at once."""
 
-    def __init__(self, into: _Direct, words: Ptr, vector: int) -> None:
-        self.into, self.words, self.vector = into, words, vector
+    def __init__(self, into: _Direct, at: _At) -> None:
+        self.into, self.at = into, at
         self.made: dict[tuple[tuple[Term, ...], int], str] = {}
 
     def floats(self, integer: Integer) -> str:
         """One of them, as a float."""
         into, lanes = self.into, self.into.of.dot.lanes
-        # The byte of a word that has the lowest bit of a term.
-        place, *others = {(term.shift + (term.mask & -term.mask).bit_length() - 1) // 8 for term in integer.terms}
-        assert not others, "bits of an integer are in the same byte of words"
-        inside = tuple([Term(term.word, term.shift - 8 * place, term.mask) for term in integer.terms])
+        place, inside = in_byte(integer)
         if (inside, integer.offset) not in self.made:
             self.made[inside, integer.offset] = self._bytes(inside, integer.offset)
         # Bytes go to the highest place of their lanes, where a sign is one; the 24 zeros below are after the point.
         mask = [4 * lane + place if part == 3 else 4 * lanes for lane in range(lanes) for part in range(4)]
         places = f"<{4 * lanes} x i32> <{', '.join([f'i32 {at}' for at in mask])}>"
-        top = into.let(
-            f"shufflevector {into.raw} {self.made[inside, integer.offset]}, {into.raw} zeroinitializer, {places}"
-        )
+        made = self.made[inside, integer.offset]
+        top = into.let(f"shufflevector {into.raw} {made}, {into.raw} zeroinitializer, {places}")
         kind = "s" if integer.sign or integer.offset else "u"
         name = f"llvm.aarch64.neon.vcvtfx{kind}2fp.v{lanes}f32.v{lanes}i32"
         into.use(f"declare {into.floats} @{name}({into.ints}, i32)")
@@ -155,10 +188,37 @@ class _Integers:
 
     def _bytes(self, terms: tuple[Term, ...], offset: int) -> str:
         into = self.into
-        found = four_codes(into, terms, into.of.dot.lanes, lambda word: into.word(self.words, word, self.vector))
+        found = four_codes(into, terms, into.of.dot.lanes, lambda word: into.word(self.at.words, word))
         if offset:
             found = into.let(f"add {into.raw} {found}, {splat(str(offset), 4 * into.of.dot.lanes, 'i8')}")
         return found
+
+
+def _is_chain(terms: tuple[Term, ...]) -> bool:
+    """Whether each term has the highest bits of its byte, and those of the next one follow."""
+    least = 8 - min([term.shift for term in terms])
+    for term in sorted(terms, key=lambda term: term.shift):
+        if term.shift <= 0 or term.mask.bit_length() != least or 8 - term.shift != least:
+            return False
+        least = (term.mask & -term.mask).bit_length() - 1
+    return least == 0
+
+
+def _sets(codes: tuple[tuple[tuple[Term, ...], ...], ...], most: int) -> list[list[int]]:
+    """Groups whose codes are in the same words, those with the most words in common first."""
+    words = [{term.word for term in steps[0]} for steps in codes]
+    left, found = list(range(len(codes))), list[list[int]]()
+    while left:
+        some = [left.pop(0)]
+        while len(some) < most:
+            held = set[int]().union(*[words[group] for group in some])
+            shared = max(left, key=lambda group: len(words[group] & held), default=None)
+            if shared is None or not words[shared] & held:
+                break
+            some.append(shared)
+            left.remove(shared)
+        found.append(sorted(some))
+    return found
 
 
 __all__ = ["direct_function"]

@@ -89,7 +89,7 @@ class _Expand(Builder):
                 target = self.ptr_add(expanded, self.mul(vector, 4 * self.lanes))
                 halves = self.ptr_add(panel, self.mul(vector, self.lanes * of.scales.itemsize))
                 scale = self._half(halves)
-                low = self._half(self.ptr_add(halves, of.scale_bytes)) if of.has_low else None
+                low = self._half(self.ptr_add(halves, of.scale_bytes)) if read.has_low else None
                 for group in range(of.groups):
                     for line in lines[group :: of.groups]:
                         self.prefetch(self.ptr_add(ahead, line))

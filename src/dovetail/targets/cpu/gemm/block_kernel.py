@@ -145,7 +145,7 @@ class Rows(Builder):
         """The integers of a group times its codes, in f32, for each row and vector of columns."""
         of, cells = self.of, self.cells
         sums = {
-            (limb, row, vector): self._number(self.ptr_add(x[row], of.start_at(limb)), "i32")
+            (limb, row, vector): self.number(self.ptr_add(x[row], of.start_at(limb)), "i32")
             for limb in range(of.limbs)
             for row, vector in cells
         }
@@ -163,12 +163,12 @@ class Rows(Builder):
             for limb in range(of.limbs):
                 for step in some:
                     for row, vector in cells:
-                        factor = self._factor(x[row], limb, step)
+                        factor = self.factor(x[row], limb, step)
                         held = sums[limb, row, vector]
-                        sums[limb, row, vector] = self._dot(held, weights[vector, step], factor)
+                        sums[limb, row, vector] = self.dot(held, weights[vector, step], factor)
         if self.in_order:
             x = [self.after(pointer, sums[0, row, 0], self.ints) for row, pointer in enumerate(x)]
-        return {(row, v): self._joined([sums[limb, row, v] for limb in range(of.limbs)], x[row]) for row, v in cells}
+        return {(row, v): self.joined([sums[limb, row, v] for limb in range(of.limbs)], x[row]) for row, v in cells}
 
     def codes(self, codes: Ptr, vector: int, terms: tuple[Term, ...]) -> str:
         """Stored codes of a vector of columns, four steps along k in each lane."""
@@ -183,19 +183,19 @@ class Rows(Builder):
 
         return four_codes(self, terms, lanes, load)
 
-    def _joined(self, sums: list[str], x: Ptr) -> str:
+    def joined(self, sums: list[str], x: Ptr) -> str:
         """The sums of all limbs, which were added to the bits of a float, as one number."""
         of, lanes = self.of, self.of.dot.lanes
         floats = [self.let(f"bitcast {self.ints} {held} to {self.floats}") for held in sums]
         if of.sums_are_scaled and of.joined_at is not None:
-            above = self._number(self.ptr_add(x, of.joined_at), "float")
+            above = self.number(self.ptr_add(x, of.joined_at), "float")
             return self.fma(floats[0], self.load_splat(x, "float", self.floats), above)
         if of.limbs == 1:
             return self.let(f"fsub {self.floats} {floats[0]}, {splat(f'{of.bias}', lanes, 'float')}")
         # From the highest limb down each sum is exact up to the last: what is left to subtract has few bits.
         total = splat(f"{-of.bias}", lanes, "float")
         if of.joined_at is not None:
-            total = self._number(self.ptr_add(x, of.joined_at), "float")
+            total = self.number(self.ptr_add(x, of.joined_at), "float")
         for limb in range(of.limbs - 1, 0, -1):
             total = self.fma(floats[limb], splat(f"{float(of.place(limb))}", lanes, "float"), total)
         return self.let(f"fadd {self.floats} {floats[0]}, {total}")
@@ -208,7 +208,7 @@ class Rows(Builder):
         """
         return Ptr(self.let(f'call ptr asm "", "=r,0,w"(ptr {pointer}, {kind or self.floats} {held})'))
 
-    def _number(self, pointer: Ptr, kind: str) -> str:
+    def number(self, pointer: Ptr, kind: str) -> str:
         """A number of a row's group that others are added to, in all lanes."""
         vector = f"<{self.of.dot.lanes} x {kind}>"
         if self.of.number_bytes == 4:
@@ -222,7 +222,7 @@ class Rows(Builder):
         one = self.let(f"insertelement {vector} poison, {kind} {scalar}, i64 0")
         return self.let(f"shufflevector {vector} {one}, {vector} poison, <{self.of.dot.lanes} x i32> zeroinitializer")
 
-    def _factor(self, x: Ptr, limb: int, step: int) -> str:
+    def factor(self, x: Ptr, limb: int, step: int) -> str:
         """Four bytes of a limb in every lane; NEON takes them out of a register of four steps."""
         of, lanes = self.of, self.of.dot.lanes
         start = of.limbs_at + limb * of.group
@@ -250,7 +250,7 @@ class Rows(Builder):
         self.use(f"declare {self.floats} @{name}({self.floats}, {self.floats}, {self.floats})")
         return self.let(f"call {self.floats} @{name}({self.floats} {x}, {self.floats} {y}, {self.floats} {z})")
 
-    def _dot(self, held: str, weights: str, factor: str) -> str:
+    def dot(self, held: str, weights: str, factor: str) -> str:
         """Sums plus the products of four stored codes with four bytes of a limb in each lane."""
         dot = self.of.dot
         if self.of.emulated:

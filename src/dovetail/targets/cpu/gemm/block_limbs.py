@@ -7,6 +7,7 @@ one limb they have 7 bits, which is the fast form. Limbs are signed bytes, lowes
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -47,7 +48,8 @@ class BlockKernel:
     @classmethod
     def of(cls, name: str, dot: Int8Tile, *, exact: bool, registers: int, emulated: bool = False) -> BlockKernel:
         """The kernel of a format on a device with a dot instruction."""
-        layout = BlockLayout(name, max(BLOCKS.columns // dot.lanes, BLOCKS.least_vectors) * dot.lanes, dot.signed)
+        columns = max(BLOCKS.columns // dot.lanes, BLOCKS.least_vectors) * dot.lanes
+        layout = BlockLayout(name, columns, dot.signed, by_lane=dot.by_lane)
         found = cls(layout, dot, EXACT if exact else FAST, registers, emulated)
         return found if found.digit_bits == 8 else replace(found, limbs=found.limbs + 1)
 
@@ -69,6 +71,11 @@ class BlockKernel:
     @property
     def group(self) -> int:
         return self.layout.format.group
+
+    @property
+    def lows_apart(self) -> bool:
+        """Whether what blocks subtract is added once their products are."""
+        return self.packed.has_low and not self.layout.has_low
 
     @property
     def vectors(self) -> int:
@@ -146,7 +153,7 @@ class BlockKernel:
 @cache
 def limbs_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
     """Writes a row of f32 as limbs: `(x, limbs, groups)`."""
-    return shared_function(_Limbs(of).written())
+    return shared_function(_Row(of).written())
 
 
 def splat(value: str, count: int, kind: str) -> str:
@@ -154,13 +161,77 @@ def splat(value: str, count: int, kind: str) -> str:
     return f"<{', '.join([f'{kind} {value}'] * count)}>"
 
 
-class _Limbs(Builder):
+class Limbs(Builder):
+    """What functions that turn numbers into limbs share."""
+
+    def __init__(self, of: BlockKernel, count: int) -> None:
+        super().__init__()
+        self.of, self.count = of, count
+        self.ints, self.floats = f"<{count} x i32>", f"<{count} x float>"
+
+    def reduced(self, how: str, x: str) -> str:
+        name = f"llvm.vector.reduce.{how}.v{self.count}i32"
+        self.use(f"declare i32 @{name}({self.ints})")
+        return self.let(f"call i32 @{name}({self.ints} {x})")
+
+    def largest(self, x: str) -> str:
+        """The bits of the largest magnitude; infinities and NaN are above all numbers."""
+        bits = self.let(f"bitcast {self.floats} {x} to {self.ints}")
+        mask = splat("2147483647", self.count, "i32")
+        return self.reduced("umax", self.let(f"and {self.ints} {bits}, {mask}"))
+
+    def exact_scale(self, x: str, bits: int) -> tuple[str, str]:
+        """A power of two that leaves integers with some bits, and its inverse; NaN where a number is not finite."""
+        exponent = self.let(f"lshr i32 {self.largest(x)}, 23")
+        odd = self.let(f"icmp eq i32 {exponent}, 255")
+        low = self.let(f"icmp ult i32 {exponent}, {bits + 1}")
+        finite = self.let(f"select i1 {odd}, i32 254, i32 {exponent}")
+        kept = self.let(f"select i1 {low}, i32 {bits + 1}, i32 {finite}")
+        unit = self.power(self.let(f"sub i32 {kept}, {bits}"))
+        scale = self.let(f"select i1 {odd}, float 0x7FF8000000000000, float {unit}")
+        return scale, self.power(self.let(f"sub i32 {254 + bits}, {kept}"))
+
+    def power(self, exponent: str) -> str:
+        return self.let(f"bitcast i32 {self.let(f'shl i32 {exponent}, 23')} to float")
+
+    def integers(self, x: str, inverse: str) -> str:
+        count = self.count
+        one = self.let(f"insertelement {self.floats} poison, float {inverse}, i64 0")
+        factor = self.let(f"shufflevector {self.floats} {one}, {self.floats} poison, <{count} x i32> zeroinitializer")
+        scaled = self.let(f"fmul {self.floats} {x}, {factor}")
+        for name, given, made in (
+            (f"llvm.roundeven.v{count}f32", self.floats, self.floats),
+            (f"llvm.fptosi.sat.v{count}i32.v{count}f32", self.floats, self.ints),
+        ):
+            self.use(f"declare {made} @{name}({given})")
+            scaled = self.let(f"call {made} @{name}({given} {scaled})")
+        return scaled
+
+    def digits(self, integers: str, limbs: int, bits: int) -> Iterator[str]:
+        """Limbs of integers, lowest first."""
+        left = integers
+        for limb in range(limbs):
+            digit = left
+            if limb < limbs - 1:
+                places, byte = (
+                    splat(f"{32 - bits}", self.count, "i32"),
+                    splat(f"{bits}", self.count, "i32"),
+                )
+                digit = self.let(f"ashr {self.ints} {self.let(f'shl {self.ints} {left}, {places}')}, {places}")
+                left = self.let(f"ashr {self.ints} {self.let(f'sub {self.ints} {left}, {digit}')}, {byte}")
+            yield digit
+
+    def store_bytes(self, digit: str, target: Ptr, offset: int) -> None:
+        small = self.let(f"trunc {self.ints} {digit} to <{self.count} x i8>")
+        there = self.ptr_add(target, offset)
+        self.emit(f"store <{self.count} x i8> {small}, ptr {there}, align {min(self.count, 16)}")
+
+
+class _Row(Limbs):
     """The function that turns a row into limbs, group by group."""
 
     def __init__(self, of: BlockKernel) -> None:
-        super().__init__()
-        self.of = of
-        self.ints, self.floats = f"<{of.group} x i32>", f"<{of.group} x float>"
+        super().__init__(of, of.group)
 
     def written(self) -> Function:
         of = self.of
@@ -168,41 +239,15 @@ class _Limbs(Builder):
             source = self.ptr_add(Ptr("%x"), self.mul(group, 4 * of.group))
             target = self.ptr_add(Ptr("%limbs"), self.mul(group, of.group_bytes))
             x = self.let(f"load {self.floats}, ptr {source}, align 4")
-            scale, inverse = self._exact_scale(x) if of.limbs > 1 else self._fast_scale(x)
-            integers = self._integers(x, inverse)
+            scale, inverse = self.exact_scale(x, of.magnitude) if of.limbs > 1 else self._fast_scale(x)
+            integers = self.integers(x, inverse)
             self._store(integers, scale, target)
         given = (Parameter("ptr", "x"), Parameter("ptr", "limbs"), Parameter("i64", "groups"))
         return self.function(Signature(f"limbs.{of.group}.{of.limbs}.{of.digit_bits}.{of.layout.zero}", given))
 
-    def _reduced(self, how: str, x: str) -> str:
-        name = f"llvm.vector.reduce.{how}.v{self.of.group}i32"
-        self.use(f"declare i32 @{name}({self.ints})")
-        return self.let(f"call i32 @{name}({self.ints} {x})")
-
-    def _largest(self, x: str) -> str:
-        """The bits of the largest magnitude; infinities and NaN are above all numbers."""
-        bits = self.let(f"bitcast {self.floats} {x} to {self.ints}")
-        mask = splat("2147483647", self.of.group, "i32")
-        return self._reduced("umax", self.let(f"and {self.ints} {bits}, {mask}"))
-
-    def _exact_scale(self, x: str) -> tuple[str, str]:
-        """A power of two that leaves as many bits as limbs hold, and its inverse; NaN where a number is not finite."""
-        bits = self.of.magnitude
-        exponent = self.let(f"lshr i32 {self._largest(x)}, 23")
-        odd = self.let(f"icmp eq i32 {exponent}, 255")
-        low = self.let(f"icmp ult i32 {exponent}, {bits + 1}")
-        finite = self.let(f"select i1 {odd}, i32 254, i32 {exponent}")
-        kept = self.let(f"select i1 {low}, i32 {bits + 1}, i32 {finite}")
-        unit = self._power(self.let(f"sub i32 {kept}, {bits}"))
-        scale = self.let(f"select i1 {odd}, float 0x7FF8000000000000, float {unit}")
-        return scale, self._power(self.let(f"sub i32 {254 + bits}, {kept}"))
-
-    def _power(self, exponent: str) -> str:
-        return self.let(f"bitcast i32 {self.let(f'shl i32 {exponent}, 23')} to float")
-
     def _fast_scale(self, x: str) -> tuple[str, str]:
         """The scale that makes the largest magnitude 127, and its inverse; NaN where a number is too large."""
-        bits = self._largest(x)
+        bits = self.largest(x)
         # Sums that are scaled with what they are too large by must be finite.
         most = LARGEST_SCALED if self.of.sums_are_scaled else 255
         odd = self.let(f"icmp uge i32 {bits}, {most << 23}")
@@ -215,24 +260,11 @@ class _Limbs(Builder):
         made = self.let(f"select i1 {none}, float 0.0, float {inverse}")
         return self.let(f"select i1 {odd}, float 0x7FF8000000000000, float {held}"), made
 
-    def _integers(self, x: str, inverse: str) -> str:
-        group = self.of.group
-        one = self.let(f"insertelement {self.floats} poison, float {inverse}, i64 0")
-        factor = self.let(f"shufflevector {self.floats} {one}, {self.floats} poison, <{group} x i32> zeroinitializer")
-        scaled = self.let(f"fmul {self.floats} {x}, {factor}")
-        for name, given, made in (
-            (f"llvm.roundeven.v{group}f32", self.floats, self.floats),
-            (f"llvm.fptosi.sat.v{group}i32.v{group}f32", self.floats, self.ints),
-        ):
-            self.use(f"declare {made} @{name}({given})")
-            scaled = self.let(f"call {made} @{name}({given} {scaled})")
-        return scaled
-
     def _store(self, integers: str, scale: str, target: Ptr) -> None:
         of = self.of
         self.emit(f"store float {scale}, ptr {target}, align 4")
-        if of.layout.has_low:
-            total = self.let(f"sitofp i32 {self._reduced('add', integers)} to float")
+        if of.packed.has_low:
+            total = self.let(f"sitofp i32 {self.reduced('add', integers)} to float")
             there = self.ptr_add(target, LOW_AT)
             self.emit(f"store float {self.let(f'fmul float {total}, {scale}')}, ptr {there}, align 4")
         if of.joined_at is not None:
@@ -240,19 +272,8 @@ class _Limbs(Builder):
             if of.sums_are_scaled:
                 above = self.let(f"fmul float {scale}, {above}")
             self._store_number("float", above, self.ptr_add(target, of.joined_at))
-        left = integers
-        for limb in range(of.limbs):
-            digit = left
-            if limb < of.limbs - 1:
-                places, byte = (
-                    splat(f"{32 - of.digit_bits}", of.group, "i32"),
-                    splat(f"{of.digit_bits}", of.group, "i32"),
-                )
-                digit = self.let(f"ashr {self.ints} {self.let(f'shl {self.ints} {left}, {places}')}, {places}")
-                left = self.let(f"ashr {self.ints} {self.let(f'sub {self.ints} {left}, {digit}')}, {byte}")
-            small = self.let(f"trunc {self.ints} {digit} to <{of.group} x i8>")
-            there = self.ptr_add(target, of.limbs_at + limb * of.group)
-            self.emit(f"store <{of.group} x i8> {small}, ptr {there}, align 16")
+        for limb, digit in enumerate(self.digits(integers, of.limbs, of.digit_bits)):
+            self.store_bytes(digit, target, of.limbs_at + limb * of.group)
             self._store_start(digit, self.ptr_add(target, of.start_at(limb)))
 
     def _store_start(self, digit: str, there: Ptr) -> None:
@@ -260,7 +281,7 @@ class _Limbs(Builder):
         of = self.of
         start = str(MAGIC)
         if of.layout.zero:
-            above = self.let(f"mul i32 {self._reduced('add', digit)}, {-of.layout.zero}")
+            above = self.let(f"mul i32 {self.reduced('add', digit)}, {-of.layout.zero}")
             start = self.let(f"add i32 {above}, {MAGIC}")
         self._store_number("i32", start, there)
 
@@ -274,5 +295,5 @@ class _Limbs(Builder):
 
 
 __all__ = [
-    "EXACT", "FAST", "LOW_AT", "MAGIC", "BlockKernel", "limbs_function", "splat",
+    "EXACT", "FAST", "LOW_AT", "MAGIC", "BlockKernel", "Limbs", "limbs_function", "splat",
 ]  # fmt: skip

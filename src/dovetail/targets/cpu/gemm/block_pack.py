@@ -21,6 +21,7 @@ from dovetail.targets.cpu.gemm.block_words import (
     spread,
     traced,
 )  # fmt: skip
+from dovetail.targets.cpu.gemm.six_bits import SIX_BITS, six_bits_apart, six_bits_whole
 from dovetail.targets.runtime.aligned import aligned
 from dovetail.targets.runtime.interpreter import evaluate_values
 from dovetail.targets.runtime.page_advice import unload
@@ -41,6 +42,9 @@ class BlockLayout:
     """Whether codes of a byte are stored with their sign."""
     is_expanded: bool = False
     """Whether groups of a block are blocks of their own, with codes in bytes and scales and lows in f32."""
+    by_lane: bool = False
+    """Whether products multiply by one lane of a register: lows that are integers of a block stay there when its groups
+    are expanded, and codes of six bits are whole."""
 
     @property
     def format(self) -> Format:
@@ -48,7 +52,12 @@ class BlockLayout:
 
     @property
     def words(self) -> BlockWords:
-        return expanded_words(self.name) if self.is_expanded else block_words(self.name)
+        return expanded_words(self.name) if self.is_expanded else block_words(self.name, is_whole=self.is_whole)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether codes of six bits are stored whole."""
+        return self.by_lane and self.name in SIX_BITS
 
     @property
     def read(self) -> BlockLayout:
@@ -67,6 +76,8 @@ class BlockLayout:
 
     @property
     def has_low(self) -> bool:
+        if self.is_expanded and self.by_lane:
+            return False
         _, found = traced(self.name)
         return found.low is not None or found.below is not None
 
@@ -126,7 +137,7 @@ class BlockPanels:
     def layout(self) -> str:
         """Equal for equal layouts."""
         of = self.layout_of
-        return f"blocks {of.name} {of.columns} {of.is_signed} {self.streams} {self.size} {self.counts}"
+        return f"blocks {of.name} {of.columns} {of.is_signed} {of.is_whole} {self.streams} {self.size} {self.counts}"
 
     def __call__(self, *given: Array) -> Array:
         """Blocks as [panel, block, bytes]."""
@@ -160,6 +171,8 @@ class BlockPanels:
             words = words ^ np.uint32(0x80808080)
         body = panels[..., of.head_bytes :].view(np.uint32).reshape(count, blocks, -1, of.columns)
         body[..., at] = words.transpose(0, 2, 3, 1)
+        if of.is_whole:
+            six_bits_whole(body[..., at])
         if of.name in SPREAD:
             there = (SPREAD[of.name] - integer_bytes(of.name).start) // 4
             body[..., there, at] = spread(body[..., there, at])
@@ -229,6 +242,9 @@ class BlockPanels:
         body = panels[..., of.head_bytes :].reshape(count, blocks, -1, of.columns, 4)[:, :, :, at]
         if of.zero and not of.is_narrow:
             body = body ^ np.uint8(128)
+        if of.is_whole:
+            body = body.copy()
+            six_bits_apart(body.view(np.uint32)[..., 0])
         found[..., integer_bytes(of.name)] = body.transpose(0, 3, 1, 2, 4).reshape(count, width, blocks, -1)
         if of.name in SPREAD:
             bits = found[..., SPREAD[of.name] : SPREAD[of.name] + 4]

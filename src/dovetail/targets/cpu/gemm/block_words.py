@@ -17,6 +17,7 @@ from dovetail.ir.dtype import u8
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.library.block_formats import FORMATS, BlockParts
+from dovetail.targets.cpu.gemm.six_bits import six_bits_apart
 from dovetail.targets.runtime.interpreter import evaluate_values
 
 SPREAD = {"q5_0": 2, "q5_1": 4}
@@ -63,9 +64,9 @@ def traced(name: str) -> tuple[Value, BlockParts]:
     return blocks, FORMATS[name].parts(blocks)
 
 
-@lru_cache(maxsize=len(FORMATS))
-def block_words(name: str) -> BlockWords:
-    """The words of a packed block of a format."""
+@lru_cache(maxsize=2 * len(FORMATS))
+def block_words(name: str, *, is_whole: bool = False) -> BlockWords:
+    """The words of a packed block of a format; `is_whole` of one whose codes of six bits are."""
     of = FORMATS[name]
     if not of.halves:
         halved = tuple([(Term(step // 2, 4 * (step % 2), 15),) for step in range(of.group // 4)])
@@ -76,6 +77,8 @@ def block_words(name: str) -> BlockWords:
     bits = np.arange(8 * size)
     alone[1 + bits, bits // 8] = 1 << (bits % 8)
     raw = np.zeros((len(alone), of.bytes), np.uint8)
+    if is_whole:
+        six_bits_apart(alone.view(np.uint32)[..., None])
     raw[:, integer_bytes(name)] = alone
     if name in SPREAD:
         at = slice(SPREAD[name], SPREAD[name] + 4)
@@ -131,6 +134,13 @@ def _integer(places: list[tuple[int, int]], offset: int) -> Integer:
     return Integer(tuple([Term(word, shift, mask) for (word, shift), mask in sorted(found.items())]), sign, offset)
 
 
+def in_byte(integer: Integer) -> tuple[int, tuple[Term, ...]]:
+    """The byte of words that has an integer, and its terms there."""
+    place, *others = {(term.shift + (term.mask & -term.mask).bit_length() - 1) // 8 for term in integer.terms}
+    assert not others, "bits of an integer are in the same byte of words"
+    return place, tuple([Term(term.word, term.shift - 8 * place, term.mask) for term in integer.terms])
+
+
 _ORDER = np.arange(32).reshape(8, 4).T.ravel()
 """The codes whose bits are at each place of four packed bytes: every fourth, eight of them in a byte."""
 
@@ -161,6 +171,7 @@ def spread(words: Array) -> Array:
 
 
 __all__ = [
-    "SPREAD", "BlockWords", "Integer", "Term", "block_words", "expanded_words", "gathered", "integer_bytes", "spread",
+    "SPREAD", "BlockWords", "Integer", "Term", "block_words", "expanded_words", "gathered", "in_byte", "integer_bytes",
+    "spread",
     "traced",
 ]  # fmt: skip

@@ -14,8 +14,9 @@ from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
 from dovetail.kernels.spec import Job
 from dovetail.targets.cpu.gemm.block_direct import direct_function
 from dovetail.targets.cpu.gemm.block_expand import expand_function
-from dovetail.targets.cpu.gemm.block_kernel import rows_function
+from dovetail.targets.cpu.gemm.block_kernel import LINE, rows_function
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
+from dovetail.targets.cpu.gemm.block_lows import lows_function, sums_bytes, sums_function
 from dovetail.targets.cpu.gemm.block_pack import BlockPanels
 from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS, BLOCKS, Int8Tile
@@ -23,6 +24,9 @@ from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedCells, Prepar
 from dovetail.targets.cpu.gemm.tile import Tile
 
 NO_DOT = Refused("device_multiplies_bytes", "no sums of products of bytes", "AVX2, VNNI, or the dot product of NEON")
+
+BANK = 16
+"""Bytes at one place of a cache line: a Neoverse N1 loads from two places in a cycle, but not twice from one."""
 
 
 def block_dot(device: CpuDevice) -> Int8Tile | None:
@@ -59,8 +63,15 @@ class _Blocks(PreparedRows):
         if not isinstance(deep, int) or deep % kernel.packed.block or deep == 0:
             return Refused("rows_are_whole_blocks", str(deep), f"a multiple of {kernel.packed.block}")
         pitch = deep // kernel.group * kernel.group_bytes
+        if kernel.lows_apart:
+            pitch += deep // kernel.packed.block * sums_bytes(kernel)
+        if kernel.dot.by_lane and pitch % LINE == 0:
+            # Limbs of neighbouring rows are loaded together.
+            pitch += BANK
+        # Where nothing is expanded for all rows of a block, few of them stay in L1 from panel to panel.
+        rows = BLOCKS.rows_in_l1 if kernel.dot.by_lane and kernel.packed.groups == 1 else BLOCKS.rows
         pack = partial(BlockPanels, kernel.packed)
-        return self.finished(pitch, self.product.blocks, pack, partial(_code, kernel), BLOCKS.speed)
+        return self.finished(pitch, self.product.blocks, pack, partial(_code, kernel), BLOCKS.speed, rows)
 
 
 class _Workspace:
@@ -82,6 +93,8 @@ def _code(kernel: BlockKernel, of: Block) -> tuple[KernelCode, int]:
         functions.append(expand_function(kernel.packed, kernel.dot.lanes))
     if driver.is_direct:
         functions.append(direct_function(kernel))
+    if kernel.lows_apart:
+        functions += [sums_function(kernel), lows_function(kernel)]
     return kernel_code("blocks", driver, functions), driver.at.end
 
 
@@ -108,23 +121,40 @@ class _Driver(PreparedCells):
     def prepare(self, x: Ptr, target: Ptr) -> None:
         _, write = limbs_function(self.kernel)
         self.call(write, x, target, self.problem.deep // self.kernel.group)
+        if self.kernel.lows_apart:
+            self.call(sums_function(self.kernel)[1], target, self.ptr_add(target, self.sums_at), self.blocks)
 
     def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         """Multiply the rows of the cell with its panel, KC steps along k at a time: a part of the panel stays in L1."""
+        self._products(rows, b, sums, count)
+        if self.kernel.lows_apart:
+            of, stride = self.problem, self.shape.tile.row_bytes
+            limbs = self.ptr_add(rows, self.sums_at)
+            self.call(lows_function(self.kernel)[1], limbs, of.pitch, b, sums, stride, self.blocks, count)
+
+    @property
+    def blocks(self) -> int:
+        """Of a column."""
+        return self.problem.deep // self.kernel.packed.block
+
+    @property
+    def sums_at(self) -> int:
+        """Bytes of a row's limbs before the sums of its groups."""
+        return self.problem.deep // self.kernel.group * self.kernel.group_bytes
+
+    def _products(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         if not self.is_direct:
             self._multiply_all(rows, b, sums, count)
             return
         alone = self.icmp("eq", count, 1)
         with self.when(alone):
-            blocks = self.problem.deep // self.kernel.packed.block
-            self.call(direct_function(self.kernel)[1], rows, b, sums, blocks)
+            self.call(direct_function(self.kernel)[1], rows, b, sums, self.blocks)
         if self.problem.rows > 1:
             with self.unless(alone):
                 self._multiply_all(rows, b, sums, count)
 
     def _multiply_all(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
-        kernel, packed = self.kernel, self.kernel.packed
-        blocks = self.problem.deep // packed.block
+        kernel, packed, blocks = self.kernel, self.kernel.packed, self.blocks
         with self.loop(0, blocks, step=self.part) as first:
             some = self.smin(self.part, self.sub(blocks, first))
             here = self.ptr_add(b, self.mul(first, packed.block_bytes))

@@ -214,6 +214,8 @@ class BlocksPolicy:
     """Registers for each of the rows times vectors of columns whose sums of three limbs are computed at once."""
     rows: int = 64
     """Rows of a block, at most."""
+    rows_in_l1: int = 16
+    """The same with NEON, where rows share no expanded blocks."""
     many_rows: int = 8
     """Rows from which on arithmetic is the limit, not the unpacking of codes."""
     share: tuple[int, int] = (1, 2)

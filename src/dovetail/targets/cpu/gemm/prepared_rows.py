@@ -70,8 +70,12 @@ class PreparedRows(Writer):
         pack: Callable[[tuple[tuple[int, int], ...], int, tuple[int, ...]], Pack],
         code: Callable[[Block], tuple[KernelCode, int]],
         speed: int,
+        most: int = BLOCKS.rows,
     ) -> Job:
-        """The job; `pack` is told streams, columns and matrices of each operand, `code` also tells the workspace."""
+        """The job; `pack` is told streams, columns and matrices of each operand, `code` also tells the workspace.
+
+        A block has `most` rows, at most.
+        """
         stride = self.point_left()
         streams = tuple([(i, _known(first)) for i, first in self.found.streams])
         packed = pack(streams, _known(self.sizes["columns"]), tuple(map(len, matrices)))
@@ -81,7 +85,7 @@ class PreparedRows(Writer):
         operands = self.operands()
         self.point_results()
         count, batch = self.fold()
-        rows = max(1, min(BLOCKS.rows, self.tile.device.caches.l2_room * BLOCKS.share[0] // BLOCKS.share[1] // pitch))
+        rows = max(1, min(most, self.tile.device.caches.l2_room * BLOCKS.share[0] // BLOCKS.share[1] // pitch))
         rows = max(1, min(rows, count)) if isinstance(count, int) else rows
         blocks = (count + (rows - 1)) // rows
         epilogues = self.epilogues()
