@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import dovetail.torch
+from dovetail.errors import DovetailError
 from dovetail.torch.compiled import live
 from dovetail.torch.region_call import FIRST_RUNS, MOST_REPEATS, RegionCall
 from dovetail.torch.staying import Stay, can_stay, is_compiled
@@ -112,6 +113,15 @@ def test_results_are_new_tensors() -> None:
     kept = first.clone()
     second = compiled(torch.randn(3, 8))
     assert torch.equal(first, kept) and first.data_ptr() != second.data_ptr()
+
+
+def test_what_a_kernel_refuses_is_refused_again() -> None:
+    module, words = nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 4)).eval(), torch.tensor([[1, 4]])
+    compiled, _ = repeating(module, words)
+    for _ in range(2):
+        with pytest.raises(DovetailError, match="7"):
+            compiled(torch.tensor([[1, 7]]))
+        assert_as_eager(compiled, module, words)
 
 
 def test_layers_that_share_a_graph_take_turns() -> None:
