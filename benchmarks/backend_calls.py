@@ -18,6 +18,7 @@ from typing import Any
 
 import dovetail.torch
 from dovetail.torch.compiled import live
+from dovetail.torch.region_call import FIRST_RUNS
 
 torch: Any = import_module("torch")
 
@@ -67,9 +68,9 @@ def _arguments(graph: Any, call: Callable[[], Any]) -> tuple[Any, ...]:
     seen: list[tuple[Any, ...]] = []
     run = graph._run
 
-    def noted(*args: Any) -> Any:
+    def noted(args: tuple[Any, ...]) -> Any:
         seen.append(args)
-        return run(*args)
+        return run(args)
 
     graph._run = noted
     call()
@@ -77,48 +78,87 @@ def _arguments(graph: Any, call: Callable[[], Any]) -> tuple[Any, ...]:
     return seen[0]
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    x = torch.randn(1, 64)
-    layers = [
-        torch.nn.Linear(64, 64),
-        torch.nn.ReLU(),
-        torch.nn.Linear(64, 64),
-        torch.nn.ReLU(),
-        torch.nn.Linear(64, 10),
-    ]
-    model = torch.nn.Sequential(*layers).eval()
+def mlp() -> tuple[Any, Any]:
+    """Three linear layers of 64, and a row for them."""
+    nn = torch.nn
+    layers = [nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)]
+    return nn.Sequential(*layers), torch.randn(1, 64)
+
+
+def encoder() -> tuple[Any, Any]:
+    """As many weights as MiniLM has, 101, in narrow layers: what they add is seen beside their kernels."""
+    nn = torch.nn
+
+    class Layer(nn.Module):
+        def __init__(self, width: int, heads: int) -> None:
+            super().__init__()
+            self.heads = heads
+            self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+            self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+
+        def forward(self, x: Any) -> Any:
+            parts = [f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v)]
+            taken = nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
+            x = self.first(x + self.o(taken))
+            return self.second(x + self.down(nn.functional.gelu(self.up(x))))
+
+    class Encoder(nn.Module):
+        def __init__(self, width: int, heads: int) -> None:
+            super().__init__()
+            self.words, self.norm = nn.Embedding(100, width), nn.LayerNorm(width)
+            self.layers = nn.Sequential(*[Layer(width, heads) for _ in range(6)])
+            self.pooled = nn.Linear(width, width)
+
+        def forward(self, words: Any) -> Any:
+            return torch.tanh(self.pooled(self.layers(self.norm(self.words(words)))[:, 0]))
+
+    return Encoder(32, 4), torch.randint(0, 100, (1, 8))
+
+
+def measure(name: str, made: Callable[[], tuple[Any, Any]], repeats: int) -> None:
+    module, x = made()
+    module.eval()
     kernels = Kernels()
     backends = {"nothing": nothing, "kernels": kernels, "eager": eager, "dovetail": dovetail.torch.backend}
-    with torch.no_grad():
-        compiled = {n: torch.compile(torch.nn.Sequential(*layers).eval(), backend=b) for n, b in backends.items()}
-        ours = compiled["dovetail"]
-        ours(x)
-        (graph,) = live()
-        given = _arguments(graph, lambda: ours(x))
-        (program,) = graph.programs
-        runner: Any = program._binding.runner  # pyright: ignore[reportPrivateUsage]
-        (calls,) = runner.foreign_calls.values()
-        kept = ours(x)  # the prepared call holds the address of its last result
-        space = calls.workspaces.pop()  # other runs have another workspace
-        kernels.call = space.last
-        for run in compiled.values():
-            for _ in range(3):
-                run(x)
-        found = measured(
-            {
-                "eager": lambda: model(x),
-                **{f"torch.compile, {n}": lambda run=run: run(x) for n, run in compiled.items()},
-                "our graph": lambda: graph(*given),
-                "our kernels": lambda: kernels.call.run(*kernels.call.arguments),
-            }
-        )
-    assert kept.shape == (1, 10) and space.calls
-    for name, taken in found.items():
-        print(f"{name:26} {taken:7.1f} µs")
-    print(f"added in a loop: {found['our graph'] - found['our kernels']:.1f} µs")
+    before = set(live())
+    compiled = {n: torch.compile(module, backend=b) for n, b in backends.items()}
+    ours = compiled["dovetail"]
+    ours(x)
+    (graph,) = set(live()) - before
+    given = _arguments(graph, lambda: ours(x))
+    (program,) = graph.programs
+    runner: Any = program._binding.runner  # pyright: ignore[reportPrivateUsage]
+    (calls,) = runner.foreign_calls.values()
+    kept = ours(x)  # the prepared call holds the address of its last result
+    space = calls.workspaces.pop()  # other runs have another workspace
+    kernels.call = space.last
+    for run in compiled.values():
+        for _ in range(2 * FIRST_RUNS):
+            run(x)
+    found = measured(
+        {
+            "eager": lambda: module(x),
+            **{f"torch.compile, {n}": lambda run=run: run(x) for n, run in compiled.items()},
+            "our graph": lambda: graph(*given),
+            "our kernels": lambda: kernels.call.run(*kernels.call.arguments),
+        },
+        repeats=repeats,
+    )
+    assert kept.shape == ours(x).shape and space.calls
+    print(f"{name}: {sum(1 for _ in module.parameters())} weights")
+    for what, taken in found.items():
+        print(f"  {what:26} {taken:7.1f} µs")
+    print(f"  added in a loop: {found['our graph'] - found['our kernels']:.1f} µs")
     added = found["torch.compile, dovetail"] - found["torch.compile, kernels"]
-    print(f"added to a backend that makes its result and runs the kernels: {added:.1f} µs")
+    print(f"  added to a backend that makes its result and runs the kernels: {added:.1f} µs")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        measure("mlp", mlp, 500)
+        measure("encoder", encoder, 100)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ def attention_calls(program: Exported) -> int:
 
 
 def _kind(call: Call) -> str:
-    return call.op.removeprefix("aten.").partition(".")[0]
+    """The name of an operator; one that works in place has the name of the other."""
+    return call.op.removeprefix("aten.").partition(".")[0].removesuffix("_")
 
 
 def _refs(given: Any) -> Iterator[str]:

@@ -76,7 +76,7 @@ class CompiledGraph:
         self.runs += 1
         if self._to_time > 0:
             return self._run_timed(inputs)
-        return self._run(*inputs)
+        return self._run(inputs)
 
     def time_runs(self) -> None:
         """Time the next runs too."""
@@ -84,7 +84,7 @@ class CompiledGraph:
 
     def _run_timed(self, inputs: tuple[Any, ...]) -> Any:
         started = time.perf_counter_ns()
-        found = self._run(*inputs)
+        found = self._run(inputs)
         if self.runs > 1:
             self._nanoseconds += time.perf_counter_ns() - started
             self._timed += 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from operator import itemgetter
@@ -11,12 +12,21 @@ from typing import Any
 import numpy as np
 
 from dovetail.errors import BindError
+from dovetail.frontends.torch.dynamo.nodes import is_weight
 from dovetail.frontends.torch.dynamo.region import Feed, Given, Region
 from dovetail.frontends.torch.reading.package import torch_module
 from dovetail.frontends.torch.reading.tensors import array_of, tensor_of, torch_library
 from dovetail.ir.literal import Array
 from dovetail.runtime.program import Program
 from dovetail.targets.runtime.array_library import ArrayLibrary, Numbered
+from dovetail.targets.runtime.prepared_call import PreparedCalls
+from dovetail.targets.runtime.repeated_call import Repeated, repeated
+from dovetail.torch.staying import Stay, can_stay, is_compiled
+
+FIRST_RUNS = 100
+"""Runs of a region before it makes a test of its weights, which takes as long as it saves in so many."""
+MOST_REPEATS = 8
+"""How often a region makes a test of its weights: those of layers that share a graph take turns."""
 
 
 class RegionCall:
@@ -25,7 +35,7 @@ class RegionCall:
     def __init__(self, program: Program, region: Region) -> None:
         self.program = program
         self._region = region
-        self._library = region_library()
+        self._library = replace(region_library(), comes_again=self._prepared_calls())
         feeds = {feed.name: index for index, feed in enumerate(region.feeds)}
         order = [feeds[str(value.attrs["name"])] for value in program.graph.inputs]
         self._order = tuple((index, region.feeds[index]) for index in order)
@@ -36,9 +46,57 @@ class RegionCall:
         self._only = names[0] if len(names) == 1 else ""
         self._picked = itemgetter(*names) if len(names) > 1 else None
         self._moved = tuple((i, given.back) for i, given in enumerate(region.given) if given.back is not None)
+        self._weights = {index for index, feed in enumerate(region.feeds) if is_weight(feed.node)}
+        self._can_repeat = self._as_given and not region.writes and not self._moved and can_stay()
+        self._runs = self._repeats = 0
+        self._repeated: Repeated | None = None
 
-    def __call__(self, *tensors: Any) -> Sequence[Any]:
-        given = tensors if self._as_given else [_prepared(feed, tensors[index]) for index, feed in self._order]
+    def _prepared_calls(self) -> Callable[[PreparedCalls], None]:
+        """Takes note of prepared calls, which must not hold this call: they would be a cycle."""
+        self._calls: list[weakref.ref[PreparedCalls]] = []
+        noted = self._calls
+
+        def note(calls: PreparedCalls) -> None:
+            noted[:] = [weakref.ref(calls)]
+
+        return note
+
+    def __call__(self, tensors: tuple[Any, ...]) -> Sequence[Any]:
+        repeated = self._repeated
+        return self._run_any(tensors) if repeated is None else repeated(tensors)
+
+    def _run_any(self, tensors: tuple[Any, ...]) -> Sequence[Any]:
+        found = self._prepared(tensors)
+        if self._calls and self._can_repeat:
+            self._runs += 1
+            if self._runs >= FIRST_RUNS and self._repeats < MOST_REPEATS and is_compiled():
+                self._runs = 0
+                self._repeat(tensors)
+        return found
+
+    def _repeat(self, tensors: tuple[Any, ...]) -> None:
+        """From now on, look only at tensors that are not weights, as long as those stay where they are."""
+        calls = self._calls[0]()
+        if calls is None:
+            return
+
+        def stay(starts: Sequence[int]) -> Callable[..., bool]:
+            return Stay({index: tensors[index] for index in self._weights}, starts, len(tensors)).test()
+
+        own = weakref.WeakMethod(self._run_any)  # the function would be in a cycle with this call
+
+        def otherwise(changed: tuple[Any, ...]) -> Sequence[Any]:
+            run = own()
+            assert run is not None, "this call has called"
+            return run(changed)
+
+        made = repeated(calls, tensors, self._weights, stay, otherwise)
+        if made is not None:
+            self._repeated = made
+            self._repeats += 1
+
+    def _prepared(self, tensors: tuple[Any, ...]) -> Sequence[Any]:
+        given = tensors if self._as_given else [_fed(feed, tensors[index]) for index, feed in self._order]
         found = self.program.launch(given, self._library)
         if found is None:
             found = self._checked(tensors)
@@ -79,7 +137,7 @@ class DeviceRegionCall:
         self._region = region
         self._from = torch_module().from_dlpack
 
-    def __call__(self, *tensors: Any) -> Sequence[Any]:
+    def __call__(self, tensors: tuple[Any, ...]) -> Sequence[Any]:
         region = self._region
         fed = {feed.name: _there(feed, tensor) for feed, tensor in zip(region.feeds, tensors, strict=True)}
         found = self.program.run(fed, outputs="device")
@@ -112,7 +170,7 @@ def region_library() -> ArrayLibrary:
     return replace(torch_library(), shapes=shapes)
 
 
-def _prepared(feed: Feed, tensor: Any) -> Any:
+def _fed(feed: Feed, tensor: Any) -> Any:
     """What a prepared call is given: the tensor with its axes as they are stored, or one of a size."""
     if feed.is_size:
         torch = torch_module()

@@ -343,6 +343,6 @@ def test_tensors_of_a_device_pass_through_dlpack(graphs: Graphs) -> None:
     call = DeviceRegionCall(graph.programs[0], region)
     given = {"state": torch.zeros(2, 3), "x": torch.ones(2, 3)}
     ordered = [given["state" if feed.node in {w.copy.args[0] for w in region.writes} else "x"] for feed in region.feeds]
-    (found,) = call(*ordered)
+    (found,) = call(tuple(ordered))
     assert torch.equal(given["state"], torch.ones(2, 3))
     assert torch.equal(found, torch.full(found.shape, 2.0)) and found.stride() == (1, 3)

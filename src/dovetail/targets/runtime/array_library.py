@@ -38,6 +38,8 @@ class ArrayLibrary:
     like: Callable[[Sequence[Any]], Callable[..., bool]] | None = None
     """Given arrays that can be used as they are: one call that tells whether others have their dtypes and shapes, and
     can be used too. It may say no where they can."""
+    comes_again: Callable[[Any], None] | None = None
+    """Is told the prepared calls of which one has come twice in a row."""
 
 
 def _shapes(arrays: Sequence[Any], dtypes: Numbered) -> tuple[tuple[int, ...], ...] | None:

@@ -363,3 +363,35 @@ def test_queries_that_see_no_key_and_one_batch_of_keys_for_all(batch: int, how: 
     feeds["q"][:2, 0, 3] = np.nan  # it stays where a key is seen, and is 0 where none is
     got = check(graph, feeds)
     assert (got[1] == 0).all()
+
+
+@pytest.mark.parametrize("hidden", [0, 3, 19])
+def test_a_mask_of_keys_gives_zero_where_it_hides_all_of_them(hidden: int) -> None:
+    s = symbol("s")
+    graph = Graph.of(
+        library.attention(
+            heads("q", 2, 3, s, 8), heads("k", 2, 3, s, 8), heads("v", 2, 3, s, 8), input("mask", f32[2, 1, 1, s]),
+            scale=0.25, zero_unseen=True,
+        )
+    )  # fmt: skip
+    feeds = {name: normal(2, 3, 19, 8, seed=seed) for seed, name in enumerate("qkv")}
+    feeds["mask"] = normal(2, 1, 1, 19)
+    feeds["mask"][1, ..., :hidden] = -np.inf
+    feeds["q"][:, 0, 3] = np.nan  # it stays where a key is seen, and is 0 where none is
+    got = check(graph, feeds)
+    assert (got[1] == 0).all() == (hidden == 19)
+
+
+def test_a_hidden_key_that_is_no_number_is_added_to_its_mask() -> None:
+    graph = Graph.of(
+        library.attention(
+            heads("q", 3, 19, 8), heads("k", 3, 19, 8), heads("v", 3, 19, 8), input("mask", f32[1, 1, 19]),
+            scale=0.25, zero_unseen=True,
+        )
+    )  # fmt: skip
+    feeds = {name: normal(3, 19, 8, seed=seed) for seed, name in enumerate("qkv")}
+    feeds["mask"] = np.zeros((1, 1, 19), np.float32)
+    feeds["mask"][..., 4] = -np.inf
+    feeds["k"][1, 4] = np.nan
+    got = check(graph, feeds)
+    assert np.isnan(got[1]).all() and not np.isnan(got[[0, 2]]).any()

@@ -11,6 +11,8 @@ from dovetail.frontends.torch.reading.package import torch_module
 
 _SWITCHES = ("dropout_p", "dropout", "train", "training")
 """Arguments without which an operator draws no random numbers."""
+_WEIGHT = "dovetail_weight"
+"""The note on a placeholder for what a module holds."""
 
 
 def value_of(node: Any) -> Any:
@@ -112,15 +114,25 @@ def _hint(size: Any) -> Any:
 
 
 def inputs_of(nodes: Iterable[Any]) -> list[Any]:
-    """The nodes that these read and that are not among them, in the order in which they are first read."""
-    listed = list(nodes)
-    inside = set(listed)
-    found: dict[Any, None] = {}
-    for node in listed:
-        for read in node.all_input_nodes:
-            if read not in inside:
-                found[read] = None
-    return list(found)
+    """The nodes that these read and that are not among them, in the order of their graph."""
+    inside = set(nodes)
+    found = {read for node in inside for read in node.all_input_nodes if read not in inside}
+    graphs = {node.graph for node in found}
+    return [node for graph in graphs for node in graph.nodes if node in found]
+
+
+def mark_weights(graph: Any, indices: Iterable[int]) -> None:
+    """Note which placeholders of a graph are weights: tensors that a module holds, of sizes that never change."""
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    for index in indices:
+        node = placeholders[index]
+        if is_tensor(node) and all(isinstance(size, int) for size in node.meta["val"].shape):
+            node.meta[_WEIGHT] = True
+
+
+def is_weight(node: Any) -> bool:
+    """Whether a node is a placeholder that was noted as a weight."""
+    return bool(node.meta.get(_WEIGHT))
 
 
 def bytes_of(node: Any) -> int:

@@ -12,8 +12,21 @@ from dovetail.frontends.torch.dynamo.region import Region
 def scripted(
     division: Division, regions: Mapping[Region, Callable[..., Any]], eager: Callable[[Any], Callable[..., Any]]
 ) -> Callable[..., Any]:
-    """The function of a graph; `regions` runs each region, `eager` gives what runs a node of torch."""
+    """The function of a graph; `regions` runs each region, `eager` gives what runs a node of torch.
+
+    Like those of regions it takes one tuple: a hundred arguments would be copied by each function that hands them on.
+    """
+    if len(division.steps) == 1 and not division.last:
+        (step,) = division.steps
+        if isinstance(step, Region) and _is_whole(step, division):
+            return regions[step]
     return _Script(division, regions, eager).function()
+
+
+def _is_whole(region: Region, division: Division) -> bool:
+    """Whether a region takes the arguments of the graph and gives its results, in their order."""
+    fed, given = [feed.node for feed in region.feeds], [one.node for one in region.given]
+    return fed == list(division.placeholders) and given == list(division.output.args[0])
 
 
 class _Script:
@@ -28,7 +41,7 @@ class _Script:
 
     def function(self) -> Callable[..., Any]:
         division = self.division
-        arguments = ", ".join(self._name(n) for n in division.placeholders)
+        arguments = "".join(f"{self._name(n)}, " for n in division.placeholders)
         lines = list(self._lines())
         alive = set(division.output.all_input_nodes)
         body = [f"return {self._spelled(tuple(division.output.args[0]))}"]
@@ -38,7 +51,8 @@ class _Script:
             if ended:
                 body.append(f"{' = '.join(ended)} = None")
             body.append(line)
-        source = "\n    ".join([f"def run({arguments}):", *reversed(body)])
+        unpacked = [f"{arguments}= given"] if arguments else []
+        source = "\n    ".join(["def run(given):", *unpacked, *reversed(body)])
         exec(compile(source, f"<{division.name}>", "exec"), self.scope)
         return cast(Callable[..., Any], self.scope["run"])
 
@@ -51,7 +65,7 @@ class _Script:
                 continue
             fed = [feed.node for feed in step.feeds]
             made = ", ".join(self._name(g.node) for g in step.given)
-            call = f"{self._constant(self.regions[step])}({', '.join(map(self._name, fed))})"
+            call = f"{self._constant(self.regions[step])}(({''.join(f'{self._name(n)}, ' for n in fed)}))"
             yield (f"{made}, = {call}" if made else call), fed
             done |= {write.copy for write in step.writes}
         for node in self.division.last:

@@ -9,6 +9,7 @@ from functools import cache, partial
 from typing import Any, TypeAlias
 
 from dovetail.dataclass import dataclass
+from dovetail.frontends.torch.dynamo.nodes import mark_weights
 from dovetail.frontends.torch.reading.capture import decompositions
 from dovetail.frontends.torch.reading.package import torch_module
 from dovetail.progress import phase
@@ -38,6 +39,8 @@ def traced(module: Any, inputs: Sequence[Any], compilers: Compilers, kept: Colle
     direct: list[Callable[..., Any]] = []
 
     def inference(traced: Any, given: Sequence[Any]) -> Any:
+        if len(given) == len(inputs) and (found := _metadata()) is not None:
+            mark_weights(traced.graph, found.static_input_indices)
         run = compilers.inference(traced)
         if len(given) == len(inputs) and _is_plain():
             direct.append(run)

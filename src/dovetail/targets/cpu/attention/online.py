@@ -188,6 +188,8 @@ class ManyQueries(QueryBlock):
         stride, y, stored = t.size(a.strides["y"][-2]), self.at["y"], a.stored
         if a.epilogue is not None:
             stride, y, stored = 4 * padded(a.dv, t.lanes), self.room["finished"], "float"
+        if a.zero_unseen and a.has_key_mask:
+            self._forget_unseen()
         for i in range(self.wide):
             old = t.ptr_add(self.room["old"], i * t.bytes)
             t.store(t.inverse(t.load(t.ptr_add(self.room["sums"], i * t.bytes), t.bytes)), old, t.bytes)
@@ -198,3 +200,16 @@ class ManyQueries(QueryBlock):
             t.call_shared(out, taken, self.row, old, to, stride, rows, self.room["buffer"])
         if a.epilogue is not None:
             t.write_steps(self.room[WORDS_REGION], self.room["finished"], self.rows, self.at)
+
+    def _forget_unseen(self) -> None:
+        """The sums are 0 where the mask hides all keys; only those that are NaN are not 0 already."""
+        t = self.t
+        at = [t.ptr_add(self.room["sums"], i * t.bytes) for i in range(self.wide)]
+        sums = [t.load(place, t.bytes) for place in at]
+        with t.when(t.any_lane([t.fcmp("uno", x, x) for x in sums])):
+            with t.carry(0, t.size(self.a.keys), [ZERO]) as state:
+                mask = t.load_splat(t.ptr_add(self.at["mask"], t.mul(state.index, 4)))
+                hides = t.fcmp("oeq", mask, t.constant(float("-inf")))
+                state.vectors[0] = t.select(hides, state.vectors[0], t.constant(1.0))
+            for place, x in zip(at, sums, strict=True):
+                t.store(t.select(t.fcmp("oeq", state.vectors[0], ZERO), ZERO, x), place, t.bytes)

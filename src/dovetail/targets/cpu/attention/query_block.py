@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dovetail.codegen.llvm.handles import F32, FALSE, I1, I64, Int, Ptr, Vec, VecI32
+from dovetail.codegen.llvm.handles import F32, I1, I64, Int, Ptr, Vec, VecI32
 from dovetail.codegen.llvm.maths.vectors import LOG2_E, fast_tanh
 from dovetail.codegen.llvm.scalar import literal
 from dovetail.codegen.llvm.vector import Stored
@@ -105,13 +105,8 @@ class QueryBlock:
     def sees_nothing(self, highest: float) -> I1:
         """Whether some query has met no higher score than that of hidden keys: then those left out count as much."""
         t = self.t
-        found = FALSE
-        for i in range(self.wide):
-            top = t.load(t.ptr_add(self.room["tops"], i * t.bytes), t.bytes)
-            low = t.fcmp("ole", top, t.constant(highest))
-            some = t.let(f"bitcast {t.mask_vec} {low} to i{t.lanes}")
-            found = t.or_(found, I1(t.let(f"icmp ne i{t.lanes} {some}, 0")))
-        return found
+        tops = (t.load(t.ptr_add(self.room["tops"], i * t.bytes), t.bytes) for i in range(self.wide))
+        return t.any_lane(t.fcmp("ole", top, t.constant(highest)) for top in tops)
 
 
 __all__ = ["QueryBlock", "write_rotated"]

@@ -154,7 +154,7 @@ class Attend(Attention):
     @property
     def has_key_mask(self) -> bool:
         """Whether a mask has one number for each key, which is added."""
-        is_added = not self.bends and not self.zero_unseen and self.stored == "float"
+        is_added = not self.bends and self.stored == "float"
         return is_added and self.strides.get("mask", ())[-2:] == (0, 4)
 
     @property

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from dovetail.codegen.llvm.handles import I64, Handle, Int, Mask, Ptr, Vec, VecI32
+from dovetail.codegen.llvm.handles import FALSE, I1, I64, Handle, Int, Mask, Ptr, Vec, VecI32
 from dovetail.codegen.llvm.kernel import SCRATCH
 from dovetail.codegen.llvm.vector import ZERO, Stored, VectorBuilder
 from dovetail.ir.dim import Dim, Size
@@ -136,6 +136,14 @@ class AttendBuilder(VectorBuilder):
         """Positions from `first` on, those of vector i."""
         own = self.lane_numbers_i32(i * self.lanes)
         return VecI32(self.let(f"add {self.int_vec} {self.splat_i32(first)}, {own}"))
+
+    def any_lane(self, masks: Iterable[Mask]) -> I1:
+        """Whether some lane of some mask is true."""
+        found = FALSE
+        for mask in masks:
+            some = self.let(f"bitcast {self.mask_vec} {mask} to i{self.lanes}")
+            found = self.or_(found, I1(self.let(f"icmp ne i{self.lanes} {some}, 0")))
+        return found
 
     def inverse(self, total: Vec) -> Vec:
         """What accumulated values are multiplied by; 0 makes 0 of anything."""
