@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
@@ -135,6 +136,8 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Into how many parts k may go, each of them for blocks of its own."""
 SUM_CYCLES = 4000
 """Cycles for a second kernel, which adds up the parts."""
+JOINED_CYCLES, PART_CYCLES = 300, 50
+"""Cycles for a kernel that runs anyway to add them up as well, and for each part that it loads."""
 SPLIT_GAIN = 0.9
 """The share of the time that parts must save: a second kernel has costs that the estimate does not see."""
 FEWEST_ROUNDS = 2
@@ -143,10 +146,19 @@ FEWEST_STAGES, MOST_STAGES = 3, 8
 """Stages in shared memory: one that is multiplied, one that a warpgroup may still read, and copies in flight."""
 
 
-def tile_of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDevice) -> BlockTile:
-    """The tile with the lowest estimate."""
+def tile_of(
+    batch: Size, rows: Size, columns: Size, depth: Size, streams: int, device: GpuDevice
+) -> tuple[BlockTile, int]:
+    """The tile and the parts of k with the lowest estimate; one part where sizes are not known."""
     work = _Work.of(batch, rows, columns, streams, device)
-    return min(_fitting(streams, device), key=lambda tile: work.stage_cycles(tile, 1))
+    rounds = max(1, -(-depth // DEPTH)) if isinstance(depth, int) else 1
+    splits = _splits((batch, rows, columns, depth), rounds, streams, device)
+
+    def cycles(choice: tuple[BlockTile, int]) -> float:
+        tile, parts = choice
+        return -(-rounds // parts) * work.stage_cycles(tile, parts) + work.adding_cycles(parts)
+
+    return min([(tile, parts) for parts in splits for tile in _fitting(streams, device)], key=cycles)
 
 
 def cycles_of(
@@ -159,26 +171,40 @@ def cycles_of(
     device: GpuDevice,
     *,
     has_producer: bool,
+    parts: int = 1,
 ) -> float:
-    """An estimate of a product of one part, without the start of its kernel; 0 where its depth is not known."""
+    """An estimate of a product, without the start of its kernel; 0 where its depth is not known."""
     if not isinstance(depth, int):
         return 0.0
     work = _Work.of(batch, rows, columns, streams, device)
     if has_producer:
-        return work.pipelined_cycles(tile, depth) - START_CYCLES
-    return -(-depth // DEPTH) * work.stage_cycles(tile, 1)
+        return work.pipelined_cycles(tile, depth, parts) - START_CYCLES
+    return -(-depth // (DEPTH * parts)) * work.stage_cycles(tile, parts)
 
 
 def pipelined_tile_of(
     rows: Size, columns: Size, depth: int, streams: int, panel: int, device: GpuDevice
-) -> BlockTile | None:
-    """The tile with the lowest estimate of those with a producer; None where the device has none that fits.
+) -> tuple[BlockTile, int] | None:
+    """The tile with a producer and the equal parts of k with the lowest estimate; None where the device has no tile
+    that fits.
 
     The columns of each stream are a multiple of `panel`.
     """
-    work = _Work.of(1, rows, columns, streams, device)
+    work, rounds = _Work.of(1, rows, columns, streams, device), -(-depth // DEPTH)
+    splits = [p for p in _splits((rows, columns, depth), rounds, streams, device) if rounds % p == 0]
+
+    def cycles(choice: tuple[BlockTile, int]) -> float:
+        tile, parts = choice
+        return work.pipelined_cycles(tile, depth, parts) + work.adding_cycles(parts)
+
     fitting = _pipelined(PIPELINED_TILES, streams, panel, device)
-    return min(fitting, key=lambda tile: work.pipelined_cycles(tile, depth), default=None)
+    return min([(tile, parts) for parts in splits for tile in fitting], key=cycles, default=None)
+
+
+def _splits(sizes: Sequence[Size], rounds: int, streams: int, device: GpuDevice) -> list[int]:
+    """The parts that the rounds of a product may go in: sums of one stream can be added up later."""
+    known = all([isinstance(size, int) for size in sizes]) and streams == 1 and isfinite(device.sum_cycles)
+    return [p for p in SPLITS if p == 1 or (known and rounds >= p * FEWEST_ROUNDS)]
 
 
 def pipelined_split_of(
@@ -301,6 +327,10 @@ class _Work:
         shorter, longer = sorted((tiles * sums + shown * results, tiles * memory + sums))
         return START_CYCLES + longer + shorter / 8
 
+    def adding_cycles(self, parts: int) -> float:
+        """Cycles to add up the parts of a product, by whatever the device description says; 0 for one part."""
+        return 0.0 if parts == 1 else self.device.sum_cycles + parts * PART_CYCLES + self.sum_cycles(parts)
+
     def sum_cycles(self, parts: int) -> float:
         """Cycles to write and read the sums of all parts."""
         nbytes = 2 * 4 * parts * self.count * self.down * self.across
@@ -313,7 +343,9 @@ __all__ = [
     "FEWEST_ROWS",
     "GROUP_ROWS",
     "H200",
+    "JOINED_CYCLES",
     "LANES",
+    "SUM_CYCLES",
     "TILES",
     "WARP_ROWS",
     "BlockTile",

@@ -30,6 +30,7 @@ from dovetail.targets.cuda.resident_choice import Prices, Residency, levels_told
 from dovetail.targets.cuda.resident_products import by_warps
 from dovetail.targets.cuda.resident_runs import ResidentRuns, key_of, longest_repetition
 from dovetail.targets.cuda.select import finished, make_kernels
+from dovetail.targets.cuda.split_products import SplitProducts
 
 STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
 """Stages of one kernel all have the same number of threads."""
@@ -67,7 +68,8 @@ class LaunchFusion:
             joined = self._joined(steps[index], steps[index + 1])
             if joined is not None:
                 found[index], found[index + 1] = (steps[index][0], None), (steps[index + 1][0], (joined,))
-        launched = self._sharing(found)
+        splits = SplitProducts(self.memory, self.locations, self.device, self._kept)
+        launched = self._sharing(splits.split(found))
         if self.device.cooperative == "off":
             return tuple(launched)
         resident = self._as_passes(found, launched)
