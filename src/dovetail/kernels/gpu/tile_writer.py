@@ -13,6 +13,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, is_multiple, less, remainder, spread
 from dovetail.kernels.gpu.hoisted import Hoisted
+from dovetail.kernels.gpu.narrow_results import NarrowResults
 from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.tile import CHUNK, LANES, WARP_ROWS
 from dovetail.kernels.gpu.tiled import Element, Producer, Tiled
@@ -45,6 +46,7 @@ from dovetail.kernels.loops.ir import (
     mul,
     sizes_in,
 )
+from dovetail.kernels.loops.resident_bodies import only_prefetches
 from dovetail.kernels.spec import ALIGNMENT, Binding, Job, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
@@ -142,6 +144,7 @@ class TileWriter(ABC):
         # Barriers that copies before the wait need are made then.
         shared_tiles = [a for a in tiled.allocations if not isinstance(a, Alloc) or a.space == "shared"]
         shared_tiles = [replace(a, is_new=True) if isinstance(a, AllocBarriers) else a for a in shared_tiles]
+        shared_tiles = [] if only_prefetches(tiled.early) else shared_tiles
         early = (*shared_tiles, Set("tile", ThreadIndex("block")), *place, *tiled.early) if tiled.early else ()
         shared = shared_bytes(tiled.allocations)
         dynamic = shared if shared > STATIC_BYTES or tiled.is_aligned else 0
@@ -254,6 +257,14 @@ class TileWriter(ABC):
         Operands of the epilogue are loaded two chunks ahead, those of the first two before the products: a warp has
         few others to wait with.
         """
+        narrow = NarrowResults(
+            producer,
+            tiled.columns,
+            lambda element, row, column: self._written(element, (*self.lead, row, column)),
+            lambda row, column: self._inside(row, column, tiled),
+        )
+        if narrow.dtype_fits:
+            return narrow.statements()
         groups = producer.width // CHUNK
         turns = range(WARP_ROWS * groups // LANES)
         lines = [divided(add(LANE, Extent(turn * LANES)), groups) for turn in turns]
