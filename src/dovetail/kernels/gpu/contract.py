@@ -157,8 +157,7 @@ class Writer(TileWriter):
         found = self._pipelined(left, rights, axis, other)
         if found is not None:
             assert isinstance(self.depth, int), "it was checked"
-            ahead = "right" in early
-            made = PipelinedTile(found[0], dtype, left, rights, axis, other, self.depth, found[1], ahead).tiled()
+            made = PipelinedTile(found[0], dtype, left, rights, axis, other, self.depth, found[1]).tiled()
             return replace(made, cycles=self._cycles(*found, has_producer=True)), found[1]
         tile, parts = tile_of(*self._sizes, self.streams, self.device)
         engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, parts, early)

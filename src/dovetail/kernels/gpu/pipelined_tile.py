@@ -33,7 +33,6 @@ from dovetail.kernels.loops.ir import (
     Load,
     Loop,
     Name,
-    Prefetch,
     Set,
     Statement,
     Tensor,
@@ -41,7 +40,6 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     add,
-    minimum,
     mul,
 )
 from dovetail.kernels.loops.pipeline import BOX
@@ -68,8 +66,6 @@ class PipelinedTile:
     depth: int
     parts: int = 1
     """Into how many equal parts k goes; `part` says which one a block has."""
-    early: bool = False
-    """Whether the right factor comes to the L2 cache before the kernels that this one follows have ended."""
 
     @staticmethod
     def takes(factors: Sequence[Factor]) -> bool:
@@ -117,7 +113,6 @@ class PipelinedTile:
             is_aligned=True,
             resident=tile.blocks,
             producer=producer,
-            early=self._prefetches() if self.early else (),
         )
 
     @property
@@ -165,20 +160,6 @@ class PipelinedTile:
             AwaitProducts(sums, self.tile.columns),
             When(_FIRST_LANE, (Arrive(EMPTY, _BEFORE),)),
         ]
-
-    def _prefetches(self) -> list[Statement]:
-        """The right factor of a block, line by line; blocks beneath others find theirs there."""
-        lines, first = self.rounds * DEPTH, mul(Name("part"), Extent(self.rounds * DEPTH))
-        k = Name("line") if self.parts == 1 else add(first, Name("line"))
-        found: list[Statement] = []
-        for right in self.rights:
-            each = self.tile.columns // len(self.rights)
-            left = Call("sub", (Extent(right.rows), Name("side")), i64)
-            nbytes = mul(minimum(Extent(each), left), Extent(self.dtype.itemsize))
-            found.append(Prefetch(right.tensor, (Name("side"), k), nbytes))
-        inside = less(k, Extent(self.depth))
-        each_line = Loop("line", Extent(lines), (When(inside, tuple(found)),), kind="thread")
-        return [When(less(Name("top"), ONE), (each_line,))] if self.right_axis == "row" else []
 
     def _copies(self) -> list[Statement]:
         """The copies of a tile, each stage as soon as it is empty."""

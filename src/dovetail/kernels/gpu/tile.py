@@ -124,6 +124,8 @@ FEWEST_ROWS = 33
 """Rows from which a warpgroup is not mostly idle."""
 START_CYCLES, ROUND_CYCLES, BOX_CYCLES, RESULT_CYCLES = 2000, 140, 1 / 40, 1 / 10
 """Cycles before the first stage is full, of a small stage, for a byte that the TMA copies, for a result."""
+LONE_BOX_CYCLES = 1 / 64
+"""Cycles for a byte that the TMA copies to one multiprocessor: all of them together are slower, as they share L2."""
 MEMORY_CYCLES = 1 / 17
 """Cycles of a multiprocessor for its share of a byte in memory."""
 BARRIERS_BYTES, RESERVED_BYTES = 2048, 1024
@@ -136,7 +138,7 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Into how many parts k may go, each of them for blocks of its own."""
 SUM_CYCLES = 4000
 """Cycles for a second kernel, which adds up the parts."""
-JOINED_CYCLES, PART_CYCLES = 300, 50
+JOINED_CYCLES, PART_CYCLES = 300, 500
 """Cycles for a kernel that runs anyway to add them up as well, and for each part that it loads."""
 SPLIT_GAIN = 0.9
 """The share of the time that parts must save: a second kernel has costs that the estimate does not see."""
@@ -198,7 +200,8 @@ def pipelined_tile_of(
         return work.pipelined_cycles(tile, depth, parts) + work.adding_cycles(parts)
 
     fitting = _pipelined(PIPELINED_TILES, streams, panel, device)
-    return min([(tile, parts) for parts in splits for tile in fitting], key=cycles, default=None)
+    choices = [(tile, parts) for parts in splits for tile in fitting if not work.may_crowd(tile, parts)]
+    return min(choices, key=cycles, default=None)
 
 
 def _splits(sizes: Sequence[Size], rounds: int, streams: int, device: GpuDevice) -> list[int]:
@@ -295,6 +298,12 @@ class _Work:
     def blocks(self, tile: BlockTile) -> int:
         return self.count * -(-self.down // tile.rows) * -(-self.across // tile.columns)
 
+    def may_crowd(self, tile: BlockTile, parts: int) -> bool:
+        """Whether two blocks may share a multiprocessor while others have none: they start where blocks of the kernel
+        before leave room."""
+        few = parts * self.blocks(tile) <= self.device.multiprocessors
+        return self.device.dependent_launches and tile.blocks > 1 and few
+
     def stage_cycles(self, tile: BlockTile, parts: int) -> float:
         """Cycles of a stage of all blocks."""
         blocks = parts * self.blocks(tile)
@@ -312,9 +321,11 @@ class _Work:
 
         Those that do not fit L2 take the time of memory, while other blocks of a multiprocessor multiply.
         """
-        tiles = -(-parts * self.blocks(tile) // self.device.multiprocessors)
+        blocks = parts * self.blocks(tile)
+        tiles = -(-blocks // self.device.multiprocessors)
         products = tile.rows * tile.columns * DEPTH * GROUP_CYCLES
-        copies = (tile.rows + tile.columns) * 2 * DEPTH * BOX_CYCLES
+        busy = min(1.0, blocks / self.device.multiprocessors)
+        copies = (tile.rows + tile.columns) * 2 * DEPTH * max(BOX_CYCLES * busy, LONE_BOX_CYCLES)
         results = tile.rows * tile.columns * RESULT_CYCLES
         # Blocks of one multiprocessor hide each other's results.
         shown = tiles if tile.blocks == 1 else -(-tiles // tile.blocks)

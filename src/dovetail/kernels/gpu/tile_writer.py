@@ -46,7 +46,6 @@ from dovetail.kernels.loops.ir import (
     mul,
     sizes_in,
 )
-from dovetail.kernels.loops.resident_bodies import only_prefetches
 from dovetail.kernels.spec import ALIGNMENT, Binding, Job, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
@@ -144,7 +143,6 @@ class TileWriter(ABC):
         # Barriers that copies before the wait need are made then.
         shared_tiles = [a for a in tiled.allocations if not isinstance(a, Alloc) or a.space == "shared"]
         shared_tiles = [replace(a, is_new=True) if isinstance(a, AllocBarriers) else a for a in shared_tiles]
-        shared_tiles = [] if only_prefetches(tiled.early) else shared_tiles
         early = (*shared_tiles, Set("tile", ThreadIndex("block")), *place, *tiled.early) if tiled.early else ()
         shared = shared_bytes(tiled.allocations)
         dynamic = shared if shared > STATIC_BYTES or tiled.is_aligned else 0

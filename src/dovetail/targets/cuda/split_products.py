@@ -26,7 +26,7 @@ from dovetail.targets.cuda.select import make_kernels
 Kept = Callable[[Hashable, Mapping[str, Value], Callable[[], Kernel], Mapping[str, Size]], GpuKernel]
 """A shared kernel by a key, its tensors, what makes it, and its pointers into the workspace."""
 IDLE = 2
-"""A product is split where more than one of so many multiprocessors would have no tile."""
+"""A product is split where tiles would leave half of the multiprocessors without work."""
 _OF_SUM = "sum_"
 """Before the names of pointers that adding up parts needs."""
 
