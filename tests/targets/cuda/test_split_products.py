@@ -46,11 +46,11 @@ def _two_readers() -> dict[str, Value]:
 
 
 JOINED = {
-    "few_rows": _post_norm((16, 512), 64),
-    "odd_rows": _post_norm((21, 520), 72, bf16),
-    "by_producer": _post_norm((64, 512), 64),
-    "batch": _post_norm((2, 40, 768), 128, bf16),
-    "gelu": _post_norm((40, 512), 192, f16, "gelu"),
+    "few_rows": _post_norm((16, 1536), 64),
+    "odd_rows": _post_norm((21, 1544), 72, bf16),
+    "by_producer": _post_norm((64, 2048), 64),
+    "batch": _post_norm((2, 40, 2048), 128, bf16),
+    "gelu": _post_norm((40, 2048), 192, f16, "gelu"),
 }
 
 
@@ -102,14 +102,14 @@ def test_products_with_many_tiles_or_little_depth_stay_whole(outputs: dict[str, 
 
 
 def test_equal_layers_share_the_kernels_of_parts() -> None:
-    x = input("x", f16[16, 512])
+    x = input("x", f16[16, 64])
     for layer in range(3):
-        y = _linear(x, f"w{layer}", 512)
-        x = library.residual_layer_norm(x, y, param(f"g{layer}", f16[512]), param(f"s{layer}", f16[512]), eps=1e-5)
+        y = _linear(_linear(x, f"up{layer}", 1536), f"down{layer}", 64)
+        x = library.residual_layer_norm(x, y, param(f"g{layer}", f16[64]), param(f"s{layer}", f16[64]), eps=1e-5)
     found = _kernels({"z": x})
-    assert [made.kernel.name for made in found] == [PARTS, ROWS] * 3
+    assert [made.kernel.name for made in found] == ["contract", PARTS, ROWS] * 3
     # The first layer reads an input, whose alignment is not known; the others are alike.
-    assert len({made.text for made in found[2:]}) == 2
+    assert len({made.text for made in found[3:]}) == 3
     _judged({"z": x})
 
 
