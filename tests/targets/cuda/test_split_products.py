@@ -27,14 +27,14 @@ EARLY = replace(CLUSTERS, dependent_launches=True)
 PARTS, SUM, ROWS = "contract_parts", "contract_sum", "rows"
 
 
-def _linear(x: Value, name: str, size: int, act: str | None = None) -> Value:
+def _linear(x: Value, name: str, size: int, *, gelu: bool = False) -> Value:
     w, b = param(name, x.dtype[x.shape[-1], size]), param(f"{name}.bias", x.dtype[size])
-    return library.linear(x, w, b) if act is None else library.linear(x, w, b, act=act)
+    return library.linear(x, w, b, act="gelu" if gelu else "none")
 
 
-def _post_norm(shape: tuple[int, ...], size: int, dtype: DType = f16, act: str | None = None) -> dict[str, Value]:
+def _post_norm(shape: tuple[int, ...], size: int, dtype: DType = f16, *, gelu: bool = False) -> dict[str, Value]:
     """A product, and a norm of it and of a residual."""
-    y = _linear(input("x", dtype[shape]), "w", size, act)
+    y = _linear(input("x", dtype[shape]), "w", size, gelu=gelu)
     residual = input("residual", dtype[(*shape[:-1], size)])
     gain, shift = (param(name, dtype[size]) for name in ("gain", "shift"))
     return {"z": library.residual_layer_norm(residual, y, gain, shift, eps=1e-5)}
@@ -50,7 +50,7 @@ JOINED = {
     "odd_rows": _post_norm((21, 1544), 72, bf16),
     "by_producer": _post_norm((64, 2048), 64),
     "batch": _post_norm((2, 40, 2048), 128, bf16),
-    "gelu": _post_norm((40, 2048), 192, f16, "gelu"),
+    "gelu": _post_norm((40, 2048), 192, gelu=True),
 }
 
 
@@ -71,7 +71,7 @@ def _judged(outputs: dict[str, Value]) -> None:
     for description in (CLUSTERS, EARLY):
         device = SimulatedDriver()
         device.description = description
-        runner = CudaGraph(make_plan(graph, target=CLAIMS), lambda: device).bind(params)
+        runner = CudaGraph(make_plan(graph, target=CLAIMS), lambda device=device: device).bind(params)
         for _ in range(2):
             for name, found in runner.run(drawn).items():
                 error = np.linalg.norm(found.astype(np.float64) - wanted[name])

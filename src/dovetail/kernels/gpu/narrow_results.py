@@ -1,9 +1,9 @@
 """Results of 16 bits that a warp computes where its sums are, and then puts through shared memory.
 
-Half as many bytes go through shared memory as for sums, and none of them twice to the same bank: a line of 64 results and
-a chunk of padding starts four banks after the one before, so that eight rows of pairs, and eight chunks of a row, are in
-different banks. What an epilogue loads must then be the same for all rows, such as a bias: a thread has pairs of columns,
-which are no whole sectors of memory.
+Half as many bytes go through shared memory as for sums, without bank conflicts: a line of 64 results and a chunk of
+padding starts four banks after the one before, so that eight rows of pairs, and eight chunks of a row, are in different
+banks. What an epilogue loads must then be the same for all rows, such as a bias: a thread has pairs of columns, which
+are no whole sectors of memory.
 """
 
 from __future__ import annotations

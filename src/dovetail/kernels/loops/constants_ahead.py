@@ -27,7 +27,7 @@ _TAKING = (Set, Loop, When, Store, Alloc, AllReduce, Barrier)
 
 
 def takes_constants_ahead(kernel: Kernel) -> bool:
-    """Whether a kernel would wait for constants after it has reduced rows: it starts early, and has nothing to do then."""
+    """Whether a kernel that starts early would wait for constants after it has reduced rows."""
     launch = kernel.launch
     if launch is None or not launch.dependent or kernel.early or kernel.maps or launch.shared_bytes:
         return False

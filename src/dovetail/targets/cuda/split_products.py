@@ -1,8 +1,8 @@
 """Products with few tiles and much depth: blocks share the depth, and the step after a product adds up their parts.
 
-A product of few rows has fewer tiles than the device has multiprocessors, and each block goes through all of k. In parts
-of k there is work for all of them. Sums of parts are in the workspace. A norm or another step that is the only one to
-read the result adds them up where it would load it, so that there is no launch more; else a second kernel does.
+A product of few rows has fewer tiles than the device has multiprocessors, and each block goes through all of k. In
+parts of k there is work for more of them. Sums of parts are in the workspace. A norm or another step that is the only
+one to read the result adds them up where it would load it, so that there is no launch more; else a second kernel does.
 """
 
 from __future__ import annotations
