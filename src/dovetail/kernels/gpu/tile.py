@@ -194,14 +194,16 @@ def pipelined_tile_of(
     """
     work, rounds = _Work.of(1, rows, columns, streams, device), -(-depth // DEPTH)
     splits = [p for p in _splits((rows, columns, depth), rounds, streams, device) if rounds % p == 0]
+    fitting = _pipelined(PIPELINED_TILES, streams, panel, device)
+    choices = [(tile, parts) for parts in splits for tile in fitting if not work.may_crowd(tile, parts)]
+    # Estimates of whole products were fitted without what multiprocessors gain that copy while others have no work.
+    whole = min([c for c in choices if c[1] == 1], key=lambda c: work.pipelined_cycles(c[0], depth), default=None)
 
     def cycles(choice: tuple[BlockTile, int]) -> float:
         tile, parts = choice
-        return work.pipelined_cycles(tile, depth, parts) + work.adding_cycles(parts)
+        return work.pipelined_cycles(tile, depth, parts, shares_l2=True) + work.adding_cycles(parts)
 
-    fitting = _pipelined(PIPELINED_TILES, streams, panel, device)
-    choices = [(tile, parts) for parts in splits for tile in fitting if not work.may_crowd(tile, parts)]
-    return min(choices, key=cycles, default=None)
+    return whole and min([whole, *(c for c in choices if c[1] > 1)], key=cycles)
 
 
 def _splits(sizes: Sequence[Size], rounds: int, streams: int, device: GpuDevice) -> list[int]:
@@ -316,15 +318,18 @@ class _Work:
         latency = STAGE_CYCLES + DEPTH // 16 // tile.warps_deep * (STEP_CYCLES + FRAGMENT_CYCLES * fragments)
         return max(at_once * work, -(-at_once // fit) * latency) + at_once * work / 8
 
-    def pipelined_cycles(self, tile: BlockTile, depth: int, parts: int = 1, result_bytes: int = 0) -> float:
+    def pipelined_cycles(
+        self, tile: BlockTile, depth: int, parts: int = 1, result_bytes: int = 0, *, shares_l2: bool = False
+    ) -> float:
         """Cycles of a kernel whose producer runs ahead: the start, products or copies, and results.
 
-        Those that do not fit L2 take the time of memory, while other blocks of a multiprocessor multiply.
+        Those that do not fit L2 take the time of memory, while other blocks of a multiprocessor multiply. With
+        `shares_l2`, copies are faster where fewer multiprocessors have work.
         """
         blocks = parts * self.blocks(tile)
         tiles = -(-blocks // self.device.multiprocessors)
         products = tile.rows * tile.columns * DEPTH * GROUP_CYCLES
-        busy = min(1.0, blocks / self.device.multiprocessors)
+        busy = min(1.0, blocks / self.device.multiprocessors) if shares_l2 else 1.0
         copies = (tile.rows + tile.columns) * 2 * DEPTH * max(BOX_CYCLES * busy, LONE_BOX_CYCLES)
         results = tile.rows * tile.columns * RESULT_CYCLES
         # Blocks of one multiprocessor hide each other's results.
