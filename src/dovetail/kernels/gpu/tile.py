@@ -124,6 +124,9 @@ FEWEST_ROWS = 33
 """Rows from which a warpgroup is not mostly idle."""
 START_CYCLES, ROUND_CYCLES, BOX_CYCLES, RESULT_CYCLES = 2000, 140, 1 / 40, 1 / 10
 """Cycles before the first stage is full, of a small stage, for a byte that the TMA copies, for a result."""
+NARROW_SUMS, NARROW_CYCLES, WIDE_CYCLES = 96, 1 / 14, 1 / 7
+"""Sums of a thread up to which it puts results of 16 bits through shared memory, and cycles for a result of a product
+that does, or that puts sums there."""
 LONE_BOX_CYCLES = 1 / 64
 """Cycles for a byte that the TMA copies to one multiprocessor: all of them together are slower, as they share L2."""
 MEMORY_CYCLES = 1 / 17
@@ -138,8 +141,8 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Into how many parts k may go, each of them for blocks of its own."""
 SUM_CYCLES = 4000
 """Cycles for a second kernel, which adds up the parts."""
-JOINED_CYCLES, PART_CYCLES = 300, 500
-"""Cycles for a kernel that runs anyway to add them up as well, and for each part that it loads."""
+JOINED_CYCLES, PART_CYCLES = 50, 700
+"""Cycles for a kernel that runs anyway to add them up as well, and for each part more than two that it loads."""
 SPLIT_GAIN = 0.9
 """The share of the time that parts must save: a second kernel has costs that the estimate does not see."""
 FEWEST_ROUNDS = 2
@@ -197,7 +200,7 @@ def pipelined_tile_of(
     fitting = _pipelined(PIPELINED_TILES, streams, panel, device)
     choices = [(tile, parts) for parts in splits for tile in fitting if not work.may_crowd(tile, parts)]
     # Estimates of whole products were fitted without what multiprocessors gain that copy while others have no work.
-    whole = min([c for c in choices if c[1] == 1], key=lambda c: work.pipelined_cycles(c[0], depth), default=None)
+    whole = min([c for c in choices if c[1] == 1], key=lambda c: work.product_cycles(c[0], depth), default=None)
 
     def cycles(choice: tuple[BlockTile, int]) -> float:
         tile, parts = choice
@@ -318,8 +321,20 @@ class _Work:
         latency = STAGE_CYCLES + DEPTH // 16 // tile.warps_deep * (STEP_CYCLES + FRAGMENT_CYCLES * fragments)
         return max(at_once * work, -(-at_once // fit) * latency) + at_once * work / 8
 
+    def product_cycles(self, tile: BlockTile, depth: int) -> float:
+        """Cycles of a whole product, most of which have no operand for each row in their epilogue."""
+        is_narrow = tile.rows * tile.columns // tile.threads <= NARROW_SUMS
+        return self.pipelined_cycles(tile, depth, result_cycles=NARROW_CYCLES if is_narrow else WIDE_CYCLES)
+
     def pipelined_cycles(
-        self, tile: BlockTile, depth: int, parts: int = 1, result_bytes: int = 0, *, shares_l2: bool = False
+        self,
+        tile: BlockTile,
+        depth: int,
+        parts: int = 1,
+        result_bytes: int = 0,
+        *,
+        result_cycles: float = RESULT_CYCLES,
+        shares_l2: bool = False,
     ) -> float:
         """Cycles of a kernel whose producer runs ahead: the start, products or copies, and results.
 
@@ -331,7 +346,7 @@ class _Work:
         products = tile.rows * tile.columns * DEPTH * GROUP_CYCLES
         busy = min(1.0, blocks / self.device.multiprocessors) if shares_l2 else 1.0
         copies = (tile.rows + tile.columns) * 2 * DEPTH * max(BOX_CYCLES * busy, LONE_BOX_CYCLES)
-        results = tile.rows * tile.columns * RESULT_CYCLES
+        results = tile.rows * tile.columns * result_cycles
         # Blocks of one multiprocessor hide each other's results.
         shown = tiles if tile.blocks == 1 else -(-tiles // tile.blocks)
         sums = -(-depth // (DEPTH * parts)) * max(products, copies, ROUND_CYCLES)
@@ -345,7 +360,7 @@ class _Work:
 
     def adding_cycles(self, parts: int) -> float:
         """Cycles to add up the parts of a product, by whatever the device description says; 0 for one part."""
-        return 0.0 if parts == 1 else self.device.sum_cycles + parts * PART_CYCLES + self.sum_cycles(parts)
+        return 0.0 if parts == 1 else self.device.sum_cycles + (parts - 2) * PART_CYCLES + self.sum_cycles(parts)
 
     def sum_cycles(self, parts: int) -> float:
         """Cycles to write and read the sums of all parts."""
@@ -361,6 +376,7 @@ __all__ = [
     "H200",
     "JOINED_CYCLES",
     "LANES",
+    "NARROW_SUMS",
     "SUM_CYCLES",
     "TILES",
     "WARP_ROWS",

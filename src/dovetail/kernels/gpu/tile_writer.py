@@ -261,7 +261,7 @@ class TileWriter(ABC):
             lambda element, row, column: self._written(element, (*self.lead, row, column)),
             lambda row, column: self._inside(row, column, tiled),
         )
-        if narrow.dtype_fits:
+        if narrow.fits:
             return narrow.statements()
         groups = producer.width // CHUNK
         turns = range(WARP_ROWS * groups // LANES)
