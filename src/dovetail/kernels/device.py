@@ -150,6 +150,8 @@ class GpuDevice:
     """Whether layers that repeat become passes of one cooperative (persistent) kernel: where the estimate of that is
     lower than that of launches, wherever they can (on), or nowhere (off)."""
     waits: Waits = Waits()
+    sum_cycles: float = float("inf")
+    """Cycles to add up the parts of a product whose depth several blocks share; infinite where none is split."""
 
 
 Device: TypeAlias = CpuDevice | GpuDevice

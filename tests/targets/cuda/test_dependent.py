@@ -12,7 +12,7 @@ import pytest
 
 from dovetail import Graph, f16, library, ops
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.tile import H200, pipelined_tile_of
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import CopyAsync
 from dovetail.plan.plan import make_plan
@@ -80,6 +80,14 @@ def test_programs_that_multiply_little_for_each_byte_start_kernels_early(rows: i
     for device, wanted in ((replace(H200, dependent_intensity=32.0), starts_early), (H200, False), (DEPENDENT, True)):
         launches = [made.kernel.launch for _, made in kernels_of(plan, device=device)]
         assert [launch is not None and launch.dependent for launch in launches] == [wanted] * len(launches)
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns", "alone"), [(128, 768, 768, True), (4096, 64, 4096, False)])
+def test_blocks_of_few_tiles_have_a_multiprocessor_each(rows: int, depth: int, columns: int, alone: bool) -> None:
+    """Where blocks of the kernel before leave room, two of them would else start on one, and none on others."""
+    for device, wanted in ((H200, 2), (DEPENDENT, 1 if alone else 2)):
+        found = pipelined_tile_of(rows, columns, depth, 1, 64, device)
+        assert found is not None and found[0].blocks == wanted
 
 
 @pytest.mark.exhaustive

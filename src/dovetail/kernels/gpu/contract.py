@@ -139,32 +139,37 @@ class Writer(TileWriter):
     def job(self) -> Job:
         dtypes = {v.dtype for v in (self.found.left, *self.found.rights)}
         if len(dtypes) == 1 and dtypes <= {f16, bf16}:
-            return self.finished(self._by_tensor_cores(dtypes.pop()))
+            return self.finished(*self._by_tensor_cores(dtypes.pop()))
         return self.finished(self._by_fma())
 
-    def _by_tensor_cores(self, dtype: DType) -> Tiled:
+    def _by_tensor_cores(self, dtype: DType) -> tuple[Tiled, int]:
+        """The tiles, and into how many parts their depth goes."""
         left, rights = self.left(), self.rights()
         axis = left.dense_axis(self.alignment(left))
         axes = [right.dense_axis(self.alignment(right)) for right in rights]
         early = self.early(left, rights)
         few = self._few_rows(dtype, left, rights, axes, early="right" in early)
         if few is not None:
-            return few.tiled()
+            return few.tiled(), 1
         # All streams share a tile of shared memory, which has lines along one axis.
         other = axes[0] if len(set(axes)) == 1 else ""
         axis, other = (axis, other) if axis and other else ("", "")
-        tile = self._pipelined(left, rights, axis, other)
-        if tile is not None:
+        found = self._pipelined(left, rights, axis, other)
+        if found is not None:
             assert isinstance(self.depth, int), "it was checked"
-            made = PipelinedTile(tile, dtype, left, rights, axis, other, self.depth).tiled()
-            return replace(made, cycles=self._cycles(tile, has_producer=True))
-        tile = tile_of(product(self.batch), self.rows, self.columns, self.streams, self.device)
-        engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, early=early)
-        return replace(engine.tiled(self.device), cycles=self._cycles(tile, has_producer=False))
+            made = PipelinedTile(found[0], dtype, left, rights, axis, other, self.depth, found[1]).tiled()
+            return replace(made, cycles=self._cycles(*found, has_producer=True)), found[1]
+        tile, parts = tile_of(*self._sizes, self.streams, self.device)
+        engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, parts, early)
+        return replace(engine.tiled(self.device), cycles=self._cycles(tile, parts, has_producer=False)), parts
 
-    def _cycles(self, tile: BlockTile, *, has_producer: bool) -> float:
-        sizes = product(self.batch), self.rows, self.columns, self.depth
-        return cycles_of(tile, *sizes, self.streams, self.device, has_producer=has_producer)
+    @property
+    def _sizes(self) -> tuple[Size, Size, Size, Size]:
+        """How many products there are, their rows, columns and depth."""
+        return product(self.batch), self.rows, self.columns, self.depth
+
+    def _cycles(self, tile: BlockTile, parts: int, *, has_producer: bool) -> float:
+        return cycles_of(tile, *self._sizes, self.streams, self.device, has_producer=has_producer, parts=parts)
 
     def _few_rows(
         self, dtype: DType, left: Factor, rights: list[Factor], axes: Sequence[str], *, early: bool
@@ -182,8 +187,9 @@ class Writer(TileWriter):
                     return few
         return stream(rights, axes)
 
-    def _pipelined(self, left: Factor, rights: list[Factor], axis: str, other: str) -> BlockTile | None:
-        """The tile of a kernel with a producer; None where the TMA cannot copy the factors, or rows are few."""
+    def _pipelined(self, left: Factor, rights: list[Factor], axis: str, other: str) -> tuple[BlockTile, int] | None:
+        """The tile of a kernel with a producer, and the parts of its depth; None where the TMA cannot copy the factors,
+        or rows are few."""
         if not other or self.batch or not isinstance(self.depth, int) or not self.depth:
             return None
         if not is_multiple(self.columns, CHUNK) or not PipelinedTile.takes((left, *rights)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
@@ -123,6 +124,11 @@ FEWEST_ROWS = 33
 """Rows from which a warpgroup is not mostly idle."""
 START_CYCLES, ROUND_CYCLES, BOX_CYCLES, RESULT_CYCLES = 2000, 140, 1 / 40, 1 / 10
 """Cycles before the first stage is full, of a small stage, for a byte that the TMA copies, for a result."""
+NARROW_SUMS, NARROW_CYCLES, WIDE_CYCLES = 96, 1 / 14, 1 / 7
+"""Sums of a thread up to which it puts results of 16 bits through shared memory, and cycles for a result of a product
+that does, or that puts sums there."""
+LONE_BOX_CYCLES = 1 / 64
+"""Cycles for a byte that the TMA copies to one multiprocessor: all of them together are slower, as they share L2."""
 MEMORY_CYCLES = 1 / 17
 """Cycles of a multiprocessor for its share of a byte in memory."""
 BARRIERS_BYTES, RESERVED_BYTES = 2048, 1024
@@ -135,6 +141,8 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Into how many parts k may go, each of them for blocks of its own."""
 SUM_CYCLES = 4000
 """Cycles for a second kernel, which adds up the parts."""
+JOINED_CYCLES, PART_CYCLES = 50, 700
+"""Cycles for a kernel that runs anyway to add them up as well, and for each part more than two that it loads."""
 SPLIT_GAIN = 0.9
 """The share of the time that parts must save: a second kernel has costs that the estimate does not see."""
 FEWEST_ROUNDS = 2
@@ -143,10 +151,19 @@ FEWEST_STAGES, MOST_STAGES = 3, 8
 """Stages in shared memory: one that is multiplied, one that a warpgroup may still read, and copies in flight."""
 
 
-def tile_of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDevice) -> BlockTile:
-    """The tile with the lowest estimate."""
+def tile_of(
+    batch: Size, rows: Size, columns: Size, depth: Size, streams: int, device: GpuDevice
+) -> tuple[BlockTile, int]:
+    """The tile and the parts of k with the lowest estimate; one part where sizes are not known."""
     work = _Work.of(batch, rows, columns, streams, device)
-    return min(_fitting(streams, device), key=lambda tile: work.stage_cycles(tile, 1))
+    rounds = max(1, -(-depth // DEPTH)) if isinstance(depth, int) else 1
+    splits = _splits((batch, rows, columns, depth), rounds, streams, device)
+
+    def cycles(choice: tuple[BlockTile, int]) -> float:
+        tile, parts = choice
+        return -(-rounds // parts) * work.stage_cycles(tile, parts) + work.adding_cycles(parts)
+
+    return min([(tile, parts) for parts in splits for tile in _fitting(streams, device)], key=cycles)
 
 
 def cycles_of(
@@ -159,26 +176,43 @@ def cycles_of(
     device: GpuDevice,
     *,
     has_producer: bool,
+    parts: int = 1,
 ) -> float:
-    """An estimate of a product of one part, without the start of its kernel; 0 where its depth is not known."""
+    """An estimate of a product, without the start of its kernel; 0 where its depth is not known."""
     if not isinstance(depth, int):
         return 0.0
     work = _Work.of(batch, rows, columns, streams, device)
     if has_producer:
-        return work.pipelined_cycles(tile, depth) - START_CYCLES
-    return -(-depth // DEPTH) * work.stage_cycles(tile, 1)
+        return work.pipelined_cycles(tile, depth, parts) - START_CYCLES
+    return -(-depth // (DEPTH * parts)) * work.stage_cycles(tile, parts)
 
 
 def pipelined_tile_of(
     rows: Size, columns: Size, depth: int, streams: int, panel: int, device: GpuDevice
-) -> BlockTile | None:
-    """The tile with the lowest estimate of those with a producer; None where the device has none that fits.
+) -> tuple[BlockTile, int] | None:
+    """The tile with a producer and the equal parts of k with the lowest estimate; None where the device has no tile
+    that fits.
 
     The columns of each stream are a multiple of `panel`.
     """
-    work = _Work.of(1, rows, columns, streams, device)
+    work, rounds = _Work.of(1, rows, columns, streams, device), -(-depth // DEPTH)
+    splits = [p for p in _splits((rows, columns, depth), rounds, streams, device) if rounds % p == 0]
     fitting = _pipelined(PIPELINED_TILES, streams, panel, device)
-    return min(fitting, key=lambda tile: work.pipelined_cycles(tile, depth), default=None)
+    choices = [(tile, parts) for parts in splits for tile in fitting if not work.may_crowd(tile, parts)]
+    # Estimates of whole products were fitted without what multiprocessors gain that copy while others have no work.
+    whole = min([c for c in choices if c[1] == 1], key=lambda c: work.product_cycles(c[0], depth), default=None)
+
+    def cycles(choice: tuple[BlockTile, int]) -> float:
+        tile, parts = choice
+        return work.pipelined_cycles(tile, depth, parts, shares_l2=True) + work.adding_cycles(parts)
+
+    return whole and min([whole, *(c for c in choices if c[1] > 1)], key=cycles)
+
+
+def _splits(sizes: Sequence[Size], rounds: int, streams: int, device: GpuDevice) -> list[int]:
+    """The parts that the rounds of a product may go in: sums of one stream can be added up later."""
+    known = all([isinstance(size, int) for size in sizes]) and streams == 1 and isfinite(device.sum_cycles)
+    return [p for p in SPLITS if p == 1 or (known and rounds >= p * FEWEST_ROUNDS)]
 
 
 def pipelined_split_of(
@@ -269,6 +303,12 @@ class _Work:
     def blocks(self, tile: BlockTile) -> int:
         return self.count * -(-self.down // tile.rows) * -(-self.across // tile.columns)
 
+    def may_crowd(self, tile: BlockTile, parts: int) -> bool:
+        """Whether two blocks may share a multiprocessor while others have none: they start where blocks of the kernel
+        before leave room."""
+        few = parts * self.blocks(tile) <= self.device.multiprocessors
+        return self.device.dependent_launches and tile.blocks > 1 and few
+
     def stage_cycles(self, tile: BlockTile, parts: int) -> float:
         """Cycles of a stage of all blocks."""
         blocks = parts * self.blocks(tile)
@@ -281,15 +321,32 @@ class _Work:
         latency = STAGE_CYCLES + DEPTH // 16 // tile.warps_deep * (STEP_CYCLES + FRAGMENT_CYCLES * fragments)
         return max(at_once * work, -(-at_once // fit) * latency) + at_once * work / 8
 
-    def pipelined_cycles(self, tile: BlockTile, depth: int, parts: int = 1, result_bytes: int = 0) -> float:
+    def product_cycles(self, tile: BlockTile, depth: int) -> float:
+        """Cycles of a whole product, most of which have no operand for each row in their epilogue."""
+        is_narrow = tile.rows * tile.columns // tile.threads <= NARROW_SUMS
+        return self.pipelined_cycles(tile, depth, result_cycles=NARROW_CYCLES if is_narrow else WIDE_CYCLES)
+
+    def pipelined_cycles(
+        self,
+        tile: BlockTile,
+        depth: int,
+        parts: int = 1,
+        result_bytes: int = 0,
+        *,
+        result_cycles: float = RESULT_CYCLES,
+        shares_l2: bool = False,
+    ) -> float:
         """Cycles of a kernel whose producer runs ahead: the start, products or copies, and results.
 
-        Those that do not fit L2 take the time of memory, while other blocks of a multiprocessor multiply.
+        Those that do not fit L2 take the time of memory, while other blocks of a multiprocessor multiply. With
+        `shares_l2`, copies are faster where fewer multiprocessors have work.
         """
-        tiles = -(-parts * self.blocks(tile) // self.device.multiprocessors)
+        blocks = parts * self.blocks(tile)
+        tiles = -(-blocks // self.device.multiprocessors)
         products = tile.rows * tile.columns * DEPTH * GROUP_CYCLES
-        copies = (tile.rows + tile.columns) * 2 * DEPTH * BOX_CYCLES
-        results = tile.rows * tile.columns * RESULT_CYCLES
+        busy = min(1.0, blocks / self.device.multiprocessors) if shares_l2 else 1.0
+        copies = (tile.rows + tile.columns) * 2 * DEPTH * max(BOX_CYCLES * busy, LONE_BOX_CYCLES)
+        results = tile.rows * tile.columns * result_cycles
         # Blocks of one multiprocessor hide each other's results.
         shown = tiles if tile.blocks == 1 else -(-tiles // tile.blocks)
         sums = -(-depth // (DEPTH * parts)) * max(products, copies, ROUND_CYCLES)
@@ -300,6 +357,10 @@ class _Work:
             return START_CYCLES + tiles * (sums + max(results, memory))
         shorter, longer = sorted((tiles * sums + shown * results, tiles * memory + sums))
         return START_CYCLES + longer + shorter / 8
+
+    def adding_cycles(self, parts: int) -> float:
+        """Cycles to add up the parts of a product, by whatever the device description says; 0 for one part."""
+        return 0.0 if parts == 1 else self.device.sum_cycles + (parts - 2) * PART_CYCLES + self.sum_cycles(parts)
 
     def sum_cycles(self, parts: int) -> float:
         """Cycles to write and read the sums of all parts."""
@@ -313,7 +374,10 @@ __all__ = [
     "FEWEST_ROWS",
     "GROUP_ROWS",
     "H200",
+    "JOINED_CYCLES",
     "LANES",
+    "NARROW_SUMS",
+    "SUM_CYCLES",
     "TILES",
     "WARP_ROWS",
     "BlockTile",

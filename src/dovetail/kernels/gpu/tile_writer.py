@@ -13,6 +13,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, is_multiple, less, remainder, spread
 from dovetail.kernels.gpu.hoisted import Hoisted
+from dovetail.kernels.gpu.narrow_results import NarrowResults
 from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.tile import CHUNK, LANES, WARP_ROWS
 from dovetail.kernels.gpu.tiled import Element, Producer, Tiled
@@ -254,6 +255,14 @@ class TileWriter(ABC):
         Operands of the epilogue are loaded two chunks ahead, those of the first two before the products: a warp has
         few others to wait with.
         """
+        narrow = NarrowResults(
+            producer,
+            tiled.columns,
+            lambda element, row, column: self._written(element, (*self.lead, row, column)),
+            lambda row, column: self._inside(row, column, tiled),
+        )
+        if narrow.fits:
+            return narrow.statements()
         groups = producer.width // CHUNK
         turns = range(WARP_ROWS * groups // LANES)
         lines = [divided(add(LANE, Extent(turn * LANES)), groups) for turn in turns]

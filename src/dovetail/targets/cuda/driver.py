@@ -23,9 +23,9 @@ from dovetail.targets.cuda.tensor_map import EncodedMap, Matrix
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a grid along its first axis."""
-DEPENDENT_INTENSITY = 32.0
-"""Between what gained and what lost on an H200: one token (2 operations a byte) 10 %, MiniLM 1×16 (15) 22 %; 1×128 (92)
-and a prompt of 512 tokens lost 8 %."""
+DEPENDENT_INTENSITY = 160.0
+"""Between what gained and what lost on an H200: MiniLM 1×16 (15 operations a byte) gained 26 %, 1×128 (92) 17 %, 2×128
+(142) 15 %, BERT-base 1×128 (107) 11 %; MiniLM 4×128 (196) lost 11 % and a prompt of 512 tokens 5 %."""
 CLUSTER = 8
 """Blocks of a cluster that every device since Hopper can place."""
 DEFAULT_STREAM = 0

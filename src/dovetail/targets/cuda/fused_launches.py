@@ -17,6 +17,7 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.block_stages import is_repeatable, takes_stages, with_stages
 from dovetail.kernels.loops.composed import COPY_BYTES, Stage, as_stages, is_stage, takes_prologue, with_prologue
+from dovetail.kernels.loops.constants_ahead import takes_constants_ahead, with_constants_ahead
 from dovetail.kernels.loops.gpu_schedule import GpuShape
 from dovetail.kernels.loops.ir import Alloc, Kernel, Launch
 from dovetail.kernels.spec import Packed, TensorLocations
@@ -30,6 +31,7 @@ from dovetail.targets.cuda.resident_choice import Prices, Residency, levels_told
 from dovetail.targets.cuda.resident_products import by_warps
 from dovetail.targets.cuda.resident_runs import ResidentRuns, key_of, longest_repetition
 from dovetail.targets.cuda.select import finished, make_kernels
+from dovetail.targets.cuda.split_products import SplitProducts
 
 STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
 """Stages of one kernel all have the same number of threads."""
@@ -67,7 +69,9 @@ class LaunchFusion:
             joined = self._joined(steps[index], steps[index + 1])
             if joined is not None:
                 found[index], found[index + 1] = (steps[index][0], None), (steps[index + 1][0], (joined,))
-        launched = self._sharing(found)
+        splits = SplitProducts(self.memory, self.locations, self.device, self._kept)
+        shared = self._sharing(splits.split(found))
+        launched = [(step, self._constants_ahead(kernels)) for step, kernels in shared]
         if self.device.cooperative == "off":
             return tuple(launched)
         resident = self._as_passes(found, launched)
@@ -163,9 +167,12 @@ class LaunchFusion:
     def _ahead(self, small: GpuKernel, prologue: Kernel, large: Kernel) -> dict[str, Alloc]:
         """The constants of a prologue, such as the gains of a norm, that fit shared memory: a kernel that copies its
         weights before the one before it has ended copies them too."""
+        return self._rooms({name: small.bindings[name] for name in prologue.pointers if large.early})
+
+    def _rooms(self, bindings: Mapping[str, Value]) -> dict[str, Alloc]:
+        """Shared memory for each of some operands that is constant and small."""
         found: dict[str, Alloc] = {}
-        for name in prologue.pointers if large.early else ():
-            value = small.bindings[name]
+        for name, value in bindings.items():
             at, count = self.locations(value), product(value.shape)
             if not self.locations.is_constant(value) or not isinstance(count, int):
                 continue
@@ -174,6 +181,19 @@ class LaunchFusion:
             if fits and self.locations.alignment({name: value})[name] % COPY_BYTES == 0:
                 found[name] = Alloc(f"ahead_{name}", value.dtype, count, "shared")
         return found
+
+    def _constants_ahead(self, kernels: Kernels) -> Kernels:
+        """The kernel of a step with its constants in shared memory before the kernels before it have ended."""
+        if kernels is None or len(kernels) != 1 or not takes_constants_ahead(kernels[0].kernel):
+            return kernels
+        (made,) = kernels
+        grid, rooms = _launch(made.kernel).grid, self._rooms(made.bindings)
+        if not rooms or not isinstance(grid, int) or grid > AT_ONCE * self.device.multiprocessors:
+            return kernels
+        key = "constants_ahead", id(made.kernel)
+        bindings, workspace = made.bindings, made.workspace
+        found = self._kept(key, bindings, lambda: with_constants_ahead(made.kernel, rooms), workspace)
+        return (replace(found, checks=made.checks, workspace_bytes=made.workspace_bytes),)
 
     def _in_one_block(self, step: Step, small: GpuKernel, threads: int) -> Kernel | None:
         """The kernel of a step as one block of `threads` threads runs it."""

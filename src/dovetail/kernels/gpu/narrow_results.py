@@ -1,0 +1,143 @@
+"""Results of 16 bits that a warp computes where its sums are, and then puts through shared memory.
+
+Half as many bytes go through shared memory as for sums, without bank conflicts: a line of 64 results and a chunk of
+padding starts four banks after the one before, so that eight rows of pairs, and eight chunks of a row, are in different
+banks. What an epilogue loads must then be the same for all rows, such as a bias: a thread has pairs of columns, which
+are no whole sectors of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from dovetail.dataclass import dataclass
+from dovetail.kernels.gpu.fragments import LANE, divided, remainder
+from dovetail.kernels.gpu.hoisted import Hoisted
+from dovetail.kernels.gpu.tile import CHUNK, LANES, NARROW_SUMS, WARP_ROWS
+from dovetail.kernels.gpu.tiled import Chunk, Element, Producer
+from dovetail.kernels.loops.ir import (
+    Call,
+    Expr,
+    Extent,
+    Load,
+    Name,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    WarpBarrier,
+    When,
+    add,
+    mul,
+)
+
+WIDTH = 64
+"""Results of a line in shared memory."""
+ITEM = 2
+_PITCH = (WIDTH + CHUNK) * ITEM
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowResults:
+    """The results of the warps of a block, chunk by chunk."""
+
+    producer: Producer
+    columns: int
+    """Of a tile."""
+    written: Callable[[Element, Expr, Expr], list[Store]]
+    """The stores of an element at a row and a column of the result."""
+    inside: Callable[[Expr, Expr], Expr]
+    """Whether a row and a column are those of the result."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is one result, of 16 bits, whose operands are the same for all rows."""
+        sums = sum([len(element.sums) for chunk in self.producer.chunks for element in chunk.elements])
+        if self.columns % WIDTH or sums > NARROW_SUMS:
+            return False  # with more sums it is slower: 4096×768→3072 took 36 µs by 128×256 tiles, not 32
+        row, column = Name("row"), Name("column")
+        stores = self.written(self.producer.chunks[0].elements[0], row, column)
+        if len(stores) != 1 or stores[0].tensor.dtype.itemsize != ITEM:
+            return False
+        return all([_is_of_column(load, row, column) for load in _loads(stores[0].value)])
+
+    def statements(self) -> tuple[list[Statement], list[Statement]]:
+        """What comes before the sums, and what comes after them. Operands are loaded a chunk ahead."""
+        every, together = self.producer.chunks, WIDTH // self.producer.width
+        chunks = [every[at : at + together] for at in range(0, len(every), together)]
+        computed = [self._computed(number, some) for number, some in enumerate(chunks)]
+        found: list[Statement] = []
+        for number, some in enumerate(chunks):
+            found += computed[number][1]
+            found += computed[number + 1][0] if number + 1 < len(chunks) else []
+            found += [WarpBarrier(), *self._stored(some[0]), WarpBarrier()]
+        return computed[0][0], found
+
+    def _computed(self, number: int, chunks: Sequence[Chunk]) -> tuple[list[Statement], list[Statement]]:
+        """The loads of operands, and the results of this thread in shared memory."""
+        loads: list[Statement] = []
+        stores: list[Statement] = []
+        for place, chunk in enumerate(chunks):
+            first = add(Name("side"), Extent(chunk.column))
+            for pair, elements in enumerate(_pairs(chunk.elements)):
+                given, own = Hoisted(f"given{number % 2}_{place}_{pair}_"), list[Statement]()
+                for element in elements:
+                    (made,) = self.written(element, Name("top"), add(first, element.column))
+                    staged = self._staged(made.tensor, place * self.producer.width)
+                    at = (ThreadIndex("warp"), element.row, element.column)
+                    own.append(Store(staged, at, given.store(made).value))
+                if given.sets:
+                    # Columns are multiples of eight: both of a pair are inside, or none is.
+                    inside = self.inside(Name("top"), add(first, elements[0].column))
+                    loads.append(When(inside, tuple(given.sets)))
+                    own = [When(inside, tuple(own))]
+                stores += own
+        return loads, stores
+
+    def _stored(self, chunk: Chunk) -> Iterator[Statement]:
+        """The results of a warp from shared memory, 16 bytes for each thread."""
+        groups = WIDTH // CHUNK
+        column = mul(remainder(LANE, groups), Extent(CHUNK))
+        first = add(add(Name("side"), Extent(chunk.column)), column)
+        for turn in range(WARP_ROWS * groups // LANES):
+            line = divided(add(LANE, Extent(turn * LANES)), groups)
+            row = add(add(Name("top"), chunk.row), line)
+            made: list[Store] = []
+            for e in range(CHUNK):
+                (store,) = self.written(chunk.elements[0], row, add(first, Extent(e)))
+                at = (ThreadIndex("warp"), line, add(column, Extent(e)))
+                made.append(replace(store, value=Load(self._staged(store.tensor, 0), at)))
+            yield When(self.inside(row, first), tuple(made))
+
+    def _staged(self, of: Tensor, first: int) -> Tensor:
+        """The room of each warp for a chunk, from a column on: warp, row, column."""
+        strides = (self.producer.staged.strides[0], _PITCH, ITEM)
+        return Tensor(self.producer.staged.pointer, of.dtype, strides, first * ITEM, space="shared")
+
+
+def _pairs(elements: Sequence[Element]) -> list[tuple[Element, Element]]:
+    """Neighbours in a row, both of which a thread has."""
+    return list(zip(elements[::2], elements[1::2], strict=True))
+
+
+def _is_of_column(load: Load, row: Expr, column: Expr) -> bool:
+    if load.tensor.space != "global":
+        return True
+    return load.at[-2:] == (row, column) and load.tensor.strides[-2] == 0
+
+
+def _loads(expr: Expr) -> Iterator[Load]:
+    pending, met = [expr], set[int]()
+    while pending:
+        part = pending.pop()
+        if id(part) in met:
+            continue
+        met.add(id(part))
+        if isinstance(part, Load):
+            yield part
+        elif isinstance(part, Call):
+            pending += part.operands
+
+
+__all__ = ["NarrowResults"]
