@@ -96,6 +96,8 @@ class CopyBulk:
     barrier: str
     """It counts the bytes."""
     slot: Expr
+    evict_first: bool = False
+    """Whether L2 drops these bytes before others: they are read once."""
 
 
 @dataclass(frozen=True, slots=True)

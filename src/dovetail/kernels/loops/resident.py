@@ -217,7 +217,8 @@ class _Resident:
             found = awaiting(found, self._later(number))
         if part.received or part.sent:
             before, found = self._before(number, at, found)
-            found = (*before, *self._exchange(number, at).body(found))
+            sizes = {f"{a.pointer}_{number}": a.count for a in self._allocations(number) if a.space == "shared"}
+            found = (*before, *self._exchange(number, at).body(found, sizes))
         return [SubGrid(part.blocks, part.launch.block, self.first[number], found)]
 
     def _before(
