@@ -7,7 +7,6 @@ rounded to 16 bits is ten.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, cast
 
@@ -21,27 +20,40 @@ def widened_rows(kernel: Kernel) -> Kernel:
     """A kernel that keeps scalars of a row in f32, not in 16 bits, and sums products that are not rounded."""
     sets = [s for s in everything(kernel.body) if isinstance(s, Set)]
     times = Counter([s.name for s in sets])
-    names = {s.name: s.value.dtype for s in sets if times[s.name] == 1 and _is_widened(s.value)}
-    return replace(kernel, body=_body(kernel.body, names)) if names else kernel
+    names = frozenset([s.name for s in sets if times[s.name] == 1 and _is_widened(s.value)])
+    summed: set[str] = set()
+    for s in reversed(sets):
+        if s.name in names or s.name in summed:
+            summed |= _sums(s.value)
+    return replace(kernel, body=_body(kernel.body, names, frozenset(summed))) if names else kernel
+
+
+def _sums(value: Expr) -> set[str]:
+    """The sums that a total of 16 bits is made of: those of a total of f32 are sums of what the graph rounds."""
+    if isinstance(value, Name):
+        return {value.name} if value.dtype in (f32, f64) else set()
+    if isinstance(value, Call) and value.op in ("add", "mul", "cast"):
+        return {name for x in value.operands for name in _sums(x)}
+    return set()
 
 
 def _is_widened(value: Expr) -> bool:
     return isinstance(value, Call) and value.dtype in NARROW and (value.op == "cast" or value.op in SMOOTH)
 
 
-def _body(body: tuple[Statement, ...], names: Mapping[str, Any]) -> tuple[Statement, ...]:
+def _body(body: tuple[Statement, ...], names: frozenset[str], summed: frozenset[str]) -> tuple[Statement, ...]:
     found: list[Statement] = []
     for s in body:
         s = cast(Statement, _read(s, names, {})) if not isinstance(s, (Loop, When)) else s
         match s:
             case Loop() | When():
-                found.append(replace(s, body=_body(s.body, names)))
+                found.append(replace(s, body=_body(s.body, names, summed)))
             case Store():
                 found.append(widened(s))
             case Set(name, value) if name in names:
                 found.append(Set(name, _total(value)))
             case Set(name, Call("add", (Name(other), Call("cast", (Call() as value,), into))) as total) if (
-                name == other and into is f32 and _is_widened(value)
+                name == other and name in summed and into is f32 and _is_widened(value)
             ):
                 found.append(Set(name, replace(total, operands=(total.operands[0], wide(value)))))
             case _:
@@ -60,7 +72,7 @@ def _total(value: Expr) -> Expr:
     return wide(value)
 
 
-def _read(part: Any, names: Mapping[str, Any], known: dict[int, Any]) -> Any:
+def _read(part: Any, names: frozenset[str], known: dict[int, Any]) -> Any:
     """A statement or expression that reads scalars in f32, where they were 16 bits wide."""
     if id(part) in known:
         return known[id(part)]
