@@ -208,18 +208,22 @@ class _Resident:
         if not 0 <= at < len(self.segments[number]):
             return []
         part = self.parts[number]
-        body: Sequence[Statement] = self.segments[number][at]
+        found = in_phase(self._renamed(number, self.segments[number][at]))
+        first: tuple[Statement, ...] = ()
         if at == 0 and part.kernel.early and number not in self.ahead and number not in self.prefetching:
-            body = (*part.kernel.early, *body)
-        body = without(without(tuple(body), Alloc, shared=True), AllocBarriers)
-        found = in_phase(self._renaming(number, "").body(body))
+            # Weights that do not fit whole: the first of them are on their way while the block waits.
+            first = self._renamed(number, part.kernel.early)
         if number in self.ahead:
             found = awaiting(found, self._later(number))
         if part.received or part.sent:
             before, found = self._before(number, at, found)
             sizes = {f"{a.pointer}_{number}": a.count for a in self._allocations(number) if a.space == "shared"}
             found = (*before, *self._exchange(number, at).body(found, sizes))
-        return [SubGrid(part.blocks, part.launch.block, self.first[number], found)]
+        return [SubGrid(part.blocks, part.launch.block, self.first[number], (*first, *found))]
+
+    def _renamed(self, number: int, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        """A body of a part with its names in the whole kernel, whose shared memory is allocated at its start."""
+        return self._renaming(number, "").body(without(without(body, Alloc, shared=True), AllocBarriers))
 
     def _before(
         self, number: int, segment: int, body: tuple[Statement, ...]
