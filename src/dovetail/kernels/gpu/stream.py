@@ -212,7 +212,18 @@ class StreamTile:
     @property
     def products(self) -> StreamProducts:
         units = self.stage_depth // (UNIT * self.warps)
-        return StreamProducts(self.dtype, self.rows, self.width // CHUNK, self.streams, self.warps, units, self.axis)
+        groups, apart = self.width // CHUNK, self.streams_are_apart
+        return StreamProducts(self.dtype, self.rows, groups, self.streams, self.warps, units, self.axis, apart)
+
+    @property
+    def streams_are_apart(self) -> bool:
+        """Whether streams do not take turns, eight columns each, in shared memory."""
+        return False
+
+    @property
+    def barriers(self) -> int:
+        """Barriers that count the bytes of bulk copies."""
+        return 1 if self.bulk else 0
 
     def tiled(self) -> Tiled:
         """What a block does for its columns."""
@@ -238,7 +249,7 @@ class StreamTile:
             Alloc("weights", self.dtype, self.weights_count, "shared"),
             Alloc("left_rows", self.dtype, self.rows * self.left_pitch, "shared"),
             *([Alloc("planes", f32, self.warps * self._plane // 4, "shared")] if self._sums_are_apart else []),
-            *([AllocBarriers(ARRIVED, 1, 1, is_new=False)] if self.bulk else []),
+            *([AllocBarriers(ARRIVED, self.barriers, 1, is_new=False)] if self.barriers else []),
             *self.products.allocations(),
         ]
 

@@ -15,7 +15,6 @@ from dovetail.kernels.gpu.fragments import (
     LANE,
     clamped,
     divided,
-    is_multiple,
     less,
     plus,
     private,
@@ -63,6 +62,8 @@ class StreamProducts:
     """Products of a warp along k in a stage."""
     axis: str
     """The axis along which weights are contiguous: "k" or "row"."""
+    streams_are_apart: bool = False
+    """Whether all columns of a stream are neighbours, and streams do not take turns."""
 
     @property
     def is_folded(self) -> bool:
@@ -136,14 +137,21 @@ class StreamProducts:
             source, place = weights.place(stage, line, add(Extent(2 * tile), other))
             return LoadMatrices(target, (ZERO,), source, place, transposed=True)
         if self.is_folded:
-            line = add(Extent(8 * tile), remainder(LANE, CHUNK))
+            line = add(Extent(self._line(tile)), remainder(LANE, CHUNK))
             chunk = add(divided(k, CHUNK), add(mul(other, Extent(UNIT // CHUNK)), high))
             source, place = weights.place(stage, line, chunk)
             return LoadMatrices(target, (ZERO,), source, place)
-        line = add(add(Extent(16 * tile), remainder(LANE, CHUNK)), mul(other, Extent(8)))
-        line = line if is_multiple(weights.lines, 16) else clamped(line, weights.lines)
+        # A last group that is alone is its own other half.
+        first, second = self._line(2 * tile), self._line(min(2 * tile + 1, self.across - 1))
+        line = add(add(Extent(first), remainder(LANE, CHUNK)), mul(other, Extent(second - first)))
         source, place = weights.place(stage, line, add(divided(k, CHUNK), high))
         return LoadMatrices(target, (ZERO,), source, place)
+
+    def _line(self, group: int) -> int:
+        """The first line of a group of eight columns."""
+        if self.streams_are_apart:
+            return 8 * (group % self.streams * (self.across // self.streams) + group // self.streams)
+        return 8 * group
 
     def _rows_loaded(self, target: Tensor, left_rows: Tensor, k: Expr) -> LoadMatrices:
         """Right factors of all products of a step; rows that there are not repeat the last one."""

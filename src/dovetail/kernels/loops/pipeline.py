@@ -124,6 +124,8 @@ class AwaitPhase:
     barrier: str
     slot: Expr
     phase: Expr
+    turns: int = 1
+    """Phases that each barrier has in a run of the kernel."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops import resident_ahead
-from dovetail.kernels.loops.analysis import everything, shared_bytes
+from dovetail.kernels.loops.analysis import BARRIER_BYTES, everything, shared_bytes
 from dovetail.kernels.loops.composed import Renaming
 from dovetail.kernels.loops.ir import (
     Alloc,
@@ -192,14 +192,16 @@ class _Resident:
         return found | ({self.count - 1} if self.words.awaits_passes else set())
 
     def _barriers(self) -> list[AllocBarriers]:
-        """The barriers that count bulk copies, one for each part that has them."""
+        """The barriers that count bulk copies, of all parts that have them."""
         found: list[AllocBarriers] = []
+        end = 0
         for number, part in enumerate(self.parts):
             own = [s for s in part.kernel.body if isinstance(s, AllocBarriers)]
             for one in self._renaming(number, "").body(tuple(own)):
-                assert isinstance(one, AllocBarriers) and one.count == 1, "a part has one barrier"
-                found.append(replace(one, is_new=False, offset=8 * len(found)))
-        assert 8 * len(found) <= _BARRIER_BYTES, "they fit"
+                assert isinstance(one, AllocBarriers), "it was renamed"
+                found.append(replace(one, is_new=False, offset=end))
+                end += BARRIER_BYTES * one.count
+        assert end <= _BARRIER_BYTES, "they fit"
         return found
 
     def _at(self, number: int, level: int) -> list[Statement]:
