@@ -152,10 +152,6 @@ class GpuDevice:
     waits: Waits = Waits()
     evict_first: bool = False
     """Whether copies of weights tell L2 to drop them before others, such as words that blocks send to each other."""
-    replicas: int = 1
-    """Copies of each word that blocks of a resident kernel send; blocks take turns with them."""
-    poll_delay: int = 0
-    """Cycles from when a block of a resident kernel waits for words to its first load of them."""
 
 
 Device: TypeAlias = CpuDevice | GpuDevice

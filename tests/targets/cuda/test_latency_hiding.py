@@ -147,4 +147,5 @@ def _number(index: Any, step: int) -> int:
         case Call(op, (x, y)):
             ways = {"add": operator.add, "mul": operator.mul, "rem": operator.mod}
             return ways[op](_number(x, step), _number(y, step))
-    raise AssertionError(index)
+        case _:
+            raise AssertionError(index)

@@ -13,7 +13,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.kernels.gpu.stream_products import StreamProducts
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import Alloc, CopyBulk, LoadMatrices, MultiplyMatrices
+from dovetail.kernels.loops.ir import Alloc, CopyBulk, LoadMatrices, MultiplyMatrices, Statement
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import CudaGraph, kernels_of, steps_of
@@ -68,7 +68,7 @@ def test_sums_have_memory_of_their_own_where_they_are_few() -> None:
     assert not any(isinstance(s, Alloc) and s.pointer == "planes" for s in everything(many))
 
 
-def _swiglu(rows: int) -> tuple[object, ...]:
+def _swiglu(rows: int) -> tuple[Statement, ...]:
     value = library.swiglu(input("x", bf16[rows, 512]), param("g", bf16[512, 640]), param("u", bf16[512, 640]))
     ((_, made),) = kernels_of(
         make_plan(Graph.of({"y": value}), target="cuda"), device=replace(BULK, multiprocessors=20)

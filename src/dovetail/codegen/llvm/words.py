@@ -26,20 +26,6 @@ SIZES = (2, 4)
 _GLOBAL, _SHARED = f"ptr addrspace({nvvm.GLOBAL})", f"ptr addrspace({nvvm.SHARED})"
 VECTOR = 16
 """Bytes of words that a thread loads at once."""
-_DELAY = "\\0A".join(
-    (
-        "{",
-        ".reg .b32 first, now;",
-        ".reg .pred early;",
-        "mov.u32 first, %clock;",
-        "AGAIN:",
-        "mov.u32 now, %clock;",
-        "sub.u32 now, now, first;",
-        "setp.lt.u32 early, now, $0;",
-        "@early bra AGAIN;",
-        "}",
-    )
-)
 MOST_POLLS = 1 << 24
 """Loads of what another block has not written yet, after which a kernel stops with a trap: some ten seconds, where
 waits are microseconds. Only a part that failed, or blocks that do not run at the same time, are that late."""
@@ -49,7 +35,7 @@ class _Vector(NamedTuple):
     """A vector of words: how PTX names it, how many words, of which type, in which register."""
 
     name: str
-    count: int
+    words: int
     kind: str
     register: str
 
@@ -110,8 +96,6 @@ def receive(printer: Receiver, statement: Receive) -> None:
             source = t.let(f"getelementptr [16 x i8], {printer.spaces[receipt.source.pointer]} {first}, i64 {own}")
             target = t.let(f"getelementptr [8 x i8], {printer.spaces[receipt.target.pointer]} {room}, i64 {own}")
             shares.append(Share(source, target, size))
-    if statement.delay:
-        t.emit(nvvm.assembly(_DELAY, "r,~{memory}", f"i32 {statement.delay}"))
     _await(t, shares)
 
 
@@ -168,7 +152,7 @@ def _missing(t: Builder, share: Share, words: Sequence[str]) -> str:
 def _kept(t: Builder, room: str, share: Share) -> list[str]:
     """The words that a thread has loaded."""
     kind = _WORDS[share.size].kind
-    places = [t.let(f"getelementptr {kind}, ptr {room}, i64 {i}") for i in range(_WORDS[share.size].count)]
+    places = [t.let(f"getelementptr {kind}, ptr {room}, i64 {i}") for i in range(_WORDS[share.size].words)]
     return [t.let(f"load {kind}, ptr {place}") for place in places]
 
 

@@ -188,12 +188,11 @@ class Writer(TileWriter):
     def _ring(self, few: StreamTile) -> StreamRing | None:
         """A tile with packed weights as a ring of stages; None where another is as good."""
         ring = StreamRing.from_tile(few, self.columns, self.device)
-        if ring is None or any(first % ring.columns for _, first in self.found.streams):
+        if ring is None or not all(is_multiple(first, ring.columns) for _, first in self.found.streams):
             return None
         names = [self.names[self.found.operand(self.found.rights[i])] for i, _ in self.found.streams]
         firsts = [first for _, first in self.found.streams]
-        rights = [ring.packed(*each) for each in zip(ring.rights, names, firsts, strict=True)]
-        return replace(ring, rights=rights)
+        return replace(ring, rights=[ring.packed(*each) for each in zip(ring.rights, names, firsts, strict=True)])
 
     def _pipelined(self, left: Factor, rights: list[Factor], axis: str, other: str) -> BlockTile | None:
         """The tile of a kernel with a producer; None where the TMA cannot copy the factors, or rows are few."""

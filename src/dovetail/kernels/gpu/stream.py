@@ -67,6 +67,8 @@ WEIGHT_BYTES = 96 << 10
 WARPS = 8
 ARRIVED = "arrived"
 """The barrier that counts the bytes of bulk copies."""
+COPY_BYTES = 16 << 10
+"""Bytes of one bulk copy, at most, where it brings several columns."""
 APART_BYTES = 4096
 """Sums of all warps of a block that have shared memory of their own, at most."""
 
@@ -287,7 +289,7 @@ class StreamTile:
         assert isinstance(tile, LineTile), "it is filled by bulk copies"
         padded = all(right.row_stride == tile.pitch * item and is_multiple(right.rows, CHUNK) for right in self.rights)
         # Columns that are apart as lines are come together; those of several streams take turns.
-        lines = CHUNK if padded else 1
+        lines = next(n for n in (CHUNK, 4, 2, 1) if n == 1 or n * tile.pitch * item <= COPY_BYTES) if padded else 1
         nbytes = lines * tile.pitch * item if padded else self.depth * item
         is_first = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
         copies = self.width // lines

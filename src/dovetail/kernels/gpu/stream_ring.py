@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dim import Size
+from dovetail.ir.dim import Size, floordiv
 from dovetail.ir.dtype import bool_, i64
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
@@ -92,12 +92,13 @@ class StreamRing(StreamTile):
     def pack(self) -> Staged:
         return Staged(self.columns, self.stage_depth)
 
-    def packed(self, right: Factor, name: str, first: int) -> Factor:
+    def packed(self, right: Factor, name: str, first: Size) -> Factor:
         """A right factor, from a column on, as it is once packed."""
         item = right.tensor.dtype.itemsize
         stage = self.pack.stage * item
         strides = (self.rounds * stage, stage)
-        return replace(right, tensor=Tensor(name, right.tensor.dtype, strides, first // self.columns * strides[0]))
+        offset = floordiv(first, self.columns) * strides[0]
+        return replace(right, tensor=Tensor(name, right.tensor.dtype, strides, offset))
 
     @property
     def stages(self) -> int:

@@ -74,16 +74,17 @@ def _total(value: Expr) -> Expr:
 
 def _read(part: Any, names: frozenset[str], known: dict[int, Any]) -> Any:
     """A statement or expression that reads scalars in f32, where they were 16 bits wide."""
-    if id(part) in known:
-        return known[id(part)]
-    found = part
+    key, found = id(part), part
+    if key in known:
+        return known[key]
     if isinstance(part, Name) and part.name in names and part.dtype in NARROW:
         found = Call("cast", (Name(part.name, f32),), part.dtype)
     elif isinstance(part, tuple):
         found = tuple([_read(x, names, known) for x in cast(tuple[Any, ...], part)])
     elif isinstance(part, (Call, Load, Store, Set)):
-        found = type(part)(**{f.name: _read(getattr(part, f.name), names, known) for f in fields(part)})
-    known[id(part)] = found
+        changed: dict[str, Any] = {f.name: _read(getattr(part, f.name), names, known) for f in fields(part)}
+        found = replace(part, **changed)
+    known[key] = found
     return found
 
 

@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import DType, bool_, i64
+from dovetail.ir.dtype import DType, bool_
 from dovetail.kernels.loops.block_stages import without_copies_from_shared
 from dovetail.kernels.loops.composed import Renaming
 from dovetail.kernels.loops.ir import (
-    ZERO,
     Alloc,
     AwaitCopies,
     Barrier,
@@ -86,30 +85,11 @@ class Words:
     published: tuple[Published, ...] = ()
     awaits_passes: bool = True
     """Whether a pass needs more of the one before it than it receives."""
-    passes: int = 1
-    replicas: int = 1
-    """Copies of each word, in places of their own: blocks take turns with them."""
-    delay: int = 0
-    """Cycles from when a block could receive to its first load of words."""
-
-    @property
-    def replica_bytes(self) -> int:
-        """Bytes of the words of all passes, and of what was published."""
-        return self.nbytes * (self.passes + 1)
-
-    @property
-    def own(self) -> Expr:
-        """The replica that a block receives."""
-        return ZERO if self.replicas == 1 else Call("rem", (ThreadIndex("block"), Extent(self.replicas)), i64)
-
-    @property
-    def every(self) -> list[Expr]:
-        return [Extent(number) for number in range(self.replicas)]
 
     def tensor(self, dtype: DType, first: int, strides: Sequence[Any], offset: Any = 0) -> Tensor:
-        """A tensor in words. Its first axes are the replica and the pass that receives it, 0 for what was published."""
-        words = (self.replica_bytes, self.nbytes, *[2 * stride for stride in strides])
-        return Tensor(self.counter, dtype, words, START + first + 2 * offset, "stamped")
+        """A tensor in words, whose first axis is the pass that receives it, and 0 what was published."""
+        words = tuple([2 * stride for stride in strides])
+        return Tensor(self.counter, dtype, (self.nbytes, *words), START + first + 2 * offset, "stamped")
 
     def publish(self, one: Published, threads: int) -> Statement:
         """Send what is in memory, an element for each thread."""
@@ -117,10 +97,9 @@ class Words:
         item = got.dtype.itemsize
         index = add(mul(ThreadIndex("block"), Extent(threads)), ThreadIndex("thread"))
         target = self.tensor(got.dtype, got.first, (item,))
-        value = Load(Tensor(one.pointer, got.dtype, (item,)), (Name("own"),))
-        stores = tuple([Store(target, (replica, ZERO, Name("own")), value) for replica in self.every])
+        store = Store(target, (Extent(0), Name("own")), Load(Tensor(one.pointer, got.dtype, (item,)), (Name("own"),)))
         inside = Call("less", (Name("own"), Extent(got.count)), bool_)
-        return SubGrid(-(-got.count // threads), threads, 0, (Set("own", index), When(inside, stores)))
+        return SubGrid(-(-got.count // threads), threads, 0, (Set("own", index), When(inside, (store,))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +125,7 @@ class PartWords:
             target = Tensor(room, got.dtype, (got.dtype.itemsize,), space="shared")
             at = add(PASS, Extent(0 if got.is_before else 1))
             source = self.words.tensor(got.dtype, got.first, slice_.strides)
-            receipts.append(Receipt(source, (self.words.own, at, *slice_.at), target, slice_.count))
+            receipts.append(Receipt(source, (at, *slice_.at), target, slice_.count))
         renaming = Renaming(lambda n: n, rooms, frozenset(rooms.values()), sliced)
         found = without_copies_from_shared(renaming.body(self._sending(body)))
         if not receipts:
@@ -154,7 +133,7 @@ class PartWords:
         got = {r.target.pointer: r.count for r in receipts}
         found, instead = without_shared_copies(found, sizes, got)
         allocations, found = _split(Renaming(lambda n: n, instead).body(found))
-        receive = Receive(tuple(receipts), self.words.delay)
+        receive = Receive(tuple(receipts))
         if isinstance(found[0], AwaitCopies) and isinstance(found[1], Barrier):
             # One barrier is for what this thread received and for what it copied.
             return (*allocations, receive, *found)
@@ -185,8 +164,7 @@ class PartWords:
             elif isinstance(s, Store) and s.tensor.pointer in self.sent:
                 sent = self.sent[s.tensor.pointer]
                 tensor = self.words.tensor(s.tensor.dtype, sent.first, s.tensor.strides, s.tensor.offset)
-                at = add(PASS, Extent(1)), *s.at
-                found += [Store(tensor, (replica, *at), s.value) for replica in self.words.every]
+                found.append(Store(tensor, (add(PASS, Extent(1)), *s.at), s.value))
                 if not sent.kept:
                     continue
                 last = Call("equal", (PASS, Extent(self.passes - 1)), bool_)

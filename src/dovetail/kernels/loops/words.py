@@ -27,8 +27,6 @@ class Receive:
     """The threads of a block wait for elements that blocks of this launch write, and copy them to shared memory."""
 
     receipts: tuple[Receipt, ...]
-    delay: int = 0
-    """Cycles before the first load: loads of what is not there yet keep others from memory."""
 
 
 __all__ = ["Receipt", "Receive"]

@@ -217,9 +217,7 @@ class ResidentRuns:
             ]
         )
         device = self.device
-        awaits = exchange.awaits_passes(passes[0].inner)
-        replicas, delay = device.replicas, device.poll_delay
-        words = Words(_COUNTER, exchange.nbytes, published, awaits, len(passes), replicas, delay)
+        words = Words(_COUNTER, exchange.nbytes, published, exchange.awaits_passes(passes[0].inner))
         tabled = [name for place, name in names.items() if len(set(place.where)) > 1]
         kernel = as_resident(
             "resident",
@@ -233,7 +231,7 @@ class ResidentRuns:
         if isinstance(kernel, Refused):
             return kernel
         made = self._bound(kernel, names, tabled, tuple(written), passes)
-        return replace(made, made=replace(made.made, counter_bytes=START + replicas * words.replica_bytes))
+        return replace(made, made=replace(made.made, counter_bytes=START + exchange.nbytes * (len(passes) + 1)))
 
     def _waits(self, passes: Sequence[_Pass], number: int, exchange: Exchange) -> tuple[frozenset[int], frozenset[int]]:
         """The parts that one comes after, and those of them that it does not receive everything from."""
