@@ -12,6 +12,7 @@ from dovetail.kernels.loops.ir import (
     AwaitCopies,
     AwaitPhase,
     Barrier,
+    Expr,
     Extent,
     Load,
     Loop,
@@ -29,11 +30,12 @@ FILLED = Tensor("filled", bf16, (512, 2), space="shared")
 ROWS = Tensor("rows", bf16, (2,), space="shared")
 READ = Store(Tensor("y", bf16, (2,)), (Name("i"),), Load(ROWS, (Name("i"),)))
 SIZES, ROOMS = {"rows": 256}, {"filled": 256}
+INDEX = Name("e")
 ARRIVE = AwaitPhase("arrived", ZERO, ZERO)
 
 
-def _copy(source: Tensor = FILLED, target: Tensor = ROWS, index: Name | Number = Name("e")) -> Loop:
-    store = Store(target, (Name("e"),), Load(source, (ZERO, index)))
+def _copy(source: Tensor = FILLED, index: Expr = INDEX) -> Loop:
+    store = Store(ROWS, (INDEX,), Load(source, (ZERO, index)))
     return Loop("turn", Extent(1), (Set("e", ThreadIndex("thread")), store), kind="unrolled")
 
 
