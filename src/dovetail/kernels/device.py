@@ -152,6 +152,8 @@ class GpuDevice:
     waits: Waits = Waits()
     sum_cycles: float = float("inf")
     """Cycles to add up the parts of a product whose depth several blocks share; infinite where none is split."""
+    evict_first: bool = False
+    """Whether copies of weights tell L2 to drop them before others, such as words that blocks send to each other."""
 
 
 Device: TypeAlias = CpuDevice | GpuDevice

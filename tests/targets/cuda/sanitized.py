@@ -69,22 +69,27 @@ def encoder(device: Callable[[], Driver], cache: str) -> bytes:
     return found[0]
 
 
-def layers(device: Callable[[], Driver], cache: str) -> bytes:
+def layers(device: Callable[[], Driver], cache: str, width: int = 128, inner: int = 64) -> bytes:
     """Norms and products of one row."""
-    x = dovetail.input("x", bf16[1, 128])
+    x = dovetail.input("x", bf16[1, width])
     for layer in range(LAYERS):
-        normed = library.rms_norm(x, param(f"gain{layer}", bf16[128]), eps=1e-6)
-        inner = library.swiglu(normed, param(f"gate{layer}", bf16[128, 64]), param(f"up{layer}", bf16[128, 64]))
-        x = x + inner @ param(f"w{layer}", bf16[64, 128])
+        normed = library.rms_norm(x, param(f"gain{layer}", bf16[width]), eps=1e-6)
+        gate, up = (param(f"{name}{layer}", bf16[width, inner]) for name in ("gate", "up"))
+        x = x + library.swiglu(normed, gate, up) @ param(f"w{layer}", bf16[inner, width])
     graph = Graph.of({"y": x})
     program = dovetail.compile(graph, target=target_for(device), cache=cache).bind(random_weights(graph))
-    there = program.to_device({"x": np.ones((1, 128), bf16.numpy)})
+    there = program.to_device({"x": np.ones((1, width), bf16.numpy)})
     found = [program.run(there, outputs="device")["y"].numpy().tobytes() for _ in range(STEPS)]
     assert len(set(found)) == 1, "runs are equal to the bit"
     return found[0]
 
 
-PROGRAMS = {"step": step, "encoder": encoder, "layers": layers}
+def ring(device: Callable[[], Driver], cache: str) -> bytes:
+    """The same with weights that do not fit shared memory: 16 columns of 4,096 for each block."""
+    return layers(device, cache, 4096, 1056)
+
+
+PROGRAMS = {"step": step, "encoder": encoder, "layers": layers, "ring": ring}
 NAMES = tuple(f"{name}{kind}" for name in PROGRAMS for kind in ("", "-persistent"))
 
 

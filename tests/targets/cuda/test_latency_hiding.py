@@ -3,6 +3,7 @@ small tensors that come near before blocks wait, sums that take turns."""
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from dataclasses import replace
 from typing import Any
@@ -19,11 +20,14 @@ from dovetail.kernels.loops.ir import (
     Alloc,
     AwaitCopies,
     Barrier,
+    Call,
     CommitCopies,
     CopyAsync,
+    Extent,
     Kernel,
     Loop,
     MultiplyMatrices,
+    Name,
     Receive,
     Statement,
     SubGrid,
@@ -123,9 +127,25 @@ def test_products_that_follow_each_other_add_to_different_sums() -> None:
     ((_, made),) = kernels_of(make_plan(Graph.of({"y": value}), target="cuda"), device=whole)
     steps = [s for s in everything(made.kernel.body) if isinstance(s, Loop) and s.variable == "step"]
     (step,) = [s for s in steps if any(isinstance(p, MultiplyMatrices) for p in everything(s.body))]
-    (product,) = [p for p in everything(step.body) if isinstance(p, MultiplyMatrices)]
     (sums,) = [a for a in everything(made.kernel.body) if isinstance(a, Alloc) and a.pointer == "sums"]
-    (across,) = [s for s in everything(step.body) if isinstance(s, Loop) and product in s.body]
-    size: Any = across.extent
-    assert sums.count == 4 * 4 * int(size.size), "four sums for each of a thread"
-    assert "name='step'" in str(product.sums_at), "each step adds to the next of them"
+    size: Any = step.extent
+    each = [p for p in everything(step.body) if isinstance(p, MultiplyMatrices)]
+    places = [_number(p.sums_at[0], number) for number in range(int(size.size)) for p in each]
+    assert len(places) == 1024 * 8 // (8 * 16 * 16), "16 columns of 16 of k, or 8 columns twice, in eight warps"
+    assert {*places} == {*range(sums.count // 4)} and sums.count == 4 * 4
+    for first in range(len(places) - 3):
+        assert len({*places[first : first + 4]}) == 4, "four products that follow each other"
+
+
+def _number(index: Any, step: int) -> int:
+    """An index of a step."""
+    match index:
+        case Extent(size):
+            return int(str(size))
+        case Name("step"):
+            return step
+        case Call(op, (x, y)):
+            ways = {"add": operator.add, "mul": operator.mul, "rem": operator.mod}
+            return ways[op](_number(x, step), _number(y, step))
+        case _:
+            raise AssertionError(index)

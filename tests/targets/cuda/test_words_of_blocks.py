@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Call, GridBarrier, Kernel, Prefetch, Receive, Store, SubGrid, When
+from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import steps_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 from tests.targets.cuda.test_decode import DECODE, SHAPES
@@ -108,3 +110,16 @@ def test_a_word_of_an_earlier_launch_is_not_taken(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(lockstep.Machine, "store", stale)
     with pytest.raises(AssertionError, match="sends"):
         _outputs("qwen3", RESIDENT)
+
+
+def test_blocks_load_again_only_what_is_missing() -> None:
+    """A vector that has all words of this launch is not loaded again while others of the warp are late."""
+    graph: Graph = DECODE.step_graph(_deep("qwen3"))
+    plan = dovetail.compile(graph, target=target_of(_device(RESIDENT))).plan
+    every = [made for _, kernels in steps_of(plan, device=RESIDENT) for made in kernels or ()]
+    (made,) = [one for one in every if one.kernel.counter]
+    ptx = to_ptx(made.text, "sm_90a")
+    again = re.findall(r"setp.ne.u32 late, (%r\d+), 0;\s+@late (ld.relaxed.gpu.global.\S+) {[^}]*}, (\[\S+\]);", ptx)
+    first = re.findall(r"^\s*(ld.relaxed.gpu.global.v\S+) {[^}]*}, (\[\S+\]);", ptx, re.MULTILINE)
+    assert again and sorted((kind, at) for _, kind, at in again) == sorted(first)
+    assert len({missing for missing, _, _ in again}) == len(again), "each has a condition of its own"

@@ -37,6 +37,12 @@ def erf(t: Builder, x: str) -> str:
     return _clamped(t, t.let(f"fmul float {found}, {inside}"), 1.0)
 
 
+def rsqrt(t: Builder, x: str) -> str:
+    """One instruction: 1 / sqrt(x) to 2 units in the last place."""
+    t.use(f"declare float @{nvvm.NEAR_RSQRT}(float)")
+    return t.let(f"call float @{nvvm.NEAR_RSQRT}(float {x})")
+
+
 def quotient(t: Builder, x: str, y: str) -> str:
     """x / y to 2 units in the last place."""
     t.use(declared(nvvm.NEAR_QUOTIENT))
@@ -59,7 +65,9 @@ def _clamped(t: Builder, x: str, bound: float) -> str:
     return x
 
 
-FUNCTIONS: Mapping[str, Callable[..., str]] = MappingProxyType({"near_erf": erf, "near_exp": exp, "near_div": quotient})
+FUNCTIONS: Mapping[str, Callable[..., str]] = MappingProxyType(
+    {"near_erf": erf, "near_exp": exp, "near_div": quotient, "near_rsqrt": rsqrt}
+)
 """By the ops of the loop language."""
 
 

@@ -48,12 +48,16 @@ MULTIPLY_BF16 = "llvm.nvvm.mma.m16n8k16.row.col.bf16"
 
 NEAR_EXP2 = "llvm.nvvm.ex2.approx.ftz.f"
 """2**x of f32 to 2 units in the last place; denormals are 0."""
+NEAR_RSQRT = "llvm.nvvm.rsqrt.approx.f"
+"""1 / sqrt(x) of f32 to 2 units in the last place."""
 NEAR_QUOTIENT = "llvm.nvvm.div.full"
 """x / y of f32 to 2 units in the last place, for operands of any size."""
 BOUNDED_QUOTIENT = "llvm.nvvm.div.approx.f"
 """The same for divisors between 2**-126 and 2**126: a reciprocal and a product."""
 
 
+EVICT_FIRST = 'call i64 asm "createpolicy.fractional.L2::evict_first.b64 $0, 1.0;", "=l"()'
+"""The policy of bytes that L2 drops before others. It has no effect of its own: LLVM makes one for many copies."""
 CLUSTER_BARRIER = assembly("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;")
 """All threads of a cluster wait for each other, and see what the others wrote: release and acquire by default."""
 

@@ -76,11 +76,14 @@ def copy_box(t: Builder, target: str, source: str, at: Sequence[str], taps: Sequ
     _do(t, f"{text};", f"i32 {place(t, target)}", f"i64 {source}", *indices, f"i32 {barrier}", *offsets)
 
 
-def copy_bulk(t: Builder, target: str, source: str, nbytes: int, barrier: str) -> None:
-    """Copy neighbouring bytes of global memory."""
+def copy_bulk(t: Builder, target: str, source: str, nbytes: int, barrier: str, *, evict_first: bool = False) -> None:
+    """Copy neighbouring bytes of global memory; L2 may be told to drop them before others."""
     name = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
     address = t.let(f"ptrtoint ptr addrspace({nvvm.GLOBAL}) {source} to i64")
-    _do(t, f"{name} [$0], [$1], {nbytes}, [$2];", f"i32 {place(t, target)}", f"i64 {address}", f"i32 {barrier}")
+    given = [f"i32 {place(t, target)}", f"i64 {address}", f"i32 {barrier}"]
+    if not evict_first:
+        return _do(t, f"{name} [$0], [$1], {nbytes}, [$2];", *given)
+    _do(t, f"{name}.L2::cache_hint [$0], [$1], {nbytes}, [$2], $3;", *given, f"i64 {t.let(nvvm.EVICT_FIRST)}")
 
 
 def set_registers(t: Builder, count: int, change: str) -> None:

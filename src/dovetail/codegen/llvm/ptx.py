@@ -271,7 +271,8 @@ class _Printer(Printer):
                 target = self.address(statement.target, statement.target_at)
                 source = self.address(statement.source, statement.source_at)
                 slot = self.slot(statement.barrier, statement.slot)
-                pipeline.copy_bulk(self.text, target, source, statement.nbytes, slot)
+                once = statement.evict_first
+                pipeline.copy_bulk(self.text, target, source, statement.nbytes, slot, evict_first=once)
             case ExpectBytes(barrier, at, count):
                 pipeline.expect(self.text, self.slot(barrier, at), count)
             case Arrive(barrier, at):

@@ -7,6 +7,7 @@ device. A reader that finds the number of this launch has what the writer stored
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple, Protocol
 
 from dovetail.codegen.llvm import nvvm, scalar
@@ -28,6 +29,19 @@ VECTOR = 16
 MOST_POLLS = 1 << 24
 """Loads of what another block has not written yet, after which a kernel stops with a trap: some ten seconds, where
 waits are microseconds. Only a part that failed, or blocks that do not run at the same time, are that late."""
+
+
+class _Vector(NamedTuple):
+    """A vector of words: how PTX names it, how many words, of which type, in which register."""
+
+    name: str
+    words: int
+    kind: str
+    register: str
+
+
+_WORDS = {2: _Vector("v4.b32", 4, "i32", "r"), 4: _Vector("v2.b64", 2, "i64", "l")}
+"""By the bytes of an element."""
 
 
 class Share(NamedTuple):
@@ -86,40 +100,32 @@ def receive(printer: Receiver, statement: Receive) -> None:
 
 
 def _await(t: Builder, shares: Sequence[Share]) -> None:
-    """Load all vectors until all words of a warp's threads have the number of this launch, then store the elements.
+    """Load all vectors, and those again that miss a word of this launch until a warp has all; then store the elements.
 
     Lanes leave the loop together: a warp whose lanes leave one by one would run what follows for each of them.
     """
-    again, done, late_block = t.fresh("receive"), t.fresh("received"), t.fresh("waiting")
-    stuck, before, polls, more = t.fresh("stuck"), t.fresh("polled"), t.fresh("polls"), t.fresh("more")
-    t.emit(f"br label %{before}")
-    t.label(before)
+    again, done, late_block, stuck = t.fresh("receive"), t.fresh("received"), t.fresh("waiting"), t.fresh("stuck")
+    rooms = [t.alloca("[4 x i32]" if share.size == 2 else "[2 x i64]") for share in shares]
+    polls = t.alloca("i32")
+    t.emit(f"store i32 0, ptr {polls}")
+    for share, room in zip(shares, rooms, strict=True):
+        _keep(t, room, share, _loaded(t, share))
     t.emit(f"br label %{again}")
     t.label(again)
-    t.emit(f"%{polls} = phi i32 [ 0, %{before} ], [ %{more}, %{late_block} ]")
-    wanted = t.let(f"shl i32 {STAMP}, 16")
-    loaded: list[list[str]] = []
-    wrong = "0"
-    for share in shares:
-        if share.size == 2:
-            words = _loaded(t, share.source, "v4.b32", 4, "i32", "r")
-            missing = [t.let(f"xor i32 {word}, {wanted}") for word in words]
-            missing = [t.let(f"lshr i32 {word}, 16") for word in missing]
-        else:
-            words = _loaded(t, share.source, "v2.b64", 2, "i64", "l")
-            stamps = [t.let(f"trunc i64 {t.let(f'lshr i64 {word}, 32')} to i32") for word in words]
-            missing = [t.let(f"xor i32 {stamp}, {STAMP}") for stamp in stamps]
-        for word in missing:
-            wrong = t.let(f"or i32 {wrong}, {word}")
-        loaded.append(words)
+    loaded = [_kept(t, room, share) for share, room in zip(shares, rooms, strict=True)]
+    missing = [_missing(t, share, words) for share, words in zip(shares, loaded, strict=True)]
+    wrong = reduce(lambda x, y: t.let(f"or i32 {x}, {y}"), missing)
     late = t.let(f"icmp ne i32 {wrong}, 0")
     t.use(f"declare i1 @{nvvm.ANY}(i32, i1)")
     some = t.let(f"call i1 @{nvvm.ANY}(i32 -1, i1 {late})")
     t.emit(f"br i1 {some}, label %{late_block}, label %{done}")
     # Polls are counted after those that found something missing: what is there in time costs nothing more.
     t.label(late_block)
-    t.emit(f"%{more} = add i32 %{polls}, 1")
-    t.emit(f"br i1 {t.let(f'icmp ugt i32 %{more}, {MOST_POLLS}')}, label %{stuck}, label %{again}")
+    for share, room, words, gone in zip(shares, rooms, loaded, missing, strict=True):
+        _keep(t, room, share, _loaded(t, share, words, gone))
+    more = t.let(f"add i32 {t.let(f'load i32, ptr {polls}')}, 1")
+    t.emit(f"store i32 {more}, ptr {polls}")
+    t.emit(f"br i1 {t.let(f'icmp ugt i32 {more}, {MOST_POLLS}')}, label %{stuck}, label %{again}")
     t.label(stuck)
     t.emit(nvvm.assembly("trap;", "~{memory}", ""))
     t.emit(f"br label %{done}")
@@ -132,12 +138,48 @@ def _await(t: Builder, shares: Sequence[Share]) -> None:
             _stored(t, share.target, [t.let(f"trunc i64 {word} to i32") for word in words], "i32")
 
 
-def _loaded(t: Builder, source: str, kind: str, count: int, word: str, register: str) -> list[str]:
-    places = ", ".join([f"${i}" for i in range(count)])
-    text = f"ld.relaxed.gpu.global.{kind} {{{places}}}, [${count}];"
-    outputs = ",".join([f"={register}"] * count)
-    result = "{ " + ", ".join([word] * count) + " }"
-    found = t.let(nvvm.assembly(text, f"{outputs},l,~{{memory}}", f"{_GLOBAL} {source}", result))
+def _missing(t: Builder, share: Share, words: Sequence[str]) -> str:
+    """Not 0 where a word has not the number of this launch."""
+    if share.size == 2:
+        wanted = t.let(f"shl i32 {STAMP}, 16")
+        wrong = [t.let(f"lshr i32 {t.let(f'xor i32 {word}, {wanted}')}, 16") for word in words]
+    else:
+        stamps = [t.let(f"trunc i64 {t.let(f'lshr i64 {word}, 32')} to i32") for word in words]
+        wrong = [t.let(f"xor i32 {stamp}, {STAMP}") for stamp in stamps]
+    return reduce(lambda x, y: t.let(f"or i32 {x}, {y}"), wrong)
+
+
+def _kept(t: Builder, room: str, share: Share) -> list[str]:
+    """The words that a thread has loaded."""
+    kind = _WORDS[share.size].kind
+    places = [t.let(f"getelementptr {kind}, ptr {room}, i64 {i}") for i in range(_WORDS[share.size].words)]
+    return [t.let(f"load {kind}, ptr {place}") for place in places]
+
+
+def _keep(t: Builder, room: str, share: Share, words: Sequence[str]) -> None:
+    kind = _WORDS[share.size].kind
+    for i, word in enumerate(words):
+        t.emit(f"store {kind} {word}, ptr {t.let(f'getelementptr {kind}, ptr {room}, i64 {i}')}")
+
+
+def _loaded(t: Builder, share: Share, before: Sequence[str] = (), missing: str = "") -> list[str]:
+    """A vector of words; one that misses none stays as it was before."""
+    vector, count, kind, register = _WORDS[share.size]
+    names = [f"${i}" for i in range(count)]
+    result = "{ " + ", ".join([kind] * count) + " }"
+    load = f"ld.relaxed.gpu.global.{vector} {{{', '.join(names)}}}, [${count}];"
+    given, constraints = [f"{_GLOBAL} {share.source}"], [f"={register}"] * count + ["l"]
+    if before:
+        load = f"{{ .reg .pred late; setp.ne.u32 late, ${count + 1}, 0; @late {load} }}"
+        given += [f"i32 {missing}", *(f"{kind} {word}" for word in before)]
+        constraints += ["r", *(str(i) for i in range(count))]
+    text = nvvm.assembly(
+        load.replace("{ .reg", "{\\0A.reg").replace("; ", ";\\0A"),
+        ",".join([*constraints, "~{memory}"]),
+        ", ".join(given),
+        result,
+    )
+    found = t.let(text)
     return [t.let(f"extractvalue {result} {found}, {i}") for i in range(count)]
 
 

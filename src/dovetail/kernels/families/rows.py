@@ -28,6 +28,9 @@ from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 
+ROWS = "rows"
+"""The name of such a kernel."""
+
 
 def offer_rows(of: StepProblem[object]) -> Offer | Refused:
     """The kernel of a reduction, or of a fused op that has one in its body."""
@@ -113,7 +116,7 @@ class _Rows:
         body = self.nest.tile(statements)
         pointers = tuple(self.bindings)
         kernel = Kernel(
-            "rows",
+            ROWS,
             pointers,
             tuple(p for p in pointers if p.startswith("y")),
             "tile",

@@ -21,6 +21,7 @@ from dovetail.kernels.gpu.fragments import Factor, is_multiple
 from dovetail.kernels.gpu.packed_matrix import Transposed
 from dovetail.kernels.gpu.pipelined_tile import PipelinedTile
 from dovetail.kernels.gpu.stream import StreamTile
+from dovetail.kernels.gpu.stream_ring import StreamRing
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.tile import CHUNK, FEWEST_ROWS, H200, BlockTile, cycles_of, pipelined_tile_of, tile_of
 from dovetail.kernels.gpu.tile_writer import TileWriter
@@ -182,10 +183,21 @@ class Writer(TileWriter):
                 packed = self._transposed(pack)
                 few = None if packed is None else stream(packed, ["k" for _ in packed])
                 if few is not None and few.bulk == bool(pack.padding):
+                    ring = self._ring(few)
+                    layout = pack if ring is None else ring.pack
                     for v in map(self.found.operand, self.found.rights):
-                        self.bindings[self.names[v]] = Packed(v, pack.layout, pack)
-                    return few
+                        self.bindings[self.names[v]] = Packed(v, layout.layout, layout)
+                    return few if ring is None else ring
         return stream(rights, axes)
+
+    def _ring(self, few: StreamTile) -> StreamRing | None:
+        """A tile with packed weights as a ring of stages; None where another is as good."""
+        ring = StreamRing.from_tile(few, self.columns, self.device)
+        if ring is None or not all(is_multiple(first, ring.columns) for _, first in self.found.streams):
+            return None
+        names = [self.names[self.found.operand(self.found.rights[i])] for i, _ in self.found.streams]
+        firsts = [first for _, first in self.found.streams]
+        return replace(ring, rights=[ring.packed(*each) for each in zip(ring.rights, names, firsts, strict=True)])
 
     def _pipelined(self, left: Factor, rights: list[Factor], axis: str, other: str) -> tuple[BlockTile, int] | None:
         """The tile of a kernel with a producer, and the parts of its depth; None where the TMA cannot copy the factors,

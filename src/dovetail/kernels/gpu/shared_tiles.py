@@ -74,6 +74,8 @@ class LineTile:
     lines: int
     length: int
     """Elements of a line."""
+    stages: int = 1
+    """Times that there is room for all lines."""
 
     @property
     def pitch(self) -> int:
@@ -82,13 +84,13 @@ class LineTile:
 
     @property
     def count(self) -> int:
-        return self.lines * self.pitch
+        return self.stages * self.lines * self.pitch
 
     def place(self, stage: Expr, line: Expr, chunk: Expr) -> tuple[Tensor, tuple[Expr, ...]]:
-        """Where a chunk is; there is one stage."""
+        """Where a chunk is."""
         item = self.dtype.itemsize
-        tensor = Tensor(self.name, self.dtype, (self.pitch * item, CHUNK * item, item), space="shared")
-        return tensor, (line, chunk, ZERO)
+        strides = (self.lines * self.pitch * item, self.pitch * item, CHUNK * item, item)
+        return Tensor(self.name, self.dtype, strides, space="shared"), (stage, line, chunk, ZERO)
 
 
 __all__ = ["LineTile", "SharedTile", "divided", "remainder"]

@@ -8,25 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
-from itertools import product as product_of
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, f32, i64
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import (
-    LANE,
     Factor,
-    clamped,
     copied,
     divided,
     is_multiple,
     less,
-    load_right,
-    multiplied,
-    plus,
-    private,
     remainder,
     shared_by,
     spread,
@@ -34,9 +26,10 @@ from dovetail.kernels.gpu.fragments import (
     zeroed,
 )
 from dovetail.kernels.gpu.shared_tiles import LineTile, SharedTile
+from dovetail.kernels.gpu.stream_products import UNIT, StreamProducts
 from dovetail.kernels.gpu.stream_width import RESIDENT, as_good, width_of_block
 from dovetail.kernels.gpu.tile import CHUNK, LANES
-from dovetail.kernels.gpu.tiled import Element, Tiled
+from dovetail.kernels.gpu.tiled import Tiled
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -52,7 +45,6 @@ from dovetail.kernels.loops.ir import (
     Expr,
     Extent,
     Load,
-    LoadMatrices,
     Loop,
     Name,
     Number,
@@ -75,8 +67,10 @@ WEIGHT_BYTES = 96 << 10
 WARPS = 8
 ARRIVED = "arrived"
 """The barrier that counts the bytes of bulk copies."""
-CHAINS = 4
-"""Products of a warp in flight: as many as add to different sums."""
+COPY_BYTES = 16 << 10
+"""Bytes of one bulk copy, at most, where it brings several columns."""
+APART_BYTES = 4096
+"""Sums of all warps of a block that have shared memory of their own, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +93,8 @@ class StreamTile:
     """Whether the weights are constant, so that their copies start before the kernels before this one have ended."""
     bulk: bool = False
     """Whether one copy brings a whole column, so that few threads start all of them."""
+    evict_first: bool = False
+    """Whether L2 drops weights before others."""
 
     @staticmethod
     def of(
@@ -123,9 +119,10 @@ class StreamTile:
         # A stage has 16 of k for each warp.
         while 32 * warps > depth or 16 * warps * width * len(rights) * dtype.itemsize > STAGE_BYTES:
             warps //= 2
-        found = StreamTile(dtype, left, rights, axis, rows, width, depth, warps, early=early)
-        left_bytes = rows * found.left_pitch * dtype.itemsize
-        found = replace(found, room=min(WEIGHT_BYTES, device.shared_bytes - left_bytes))
+        once = device.evict_first
+        found = StreamTile(dtype, left, rights, axis, rows, width, depth, warps, early=early, evict_first=once)
+        others = rows * found.left_pitch * dtype.itemsize + APART_BYTES
+        found = replace(found, room=min(WEIGHT_BYTES, device.shared_bytes - others))
         if early and axis == "k" and device.bulk_copies and depth % (16 * warps) == 0:
             bulk = [replace(found, bulk=True, columns=w) for w in as_good(width, products, columns, device)]
             fitting = [tile for tile in bulk if RESIDENT * tile.shared_bytes <= device.shared_bytes]
@@ -191,55 +188,56 @@ class StreamTile:
     @property
     def left_pitch(self) -> int:
         """Elements from one left row to the next."""
-        return self.rounds * self.stage_depth + CHUNK
+        return self.rounds * self.stage_depth + (CHUNK if self.rows > 1 else 0)
 
     @property
     def _plane(self) -> int:
         """Bytes of the sums of a warp."""
-        return self._tile_rows * (self.width + CHUNK) * f32.itemsize
+        return self.rows * (self.width + CHUNK) * f32.itemsize
 
     @property
-    def _tile_rows(self) -> int:
-        return 8 if self.rows <= 8 else 16
+    def _sums_are_apart(self) -> bool:
+        """Whether sums of all warps have shared memory of their own, so that no warp waits until weights are read."""
+        return self.warps * self._plane <= APART_BYTES
 
     @property
     def shared_bytes(self) -> int:
-        return (self.weights_count + self.rows * self.left_pitch) * self.dtype.itemsize
+        apart = self.warps * self._plane if self._sums_are_apart else 0
+        return (self.weights_count + self.rows * self.left_pitch) * self.dtype.itemsize + apart
 
     @property
     def weights_count(self) -> int:
-        """Elements of shared memory for weights, and at least for the sums of all warps."""
-        return max(self.weights.count, self.warps * self._plane // self.dtype.itemsize)
+        """Elements of shared memory for weights, and at least for the sums of all warps that are there later."""
+        least = 0 if self._sums_are_apart else self.warps * self._plane // self.dtype.itemsize
+        return max(self.weights.count, least)
 
     @property
-    def across(self) -> int:
-        """8-column fragments of a warp."""
-        return self.width // 8
+    def products(self) -> StreamProducts:
+        units = self.stage_depth // (UNIT * self.warps)
+        groups, apart = self.width // CHUNK, self.streams_are_apart
+        return StreamProducts(self.dtype, self.rows, groups, self.streams, self.warps, units, self.axis, apart)
 
     @property
-    def _pairs(self) -> int:
-        """Pairs of fragments, which are loaded together; of the last pair only one may be used."""
-        return -(-self.across // 2)
+    def streams_are_apart(self) -> bool:
+        """Whether streams do not take turns, eight columns each, in shared memory."""
+        return False
 
     @property
-    def chains(self) -> int:
-        """Sums of an element that take turns: products that add to the same sums wait for each other."""
-        return max(1, min(CHAINS // self.across, self.stage_depth // (16 * self.warps)))
-
-    @property
-    def sums(self) -> Tensor:
-        return private("sums", f32, self.chains * self.across, 4)
+    def barriers(self) -> int:
+        """Barriers that count the bytes of bulk copies."""
+        return 1 if self.bulk else 0
 
     def tiled(self) -> Tiled:
         """What a block does for its columns."""
         pitch = (self.width + CHUNK) * f32.itemsize
-        staged = Tensor("weights", f32, (self._plane, pitch, f32.itemsize), space="shared")
+        room = "planes" if self._sums_are_apart else "weights"
+        staged = Tensor(room, f32, (self._plane, pitch, f32.itemsize), space="shared")
         return Tiled(
-            self._tile_rows,
+            self.rows,
             self.columns,
             self.threads,
             self.body(),
-            self.elements(),
+            self.products.elements(),
             self.allocations(),
             resident=RESIDENT,
             staged=staged,
@@ -252,19 +250,20 @@ class StreamTile:
         return [
             Alloc("weights", self.dtype, self.weights_count, "shared"),
             Alloc("left_rows", self.dtype, self.rows * self.left_pitch, "shared"),
-            *([AllocBarriers(ARRIVED, 1, 1, is_new=False)] if self.bulk else []),
-            Alloc("sums", f32, self.chains * self.across * 4, "private"),
-            Alloc("left", self.dtype, 8, "private"),
-            Alloc("right", self.dtype, 2 * self._pairs * 4, "private"),
+            *([Alloc("planes", f32, self.warps * self._plane // 4, "shared")] if self._sums_are_apart else []),
+            *([AllocBarriers(ARRIVED, self.barriers, 1, is_new=False)] if self.barriers else []),
+            *self.products.allocations(),
         ]
 
     def body(self) -> list[Statement]:
         first = [] if self.early else self._first_copies()
-        start = [*first, zeroed(self.sums, self.chains * self.across * 4), *self._left_loaded()]
+        start = [*first, zeroed(self.products.sums, self.products.sums_count), *self._left_loaded()]
+        # Sums that are not apart overwrite weights.
+        last = [] if self._sums_are_apart else [Barrier()]
         if self.is_whole:
             # The barrier before the first product is for the left rows too.
             each = [s for r in range(self.rounds) for s in self._round(Extent(r), Extent(r), self.rounds - 1 - r)]
-            return [*start, *each, Barrier()]
+            return [*start, *each, *last]
         later, stage = Name("later"), Name("stage")
         refill = (
             Set("later", add(Name("round"), Extent(self.ahead))),
@@ -273,7 +272,7 @@ class StreamTile:
         )
         await_one, barrier, *products = self._round(Name("round"), stage, self.ahead - 1)
         body = (await_one, barrier, *refill, Set("stage", remainder(Name("round"), self.stages)), *products)
-        return [*start, Loop("round", Extent(self.rounds), body, rolled=True), AwaitCopies(0), Barrier()]
+        return [*start, Loop("round", Extent(self.rounds), body, rolled=True), AwaitCopies(0), *last]
 
     def _first_copies(self) -> list[Statement]:
         """The copies of the first stages, each of them a group that can be awaited."""
@@ -290,7 +289,7 @@ class StreamTile:
         assert isinstance(tile, LineTile), "it is filled by bulk copies"
         padded = all(right.row_stride == tile.pitch * item and is_multiple(right.rows, CHUNK) for right in self.rights)
         # Columns that are apart as lines are come together; those of several streams take turns.
-        lines = CHUNK if padded else 1
+        lines = next(n for n in (CHUNK, 4, 2, 1) if n == 1 or n * tile.pitch * item <= COPY_BYTES) if padded else 1
         nbytes = lines * tile.pitch * item if padded else self.depth * item
         is_first = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
         copies = self.width // lines
@@ -301,7 +300,8 @@ class StreamTile:
             if not is_multiple(right.rows, self.columns):
                 column = Call("minimum", (column, Extent(right.rows - lines)), i64)
             target, place = tile.place(ZERO, spread(line, at, self.streams), ZERO)
-            copy = CopyBulk(target, place, right.tensor, (*right.lead, column, ZERO), nbytes, ARRIVED, ZERO)
+            source = right.tensor, (*right.lead, column, ZERO)
+            copy = CopyBulk(target, place, *source, nbytes, ARRIVED, ZERO, self.evict_first)
             found.append(Loop("copy", Extent(self.columns // lines), (copy,), kind="thread"))
         return found
 
@@ -315,11 +315,12 @@ class StreamTile:
 
     def _left_loaded(self) -> list[Statement]:
         """The left rows in shared memory. They come without asynchronous copies, which would be awaited in order."""
-        groups = (self.left_pitch - CHUNK) // CHUNK
+        groups = self.rounds * self.stage_depth // CHUNK
         is_dense = self.left.runs_along_k and self.left.read is None and is_multiple(self.depth, CHUNK)
 
         def one(own: Expr) -> list[Statement]:
-            row, first = divided(own, groups), mul(remainder(own, groups), Extent(CHUNK))
+            row, group = (ZERO, own) if self.rows == 1 else (divided(own, groups), remainder(own, groups))
+            first = mul(group, Extent(CHUNK))
             k = add(first, Name("e"))
             if not is_dense:
                 value = cast_to(self.left.element(row, k), self.dtype)
@@ -337,50 +338,9 @@ class StreamTile:
 
     def _round(self, number: Expr, stage: Expr, pending: int) -> list[Statement]:
         """Wait for a stage and multiply it: every warp has a part of its k."""
-        left, right = private("left", self.dtype, 8), private("right", self.dtype, 1)
-        k = add(mul(Name("step"), Extent(16 * self.warps)), mul(ThreadIndex("warp"), Extent(16)))
-        j = Name("j")
-        at = (mul(j, Extent(8)),)
-        turn = mul(remainder(Name("step"), self.chains), Extent(self.across))
         arrive = AwaitPhase(ARRIVED, ZERO, ZERO) if self.bulk else AwaitCopies(pending)
-        return [
-            arrive,
-            Barrier(),
-            unrolled(
-                "step",
-                self.stage_depth // (16 * self.warps),
-                self._fragment(left, add(mul(number, Extent(self.stage_depth)), k)),
-                unrolled(
-                    "j",
-                    self._pairs,
-                    load_right(right, at, self.weights, self.axis, stage, mul(j, Extent(16)), k),
-                ),
-                unrolled("j", self.across, multiplied(self.sums, (add(turn, j), ZERO), left, (ZERO,), right, j)),
-            ),
-        ]
-
-    def _fragment(self, target: Tensor, k: Expr) -> LoadMatrices:
-        """16 rows of the left factor; rows that there are not repeat the last one, and their sums are not used."""
-        down = add(remainder(LANE, CHUNK), mul(remainder(divided(LANE, 8), 2), Extent(8)))
-        row = ZERO if self.rows == 1 else clamped(down, self.rows)
-        return LoadMatrices(target, (ZERO,), self.left_rows, (row, add(k, mul(divided(LANE, 16), Extent(CHUNK)))))
-
-    def _summed(self, fragment: Extent, element: Extent) -> Expr:
-        every = [Load(self.sums, (add(fragment, Extent(c * self.across)), element)) for c in range(self.chains)]
-        return reduce(plus, every)
-
-    def elements(self) -> list[Element]:
-        """The sums of a thread, with those of all streams of one column together."""
-        places = product_of(range(self._tile_rows // 8), range(self.across // self.streams), range(2))
-        return [self._element(half, j, e) for half, j, e in places]
-
-    def _element(self, half: int, j: int, e: int) -> Element:
-        row, column = (
-            add(divided(LANE, 4), Extent(8 * half)),
-            add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e)),
-        )
-        at = [(Extent(j * self.streams + s), Extent(2 * half + e)) for s in range(self.streams)]
-        return Element(row, column, tuple([self._summed(*place) for place in at]))
+        first = mul(number, Extent(self.stage_depth))
+        return [arrive, Barrier(), self.products.stage(self.weights, stage, self.left_rows, first)]
 
 
 __all__ = ["MOST_ROWS", "StreamTile"]

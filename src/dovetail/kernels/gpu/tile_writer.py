@@ -304,9 +304,11 @@ class TileWriter(ABC):
         assert tiled.staged is not None, "there is room for them"
         found: list[Statement] = []
         for element in tiled.elements:
+            stores: list[Statement] = []
             for s, value in enumerate(element.sums):
                 at = (tiled.plane, element.row, spread(element.column, s, self.streams))
-                found.append(Store(tiled.staged, at, value))
+                stores.append(Store(tiled.staged, at, value))
+            found += stores if element.inside is None else [When(element.inside, tuple(stores))]
         return found
 
     def _staged(self, tiled: Tiled, row: Expr, group: Expr, e: Expr) -> Element:

@@ -16,6 +16,8 @@ class Element:
     column: Expr
     sums: tuple[Expr, ...]
     """One for each stream."""
+    inside: Expr | None = None
+    """Whether this thread has it; None where all threads do."""
 
 
 @dataclass(frozen=True, slots=True)

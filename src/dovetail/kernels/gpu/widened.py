@@ -16,8 +16,9 @@ SMOOTH = frozenset(
      "rsqrt", "sigmoid", "sin", "sqrt", "sub", "tanh"}
 )  # fmt: skip
 """Ops whose result is nearer to the exact one when operands have more digits."""
-NEAR_ERF, NEAR_QUOTIENT = "near_erf", "near_div"
-"""erf and quotients to the accuracy of 16-bit floats."""
+_NEAR = {"erf": "near_erf", "rsqrt": "near_rsqrt"}
+NEAR_QUOTIENT = "near_div"
+"""Functions and quotients to the accuracy of 16-bit floats."""
 
 
 def widened(store: Store) -> Store:
@@ -25,11 +26,15 @@ def widened(store: Store) -> Store:
     value = store.value
     if not isinstance(value, Call) or value.op == "cast" or value.dtype not in NARROW:
         return store
-    return replace(store, value=Call("cast", (_wide(value, {}),), value.dtype))
+    return replace(store, value=Call("cast", (wide(value),), value.dtype))
+
+
+def wide(expr: Expr) -> Expr:
+    """A 16-bit expression in f32."""
+    return _wide(expr, {})
 
 
 def _wide(expr: Expr, known: dict[int, Expr]) -> Expr:
-    """A 16-bit expression in f32."""
     found = known.get(id(expr))
     if found is None:
         found = known[id(expr)] = _widened(expr, known)
@@ -52,8 +57,8 @@ def _widened(expr: Expr, known: dict[int, Expr]) -> Expr:
 
 def _near(expr: Call, operands: tuple[Expr, ...]) -> Expr:
     """An op on wide operands, to the accuracy of its narrow result where that is faster."""
-    if expr.op == "erf":
-        return Call(NEAR_ERF, operands, f32)
+    if expr.op in _NEAR:
+        return Call(_NEAR[expr.op], operands, f32)
     if expr.op != "div":
         return Call(expr.op, operands, f32)
     divisor = expr.operands[1]
@@ -62,4 +67,4 @@ def _near(expr: Call, operands: tuple[Expr, ...]) -> Expr:
     return Call(NEAR_QUOTIENT, operands, f32)
 
 
-__all__ = ["widened"]
+__all__ = ["NARROW", "SMOOTH", "wide", "widened"]

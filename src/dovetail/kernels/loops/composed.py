@@ -50,6 +50,8 @@ from dovetail.kernels.loops.ir import (
     mul,
     sizes_in,
 )
+from dovetail.kernels.loops.late_scale import late_scale
+from dovetail.kernels.loops.shared_copies import without_shared_copies
 
 T = TypeVar("T")
 COPY_BYTES = 16
@@ -171,10 +173,17 @@ def with_prologue(
     serial = [replace(s, kind="serial") if isinstance(s, Loop) and s.kind == "block" else s for s in before]
     same = {name: name for name in kernel.pointers}
     body = Renaming(lambda n: n, {**same, read: _ROOM}, room).body(kernel.body)
+    sizes = {s.pointer: s.count for s in body if isinstance(s, Alloc) and s.space == "shared"}
+    body, instead = without_shared_copies(body, sizes, {_ROOM: count})
+    body = tuple([s for s in body if not isinstance(s, Alloc) or s.pointer not in instead])
+    body = Renaming(lambda n: n, instead).body(body)
     # Copies that start early find their memory where the first allocations are.
     allocations: list[Statement] = [s for s in body if isinstance(s, (Alloc, AllocBarriers))]
     rest = [s for s in body if not isinstance(s, (Alloc, AllocBarriers))]
-    early = kernel.early
+    late = None if keep else late_scale(serial, rest, _ROOM)
+    if late is not None:
+        serial, rest = [*late.before], [*late.rest]
+    early = tuple([s for s in kernel.early if not isinstance(s, Alloc) or s.pointer not in instead])
     if ahead:
         # They are the first copies, so that no weights need be there when these are.
         tiles = [s for s in early if isinstance(s, (Alloc, AllocBarriers))]

@@ -272,14 +272,20 @@ class _Team:
 
     def _over_warps(self, reduced: Sequence[Reduced]) -> list[Statement]:
         """Every warp stores its own through shared memory, and combines all of them."""
-        warps = Extent(self.size // self.shape.lanes)
+        count = self.size // self.shape.lanes
         lane, warp = ThreadIndex("lane"), ThreadIndex("warp")
         rooms = [self._room(i, r, self.shape.lanes) for i, r in enumerate(reduced)]
         stores = tuple(Store(t, (warp,), Name(r.name, r.dtype)) for t, r in zip(rooms, reduced, strict=True))
         found: list[Statement] = [*self._allocated(rooms, self.shape.lanes)]
         found += [When(Call("equal", (lane, Extent(0)), bool_), stores), Barrier()]
-        there = Call("less", (lane, warps), bool_)
-        index = minimum(lane, Extent(self.size // self.shape.lanes - 1))
+        if count & (count - 1) == 0:
+            # Groups of as many lanes each have all of them: fewer exchanges than a whole warp needs.
+            for room, r in zip(rooms, reduced, strict=True):
+                kept = Load(room, (Call("rem", (lane, Extent(count)), i64),))
+                found += [Set(r.name, kept), AllReduce(r.name, r.op, r.dtype, count)]
+            return [*found, Barrier()]
+        there = Call("less", (lane, Extent(count)), bool_)
+        index = minimum(lane, Extent(count - 1))
         for room, r in zip(rooms, reduced, strict=True):
             kept = Call("where", (there, Load(room, (index,)), _identity(r)), r.dtype)
             found += [Set(r.name, kept), AllReduce(r.name, r.op, r.dtype)]

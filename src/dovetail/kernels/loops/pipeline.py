@@ -96,6 +96,8 @@ class CopyBulk:
     barrier: str
     """It counts the bytes."""
     slot: Expr
+    evict_first: bool = False
+    """Whether L2 drops these bytes before others: they are read once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,8 @@ class AwaitPhase:
     barrier: str
     slot: Expr
     phase: Expr
+    turns: int = 1
+    """Phases that each barrier has in a run of the kernel."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops import resident_ahead
-from dovetail.kernels.loops.analysis import everything, shared_bytes
+from dovetail.kernels.loops.analysis import BARRIER_BYTES, everything, shared_bytes
 from dovetail.kernels.loops.composed import Renaming
 from dovetail.kernels.loops.ir import (
     Alloc,
@@ -192,14 +192,16 @@ class _Resident:
         return found | ({self.count - 1} if self.words.awaits_passes else set())
 
     def _barriers(self) -> list[AllocBarriers]:
-        """The barriers that count bulk copies, one for each part that has them."""
+        """The barriers that count bulk copies, of all parts that have them."""
         found: list[AllocBarriers] = []
+        end = 0
         for number, part in enumerate(self.parts):
             own = [s for s in part.kernel.body if isinstance(s, AllocBarriers)]
             for one in self._renaming(number, "").body(tuple(own)):
-                assert isinstance(one, AllocBarriers) and one.count == 1, "a part has one barrier"
-                found.append(replace(one, is_new=False, offset=8 * len(found)))
-        assert 8 * len(found) <= _BARRIER_BYTES, "they fit"
+                assert isinstance(one, AllocBarriers), "it was renamed"
+                found.append(replace(one, is_new=False, offset=end))
+                end += BARRIER_BYTES * one.count
+        assert end <= _BARRIER_BYTES, "they fit"
         return found
 
     def _at(self, number: int, level: int) -> list[Statement]:
@@ -208,17 +210,22 @@ class _Resident:
         if not 0 <= at < len(self.segments[number]):
             return []
         part = self.parts[number]
-        body: Sequence[Statement] = self.segments[number][at]
+        found = in_phase(self._renamed(number, self.segments[number][at]))
+        first: tuple[Statement, ...] = ()
         if at == 0 and part.kernel.early and number not in self.ahead and number not in self.prefetching:
-            body = (*part.kernel.early, *body)
-        body = without(without(tuple(body), Alloc, shared=True), AllocBarriers)
-        found = in_phase(self._renaming(number, "").body(body))
+            # Weights that do not fit whole: the first of them are on their way while the block waits.
+            first = self._renamed(number, part.kernel.early)
         if number in self.ahead:
             found = awaiting(found, self._later(number))
         if part.received or part.sent:
             before, found = self._before(number, at, found)
-            found = (*before, *self._exchange(number, at).body(found))
-        return [SubGrid(part.blocks, part.launch.block, self.first[number], found)]
+            sizes = {f"{a.pointer}_{number}": a.count for a in self._allocations(number) if a.space == "shared"}
+            found = (*before, *self._exchange(number, at).body(found, sizes))
+        return [SubGrid(part.blocks, part.launch.block, self.first[number], (*first, *found))]
+
+    def _renamed(self, number: int, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        """A body of a part with its names in the whole kernel, whose shared memory is allocated at its start."""
+        return self._renaming(number, "").body(without(without(body, Alloc, shared=True), AllocBarriers))
 
     def _before(
         self, number: int, segment: int, body: tuple[Statement, ...]

@@ -31,6 +31,8 @@ from dovetail.kernels.loops.ir import (
     Set,
     Statement,
     When,
+    add,
+    mul,
 )
 
 _KNOWN = (
@@ -97,13 +99,14 @@ def has_bulk(body: Sequence[Statement]) -> bool:
 
 
 def in_phase(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """A body that waits for the copies of its pass: a barrier has one phase in each."""
+    """A body that waits for the copies of its pass: a barrier has as many phases in each."""
     found: list[Statement] = []
     for statement in body:
         if isinstance(statement, (Loop, When)):
             statement = replace(statement, body=in_phase(statement.body))
         elif isinstance(statement, AwaitPhase):
-            statement = replace(statement, phase=Call("bit_and", (PASS, Extent(1)), i64))
+            phase = add(mul(PASS, Extent(statement.turns)), statement.phase)
+            statement = replace(statement, phase=Call("bit_and", (phase, Extent(1)), i64))
         found.append(statement)
     return tuple(found)
 

@@ -17,6 +17,7 @@ from dovetail.kernels.loops.block_stages import without_copies_from_shared
 from dovetail.kernels.loops.composed import Renaming
 from dovetail.kernels.loops.ir import (
     Alloc,
+    AwaitCopies,
     Barrier,
     Call,
     Expr,
@@ -37,6 +38,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from dovetail.kernels.loops.resident_bodies import PASS
+from dovetail.kernels.loops.shared_copies import without_shared_copies
 from dovetail.kernels.loops.uniform import Read, Uniform, reads
 
 START = 128
@@ -110,8 +112,9 @@ class PartWords:
     suffix: str
     passes: int
 
-    def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        """The segment with its words: it receives, then it runs, and its stores send."""
+    def body(self, body: tuple[Statement, ...], sizes: Mapping[str, int]) -> tuple[Statement, ...]:
+        """The segment with its words: it receives, then it runs, and its stores send. `sizes` has the elements of its
+        shared memory."""
         receipts: list[Receipt] = []
         rooms: dict[str, str] = {}
         sliced: dict[str, int] = {}
@@ -125,7 +128,16 @@ class PartWords:
             receipts.append(Receipt(source, (at, *slice_.at), target, slice_.count))
         renaming = Renaming(lambda n: n, rooms, frozenset(rooms.values()), sliced)
         found = without_copies_from_shared(renaming.body(self._sending(body)))
-        return (Receive(tuple(receipts)), Barrier(), *found) if receipts else found
+        if not receipts:
+            return found
+        got = {r.target.pointer: r.count for r in receipts}
+        found, instead = without_shared_copies(found, sizes, got)
+        allocations, found = _split(Renaming(lambda n: n, instead).body(found))
+        receive = Receive(tuple(receipts))
+        if isinstance(found[0], AwaitCopies) and isinstance(found[1], Barrier):
+            # One barrier is for what this thread received and for what it copied.
+            return (*allocations, receive, *found)
+        return (*allocations, receive, Barrier(), *found)
 
     def rooms(self, body: tuple[Statement, ...]) -> list[Alloc]:
         """Shared memory for what a segment receives."""
@@ -159,6 +171,12 @@ class PartWords:
                 s = When(last, (replace(s, tensor=replace(s.tensor, pointer=sent.kept)),))
             found.append(s)
         return tuple(found)
+
+
+def _split(body: tuple[Statement, ...]) -> tuple[list[Statement], tuple[Statement, ...]]:
+    """The allocations at the start of a body, and the rest."""
+    count = next((i for i, s in enumerate(body) if not isinstance(s, Alloc)), len(body))
+    return [*body[:count]], body[count:]
 
 
 @dataclass(frozen=True, slots=True)

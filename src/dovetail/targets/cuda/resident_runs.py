@@ -216,9 +216,9 @@ class ResidentRuns:
                 if got.is_before
             ]
         )
+        device = self.device
         words = Words(_COUNTER, exchange.nbytes, published, exchange.awaits_passes(passes[0].inner))
         tabled = [name for place, name in names.items() if len(set(place.where)) > 1]
-        device = self.device
         kernel = as_resident(
             "resident",
             parts,

@@ -17,12 +17,13 @@ from dovetail.kernels.families.fill import offer_fill
 from dovetail.kernels.families.gather import offer_gather
 from dovetail.kernels.families.map import offer_map
 from dovetail.kernels.families.move import offer_move
-from dovetail.kernels.families.rows import offer_rows
+from dovetail.kernels.families.rows import ROWS, offer_rows
 from dovetail.kernels.families.view_fusion import offer_weave
 from dovetail.kernels.gpu.attend import offer_attend
 from dovetail.kernels.gpu.contract import offer_contract
 from dovetail.kernels.gpu.passes import Passes
 from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.widened_rows import widened_rows
 from dovetail.kernels.loops.folds import is_reduction
 from dovetail.kernels.loops.gpu_schedule import GpuShape, schedule
 from dovetail.kernels.loops.ir import Kernel
@@ -99,6 +100,8 @@ def _scheduled(
     packed = {name: v for name, v in job.bindings.items() if isinstance(v, Packed)}
     if not isinstance(kernel, Kernel):
         return ()
+    if kernel.name == ROWS and not locations.strict:
+        kernel = widened_rows(kernel)
     if isinstance(job, Passes):
         return _passes(job, bindings, packed, checks, printed, shape)
     if kernel.launch is not None:

@@ -1,0 +1,91 @@
+"""Rows of 16-bit floats in f32: totals, and what is computed of them, are rounded where results are stored alone.
+
+A norm of few rows is one dependent step after the other. Each rounding is two of them, and a mean in f64 that is
+rounded to 16 bits is ten.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields, replace
+from typing import Any, cast
+
+from dovetail.ir.dtype import f32, f64
+from dovetail.kernels.gpu.widened import NARROW, SMOOTH, wide, widened
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import Call, Expr, Kernel, Load, Loop, Name, Number, Set, Statement, Store, When
+
+
+def widened_rows(kernel: Kernel) -> Kernel:
+    """A kernel that keeps scalars of a row in f32, not in 16 bits, and sums products that are not rounded."""
+    sets = [s for s in everything(kernel.body) if isinstance(s, Set)]
+    times = Counter([s.name for s in sets])
+    names = frozenset([s.name for s in sets if times[s.name] == 1 and _is_widened(s.value)])
+    summed: set[str] = set()
+    for s in reversed(sets):
+        if s.name in names or s.name in summed:
+            summed |= _sums(s.value)
+    return replace(kernel, body=_body(kernel.body, names, frozenset(summed))) if names else kernel
+
+
+def _sums(value: Expr) -> set[str]:
+    """The sums that a total of 16 bits is made of: those of a total of f32 are sums of what the graph rounds."""
+    if isinstance(value, Name):
+        return {value.name} if value.dtype in (f32, f64) else set()
+    if isinstance(value, Call) and value.op in ("add", "mul", "cast"):
+        return {name for x in value.operands for name in _sums(x)}
+    return set()
+
+
+def _is_widened(value: Expr) -> bool:
+    return isinstance(value, Call) and value.dtype in NARROW and (value.op == "cast" or value.op in SMOOTH)
+
+
+def _body(body: tuple[Statement, ...], names: frozenset[str], summed: frozenset[str]) -> tuple[Statement, ...]:
+    found: list[Statement] = []
+    for s in body:
+        s = cast(Statement, _read(s, names, {})) if not isinstance(s, (Loop, When)) else s
+        match s:
+            case Loop() | When():
+                found.append(replace(s, body=_body(s.body, names, summed)))
+            case Store():
+                found.append(widened(s))
+            case Set(name, value) if name in names:
+                found.append(Set(name, _total(value)))
+            case Set(name, Call("add", (Name(other), Call("cast", (Call() as value,), into))) as total) if (
+                name == other and name in summed and into is f32 and _is_widened(value)
+            ):
+                found.append(Set(name, replace(total, operands=(total.operands[0], wide(value)))))
+            case _:
+                found.append(s)
+    return tuple(found)
+
+
+def _total(value: Expr) -> Expr:
+    """A 16-bit scalar in f32; a mean of a total in f64 is exact enough in f32."""
+    if isinstance(value, Call) and value.op == "cast" and value.operands[0].dtype is f64:
+        (whole,) = value.operands
+        if isinstance(whole, Call) and whole.op == "mul" and isinstance(whole.operands[1], Number):
+            total, factor = whole.operands
+            return Call("mul", (Call("cast", (total,), f32), Number(cast(Number, factor).value, f32)), f32)
+        return Call("cast", (whole,), f32)
+    return wide(value)
+
+
+def _read(part: Any, names: frozenset[str], known: dict[int, Any]) -> Any:
+    """A statement or expression that reads scalars in f32, where they were 16 bits wide."""
+    key, found = id(part), part
+    if key in known:
+        return known[key]
+    if isinstance(part, Name) and part.name in names and part.dtype in NARROW:
+        found = Call("cast", (Name(part.name, f32),), part.dtype)
+    elif isinstance(part, tuple):
+        found = tuple([_read(x, names, known) for x in cast(tuple[Any, ...], part)])
+    elif isinstance(part, (Call, Load, Store, Set)):
+        changed: dict[str, Any] = {f.name: _read(getattr(part, f.name), names, known) for f in fields(part)}
+        found = replace(part, **changed)
+    known[key] = found
+    return found
+
+
+__all__ = ["widened_rows"]
