@@ -65,7 +65,7 @@ SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f
 """What kernels for GPUs compute with: there is no C library."""
 
 
-_INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS}
+_INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS, "clock": resident.clock}
 """Ops of the loop language that GPUs alone have."""
 
 
