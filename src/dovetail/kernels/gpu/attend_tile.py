@@ -138,16 +138,39 @@ class AttendTile:
         return Tensor("shares", f32, (self.problem.queries * width, width, item), space="shared")
 
     @property
+    def halves(self) -> tuple[Half, ...]:
+        """The rows of a lane that have queries."""
+        queries = self.problem.queries
+        return HALVES[:1] if self.is_cluster and isinstance(queries, int) and queries <= 8 else HALVES
+
+    @property
+    def share(self) -> int:
+        """Columns of a query that a block combines at once: few, so that all blocks of a cluster have some."""
+        queries = self.problem.queries
+        if not self.is_cluster or not isinstance(queries, int):
+            return self.dv
+        return self.dv // max([n for n in range(1, max(1, self.parts // queries) + 1) if self.dv % n == 0])
+
+    @property
+    def share_width(self) -> int:
+        """Numbers of a share: its columns, the largest score and the total, padded to 16 bytes."""
+        return -(-(self.share + _KEPT) // 4) * 4
+
+    @property
+    def _partial_shape(self) -> tuple[Size, ...]:
+        shares = self.problem.queries * (self.dv // self.share)
+        return (*self.problem.lead, self.problem.heads, shares, self.parts, self.share_width)
+
+    @property
     def partial(self) -> Tensor:
-        """The same of each block along the keys, in the workspace: leading axes, head, part, query, column."""
-        shape = (*self.problem.lead, self.problem.heads, self.parts, self.problem.queries, self.dv + _KEPT)
+        """The same of each block along the keys, in the workspace: leading axes, head, share of the columns, part."""
+        shape = self._partial_shape
         strides = [product(shape[i + 1 :]) * f32.itemsize for i in range(len(shape))]
         return Tensor(PARTIAL, f32, tuple(strides))
 
     @property
     def partial_bytes(self) -> Size:
-        count = product((*self.problem.lead, self.problem.heads, self.problem.queries))
-        return count * self.parts * (self.dv + _KEPT) * f32.itemsize
+        return product(self._partial_shape) * f32.itemsize
 
     @property
     def part_rounds(self) -> Size:

@@ -36,13 +36,16 @@ from dovetail.kernels.loops.ir import (
     Statement,
     Store,
     Tensor,
+    WarpBarrier,
     When,
     add,
     sizes_in,
 )
 from dovetail.kernels.loops.stage_slices import sliced
 
-_TAKING = (*COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, ClusterBarrier, CommitCopies, AwaitCopies)
+_TAKING = (
+    *COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, WarpBarrier, ClusterBarrier, CommitCopies, AwaitCopies,
+)  # fmt: skip
 """The statements of a kernel that takes stages."""
 
 
