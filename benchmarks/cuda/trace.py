@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 def times_of(frame: Any) -> tuple[list[Any], Any]:
-    """The moments of the resident kernel of a frame, and the cycles of each by pass and block; 0 where there are none."""
+    """The moments of the resident kernel of a frame, and the cycles of each by pass and block, 0 without any."""
     one = next(k for k in frame.bound.loaded if k.kernel.counters)
     kernel = one.kernel.kernel
     found = moments(kernel)
