@@ -149,6 +149,8 @@ class GpuDevice:
     cooperative: Cooperative = "auto"
     """Whether layers that repeat become passes of one cooperative (persistent) kernel: where the estimate of that is
     lower than that of launches, wherever they can (on), or nowhere (off)."""
+    as_parts: bool = False
+    """Whether kernels are made as parts of a resident kernel, all of whose blocks can wait for each other."""
     traced: bool = False
     """Whether resident kernels keep when their blocks come to each of their parts."""
     waits: Waits = Waits()

@@ -8,7 +8,7 @@ are few and keys are many, blocks share the keys, and combine what they found: a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -213,7 +213,9 @@ class _Writer:
             launch = replace(launch, cluster=parts)
             kernel = Kernel("attend", pointers, (PARTIAL, "y"), "tile", body, sizes=sizes_in(body), launch=launch)
             early = prefetched(self.block, (own, *place)) if self.device.bulk_copies else ()
-            kernel = replace(kernel, exchanged=(PARTIAL,), early=early, sizes=sizes_in((*early, *body)))
+            opening = self._opening((own, *place)) if self.device.as_parts else ()
+            sizes = sizes_in((*early, *opening, *body))
+            kernel = replace(kernel, exchanged=(PARTIAL,), early=early, opening=opening, sizes=sizes)
             return in_passes([(kernel, product(shape))], self.bindings, workspace)
         pointers = (*(name for name in self.bindings if name != "y"), PARTIAL)
         kernel = Kernel("attend_parts", pointers, (PARTIAL,), "tile", body, sizes=sizes_in(body), launch=launch)
@@ -266,20 +268,31 @@ class _Writer:
             self.d // 16,
             load_left(fragments, (step, ZERO), self.tile("q"), "k", ZERO, row, mul(step, Extent(16))),
         )
-        start: list[Statement] = [zeroed(private("sums", f32, 1), self.dv // 8 * 4)]
+        start: list[Statement] = [zeroed(private("sums", f32, 1), self.dv // 8 * 4), *self._own_queries(row)]
         for half in self.block.halves:
-            own = add(add(Name("top"), row), add(divided(LANE, 4), Extent(8 * half.number)))
-            start += [Set(half.most, MINUS_INFINITY), Set(half.total, Number(0.0, f32)), Set(half.query, own)]
+            start += [Set(half.most, MINUS_INFINITY), Set(half.total, Number(0.0, f32))]
         if not self.copies:
             return [*start, *self._loaded("q", ZERO, ZERO), Barrier(), load]
         if self.block.is_cluster:
             # Rows without queries weigh no key.
             start.append(zeroed(private("weights", self.dtype, 1), self.block.warp_keys // 16 * 8))
-            queries = [*self._loaded("q", ZERO, ZERO), CommitCopies(), AwaitCopies(0), Barrier(), load]
-            return [*start, *self._warp_keys.first(), *queries]
+            queries = [*self._loaded("q", ZERO, ZERO), CommitCopies(), AwaitCopies(0), Barrier()]
+            if self.device.as_parts:
+                return [*start, *queries, *self._warp_keys.amended(), load]
+            return [*start, *self._warp_keys.first(), *queries, load]
         first = [*self._loaded("k", ZERO, ZERO), *self._loaded("v", ZERO, ZERO)]
         arrive: list[Statement] = [CommitCopies(), *first, CommitCopies(), AwaitCopies(1), Barrier()]
         return [*start, *self._loaded("q", ZERO, ZERO), *arrive, load]
+
+    def _own_queries(self, first: Expr) -> list[Statement]:
+        """The queries of a lane."""
+        own = [add(divided(LANE, 4), Extent(8 * half.number)) for half in self.block.halves]
+        top = add(Name("top"), first)
+        return [Set(half.query, add(top, x)) for half, x in zip(self.block.halves, own, strict=True)]
+
+    def _opening(self, place: Sequence[Statement]) -> tuple[Statement, ...]:
+        """The first keys and values, which are copied before a block of a resident kernel waits for its queries."""
+        return (*place, Set("top", ZERO), *self._own_queries(ZERO), *self._warp_keys.first())
 
     def _rounds(self) -> Expr:
         """Rounds of keys; those that no query of the block sees are left out."""

@@ -12,11 +12,12 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import i64
 from dovetail.kernels.gpu.attend_softmax import NEXT, masks_loaded, masks_moved
 from dovetail.kernels.gpu.attend_tile import AttendTile
-from dovetail.kernels.gpu.fragments import LANE, Factor, copied, less, remainder, rolled
+from dovetail.kernels.gpu.fragments import LANE, Factor, copied, divided, less, remainder, rolled
 from dovetail.kernels.gpu.shared_tiles import SharedTile
 from dovetail.kernels.gpu.tile import LANES
 from dovetail.kernels.loops.ir import (
     ZERO,
+    Amend,
     AwaitCopies,
     Call,
     CommitCopies,
@@ -26,6 +27,7 @@ from dovetail.kernels.loops.ir import (
     Name,
     Set,
     Statement,
+    Tensor,
     ThreadIndex,
     WarpBarrier,
     When,
@@ -48,6 +50,17 @@ class WarpKeys:
     def first(self) -> list[Statement]:
         """Start the copies of the first round."""
         return [When(self._has_keys(ZERO), (*self._copied(ZERO), *masks_loaded(self.block, ZERO))), CommitCopies()]
+
+    def amended(self) -> list[Statement]:
+        """The keys and values of the first round that the stages of a block write after their copies have started."""
+        block, a = self.block, self.block.problem
+        lead = (*block.lead[:-1], divided(block.lead[-1], a.groups))
+        found: list[Statement] = []
+        for name, columns in (("k", a.d), ("v", a.dv)):
+            source = Tensor(name, block.dtype, a.strides[name])
+            target = self.tiles[name].place(self._stage_of(ZERO), Name("line"), LANE, Name("element"))
+            found.append(Amend(source, lead, block.first_key(ZERO), block.warp_keys, columns, *target))
+        return found
 
     def rounds(self, work: Sequence[Statement]) -> list[Statement]:
         """What a warp does in each round, with the copies of the next one on their way."""

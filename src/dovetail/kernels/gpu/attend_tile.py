@@ -80,7 +80,8 @@ class AttendTile:
         if parts > 1 and device.cluster:
             nbytes = _round_bytes(problem) * CLUSTER_KEYS // KEYS
             splits = max(1, min(CLUSTER_WARPS, CLUSTER_BYTES // nbytes))
-            return AttendTile(problem, dtype, 1, splits, device.cluster, is_cluster=True, warp_keys=CLUSTER_KEYS)
+            blocks = _resident_parts(problem, device) if device.as_parts else device.cluster
+            return AttendTile(problem, dtype, 1, splits, blocks, is_cluster=True, warp_keys=CLUSTER_KEYS)
         if parts > 1:
             return AttendTile(problem, dtype, 1, 1, parts)
         return AttendTile(problem, dtype, *_warps(problem, device))
@@ -235,6 +236,12 @@ def _parts(a: Attention, device: GpuDevice) -> int:
     for size in (*a.lead, a.heads):
         heads *= size if isinstance(size, int) else 1
     return max(1, min(MOST_PARTS, rounds, 2 * device.multiprocessors // heads))
+
+
+def _resident_parts(a: Attention, device: GpuDevice) -> int:
+    """Blocks along keys where they need not be a cluster: one for each multiprocessor."""
+    heads = product((*a.lead, a.heads))
+    return max(1, min(MOST_PARTS, device.multiprocessors // heads)) if isinstance(heads, int) else device.cluster
 
 
 def by_key_head(a: Attention) -> Attention:

@@ -45,6 +45,7 @@ from dovetail.kernels.loops.resident_bodies import (
     without,
 )
 from dovetail.kernels.loops.resident_words import PartWords, Received, Sent, Words
+from dovetail.kernels.loops.uniform import reads
 
 NEXT = "next."
 """Before the name of a pointer: that of the next pass."""
@@ -215,20 +216,30 @@ class _Resident:
         found = in_phase(self._renaming(number, "").body(body))
         if number in self.ahead:
             found = awaiting(found, self._later(number))
+        before, found = self._before(number, at, found)
         if part.received or part.sent:
-            before, found = self._before(number, at, found)
-            found = (*before, *self._exchange(number, at).body(found))
+            found = self._exchange(number, at).body(found)
+        found = (*before, *found)
         return [SubGrid(part.blocks, part.launch.block, self.first[number], found)]
 
     def _before(
         self, number: int, segment: int, body: tuple[Statement, ...]
     ) -> tuple[list[Statement], tuple[Statement, ...]]:
         """What a segment brings near before it receives anything, and the segment after that."""
-        near = self._near(number)
-        if segment or not near:
+        near, first = self._near(number), self._renaming(number, "").body(self.parts[number].kernel.opening)
+        if segment or not (near or first):
             return [], body
-        found = resident_ahead.copies(near)
-        return found, (AwaitCopies(0), Barrier(), *resident_ahead.from_near(body, near))
+        received = {self.parts[number].pointers[name] for name in self.parts[number].received}
+        if any(tensor.pointer in received for tensor, _ in reads(first)):
+            first, body = (), (*[s for s in body if isinstance(s, Alloc)], *first, *body)
+        # Registers that it loads to are those of the body.
+        own = [s for s in body if isinstance(s, Alloc)] if first else []
+        body = tuple([s for s in body if s not in own])
+        if not near:
+            return [*own, *first], body
+        later = sum(isinstance(s, CommitCopies) for s in first)
+        found = [*resident_ahead.copies(near), *own, *first]
+        return found, (AwaitCopies(later), Barrier(), *resident_ahead.from_near(body, near))
 
     def _near(self, number: int) -> dict[str, Alloc]:
         part = self.parts[number]
