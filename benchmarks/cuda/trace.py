@@ -3,7 +3,8 @@
     PYTHONPATH=src python3 benchmarks/cuda/trace.py [--shape NAME] [--cached N ...] [--layers N]
 
 Each line is a part of a pass: blocks that run it, then the time between its moments, for the median block and pass. A
-moment follows each barrier of a block and each wait for other blocks (`got`). The clock is that of the multiprocessor.
+moment follows each barrier of a block and each wait for other blocks (`got`); `gap` is the time since the part before.
+The clock is that of the multiprocessor.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def times_of(frame: Any) -> tuple[list[Any], Any]:
 def table(found: list[Any], cycles: Any, hertz: float) -> list[str]:
     """A line for each part."""
     lines: list[str] = []
+    last = None
     for part, group in groupby(range(len(found)), key=lambda i: found[i].part):
         own = [*group]
         ran = (cycles[own] != 0).all(axis=0)
@@ -50,6 +52,10 @@ def table(found: list[Any], cycles: Any, hertz: float) -> list[str]:
         texts = [f"{n} {np.median(s):.2f}" for n, s in zip(names, steps, strict=True)]
         total = (cycles[own[-1]] - cycles[own[0]])[ran] / hertz * 1e6
         tail = f"= {np.median(total):.2f} (most {np.percentile(total, 95):.2f})"
+        gap = cycles[own[0]] - last if last is not None else None
+        known = ran if last is None else ran & (last != 0)
+        texts = texts if gap is None else [f"gap {np.median(gap[known]) / hertz * 1e6:.2f}", *texts]
+        last = cycles[own[-1]]
         lines.append(f"  {part:2d} x{int(ran.any(axis=0).sum()):3d} {' '.join(texts)} {tail}")
     firsts = cycles[0][:, (cycles[0] != 0).all(axis=0)]
     if firsts.shape[0] > 1 and firsts.size:

@@ -16,7 +16,6 @@ from dovetail.kernels.loops.ir import (
     Barrier,
     Call,
     Extent,
-    GridBarrier,
     Kernel,
     Loop,
     Name,
@@ -59,12 +58,8 @@ def traced(kernel: Kernel, first: int) -> tuple[Kernel, int]:
 
 def moments(kernel: Kernel) -> list[Moment]:
     """The moments of a kernel that keeps them."""
-    parts = [s for s in kernel.body if isinstance(s, (SubGrid, GridBarrier))]
-    return [
-        Moment(number, after)
-        for number, part in enumerate(parts)
-        for after in _found(part.body if isinstance(part, SubGrid) else part.meanwhile)
-    ]
+    parts = [s for s in kernel.body if isinstance(s, SubGrid)]
+    return [Moment(number, after) for number, part in enumerate(parts) for after in _found(part.body)]
 
 
 def _found(body: Sequence[Statement]) -> Iterator[str]:
@@ -90,8 +85,6 @@ class _Writer:
     def part(self, statement: Statement) -> Statement:
         if isinstance(statement, SubGrid):
             return replace(statement, body=(self._moment(), *self._within(statement.body), self._moment()))
-        if isinstance(statement, GridBarrier) and statement.meanwhile:
-            return replace(statement, meanwhile=(self._moment(), *statement.meanwhile, self._moment()))
         return statement
 
     def _within(self, body: Sequence[Statement]) -> Iterator[Statement]:
