@@ -152,8 +152,8 @@ def test_moments_of_all_parts_are_kept_in_order(monkeypatch: pytest.MonkeyPatch)
     cycles = whole[end - 8 * count : end].view(np.int64).reshape(len(names), kernel.passes, -1)
     for number, part in enumerate(parts):
         own = cycles[[i for i, m in enumerate(names) if m.part == number], :, : part.blocks]
-        assert own.all() and (np.diff(own, axis=0) > 0).all()
-    assert (np.diff(cycles[0], axis=0) > 0).all(), "passes follow each other"
+        assert own.all() and (np.diff(own, axis=0) > 0).all(), number
+        assert (np.diff(own, axis=1) > 0).all(), "passes follow each other"
 
 
 def _elements(count: int, tile: int) -> tuple[Statement, ...]:

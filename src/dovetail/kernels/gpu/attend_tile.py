@@ -22,6 +22,8 @@ CLUSTER_KEYS = 16
 CLUSTER_WARPS = 8
 CLUSTER_BYTES = 140 << 10
 """Shared memory for keys and values of a block of a cluster: the next kernel fits too."""
+PART_BYTES = 64 << 10
+"""The same of a part of a resident kernel: weights of the products after it arrive meanwhile."""
 SPLIT_BYTES = 128 << 10
 """Shared memory for keys and values that warps share out among them."""
 MOST_PARTS = 32
@@ -79,7 +81,8 @@ class AttendTile:
         parts = _parts(problem, device)
         if parts > 1 and device.cluster:
             nbytes = _round_bytes(problem) * CLUSTER_KEYS // KEYS
-            splits = max(1, min(CLUSTER_WARPS, CLUSTER_BYTES // nbytes))
+            room = PART_BYTES if device.as_parts else CLUSTER_BYTES
+            splits = max(1, min(CLUSTER_WARPS, room // nbytes))
             blocks = _resident_parts(problem, device) if device.as_parts else device.cluster
             return AttendTile(problem, dtype, 1, splits, blocks, is_cluster=True, warp_keys=CLUSTER_KEYS)
         if parts > 1:

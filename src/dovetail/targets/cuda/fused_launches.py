@@ -36,6 +36,8 @@ STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
 TURNS = 2
 """Tiles of a stage for each block of its cluster, at most: more of them gain from blocks of their own."""
 MOST_STAGES = 16
+MOST_TILES = 16
+"""Tiles of a stage that each block of a larger kernel runs: it skips those that it does not read."""
 AHEAD_BYTES = 16 << 10
 """Bytes of a constant that is copied to shared memory before it is needed, at most."""
 AT_ONCE = 2
@@ -175,14 +177,14 @@ class LaunchFusion:
                 found[name] = Alloc(f"ahead_{name}", value.dtype, count, "shared")
         return found
 
-    def _in_one_block(self, step: Step, small: GpuKernel, threads: int) -> Kernel | None:
-        """The kernel of a step as one block of `threads` threads runs it."""
+    def _in_one_block(self, step: Step, small: GpuKernel, threads: int, most: int = 0) -> Kernel | None:
+        """The kernel of a step as one block of `threads` threads runs it: a tile for each warp, or up to `most`."""
         rows = product(step.results[0].shape[:-1])
         warps = threads // SHAPE.lanes
         # One row is shared by all threads, and of several each has a warp.
         longest = SHAPE.thread_elements if rows == 1 else SHAPE.warp_elements
         shape = replace(SHAPE, threads=threads, row_warps=warps, row_threads=threads, warp_elements=longest)
-        return self._stage(step, small, shape, warps)
+        return self._stage(step, small, shape, max(most, warps))
 
     def _stage(self, step: Step, made: GpuKernel, shape: GpuShape, most: int) -> Kernel | None:
         key = id(made.kernel), shape
@@ -215,18 +217,19 @@ class LaunchFusion:
         large = self._taker(*found[last])
         if large is None:
             return
+        large = self._as_part(found[last][0], large)
         own: dict[int, tuple[Step, GpuKernel, Kernel]] = {}
         for index in reversed(range(max(0, last - MOST_STAGES), last)):
             step, kernels = found[index]
             if kernels is None or not self._is_small(step, kernels):
                 break
-            stage = self._in_one_block(step, kernels[0], _launch(large.kernel).block)
+            stage = self._in_one_block(step, kernels[0], _launch(large.kernel).block, MOST_TILES)
             if stage is not None and is_repeatable(stage) and self.memory.read_by(step, {*own, last}, last):
                 own[index] = (step, kernels[0], stage)
             elif any(self.memory.must_wait(small, kernels[0], {}) for _, small, _ in own.values()):
                 return
         stages = [own[index] for index in sorted(own)]
-        made = self._with_stages(stages, found[last][0], self._as_part(found[last][0], large)) if stages else None
+        made = self._with_stages(stages, found[last][0], large) if stages else None
         if made is not None:
             found[last] = (found[last][0], (made,))
             for index, (step, _, _) in own.items():
