@@ -95,9 +95,10 @@ def main() -> None:
         for is_traced in (False, True):
             driver.description = replace(was, cooperative="on", traced=is_traced)
             program = dovetail.compile(graph, target="cuda").bind(weights)
-            there = program.to_device(feeds)
-            contenders["traced" if is_traced else "plain"] = lambda p=program, t=there: p.run(t, outputs="device")
-            contenders["traced" if is_traced else "plain"]()
+            there: Any = program.to_device(feeds)
+            name = "traced" if is_traced else "plain"
+            contenders[name] = lambda program=program, there=there: program.run(there, outputs="device")
+            contenders[name]()
         times: Mapping[str, float] = raced(torch, contenders)
         torch.cuda.synchronize()
         print(f"{args.shape} {cached} " + " ".join(f"{n}={t * 1e3:.4f}ms" for n, t in times.items()), flush=True)

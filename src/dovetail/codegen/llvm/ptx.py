@@ -21,6 +21,7 @@ from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
     AllReduce,
+    Amend,
     Arrive,
     AwaitCopies,
     AwaitPhase,
@@ -209,6 +210,8 @@ class _Printer(Printer):
                 resident.grid_barrier(self, statement)
             case Receive():
                 words.receive(self, statement)
+            case Amend():
+                pass  # a kernel that copies nothing ahead has nothing to amend
             case AllReduce():
                 slot, _ = self.slots[statement.name]
                 exchange.all_reduce(self.text, slot, statement, CONTRACTED)

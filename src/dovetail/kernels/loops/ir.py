@@ -336,6 +336,9 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
             case CopyBox():
                 yield from _of_tensors(part.target)
                 pending += [*part.target_at, *part.at, *part.taps, part.slot]
+            case Amend():
+                yield from _of_tensors(part.source, part.target)
+                pending += [*part.lead, part.first, *part.target_at]
             case Receive():
                 for each in part.receipts:
                     yield from _of_tensors(each.target, each.source)
