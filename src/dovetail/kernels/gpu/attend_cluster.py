@@ -12,7 +12,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import i64
 from dovetail.kernels.gpu.attend_softmax import NEXT, masks_loaded, masks_moved
 from dovetail.kernels.gpu.attend_tile import AttendTile
-from dovetail.kernels.gpu.fragments import LANE, Factor, copied, divided, less, remainder, rolled
+from dovetail.kernels.gpu.fragments import LANE, Factor, both, copied, divided, less, remainder, rolled
 from dovetail.kernels.gpu.shared_tiles import SharedTile
 from dovetail.kernels.gpu.tile import LANES
 from dovetail.kernels.loops.ir import (
@@ -60,7 +60,7 @@ class WarpKeys:
             source = Tensor(name, block.dtype, a.strides[name])
             target = self.tiles[name].place(self._stage_of(ZERO), Name("line"), LANE, Name("element"))
             found.append(Amend(source, lead, block.first_key(ZERO), block.warp_keys, columns, *target))
-        return found
+        return [When(block.has_keys, tuple(found))] if block.spare else found
 
     def rounds(self, work: Sequence[Statement]) -> list[Statement]:
         """What a warp does in each round, with the copies of the next one on their way."""
@@ -105,7 +105,9 @@ class WarpKeys:
 
     def _has_keys(self, number: Expr) -> Expr:
         """Whether a warp has keys in a round."""
-        return less(self.block.first_key(number), Extent(self.block.problem.keys))
+        block = self.block
+        some = less(block.first_key(number), Extent(block.problem.keys))
+        return both(block.has_keys, some) if block.spare else some
 
 
 __all__ = ["WarpKeys"]

@@ -102,6 +102,7 @@ def _left_over(tile: AttendTile) -> list[Statement]:
         When(Call("equal", (within, ZERO), bool_), tuple(last)),
     )
     stores = _own_stored(tile, shares, lambda query: (divided(ThreadIndex("warp"), tile.warps), query))
+    stores = [When(tile.has_keys, tuple(stores))] if tile.spare else stores
     return [*stores, Barrier(), Loop("own", Extent(a.queries * tile.dv), body, kind="thread")]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, product
-from dovetail.ir.dtype import DType, f32
+from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import divided
 from dovetail.kernels.gpu.tile import CHUNK, LANES
@@ -75,6 +75,8 @@ class AttendTile:
     is_cluster: bool = False
     warp_keys: int = KEYS
     """Keys that a warp goes through at once."""
+    spare: int = 0
+    """Warps without keys: stages before the attention have all of them."""
 
     @staticmethod
     def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
@@ -84,14 +86,15 @@ class AttendTile:
             room = PART_BYTES if device.as_parts else CLUSTER_BYTES
             splits = max(1, min(CLUSTER_WARPS, room // nbytes))
             blocks = _resident_parts(problem, device) if device.as_parts else device.cluster
-            return AttendTile(problem, dtype, 1, splits, blocks, is_cluster=True, warp_keys=CLUSTER_KEYS)
+            spare = CLUSTER_WARPS - splits if device.as_parts else 0
+            return AttendTile(problem, dtype, 1, splits, blocks, True, CLUSTER_KEYS, spare)
         if parts > 1:
             return AttendTile(problem, dtype, 1, 1, parts)
         return AttendTile(problem, dtype, *_warps(problem, device))
 
     @property
     def threads(self) -> int:
-        return LANES * self.warps * self.splits
+        return LANES * (self.warps * self.splits + self.spare)
 
     @property
     def rows(self) -> int:
@@ -181,6 +184,11 @@ class AttendTile:
         """Rounds of keys of a part."""
         span = self.keys * self.parts
         return floordiv(self.problem.keys + (span - 1), span)
+
+    @property
+    def has_keys(self) -> Expr:
+        """Whether a warp ever has keys."""
+        return Call("less", (ThreadIndex("warp"), Extent(self.warps * self.splits)), bool_)
 
     def key_round(self, number: Expr) -> Expr:
         """A round of this block, counted from the first key."""

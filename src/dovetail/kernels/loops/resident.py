@@ -167,12 +167,17 @@ class _Resident:
             body.append(GridBarrier(None))
         barriers_before = 0
         awaited = self._awaited()
+        late: list[Statement] = []
         for level in range(self.count):
-            body += [s for number in range(len(self.parts)) for s in self._at(number, level)]
-            meanwhile = [s for number in self._issued(level) for s in self._copies(number, level)]
-            meanwhile += [self._prefetched(number) for number in self.prefetching if self.levels[number] - 2 == level]
+            parts = [s for number in range(len(self.parts)) for s in self._at(number, level)]
+            body += resident_ahead.after_words(parts, late)
+            copies = [s for number in self._issued(level) for s in self._copies(number, level)]
+            prefetches = [self._prefetched(n) for n in self.prefetching if self.levels[n] - 2 == level]
+            # The next level receives its words first: they would queue after the weights.
+            is_late = level not in awaited and level + 1 < self.count and bool(copies)
+            late, now = (copies, []) if is_late else ([], copies)
             barriers_before += level in awaited
-            body.append(GridBarrier(barriers_before if level in awaited else None, tuple(meanwhile)))
+            body.append(GridBarrier(barriers_before if level in awaited else None, (*now, *prefetches)))
         start = [n for n in self._in_order() if self._barrier(n) < 0]
         early: list[Statement] = [replace(b, is_new=True) for b in barriers]
         if start:

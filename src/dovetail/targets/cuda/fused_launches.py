@@ -36,8 +36,6 @@ STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
 TURNS = 2
 """Tiles of a stage for each block of its cluster, at most: more of them gain from blocks of their own."""
 MOST_STAGES = 16
-MOST_TILES = 16
-"""Tiles of a stage that each block of a larger kernel runs: it skips those that it does not read."""
 AHEAD_BYTES = 16 << 10
 """Bytes of a constant that is copied to shared memory before it is needed, at most."""
 AT_ONCE = 2
@@ -177,14 +175,14 @@ class LaunchFusion:
                 found[name] = Alloc(f"ahead_{name}", value.dtype, count, "shared")
         return found
 
-    def _in_one_block(self, step: Step, small: GpuKernel, threads: int, most: int = 0) -> Kernel | None:
-        """The kernel of a step as one block of `threads` threads runs it: a tile for each warp, or up to `most`."""
+    def _in_one_block(self, step: Step, small: GpuKernel, threads: int) -> Kernel | None:
+        """The kernel of a step as one block of `threads` threads runs it."""
         rows = product(step.results[0].shape[:-1])
         warps = threads // SHAPE.lanes
         # One row is shared by all threads, and of several each has a warp.
         longest = SHAPE.thread_elements if rows == 1 else SHAPE.warp_elements
         shape = replace(SHAPE, threads=threads, row_warps=warps, row_threads=threads, warp_elements=longest)
-        return self._stage(step, small, shape, max(most, warps))
+        return self._stage(step, small, shape, warps)
 
     def _stage(self, step: Step, made: GpuKernel, shape: GpuShape, most: int) -> Kernel | None:
         key = id(made.kernel), shape
@@ -223,7 +221,7 @@ class LaunchFusion:
             step, kernels = found[index]
             if kernels is None or not self._is_small(step, kernels):
                 break
-            stage = self._in_one_block(step, kernels[0], _launch(large.kernel).block, MOST_TILES)
+            stage = self._in_one_block(step, kernels[0], _launch(large.kernel).block)
             if stage is not None and is_repeatable(stage) and self.memory.read_by(step, {*own, last}, last):
                 own[index] = (step, kernels[0], stage)
             elif any(self.memory.must_wait(small, kernels[0], {}) for _, small, _ in own.values()):
