@@ -19,10 +19,13 @@ from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Amend,
     AwaitCopies,
+    Barrier,
     Call,
     CommitCopies,
     CopyAsync,
+    CopyBulk,
     Extent,
+    GridBarrier,
     Kernel,
     Load,
     Loop,
@@ -41,7 +44,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from dovetail.kernels.loops.resident_trace import moments
-from dovetail.kernels.loops.stage_narrowing import Index, narrowed
+from dovetail.kernels.loops.stage_narrowing import Index, narrowed, spread
 from dovetail.targets.cuda import runner
 from dovetail.targets.cuda.run import steps_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
@@ -232,3 +235,48 @@ def test_copies_start_after_stages_whose_rows_are_not_known(why: str) -> None:
     kernel = _taking()
     found = opened(kernel, [stage], {}, 4)
     assert found.opening == () and found.body == (*kernel.opening, AwaitCopies(0))
+
+
+def test_weights_of_later_parts_start_once_blocks_have_received_their_words() -> None:
+    """Words would queue after them."""
+    kernel = _resident(_deep("qwen3"))
+    copies = [i for i, s in enumerate(kernel.body) if not isinstance(s, GridBarrier) and _is_bulk(s)]
+    assert copies
+    for at in copies:
+        before = next(s for s in reversed(kernel.body[:at]) if not isinstance(s, CommitCopies) and not _is_bulk(s))
+        assert isinstance(before, SubGrid) and isinstance(before.body[-1], Receive)
+
+
+def _is_bulk(statement: Statement) -> bool:
+    return any(isinstance(s, CopyBulk) for s in everything((statement,)))
+
+
+def test_stages_of_a_level_share_the_threads_of_a_block() -> None:
+    loops = [_appending(Extent(3)), _appending(Extent(4))]
+    found = spread(loops, 64)
+    firsts = [s.value for stage in found for s in stage if isinstance(s, Set) and s.name == "j"]
+    threads = [[i for i in range(64) if (i + 64 - first) % 64 < 32] for first in (0, 32)]
+    assert [_threads_of(value) for value in firsts] == threads
+    guards = [s for stage in found for s in stage if isinstance(s, When)]
+    assert [s.condition for s in guards] == [Call("less", (Name("j"), Extent(32)), bool_)] * 2
+    waiting = (*loops[0], Barrier())
+    assert spread([waiting], 64) == [waiting], "threads that wait for each other keep their places"
+    assert spread([loops[0]], 32) == [loops[0]], "a loop of all threads is one"
+
+
+def _threads_of(expr: Any) -> list[int]:
+    """The threads for which an index is below 32."""
+
+    def value(x: Any, thread: int) -> int:
+        match x:
+            case Extent(size):
+                return int(size)
+            case ThreadIndex():
+                return thread
+            case Call(op, (left, right)):
+                a, b = value(left, thread), value(right, thread)
+                return a + b if op == "add" else a % b
+            case _:
+                raise AssertionError(x)
+
+    return [thread for thread in range(64) if value(expr, thread) < 32]
