@@ -19,7 +19,6 @@ from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Amend,
     AwaitCopies,
-    Barrier,
     Call,
     CommitCopies,
     CopyAsync,
@@ -44,7 +43,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from dovetail.kernels.loops.resident_trace import moments
-from dovetail.kernels.loops.stage_narrowing import Index, narrowed, spread
+from dovetail.kernels.loops.stage_narrowing import Index, narrowed
 from dovetail.targets.cuda import runner
 from dovetail.targets.cuda.run import steps_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
@@ -249,34 +248,3 @@ def test_weights_of_later_parts_start_once_blocks_have_received_their_words() ->
 
 def _is_bulk(statement: Statement) -> bool:
     return any(isinstance(s, CopyBulk) for s in everything((statement,)))
-
-
-def test_stages_of_a_level_share_the_threads_of_a_block() -> None:
-    loops = [_appending(Extent(3)), _appending(Extent(4))]
-    found = spread(loops, 64)
-    firsts = [s.value for stage in found for s in stage if isinstance(s, Set) and s.name == "j"]
-    threads = [[i for i in range(64) if (i + 64 - first) % 64 < 32] for first in (0, 32)]
-    assert [_threads_of(value) for value in firsts] == threads
-    guards = [s for stage in found for s in stage if isinstance(s, When)]
-    assert [s.condition for s in guards] == [Call("less", (Name("j"), Extent(32)), bool_)] * 2
-    waiting = (*loops[0], Barrier())
-    assert spread([waiting], 64) == [waiting], "threads that wait for each other keep their places"
-    assert spread([loops[0]], 32) == [loops[0]], "a loop of all threads is one"
-
-
-def _threads_of(expr: Any) -> list[int]:
-    """The threads for which an index is below 32."""
-
-    def value(x: Any, thread: int) -> int:
-        match x:
-            case Extent(size):
-                return int(size)
-            case ThreadIndex():
-                return thread
-            case Call(op, (left, right)):
-                a, b = value(left, thread), value(right, thread)
-                return a + b if op == "add" else a % b
-            case _:
-                raise AssertionError(x)
-
-    return [thread for thread in range(64) if value(expr, thread) < 32]

@@ -42,7 +42,6 @@ from dovetail.kernels.loops.ir import (
     add,
     sizes_in,
 )
-from dovetail.kernels.loops.stage_narrowing import spread
 from dovetail.kernels.loops.stage_slices import sliced
 
 _TAKING = (
@@ -94,13 +93,11 @@ def with_stages(
     first = Renaming(lambda n: n, own, shared).body(kernel.opening)
     parts = opened(replace(kernel, opening=first, body=body), narrow, same, launch.grid)
     body = parts.body
-    levels = [stage.level for _, stage in ordered]
-    for at in sorted({*levels}):
-        if at != level:
+    for (_, stage), each in zip(ordered, narrow, strict=True):
+        if stage.level != level:
             before.append(Barrier())
-            level = at
-        same_level = [each for own_level, each in zip(levels, narrow, strict=True) if own_level == at]
-        before += [s for each in spread(same_level, launch.block) for s in each]
+            level = stage.level
+        before += each
     allocations = [s for s in body if isinstance(s, (Alloc, AllocBarriers))]
     rest = without_copies_from_shared(tuple([s for s in body if not isinstance(s, (Alloc, AllocBarriers))]))
     whole = (*allocations, *inner.values(), *before, Barrier(), *rest)

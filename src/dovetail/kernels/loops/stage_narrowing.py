@@ -26,14 +26,11 @@ from dovetail.kernels.loops.ir import (
     Set,
     Statement,
     Store,
-    ThreadIndex,
     When,
-    add,
     mul,
 )
 
 Body = tuple[Statement, ...]
-LANES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,33 +90,6 @@ def _few(start: Set, loop: Loop, index: Index) -> Statement | None:
     first = Call("equal", (tile, ZERO), bool_)
     own = replace(loop, extent=Extent(span), body=body)
     return When(first, (Set(start.name, mul(index.slice, Extent(span))), own))
-
-
-def spread(stages: Sequence[Body], threads: int) -> list[Body]:
-    """Stages that do not wait for each other, whose short loops over threads begin with different ones: the loops then
-    run at the same time."""
-    found: list[Body] = []
-    first = 0
-
-    def begun(body: Body) -> Body:
-        nonlocal first
-        moved: list[Statement] = []
-        for s in body:
-            if isinstance(s, Loop) and s.kind == "thread" and isinstance(s.extent, Extent):
-                span = s.extent.size
-                if isinstance(span, int) and span < threads:
-                    own = Call("rem", (add(ThreadIndex("thread"), Extent(threads - first)), Extent(threads)), i64)
-                    inside = Call("less", (Name(s.variable), s.extent), bool_)
-                    moved += [Set(s.variable, own), When(inside, s.body)]
-                    first = (first + -(-span // LANES) * LANES) % threads
-                    continue
-            moved.append(replace(s, body=begun(s.body)) if isinstance(s, (Loop, When)) else s)
-        return tuple(moved)
-
-    for stage in stages:
-        waits = any(isinstance(s, Barrier) for s in everything(stage))
-        found.append(stage if waits else begun(stage))
-    return found
 
 
 def _folded(statement: Statement, places: Sequence[Mapping[str, int]]) -> Statement:
@@ -193,4 +163,4 @@ class _InSlice:
         return replace(part, tensor=tensor, at=at)
 
 
-__all__ = ["Index", "narrowed", "spread"]
+__all__ = ["Index", "narrowed"]
