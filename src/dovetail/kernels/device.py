@@ -149,6 +149,10 @@ class GpuDevice:
     cooperative: Cooperative = "auto"
     """Whether layers that repeat become passes of one cooperative (persistent) kernel: where the estimate of that is
     lower than that of launches, wherever they can (on), or nowhere (off)."""
+    as_parts: bool = False
+    """Whether kernels are made as parts of a resident kernel, all of whose blocks can wait for each other."""
+    traced: bool = False
+    """Whether resident kernels keep when their blocks come to each of their parts."""
     waits: Waits = Waits()
     sum_cycles: float = float("inf")
     """Cycles to add up the parts of a product whose depth several blocks share; infinite where none is split."""

@@ -21,6 +21,7 @@ from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
     AllReduce,
+    Amend,
     Arrive,
     AwaitCopies,
     AwaitPhase,
@@ -65,7 +66,7 @@ SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f
 """What kernels for GPUs compute with: there is no C library."""
 
 
-_INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS}
+_INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS, "clock": resident.clock}
 """Ops of the loop language that GPUs alone have."""
 
 
@@ -209,6 +210,8 @@ class _Printer(Printer):
                 resident.grid_barrier(self, statement)
             case Receive():
                 words.receive(self, statement)
+            case Amend():
+                pass  # a kernel that copies nothing ahead has nothing to amend
             case AllReduce():
                 slot, _ = self.slots[statement.name]
                 exchange.all_reduce(self.text, slot, statement, CONTRACTED)

@@ -112,6 +112,11 @@ def grid_barrier(printer: BodyPrinter, statement: GridBarrier) -> None:
     printer.barrier()
 
 
+def clock(t: Builder) -> str:
+    """Cycles of a multiprocessor; what threads do stays on its side of it."""
+    return t.let(nvvm.assembly("mov.u64 $0, %clock64;", "=l,~{memory}", "", "i64"))
+
+
 def _is_first(printer: BodyPrinter) -> I1:
     return printer.text.icmp("eq", I64(printer.indices["thread"]), 0)
 
@@ -198,4 +203,4 @@ def _blocks(kernel: Kernel) -> int:
 ROLLED = ", !llvm.loop !0"
 """Marks a loop that LLVM does not unroll; the module defines the note."""
 
-__all__ = ["ROLLED", "BodyPrinter", "functions", "grid_barrier", "sub_grid"]
+__all__ = ["ROLLED", "BodyPrinter", "clock", "functions", "grid_barrier", "sub_grid"]

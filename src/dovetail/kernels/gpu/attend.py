@@ -8,7 +8,7 @@ are few and keys are many, blocks share the keys, and combine what they found: a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,12 +19,12 @@ from dovetail.ir.dtype import bf16, f16, f32, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.attend_cluster import WarpKeys
 from dovetail.kernels.gpu.attend_prefetch import prefetched
 from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
 from dovetail.kernels.gpu.attend_rotation import rotated
-from dovetail.kernels.gpu.attend_softmax import weighted
+from dovetail.kernels.gpu.attend_softmax import masks_allocated, weighted
 from dovetail.kernels.gpu.attend_tile import (
-    HALVES,
     MINUS_INFINITY,
     PARTIAL,
     AttendTile,
@@ -37,7 +37,6 @@ from dovetail.kernels.gpu.fragments import (
     Factor,
     copied,
     divided,
-    less,
     load_left,
     load_right,
     multiplied,
@@ -75,7 +74,6 @@ from dovetail.kernels.loops.ir import (
     Store,
     Tensor,
     ThreadIndex,
-    When,
     add,
     indices,
     minimum,
@@ -215,7 +213,9 @@ class _Writer:
             launch = replace(launch, cluster=parts)
             kernel = Kernel("attend", pointers, (PARTIAL, "y"), "tile", body, sizes=sizes_in(body), launch=launch)
             early = prefetched(self.block, (own, *place)) if self.device.bulk_copies else ()
-            kernel = replace(kernel, exchanged=(PARTIAL,), early=early, sizes=sizes_in((*early, *body)))
+            opening = self._opening((own, *place)) if self.device.as_parts else ()
+            sizes = sizes_in((*early, *opening, *body))
+            kernel = replace(kernel, exchanged=(PARTIAL,), early=early, opening=opening, sizes=sizes)
             return in_passes([(kernel, product(shape))], self.bindings, workspace)
         pointers = (*(name for name in self.bindings if name != "y"), PARTIAL)
         kernel = Kernel("attend_parts", pointers, (PARTIAL,), "tile", body, sizes=sizes_in(body), launch=launch)
@@ -237,6 +237,7 @@ class _Writer:
         return [
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in _TILES),
             *self.block.shares_allocated(),
+            *(masks_allocated(self.block) if self.block.is_cluster else ()),
             Alloc("sums", f32, self.dv // 8 * 4, "private"),
             Alloc("scores", f32, self.block.warp_keys // 8 * 4, "private"),
             Alloc("q_fragment", self.dtype, self.d // 16 * 8, "private"),
@@ -247,31 +248,16 @@ class _Writer:
     def _loaded(self, name: str, number: Expr, stage: Expr) -> list[Statement]:
         """Queries from the block's first on, or a round of keys or values."""
         tile, factor, axis = self.tile(name), self.factors[name], self.axes[name]
-        if self.block.is_cluster and name != "q":
-            one = self._chunk_loaded(name, number)
-            return [Loop("of_warp", Extent(self.block.splits), tuple(one), rolled=True)]
         at = mul(self.block.key_round(number), Extent(self.keys))
         first, k = (Name("top"), ZERO) if name == "q" else (at, ZERO) if name == "k" else (ZERO, at)
         if not self.copies:
             return stored(tile, factor, first, k, self.threads, 0, 1)
         return [rolled(s) for s in copied(tile, factor, axis, first, k, stage, self.threads, 0, 1)]
 
-    def _chunk_loaded(self, name: str, number: Expr) -> list[Statement]:
-        """The keys or values of one warp of a cluster."""
-        warp = Name("of_warp")
-        at = mul(self.block.chunk(number, warp), Extent(self.block.warp_keys))
-        first, k = (at, ZERO) if name == "k" else (ZERO, at)
-        stage = self._stage_of(number, warp)
-        copies = copied(self.tile(name), self.factors[name], self.axes[name], first, k, stage, self.threads, 0, 1)
-        return [When(self._has_keys(number, warp), tuple([rolled(s, 2) for s in copies]))]
-
-    def _stage_of(self, number: Expr, warp: Expr) -> Expr:
-        """The tile of a warp of a cluster in a round."""
-        return add(mul(remainder(number, 2), Extent(self.block.splits)), warp)
-
-    def _has_keys(self, number: Expr, warp: Expr) -> Expr:
-        """Whether a warp of a cluster has keys in a round."""
-        return less(mul(self.block.chunk(number, warp), Extent(self.block.warp_keys)), Extent(self.problem.keys))
+    @property
+    def _warp_keys(self) -> WarpKeys:
+        """How warps of a cluster come to their keys."""
+        return WarpKeys(self.block, {name: self.tile(name) for name in ("k", "v")}, self.factors, self.axes)
 
     def _queries(self) -> list[Statement]:
         row = mul(remainder(ThreadIndex("warp"), self.warps), Extent(16))
@@ -282,15 +268,31 @@ class _Writer:
             self.d // 16,
             load_left(fragments, (step, ZERO), self.tile("q"), "k", ZERO, row, mul(step, Extent(16))),
         )
-        start: list[Statement] = [zeroed(private("sums", f32, 1), self.dv // 8 * 4)]
-        for half in HALVES:
-            own = add(add(Name("top"), row), add(divided(LANE, 4), Extent(8 * half.number)))
-            start += [Set(half.most, MINUS_INFINITY), Set(half.total, Number(0.0, f32)), Set(half.query, own)]
+        start: list[Statement] = [zeroed(private("sums", f32, 1), self.dv // 8 * 4), *self._own_queries(row)]
+        for half in self.block.halves:
+            start += [Set(half.most, MINUS_INFINITY), Set(half.total, Number(0.0, f32))]
         if not self.copies:
             return [*start, *self._loaded("q", ZERO, ZERO), Barrier(), load]
+        if self.block.is_cluster:
+            # Rows without queries weigh no key.
+            start.append(zeroed(private("weights", self.dtype, 1), self.block.warp_keys // 16 * 8))
+            queries = [*self._loaded("q", ZERO, ZERO), CommitCopies(), AwaitCopies(0), Barrier()]
+            if self.device.as_parts:
+                return [*start, *queries, *self._warp_keys.amended(), load]
+            return [*start, *self._warp_keys.first(), *queries, load]
         first = [*self._loaded("k", ZERO, ZERO), *self._loaded("v", ZERO, ZERO)]
         arrive: list[Statement] = [CommitCopies(), *first, CommitCopies(), AwaitCopies(1), Barrier()]
         return [*start, *self._loaded("q", ZERO, ZERO), *arrive, load]
+
+    def _own_queries(self, first: Expr) -> list[Statement]:
+        """The queries of a lane."""
+        own = [add(divided(LANE, 4), Extent(8 * half.number)) for half in self.block.halves]
+        top = add(Name("top"), first)
+        return [Set(half.query, add(top, x)) for half, x in zip(self.block.halves, own, strict=True)]
+
+    def _opening(self, place: Sequence[Statement]) -> tuple[Statement, ...]:
+        """The first keys and values, which are copied before a block of a resident kernel waits for its queries."""
+        return (*place, Set("top", ZERO), *self._own_queries(ZERO), *self._warp_keys.first())
 
     def _rounds(self) -> Expr:
         """Rounds of keys; those that no query of the block sees are left out."""
@@ -299,10 +301,6 @@ class _Writer:
         if a.causal and a.fill is not None and math.isinf(a.fill):
             keys = minimum(keys, add(Name("top"), Extent(self.rows)))
         every = Call("div", (add(keys, Extent(self.keys - 1)), Extent(self.keys)), i64)
-        if self.block.is_cluster:
-            pieces = self.block.parts * self.block.splits
-            left = Call("sub", (add(every, Extent(pieces - 1)), Name("part")), i64)
-            return Call("div", (left, Extent(pieces)), i64)
         if self.block.parts == 1:
             return every
         left = Call("maximum", (Call("sub", (every, Name("first_round")), i64), ZERO), i64)
@@ -317,14 +315,9 @@ class _Writer:
                 Loop("round", self._rounds(), (Barrier(), *loads, Barrier(), *work)),
                 Barrier(),
             ]
-        later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
         if self.block.is_cluster:
-            after = Set("later", add(Name("round"), Extent(1)))
-            warp = divided(ThreadIndex("warp"), self.warps)
-            stage = Set("stage", self._stage_of(Name("round"), warp))
-            own = (stage, When(self._has_keys(Name("round"), warp), tuple(work)))
-            one = (after, *later, CommitCopies(), AwaitCopies(1), Barrier(), *own, Barrier())
-            return [Loop("round", self._rounds(), one), AwaitCopies(0), Barrier()]
+            return self._warp_keys.rounds(work)
+        later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
         return [
             Loop(
                 "round",
@@ -373,7 +366,7 @@ class _Writer:
         weights = private("weights", self.dtype, self.block.warp_keys // 16, 8)
         j, e, step = Name("j"), Name("e"), Name("step")
         found: list[Statement] = []
-        for half in HALVES:
+        for half in self.block.halves:
             at = (j, add(e, Extent(2 * half.number)))
             shrunk = times(Load(sums, at), f32_name(half.shrunk))
             found.append(unrolled("j", self.dv // 8, unrolled("e", 2, Store(sums, at, shrunk))))

@@ -34,6 +34,7 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     add,
+    minimum,
     mul,
 )
 
@@ -84,33 +85,33 @@ def _inverse(tile: AttendTile, total: Expr) -> Expr:
 def _left_over(tile: AttendTile) -> list[Statement]:
     """What this block has of each query, in the workspace."""
     if tile.splits == 1:
-        return _own_stored(tile, tile.partial, (*tile.lead, Name("part")))
-    a, shares = tile.problem, tile.query_shares
+        return _own_stored(tile, tile.partial, lambda query: (*tile.lead, query, Name("part")))
+    a, shares, own = tile.problem, tile.query_shares, Name("own")
     assert isinstance(a.queries, int), "few queries are known"
-    at = (*tile.lead, Name("part"), Name("query"))
+    at = (*tile.lead, divided(own, tile.share), Name("part"))
+    within = remainder(own, tile.share)
+    last = [Store(tile.partial, (*at, Extent(tile.share)), f32_name("most"))]
+    # Blocks that receive a share wait for its padding too.
+    for place in range(tile.share + 1, tile.share_width):
+        last.append(Store(tile.partial, (*at, Extent(place)), f32_name("total")))
     body = (
-        Set("query", divided(Name("own"), tile.dv)),
-        Set("column", remainder(Name("own"), tile.dv)),
+        Set("query", divided(own, tile.dv)),
+        Set("column", remainder(own, tile.dv)),
         *_merged(tile.splits, lambda split, last: Load(shares, (split, Name("query"), last)), Name("column"), tile.dv),
-        Store(tile.partial, (*at, Name("column")), f32_name("value")),
-        When(
-            Call("equal", (Name("column"), ZERO), bool_),
-            (
-                Store(tile.partial, (*at, Extent(tile.dv)), f32_name("most")),
-                Store(tile.partial, (*at, Extent(tile.dv + 1)), f32_name("total")),
-            ),
-        ),
+        Store(tile.partial, (*at, within), f32_name("value")),
+        When(Call("equal", (within, ZERO), bool_), tuple(last)),
     )
-    own = _own_stored(tile, shares, (divided(ThreadIndex("warp"), tile.warps),))
-    return [*own, Barrier(), Loop("own", Extent(a.queries * tile.dv), body, kind="thread")]
+    stores = _own_stored(tile, shares, lambda query: (divided(ThreadIndex("warp"), tile.warps), query))
+    stores = [When(tile.has_keys, tuple(stores))] if tile.spare else stores
+    return [*stores, Barrier(), Loop("own", Extent(a.queries * tile.dv), body, kind="thread")]
 
 
-def _own_stored(tile: AttendTile, target: Tensor, lead: tuple[Expr, ...]) -> list[Statement]:
+def _own_stored(tile: AttendTile, target: Tensor, of: Callable[[Expr], tuple[Expr, ...]]) -> list[Statement]:
     """What a warp has of each query: weighted sums, the largest score and the total."""
     sums = private("sums", f32, tile.dv // 8, 4)
     found: list[Statement] = []
-    for half in HALVES:
-        at = (*lead, Name(half.query))
+    for half in tile.halves:
+        at = of(Name(half.query))
         stores: list[Statement] = []
         for j in range(tile.dv // 8):
             for e in range(2):
@@ -125,36 +126,42 @@ def _own_stored(tile: AttendTile, target: Tensor, lead: tuple[Expr, ...]) -> lis
 
 def parts_combined(tile: AttendTile) -> list[Statement]:
     """A query from what all blocks along the keys have of it: a thread for each column."""
-    return [Loop("column", Extent(tile.problem.dv), tuple(_column_combined(tile)), kind="thread")]
+    each = _column_combined(tile, Name("query"), Name("column"))
+    return [Loop("column", Extent(tile.problem.dv), tuple(each), kind="thread")]
 
 
 def cluster_combined(tile: AttendTile) -> list[Statement]:
-    """The queries of a cluster from what each of its blocks has of them: all its threads share their columns."""
+    """The queries of a cluster from what each of its blocks has of them: a block has a share of their columns."""
     a = tile.problem
     assert isinstance(a.queries, int), "few queries are known"
-    every = tile.parts * tile.threads
-    own = add(mul(Name("part"), Extent(tile.threads)), ThreadIndex("thread"))
-    place = (
-        Set("own", add(own, mul(Name("turn"), Extent(every)))),
-        Set("query", divided(Name("own"), a.dv)),
-        Set("column", remainder(Name("own"), a.dv)),
+    shares = a.queries * (tile.dv // tile.share)
+    own = add(mul(Name("share_number"), Extent(tile.share)), Name("within"))
+    column = tuple(_column_combined(tile, Name("share_number"), Name("within")))
+    columns: tuple[Statement, ...] = (
+        Set("query", divided(own, tile.dv)),
+        Set("column", remainder(own, tile.dv)),
+        *(column if a.dv == tile.dv else (When(less(Name("column"), Extent(a.dv)), column),)),
     )
-    count = a.queries * a.dv
-    inside = When(less(Name("own"), Extent(count)), tuple(_column_combined(tile)))
-    return [Loop("turn", Extent(-(-count // every)), (*place, inside))]
+    combined = Loop("within", Extent(tile.share), columns, kind="thread")
+    if shares <= tile.parts:
+        # Blocks without a share of their own read the last one: what is received of a share was written.
+        first = Set("share_number", minimum(Name("part"), Extent(shares - 1)))
+        return [first, When(less(Name("part"), Extent(shares)), (combined,))]
+    number = add(Name("part"), mul(Name("turn"), Extent(tile.parts)))
+    inside = When(less(Name("share_number"), Extent(shares)), (combined,))
+    return [Loop("turn", Extent(-(-shares // tile.parts)), (Set("share_number", number), inside))]
 
 
-def _column_combined(tile: AttendTile) -> list[Statement]:
+def _column_combined(tile: AttendTile, share: Expr, within: Expr) -> list[Statement]:
     """A column of a query from all parts."""
-    column = Name("column")
 
     def of(part: Expr, last: Expr) -> Expr:
-        return Load(tile.partial, (*tile.lead, part, Name("query"), last))
+        return Load(tile.partial, (*tile.lead, share, part, last))
 
     return [
-        *_merged(tile.parts, of, column, tile.dv),
+        *_merged(tile.parts, of, within, tile.share),
         Set("inverse", _inverse(tile, f32_name("total"))),
-        _stored(tile, Name("query"), column, times(f32_name("value"), f32_name("inverse")), fits=True),
+        _stored(tile, Name("query"), Name("column"), times(f32_name("value"), f32_name("inverse")), fits=True),
     ]
 
 

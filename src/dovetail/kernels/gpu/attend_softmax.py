@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from dovetail.ir.dtype import bool_, f32
+from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.gpu.attend_tile import (
-    HALVES,
     MINUS_INFINITY,
     AttendTile,
     Half,
@@ -18,6 +17,7 @@ from dovetail.kernels.gpu.attend_tile import (
 from dovetail.kernels.gpu.fragments import LANE, both, less, plus, private, remainder, unrolled
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
+    Alloc,
     AllReduce,
     Call,
     Expr,
@@ -34,6 +34,9 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 
+NEXT = "_next"
+"""After the name of what a lane holds: that of the next round."""
+
 
 def weighted(tile: AttendTile) -> list[Statement]:
     """Scores with masks and fills; their exponentials, and what the sums so far shrink by."""
@@ -44,7 +47,7 @@ def weighted(tile: AttendTile) -> list[Statement]:
     j, e = Name("j"), Name("e")
     first = tile.first_key(Name("round"))
     found: list[Statement] = [Set("first_key", add(first, mul(remainder(LANE, 4), Extent(2))))]
-    for half in HALVES:
+    for half in tile.halves:
         at = (j, add(e, Extent(2 * half.number)))
         key = add(Name("first_key"), add(mul(j, Extent(8)), e))
         shown = _shown(tile, Load(scores, at), half)
@@ -90,6 +93,53 @@ def weighted(tile: AttendTile) -> list[Statement]:
     return found
 
 
+def _given(tile: AttendTile) -> list[tuple[str, DType]]:
+    """The masks of an attention."""
+    return [(n, dtype) for n, dtype in (("mask", tile.dtype), ("keep", bool_)) if n in tile.problem.strides]
+
+
+def _held(tile: AttendTile, name: str, half: Half, when: str = "") -> Tensor:
+    """What a lane holds of a mask, for the keys of a round."""
+    dtype = dict(_given(tile))[name]
+    return private(f"{name}{half.number}{when}", dtype, tile.warp_keys // 8, 2)
+
+
+def masks_allocated(tile: AttendTile) -> list[Alloc]:
+    """Registers for masks of a round and of the next one."""
+    count = tile.warp_keys // 8 * 2
+    return [
+        Alloc(_held(tile, name, half, when).pointer, dtype, count, "private")
+        for name, dtype in _given(tile)
+        for half in tile.halves
+        for when in ("", NEXT)
+    ]
+
+
+def masks_loaded(tile: AttendTile, number: Expr, when: str = "") -> list[Statement]:
+    """Masks of the keys of a round, before its scores: they take as long to load as keys do."""
+    a, j, e = tile.problem, Name("j"), Name("e")
+    first = add(tile.first_key(number), mul(remainder(LANE, 4), Extent(2)))
+    found: list[Statement] = []
+    for name, dtype in _given(tile):
+        for half in tile.halves:
+            at = minimum(Name(half.query), Extent(a.queries - 1)), minimum(Name("key"), Extent(a.keys - 1))
+            load = Load(Tensor(name, dtype, a.strides[name]), (*tile.lead, *at))
+            one = Set("key", add(first, add(mul(j, Extent(8)), e))), Store(_held(tile, name, half, when), (j, e), load)
+            found.append(unrolled("j", tile.warp_keys // 8, unrolled("e", 2, *one)))
+    return found
+
+
+def masks_moved(tile: AttendTile) -> list[Statement]:
+    """The next round's masks become those of the round."""
+    j, e = Name("j"), Name("e")
+    found: list[Statement] = []
+    for name, _ in _given(tile):
+        for half in tile.halves:
+            move = Store(_held(tile, name, half), (j, e), Load(_held(tile, name, half, NEXT), (j, e)))
+            found.append(unrolled("j", tile.warp_keys // 8, unrolled("e", 2, move)))
+    return found
+
+
 def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
     """A score as the softmax sees it."""
     a = tile.problem
@@ -102,9 +152,10 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
         bent = Call("tanh", (Call("div", (score, Number(a.softcap, f32)), f32),), f32)
         score = times(bent, Number(a.softcap, f32))
     given: dict[str, Expr] = {}
-    for name, dtype in (("mask", tile.dtype), ("keep", bool_)):
-        if name in a.strides:
-            given[name] = Load(Tensor(name, dtype, a.strides[name]), (*tile.lead, *inside))
+    for name, dtype in _given(tile):
+        given[name] = Load(Tensor(name, dtype, a.strides[name]), (*tile.lead, *inside))
+        if tile.is_cluster:
+            given[name] = Load(_held(tile, name, half), (Name("j"), Name("e")))
     seen: list[Expr] = [given["keep"]] if "keep" in given else []
     if a.causal:
         seen.append(less(key, add(query, Extent(1))))
@@ -125,4 +176,4 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
     return Call("where", (there, score, MINUS_INFINITY), f32)
 
 
-__all__ = ["weighted"]
+__all__ = ["NEXT", "masks_allocated", "masks_loaded", "masks_moved", "weighted"]

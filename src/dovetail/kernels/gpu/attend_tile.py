@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, product
-from dovetail.ir.dtype import DType, f32
+from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import divided
 from dovetail.kernels.gpu.tile import CHUNK, LANES
@@ -22,6 +22,8 @@ CLUSTER_KEYS = 16
 CLUSTER_WARPS = 8
 CLUSTER_BYTES = 140 << 10
 """Shared memory for keys and values of a block of a cluster: the next kernel fits too."""
+PART_BYTES = 64 << 10
+"""The same of a part of a resident kernel: weights of the products after it arrive meanwhile."""
 SPLIT_BYTES = 128 << 10
 """Shared memory for keys and values that warps share out among them."""
 MOST_PARTS = 32
@@ -73,21 +75,26 @@ class AttendTile:
     is_cluster: bool = False
     warp_keys: int = KEYS
     """Keys that a warp goes through at once."""
+    spare: int = 0
+    """Warps without keys: stages before the attention have all of them."""
 
     @staticmethod
     def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
         parts = _parts(problem, device)
         if parts > 1 and device.cluster:
             nbytes = _round_bytes(problem) * CLUSTER_KEYS // KEYS
-            splits = max(1, min(CLUSTER_WARPS, CLUSTER_BYTES // nbytes))
-            return AttendTile(problem, dtype, 1, splits, device.cluster, is_cluster=True, warp_keys=CLUSTER_KEYS)
+            room = PART_BYTES if device.as_parts else CLUSTER_BYTES
+            splits = max(1, min(CLUSTER_WARPS, room // nbytes))
+            blocks = _resident_parts(problem, device) if device.as_parts else device.cluster
+            spare = CLUSTER_WARPS - splits if device.as_parts else 0
+            return AttendTile(problem, dtype, 1, splits, blocks, True, CLUSTER_KEYS, spare)
         if parts > 1:
             return AttendTile(problem, dtype, 1, 1, parts)
         return AttendTile(problem, dtype, *_warps(problem, device))
 
     @property
     def threads(self) -> int:
-        return LANES * self.warps * self.splits
+        return LANES * (self.warps * self.splits + self.spare)
 
     @property
     def rows(self) -> int:
@@ -138,22 +145,50 @@ class AttendTile:
         return Tensor("shares", f32, (self.problem.queries * width, width, item), space="shared")
 
     @property
+    def halves(self) -> tuple[Half, ...]:
+        """The rows of a lane that have queries."""
+        queries = self.problem.queries
+        return HALVES[:1] if self.is_cluster and isinstance(queries, int) and queries <= 8 else HALVES
+
+    @property
+    def share(self) -> int:
+        """Columns of a query that a block combines at once: few, so that all blocks of a cluster have some."""
+        queries = self.problem.queries
+        if not self.is_cluster or not isinstance(queries, int):
+            return self.dv
+        return self.dv // max([n for n in range(1, max(1, self.parts // queries) + 1) if self.dv % n == 0])
+
+    @property
+    def share_width(self) -> int:
+        """Numbers of a share: its columns, the largest score and the total, padded to 16 bytes."""
+        return -(-(self.share + _KEPT) // 4) * 4
+
+    @property
+    def _partial_shape(self) -> tuple[Size, ...]:
+        shares = self.problem.queries * (self.dv // self.share)
+        return (*self.problem.lead, self.problem.heads, shares, self.parts, self.share_width)
+
+    @property
     def partial(self) -> Tensor:
-        """The same of each block along the keys, in the workspace: leading axes, head, part, query, column."""
-        shape = (*self.problem.lead, self.problem.heads, self.parts, self.problem.queries, self.dv + _KEPT)
+        """The same of each block along the keys, in the workspace: leading axes, head, share of the columns, part."""
+        shape = self._partial_shape
         strides = [product(shape[i + 1 :]) * f32.itemsize for i in range(len(shape))]
         return Tensor(PARTIAL, f32, tuple(strides))
 
     @property
     def partial_bytes(self) -> Size:
-        count = product((*self.problem.lead, self.problem.heads, self.problem.queries))
-        return count * self.parts * (self.dv + _KEPT) * f32.itemsize
+        return product(self._partial_shape) * f32.itemsize
 
     @property
     def part_rounds(self) -> Size:
         """Rounds of keys of a part."""
         span = self.keys * self.parts
         return floordiv(self.problem.keys + (span - 1), span)
+
+    @property
+    def has_keys(self) -> Expr:
+        """Whether a warp ever has keys."""
+        return Call("less", (ThreadIndex("warp"), Extent(self.warps * self.splits)), bool_)
 
     def key_round(self, number: Expr) -> Expr:
         """A round of this block, counted from the first key."""
@@ -212,6 +247,12 @@ def _parts(a: Attention, device: GpuDevice) -> int:
     for size in (*a.lead, a.heads):
         heads *= size if isinstance(size, int) else 1
     return max(1, min(MOST_PARTS, rounds, 2 * device.multiprocessors // heads))
+
+
+def _resident_parts(a: Attention, device: GpuDevice) -> int:
+    """Blocks along keys where they need not be a cluster: one for each multiprocessor."""
+    heads = product((*a.lead, a.heads))
+    return max(1, min(MOST_PARTS, device.multiprocessors // heads)) if isinstance(heads, int) else device.cluster
 
 
 def by_key_head(a: Attention) -> Attention:

@@ -40,6 +40,7 @@ GATHERED = 8
 COPIES_AT_ONCE = 4
 """Copies that a thread starts before it computes further addresses."""
 LANE = ThreadIndex("lane")
+THREAD = ThreadIndex("thread")
 
 
 def less(x: Expr, y: Expr) -> Expr:
@@ -197,13 +198,17 @@ def clamped(index: Expr, size: Size) -> Expr:
 
 
 def shared_by(
-    threads: int, count: int, body: Callable[[Expr], Sequence[Statement]], most: int | None = None
+    threads: int,
+    count: int,
+    body: Callable[[Expr], Sequence[Statement]],
+    most: int | None = None,
+    index: ThreadIndex = THREAD,
 ) -> list[Statement]:
     """Iterations that the threads of a block share, unrolled: all of a thread's, or `most` of them at a time."""
     turns = -(-count // threads)
     at_once = turns if most is None or turns % most else most
     turn: Expr = Name("turn") if at_once == turns else add(mul(Name("turns"), Extent(at_once)), Name("turn"))
-    own = add(mul(turn, Extent(threads)), ThreadIndex("thread"))
+    own = add(mul(turn, Extent(threads)), index)
     inner = tuple(body(Name("own")))
     guarded = inner if count % threads == 0 else (When(less(Name("own"), Extent(count)), inner),)
     loop = Loop("turn", Extent(at_once), (Set("own", own), *guarded), kind="unrolled")
@@ -211,7 +216,16 @@ def shared_by(
 
 
 def copied(
-    tile: SharedTile, factor: Factor, axis: str, first: Expr, k: Expr, stage: Expr, threads: int, at: int, of: int
+    tile: SharedTile,
+    factor: Factor,
+    axis: str,
+    first: Expr,
+    k: Expr,
+    stage: Expr,
+    threads: int,
+    at: int,
+    of: int,
+    index: ThreadIndex = THREAD,
 ) -> list[Statement]:
     """Start the copies of a stage: rows from `first` on, elements of k from `k` on.
 
@@ -233,8 +247,8 @@ def copied(
         return [CopyAsync(target, place, factor.tensor, source, inside)]
 
     if axis == "k":
-        return shared_by(threads, tile.lines // of * tile.chunks, by_k)
-    return shared_by(threads, tile.lines * (tile.chunks // of), by_row)
+        return shared_by(threads, tile.lines // of * tile.chunks, by_k, index=index)
+    return shared_by(threads, tile.lines * (tile.chunks // of), by_row, index=index)
 
 
 def rolled(copies: Statement, at_once: int = COPIES_AT_ONCE) -> Statement:

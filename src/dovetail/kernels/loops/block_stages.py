@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dovetail.ir.dtype import bool_, i64
+from dovetail.kernels.loops.amend import opened
 from dovetail.kernels.loops.analysis import everything, shared_bytes
 from dovetail.kernels.loops.composed import COMPOUND, Renaming, Stage
 from dovetail.kernels.loops.ir import (
@@ -36,13 +37,16 @@ from dovetail.kernels.loops.ir import (
     Statement,
     Store,
     Tensor,
+    WarpBarrier,
     When,
     add,
     sizes_in,
 )
 from dovetail.kernels.loops.stage_slices import sliced
 
-_TAKING = (*COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, ClusterBarrier, CommitCopies, AwaitCopies)
+_TAKING = (
+    *COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, WarpBarrier, ClusterBarrier, CommitCopies, AwaitCopies,
+)  # fmt: skip
 """The statements of a kernel that takes stages."""
 
 
@@ -85,13 +89,15 @@ def with_stages(
     assert launch is not None and isinstance(launch.grid, int), "it was scheduled, with a known number of blocks"
     before: list[Statement] = []
     level = 0
-    for (_, stage), each in zip(ordered, sliced(bodies, body, launch.grid, same), strict=True):
+    narrow = [_in_turn(each) for each in sliced(bodies, body, launch.grid, same)]
+    first = Renaming(lambda n: n, own, shared).body(kernel.opening)
+    parts = opened(replace(kernel, opening=first, body=body), narrow, same, launch.grid)
+    body = parts.body
+    for (_, stage), each in zip(ordered, narrow, strict=True):
         if stage.level != level:
             before.append(Barrier())
             level = stage.level
-        for statement in each:
-            is_tiles = isinstance(statement, Loop) and statement.kind == "block"
-            before.append(replace(statement, kind="serial") if is_tiles else statement)
+        before += each
     allocations = [s for s in body if isinstance(s, (Alloc, AllocBarriers))]
     rest = without_copies_from_shared(tuple([s for s in body if not isinstance(s, (Alloc, AllocBarriers))]))
     whole = (*allocations, *inner.values(), *before, Barrier(), *rest)
@@ -108,11 +114,17 @@ def with_stages(
         pointers=every_pointer,
         written=tuple(written),
         body=whole,
+        opening=parts.opening,
         early=early,
-        sizes=sizes_in((*early, *whole)),
+        sizes=sizes_in((*early, *parts.opening, *whole)),
         launch=launch,
         exchanged=exchanged,
     )
+
+
+def _in_turn(stage: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """A stage whose tiles one block goes through."""
+    return tuple([replace(s, kind="serial") if isinstance(s, Loop) and s.kind == "block" else s for s in stage])
 
 
 def without_copies_from_shared(body: tuple[Statement, ...]) -> tuple[Statement, ...]:

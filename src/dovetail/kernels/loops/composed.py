@@ -18,6 +18,7 @@ from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
     AllReduce,
+    Amend,
     AtomicUpdate,
     AwaitCopies,
     AwaitPhase,
@@ -66,7 +67,19 @@ _LOCAL: Mapping[type, tuple[str, ...]] = {
     FromLane: ("name", "source"),
 }
 """The fields that hold names of scalars."""
-COMPOUND = (Load, Call, Store, When, AtomicUpdate, LoadMatrices, MultiplyMatrices, CopyAsync, AwaitPhase, Prefetch)
+COMPOUND = (
+    Load,
+    Call,
+    Store,
+    When,
+    AtomicUpdate,
+    LoadMatrices,
+    MultiplyMatrices,
+    CopyAsync,
+    AwaitPhase,
+    Prefetch,
+    Amend,
+)
 """What has expressions, tensors or statements inside, and no names of scalars."""
 _BARRIERS: Mapping[type, str] = {
     AllocBarriers: "name",

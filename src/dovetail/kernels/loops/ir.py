@@ -40,7 +40,7 @@ from dovetail.kernels.loops.pipeline import (
     Traversal,
     WarpBarrier,
 )
-from dovetail.kernels.loops.words import Receipt, Receive
+from dovetail.kernels.loops.words import Amend, Receipt, Receive
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class AllReduce:
     """Neighbouring lanes that combine, a power of two; None for all of a warp."""
 
 
-Copied: TypeAlias = Matrix | Pipeline | Receive
+Copied: TypeAlias = Matrix | Pipeline | Receive | Amend
 Threaded: TypeAlias = Roles | SubGrid | GridBarrier | Alloc | Barrier | AllReduce | Exchange | Copied
 """What threads of a GPU do."""
 Statement: TypeAlias = Store | Set | Loop | When | Threaded
@@ -194,6 +194,8 @@ class Kernel:
     """How a GPU launches it; None before it is scheduled, and on CPUs."""
     early: tuple[Statement, ...] = ()
     """What each block does before `body`, while kernels before it may still run: it reads constants alone."""
+    opening: tuple[Statement, ...] = ()
+    """What each block of a resident kernel does before it waits for others, and then runs `body`."""
     constants: tuple[str, ...] = ()
     """Pointers to what no kernel of a run writes: parameters and what the bind phase computes."""
     passes: int = 1
@@ -334,6 +336,9 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
             case CopyBox():
                 yield from _of_tensors(part.target)
                 pending += [*part.target_at, *part.at, *part.taps, part.slot]
+            case Amend():
+                yield from _of_tensors(part.source, part.target)
+                pending += [*part.lead, part.first, *part.target_at]
             case Receive():
                 for each in part.receipts:
                     yield from _of_tensors(each.target, each.source)
@@ -381,7 +386,8 @@ def _of_tensors(*tensors: Tensor) -> Iterator[Size]:
 
 
 __all__ = [
-    "ONE", "ZERO", "AllReduce", "Alloc", "AllocBarriers", "Arrive", "AtomicUpdate", "AwaitCopies", "AwaitPhase",
+    "ONE", "ZERO", "AllReduce", "Alloc", "AllocBarriers", "Amend", "Arrive", "AtomicUpdate", "AwaitCopies",
+    "AwaitPhase",
     "AwaitProducts", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync", "CopyBox", "CopyBulk",
     "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel", "Launch", "Load",
     "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline",

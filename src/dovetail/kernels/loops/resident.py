@@ -45,6 +45,7 @@ from dovetail.kernels.loops.resident_bodies import (
     without,
 )
 from dovetail.kernels.loops.resident_words import PartWords, Received, Sent, Words
+from dovetail.kernels.loops.uniform import reads
 
 NEXT = "next."
 """Before the name of a pointer: that of the next pass."""
@@ -166,12 +167,17 @@ class _Resident:
             body.append(GridBarrier(None))
         barriers_before = 0
         awaited = self._awaited()
+        late: list[Statement] = []
         for level in range(self.count):
-            body += [s for number in range(len(self.parts)) for s in self._at(number, level)]
-            meanwhile = [s for number in self._issued(level) for s in self._copies(number, level)]
-            meanwhile += [self._prefetched(number) for number in self.prefetching if self.levels[number] - 2 == level]
+            parts = [s for number in range(len(self.parts)) for s in self._at(number, level)]
+            body += resident_ahead.after_words(parts, late)
+            copies = [s for number in self._issued(level) for s in self._copies(number, level)]
+            prefetches = [self._prefetched(n) for n in self.prefetching if self.levels[n] - 2 == level]
+            # The next level receives its words first: they would queue after the weights.
+            is_late = level not in awaited and level + 1 < self.count and bool(copies)
+            late, now = (copies, []) if is_late else ([], copies)
             barriers_before += level in awaited
-            body.append(GridBarrier(barriers_before if level in awaited else None, tuple(meanwhile)))
+            body.append(GridBarrier(barriers_before if level in awaited else None, (*now, *prefetches)))
         start = [n for n in self._in_order() if self._barrier(n) < 0]
         early: list[Statement] = [replace(b, is_new=True) for b in barriers]
         if start:
@@ -217,11 +223,11 @@ class _Resident:
             first = self._renamed(number, part.kernel.early)
         if number in self.ahead:
             found = awaiting(found, self._later(number))
+        before, found = self._before(number, at, found)
         if part.received or part.sent:
-            before, found = self._before(number, at, found)
             sizes = {f"{a.pointer}_{number}": a.count for a in self._allocations(number) if a.space == "shared"}
-            found = (*before, *self._exchange(number, at).body(found, sizes))
-        return [SubGrid(part.blocks, part.launch.block, self.first[number], (*first, *found))]
+            found = self._exchange(number, at).body(found, sizes)
+        return [SubGrid(part.blocks, part.launch.block, self.first[number], (*first, *before, *found))]
 
     def _renamed(self, number: int, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         """A body of a part with its names in the whole kernel, whose shared memory is allocated at its start."""
@@ -231,11 +237,20 @@ class _Resident:
         self, number: int, segment: int, body: tuple[Statement, ...]
     ) -> tuple[list[Statement], tuple[Statement, ...]]:
         """What a segment brings near before it receives anything, and the segment after that."""
-        near = self._near(number)
-        if segment or not near:
+        near, first = self._near(number), self._renaming(number, "").body(self.parts[number].kernel.opening)
+        if segment or not (near or first):
             return [], body
-        found = resident_ahead.copies(near)
-        return found, (AwaitCopies(0), Barrier(), *resident_ahead.from_near(body, near))
+        received = {self.parts[number].pointers[name] for name in self.parts[number].received}
+        # Registers that it loads to are those of the body.
+        own, rest = ([s for s in body if isinstance(s, Alloc) is kind] for kind in (True, False))
+        if any(tensor.pointer in received for tensor, _ in reads(first)):
+            own, first, rest = [], (), [*own, *first, *rest]
+        body = tuple(rest)
+        if not near:
+            return [*own, *first], body
+        later = sum(isinstance(s, CommitCopies) for s in first)
+        found = [*resident_ahead.copies(near), *own, *first]
+        return found, (AwaitCopies(later), Barrier(), *resident_ahead.from_near(body, near))
 
     def _near(self, number: int) -> dict[str, Alloc]:
         part = self.parts[number]

@@ -1,14 +1,18 @@
-"""Small tensors that no part of a resident kernel writes: they come to shared memory before a part waits for others."""
+"""What a part of a resident kernel copies to shared memory before it needs it: small tensors that no part writes come
+before a part waits for others, and weights of later parts once it has received what it waits for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from dovetail.kernels.loops.composed import Renaming, copied_whole
 from dovetail.kernels.loops.ir import (
     Alloc,
     CommitCopies,
+    Receive,
     Statement,
+    SubGrid,
 )
 
 
@@ -24,4 +28,19 @@ def from_near(body: tuple[Statement, ...], near: Mapping[str, Alloc]) -> tuple[S
     return Renaming(lambda n: n, rooms, frozenset(rooms.values())).body(body)
 
 
-__all__ = ["copies", "from_near"]
+def after_words(parts: Sequence[Statement], copied: Sequence[Statement]) -> list[Statement]:
+    """The parts of a level, and copies that start once its blocks have received what they wait for."""
+    if not copied:
+        return [*parts]
+    firsts: list[Statement] = []
+    rests: list[Statement] = []
+    for part in parts:
+        assert isinstance(part, SubGrid), "parts are"
+        waits = [at for at, s in enumerate(part.body) if isinstance(s, Receive)]
+        end = waits[0] + 1 if waits else 0
+        firsts += [replace(part, body=part.body[:end])] if end else []
+        rests.append(replace(part, body=part.body[end:]))
+    return [*firsts, *copied, *rests]
+
+
+__all__ = ["after_words", "copies", "from_near"]

@@ -30,6 +30,7 @@ from dovetail.kernels.loops.ir import (
     Prefetch,
     Set,
     Statement,
+    WarpBarrier,
     When,
     add,
     mul,
@@ -37,7 +38,7 @@ from dovetail.kernels.loops.ir import (
 
 _KNOWN = (
     *COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, ClusterBarrier, CommitCopies, AwaitCopies,
-    AllocBarriers, CopyBulk, ExpectBytes,
+    AllocBarriers, CopyBulk, ExpectBytes, WarpBarrier,
 )  # fmt: skip
 """The statements of a part."""
 TENSOR_MAPS, TURNS = "copies_need_no_tensor_maps", "blocks_take_turns"

@@ -16,6 +16,7 @@ from dovetail.ir.dtype import DType, bool_
 from dovetail.kernels.loops.block_stages import without_copies_from_shared
 from dovetail.kernels.loops.composed import Renaming
 from dovetail.kernels.loops.ir import (
+    ZERO,
     Alloc,
     AwaitCopies,
     Barrier,
@@ -191,18 +192,36 @@ class _Slice:
 def _sliced(every: Sequence[Read], got: Received, own: Uniform) -> _Slice:
     """The first axes of a tensor along which each block reads at one place; all of it where there are none."""
     tensor, at = every[0]
-    whole = _Slice((), (), got.count)
-    if any(other.strides != tensor.strides or other.offset != 0 for other, _ in every):
-        return whole
-    found, left = whole, got.count * got.dtype.itemsize
+    found, left = _Slice((), (), got.count), got.count * got.dtype.itemsize
+    if any(other.strides != tensor.strides for other, _ in every):
+        return found
     for axis, stride in enumerate(tensor.strides):
         index = own.of(at[axis])
-        same = index is not None and all(own.of(other[axis]) == index for _, other in every)
-        if index is None or not same or not isinstance(stride, int) or not 0 < stride <= left or stride % 16:
+        if index is None or not all(own.of(other[axis]) == index for _, other in every):
             break
-        left = stride
-        found = _Slice((*found.at, index), tensor.strides[: axis + 1], stride // got.dtype.itemsize)
+        if index != ZERO:
+            if not isinstance(stride, int) or not 0 < stride <= left or stride % 16:
+                break
+            left = stride
+        taken = _Slice((*found.at, index), tensor.strides[: axis + 1], left // got.dtype.itemsize)
+        if not all(_is_inside(read, axis + 1, left, own) for read in every):
+            break
+        found = taken
     return found
+
+
+def _is_inside(read: Read, axis: int, nbytes: int, own: Uniform) -> bool:
+    """Whether a read that starts elsewhere than its tensor stays in a slice, along the axes from `axis` on."""
+    tensor, at = read
+    last = tensor.offset
+    if last == 0:
+        return True
+    for stride, index in zip(tensor.strides[axis:], at[axis:], strict=True):
+        most = own.most(index)
+        if most is None or not isinstance(stride, int) or stride < 0:
+            return False
+        last = last + most * stride
+    return isinstance(last, int) and 0 < last < nbytes
 
 
 __all__ = ["START", "PartWords", "Published", "Received", "Sent", "Words"]

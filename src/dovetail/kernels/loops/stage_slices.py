@@ -7,29 +7,20 @@ where their index along that axis is the same, and so do the stages before them 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
-    Barrier,
-    Call,
     Expr,
     Extent,
-    Loop,
     Name,
-    Set,
-    Statement,
     Store,
     Tensor,
-    When,
 )
+from dovetail.kernels.loops.stage_narrowing import Body, Index, narrowed
 from dovetail.kernels.loops.uniform import Read, Uniform, at_block, reads
 from dovetail.ops.view import quotient
-
-Body = tuple[Statement, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +42,7 @@ def sliced(stages: Sequence[Body], kernel: Body, blocks: int, same: Mapping[str,
     found: list[Body] = []
     for body in reversed(stages):
         guard = _guard(body, wanted, blocks)
-        found.append(body if guard is None else _only_where(body, *guard))
+        found.append(body if guard is None else narrowed(body, guard))
         _add_reads(wanted, body, guard)
     return [*reversed(found)]
 
@@ -80,9 +71,9 @@ def _slice(found: Sequence[Read], own: Uniform) -> Slice | None:
     return best
 
 
-def _guard(body: Body, wanted: Mapping[str, Slice | None], blocks: int) -> tuple[str, int, Expr] | None:
-    """The name that is an index along the slices, how many of its values are one slice, and which slice it is."""
-    found: set[tuple[str, int, Expr]] = set()
+def _guard(body: Body, wanted: Mapping[str, Slice | None], blocks: int) -> Index | None:
+    """The index along the slices that a stage writes; None where it writes more than one."""
+    found: set[Index] = set()
     for s in everything(body):
         if not isinstance(s, Store) or not s.at:
             continue  # the status of a run is no tensor
@@ -96,7 +87,7 @@ def _guard(body: Body, wanted: Mapping[str, Slice | None], blocks: int) -> tuple
             return None
         name = s.at[axis[0]]
         assert isinstance(name, Name), "it was checked"
-        found.add((name.name, axis[1], slice_.index))
+        found.add(Index(name.name, axis[1], slice_.index))
     return found.pop() if len(found) == 1 else None
 
 
@@ -118,28 +109,14 @@ def _covers(tensor: Tensor, axis: int, index: Expr, blocks: int) -> bool:
     return isinstance(count, int) and values == {*range(count)}
 
 
-def _only_where(body: Body, name: str, count: int, index: Expr) -> Body:
-    """A body that goes on, once an index is set, where it is in the slice."""
-    own: Expr = Name(name) if count == 1 else Call("div", (Name(name), Extent(count)), i64)
-    inside = Call("equal", (own, index), bool_)
-
-    def guarded(body: Body) -> Body:
-        for at, s in enumerate(body):
-            if isinstance(s, Set) and s.name == name:
-                return (*body[: at + 1], When(inside, body[at + 1 :]))
-        return tuple([replace(s, body=guarded(s.body)) if isinstance(s, (Loop, When)) else s for s in body])
-
-    return body if any(isinstance(s, Barrier) for s in everything(body)) else guarded(body)
-
-
-def _add_reads(wanted: dict[str, Slice | None], body: Body, guard: tuple[str, int, Expr] | None) -> None:
+def _add_reads(wanted: dict[str, Slice | None], body: Body, guard: Index | None) -> None:
     """What a stage reads: the same slice where it reads at the index at which it writes, and otherwise all."""
     for tensor, at in reads(body):
         found: Slice | None = None
         if guard is not None:
-            axes = [i for i, x in enumerate(at) if isinstance(x, Name) and x.name == guard[0]]
+            axes = [i for i, x in enumerate(at) if isinstance(x, Name) and x.name == guard.name]
             stride = tensor.strides[axes[0]] if len(axes) == 1 else 0
-            found = Slice(stride * guard[1], guard[2]) if stride != 0 else None
+            found = Slice(stride * guard.count, guard.slice) if stride != 0 else None
         known = tensor.pointer in wanted
         wanted[tensor.pointer] = found if not known or wanted[tensor.pointer] == found else None
 

@@ -58,6 +58,22 @@ class Uniform:
             case _:
                 return None
 
+    def most(self, expr: Expr) -> int | None:
+        """What an index is at most, where that is a remainder or a number."""
+        match expr:
+            case Extent(int(size)):
+                return size
+            case Call("rem", (_, Extent(int(size)))):
+                return size - 1
+            case Name(name) if name in self.set:
+                values = self.set.pop(name)
+                found = [self.most(x) for x in values]
+                self.set[name] = values
+                known = [x for x in found if x is not None]
+                return max(known) if len(known) == len(found) else None
+            case _:
+                return None
+
     def _named(self, name: str) -> Expr | None:
         """What a name is, where everything that it is set to is the same; one that changes is set to itself."""
         values = self.set.pop(name)

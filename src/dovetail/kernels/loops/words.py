@@ -29,4 +29,23 @@ class Receive:
     receipts: tuple[Receipt, ...]
 
 
-__all__ = ["Receipt", "Receive"]
+@dataclass(frozen=True, slots=True)
+class Amend:
+    """Where a warp copied rows of a tensor to: rows that stages of its block write meanwhile are stored there again.
+
+    `amend.py` makes statements of it; no kernel that runs has one.
+    """
+
+    source: Tensor
+    lead: tuple[Expr, ...]
+    """The index along the axes before rows and columns."""
+    first: Expr
+    """The first row."""
+    rows: int
+    columns: int
+    target: Tensor
+    target_at: tuple[Expr, ...]
+    """Where an element is: `line` is its row from the first on, and a lane has 8 columns, of which `element` is one."""
+
+
+__all__ = ["Amend", "Receipt", "Receive"]

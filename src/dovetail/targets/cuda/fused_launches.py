@@ -235,6 +235,7 @@ class LaunchFusion:
         large = self._taker(*found[last])
         if large is None:
             return
+        large = self._as_part(found[last][0], large)
         own: dict[int, tuple[Step, GpuKernel, Kernel]] = {}
         for index in reversed(range(max(0, last - MOST_STAGES), last)):
             step, kernels = found[index]
@@ -261,6 +262,16 @@ class LaunchFusion:
         made, launch = kernels[0], _launch(kernels[0].kernel)
         at_once = isinstance(launch.grid, int) and launch.grid <= self.device.multiprocessors
         return made if at_once and not made.packed and not made.counters and takes_stages(made.kernel) else None
+
+    def _as_part(self, step: Step, large: GpuKernel) -> GpuKernel:
+        """A kernel as a part of a resident kernel, where more blocks than those of a cluster wait for each other."""
+        key = "part", id(large.kernel)
+        if key not in self.known:
+            device = replace(self.device, as_parts=True, dependent_launches=False)
+            made = make_kernels(step, self.locations, None, device)
+            fits = len(made) == 1 and made[0].bindings.keys() == large.bindings.keys() and takes_stages(made[0].kernel)
+            self.known[key] = made[0] if fits else large
+        return replace(self.known[key], bindings=large.bindings)
 
     def _with_stages(
         self, own: Sequence[tuple[Step, GpuKernel, Kernel]], step: Step, large: GpuKernel

@@ -15,6 +15,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.resident import Part, as_resident
 from dovetail.kernels.loops.resident_bodies import refused_part
+from dovetail.kernels.loops.resident_trace import traced
 from dovetail.kernels.loops.resident_words import START, Published, Sent, Words
 from dovetail.kernels.spec import ALIGNMENT, Packed
 from dovetail.plan.plan import Step
@@ -231,7 +232,11 @@ class ResidentRuns:
         if isinstance(kernel, Refused):
             return kernel
         made = self._bound(kernel, names, tabled, tuple(written), passes)
-        return replace(made, made=replace(made.made, counter_bytes=START + exchange.nbytes * (len(passes) + 1)))
+        kernel, nbytes = made.made.kernel, START + exchange.nbytes * (len(passes) + 1)
+        if device.traced:
+            kernel, more = traced(kernel, nbytes)
+            nbytes += more
+        return replace(made, made=replace(made.made, kernel=kernel, counter_bytes=nbytes))
 
     def _waits(self, passes: Sequence[_Pass], number: int, exchange: Exchange) -> tuple[frozenset[int], frozenset[int]]:
         """The parts that one comes after, and those of them that it does not receive everything from."""

@@ -1,0 +1,109 @@
+"""Where a resident kernel spends its time on an NVIDIA GPU: microseconds between the moments of a pass.
+
+    PYTHONPATH=src python3 benchmarks/cuda/trace.py [--shape NAME] [--cached N ...] [--layers N]
+
+Each line is a part of a pass: blocks that run it, then the time between its moments, for the median block and pass. A
+moment follows each barrier of a block and each wait for other blocks (`got`); `gap` is the time since the part before.
+The clock is that of the multiprocessor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dovetail
+from dovetail.kernels.loops.resident_trace import moments
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def times_of(frame: Any) -> tuple[list[Any], Any]:
+    """The moments of the resident kernel of a frame, and the cycles of each by pass and block, 0 without any."""
+    one = next(k for k in frame.bound.loaded if k.kernel.counters)
+    kernel = one.kernel.kernel
+    found = moments(kernel)
+    count = len(found) * kernel.passes * kernel.launch.grid
+    counter = frame.counter
+    whole = np.empty(counter.nbytes, np.uint8)
+    counter.download(whole, 0)
+    start = frame.counters[id(one.kernel)] + one.kernel.counter_bytes - 8 * count
+    return found, whole[start : start + 8 * count].view(np.int64).reshape(len(found), kernel.passes, -1)
+
+
+def table(found: list[Any], cycles: Any, hertz: float) -> list[str]:
+    """A line for each part."""
+    lines: list[str] = []
+    last = None
+    for part, group in groupby(range(len(found)), key=lambda i: found[i].part):
+        own = [*group]
+        ran = (cycles[own] != 0).all(axis=0)
+        if not ran.any():
+            continue
+        steps = np.diff(cycles[own], axis=0)[:, ran] / hertz * 1e6
+        names = [{"Receive": "got"}.get(found[i].after, found[i].after.lower()) for i in own[1:]]
+        texts = [f"{n} {np.median(s):.2f}" for n, s in zip(names, steps, strict=True)]
+        total = (cycles[own[-1]] - cycles[own[0]])[ran] / hertz * 1e6
+        tail = f"= {np.median(total):.2f} (most {np.percentile(total, 95):.2f})"
+        gap = cycles[own[0]] - last if last is not None else None
+        known = ran if last is None else ran & (last != 0)
+        texts = texts if gap is None else [f"gap {np.median(gap[known]) / hertz * 1e6:.2f}", *texts]
+        last = cycles[own[-1]]
+        lines.append(f"  {part:2d} x{int(ran.any(axis=0).sum()):3d} {' '.join(texts)} {tail}")
+    firsts = cycles[0][:, (cycles[0] != 0).all(axis=0)]
+    if firsts.shape[0] > 1 and firsts.size:
+        lines.append(f"  pass {np.median(np.diff(firsts, axis=0)) / hertz * 1e6:.2f}")
+    return lines
+
+
+def main() -> None:
+    import decode
+    from models import raced, torch_here  # pyright: ignore
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=[*decode.SHAPES], default="qwen3_0.6b")
+    parser.add_argument("--cached", nargs="*", type=int, default=[512, 4096])
+    parser.add_argument("--layers", type=int, default=6)
+    args = parser.parse_args()
+    torch: Any = torch_here()
+    from dovetail.targets.cuda import driver as drivers
+    from dovetail.targets.cuda import runner as runners
+
+    driver = drivers.driver()
+    was = driver.description
+    frames: list[Any] = []
+    made = runners.Frame
+
+    def kept(*given: Any, **named: Any) -> Any:
+        frames.append(made(*given, **named))
+        return frames[-1]
+
+    setattr(runners, "Frame", kept)  # noqa: B010
+    of: Any = replace(decode.SHAPES[args.shape], layers=args.layers, vocabulary=4096)
+    graph = decode.step_graph(of)
+    weights = decode.weights_of(graph)
+    for cached in args.cached:
+        feeds = decode.feeds_of(of, cached)
+        contenders: dict[str, Any] = {}
+        for is_traced in (False, True):
+            driver.description = replace(was, cooperative="on", traced=is_traced)
+            program = dovetail.compile(graph, target="cuda").bind(weights)
+            there: Any = program.to_device(feeds)
+            name = "traced" if is_traced else "plain"
+            contenders[name] = lambda program=program, there=there: program.run(there, outputs="device")
+            contenders[name]()
+        times: Mapping[str, float] = raced(torch, contenders)
+        torch.cuda.synchronize()
+        print(f"{args.shape} {cached} " + " ".join(f"{n}={t * 1e3:.4f}ms" for n, t in times.items()), flush=True)
+        print("\n".join(table(*times_of(frames[-1]), was.hertz)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

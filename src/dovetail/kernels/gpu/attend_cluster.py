@@ -1,0 +1,113 @@
+"""Keys and values of an attention whose blocks share the keys of few queries: each warp copies its own.
+
+No warp waits for another one until it has gone through its keys. The keys of the next round are on their way while
+those of this one are multiplied, and so are their masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dovetail.dataclass import dataclass
+from dovetail.ir.dtype import i64
+from dovetail.kernels.gpu.attend_softmax import NEXT, masks_loaded, masks_moved
+from dovetail.kernels.gpu.attend_tile import AttendTile
+from dovetail.kernels.gpu.fragments import LANE, Factor, both, copied, divided, less, remainder, rolled
+from dovetail.kernels.gpu.shared_tiles import SharedTile
+from dovetail.kernels.gpu.tile import LANES
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Amend,
+    AwaitCopies,
+    Call,
+    CommitCopies,
+    Expr,
+    Extent,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Tensor,
+    ThreadIndex,
+    WarpBarrier,
+    When,
+    add,
+    mul,
+)
+
+_WARP = ThreadIndex("warp")
+
+
+@dataclass(frozen=True, slots=True)
+class WarpKeys:
+    """The keys and values of the warps of a cluster."""
+
+    block: AttendTile
+    tiles: Mapping[str, SharedTile]
+    factors: Mapping[str, Factor]
+    axes: Mapping[str, str]
+
+    def first(self) -> list[Statement]:
+        """Start the copies of the first round."""
+        return [When(self._has_keys(ZERO), (*self._copied(ZERO), *masks_loaded(self.block, ZERO))), CommitCopies()]
+
+    def amended(self) -> list[Statement]:
+        """The keys and values of the first round that the stages of a block write after their copies have started."""
+        block, a = self.block, self.block.problem
+        lead = (*block.lead[:-1], divided(block.lead[-1], a.groups))
+        found: list[Statement] = []
+        for name, columns in (("k", a.d), ("v", a.dv)):
+            source = Tensor(name, block.dtype, a.strides[name])
+            target = self.tiles[name].place(self._stage_of(ZERO), Name("line"), LANE, Name("element"))
+            found.append(Amend(source, lead, block.first_key(ZERO), block.warp_keys, columns, *target))
+        return [When(block.has_keys, tuple(found))] if block.spare else found
+
+    def rounds(self, work: Sequence[Statement]) -> list[Statement]:
+        """What a warp does in each round, with the copies of the next one on their way."""
+        later, now = Name("later"), Name("round")
+        ahead = (*self._copied(later), *masks_loaded(self.block, later, NEXT))
+        one = (
+            Set("later", add(now, Extent(1))),
+            When(self._has_keys(later), ahead),
+            CommitCopies(),
+            AwaitCopies(1),
+            WarpBarrier(),
+            Set("stage", self._stage_of(now)),
+            When(self._has_keys(now), tuple(work)),
+            *masks_moved(self.block),
+            WarpBarrier(),
+        )
+        return [Loop("round", self._count(), one), AwaitCopies(0)]
+
+    def _count(self) -> Expr:
+        """Rounds of a block, of which its last warps may have one less."""
+        block = self.block
+        chunks = Call(
+            "div", (add(Extent(block.problem.keys), Extent(block.warp_keys - 1)), Extent(block.warp_keys)), i64
+        )
+        pieces = block.parts * block.splits
+        left = Call("sub", (add(chunks, Extent(pieces - 1)), Name("part")), i64)
+        return Call("div", (left, Extent(pieces)), i64)
+
+    def _copied(self, number: Expr) -> list[Statement]:
+        found: list[Statement] = []
+        at, stage = self.block.first_key(number), self._stage_of(number)
+        for name in ("k", "v"):
+            row, k = (at, ZERO) if name == "k" else (ZERO, at)
+            tile, factor = self.tiles[name], self.factors[name]
+            copies = copied(tile, factor, self.axes[name], row, k, stage, LANES, 0, 1, index=LANE)
+            found += [rolled(s, 2) for s in copies]
+        return found
+
+    def _stage_of(self, number: Expr) -> Expr:
+        """The tile of a warp in a round."""
+        return add(mul(remainder(number, 2), Extent(self.block.splits)), _WARP)
+
+    def _has_keys(self, number: Expr) -> Expr:
+        """Whether a warp has keys in a round."""
+        block = self.block
+        some = less(block.first_key(number), Extent(block.problem.keys))
+        return both(block.has_keys, some) if block.spare else some
+
+
+__all__ = ["WarpKeys"]
