@@ -9,12 +9,16 @@ from dovetail.targets.cuda.api import SIGNATURES, KernelNodeParams
 from dovetail.targets.cuda.driver import Driver
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.launch_code import launch_code
+from dovetail.targets.cuda.ptx_compiler import verified
 from dovetail.targets.target import Target
 from tests.targets.cuda.fake_driver import FakeLibrary, digest
 
 
 class SimulatedDriver(Driver):
-    """The driver with a fake library. PTX is a name by which the library finds the loops of a kernel."""
+    """The driver with a fake library. PTX is a name by which the library finds the loops of a kernel.
+
+    The simulator runs loops, whose names it finds wherever they were set; LLVM's verifier judges the text of them.
+    """
 
     def __init__(self, library: FakeLibrary | None = None, *, fresh: bool = False) -> None:
         self.library = library or FakeLibrary()
@@ -33,6 +37,8 @@ class SimulatedDriver(Driver):
     def ptx(self, made: GpuKernel) -> str:
         self.compiled += 1
         name = digest(made.text)
+        if name not in self.library.kernels:
+            verified(made.text)
         self.library.kernels[name] = made.kernel
         return f"// {name}\n.visible .entry {made.kernel.name}"
 

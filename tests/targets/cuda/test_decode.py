@@ -9,6 +9,9 @@ import pytest
 
 import dovetail
 from dovetail.ir.graph import Graph
+from dovetail.kernels.device import Cooperative
+from dovetail.targets.cuda.ptx_compiler import verified
+from dovetail.targets.cuda.run import steps_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.benchmark import benchmark
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
@@ -23,6 +26,20 @@ SHAPES = {
     "llama": replace(DECODE.SHAPES["llama_1b"], kv_heads=2, **SMALL),
     "gpt2": replace(DECODE.SHAPES["gpt2"], positions=64, **SMALL),
 }
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("cooperative", ["on", "off"])
+def test_llvm_takes_the_kernels_of_whole_sizes(name: str, cooperative: Cooperative) -> None:
+    """Schedules of whole sizes have loops and rooms that those of small ones lack."""
+    (shape,) = [of for known, of in DECODE.SHAPES.items() if known.startswith(name)]
+    device = SimulatedDriver()
+    device.description = replace(device.description, cooperative=cooperative)
+    plan = dovetail.compile(DECODE.step_graph(replace(shape, layers=4)), target=target_of(device)).plan
+    every = {made.text for _, kernels in steps_of(plan, device=device.description) for made in kernels or ()}
+    assert len(every) > 4
+    for text in every:
+        verified(text)
 
 
 @pytest.mark.exhaustive

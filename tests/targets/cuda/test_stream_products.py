@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, library, ops
-from dovetail.ir.dtype import DType, bf16, f16, f32
+from dovetail.ir.dtype import bf16, f32
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.gpu.stream_products import StreamProducts
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import Alloc, AllReduce, CopyBulk, LoadMatrices, Loop, MultiplyMatrices, Statement
+from dovetail.kernels.loops.ir import Alloc, CopyBulk, LoadMatrices, MultiplyMatrices, Statement
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import CudaGraph, kernels_of, steps_of
@@ -135,46 +135,3 @@ def test_sums_of_what_a_graph_rounds_are_sums_of_rounded_elements() -> None:
     exact = feeds["x"].astype(np.float64)
     narrow = (exact * exact).astype(bf16.numpy).astype(np.float64).sum(axis=-1, keepdims=True)
     np.testing.assert_allclose(found["y"].astype(np.float64), exact / narrow, rtol=1e-6)
-
-
-def _normed(dtype: DType, *, twice: bool = False) -> Graph:
-    x = input("x", dtype[1, 256])
-    normed = library.rms_norm(x, param("gain", dtype[256]), eps=1e-6)
-    product = normed @ param("w", dtype[256, 1056])
-    return Graph.of({"y": product, "z": normed} if twice else {"y": product})
-
-
-def _scales(graph: Graph) -> list[Statement]:
-    """What computes scales after the products of the kernel that has them."""
-    plan = make_plan(graph, target="cuda")
-    every = [m.kernel for _, several in steps_of(plan, device=replace(BULK, cluster=8)) for m in several or ()]
-    (kernel,) = [k for k in every if any(isinstance(s, MultiplyMatrices) for s in everything(k.body))]
-    (tile,) = [s for s in kernel.body if isinstance(s, Loop) and s.kind == "block"]
-    return [s for s in everything(tile.body) if isinstance(s, AllReduce)]
-
-
-def test_products_do_not_wait_for_the_scale_of_a_norm() -> None:
-    """It multiplies their sums: no thread waits between the partial sums of a norm and the first product."""
-    assert len(_scales(_normed(bf16))) == 1
-    assert not _scales(_normed(f16)), "elements of f16 could overflow without their scale"
-    assert not _scales(_normed(bf16, twice=True)), "another step reads the norm"
-
-
-def test_a_scale_that_multiplies_sums_is_that_of_the_norm() -> None:
-    """Rows of any size: what the scale is of is seen in the result."""
-    graph = _normed(bf16)
-    device = SimulatedDriver()
-    device.description = replace(BULK, cluster=8)
-    random = np.random.default_rng(9)
-    drawn = {"gain": random.normal(size=256).astype(bf16.numpy)}
-    drawn["w"] = (random.normal(size=(256, 1056)) / 16).astype(bf16.numpy)
-    runner = CudaGraph(make_plan(graph, target="cuda"), lambda: device).bind(drawn)
-    for size in (1e-3, 1.0, 300.0):
-        feeds = {"x": (size * random.normal(size=(1, 256))).astype(bf16.numpy)}
-        found = runner.run(feeds)["y"].astype(np.float64)
-        exact = feeds["x"].astype(np.float64)
-        exact = (
-            exact / np.sqrt(np.mean(exact**2) + float(np.array(1e-6, bf16.numpy))) * drawn["gain"].astype(np.float64)
-        )
-        exact = exact @ drawn["w"].astype(np.float64)
-        assert np.linalg.norm(found - exact) <= 2**-8 * np.linalg.norm(exact)

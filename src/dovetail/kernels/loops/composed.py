@@ -51,7 +51,6 @@ from dovetail.kernels.loops.ir import (
     mul,
     sizes_in,
 )
-from dovetail.kernels.loops.late_scale import late_scale
 from dovetail.kernels.loops.shared_copies import without_shared_copies
 
 T = TypeVar("T")
@@ -193,9 +192,6 @@ def with_prologue(
     # Copies that start early find their memory where the first allocations are.
     allocations: list[Statement] = [s for s in body if isinstance(s, (Alloc, AllocBarriers))]
     rest = [s for s in body if not isinstance(s, (Alloc, AllocBarriers))]
-    late = None if keep else late_scale(serial, rest, _ROOM)
-    if late is not None:
-        serial, rest = [*late.before], [*late.rest]
     early = tuple([s for s in kernel.early if not isinstance(s, Alloc) or s.pointer not in instead])
     if ahead:
         # They are the first copies, so that no weights need be there when these are.

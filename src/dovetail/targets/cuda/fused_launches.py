@@ -16,17 +16,17 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.block_stages import is_repeatable, takes_stages, with_stages
-from dovetail.kernels.loops.composed import COPY_BYTES, Stage, as_stages, is_stage, takes_prologue, with_prologue
+from dovetail.kernels.loops.composed import Stage, as_stages, is_stage, takes_prologue, with_prologue
 from dovetail.kernels.loops.constants_ahead import takes_constants_ahead, with_constants_ahead
 from dovetail.kernels.loops.gpu_schedule import GpuShape
 from dovetail.kernels.loops.ir import Alloc, Kernel, Launch
 from dovetail.kernels.spec import Packed, TensorLocations
 from dovetail.library import attention, rope_attention
-from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.footprints import Footprints, aligned, meet, taken
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.loops import SHAPE
+from dovetail.targets.cuda.near_constants import rooms_of_constants
 from dovetail.targets.cuda.resident_choice import Prices, Residency, levels_told
 from dovetail.targets.cuda.resident_products import by_warps
 from dovetail.targets.cuda.resident_runs import ResidentRuns, key_of, longest_repetition
@@ -38,8 +38,6 @@ STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
 TURNS = 2
 """Tiles of a stage for each block of its cluster, at most: more of them gain from blocks of their own."""
 MOST_STAGES = 16
-AHEAD_BYTES = 16 << 10
-"""Bytes of a constant that is copied to shared memory before it is needed, at most."""
 AT_ONCE = 2
 """Blocks for each multiprocessor up to which a kernel takes a prologue: they run at once, and none computes it late."""
 
@@ -167,27 +165,14 @@ class LaunchFusion:
     def _ahead(self, small: GpuKernel, prologue: Kernel, large: Kernel) -> dict[str, Alloc]:
         """The constants of a prologue, such as the gains of a norm, that fit shared memory: a kernel that copies its
         weights before the one before it has ended copies them too."""
-        return self._rooms({name: small.bindings[name] for name in prologue.pointers if large.early})
-
-    def _rooms(self, bindings: Mapping[str, Value]) -> dict[str, Alloc]:
-        """Shared memory for each of some operands that is constant and small."""
-        found: dict[str, Alloc] = {}
-        for name, value in bindings.items():
-            at, count = self.locations(value), product(value.shape)
-            if not self.locations.is_constant(value) or not isinstance(count, int):
-                continue
-            nbytes = count * value.dtype.itemsize
-            fits = 0 < nbytes <= AHEAD_BYTES and nbytes % COPY_BYTES == 0 and is_dense(value.tensor, at.strides)
-            if fits and self.locations.alignment({name: value})[name] % COPY_BYTES == 0:
-                found[name] = Alloc(f"ahead_{name}", value.dtype, count, "shared")
-        return found
+        return rooms_of_constants({n: small.bindings[n] for n in prologue.pointers if large.early}, self.locations)
 
     def _constants_ahead(self, kernels: Kernels) -> Kernels:
         """The kernel of a step with its constants in shared memory before the kernels before it have ended."""
         if kernels is None or len(kernels) != 1 or not takes_constants_ahead(kernels[0].kernel):
             return kernels
         (made,) = kernels
-        grid, rooms = _launch(made.kernel).grid, self._rooms(made.bindings)
+        grid, rooms = _launch(made.kernel).grid, rooms_of_constants(made.bindings, self.locations)
         if not rooms or not isinstance(grid, int) or grid > AT_ONCE * self.device.multiprocessors:
             return kernels
         key = "constants_ahead", id(made.kernel)

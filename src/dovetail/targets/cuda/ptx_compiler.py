@@ -23,15 +23,20 @@ def _target() -> Any:
     return llvm.Target.from_triple(nvvm.TRIPLE)
 
 
+def verified(text: str) -> Any:
+    """The module of LLVM text, after LLVM's verifier."""
+    module = llvm.parse_assembly(text, llvm.create_context())
+    module.verify()
+    return module
+
+
 def to_ptx(text: str, architecture: str) -> str:
     """A module of LLVM text, verified, optimised and compiled to PTX."""
     if architecture not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise UnsupportedError(f"PTX for {architecture}", hint=f"the architectures are {known}")
     target = _target()
-    context = llvm.create_context()
-    module = llvm.parse_assembly(text, context)
-    module.verify()
+    module = verified(text)
     machine = target.create_target_machine(cpu=architecture, features=ARCHITECTURES[architecture], opt=3)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     builder = llvm.create_pass_builder(machine, options)
@@ -39,4 +44,4 @@ def to_ptx(text: str, architecture: str) -> str:
     return str(machine.emit_assembly(module))
 
 
-__all__ = ["to_ptx"]
+__all__ = ["to_ptx", "verified"]
