@@ -241,15 +241,16 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
         assert (y, z, by, bz, extra) == (1, 1, 1, 1, None)
         self._add(number_of(stream), self._node(function, x, bx, shared, ctypes.addressof(pointers)))
 
-    def _cuStreamCreate(self, found: Any, _flags: int) -> None:
-        found._obj.value = self._handle("stream")
+    def _cuStreamCreate(self, found: Any, flags: int) -> None:
+        found._obj.value = self._handle("stream" if flags else "blocking stream")
 
     def _cuStreamDestroy_v2(self, stream: Any) -> None:
         self._drain(number_of(stream))
-        assert self.objects.pop(number_of(stream)) == "stream"
+        assert self.objects.pop(number_of(stream)).endswith("stream")
 
     def _cuStreamBeginCapture_v2(self, stream: Any, _mode: int) -> None:
         assert number_of(stream), "the default stream is not captured"
+        assert self.objects[number_of(stream)] == "stream", "a thread that uses the default stream would wait for it"
         self.capturing[number_of(stream)] = Graph()
 
     def _cuLaunchKernelEx(self, config: Any, function: int, pointers: Any, extra: Any) -> None:

@@ -8,7 +8,7 @@ from ctypes import POINTER, c_int, c_void_p
 
 from dovetail.targets.cuda.api import KernelNodeParams
 from dovetail.targets.cuda.driver import Driver, Launch
-from dovetail.targets.cuda.streams import Event
+from dovetail.targets.cuda.streams import NON_BLOCKING, Event
 
 _RELAXED = 2
 """A capture that other threads of the process do not disturb."""
@@ -27,7 +27,7 @@ class LaunchGraph:
         """The node of each launch."""
         graph = c_void_p()
         stream = c_void_p()
-        driver.call("cuStreamCreate", ctypes.byref(stream), 0)
+        driver.call("cuStreamCreate", ctypes.byref(stream), NON_BLOCKING)
         try:
             driver.call("cuStreamBeginCapture_v2", stream, _RELAXED)
             try:

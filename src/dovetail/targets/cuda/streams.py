@@ -7,7 +7,8 @@ from ctypes import c_float, c_void_p
 
 from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver
 
-_NON_BLOCKING = 1
+NON_BLOCKING = 1
+"""A stream that the default stream of the process does not wait for, whichever thread uses that."""
 _EXTERNAL = 1
 """An event that a captured stream records whenever the graph runs."""
 
@@ -52,7 +53,7 @@ class OwnStream:
         self.driver = driver
         self.handle = 0
         found = c_void_p()
-        driver.call("cuStreamCreate", ctypes.byref(found), _NON_BLOCKING)
+        driver.call("cuStreamCreate", ctypes.byref(found), NON_BLOCKING)
         self.handle = found.value or 0
 
     def __del__(self) -> None:
@@ -60,4 +61,4 @@ class OwnStream:
             self.driver.quietly("cuStreamDestroy_v2", self.handle)
 
 
-__all__ = ["Event", "OwnStream"]
+__all__ = ["NON_BLOCKING", "Event", "OwnStream"]
