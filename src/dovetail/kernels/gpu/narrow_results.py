@@ -16,8 +16,8 @@ from dovetail.kernels.gpu.fragments import LANE, divided, remainder
 from dovetail.kernels.gpu.hoisted import Hoisted
 from dovetail.kernels.gpu.tile import CHUNK, LANES, NARROW_SUMS, WARP_ROWS
 from dovetail.kernels.gpu.tiled import Chunk, Element, Producer
+from dovetail.kernels.loops.analysis import loads_in
 from dovetail.kernels.loops.ir import (
-    Call,
     Expr,
     Extent,
     Load,
@@ -60,7 +60,7 @@ class NarrowResults:
         stores = self.written(self.producer.chunks[0].elements[0], row, column)
         if len(stores) != 1 or stores[0].tensor.dtype.itemsize != ITEM:
             return False
-        return all([_is_of_column(load, row, column) for load in _loads(stores[0].value)])
+        return all([_is_of_column(load, row, column) for load in loads_in(stores[0].value)])
 
     def statements(self) -> tuple[list[Statement], list[Statement]]:
         """What comes before the sums, and what comes after them. Operands are loaded a chunk ahead."""
@@ -125,19 +125,6 @@ def _is_of_column(load: Load, row: Expr, column: Expr) -> bool:
     if load.tensor.space != "global":
         return True
     return load.at[-2:] == (row, column) and load.tensor.strides[-2] == 0
-
-
-def _loads(expr: Expr) -> Iterator[Load]:
-    pending, met = [expr], set[int]()
-    while pending:
-        part = pending.pop()
-        if id(part) in met:
-            continue
-        met.add(id(part))
-        if isinstance(part, Load):
-            yield part
-        elif isinstance(part, Call):
-            pending += part.operands
 
 
 __all__ = ["NarrowResults"]

@@ -129,7 +129,7 @@ def pointers_in(body: Sequence[Statement]) -> set[str]:
                 used = ()
             case _:
                 used = ()
-        found |= {load.tensor.pointer for expr in used for load in _loads(expr)}
+        found |= {load.tensor.pointer for expr in used for load in loads_in(expr)}
     return found
 
 
@@ -154,17 +154,18 @@ def _loads_outside(body: Sequence[Statement]) -> Iterator[Load]:
             case Loop():
                 if statement.kind != "parallel":
                     yield from _loads_outside(statement.body)
-                yield from _loads(statement.extent)
+                yield from loads_in(statement.extent)
             case When():
-                yield from _loads(statement.condition)
+                yield from loads_in(statement.condition)
                 yield from _loads_outside(statement.body)
             case Store() | Set():
-                yield from _loads(statement.value)
+                yield from loads_in(statement.value)
             case _:
                 pass
 
 
-def _loads(expr: Expr) -> Iterator[Load]:
+def loads_in(expr: Expr) -> Iterator[Load]:
+    """Every load of an expression, and of the indices of loads."""
     pending, met = [expr], set[int]()
     while pending:
         part = pending.pop()
@@ -184,6 +185,7 @@ __all__ = [
     "elements",
     "everything",
     "extent",
+    "loads_in",
     "parallel",
     "pointers_in",
     "reads_what_it_wrote",

@@ -29,6 +29,7 @@ from dovetail.kernels.loops.ir import (
     When,
     mul,
 )
+from dovetail.kernels.loops.uniform import number_of
 
 Body = tuple[Statement, ...]
 
@@ -79,7 +80,7 @@ def _few(start: Set, loop: Loop, index: Index) -> Statement | None:
     before = [_folded(s, places) for s in loop.body[: sets[0]]]
     found = loop.body[sets[0]]
     assert isinstance(found, Set), "it was found"
-    numbers = [_number(found.value, place) for place in places]
+    numbers = [number_of(found.value, place) for place in places]
     last = numbers[-1]
     if last is None or count % (last // index.count + 1):
         return None
@@ -96,35 +97,9 @@ def _folded(statement: Statement, places: Sequence[Mapping[str, int]]) -> Statem
     """A name that is the same number for all elements, such as an index along an axis of one."""
     if not isinstance(statement, Set):
         return statement
-    numbers = {_number(statement.value, place) for place in places}
+    numbers = {number_of(statement.value, place) for place in places}
     (number, *others) = numbers
     return statement if others or number is None else replace(statement, value=Extent(number))
-
-
-def _number(expr: Expr, known: Mapping[str, int]) -> int | None:
-    """The value of sums, products and quotients of known names."""
-    match expr:
-        case Extent(int(size)):
-            return size
-        case Name(name):
-            return known.get(name)
-        case Call(op, (x, y), _):
-            left, right = _number(x, known), _number(y, known)
-            if left is None or right is None:
-                return None
-            match op:
-                case "add":
-                    return left + right
-                case "mul":
-                    return left * right
-                case "div" if right > 0:
-                    return left // right
-                case "rem" if right > 0:
-                    return left % right
-                case _:
-                    return None
-        case _:
-            return None
 
 
 def _in_slice(body: Body, index: Index) -> Body:

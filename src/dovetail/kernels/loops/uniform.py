@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dovetail.kernels.loops.analysis import everything
@@ -84,13 +84,20 @@ class Uniform:
 
 def at_block(expr: Expr, block: int) -> int | None:
     """The value of a uniform expression in one block, where it is made of sums, products and remainders."""
+    return number_of(expr, {}, block)
+
+
+def number_of(expr: Expr, known: Mapping[str, int], block: int | None = None) -> int | None:
+    """The value of sums, products, quotients and remainders of known names, and of the number of a block if given."""
     match expr:
-        case Extent(size):
-            return size if isinstance(size, int) else None
+        case Extent(int(size)):
+            return size
+        case Name(name):
+            return known.get(name)
         case ThreadIndex(kind="block"):
             return block
         case Call(op, (x, y), _):
-            left, right = at_block(x, block), at_block(y, block)
+            left, right = number_of(x, known, block), number_of(y, known, block)
             if left is None or right is None:
                 return None
             match op:
@@ -145,4 +152,4 @@ def reads(body: Sequence[Statement]) -> list[Read]:
     return found
 
 
-__all__ = ["Read", "Uniform", "at_block", "reads"]
+__all__ = ["Read", "Uniform", "at_block", "number_of", "reads"]
