@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from operator import itemgetter
@@ -20,8 +20,8 @@ from dovetail.ir.literal import Array
 from dovetail.runtime.program import Program
 from dovetail.targets.runtime.array_library import ArrayLibrary, Numbered
 from dovetail.targets.runtime.prepared_call import PreparedCalls
-from dovetail.targets.runtime.repeated_call import Repeated, repeated
-from dovetail.torch.staying import Stay, can_stay, is_compiled
+from dovetail.targets.runtime.repeated_call import Repeated, Write, repeated
+from dovetail.torch.staying import Stay, is_compiled
 
 FIRST_RUNS = 100
 """Runs of a region before it makes a test of its weights, which takes as long as it saves in so many."""
@@ -47,7 +47,7 @@ class RegionCall:
         self._picked = itemgetter(*names) if len(names) > 1 else None
         self._moved = tuple((i, given.back) for i, given in enumerate(region.given) if given.back is not None)
         self._weights = {index for index, feed in enumerate(region.feeds) if is_weight(feed.node)}
-        self._can_repeat = self._as_given and not region.writes and not self._moved and can_stay()
+        self._can_repeat = self._as_given and not region.writes and not self._moved
         self._runs = self._repeats = 0
         self._repeated: Repeated | None = None
 
@@ -80,8 +80,8 @@ class RegionCall:
         if calls is None:
             return
 
-        def stay(starts: Sequence[int]) -> Callable[..., bool]:
-            return Stay({index: tensors[index] for index in self._weights}, starts, len(tensors)).test()
+        def placed(weights: Mapping[int, Any], given: Sequence[Any], writes: Sequence[Write]) -> Callable[..., bool]:
+            return Stay(weights, given, writes).test()
 
         own = weakref.WeakMethod(self._run_any)  # the function would be in a cycle with this call
 
@@ -90,7 +90,7 @@ class RegionCall:
             assert run is not None, "this call has called"
             return run(changed)
 
-        made = repeated(calls, tensors, self._weights, stay, otherwise)
+        made = repeated(calls, tensors, self._weights, placed, otherwise)
         if made is not None:
             self._repeated = made
             self._repeats += 1

@@ -1,7 +1,7 @@
-"""Whether the weights of a graph are where they were: one call of compiled code for all of them.
+"""Whether the weights of a graph are where they were, and where its other tensors are: one call of compiled code.
 
-Asked from Python, a hundred weights take as long as a small graph. The compiled code compares objects before it asks
-torch for the address of one, in the function that torch's own compiled code calls.
+Asked from Python, a hundred weights take as long as a small graph. The compiled code compares objects before it reads
+the address of one, and writes the addresses of other tensors into launch arguments.
 """
 
 from __future__ import annotations
@@ -16,56 +16,105 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.frontends.torch.reading.package import torch_module
 from dovetail.targets.cpu.jit import Compiled, compile_text, define
+from dovetail.targets.runtime.repeated_call import Write
+from dovetail.torch.tensor_words import TensorWords, tensor_words
 
 _POINTER, _BOOL = "PyLong_AsVoidPtr", "PyBool_FromLong"
 """Functions of Python that the compiled code calls."""
 _ARGUMENTS_AS_ARRAY = 0x80
 """METH_FASTCALL: a function of Python that takes the address of its arguments, and how many there are."""
 
-_TEXT = f"""
-%record = type {{ ptr, i64, i64, ptr }}
-%weight = type {{ i64, ptr, ptr }}
+
+def _text(words: TensorWords) -> str:
+    return f"""
+%record = type {{ i64, i64, ptr, i64, ptr }}
+%weight = type {{ i64, i64, ptr, i64 }}
+%write = type {{ i64, i64, ptr, i64 }}
 declare ptr @{_POINTER}(ptr)
 declare ptr @{_BOOL}(i64)
+
+define internal i64 @address(ptr %object, i64 %size) {{
+entry:
+  %tensor.at = getelementptr i8, ptr %object, i64 {words.tensor}
+  %tensor = load ptr, ptr %tensor.at
+  %storage.at = getelementptr i8, ptr %tensor, i64 {words.storage}
+  %storage = load ptr, ptr %storage.at
+  %is.none = icmp eq ptr %storage, null
+  br i1 %is.none, label %end, label %read
+read:
+  %data.at = getelementptr i8, ptr %storage, i64 {words.data}
+  %data = load i64, ptr %data.at
+  %first.at = getelementptr i8, ptr %tensor, i64 {words.first}
+  %first = load i64, ptr %first.at
+  %offset = mul i64 %first, %size
+  %address = add i64 %data, %offset
+  br label %end
+end:
+  %found = phi i64 [ 0, %entry ], [ %address, %read ]
+  ret i64 %found
+}}
 
 define ptr @stay(ptr %self, ptr %given, i64 %number) {{
 entry:
   %record = call ptr @{_POINTER}(ptr %self)
-  %address = load ptr, ptr %record
-  %number.at = getelementptr %record, ptr %record, i64 0, i32 1
-  %wanted = load i64, ptr %number.at
-  %count.at = getelementptr %record, ptr %record, i64 0, i32 2
+  %wanted = load i64, ptr %record
+  %count.at = getelementptr %record, ptr %record, i64 0, i32 1
   %count = load i64, ptr %count.at
-  %weights.at = getelementptr %record, ptr %record, i64 0, i32 3
+  %weights.at = getelementptr %record, ptr %record, i64 0, i32 2
   %weights = load ptr, ptr %weights.at
   %is.number = icmp eq i64 %number, %wanted
   br i1 %is.number, label %check, label %end
 check:
-  %i = phi i64 [ 0, %entry ], [ %after, %next ]
-  %is.done = icmp eq i64 %i, %count
-  br i1 %is.done, label %end, label %look
+  %i = phi i64 [ 0, %entry ], [ %after, %compare ]
+  %are.checked = icmp eq i64 %i, %count
+  br i1 %are.checked, label %write, label %look
 look:
-  %index.at = getelementptr %weight, ptr %weights, i64 %i, i32 0
-  %index = load i64, ptr %index.at
+  %weight = getelementptr %weight, ptr %weights, i64 %i
+  %index = load i64, ptr %weight
   %own.at = getelementptr ptr, ptr %given, i64 %index
   %own = load ptr, ptr %own.at
-  %object.at = getelementptr %weight, ptr %weights, i64 %i, i32 1
+  %object.at = getelementptr %weight, ptr %weight, i64 0, i32 2
   %object = load ptr, ptr %object.at
   %is.object = icmp eq ptr %own, %object
-  br i1 %is.object, label %ask, label %end
-ask:
-  %now = call ptr %address(ptr %own)
-  %start.at = getelementptr %weight, ptr %weights, i64 %i, i32 2
-  %start = load ptr, ptr %start.at
-  %is.start = icmp eq ptr %now, %start
-  br i1 %is.start, label %next, label %end
-next:
+  br i1 %is.object, label %compare, label %end
+compare:
+  %size.at = getelementptr %weight, ptr %weight, i64 0, i32 1
+  %size = load i64, ptr %size.at
+  %now = call i64 @address(ptr %own, i64 %size)
+  %start.at = getelementptr %weight, ptr %weight, i64 0, i32 3
+  %start = load i64, ptr %start.at
   %after = add i64 %i, 1
-  br label %check
+  %is.start = icmp eq i64 %now, %start
+  br i1 %is.start, label %check, label %end
+write:
+  %writes.count.at = getelementptr %record, ptr %record, i64 0, i32 3
+  %writes.count = load i64, ptr %writes.count.at
+  %writes.at = getelementptr %record, ptr %record, i64 0, i32 4
+  %writes = load ptr, ptr %writes.at
+  br label %next
+next:
+  %j = phi i64 [ 0, %write ], [ %j.after, %put ]
+  %are.written = icmp eq i64 %j, %writes.count
+  br i1 %are.written, label %end, label %put
+put:
+  %row = getelementptr %write, ptr %writes, i64 %j
+  %other = load i64, ptr %row
+  %tensor.at = getelementptr ptr, ptr %given, i64 %other
+  %tensor = load ptr, ptr %tensor.at
+  %element.at = getelementptr %write, ptr %row, i64 0, i32 1
+  %element = load i64, ptr %element.at
+  %first = call i64 @address(ptr %tensor, i64 %element)
+  %offset.at = getelementptr %write, ptr %row, i64 0, i32 3
+  %offset = load i64, ptr %offset.at
+  %argument = add i64 %first, %offset
+  %argument.at.at = getelementptr %write, ptr %row, i64 0, i32 2
+  %argument.at = load ptr, ptr %argument.at.at
+  store i64 %argument, ptr %argument.at
+  %j.after = add i64 %j, 1
+  br label %next
 end:
-  %found = phi i64 [ 0, %entry ], [ 1, %check ], [ 0, %look ], [ 0, %ask ]
+  %found = phi i64 [ 0, %entry ], [ 0, %look ], [ 0, %compare ], [ 1, %next ]
   %answer = call ptr @{_BOOL}(i64 %found)
   ret ptr %answer
 }}
@@ -75,7 +124,13 @@ end:
 class _Record(Structure):
     """What the compiled code reads."""
 
-    _fields_ = (("address", c_void_p), ("number", c_int64), ("count", c_int64), ("weights", c_void_p))
+    _fields_ = (
+        ("number", c_int64),
+        ("count", c_int64),
+        ("weights", c_void_p),
+        ("writes_count", c_int64),
+        ("writes", c_void_p),
+    )
 
 
 class _Method(Structure):
@@ -85,40 +140,46 @@ class _Method(Structure):
 
 
 class Stay:
-    """Weights by their indices among a number of arguments, and the addresses of all arguments."""
+    """Weights by their indices among some arguments, and the launch arguments that point into others of them."""
 
-    def __init__(self, weights: Mapping[int, Any], starts: Sequence[int], number: int) -> None:
-        self._rows = np.array([(i, id(w), starts[i]) for i, w in weights.items()], np.int64).reshape(-1, 3)
-        self._record = _Record(_address_function(), number, len(weights), self._rows.ctypes.data)
+    def __init__(self, weights: Mapping[int, Any], given: Sequence[Any], writes: Sequence[Write]) -> None:
+        words = tensor_words()
+        assert words is not None, "can_stay"
+        weight_rows = [(i, w.element_size(), id(w), words.address(w)) for i, w in weights.items()]
+        write_rows = [(w.index, given[w.index].element_size(), w.at, w.offset) for w in writes]
+        self._weights = np.array(weight_rows, np.int64).reshape(-1, 4)
+        self._writes = np.array(write_rows, np.int64).reshape(-1, 4)
+        self._record = _Record(
+            len(given), len(weight_rows), self._weights.ctypes.data, len(write_rows), self._writes.ctypes.data
+        )
         # An object that takes the place of a weight that is gone may be none that has an address.
         self._alive = [weakref.ref(w, self._forget) for w in weights.values()]
 
     def test(self) -> Callable[..., bool]:
-        """Tells of such arguments whether the weights among them are the same objects at the same addresses."""
+        """Tells of such arguments whether the weights among them are the same objects at the same addresses.
+
+        If they are, the addresses of others are written; those must be tensors with the dtypes of the given ones.
+        """
+        made = _method()
+        assert made is not None, "can_stay"
         # What a function of Python has as its module, it keeps alive.
-        return _new()(ctypes.addressof(_method()[1]), ctypes.addressof(self._record), self)
+        return _new()(ctypes.addressof(made[1]), ctypes.addressof(self._record), self)
 
     def _forget(self, _: object) -> None:
         self._record.number = -1
 
 
 def can_stay() -> bool:
-    """Whether torch and Python have what the compiled code calls."""
-    return _address_function() != 0 and all(hasattr(ctypes.pythonapi, name) for name in (_POINTER, _BOOL))
-
-
-@cache
-def _address_function() -> int:
-    """torch's function from a tensor to the address of its first element; 0 where torch has none."""
-    try:
-        return int(torch_module("torch._C._dynamo.guards")._torchinductor_pyobject_tensor_data_ptr)
-    except (AttributeError, ImportError):
-        return 0
+    """Whether tensors and Python have what the compiled code reads and calls."""
+    return tensor_words() is not None and all(hasattr(ctypes.pythonapi, name) for name in (_POINTER, _BOOL))
 
 
 def is_compiled() -> bool:
-    """Whether the code is there: LLVM compiles it on a thread of its own from the first time that this is asked."""
-    return not _compiling().is_alive()
+    """Whether the code is there: LLVM compiles it on a thread of its own from the first time that this is asked.
+
+    There it looks at tensors too, and no mode of the caller changes how they are made.
+    """
+    return not _compiling().is_alive() and _method() is not None
 
 
 @cache
@@ -136,10 +197,13 @@ def _new() -> Any:
 
 
 @cache
-def _method() -> tuple[Compiled, _Method]:
+def _method() -> tuple[Compiled, _Method] | None:
+    words = tensor_words()
+    if words is None or not can_stay():
+        return None
     for name in (_POINTER, _BOOL):
         define(name, ctypes.cast(getattr(ctypes.pythonapi, name), c_void_p).value or 0)
-    code = compile_text(_TEXT, vectorize=False, optimize=False)
+    code = compile_text(_text(words), vectorize=False, optimize=False)
     return code, _Method(b"stay", code.address("stay"), _ARGUMENTS_AS_ARRAY, None)
 
 

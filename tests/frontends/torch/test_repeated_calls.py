@@ -167,7 +167,7 @@ def test_weights_stay_where_they_are() -> None:
     weights = [nn.Parameter(torch.randn(4)) for _ in range(3)]
     x = torch.randn(2)
     given = (weights[0], x, *weights[1:])
-    test = Stay({0: weights[0], 2: weights[1], 3: weights[2]}, [t.data_ptr() for t in given], 4).test()
+    test = Stay({0: weights[0], 2: weights[1], 3: weights[2]}, given, ()).test()
     gc.collect()  # the test alone keeps what it reads
     assert test(*given) and test(weights[0], torch.randn(3), *weights[1:])
     assert not test(*given[:-1]) and not test(*given, x)
