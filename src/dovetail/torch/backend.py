@@ -11,6 +11,7 @@ from dovetail.frontends.torch.dynamo.tracing import Compilers, compile_name, tra
 from dovetail.torch.compiled import CompiledGraph, note, refuse_fallbacks
 from dovetail.torch.explain import break_of
 from dovetail.torch.options import options_of
+from dovetail.torch.python_function import given_as_tuple
 from dovetail.torch.report import Kind
 
 
@@ -33,11 +34,11 @@ def _compiled(module: Any, inputs: Sequence[Any], mode: str | None, options: Map
     chosen = options_of(mode, options, inputs)
     name, ended = compile_name(), break_of(getattr(module, "compile_subgraph_reason", None))
 
-    def compiler(kind: Kind) -> Callable[[Any], CompiledGraph]:
-        def compiled(graph: Any) -> CompiledGraph:
+    def compiler(kind: Kind) -> Callable[[Any], Callable[..., Any]]:
+        def compiled(graph: Any) -> Callable[..., Any]:
             made = CompiledGraph(graph, f"{kind}_{name}", kind, chosen, ended)
             note(made)
-            return made
+            return given_as_tuple(made.run)
 
         return compiled
 

@@ -73,6 +73,10 @@ class CompiledGraph:
         return self._eager.get(node, node.target)
 
     def __call__(self, *inputs: Any) -> Any:
+        return self.run(inputs)
+
+    def run(self, inputs: tuple[Any, ...]) -> Any:
+        """The same of a tuple."""
         self.runs += 1
         if self._to_time > 0:
             return self._run_timed(inputs)

@@ -10,7 +10,7 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import Structure, c_char_p, c_int, c_int64, c_void_p
+from ctypes import Structure, c_int64, c_void_p
 from functools import cache
 from typing import Any
 
@@ -18,12 +18,11 @@ import numpy as np
 
 from dovetail.targets.cpu.jit import Compiled, compile_text, define
 from dovetail.targets.runtime.repeated_call import Write
+from dovetail.torch.python_function import ARGUMENTS_AS_ARRAY, Method, api_address, python_function
 from dovetail.torch.tensor_words import TensorWords, tensor_words
 
 _POINTER, _BOOL = "PyLong_AsVoidPtr", "PyBool_FromLong"
 """Functions of Python that the compiled code calls."""
-_ARGUMENTS_AS_ARRAY = 0x80
-"""METH_FASTCALL: a function of Python that takes the address of its arguments, and how many there are."""
 
 
 def _text(words: TensorWords) -> str:
@@ -133,12 +132,6 @@ class _Record(Structure):
     )
 
 
-class _Method(Structure):
-    """PyMethodDef."""
-
-    _fields_ = (("name", c_char_p), ("function", c_void_p), ("flags", c_int), ("doc", c_char_p))
-
-
 class Stay:
     """Weights by their indices among some arguments, and the launch arguments that point into others of them."""
 
@@ -162,8 +155,7 @@ class Stay:
         """
         made = _method()
         assert made is not None, "can_stay"
-        # What a function of Python has as its module, it keeps alive.
-        return _new()(ctypes.addressof(made[1]), ctypes.addressof(self._record), self)
+        return python_function(made[1], ctypes.addressof(self._record), self)
 
     def _forget(self, _: object) -> None:
         self._record.number = -1
@@ -171,7 +163,7 @@ class Stay:
 
 def can_stay() -> bool:
     """Whether tensors and Python have what the compiled code reads and calls."""
-    return tensor_words() is not None and all(hasattr(ctypes.pythonapi, name) for name in (_POINTER, _BOOL))
+    return tensor_words() is not None and all(map(api_address, (_POINTER, _BOOL)))
 
 
 def is_compiled() -> bool:
@@ -190,21 +182,14 @@ def _compiling() -> threading.Thread:
 
 
 @cache
-def _new() -> Any:
-    """Makes a function of Python from a method, what it is given as itself, and its module."""
-    made: Any = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, ctypes.py_object, ctypes.py_object)
-    return made(("PyCFunction_NewEx", ctypes.pythonapi))
-
-
-@cache
-def _method() -> tuple[Compiled, _Method] | None:
+def _method() -> tuple[Compiled, Method] | None:
     words = tensor_words()
     if words is None or not can_stay():
         return None
     for name in (_POINTER, _BOOL):
-        define(name, ctypes.cast(getattr(ctypes.pythonapi, name), c_void_p).value or 0)
+        define(name, api_address(name))
     code = compile_text(_text(words), vectorize=False, optimize=False)
-    return code, _Method(b"stay", code.address("stay"), _ARGUMENTS_AS_ARRAY, None)
+    return code, Method(b"stay", code.address("stay"), ARGUMENTS_AS_ARRAY, None)
 
 
 __all__ = ["Stay", "can_stay", "is_compiled"]

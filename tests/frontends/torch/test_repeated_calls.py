@@ -49,7 +49,7 @@ def repeating(module: Any, *args: Any) -> tuple[Any, RegionCall]:
         time.sleep(0.001)
     for _ in range(FIRST_RUNS + 2):
         compiled(*args)
-    region = live()[-1]._run
+    region = getattr(live()[-1]._run, "__self__", None)
     assert isinstance(region, RegionCall) and region._repeated is not None
     return compiled, region
 
