@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dovetail.ir.literal import Array
 from dovetail.targets.cpu.jit import Compiled, compile_text, define
 from dovetail.targets.runtime.repeated_call import Write
 from dovetail.torch.python_function import ARGUMENTS_AS_ARRAY, Method, api_address, python_function
@@ -25,34 +26,34 @@ _POINTER, _BOOL = "PyLong_AsVoidPtr", "PyBool_FromLong"
 """Functions of Python that the compiled code calls."""
 
 
-def _text(words: TensorWords) -> str:
+def _address(words: TensorWords, of: str, size: str) -> str:
+    """Lines that set `address` of an object and the size of its elements; where it has no storage they go to the end."""
     return f"""
-%record = type {{ i64, i64, ptr, i64, ptr }}
-%weight = type {{ i64, i64, ptr, i64 }}
+  %{of}.tensor.at = getelementptr i8, ptr %{of}, i64 {words.tensor}
+  %{of}.tensor = load ptr, ptr %{of}.tensor.at
+  %{of}.storage.at = getelementptr i8, ptr %{of}.tensor, i64 {words.storage}
+  %{of}.storage = load ptr, ptr %{of}.storage.at
+  %{of}.is.none = icmp eq ptr %{of}.storage, null
+  br i1 %{of}.is.none, label %end, label %{of}.read
+{of}.read:
+  %{of}.data.at = getelementptr i8, ptr %{of}.storage, i64 {words.data}
+  %{of}.data = load i64, ptr %{of}.data.at
+  %{of}.first.at = getelementptr i8, ptr %{of}.tensor, i64 {words.first}
+  %{of}.first = load i64, ptr %{of}.first.at
+  %{of}.offset = mul i64 %{of}.first, %{size}
+  %{of}.address = add i64 %{of}.data, %{of}.offset
+""".strip()
+
+
+def _text(words: TensorWords) -> str:
+    # Objects are compared first: the fewer instructions there are for one weight, the more weights a processor has
+    # under way while it waits for memory.
+    return f"""
+%record = type {{ i64, i64, ptr, ptr, i64, ptr }}
+%weight = type {{ ptr, i64, i64 }}
 %write = type {{ i64, i64, ptr, i64 }}
 declare ptr @{_POINTER}(ptr)
 declare ptr @{_BOOL}(i64)
-
-define internal i64 @address(ptr %object, i64 %size) {{
-entry:
-  %tensor.at = getelementptr i8, ptr %object, i64 {words.tensor}
-  %tensor = load ptr, ptr %tensor.at
-  %storage.at = getelementptr i8, ptr %tensor, i64 {words.storage}
-  %storage = load ptr, ptr %storage.at
-  %is.none = icmp eq ptr %storage, null
-  br i1 %is.none, label %end, label %read
-read:
-  %data.at = getelementptr i8, ptr %storage, i64 {words.data}
-  %data = load i64, ptr %data.at
-  %first.at = getelementptr i8, ptr %tensor, i64 {words.first}
-  %first = load i64, ptr %first.at
-  %offset = mul i64 %first, %size
-  %address = add i64 %data, %offset
-  br label %end
-end:
-  %found = phi i64 [ 0, %entry ], [ %address, %read ]
-  ret i64 %found
-}}
 
 define ptr @stay(ptr %self, ptr %given, i64 %number) {{
 entry:
@@ -60,60 +61,69 @@ entry:
   %wanted = load i64, ptr %record
   %count.at = getelementptr %record, ptr %record, i64 0, i32 1
   %count = load i64, ptr %count.at
-  %weights.at = getelementptr %record, ptr %record, i64 0, i32 2
+  %indices.at = getelementptr %record, ptr %record, i64 0, i32 2
+  %indices = load ptr, ptr %indices.at
+  %weights.at = getelementptr %record, ptr %record, i64 0, i32 3
   %weights = load ptr, ptr %weights.at
   %is.number = icmp eq i64 %number, %wanted
-  br i1 %is.number, label %check, label %end
-check:
-  %i = phi i64 [ 0, %entry ], [ %after, %compare ]
-  %are.checked = icmp eq i64 %i, %count
-  br i1 %are.checked, label %write, label %look
+  br i1 %is.number, label %objects, label %end
+objects:
+  %i = phi i64 [ 0, %entry ], [ %i.after, %look ]
+  %are.looked.at = icmp eq i64 %i, %count
+  br i1 %are.looked.at, label %addresses, label %look
 look:
-  %weight = getelementptr %weight, ptr %weights, i64 %i
-  %index = load i64, ptr %weight
+  %index.at = getelementptr i64, ptr %indices, i64 %i
+  %index = load i64, ptr %index.at
   %own.at = getelementptr ptr, ptr %given, i64 %index
   %own = load ptr, ptr %own.at
-  %object.at = getelementptr %weight, ptr %weight, i64 0, i32 2
-  %object = load ptr, ptr %object.at
+  %wanted.at = getelementptr %weight, ptr %weights, i64 %i
+  %object = load ptr, ptr %wanted.at
+  %i.after = add i64 %i, 1
   %is.object = icmp eq ptr %own, %object
-  br i1 %is.object, label %compare, label %end
-compare:
-  %size.at = getelementptr %weight, ptr %weight, i64 0, i32 1
+  br i1 %is.object, label %objects, label %end
+addresses:
+  %j = phi i64 [ 0, %objects ], [ %j.after, %weight.read ]
+  %are.asked = icmp eq i64 %j, %count
+  br i1 %are.asked, label %writes, label %ask
+ask:
+  %weight.at = getelementptr %weight, ptr %weights, i64 %j
+  %weight = load ptr, ptr %weight.at
+  %size.at = getelementptr %weight, ptr %weight.at, i64 0, i32 1
   %size = load i64, ptr %size.at
-  %now = call i64 @address(ptr %own, i64 %size)
-  %start.at = getelementptr %weight, ptr %weight, i64 0, i32 3
+  {_address(words, "weight", "size")}
+  %start.at = getelementptr %weight, ptr %weight.at, i64 0, i32 2
   %start = load i64, ptr %start.at
-  %after = add i64 %i, 1
-  %is.start = icmp eq i64 %now, %start
-  br i1 %is.start, label %check, label %end
-write:
-  %writes.count.at = getelementptr %record, ptr %record, i64 0, i32 3
+  %j.after = add i64 %j, 1
+  %is.start = icmp eq i64 %weight.address, %start
+  br i1 %is.start, label %addresses, label %end
+writes:
+  %writes.count.at = getelementptr %record, ptr %record, i64 0, i32 4
   %writes.count = load i64, ptr %writes.count.at
-  %writes.at = getelementptr %record, ptr %record, i64 0, i32 4
-  %writes = load ptr, ptr %writes.at
+  %writes.at = getelementptr %record, ptr %record, i64 0, i32 5
+  %rows = load ptr, ptr %writes.at
   br label %next
 next:
-  %j = phi i64 [ 0, %write ], [ %j.after, %put ]
-  %are.written = icmp eq i64 %j, %writes.count
-  br i1 %are.written, label %end, label %put
-put:
-  %row = getelementptr %write, ptr %writes, i64 %j
-  %other = load i64, ptr %row
-  %tensor.at = getelementptr ptr, ptr %given, i64 %other
-  %tensor = load ptr, ptr %tensor.at
+  %k = phi i64 [ 0, %writes ], [ %k.after, %other.read ]
+  %are.written = icmp eq i64 %k, %writes.count
+  br i1 %are.written, label %end, label %write
+write:
+  %row = getelementptr %write, ptr %rows, i64 %k
+  %position = load i64, ptr %row
+  %other.at = getelementptr ptr, ptr %given, i64 %position
+  %other = load ptr, ptr %other.at
   %element.at = getelementptr %write, ptr %row, i64 0, i32 1
   %element = load i64, ptr %element.at
-  %first = call i64 @address(ptr %tensor, i64 %element)
-  %offset.at = getelementptr %write, ptr %row, i64 0, i32 3
-  %offset = load i64, ptr %offset.at
-  %argument = add i64 %first, %offset
+  {_address(words, "other", "element")}
+  %distance.at = getelementptr %write, ptr %row, i64 0, i32 3
+  %distance = load i64, ptr %distance.at
+  %argument = add i64 %other.address, %distance
   %argument.at.at = getelementptr %write, ptr %row, i64 0, i32 2
   %argument.at = load ptr, ptr %argument.at.at
   store i64 %argument, ptr %argument.at
-  %j.after = add i64 %j, 1
+  %k.after = add i64 %k, 1
   br label %next
 end:
-  %found = phi i64 [ 0, %entry ], [ 0, %look ], [ 0, %compare ], [ 1, %next ]
+  %found = phi i64 [ 0, %entry ], [ 0, %look ], [ 0, %ask ], [ 0, %weight.read ], [ 0, %write ], [ 1, %next ]
   %answer = call ptr @{_BOOL}(i64 %found)
   ret ptr %answer
 }}
@@ -126,6 +136,7 @@ class _Record(Structure):
     _fields_ = (
         ("number", c_int64),
         ("count", c_int64),
+        ("indices", c_void_p),
         ("weights", c_void_p),
         ("writes_count", c_int64),
         ("writes", c_void_p),
@@ -138,13 +149,11 @@ class Stay:
     def __init__(self, weights: Mapping[int, Any], given: Sequence[Any], writes: Sequence[Write]) -> None:
         words = tensor_words()
         assert words is not None, "can_stay"
-        weight_rows = [(i, w.element_size(), id(w), words.address(w)) for i, w in weights.items()]
-        write_rows = [(w.index, given[w.index].element_size(), w.at, w.offset) for w in writes]
-        self._weights = np.array(weight_rows, np.int64).reshape(-1, 4)
-        self._writes = np.array(write_rows, np.int64).reshape(-1, 4)
-        self._record = _Record(
-            len(given), len(weight_rows), self._weights.ctypes.data, len(write_rows), self._writes.ctypes.data
-        )
+        self._indices = np.array([*weights], np.int64)
+        self._weights = _rows([(id(w), w.element_size(), words.address(w)) for w in weights.values()])
+        self._writes = _rows([(w.index, given[w.index].element_size(), w.at, w.offset) for w in writes])
+        at = [rows.ctypes.data for rows in (self._indices, self._weights, self._writes)]
+        self._record = _Record(len(given), len(weights), at[0], at[1], len(writes), at[2])
         # An object that takes the place of a weight that is gone may be none that has an address.
         self._alive = [weakref.ref(w, self._forget) for w in weights.values()]
 
@@ -159,6 +168,10 @@ class Stay:
 
     def _forget(self, _: object) -> None:
         self._record.number = -1
+
+
+def _rows(rows: Sequence[tuple[int, ...]]) -> Array:
+    return np.array(rows, np.int64)
 
 
 def can_stay() -> bool:
