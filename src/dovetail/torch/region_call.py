@@ -50,6 +50,8 @@ class RegionCall:
         self._can_repeat = self._as_given and not region.writes and not self._moved
         self._runs = self._repeats = 0
         self._repeated: Repeated | None = None
+        self.when_repeated: Callable[[Repeated], None] | None = None
+        """Is told what may be called in place of this call from now on."""
 
     def _prepared_calls(self) -> Callable[[PreparedCalls], None]:
         """Takes note of prepared calls, which must not hold this call: they would be a cycle."""
@@ -94,6 +96,8 @@ class RegionCall:
         if made is not None:
             self._repeated = made
             self._repeats += 1
+            if self.when_repeated is not None:
+                self.when_repeated(made)
 
     def _prepared(self, tensors: tuple[Any, ...]) -> Sequence[Any]:
         given = tensors if self._as_given else [_fed(feed, tensors[index]) for index, feed in self._order]
@@ -117,7 +121,9 @@ class RegionCall:
 
     def _checked(self, tensors: Sequence[Any]) -> dict[str, Any]:
         """A run that is not prepared: the first one of some shapes, or of tensors that are copied first."""
-        arrays = {feed.name: _array(feed, tensor) for feed, tensor in zip(self._region.feeds, tensors, strict=True)}
+        lent = not self._region.writes  # what is written to may be a result too
+        pairs = zip(self._region.feeds, tensors, strict=True)
+        arrays = {feed.name: _array(feed, tensor, lent=lent) for feed, tensor in pairs}
         try:
             found = self.program.run(arrays)
         except BindError:
@@ -178,11 +184,11 @@ def _fed(feed: Feed, tensor: Any) -> Any:
     return tensor if feed.order is None else tensor.permute(feed.order)
 
 
-def _array(feed: Feed, tensor: Any) -> Array:
-    """The same as an array; a tensor that is not dense is copied."""
+def _array(feed: Feed, tensor: Any, *, lent: bool = False) -> Array:
+    """The same as an array; a tensor that is not dense is copied. For `lent` see `array_of`."""
     if feed.is_size:
         return np.empty(int(tensor), np.uint8)
-    return array_of(tensor if feed.order is None else tensor.permute(feed.order))
+    return array_of(tensor if feed.order is None else tensor.permute(feed.order), lent=lent)
 
 
 def _there(feed: Feed, tensor: Any) -> Any:

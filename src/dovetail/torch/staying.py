@@ -27,7 +27,7 @@ _POINTER, _BOOL = "PyLong_AsVoidPtr", "PyBool_FromLong"
 
 
 def _address(words: TensorWords, of: str, size: str) -> str:
-    """Lines that set `address` of an object and the size of its elements; where it has no storage they go to the end."""
+    """Lines that find the address of an object with elements of a size; without a storage they go to the end."""
     return f"""
   %{of}.tensor.at = getelementptr i8, ptr %{of}, i64 {words.tensor}
   %{of}.tensor = load ptr, ptr %{of}.tensor.at

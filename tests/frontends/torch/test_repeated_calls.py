@@ -6,16 +6,19 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dovetail.torch
 from dovetail.errors import DovetailError
+from dovetail.targets.runtime.repeated_call import Write
 from dovetail.torch.compiled import live
 from dovetail.torch.region_call import FIRST_RUNS, MOST_REPEATS, RegionCall
 from dovetail.torch.staying import Stay, can_stay, is_compiled
@@ -39,7 +42,9 @@ def inference() -> Iterator[None]:
 
 
 def network() -> Any:
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.BatchNorm1d(16), nn.Linear(16, 4)).eval()
+    module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.BatchNorm1d(16), nn.Linear(16, 4)).eval()
+    module[3].weight.data = torch.randn(6, 16)[:4]
+    return module
 
 
 def repeating(module: Any, *args: Any) -> tuple[Any, RegionCall]:
@@ -47,10 +52,11 @@ def repeating(module: Any, *args: Any) -> tuple[Any, RegionCall]:
     compiled = torch.compile(module, backend=dovetail.torch.backend)
     while not is_compiled():
         time.sleep(0.001)
+    compiled(*args)
+    region = live()[-1]._run
     for _ in range(FIRST_RUNS + 2):
         compiled(*args)
-    region = getattr(live()[-1]._run, "__self__", None)
-    assert isinstance(region, RegionCall) and region._repeated is not None
+    assert isinstance(region, RegionCall) and live()[-1]._run is region._repeated
     return compiled, region
 
 
@@ -73,10 +79,32 @@ def shortened(module: Any) -> None:
         weight.data = weight.data[:-1]
 
 
+def moved_within(module: Any) -> None:
+    """The last layer has the next rows of its storage."""
+    weight = module[3].weight
+    weight.set_(weight.untyped_storage(), weight.storage_offset() + 16, weight.shape)
+
+
+def reallocated(module: Any) -> None:
+    """The storage of the last layer lets its memory go, and gets other memory."""
+    weight = module[3].weight
+    kept, storage = weight.clone(), weight.untyped_storage()
+    size = storage.nbytes()
+    storage.resize_(0)
+    held = [torch.empty(size, dtype=torch.uint8) for _ in range(8)]
+    storage.resize_(size)
+    weight.copy_(2 * kept)
+    assert held
+
+
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "in place": lambda module: module[3].weight.mul_(2),
     "other memory": lambda module: setattr(module[3].weight, "data", torch.randn(4, 16)),
     "other strides": lambda module: setattr(module[3].weight, "data", torch.randn(16, 4).T),
+    "other rows of its memory": moved_within,
+    "other memory of its storage": reallocated,
+    "shared memory": lambda module: module.share_memory() and module[3].weight.mul_(2),
+    "a parameter": lambda module: setattr(module[3], "weight", nn.Parameter(torch.randn(4, 16))),
     "a buffer": lambda module: setattr(module[2], "running_mean", torch.randn(16)),
     "a layer": replaced,
     "a state": assigned,
@@ -181,3 +209,35 @@ def test_weights_stay_where_they_are() -> None:
     weights[1] = nn.Parameter(torch.randn(4))
     gc.collect()
     assert not test(weights[0], x, *weights[1:])
+
+
+def test_addresses_of_other_tensors_are_written() -> None:
+    weight, x, y = nn.Parameter(torch.randn(4)), torch.randn(2), torch.randn(3, dtype=torch.float64)
+    words = np.zeros(3, np.int64)
+    writes = [
+        Write(index, words.ctypes.data + 8 * at, offset) for index, at, offset in ((0, 0, 0), (2, 1, 0), (2, 2, 24))
+    ]
+    test = Stay({1: weight}, (x, weight, y), writes).test()
+    for first, last in ((x, y), (x[1:], y[2:]), (torch.randn(5), y)):
+        assert test(first, weight, last)
+        assert words.tolist() == [first.data_ptr(), last.data_ptr(), last.data_ptr() + 24]
+    weight.data = torch.randn(4)
+    assert not test(x, weight, y) and words[0] != x.data_ptr()
+
+
+def test_tensors_without_storage_do_not_stay() -> None:
+    x, words = torch.randn(4), np.zeros(1, np.int64)
+    test = Stay({}, (x,), [Write(0, words.ctypes.data, 0)]).test()
+    assert not test(x.to_sparse()) and not words[0]
+    assert test(x) and words[0] == x.data_ptr()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_storages_of_weights_and_inputs_can_be_resized(dtype: Any) -> None:
+    module, x = nn.Linear(8, 4).to(dtype).eval(), torch.randn(3, 8).to(dtype)
+    exact = copy.deepcopy(module).double()
+    compiled = torch.compile(module, backend=dovetail.torch.backend)
+    for rows in (3, 5, 7):
+        x.resize_(rows, 8).copy_(torch.randn(rows, 8))
+        torch.testing.assert_close(compiled(x).double(), exact(x.double()), rtol=0, atol=4 * torch.finfo(dtype).eps)
+    assert x.untyped_storage().resizable() and module.weight.untyped_storage().resizable()

@@ -19,7 +19,7 @@ def scripted(
     if len(division.steps) == 1 and not division.last:
         (step,) = division.steps
         if isinstance(step, Region) and _is_whole(step, division):
-            return regions[step].__call__  # one call less than of the object
+            return regions[step]
     return _Script(division, regions, eager).function()
 
 

@@ -19,8 +19,12 @@ _SAME_WIDTH = {8: "uint8", 16: "int16"}
 """Integer types through which NumPy sees floats that it has no type for."""
 
 
-def array_of(tensor: Any, name: str = "a tensor") -> Array:
-    """The memory of a tensor as an array; one that is not dense is copied."""
+def array_of(tensor: Any, name: str = "a tensor", *, lent: bool = False) -> Array:
+    """The memory of a tensor as an array; one that is not dense is copied.
+
+    From then on torch refuses to give the tensor's storage other memory (`resize_`). It does not if the array is lent:
+    nobody may read that after the call for which it was made.
+    """
     torch = torch_module()
     if tensor.device.type != "cpu":
         raise BindError(
@@ -38,10 +42,11 @@ def array_of(tensor: Any, name: str = "a tensor") -> Array:
     if not plain.is_contiguous():
         plain = plain.contiguous()
     try:
-        if _has_numpy(dtype):
-            return plain.numpy()
-        return plain.view(getattr(torch, _SAME_WIDTH[dtype.bits])).numpy().view(dtype.numpy)
-    except (RuntimeError, TypeError) as error:
+        if not _has_numpy(dtype):
+            plain = plain.view(getattr(torch, _SAME_WIDTH[dtype.bits]))
+        array = np.from_dlpack(plain) if lent else plain.numpy()
+        return array if _has_numpy(dtype) else array.view(dtype.numpy)
+    except (BufferError, RuntimeError, TypeError) as error:
         raise BindError(
             f"{name} is a {type(tensor).__name__} without memory of its own: {error}", hint="pass a plain tensor"
         ) from error
