@@ -1,7 +1,7 @@
 """What a call through torch.compile costs besides its kernels: python benchmarks/backend_calls.py
 
 It is compared with backends that add nothing: one returns a kept tensor, one makes its result and runs our kernels, one
-runs the captured graph in eager. They take turns behind the same guards: those of two compilations of a module, which
+runs the captured graph in eager. They take turns after the same guards: those of two compilations of a module, which
 differ only in where they lie in memory, may take 25 µs more or less. Kernels take longer between two calls of dynamo
 than in a loop: caches are cold. CPU time of the calling thread, in microseconds, medians of rounds that take turns; of
 what we add, the median of the differences within a round.
