@@ -81,11 +81,8 @@ class CompiledGraph:
     def _runner(self, node: Any) -> Any:
         return self._eager.get(node, node.target)
 
-    def __call__(self, *inputs: Any) -> Any:
-        return self.run(inputs)
-
     def run(self, inputs: tuple[Any, ...]) -> Any:
-        """The same of a tuple."""
+        """The outputs of the inputs."""
         self.runs += 1
         if self._to_time > 0:
             return self._run_timed(inputs)
