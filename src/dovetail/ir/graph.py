@@ -20,12 +20,21 @@ from dovetail.ir.value import Op, Value
 from dovetail.ir.walk import walk
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Subgraph:
     """A closed function of its arguments: the body of a branch, a loop or a region."""
 
     arguments: tuple[TensorType, ...]
     results: tuple[Value, ...]
+
+    # Values that have sub-graphs are looked up by them: the results, objects that are interned, are hashed at once.
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return other.__class__ is Subgraph and self.results == other.results and self.arguments == other.arguments  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash(self.results)
 
     @property
     def values(self) -> list[Value]:
