@@ -26,6 +26,7 @@ class Subgraph:
 
     arguments: tuple[TensorType, ...]
     results: tuple[Value, ...]
+    _order: tuple[Value, ...] | None = field(default=None, init=False, repr=False)
 
     # Values that have sub-graphs are looked up by them: the results, objects that are interned, are hashed at once.
     def __eq__(self, other: object) -> bool:
@@ -38,7 +39,12 @@ class Subgraph:
 
     @property
     def values(self) -> list[Value]:
-        return walk(self.results)
+        """Everything that the results need, operands before users. Passes ask many times."""
+        order = self._order
+        if order is None:
+            order = tuple(walk(self.results))
+            object.__setattr__(self, "_order", order)
+        return list(order)
 
     @property
     def result_types(self) -> tuple[Type, ...]:
