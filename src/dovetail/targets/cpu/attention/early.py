@@ -25,6 +25,7 @@ from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import widths
 from dovetail.targets.cpu.attention.variant import offer_backward, offer_online
 from dovetail.targets.cpu.loops import loops_of
+from dovetail.targets.runtime.attempt import attempt
 
 
 def early_functions(values: Iterable[Value], device: CpuDevice) -> list[SharedFunction]:
@@ -53,10 +54,15 @@ def _called(value: Value, device: CpuDevice) -> Sequence[SharedFunction]:
     """What the kernel of a value calls; nothing where there is none."""
     aliases = find_aliases(walk(value.operands))
     locations = TensorLocations(lambda v: locate(v, aliases), (), target=loops_of(device))
-    problem = StepProblem(Step(value.op.name, value, "run"), locations, device)
-    offer = (offer_backward if isinstance(value.op, BackwardOp) else offer_online)(problem)
-    job = offer.build() if isinstance(offer, Offer) else None
-    return job.kernel.shared if isinstance(job, Job) and isinstance(job.kernel, Template) else ()
+    job = attempt(_job, Step(value.op.name, value, "run"), locations, device)
+    return job.kernel.shared if job is not None and isinstance(job.kernel, Template) else ()
+
+
+def _job(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
+    offers = offer_backward if isinstance(step.value.op, BackwardOp) else offer_online
+    offer = offers(StepProblem(step, locations, device))
+    found = offer.build() if isinstance(offer, Offer) else None
+    return found if isinstance(found, Job) else None
 
 
 def _of(device: CpuDevice, needed: Sequence[int], features: int, twos: bool) -> Iterator[SharedFunction]:
