@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,16 @@ def test_dead_values_are_forgotten() -> None:
 def _living() -> int:
     """How many values there are, by type: objects of other packages may warn when they are asked for their class."""
     return sum(issubclass(type(o), Value) for o in gc.get_objects())
+
+
+def test_a_value_that_is_made_while_an_equal_one_dies_stays() -> None:
+    made: list[Value] = []
+    value = leaf.input("dying", f32[3])
+    watch = weakref.ref(value, lambda dead: made.append(leaf.input("dying", f32[3])))
+    del value
+    assert watch() is None
+    assert len(made) == 1 and is_interned(made[0])
+    assert leaf.input("dying", f32[3]) is made[0]
 
 
 def test_threads_agree() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from dovetail.dataclass import dataclass
 from dovetail.egraph.changes import Changes
@@ -80,10 +81,6 @@ class HillClimb:
         self.cheap = cheap
         """The choice by tree cost, for classes that leave what they share."""
         self.options = problem.options
-        self.component = components(problem)
-        self.changes = Changes(self.options, self.component)
-        self.several = [c for c, listed in enumerate(self.options) if len(listed) > 1]
-        self.sharing = self._sharing(self.several)
         self.picks: list[int] = []
         self.readers: list[set[int]] = []
         self.joined: Joined | None = None
@@ -91,6 +88,31 @@ class HillClimb:
         self.cost = self.apart = self.toll = 0.0
         """Seconds of a run, those of them that are no region's, and what is done once."""
         self.ops = 0
+
+    # Only a climb asks for these: who prices single changes does without.
+
+    @cached_property
+    def component(self) -> dict[int, int]:
+        return components(self.problem)
+
+    @cached_property
+    def changes(self) -> Changes:
+        return Changes(self.options, self.component)
+
+    @cached_property
+    def several(self) -> list[int]:
+        """The classes that have a choice."""
+        return [c for c, listed in enumerate(self.options) if len(listed) > 1]
+
+    @cached_property
+    def sharing(self) -> list[tuple[int, list[tuple[int, int]]]]:
+        """Each class that options of several classes read, with those classes and options."""
+        readers: dict[int, dict[int, int]] = {}
+        for c in self.several:
+            for index, option in enumerate(self.options[c]):
+                for r in option.reads:
+                    readers.setdefault(r, {}).setdefault(c, index)
+        return [(r, list(found.items())) for r, found in readers.items() if len(found) > 1]
 
     def begin(self, picks: Sequence[int]) -> None:
         """Start from a choice without cycles; what stands as it stood when a climb ended was tried there."""
@@ -120,15 +142,6 @@ class HillClimb:
             if not improved:
                 break
         return Extraction(tuple(self.picks), cost_of(self.problem, self.picks), self.toll, self.ops, self.cost)
-
-    def _sharing(self, several: Sequence[int]) -> list[tuple[int, list[tuple[int, int]]]]:
-        """Each class that options of several classes read, with those classes and options."""
-        readers: dict[int, dict[int, int]] = {}
-        for c in several:
-            for index, option in enumerate(self.options[c]):
-                for r in option.reads:
-                    readers.setdefault(r, {}).setdefault(c, index)
-        return [(r, list(found.items())) for r, found in readers.items() if len(found) > 1]
 
     def _adopt(self, adopters: Sequence[tuple[int, int]]) -> bool:
         """All live classes that can read a class do, if that pays."""

@@ -20,16 +20,31 @@ from dovetail.ir.value import Op, Value
 from dovetail.ir.walk import walk
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Subgraph:
     """A closed function of its arguments: the body of a branch, a loop or a region."""
 
     arguments: tuple[TensorType, ...]
     results: tuple[Value, ...]
+    _order: tuple[Value, ...] | None = field(default=None, init=False, repr=False)
+
+    # Values that have sub-graphs are looked up by them: the results, objects that are interned, are hashed at once.
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return other.__class__ is Subgraph and self.results == other.results and self.arguments == other.arguments  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash(self.results)
 
     @property
     def values(self) -> list[Value]:
-        return walk(self.results)
+        """Everything that the results need, operands before users. Passes ask many times."""
+        order = self._order
+        if order is None:
+            order = tuple(walk(self.results))
+            object.__setattr__(self, "_order", order)
+        return list(order)
 
     @property
     def result_types(self) -> tuple[Type, ...]:

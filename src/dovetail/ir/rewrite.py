@@ -132,6 +132,8 @@ class _Rewriter:
 
     def credit(self, new: Value, *old: Value) -> None:
         """The new value answers for the origins of the old ones too."""
+        if not self.old_origins:
+            return
         found = [o for one in old if (o := self.old_origins.get(one))]
         if found:
             known = self.origins.get(new)
@@ -141,6 +143,7 @@ class _Rewriter:
         """Build what is needed: a replaced root needs what its replacement reads, not its old operands."""
         new: dict[Value, Value] = {}
         waiting: set[Value] = set()
+        settled = self.settled
         stack = list(reversed(outputs))
         while stack:
             value = stack[-1]
@@ -148,18 +151,21 @@ class _Rewriter:
                 stack.pop()
                 continue
             root = roots.get(value)
-            pending = [v for v in (value.operands if root is None else root.needs) if v not in new]
+            old = value.operands if root is None else root.needs
+            pending = [v for v in old if v not in new] if old else None
             if pending:
                 if value in waiting:
                     raise CyclicReplacementError(next(v for v in reversed(stack) if v in roots and v in waiting))
                 waiting.add(value)
-                stack.extend(reversed(pending))
+                pending.reverse()
+                stack += pending
                 continue
             stack.pop()
             if root is None:
-                same = new[value] = self._same(value, tuple([new[v] for v in value.operands]))
+                operands = tuple([new[v] for v in old]) if old else old
+                same = new[value] = value if operands == old else self._same(value, operands)
                 self.credit(same, value)
-                self.settled.add(same)
+                settled.add(same)
             else:
                 new[value] = root.build(new.__getitem__)
                 self._credit_all(new[value], *root.covers, value)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Hashable, Iterator, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
-from weakref import WeakValueDictionary
 
 from dovetail.errors import DovetailError, TraceError, TypeRuleError
 from dovetail.ir.dim import Size
@@ -229,8 +229,20 @@ class Value:
 
 
 _EMPTY: Attrs = MappingProxyType({})
-_interned: WeakValueDictionary[Hashable, Value] = WeakValueDictionary()
-_lock = threading.Lock()
+
+
+class _Interned(weakref.ref[Value]):
+    """The one value of a key."""
+
+    __slots__ = ("key",)
+
+    key: Hashable
+
+
+_interned: dict[Hashable, _Interned] = {}
+"""A WeakValueDictionary would take twice as long for each of the lookups, which compiling consists of."""
+_lock = threading.RLock()
+"""One that its holder may take again: the collector calls `_forget` in any thread and at any time."""
 listening: ContextVar[Listener | None] = ContextVar("dovetail_recorder", default=None)
 """The listener of values that this context makes; `ir.origin` sets it."""
 
@@ -242,7 +254,8 @@ def make(op: Op, operands: tuple[Value, ...], attrs: Attrs = _EMPTY, *, like: Va
     """
     chosen = attrs_key(attrs) if like is None else like.attrs_key
     key = (op, operands, chosen) if attrs else (op, operands)
-    found = _interned.get(key)
+    known = _interned.get(key)
+    found = None if known is None else known()
     if found is None:
         if like is not None and _same_types(like.operands, operands):
             fresh = Value(op, operands, like.attrs, like.known_type, like.constraints, chosen)
@@ -250,12 +263,32 @@ def make(op: Op, operands: tuple[Value, ...], attrs: Attrs = _EMPTY, *, like: Va
             type, constraints = _infer(op, operands, attrs)
             kept = MappingProxyType(dict(attrs)) if attrs else _EMPTY
             fresh = Value(op, operands, kept, type, constraints, chosen)
-        with _lock:
-            found = _interned.setdefault(key, fresh)
+        found = _intern(key, fresh)
     listener = listening.get()
     if listener is not None:
         listener.note(found)
     return found
+
+
+def _intern(key: Hashable, fresh: Value) -> Value:
+    """The value of a key: the fresh one, unless another thread was faster."""
+    made = _Interned(fresh, _forget)
+    made.key = key
+    with _lock:
+        known = _interned.setdefault(key, made)
+        found = known()
+        if found is None:  # it has died, and its callback has not run yet
+            _interned[key] = made
+            return fresh
+    return found
+
+
+def _forget(dead: weakref.ref[Value], known: dict[Hashable, _Interned] = _interned, lock: Any = _lock) -> None:
+    """Drop the entry of a value that has died, unless another one has its place. Also while Python shuts down."""
+    assert isinstance(dead, _Interned), "made by `_intern`"
+    with lock:
+        if known.get(dead.key) is dead:
+            del known[dead.key]
 
 
 def _same_types(some: tuple[Value, ...], others: tuple[Value, ...]) -> bool:
@@ -273,7 +306,8 @@ def is_interned(value: Value) -> bool:
     """Whether this is the one value with its op, operands and attributes."""
     attrs = value.attrs
     key = (value.op, value.operands, attrs_key(attrs)) if attrs else (value.op, value.operands)
-    return _interned.get(key) is value
+    known = _interned.get(key)
+    return known is not None and known() is value
 
 
 def attrs_key(attrs: Attrs) -> Hashable:

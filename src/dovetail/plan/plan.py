@@ -106,6 +106,10 @@ class Plan:
         """The root that holds a tensor, with the tensor's offset and strides."""
         return locate(value, self.aliases)
 
+    def root_of(self, value: Value) -> Value:
+        """The root alone: that of most tensors is the tensor itself, whose strides need not be computed."""
+        return root_of(value, self.aliases)
+
 
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 _NOTHING_DONATED: Mapping[Value, Value] = MappingProxyType({})

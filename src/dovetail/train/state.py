@@ -19,9 +19,10 @@ class State:
         """Arrays of the same shapes and dtypes, which take no memory."""
         self.arrays: dict[str, Array | DeviceArray] = dict(arrays)
         self.on_device = False
-        for name, array in arrays.items():
+        # The smallest first: it tells whether there is such a device, and a large one would be copied for that.
+        for name in sorted(arrays, key=lambda n: arrays[n].nbytes):
             reads = next(p for p in programs if any(v.attrs["name"] == name for v in p.graph.inputs))
-            there = reads.to_device({name: array})[name]
+            there = reads.to_device({name: arrays[name]})[name]
             if there.device == HOST:
                 break  # the host's own arrays will do
             self.arrays[name], self.on_device = there, True

@@ -103,7 +103,7 @@ class NativeRunner:
             found_leaf(v, params[v.attrs["name"]]) for v in graph.plan.graph.parameters if not v.tensor.is_static
         ]
         self.constraints = graph.plan.graph.constraints
-        found = symbols_of(graph.plan.graph)[1]
+        found = symbols_of(graph.plan.graph)[1] if self.constraints else set[str]()
         self.late = [c for c in self.constraints if not found.isdisjoint(c.symbols)]
         """Constraints on sizes that are found while a plan runs."""
         self.packed = PackedWeights(graph.plan, graph.sections, bound, params)

@@ -10,7 +10,7 @@ from dovetail.ir.value import Value
 from dovetail.plan.plan import Plan, Step
 from dovetail.plan.served import Served
 from dovetail.settings import Settings
-from dovetail.targets.cpu.attention.early import early_functions
+from dovetail.targets.cpu.attention.early import early_functions, early_in_training
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import claims
 from dovetail.targets.cpu.code_view import CODE
@@ -64,6 +64,7 @@ def _precompile(values: Iterable[Value], settings: Settings) -> None:
     products = [v for v in values if v.op is ops.matmul]
     if products:
         functions = [*early_products(values, device), *early_functions(products, device)]
+        functions += early_in_training(values, device)
         BACKEND.code.precompile(functions, store_of(settings))
 
 

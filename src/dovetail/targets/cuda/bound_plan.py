@@ -80,7 +80,7 @@ class BoundPlan:
         contents: dict[Base, Array] = {"bound": self.kept.pools["bound"]}
         for one in self.loaded:
             for value in one.kernel.bindings.values():
-                root = self.plan.locate(value).root
+                root = self.plan.root_of(value)
                 if root not in inputs and root not in self.plan.slots and root not in contents:
                     content, start = self.kept.place(root)
                     contents[root] = content[start:]

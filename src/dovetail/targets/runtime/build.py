@@ -124,7 +124,7 @@ def realigned(plan: Plan, built: Built, params: Mapping[str, Array]) -> Mapping[
     Arrays in a mapped file start at any byte. NumPy packs weights, and reads unaligned arrays.
     """
     bindings = [binding for job in built.jobs if isinstance(job, Job) for binding in job.bindings.values()]
-    read = {plan.locate(binding).root for binding in bindings if isinstance(binding, Value)}
+    read = {plan.root_of(binding) for binding in bindings if isinstance(binding, Value)}
     has_control = any(isinstance(job, Control) for job in built.jobs)
     names = [str(v.attrs["name"]) for v in plan.graph.parameters if has_control or v in read]
     moved = {name: params[name].copy() for name in names if not params[name].flags.aligned}

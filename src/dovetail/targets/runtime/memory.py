@@ -181,7 +181,7 @@ class Memory:
         }
         moved = [(d.input, self.plan.graph.outputs[d.output]) for d in donations.values() if d.reason]
         # An input may be the source of one copy and the target of another: such sources are read first.
-        arrays = [self.copied(v) if self.plan.locate(v).root.op is leaf.INPUT else self.view(v) for _, v in moved]
+        arrays = [self.copied(v) if self.plan.root_of(v).op is leaf.INPUT else self.view(v) for _, v in moved]
         for (name, _), array in zip(moved, arrays, strict=True):
             inputs[name][...] = array
         return found

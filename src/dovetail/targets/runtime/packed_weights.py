@@ -118,7 +118,7 @@ def _pack(binding: Packed, bound: Memory) -> Array:
 
 def _owners(plan: Plan, value: Value, cells: Mapping[str, Cell]) -> list[Cell] | None:
     """The cells of the parameters that a tensor is computed from; None where an array has none."""
-    found = [cells.get(str(v.attrs["name"])) for v in walk([plan.locate(value).root]) if v.op is leaf.PARAM]
+    found = [cells.get(str(v.attrs["name"])) for v in walk([plan.root_of(value)]) if v.op is leaf.PARAM]
     return None if None in found else [cell for cell in found if cell is not None]
 
 
@@ -155,13 +155,13 @@ def _free_originals(
 
 def _read(plan: Plan, sections: Sequence[Section]) -> set[Value]:
     """The roots that a run reads as they are, not packed."""
-    found = {plan.locate(v).root for v in plan.graph.outputs.values()}
+    found = {plan.root_of(v) for v in plan.graph.outputs.values()}
     for part in sections:
         for step, job in zip(part.steps, part.jobs, strict=True):
             # The host runs a step again that set the error flag, from all operands; variants pack later.
             final = isinstance(job, Job) and not job.is_checked and not job.variants
             given = job.bindings.values() if isinstance(job, Job) and final else step.operands
-            found |= {plan.locate(v).root for v in given if isinstance(v, Value)}
+            found |= {plan.root_of(v) for v in given if isinstance(v, Value)}
     return found
 
 
@@ -172,12 +172,12 @@ def wanted_steps(plan: Plan, sections: Sequence[Section]) -> list[Step]:
         for job in part.jobs:
             if isinstance(job, Job):
                 packed = [b for b in job.bindings.values() if isinstance(b, Packed)]
-                found |= {plan.locate(v).root for b in packed for v in (b.value, *b.beside)}
+                found |= {plan.root_of(v) for b in packed for v in (b.value, *b.beside)}
     steps: list[Step] = []
     for step in reversed(plan.phase("bind")):
-        if any(plan.locate(result).root in found for result in step.results) or any(fresh_symbols(step.value)):
+        if any(plan.root_of(result) in found for result in step.results) or any(fresh_symbols(step.value)):
             steps.append(step)
-            found |= {plan.locate(v).root for v in step.operands}
+            found |= {plan.root_of(v) for v in step.operands}
     return steps[::-1]
 
 

@@ -365,7 +365,7 @@ def can_prepare(plan: Plan, sections: Sequence[Section]) -> bool:
 
 def _in_memory_of_an_input(plan: Plan, name: str, value: Value) -> bool:
     """Whether a result is a view of an input, or of what a run writes into one that is donated for another output."""
-    root = plan.locate(value).root
+    root = plan.root_of(value)
     if root.op is leaf.INPUT:
         return True
     slot = plan.slots.get(root)

@@ -13,7 +13,7 @@ from dovetail.plan.plan import Plan
 def fresh_results(plan: Plan) -> dict[str, Value]:
     """The root of each output that is not donated and has a root in the arena to itself, by name."""
     found: dict[str, Value] = {}
-    roots = Counter(plan.locate(v).root for v in plan.graph.outputs.values())
+    roots = Counter(plan.root_of(v) for v in plan.graph.outputs.values())
     donated = {d.output for d in plan.donations}
     for name, value in plan.graph.outputs.items():
         at = plan.locate(value)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from dovetail import library, ops
+from dovetail.declare.backward import BackwardOp
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
+from dovetail.kernels.choice import Offer, StepProblem
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.spec import SharedFunction
+from dovetail.kernels.spec import Job, SharedFunction, Template, TensorLocations
+from dovetail.plan.alias import find_aliases, locate
+from dovetail.plan.plan import Step
 from dovetail.targets.cpu.attention.parts import (
     columns_function,
     key_rows,
@@ -18,6 +23,9 @@ from dovetail.targets.cpu.attention.parts import (
 )
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import widths
+from dovetail.targets.cpu.attention.variant import offer_backward, offer_online
+from dovetail.targets.cpu.loops import loops_of
+from dovetail.targets.runtime.attempt import attempt
 
 
 def early_functions(values: Iterable[Value], device: CpuDevice) -> list[SharedFunction]:
@@ -26,6 +34,35 @@ def early_functions(values: Iterable[Value], device: CpuDevice) -> list[SharedFu
     listed = [(widths(device, queries), features, twos) for queries, features, twos in asked]
     found = {f.name: f for wide, size, twos in listed if isinstance(size, int) for f in _of(device, wide, size, twos)}
     return list(found.values())
+
+
+def early_in_training(values: Iterable[Value], device: CpuDevice) -> list[SharedFunction]:
+    """The functions of attentions that have a gradient, and of that: both stay one op each, as they are written.
+
+    They are those of the kernels for operands that are stored as they stand in the graph now. Where a later pass
+    stores an operand otherwise, a function of these may go unused, and another one is compiled with the kernels.
+    """
+    asked: dict[Hashable, Value] = {}
+    for value in values:
+        if isinstance(value.op, BackwardOp) and value.op.forward is library.attention:
+            for one in (value.op.forward_value(value), value):
+                asked.setdefault((one.op, one.attrs_key, tuple([v.type for v in one.operands])), one)
+    return list({f.name: f for value in asked.values() for f in _called(value, device)}.values())
+
+
+def _called(value: Value, device: CpuDevice) -> Sequence[SharedFunction]:
+    """What the kernel of a value calls; nothing where there is none."""
+    aliases = find_aliases(walk(value.operands))
+    locations = TensorLocations(lambda v: locate(v, aliases), (), target=loops_of(device))
+    job = attempt(_job, Step(value.op.name, value, "run"), locations, device)
+    return job.kernel.shared if job is not None and isinstance(job.kernel, Template) else ()
+
+
+def _job(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | None:
+    offers = offer_backward if isinstance(step.value.op, BackwardOp) else offer_online
+    offer = offers(StepProblem(step, locations, device))
+    found = offer.build() if isinstance(offer, Offer) else None
+    return found if isinstance(found, Job) else None
 
 
 def _of(device: CpuDevice, needed: Sequence[int], features: int, twos: bool) -> Iterator[SharedFunction]:
@@ -67,4 +104,4 @@ def _is_bare(weights: Value) -> bool:
     return found is not None and found.op in (ops.matmul, library.scores)
 
 
-__all__ = ["early_functions"]
+__all__ = ["early_functions", "early_in_training"]

@@ -52,9 +52,12 @@ def _pairs(products: Sequence[Value], device: CpuDevice) -> Iterator[SharedFunct
 
 
 def _by_columns(products: Sequence[Value], device: CpuDevice) -> Iterator[SharedFunction]:
-    """The micro-kernels of gradients of weights: the left operand is contiguous along its rows."""
+    """The micro-kernels of gradients of weights, and what packs their operands, which are contiguous across k."""
     for value in products:
-        yield rows_function(pair_tile(device, value.shape[-1], by_rows=False), by_rows=False)[0]
+        tile = pair_tile(device, value.shape[-1], by_rows=False)
+        yield rows_function(tile, by_rows=False)[0]
+        yield pack_function(device, f32, "across", tile.rows, f32.itemsize * tile.rows)[0]
+        yield pack_function(device, f32, "across", tile.columns, tile.row_bytes)[0]
 
 
 def _is_by_columns(product: Value) -> bool:

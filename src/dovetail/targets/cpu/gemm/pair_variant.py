@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import product as pairs
 
 from dovetail.ir.dim import Size, product, smallest
@@ -138,8 +139,8 @@ class _Pair(Writer):
         wide, packed = span * self.tile.columns, self._group(span) * self.tile.columns
         above, below = PAIR.l2_share
         # Sums of several blocks along k wait for the next one, unless they are stored as the result.
-        waiting = 0 if direct else self.tile.columns if self._is_one_block() else wide
-        held = height * (self._kc() + waiting) + self._kc() * packed
+        waiting = 0 if direct else self.tile.columns if self._is_one_block else wide
+        held = height * (self._kc + waiting) + self._kc * packed
         fits = f32.itemsize * held <= device.caches.l2_room * above // below
         cells, threads = -(-rows // height) * -(-panels // span), device.threads
         cells *= matrices if isinstance(matrices, int) else PAIR.cells * threads
@@ -152,20 +153,22 @@ class _Pair(Writer):
         """Panels that are packed together: a part of L2, which the next ones are packed over."""
         above, below = PAIR.group_share
         room = self.tile.device.caches.l2_room * above // below
-        return _equal(span, max(1, room // (self._kc() * self.tile.row_bytes)))
+        return _equal(span, max(1, room // (self._kc * self.tile.row_bytes)))
 
+    @cached_property
     def _kc(self) -> int:
         """Steps along k that are packed together."""
         kc = packed_together(self.tile)
         return min(kc, self.deep) if isinstance(self.deep, int) else kc
 
+    @cached_property
     def _is_one_block(self) -> bool:
         return isinstance(self.deep, int) and self.deep <= packed_together(self.tile)
 
     def _scratch(self, start: int, height: Size, span: Size, group: int, direct: bool, left: Factor) -> Size:
         """Words of the epilogue, sums, and copies; how many bytes they take."""
-        deep = self._kc()
-        panels = 1 if direct or self._is_one_block() else span
+        deep = self._kc
+        panels = 1 if direct or self._is_one_block else span
         self.sizes["sums"] = begin = _aligned(start)
         self.sizes["b_copy"] = begin = _aligned(begin + self.sizes["height"] * panels * self.tile.row_bytes)
         begin = begin + group * (_aligned(deep * self.tile.row_bytes) + self.tile.line)

@@ -240,7 +240,7 @@ class HostControl:
         # An output that a second name, a step, a view or a donation shares needs its place in memory.
         alone = {v for v in step.results if outputs.count(v) == 1 and v not in donated and v not in outer.aliases}
         readers = [*(v for other in outer.steps for v in other.operands), *(v for v in outputs if v not in alone)]
-        roots = {outer.locate(v).root for v in readers}
+        roots = {outer.root_of(v) for v in readers}
         return _Chunked(
             chunk,
             tuple(constants),
@@ -285,7 +285,7 @@ class HostControl:
 
     def _is_bound(self, value: Value) -> bool:
         """Whether the bind phase of the outer plan knows an operand."""
-        root = self._outer.locate(value).root
+        root = self._outer.root_of(value)
         return value.tensor.is_static and (root.op in (leaf.PARAM, leaf.CONST) or root in self._bound)
 
 

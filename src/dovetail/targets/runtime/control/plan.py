@@ -70,7 +70,7 @@ class CompiledBody:
         jobs = [step.job for step in self.steps if isinstance(step, KernelEntry)]
         bindings = [binding for job in jobs for binding in job.bindings.values() if isinstance(binding, Value)]
         bindings += [v for step in self.steps if isinstance(step, Control) for v in step.step.operands]
-        return {self.plan.locate(v).root for v in (*bindings, *self.outputs)}
+        return {self.plan.root_of(v) for v in (*bindings, *self.outputs)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
