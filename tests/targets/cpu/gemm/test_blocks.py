@@ -21,8 +21,8 @@ from dovetail.library.block_formats import FORMATS
 from dovetail.runtime.program import Program
 from dovetail.targets.cpu import backend
 from dovetail.targets.cpu.gemm.block_direct import direct_function
-from dovetail.targets.cpu.gemm.block_kernel import rows_function
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
+from dovetail.targets.cpu.gemm.block_order import rows_function
 from dovetail.targets.cpu.gemm.block_words import block_words
 from dovetail.targets.cpu.gemm.blocks import block_dot
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS
