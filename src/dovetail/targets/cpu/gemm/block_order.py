@@ -149,6 +149,8 @@ class InOrder(Rows):
                     if is_complete:
                         total = totals.get((row, vector))
                         totals[row, vector] = self._joined_by(limb, sums[limb, row, vector], total, x[row])
+                        if not is_last_turn:
+                            sums[limb, row, vector] = self._start(next_x, limb, (row, vector))
                     if vector == self.width - 1 and not is_last_turn:
                         limbs[row] = self._four_steps(x[row], *self.turns[number + 1])
                 if limb == 0:
@@ -165,8 +167,7 @@ class InOrder(Rows):
             if not of.sums_are_scaled:
                 factor = self.let(f"fmul {self.floats} {factor}, {self.load_splat(x[row], 'float', self.floats)}")
             found[row, vector] = self._placed(self.fma(totals[row, vector], factor, held[row, vector]), self.floats)
-            for limb in range(of.limbs):
-                sums[limb, row, vector] = self._start(next_x, limb, (row, vector))
+            sums[0, row, vector] = self._start(next_x, 0, (row, vector))
             if vector == self.width - 1:
                 limbs[row] = self._four_steps(next_x[row], *self.turns[0])
         if of.layout.has_low:
