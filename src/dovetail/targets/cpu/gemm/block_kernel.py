@@ -162,7 +162,7 @@ class Rows(Builder):
 
     @property
     def loads_apart(self) -> bool:
-        """Whether each step loads its words: NEON's are in order, and share them; LLVM would load them once and spill."""
+        """Whether each step loads its words: NEON's steps share them, and LLVM would load them once and spill."""
         return self.of.dot.by_lane and self.of.layout.is_narrow and self.depth < self.of.group // 4
 
     def codes(self, codes: Ptr, vector: int, terms: tuple[Term, ...]) -> str:
