@@ -211,7 +211,6 @@ class _Block(QueryBlock):
         self._fill("tops", -math.inf)
         self._products("columns", "k", self.a.d, "scores", low, count, with_top=not self.bends)
         if self.bends:
-            self._transpose_masks(low, count)
             self._bend(low, count)
 
     def _products(

@@ -53,13 +53,11 @@ class ManyQueries(QueryBlock):
         self._clear()
         with t.steps(low, end, ATTENTION.block) as first:
             count = t.smin(ATTENTION.block, t.sub(end, first))
-            if self.bends:
-                self._transpose_masks(first, count)
-            with t.when(self._sees_some(count)) if self.may_leave_out else nullcontext():
+            with t.when(self._sees_some(first, count)) if self.may_leave_out else nullcontext():
                 before = [t.load(t.ptr_add(self.room["tops"], i * t.bytes), t.bytes) for i in range(self.wide)]
                 self._score(first, count)
                 if self.bends:
-                    self._bend(first, count)
+                    self._bend(first, count, transposed=self.may_leave_out)
                 self._shrink(before)
                 weights = weights_function(t.device, self.wide, twos=self.twos)
                 t.call_shared(weights, self.room["scores"], count, self.room["tops"], self.room["sums"])
@@ -70,9 +68,10 @@ class ManyQueries(QueryBlock):
         """Whether keys that a mask hides from all queries weigh nothing."""
         return "keep" in self.a.masks_by_row() and "mask" not in self.a.strides and self.a.fill == -math.inf
 
-    def _sees_some(self, count: I64) -> I1:
-        """Whether some query sees some key of a block."""
+    def _sees_some(self, first: I64, count: I64) -> I1:
+        """Whether some query sees some key of a block, whose masks are columns afterwards."""
         t = self.t
+        self._transpose_masks(first, count)
         with t.carry(0, count, [ZERO] * self.wide) as state:
             at = t.ptr_add(self.room["keep"], t.mul(state.index, self.row))
             for i, x in enumerate(state.vectors):

@@ -70,9 +70,11 @@ class QueryBlock:
                 at = t.ptr_add(self.room[name], i * t.bytes)
                 self._as_columns(x, t.size(row), t.size(step), i, count, 1.0, at, t.stored(name))
 
-    def _bend(self, first: Int, count: I64) -> None:
-        """Cap and mask the scores of a block, and keep the running maximum of each query; masks are columns."""
+    def _bend(self, first: Int, count: I64, *, transposed: bool = False) -> None:
+        """Cap and mask the scores of a block, and keep the running maximum of each query."""
         t, a = self.t, self.a
+        if not transposed:
+            self._transpose_masks(first, count)
         tops = self.room["tops"]
         starts = [t.load(t.ptr_add(tops, i * t.bytes), t.bytes) for i in range(self.wide)]
         with t.carry(0, count, starts) as state:

@@ -30,7 +30,7 @@ MAGIC = 0x4B400000
 """The bits of 1.5 * 2^23 in f32: an integer below 2^22 that is added to them is added to the float."""
 BIAS = 3 << 22
 """That float."""
-MOST_BESIDE_EXPANDED = 4
+MOST_NEXT_TO_EXPANDED = 4
 """Rows of a tile whose panel is expanded in L1, with NEON."""
 LARGEST_SCALED = 127 + 109
 """The exponent from which on a row of one limb is too large where sums are scaled before that float is taken away."""
@@ -115,11 +115,11 @@ class BlockKernel:
     def many_tiles(self) -> tuple[int, ...]:
         """The same for many rows: where limbs are broadcast from memory, vectors of a tile share these loads.
 
-        With NEON rows of a tile, and of the next, are in L1 beside what is expanded there, so that they are few.
+        With NEON rows of a tile, and of the next, are in L1 next to what is expanded there, so that they are few.
         """
         most = self.tiles[0]
         if self.dot.by_lane and self.layout.is_expanded:
-            most = min(most, MOST_BESIDE_EXPANDED)
+            most = min(most, MOST_NEXT_TO_EXPANDED)
         elif not self.dot.by_lane and self.limbs != FAST and self.cells >= 4:
             most = self.cells // 2
         return tuple([rows for rows in self.tiles if rows <= most])

@@ -73,7 +73,7 @@ class _Blocks(PreparedRows):
         rows = BLOCKS.rows
         if kernel.dot.by_lane:
             is_expanded = kernel.for_many.layout.is_expanded
-            rows = BLOCKS.rows_beside_expanded if is_expanded else BLOCKS.rows_in_l1
+            rows = BLOCKS.rows_in_l2 if is_expanded else BLOCKS.rows_in_l1
         pack = partial(BlockPanels, kernel.packed)
         return self.finished(pitch, self.product.blocks, pack, partial(_code, kernel), BLOCKS.speed, rows)
 
@@ -109,7 +109,7 @@ class _Driver(PreparedCells):
 
     def __init__(self, kernel: BlockKernel, of: Block) -> None:
         packed, room = kernel.packed, of.shape.tile.device.caches.l1_room // BLOCKS.l1_parts
-        self.many = kernel.for_many if of.rows >= BLOCKS.expanded_rows else kernel
+        self.many = kernel.for_many if of.rows >= BLOCKS.least_expanded else kernel
         """The kernel of many rows."""
         most = max(1, room // (packed.groups * self.many.layout.group_bytes))
         blocks = of.deep // packed.block
@@ -152,7 +152,7 @@ class _Driver(PreparedCells):
 
     def _products(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         if self.many is not self.kernel:
-            is_many = self.icmp("sge", count, BLOCKS.expanded_rows)
+            is_many = self.icmp("sge", count, BLOCKS.least_expanded)
             for kernel, condition in ((self.many, is_many), (self.kernel, self.not_(is_many))):
                 with self.when(condition):
                     self._multiply_all(kernel, rows, b, sums, count)

@@ -216,9 +216,9 @@ class BlocksPolicy:
     """Rows of a block, at most."""
     rows_in_l1: int = 16
     """The same with NEON, where rows share no expanded blocks."""
-    rows_beside_expanded: int = 128
+    rows_in_l2: int = 128
     """The same with NEON, where they do."""
-    expanded_rows: int = 32
+    least_expanded: int = 32
     """Rows from which on blocks of one group with codes of less than a byte are expanded, too, with NEON."""
     many_rows: int = 8
     """Rows from which on arithmetic is the limit, not the unpacking of codes."""
