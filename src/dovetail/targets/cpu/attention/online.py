@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
-from dovetail.codegen.llvm.handles import I64, NULL, Int, Ptr, Vec
+from dovetail.codegen.llvm.handles import I1, I64, NULL, Int, Ptr, Vec
 from dovetail.codegen.llvm.maths.vectors import LOG2_E
 from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored
 from dovetail.targets.cpu.attention.pack_kv import PackedHead
@@ -51,14 +53,30 @@ class ManyQueries(QueryBlock):
         self._clear()
         with t.steps(low, end, ATTENTION.block) as first:
             count = t.smin(ATTENTION.block, t.sub(end, first))
-            before = [t.load(t.ptr_add(self.room["tops"], i * t.bytes), t.bytes) for i in range(self.wide)]
-            self._score(first, count)
-            if self.bends:
-                self._bend(first, count)
-            self._shrink(before)
-            weights = weights_function(t.device, self.wide, twos=self.twos)
-            t.call_shared(weights, self.room["scores"], count, self.room["tops"], self.room["sums"])
-            self._add_values(first, count)
+            with t.when(self._sees_some(first, count)) if self.may_leave_out else nullcontext():
+                before = [t.load(t.ptr_add(self.room["tops"], i * t.bytes), t.bytes) for i in range(self.wide)]
+                self._score(first, count)
+                if self.bends:
+                    self._bend(first, count, transposed=self.may_leave_out)
+                self._shrink(before)
+                weights = weights_function(t.device, self.wide, twos=self.twos)
+                t.call_shared(weights, self.room["scores"], count, self.room["tops"], self.room["sums"])
+                self._add_values(first, count)
+
+    @property
+    def may_leave_out(self) -> bool:
+        """Whether keys that a mask hides from all queries weigh nothing."""
+        return "keep" in self.a.masks_by_row() and "mask" not in self.a.strides and self.a.fill == -math.inf
+
+    def _sees_some(self, first: I64, count: I64) -> I1:
+        """Whether some query sees some key of a block, whose masks are columns afterwards."""
+        t = self.t
+        self._transpose_masks(first, count)
+        with t.carry(0, count, [ZERO] * self.wide) as state:
+            at = t.ptr_add(self.room["keep"], t.mul(state.index, self.row))
+            for i, x in enumerate(state.vectors):
+                state.vectors[i] = t.fadd(x, t.load(t.ptr_add(at, i * t.bytes), t.bytes))
+        return t.any_lane([t.fcmp("une", x, t.constant(0.0)) for x in state.vectors])
 
     def _clear(self) -> None:
         """Nothing is accumulated yet; a sink is a score that was met before, without a value."""

@@ -59,8 +59,8 @@ class QueryBlock:
         scale = F32(literal(factor, f32))
         t.call_shared(columns_function(t.device, stored), x, stride, step, rows, count, scale, to, self.row)
 
-    def _bend(self, first: Int, count: I64) -> None:
-        """Cap and mask the scores of a block, and keep the running maximum of each query."""
+    def _transpose_masks(self, first: Int, count: I64) -> None:
+        """The masks of a block of keys as columns, where each query has a row of its own."""
         t, a = self.t, self.a
         for name in a.masks_by_row():
             row, step = a.strides[name][-2:]
@@ -69,6 +69,12 @@ class QueryBlock:
                 x = t.ptr_add(x, t.mul(t.size(row), i * t.lanes))
                 at = t.ptr_add(self.room[name], i * t.bytes)
                 self._as_columns(x, t.size(row), t.size(step), i, count, 1.0, at, t.stored(name))
+
+    def _bend(self, first: Int, count: I64, *, transposed: bool = False) -> None:
+        """Cap and mask the scores of a block, and keep the running maximum of each query."""
+        t, a = self.t, self.a
+        if not transposed:
+            self._transpose_masks(first, count)
         tops = self.room["tops"]
         starts = [t.load(t.ptr_add(tops, i * t.bytes), t.bytes) for i in range(self.wide)]
         with t.carry(0, count, starts) as state:

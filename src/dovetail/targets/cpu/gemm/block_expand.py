@@ -6,7 +6,7 @@ A part of a panel is expanded once for all rows of a cell, into L1; memory holds
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
@@ -75,7 +75,7 @@ class _Expand(Builder):
         self.ints, self.floats, self.bytes = f"<{lanes} x i32>", f"<{lanes} x float>", f"<{4 * lanes} x i8>"
 
     def written(self) -> Function:
-        of, read = self.of, self.of.read
+        of, read = self.of, self.of.expanded
         vectors = of.columns // self.lanes
         share = of.block_bytes // vectors
         with self.loop(0, I64("%blocks")) as block:
@@ -87,35 +87,42 @@ class _Expand(Builder):
                 lines = list(range(0, share, LINE))
                 words = self.ptr_add(panel, self.add(self.mul(vector, 4 * self.lanes), of.head_bytes))
                 target = self.ptr_add(expanded, self.mul(vector, 4 * self.lanes))
-                halves = self.ptr_add(panel, self.mul(vector, self.lanes * of.scales.itemsize))
-                scale = self._half(halves)
-                low = self._half(self.ptr_add(halves, of.scale_bytes)) if read.has_low else None
+                scales = self.ptr_add(panel, self.mul(vector, self.lanes * of.scales.itemsize))
+                scale = self._block_scale(scales)
+                low = self._block_scale(self.ptr_add(scales, of.scale_bytes)) if read.has_low else None
                 for group in range(of.groups):
                     for line in lines[group :: of.groups]:
                         self.prefetch(self.ptr_add(ahead, line))
                     there = self.ptr_add(target, group * read.group_bytes)
-                    self._store(self._scale(scale, words, of.words.scales[group]), there)
+                    self._store(self._of_group(scale, words, of.words.scales, group), there)
                     if low is not None:
-                        found = self._scale(low, words, of.words.lows[group])
-                        self._store(self.let(f"fneg {self.floats} {found}"), self.ptr_add(there, read.scale_bytes))
+                        found = self._of_group(low, words, of.words.lows, group)
+                        found = self.let(f"fneg {self.floats} {found}") if of.words.lows else found
+                        self._store(found, self.ptr_add(there, read.scale_bytes))
                     self._codes(group, words, self.ptr_add(there, read.head_bytes))
         given = (Parameter("ptr", "panel"), Parameter("ptr", "expanded"), Parameter("i64", "blocks"))
         return self.function(Signature(f"expand.{of.name}.{of.columns}", given))
 
     def _codes(self, group: int, words: Ptr, target: Ptr) -> None:
         for step, terms in enumerate(self.of.words.codes[group]):
-            found = four_codes(self, terms, self.lanes, lambda word: self._word(words, word, self.bytes))
+            found = four_codes(self, terms, self.lanes, partial(self._word, words, kind=self.bytes))
             there = self.ptr_add(target, 4 * step * self.of.columns)
             self.emit(f"store {self.bytes} {found}, ptr {there}, align 4")
 
     def _word(self, words: Ptr, word: int, kind: str) -> str:
         return self.let(f"load {kind}, ptr {self.ptr_add(words, 4 * word * self.of.columns)}, align 4")
 
-    def _scale(self, scale: str, words: Ptr, integer: Integer) -> str:
-        return group_scale(self, scale, self.lanes, integer, lambda word: self._word(words, word, self.ints))
+    def _of_group(self, scale: str, words: Ptr, integers: tuple[Integer, ...], group: int) -> str:
+        """The scale of a group, by the block's own."""
+        if not integers:
+            return scale
+        load = partial(self._word, words, kind=self.ints)
+        return group_scale(self, scale, self.lanes, integers[group], load)
 
-    def _half(self, pointer: Ptr) -> str:
+    def _block_scale(self, pointer: Ptr) -> str:
         half = f"<{self.lanes} x half>"
+        if self.of.scales.itemsize == 4:
+            return self.let(f"load {self.floats}, ptr {pointer}, align 4")
         return self.let(f"fpext {half} {self.let(f'load {half}, ptr {pointer}, align 2')} to {self.floats}")
 
     def _store(self, floats: str, there: Ptr) -> None:

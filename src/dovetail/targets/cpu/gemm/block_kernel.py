@@ -6,13 +6,9 @@ are scaled and added in f32, group after group, for every row alike: how rows ar
 
 from __future__ import annotations
 
-from functools import cache
-
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Phi, Ptr
-from dovetail.codegen.llvm.kernel import shared_function
-from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.block_expand import four_codes
 from dovetail.targets.cpu.gemm.block_limbs import LOW_AT, BlockKernel, splat
 from dovetail.targets.cpu.gemm.block_pack import BlockLayout
@@ -25,12 +21,6 @@ _NAMES = ("ptr limbs", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 
 _PARAMETERS = tuple([Parameter(kind, name) for kind, name in map(str.split, _NAMES)])
 """Rows of limbs and the bytes between them, a panel, sums and the bytes between their rows, groups along k, and whether
 they are the first."""
-
-
-@cache
-def rows_function(of: BlockKernel, rows: int) -> tuple[SharedFunction, Signature]:
-    """Adds products of rows of limbs with a panel to sums: `(limbs, pitch, panel, sums, stride, groups, fresh)`."""
-    return shared_function(Rows(of, rows).written())
 
 
 class Rows(Builder):
@@ -63,7 +53,7 @@ class Rows(Builder):
                 for row, vector in self.cells
             }
             held = {cell: self.held(there) for cell, there in places.items()}
-            for cell, found in self._along(panel, codes, self._next_panel(number), held).items():
+            for cell, found in self._along(panel, codes, self._ahead(number), held).items():
                 self.emit(f"store {self.floats} {found}, ptr {places[cell]}, align 4")
         return self.function(Signature(f"{of.name}.{self.rows}", _PARAMETERS))
 
@@ -72,7 +62,7 @@ class Rows(Builder):
         """How often a panel is read, some vectors of columns at a time."""
         return self.of.vectors // self.width
 
-    def _next_panel(self, number: I64) -> Ptr:
+    def _ahead(self, number: I64) -> Ptr:
         """What a pass prefetches: its share of the panel that follows, as all passes but the first read L1 or L2."""
         size = self.mul(I64("%groups"), self.of.layout.group_bytes)
         share = self.mul(I64("%groups"), self.of.layout.group_bytes // self.passes)
@@ -170,12 +160,15 @@ class Rows(Builder):
             x = [self.after(pointer, sums[0, row, 0], self.ints) for row, pointer in enumerate(x)]
         return {(row, v): self.joined([sums[limb, row, v] for limb in range(of.limbs)], x[row]) for row, v in cells}
 
+    @property
+    def loads_apart(self) -> bool:
+        """Whether each step loads its words: NEON's steps share them, and LLVM would load them once and spill."""
+        return self.of.dot.by_lane and self.of.layout.is_narrow and self.depth < self.of.group // 4
+
     def codes(self, codes: Ptr, vector: int, terms: tuple[Term, ...]) -> str:
         """Stored codes of a vector of columns, four steps along k in each lane."""
         lanes = self.of.dot.lanes
-        # NEON's steps are in order, and share words: LLVM would load those once, and spill them in between.
-        apart = self.of.dot.by_lane and self.of.layout.is_narrow and self.depth < self.of.group // 4
-        how = "load volatile" if apart else "load"
+        how = "load volatile" if self.loads_apart else "load"
 
         def load(word: int) -> str:
             at = self.ptr_add(codes, 4 * (word * self.of.layout.columns + lanes * vector))
@@ -287,4 +280,4 @@ class Rows(Builder):
         return held
 
 
-__all__ = ["Rows", "rows_function"]
+__all__ = ["LINE", "Rows"]

@@ -30,6 +30,8 @@ MAGIC = 0x4B400000
 """The bits of 1.5 * 2^23 in f32: an integer below 2^22 that is added to them is added to the float."""
 BIAS = 3 << 22
 """That float."""
+MOST_NEXT_TO_EXPANDED = 4
+"""Rows of a tile whose panel is expanded in L1, with NEON."""
 LARGEST_SCALED = 127 + 109
 """The exponent from which on a row of one limb is too large where sums are scaled before that float is taken away."""
 
@@ -44,6 +46,8 @@ class BlockKernel:
     registers: int = 32
     emulated: bool = False
     """Whether the dot instruction is spelled out in plain vector code."""
+    expands: bool = False
+    """Whether blocks of one group are expanded, too."""
 
     @classmethod
     def of(cls, name: str, dot: Int8Tile, *, exact: bool, registers: int, emulated: bool = False) -> BlockKernel:
@@ -56,7 +60,13 @@ class BlockKernel:
     @property
     def layout(self) -> BlockLayout:
         """Of the panels that rows are multiplied with."""
-        return self.packed.read
+        return self.packed.expanded if self.expands else self.packed.read
+
+    @property
+    def for_many(self) -> BlockKernel:
+        """The kernel of many rows: with NEON each tile would take a tenth of its time to unpack codes of few bits."""
+        expands = self.dot.by_lane and self.packed.is_narrow and self.packed.groups == 1
+        return replace(self, expands=True) if expands else self
 
     @property
     def digit_bits(self) -> int:
@@ -91,20 +101,27 @@ class BlockKernel:
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """Rows of tiles, most first: rows share unpacked codes, and where sums are scaled all that is left is sums.
+        """Rows of tiles, most first: rows share unpacked codes, and with NEON a tile of one vector is in order.
 
         Codes of a byte need no unpacking, and tiles of half the rows have more vectors. But only the first tile reads
         memory: where memory takes longer than all rows of exact mode, these are one tile, whose passes share the wait.
         """
         waits = not self.dot.by_lane and self.limbs != FAST and self.cells >= 4
-        shares = self.packed.is_narrow or self.sums_are_scaled or waits
+        shares = self.packed.is_narrow or self.dot.by_lane or waits
         most = self.cells if shares else max(1, self.cells // 2)
         return tuple([1 << power for power in reversed(range(most.bit_length()))])
 
     @property
     def many_tiles(self) -> tuple[int, ...]:
-        """The same for many rows: where limbs are broadcast from memory, vectors of a tile share these loads."""
-        most = self.tiles[0] if self.dot.by_lane or self.limbs == FAST or self.cells < 4 else self.cells // 2
+        """The same for many rows: where limbs are broadcast from memory, vectors of a tile share these loads.
+
+        With NEON rows of a tile, and of the next, are in L1 next to what is expanded there, so that they are few.
+        """
+        most = self.tiles[0]
+        if self.dot.by_lane and self.layout.is_expanded:
+            most = min(most, MOST_NEXT_TO_EXPANDED)
+        elif not self.dot.by_lane and self.limbs != FAST and self.cells >= 4:
+            most = self.cells // 2
         return tuple([rows for rows in self.tiles if rows <= most])
 
     @property

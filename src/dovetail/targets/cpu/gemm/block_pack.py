@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import DType, f16
+from dovetail.ir.dtype import DType, f16, f32
 from dovetail.ir.literal import Array
 from dovetail.library.block_formats import FORMATS, Format
 from dovetail.targets.cpu.gemm.block_words import (
@@ -62,7 +62,12 @@ class BlockLayout:
     @property
     def read(self) -> BlockLayout:
         """What kernels of products read: blocks of one group."""
-        return self if self.groups == 1 else replace(self, is_expanded=True)
+        return self if self.groups == 1 else self.expanded
+
+    @property
+    def expanded(self) -> BlockLayout:
+        """What blocks are expanded to."""
+        return replace(self, is_expanded=True)
 
     @property
     def is_narrow(self) -> bool:
@@ -76,7 +81,7 @@ class BlockLayout:
 
     @property
     def has_low(self) -> bool:
-        if self.is_expanded and self.by_lane:
+        if self.is_expanded and self.by_lane and block_words(self.name).lows:
             return False
         _, found = traced(self.name)
         return found.low is not None or found.below is not None
@@ -94,7 +99,9 @@ class BlockLayout:
     @property
     def scales(self) -> DType:
         """The type of stored scales and lows."""
-        return f16 if self.format.halves and not self.is_expanded else self.format.scales
+        if self.is_expanded:
+            return f32
+        return f16 if self.format.halves else self.format.scales
 
     @property
     def scale_bytes(self) -> int:

@@ -14,9 +14,10 @@ from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
 from dovetail.kernels.spec import Job
 from dovetail.targets.cpu.gemm.block_direct import direct_function
 from dovetail.targets.cpu.gemm.block_expand import expand_function
-from dovetail.targets.cpu.gemm.block_kernel import LINE, rows_function
+from dovetail.targets.cpu.gemm.block_kernel import LINE
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
 from dovetail.targets.cpu.gemm.block_lows import lows_function, sums_bytes, sums_function
+from dovetail.targets.cpu.gemm.block_order import rows_function
 from dovetail.targets.cpu.gemm.block_pack import BlockPanels
 from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS, BLOCKS, Int8Tile
@@ -69,7 +70,10 @@ class _Blocks(PreparedRows):
             # Limbs of neighbouring rows are loaded together.
             pitch += BANK
         # Where nothing is expanded for all rows of a block, few of them stay in L1 from panel to panel.
-        rows = BLOCKS.rows_in_l1 if kernel.dot.by_lane and kernel.packed.groups == 1 else BLOCKS.rows
+        rows = BLOCKS.rows
+        if kernel.dot.by_lane:
+            is_expanded = kernel.for_many.layout.is_expanded
+            rows = BLOCKS.rows_in_l2 if is_expanded else BLOCKS.rows_in_l1
         pack = partial(BlockPanels, kernel.packed)
         return self.finished(pitch, self.product.blocks, pack, partial(_code, kernel), BLOCKS.speed, rows)
 
@@ -88,8 +92,10 @@ class _Workspace:
 
 def _code(kernel: BlockKernel, of: Block) -> tuple[KernelCode, int]:
     driver = _Driver(kernel, of)
-    functions = [limbs_function(kernel), *(rows_function(kernel, rows) for rows in driver.tiles)]
-    if driver.is_expanding:
+    functions = [limbs_function(kernel)]
+    for each in dict.fromkeys((kernel, driver.many)):
+        functions += [rows_function(each, rows) for rows in driver.tiles]
+    if driver.many.layout.is_expanded:
         functions.append(expand_function(kernel.packed, kernel.dot.lanes))
     if driver.is_direct:
         functions.append(direct_function(kernel))
@@ -103,14 +109,16 @@ class _Driver(PreparedCells):
 
     def __init__(self, kernel: BlockKernel, of: Block) -> None:
         packed, room = kernel.packed, of.shape.tile.device.caches.l1_room // BLOCKS.l1_parts
-        most = max(1, room // (packed.groups * kernel.layout.group_bytes))
+        self.many = kernel.for_many if of.rows >= BLOCKS.least_expanded else kernel
+        """The kernel of many rows."""
+        most = max(1, room // (packed.groups * self.many.layout.group_bytes))
         blocks = of.deep // packed.block
         self.part = -(-blocks // -(-blocks // most))
         """Blocks along k of the part of a panel that stays in L1."""
-        self.is_expanding = packed.groups > 1
-        self.is_direct = self.is_expanding and kernel.dot.by_lane and not kernel.emulated
+        self.is_direct = kernel.layout.is_expanded and kernel.dot.by_lane and not kernel.emulated
         """Whether one row reads blocks as they are."""
-        expanded = self.part * packed.groups * kernel.layout.group_bytes if self.is_expanding else 0
+        is_expanded = self.many.layout.is_expanded
+        expanded = self.part * packed.groups * self.many.layout.group_bytes if is_expanded else 0
         self.at: _Workspace
         super().__init__(of, _Workspace(of, expanded), packed.panel_bytes(of.deep))
         self.kernel = kernel
@@ -143,47 +151,57 @@ class _Driver(PreparedCells):
         return self.problem.deep // self.kernel.group * self.kernel.group_bytes
 
     def _products(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+        if self.many is not self.kernel:
+            is_many = self.icmp("sge", count, BLOCKS.least_expanded)
+            for kernel, condition in ((self.many, is_many), (self.kernel, self.not_(is_many))):
+                with self.when(condition):
+                    self._multiply_all(kernel, rows, b, sums, count)
+            return
         if not self.is_direct:
-            self._multiply_all(rows, b, sums, count)
+            self._multiply_all(self.kernel, rows, b, sums, count)
             return
         alone = self.icmp("eq", count, 1)
         with self.when(alone):
             self.call(direct_function(self.kernel)[1], rows, b, sums, self.blocks)
         if self.problem.rows > 1:
             with self.unless(alone):
-                self._multiply_all(rows, b, sums, count)
+                self._multiply_all(self.kernel, rows, b, sums, count)
 
-    def _multiply_all(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
-        kernel, packed, blocks = self.kernel, self.kernel.packed, self.blocks
+    def _multiply_all(self, kernel: BlockKernel, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+        packed, blocks = kernel.packed, self.blocks
         with self.loop(0, blocks, step=self.part) as first:
             some = self.smin(self.part, self.sub(blocks, first))
             here = self.ptr_add(b, self.mul(first, packed.block_bytes))
-            if self.is_expanding:
+            if kernel.layout.is_expanded:
                 expanded = self.ptr_add(SCRATCH, self.at.expanded)
                 self.call(expand_function(packed, kernel.dot.lanes)[1], here, expanded, some)
                 here = expanded
             x = self.ptr_add(rows, self.mul(first, packed.groups * kernel.group_bytes))
             groups = self.mul(some, packed.groups)
-            self._multiply_part(x, here, sums, count, groups, self.icmp("eq", first, 0))
+            self._multiply_part(kernel, x, here, sums, count, groups, self.icmp("eq", first, 0))
 
-    def _multiply_part(self, limbs: Ptr, b: Ptr, sums: Ptr, count: I64, groups: I64, fresh: I1) -> None:
+    def _multiply_part(
+        self, kernel: BlockKernel, limbs: Ptr, b: Ptr, sums: Ptr, count: I64, groups: I64, fresh: I1
+    ) -> None:
         """All rows along one part of k."""
-        many = self.kernel.many_tiles
-        if self.problem.rows < BLOCKS.many_rows or many == self.kernel.tiles:
-            self._tiles(self.tiles, limbs, b, sums, count, groups, fresh)
+        many = kernel.many_tiles
+        if self.problem.rows < BLOCKS.many_rows or many == kernel.tiles:
+            self._tiles(kernel, self.tiles, limbs, b, sums, count, groups, fresh)
             return
         is_many = self.icmp("sge", count, BLOCKS.many_rows)
-        with self.when(is_many):
-            self._tiles(many, limbs, b, sums, count, groups, fresh)
-        with self.when(self.not_(is_many)):
-            self._tiles(self.tiles, limbs, b, sums, count, groups, fresh)
+        for tiles, condition in ((many, is_many), (self.tiles, self.not_(is_many))):
+            with self.when(condition):
+                self._tiles(kernel, tiles, limbs, b, sums, count, groups, fresh)
 
-    def _tiles(self, tiles: Sequence[int], limbs: Ptr, b: Ptr, sums: Ptr, count: I64, groups: I64, fresh: I1) -> None:
+    def _tiles(
+        self, kernel: BlockKernel, tiles: Sequence[int], limbs: Ptr, b: Ptr, sums: Ptr, count: I64, groups: I64,
+        fresh: I1,
+    ) -> None:  # fmt: skip
         """Tiles of the most rows first."""
         stride = self.shape.tile.row_bytes
         done: Int = 0
         for rows in tiles:
-            _, multiply = rows_function(self.kernel, rows)
+            _, multiply = rows_function(kernel, rows)
             end = self.add(done, self.mul(self.udiv(self.sub(count, done), rows), rows))
             with self.loop(done, end, step=rows) as row:
                 x, y = self.ptr_add(limbs, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))

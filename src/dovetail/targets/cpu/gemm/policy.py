@@ -216,6 +216,10 @@ class BlocksPolicy:
     """Rows of a block, at most."""
     rows_in_l1: int = 16
     """The same with NEON, where rows share no expanded blocks."""
+    rows_in_l2: int = 128
+    """The same with NEON, where they do."""
+    least_expanded: int = 32
+    """Rows from which on blocks of one group with codes of less than a byte are expanded, too, with NEON."""
     many_rows: int = 8
     """Rows from which on arithmetic is the limit, not the unpacking of codes."""
     share: tuple[int, int] = (1, 2)

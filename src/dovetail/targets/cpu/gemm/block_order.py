@@ -1,0 +1,222 @@
+"""Tiles of several rows with NEON, whose instructions stay in the order in which they are written.
+
+Queues of a Neoverse N1 hold few instructions. LLVM loads what a group needs at once and scales its sums at once, and
+then SDOT waits. Here a register is loaded again right after its last product, for the group that follows, too, and sums
+are scaled among products. Instructions that LLVM must not move are asm with side effects, or volatile loads.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TypeVar
+
+from dovetail.codegen.llvm.function import Signature
+from dovetail.codegen.llvm.handles import I64, Phi, Ptr
+from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.dataclass import dataclass
+from dovetail.kernels.spec import SharedFunction
+from dovetail.targets.cpu.gemm.block_kernel import LINE, Rows
+from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, splat
+
+_LEAST_ROWS = 4
+"""Fewer rows leave no registers for the codes of four steps of all their vectors."""
+_STEPS = 4
+"""Steps along k in a register of limbs: SDOT multiplies by one lane of it."""
+
+Cell = tuple[int, int]
+"""A row and a vector of columns."""
+Key = TypeVar("Key")
+
+
+@cache
+def rows_function(of: BlockKernel, rows: int) -> tuple[SharedFunction, Signature]:
+    """Adds products of rows of limbs with a panel to sums: `(limbs, pitch, panel, sums, stride, groups, fresh)`."""
+    is_ordered = of.dot.by_lane and not of.emulated and not of.layout.is_narrow and rows >= _LEAST_ROWS
+    return shared_function((InOrder if is_ordered else Rows)(of, rows).written())
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What a group needs first, in registers."""
+
+    starts: dict[tuple[int, int, int], str]
+    """What sums start with, for each limb, row and vector of columns."""
+    limbs: dict[int, str]
+    """Four steps of the first limb, for each row."""
+    codes: dict[tuple[int, int], str]
+    """For each vector of columns and each of four steps."""
+
+
+class InOrder(Rows):
+    """The function that multiplies rows with a panel, some vectors of columns at a time."""
+
+    def __init__(self, of: BlockKernel, rows: int) -> None:
+        super().__init__(of, rows)
+        # Sums of the highest limb are complete first, and are joined from there down.
+        self.turns = [(first, limb) for first in range(0, of.group // 4, _STEPS) for limb in reversed(range(of.limbs))]
+
+    @property
+    def loads_apart(self) -> bool:
+        return True
+
+    @property
+    def prefetches_rows(self) -> bool:
+        """Whether rows come from L2: panels that many rows share are expanded in L1."""
+        return self.of.layout.is_expanded
+
+    @property
+    def row_share(self) -> int:
+        """Rows of the tile that follows which one pass prefetches."""
+        return self.rows // self.passes
+
+    def _ahead(self, number: I64) -> Ptr:
+        if not self.prefetches_rows:
+            return super()._ahead(number)
+        first = self.add(self.mul(number, self.row_share), self.rows)
+        return self.ptr_add(Ptr("%limbs"), self.mul(first, I64("%pitch")))
+
+    def _along(self, panel: Ptr, codes: Ptr, ahead: Ptr, held: dict[Cell, str]) -> dict[Cell, str]:
+        """Go along k: the sums of each row and vector of columns."""
+        of, before = self.of, self.block
+        pace = of.group_bytes if self.prefetches_rows else of.layout.group_bytes // self.passes
+        early = self._first(self.limbs, codes)
+        along, after = self.fresh("along"), self.fresh("done")
+        self.emit(f"br label %{along}")
+        self.label(along)
+        group, panel_at, codes_at, ahead_at = self.phi("i64"), self.phi("ptr"), self.phi("ptr"), self.phi("ptr")
+        x = [self.phi("ptr") for _ in range(self.rows)]
+        sums = {cell: self.phi(self.floats) for cell in self.cells}
+        starts = {key: self.phi(self.ints) for key in early.starts}
+        limbs = {row: self.phi(self.ints) for row in early.limbs}
+        four = {key: self.phi(self.raw) for key in early.codes}
+        following = I64(self.let(f"add nuw nsw i64 {group.name}, 1"))
+        goes_on = self.icmp("slt", following, I64("%groups"))
+        # After the last group there is none to load: its own numbers are loaded again.
+        next_codes = self.ptr_add(Ptr(codes_at.name), self.select_int(goes_on, of.layout.group_bytes, 0))
+        by = self.select_int(goes_on, of.group_bytes, 0)
+        next_x = [self.opaque(self.ptr_add(Ptr(phi.name), by)) for phi in x]
+        lines = [self.ptr_add(Ptr(ahead_at.name), line) for line in range(0, pace, LINE)]
+        if self.prefetches_rows:
+            here = [self.ptr_add(Ptr(ahead_at.name), self.mul(I64("%pitch"), row)) for row in range(self.row_share)]
+            lines = [self.ptr_add(row, line) for row in here for line in range(0, of.group_bytes, LINE)]
+        now = _Loaded(_names(starts), _names(limbs), _names(four))
+        found, late = self._group(
+            now, _names(sums), [Ptr(phi.name) for phi in x], next_x, Ptr(panel_at.name), Ptr(codes_at.name), next_codes,
+            lines if self.passes > 1 else [],
+        )  # fmt: skip
+        carried: list[tuple[Phi, object, object]] = [
+            (group, 0, following),
+            (panel_at, panel, self.ptr_add(Ptr(panel_at.name), of.layout.group_bytes)),
+            (codes_at, codes, next_codes),
+            (ahead_at, ahead, self.ptr_add(Ptr(ahead_at.name), pace)),
+            *zip(x, self.limbs, next_x, strict=True),
+            *[(phi, held[cell], found[cell]) for cell, phi in sums.items()],
+            *[(phi, early.starts[key], late.starts[key]) for key, phi in starts.items()],
+            *[(phi, early.limbs[row], late.limbs[row]) for row, phi in limbs.items()],
+            *[(phi, early.codes[key], late.codes[key]) for key, phi in four.items()],
+        ]
+        for phi, start, next_one in carried:
+            phi.add(str(start), before)
+            phi.add(str(next_one), self.block)
+        self.emit(f"br i1 {goes_on}, label %{along}, label %{after}")
+        self.label(after)
+        return found
+
+    def _first(self, x: list[Ptr], codes: Ptr) -> _Loaded:
+        """What a group needs first."""
+        of = self.of
+        starts = {(limb, *cell): self._start(x, limb, cell) for limb in range(of.limbs) for cell in self.cells}
+        limbs = {row: self._four_steps(x[row], *self.turns[0]) for row in range(self.rows)}
+        four = {(v, step): self._four_codes(codes, v, step) for v in range(self.width) for step in range(_STEPS)}
+        return _Loaded(starts, limbs, four)
+
+    def _group(
+        self, now: _Loaded, held: dict[Cell, str], x: list[Ptr], next_x: list[Ptr], panel: Ptr, codes: Ptr,
+        next_codes: Ptr, lines: list[Ptr],
+    ) -> tuple[dict[Cell, str], _Loaded]:  # fmt: skip
+        """Sums with the products of a group, and what the group that follows needs first."""
+        of, limbs, four = self.of, dict(now.limbs), dict(now.codes)
+        sums, totals = dict(now.starts), dict[Cell, str]()
+        scales: list[str] = []
+        for number, (first, limb) in enumerate(self.turns):
+            is_last_turn, is_complete = number + 1 == len(self.turns), first + _STEPS == of.group // 4
+            for step in range(_STEPS):
+                for row, vector in self.cells:
+                    held_sum = sums[limb, row, vector]
+                    sums[limb, row, vector] = self._dot_by_lane(held_sum, four[vector, step], limbs[row], step)
+                    if step < _STEPS - 1:
+                        continue
+                    if is_complete:
+                        total = totals.get((row, vector))
+                        totals[row, vector] = self._joined_by(limb, sums[limb, row, vector], total, x[row])
+                        if not is_last_turn:
+                            sums[limb, row, vector] = self._start(next_x, limb, (row, vector))
+                    if vector == self.width - 1 and not is_last_turn:
+                        limbs[row] = self._four_steps(x[row], *self.turns[number + 1])
+                if limb == 0:
+                    then = (next_codes, step) if is_complete else (codes, first + _STEPS + step)
+                    for vector in range(self.width):
+                        four[vector, step] = self._four_codes(then[0], vector, then[1])
+                if is_last_turn and step == _STEPS - 2:
+                    scales = [self._placed(self.scales(panel, vector), self.floats) for vector in range(self.width)]
+                if lines:
+                    self.prefetch(lines.pop(0))
+        found: dict[Cell, str] = {}
+        for row, vector in self.cells:
+            factor = scales[vector]
+            if not of.sums_are_scaled:
+                factor = self.let(f"fmul {self.floats} {factor}, {self.load_splat(x[row], 'float', self.floats)}")
+            found[row, vector] = self._placed(self.fma(totals[row, vector], factor, held[row, vector]), self.floats)
+            sums[0, row, vector] = self._start(next_x, 0, (row, vector))
+            if vector == self.width - 1:
+                limbs[row] = self._four_steps(next_x[row], *self.turns[0])
+        if of.layout.has_low:
+            found = self._with_lows(self.ptr_add(panel, of.layout.scale_bytes), x, found)
+        return found, _Loaded(sums, limbs, four)
+
+    def _joined_by(self, limb: int, sums: str, total: str | None, x: Ptr) -> str:
+        """The sums of a limb and of those above it as one number."""
+        of = self.of
+        floats = self.let(f"bitcast {self.ints} {sums} to {self.floats}")
+        if total is None:
+            assert of.joined_at is not None, "NEON adds it in memory"
+            total = self.number(self.ptr_add(x, of.joined_at), "float")
+        if of.sums_are_scaled:
+            total = self.fma(floats, self.load_splat(x, "float", self.floats), total)
+        elif limb:
+            total = self.fma(floats, splat(f"{float(of.place(limb))}", of.dot.lanes, "float"), total)
+        else:
+            total = self.let(f"fadd {self.floats} {floats}, {total}")
+        return self._placed(total, self.floats)
+
+    def _start(self, x: list[Ptr], limb: int, cell: Cell) -> str:
+        return self.number(self.ptr_add(x[cell[0]], self.of.start_at(limb)), "i32")
+
+    def number(self, pointer: Ptr, kind: str) -> str:
+        """A number of a row's group that others are added to, in all lanes."""
+        return self.let(f"load volatile <{self.of.dot.lanes} x {kind}>, ptr {pointer}, align 16")
+
+    def _four_steps(self, x: Ptr, first: int, limb: int) -> str:
+        """Four steps of a limb."""
+        at = self.ptr_add(x, self.of.limbs_at + limb * self.of.group + 4 * first)
+        return self.let(f"load volatile {self.ints}, ptr {at}, align 16")
+
+    def _four_codes(self, codes: Ptr, vector: int, step: int) -> str:
+        return self.codes(codes, vector, self.of.layout.words.codes[0][step])
+
+    def _dot_by_lane(self, held: str, codes: str, limbs: str, lane: int) -> str:
+        mask = splat(str(lane), self.of.dot.lanes, "i32")
+        four = self.let(f"shufflevector {self.ints} {limbs}, {self.ints} poison, <{self.of.dot.lanes} x i32> {mask}")
+        factor = self.let(f"bitcast {self.ints} {four} to {self.raw}")
+        return self._placed(self.dot(held, codes, factor), self.ints)
+
+    def _placed(self, x: str, kind: str) -> str:
+        """The same number, computed before the next one that is placed. No instruction comes of it."""
+        return self.let(f'call {kind} asm sideeffect "", "=w,0"({kind} {x})')
+
+
+def _names(phis: dict[Key, Phi]) -> dict[Key, str]:
+    return {key: phi.name for key, phi in phis.items()}
+
+
+__all__ = ["InOrder", "rows_function"]

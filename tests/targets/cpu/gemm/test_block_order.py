@@ -1,0 +1,47 @@
+"""Tiles whose instructions stay in the order in which they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dovetail.targets.cpu.gemm.block_limbs import BlockKernel
+from dovetail.targets.cpu.gemm.block_order import rows_function
+from dovetail.targets.cpu.gemm.blocks import block_dot
+from tests.kernels.machines import code_for, loops
+from tests.targets.cpu.gemm.test_blocks import MACHINES
+
+_ARITHMETIC = ("sdot", "fm", "fadd", "fcvt")
+
+
+def hot_loops(name: str, *, exact: bool) -> Iterator[list[str]]:
+    """The instructions of the hottest loop of each tile in order."""
+    here, instruction = MACHINES["neon"]
+    dot = block_dot(here.device)
+    assert dot is not None
+    kernel = BlockKernel.of(name, dot, exact=exact, registers=here.vector_registers).for_many
+    for rows in kernel.tiles:
+        if rows >= 4:
+            code = code_for(here, rows_function(kernel, rows)[0].text, optimize=False)
+            body = max(loops(code), key=lambda body: body.count(instruction))
+            yield [line.split()[0] for line in body.splitlines() if line[:1].isspace() and line.strip()[0].isalpha()]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_k"])
+def test_loads_are_among_products(name: str, exact: bool) -> None:
+    """LLVM would load what a group needs at once: 19 instructions and more without a product."""
+    for body in hot_loops(name, exact=exact):
+        waits = longest = 0
+        for instruction in body:
+            waits = 0 if instruction.startswith(_ARITHMETIC) else waits + 1
+            longest = max(longest, waits)
+        assert body.count("sdot") >= 64 and longest < 16
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_expanded_rows_prefetch_those_that_follow(exact: bool) -> None:
+    """Limbs of the next tile come from L2, two rows of it in a pass of fast mode."""
+    for body in hot_loops("q4_0", exact=exact):
+        assert sum(instruction.startswith("prf") for instruction in body) == (3 if exact else 4)
