@@ -40,7 +40,11 @@ class _Direct(Rows):
         super().__init__(of, 1)
         self.width = 1
         most = WHOLE_TOGETHER if of.packed.is_whole and of.limbs == FAST else TOGETHER
+        groups = range(of.packed.groups)
         self.sets = _sets(of.packed.words.codes, most)
+        if of.is_nested:
+            # No two groups share words, but sums of one would wait for each other.
+            self.sets = [list(groups[first : first + TOGETHER]) for first in groups[::TOGETHER]]
 
     def written(self) -> Function:
         of, packed, lanes = self.of, self.of.packed, self.of.dot.lanes
@@ -91,8 +95,12 @@ class _Direct(Rows):
             for group, limb in starts
         }
         at.wait_for(sums[starts[-1]], self.ints)
+        loaded: dict[int, str] = {}
         for step in range(of.group // 4):
-            loaded: dict[int, str] = {}
+            if of.is_nested and 8 * step == of.group:
+                sums = {each: self.sixteen_times(held) for each, held in sums.items()}
+            if not of.is_nested:
+                loaded = {}
             codes = {group: self._codes(at.words, loaded, of.packed.words.codes[group][step]) for group in groups}
             for limb in range(of.limbs):
                 for group in groups:

@@ -49,6 +49,8 @@ class Rows(Builder):
         self.in_order = of.sums_are_scaled and rows > 4 and not of.emulated
         if self.in_order:
             self.depth = 4
+        if of.is_nested:
+            self.depth = min(self.depth, of.group // 8)
         self.limbs = [self.ptr_add(Ptr("%limbs"), self.mul(I64("%pitch"), row)) for row in range(rows)]
 
     def written(self) -> Function:
@@ -156,6 +158,8 @@ class Rows(Builder):
         x = list(x)
         for first in range(0, len(order), self.depth):
             some = order[first : first + self.depth]
+            if of.is_nested and 2 * first == len(order):
+                sums = {cell: self.sixteen_times(held) for cell, held in sums.items()}
             if first and self.in_order:
                 x = [self.after(pointer, sums[0, row, 0], self.ints) for row, pointer in enumerate(x)]
             weights = {(v, step): self.codes(codes, v, terms[step]) for v in range(self.width) for step in some}
@@ -169,6 +173,10 @@ class Rows(Builder):
         if self.in_order:
             x = [self.after(pointer, sums[0, row, 0], self.ints) for row, pointer in enumerate(x)]
         return {(row, v): self.joined([sums[limb, row, v] for limb in range(of.limbs)], x[row]) for row, v in cells}
+
+    def sixteen_times(self, sums: str) -> str:
+        """Sums of the low halves of bytes as those of whole bytes count."""
+        return self.let(f"shl {self.ints} {sums}, {splat('4', self.of.dot.lanes, 'i32')}")
 
     def codes(self, codes: Ptr, vector: int, terms: tuple[Term, ...]) -> str:
         """Stored codes of a vector of columns, four steps along k in each lane."""
