@@ -13,7 +13,7 @@ from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Phi, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
-from dovetail.targets.cpu.gemm.block_expand import four_codes
+from dovetail.targets.cpu.gemm.block_expand import four_codes, moved_up
 from dovetail.targets.cpu.gemm.block_limbs import LOW_AT, BlockKernel, splat
 from dovetail.targets.cpu.gemm.block_pack import BlockLayout
 from dovetail.targets.cpu.gemm.block_words import Term
@@ -49,7 +49,9 @@ class Rows(Builder):
         self.in_order = of.sums_are_scaled and rows > 4 and not of.emulated
         if self.in_order:
             self.depth = 4
-        if of.is_nested:
+        self.moves_sums = of.is_nested and rows == 1 and not of.layout.is_expanded
+        """Whether sums of low halves of bytes are moved up; several rows share codes that are."""
+        if self.moves_sums:
             self.depth = min(self.depth, of.group // 8)
         self.limbs = [self.ptr_add(Ptr("%limbs"), self.mul(I64("%pitch"), row)) for row in range(rows)]
 
@@ -146,8 +148,9 @@ class Rows(Builder):
     def group(self, codes: Ptr, x: list[Ptr], terms: tuple[tuple[Term, ...], ...]) -> dict[tuple[int, int], str]:
         """The integers of a group times its codes, in f32, for each row and vector of columns."""
         of, cells = self.of, self.cells
+        several = int(of.is_nested and not self.moves_sums)
         sums = {
-            (limb, row, vector): self.number(self.ptr_add(x[row], of.start_at(limb)), "i32")
+            (limb, row, vector): self.number(self.ptr_add(x[row], of.start_at(limb + several)), "i32")
             for limb in range(of.limbs)
             for row, vector in cells
         }
@@ -158,7 +161,7 @@ class Rows(Builder):
         x = list(x)
         for first in range(0, len(order), self.depth):
             some = order[first : first + self.depth]
-            if of.is_nested and 2 * first == len(order):
+            if self.moves_sums and 2 * first == len(order):
                 sums = {cell: self.sixteen_times(held) for cell, held in sums.items()}
             if first and self.in_order:
                 x = [self.after(pointer, sums[0, row, 0], self.ints) for row, pointer in enumerate(x)]
@@ -189,7 +192,8 @@ class Rows(Builder):
             at = self.ptr_add(codes, 4 * (word * self.of.layout.columns + lanes * vector))
             return self.let(f"{how} {self.raw}, ptr {at}, align 16")
 
-        return four_codes(self, terms, lanes, load)
+        is_moved = self.of.is_nested and not self.moves_sums and not self.of.layout.is_expanded
+        return (moved_up if is_moved else four_codes)(self, terms, lanes, load)
 
     def joined(self, sums: list[str], x: Ptr) -> str:
         """The sums of all limbs, which were added to the bits of a float, as one number."""

@@ -78,8 +78,13 @@ class BlockKernel:
 
     @property
     def is_nested(self) -> bool:
-        """Whether sums of the first half of a group's steps count 16 times what those of the second do."""
+        """Whether codes in the low halves of bytes count 16 times what whole bytes do."""
         return self.layout.is_nested
+
+    @property
+    def starts(self) -> int:
+        """Numbers that sums of a group start with: of each limb, or of one row and of several."""
+        return 2 if self.is_nested else self.limbs
 
     @property
     def lows_apart(self) -> bool:
@@ -122,13 +127,13 @@ class BlockKernel:
         return 4 * self.dot.lanes if self.dot.by_lane else 4
 
     def start_at(self, limb: int) -> int:
-        """Bytes of a group before what a limb's sums start with."""
+        """Bytes of a group before what the sums of a limb start with, or those of one row and of several."""
         return NUMBERS_AT + limb * self.number_bytes
 
     @property
     def joined_at(self) -> int | None:
         """Bytes of a group before minus what sums of all limbs are too large by; None where it is a constant."""
-        return self.start_at(self.limbs) if self.dot.by_lane else None
+        return self.start_at(self.starts) if self.dot.by_lane else None
 
     @property
     def sums_are_scaled(self) -> bool:
@@ -143,7 +148,7 @@ class BlockKernel:
     @property
     def limbs_at(self) -> int:
         """Bytes of a group before its limbs: its scale, its sum, and what sums start and end with."""
-        return -(-self.start_at(self.limbs + (self.joined_at is not None)) // 16) * 16
+        return -(-self.start_at(self.starts + (self.joined_at is not None)) // 16) * 16
 
     def place(self, limb: int) -> int:
         """What one of a limb counts."""
@@ -323,13 +328,17 @@ class _NestedRow(_Row):
             there = self.ptr_add(target, LOW_AT)
             self.emit(f"store float {self.let(f'fmul float {total}, {scale}')}, ptr {there}, align 4")
         assert of.joined_at is not None, "one instruction scales sums"
-        # Sums of the first half are moved up by four bits with what they start with: what is lost there is added last.
-        above = self._weighted(integers, -16 * zero, 16 * (8 - zero) - zero)
-        moved = self.let(f"ashr i32 {above}, 4")
-        start = self.let(f"add i32 {moved}, {MAGIC >> 4}")
-        lost = self.let(f"sitofp i32 {self.let(f'and i32 {above}, 15')} to float")
+        # What stored codes are above the codes counts less, and what flipped bits take away counts more.
+        missing = self._weighted(integers, -16 * zero, 16 * (8 - zero) - zero)
+        # One row moves its sums of low halves up by four bits, with their start: what that loses is added last.
+        kept = self.let(f"ashr i32 {missing}, 4")
+        self.store_number("i32", self.let(f"add i32 {kept}, {MAGIC >> 4}"), self.ptr_add(target, of.start_at(0)))
+        lost = self.let(f"sitofp i32 {self.let(f'and i32 {missing}, 15')} to float")
         last = self.let(f"fsub float {lost}, {of.bias}")
-        self.store_number("i32", start, self.ptr_add(target, of.start_at(0)))
+        # Several rows share codes that are moved up, less 8.
+        start = self.let(f"add i32 {self.let(f'shl i32 {kept}, 4')}, {MAGIC}")
+        start = self.let(f"add i32 {start}, {self._weighted(integers, 128, 0)}")
+        self.store_number("i32", start, self.ptr_add(target, of.start_at(1)))
         self.store_number("float", self.let(f"fmul float {scale}, {last}"), self.ptr_add(target, of.joined_at))
         self.store_bytes(integers, target, of.limbs_at)
 
