@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -53,7 +55,7 @@ def rounded(x: Array) -> Array:
 @pytest.mark.parametrize("largest", [False, True], ids=["normal", "largest"])
 @pytest.mark.parametrize("name", NESTED)
 def test_products_are_those_of_rounded_activations(
-    name: str, largest: bool, device: CpuDevice, monkeypatch: pytest.MonkeyPatch
+    name: Any, largest: bool, device: CpuDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For one row and for several; numbers as large as others of their group stay within a byte."""
     dot = block_dot(device)
