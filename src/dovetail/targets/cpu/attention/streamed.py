@@ -1,7 +1,7 @@
 """Products of few queries with keys and values that are read once, in the order of memory, with FMA by lane.
 
 A group of as many keys as a vector has lanes goes through their features in as many parts. During each part one row
-is prefetched, the one that is half a group ahead: lines are asked for one after the other, as the machine's own
+is prefetched, the one that is half a group ahead: requests for lines are in order, as the hardware
 prefetcher expects them. A Neoverse N1 reads 16 GB/s so, where it has 10 to 12 if the rows of a group take turns.
 """
 
