@@ -18,6 +18,7 @@ from dovetail.ir.dtype import f32, i64, u8
 from dovetail.library.block_formats import FORMATS
 from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
 from dovetail.targets.cpu.gemm.blocks import block_dot
+from dovetail.targets.cpu.gemm.nested import NESTED
 from dovetail.targets.cpu.isa import host_device
 from tests.block_arrays import random_blocks
 
@@ -34,8 +35,11 @@ def test_blocks_are_made_again_to_the_last_bit(name: str, cut: str) -> None:
     streams, size, counts, rows = CUTS[cut]
     given = [random_blocks(name, count, 512, i) for i, count in enumerate(rows)]
     shapes = [array.shape for array in given]
-    for signed in (True, False):
-        pack = BlockPanels(BlockLayout(name, 16, signed, by_lane=signed), streams, size, counts)
+    layouts = [BlockLayout(name, 16, signed, by_lane=signed) for signed in (True, False)]
+    if name in NESTED:
+        layouts.append(BlockLayout(name, 16, True, by_lane=True, is_nested=True))
+    for layout in layouts:
+        pack = BlockPanels(layout, streams, size, counts)
         assert pack.holds(shapes)
         again = pack.unpack(pack(*given), shapes)
         assert [a.tobytes() for a in again] == [g.tobytes() for g in given]

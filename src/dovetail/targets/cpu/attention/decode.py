@@ -7,7 +7,7 @@ while it is in L1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from dovetail.codegen.llvm.handles import F32, I1, I64, Int, Mask, Ptr, Vec, VecI32
@@ -19,6 +19,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.attention.parts import Shared, copy_function, finished, integer, read, written
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import few_regions, packs, padded
+from dovetail.targets.cpu.attention.streamed import streamed_scores_function, streamed_values_function
 from dovetail.targets.cpu.attention.tile import AttendBuilder
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION
 
@@ -145,6 +146,8 @@ class FewQueries:
         a = self.a = t.problem
         self.d, self.dv = padded(a.d, t.lanes), padded(a.dv, t.lanes)
         self.most = rows
+        self.is_streamed = t.device.has("fma_by_lane")
+        """Whether keys and values are prefetched in the order of memory, while their neighbours are multiplied."""
         self.room = t.regions(few_regions(a, rows))
 
     def run(self) -> None:
@@ -170,11 +173,26 @@ class FewQueries:
         *_, apart, step = a.strides["k"]
         keys = t.ptr_add(self.at["k"], t.scaled(following, apart))
         ahead = a.d * STORED_BYTES[a.stored] if step == STORED_BYTES[a.stored] else 0
-        for rows, start, end in self._cut(summed_rows(self.most)):
-            with t.loop(start, end, step=rows) as row:
-                p, o = self._of("scores", row, ATTENTION.block), self._of("taken", row, self.dv)
-                values = few_values_function(t.device, a.dv, rows, ahead)
-                t.call_shared(values, p, v, stride, count, o, self._of("old", row, 1), keys, t.size(apart))
+        for rows, row, is_first in self._rows_at_once(summed_rows(self.most)):
+            p, o = self._of("scores", row, ATTENTION.block), self._of("taken", row, self.dv)
+            given = (p, v, stride, count, o, self._of("old", row, 1))
+            if self.is_streamed:
+                prefetches = is_first and not packs(a, "v")
+                t.call_shared(streamed_values_function(t.device, a.dv, rows, prefetches=prefetches), *given)
+            else:
+                t.call_shared(few_values_function(t.device, a.dv, rows, ahead), *given, keys, t.size(apart))
+
+    def _rows_at_once(self, most: int) -> Iterator[tuple[int, I64, bool]]:
+        """Each number of rows at a time, the first of them, and whether they come before all others."""
+        for rows, start, end in self._cut(most):
+            middle: Int = end
+            if self.is_streamed and (isinstance(end, I64) or end > rows):
+                middle = self.t.smin(rows, end) if start == 0 else start
+            with self.t.loop(start, middle, step=rows) as row:
+                yield rows, row, True
+            if middle is not end:
+                with self.t.loop(middle, end, step=rows) as row:
+                    yield rows, row, False
 
     def _cut(self, at_once: int) -> list[tuple[int, Int, Int]]:
         """The rows in parts: how many at a time, from which row to which."""
@@ -241,18 +259,23 @@ class FewQueries:
         t, a = self.t, self.a
 
         def score(x: Ptr, stride: Int, first: I64) -> None:
-            for rows, start, end in self._cut(scored_rows(t.device, self.most)):
-                with t.loop(start, end, step=rows) as row:
-                    q, s = self._of("queries", row, self.d), self._of("scores", row, ATTENTION.block)
-                    scores = few_scores_function(t.device, a.d, rows)
-                    t.call_shared(scores, q, x, stride, t.ptr_add(s, t.mul(first, 4)))
+            for rows, row, is_first in self._rows_at_once(scored_rows(t.device, self.most)):
+                q, s = self._of("queries", row, self.d), self._of("scores", row, ATTENTION.block)
+                prefetches = is_first and not packs(a, "k")
+                scores = (
+                    streamed_scores_function(t.device, a.d, rows, prefetches=prefetches)
+                    if self.is_streamed
+                    else few_scores_function(t.device, a.d, rows)
+                )
+                t.call_shared(scores, q, x, stride, t.ptr_add(s, t.mul(first, 4)))
 
         whole = t.sdiv(count, t.lanes)
         with t.loop(0, whole) as group:
             first = t.mul(group, t.lanes)
             x = t.ptr_add(k, t.mul(first, stride))
-            with t.loop(0, t.lanes) as j:
-                self._prefetch(t.ptr_add(v, t.mul(t.add(first, j), apart)), a.dv)
+            if not self.is_streamed:
+                with t.loop(0, t.lanes) as j:
+                    self._prefetch(t.ptr_add(v, t.mul(t.add(first, j), apart)), a.dv)
             score(x, stride, first)
         done = t.mul(whole, t.lanes)
         left = t.sub(count, done)

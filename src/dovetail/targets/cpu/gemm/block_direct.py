@@ -22,6 +22,8 @@ TOGETHER, WHOLE_TOGETHER = 2, 4
 of six bits are in the same words, and with one limb there are registers for all."""
 AHEAD = 2
 """Blocks between the one that is multiplied and the one that is prefetched."""
+NESTED_AHEAD = 1
+"""The same where a block takes less time than others: there lines are prefetched in the order of memory."""
 _PARAMETERS = (
     Parameter("ptr", "limbs"), Parameter("ptr", "panel"), Parameter("ptr", "sums"), Parameter("i64", "blocks"),
 )  # fmt: skip
@@ -40,7 +42,12 @@ class _Direct(Rows):
         super().__init__(of, 1)
         self.width = 1
         most = WHOLE_TOGETHER if of.packed.is_whole and of.limbs == FAST else TOGETHER
+        groups = range(of.packed.groups)
         self.sets = _sets(of.packed.words.codes, most)
+        if of.is_nested:
+            # Groups share no words: two at once are enough, as each has two sums.
+            self.sets = [list(groups[first : first + TOGETHER]) for first in groups[::TOGETHER]]
+        self.ahead = NESTED_AHEAD if of.is_nested else AHEAD
 
     def written(self) -> Function:
         of, packed, lanes = self.of, self.of.packed, self.of.dot.lanes
@@ -50,7 +57,7 @@ class _Direct(Rows):
             x = self.ptr_add(Ptr("%limbs"), self.mul(block, packed.groups * of.group_bytes))
             fresh = self.icmp("eq", block, 0)
             with self.loop(0, self.passes) as number:
-                ahead = self.ptr_add(self.ptr_add(panel, AHEAD * packed.block_bytes), self.mul(number, share))
+                ahead = self.ptr_add(self.ptr_add(panel, self.ahead * packed.block_bytes), self.mul(number, share))
                 first = self.mul(number, lanes)
                 words = self.ptr_add(panel, self.add(self.mul(first, 4), packed.head_bytes))
                 halves = self.ptr_add(panel, self.mul(first, packed.scales.itemsize))
@@ -71,7 +78,10 @@ class _Direct(Rows):
         totals: dict[int, str] = {}
         done = 0
         for number, some in enumerate(self.sets):
-            for line in lines[number :: len(self.sets)]:
+            share = slice(number, None, len(self.sets))
+            if self.of.is_nested:
+                share = slice(*[(number + i) * len(lines) // len(self.sets) for i in range(2)])
+            for line in lines[share]:
                 self.prefetch(self.ptr_add(ahead, line))
             totals |= self._set(at, some)
             at.wait_for(totals[some[-1]], self.floats)
@@ -91,6 +101,8 @@ class _Direct(Rows):
             for group, limb in starts
         }
         at.wait_for(sums[starts[-1]], self.ints)
+        if of.is_nested:
+            return {group: self._nested(at, group, sums[group, 0]) for group in groups}
         for step in range(of.group // 4):
             loaded: dict[int, str] = {}
             codes = {group: self._codes(at.words, loaded, of.packed.words.codes[group][step]) for group in groups}
@@ -99,6 +111,17 @@ class _Direct(Rows):
                     factor = self.factor(self._group(at.x, group), limb, step)
                     sums[group, limb] = self.dot(sums[group, limb], codes[group], factor)
         return {g: self.joined([sums[g, limb] for limb in range(of.limbs)], self._group(at.x, g)) for g in groups}
+
+    def _nested(self, at: _At, group: int, low: str) -> str:
+        """The same of a group whose low halves of bytes and whole bytes have sums of their own, which do not wait."""
+        x, codes, whole = self._group(at.x, group), self.of.packed.words.codes[group], "zeroinitializer"
+        half = len(codes) // 2
+        for step in range(half):
+            loaded: dict[int, str] = {}
+            low = self.dot(low, self._codes(at.words, loaded, codes[step]), self.factor(x, 0, step))
+            code = self._codes(at.words, loaded, codes[half + step])
+            whole = self.dot(whole, code, self.factor(x, 0, half + step))
+        return self.joined([self.let(f"add {self.ints} {self.sixteen_times(low)}, {whole}")], x)
 
     def _group(self, x: Ptr, group: int) -> Ptr:
         """The limbs of one group of a block."""

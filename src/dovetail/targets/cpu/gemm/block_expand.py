@@ -25,6 +25,16 @@ def four_codes(into: Builder, terms: tuple[Term, ...], lanes: int, load: Callabl
     return _joined(into, terms, (4 * lanes, 8), load)
 
 
+def moved_up(into: Builder, terms: tuple[Term, ...], lanes: int, load: Callable[[int], str]) -> str:
+    """The same of bytes with two codes: 16 (l - 8) of codes l in their low halves, or these bytes as they are."""
+    ((word, _, mask),) = [(term.word, term.shift, term.mask) for term in terms]
+    found, kind = load(word), f"<{4 * lanes} x i8>"
+    if mask == 255:
+        return found
+    four, flipped = (f"<{', '.join([f'i8 {number}'] * (4 * lanes))}>" for number in (4, -128))
+    return into.let(f"xor {kind} {into.let(f'shl {kind} {found}, {four}')}, {flipped}")
+
+
 def _joined(into: Builder, terms: tuple[Term, ...], of: tuple[int, int], load: Callable[[int], str]) -> str:
     """The bits of all terms, in vectors of integers: their number and bits."""
     count, bits = of
@@ -105,7 +115,8 @@ class _Expand(Builder):
 
     def _codes(self, group: int, words: Ptr, target: Ptr) -> None:
         for step, terms in enumerate(self.of.words.codes[group]):
-            found = four_codes(self, terms, self.lanes, partial(self._word, words, kind=self.bytes))
+            how = moved_up if self.of.is_nested else four_codes
+            found = how(self, terms, self.lanes, partial(self._word, words, kind=self.bytes))
             there = self.ptr_add(target, 4 * step * self.of.columns)
             self.emit(f"store {self.bytes} {found}, ptr {there}, align 4")
 
@@ -129,4 +140,4 @@ class _Expand(Builder):
         self.emit(f"store {self.floats} {floats}, ptr {there}, align 4")
 
 
-__all__ = ["expand_function", "four_codes", "group_scale"]
+__all__ = ["expand_function", "four_codes", "group_scale", "moved_up"]

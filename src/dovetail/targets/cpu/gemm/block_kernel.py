@@ -9,7 +9,7 @@ from __future__ import annotations
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Phi, Ptr
-from dovetail.targets.cpu.gemm.block_expand import four_codes
+from dovetail.targets.cpu.gemm.block_expand import four_codes, moved_up
 from dovetail.targets.cpu.gemm.block_limbs import LOW_AT, BlockKernel, splat
 from dovetail.targets.cpu.gemm.block_pack import BlockLayout
 from dovetail.targets.cpu.gemm.block_words import Term
@@ -39,6 +39,10 @@ class Rows(Builder):
         self.in_order = of.sums_are_scaled and rows > 4 and not of.emulated
         if self.in_order:
             self.depth = 4
+        self.moves_sums = of.is_nested and rows == 1 and not of.layout.is_expanded
+        """Whether sums of low halves of bytes are moved up; several rows share codes that are."""
+        if self.moves_sums:
+            self.depth = min(self.depth, of.group // 8)
         self.limbs = [self.ptr_add(Ptr("%limbs"), self.mul(I64("%pitch"), row)) for row in range(rows)]
 
     def written(self) -> Function:
@@ -87,9 +91,10 @@ class Rows(Builder):
         if self.passes > 1 and not of.layout.is_expanded:
             for line in range(0, pace, LINE):
                 self.prefetch(self.ptr_add(Ptr(ahead_at.name), line))
-        elif not of.dot.by_lane and not of.layout.is_expanded:
+        elif self.moves_sums or (not of.dot.by_lane and not of.layout.is_expanded):
+            distance = BLOCKS.nested_distance if self.moves_sums else BLOCKS.prefetch_distance
             for line in range(0, of.layout.group_bytes, LINE):
-                self.prefetch(self.ptr_add(Ptr(panel_at.name), BLOCKS.prefetch_distance + line))
+                self.prefetch(self.ptr_add(Ptr(panel_at.name), distance + line))
         found: dict[tuple[int, int], str] = {}
         x = [self.ptr_add(start, I64(limbs_at.name)) for start in self.limbs]
         totals = self.group(Ptr(codes_at.name), x, of.layout.words.codes[0])
@@ -135,7 +140,7 @@ class Rows(Builder):
         """The integers of a group times its codes, in f32, for each row and vector of columns."""
         of, cells = self.of, self.cells
         sums = {
-            (limb, row, vector): self.number(self.ptr_add(x[row], of.start_at(limb)), "i32")
+            (limb, row, vector): self.number(self.ptr_add(x[row], self.start_at(limb)), "i32")
             for limb in range(of.limbs)
             for row, vector in cells
         }
@@ -146,6 +151,8 @@ class Rows(Builder):
         x = list(x)
         for first in range(0, len(order), self.depth):
             some = order[first : first + self.depth]
+            if self.moves_sums and 2 * first == len(order):
+                sums = {cell: self.sixteen_times(held) for cell, held in sums.items()}
             if first and self.in_order:
                 x = [self.after(pointer, sums[0, row, 0], self.ints) for row, pointer in enumerate(x)]
             weights = {(v, step): self.codes(codes, v, terms[step]) for v in range(self.width) for step in some}
@@ -165,6 +172,15 @@ class Rows(Builder):
         """Whether each step loads its words: NEON's steps share them, and LLVM would load them once and spill."""
         return self.of.dot.by_lane and self.of.layout.is_narrow and self.depth < self.of.group // 4
 
+    def start_at(self, limb: int) -> int:
+        """Bytes of a group before what the sums of a limb start with: codes that are moved up have their own."""
+        is_moved = self.of.is_nested and not self.moves_sums
+        return self.of.start_at(limb + int(is_moved))
+
+    def sixteen_times(self, sums: str) -> str:
+        """Sums of the low halves of bytes as those of whole bytes count."""
+        return self.let(f"shl {self.ints} {sums}, {splat('4', self.of.dot.lanes, 'i32')}")
+
     def codes(self, codes: Ptr, vector: int, terms: tuple[Term, ...]) -> str:
         """Stored codes of a vector of columns, four steps along k in each lane."""
         lanes = self.of.dot.lanes
@@ -174,7 +190,8 @@ class Rows(Builder):
             at = self.ptr_add(codes, 4 * (word * self.of.layout.columns + lanes * vector))
             return self.let(f"{how} {self.raw}, ptr {at}, align 16")
 
-        return four_codes(self, terms, lanes, load)
+        is_moved = self.of.is_nested and not self.moves_sums and not self.of.layout.is_expanded
+        return (moved_up if is_moved else four_codes)(self, terms, lanes, load)
 
     def joined(self, sums: list[str], x: Ptr) -> str:
         """The sums of all limbs, which were added to the bits of a float, as one number."""

@@ -15,9 +15,12 @@ from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.codegen.llvm.scalar import literal
 from dovetail.dataclass import dataclass
+from dovetail.ir.dtype import f32
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.block_pack import BlockLayout
+from dovetail.targets.cpu.gemm.nested import LEVELS, NESTED
 from dovetail.targets.cpu.gemm.policy import BLOCKS, Int8Tile
 
 EXACT, FAST = 3, 1
@@ -53,7 +56,8 @@ class BlockKernel:
     def of(cls, name: str, dot: Int8Tile, *, exact: bool, registers: int, emulated: bool = False) -> BlockKernel:
         """The kernel of a format on a device with a dot instruction."""
         columns = max(BLOCKS.columns // dot.lanes, BLOCKS.least_vectors) * dot.lanes
-        layout = BlockLayout(name, columns, dot.signed, by_lane=dot.by_lane)
+        is_nested = dot.by_lane and not exact and name in NESTED
+        layout = BlockLayout(name, columns, dot.signed, by_lane=dot.by_lane, is_nested=is_nested)
         found = cls(layout, dot, EXACT if exact else FAST, registers, emulated)
         return found if found.digit_bits == 8 else replace(found, limbs=found.limbs + 1)
 
@@ -81,6 +85,16 @@ class BlockKernel:
     @property
     def group(self) -> int:
         return self.layout.format.group
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether codes in the low halves of bytes count 16 times what whole bytes do."""
+        return self.layout.is_nested
+
+    @property
+    def starts(self) -> int:
+        """Numbers that sums of a group start with: of each limb, or of one row and of several."""
+        return 2 if self.is_nested else self.limbs
 
     @property
     def lows_apart(self) -> bool:
@@ -130,13 +144,13 @@ class BlockKernel:
         return 4 * self.dot.lanes if self.dot.by_lane else 4
 
     def start_at(self, limb: int) -> int:
-        """Bytes of a group before what a limb's sums start with."""
+        """Bytes of a group before what the sums of a limb start with, or those of one row and of several."""
         return NUMBERS_AT + limb * self.number_bytes
 
     @property
     def joined_at(self) -> int | None:
         """Bytes of a group before minus what sums of all limbs are too large by; None where it is a constant."""
-        return self.start_at(self.limbs) if self.dot.by_lane else None
+        return self.start_at(self.starts) if self.dot.by_lane else None
 
     @property
     def sums_are_scaled(self) -> bool:
@@ -151,7 +165,7 @@ class BlockKernel:
     @property
     def limbs_at(self) -> int:
         """Bytes of a group before its limbs: its scale, its sum, and what sums start and end with."""
-        return -(-self.start_at(self.limbs + (self.joined_at is not None)) // 16) * 16
+        return -(-self.start_at(self.starts + (self.joined_at is not None)) // 16) * 16
 
     def place(self, limb: int) -> int:
         """What one of a limb counts."""
@@ -170,7 +184,7 @@ class BlockKernel:
 @cache
 def limbs_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
     """Writes a row of f32 as limbs: `(x, limbs, groups)`."""
-    return shared_function(_Row(of).written())
+    return shared_function((_NestedRow if of.is_nested else _Row)(of).written())
 
 
 def splat(value: str, count: int, kind: str) -> str:
@@ -211,11 +225,14 @@ class Limbs(Builder):
     def power(self, exponent: str) -> str:
         return self.let(f"bitcast i32 {self.let(f'shl i32 {exponent}, 23')} to float")
 
-    def integers(self, x: str, inverse: str) -> str:
+    def integers(self, x: str, inverse: str, less: str | None = None) -> str:
+        """Numbers times one, rounded, some `less` than that."""
         count = self.count
         one = self.let(f"insertelement {self.floats} poison, float {inverse}, i64 0")
         factor = self.let(f"shufflevector {self.floats} {one}, {self.floats} poison, <{count} x i32> zeroinitializer")
         scaled = self.let(f"fmul {self.floats} {x}, {factor}")
+        if less is not None:
+            scaled = self.let(f"fsub {self.floats} {scaled}, {less}")
         for name, given, made in (
             (f"llvm.roundeven.v{count}f32", self.floats, self.floats),
             (f"llvm.fptosi.sat.v{count}i32.v{count}f32", self.floats, self.ints),
@@ -255,15 +272,17 @@ class _Row(Limbs):
         with self.loop(0, I64("%groups")) as group:
             source = self.ptr_add(Ptr("%x"), self.mul(group, 4 * of.group))
             target = self.ptr_add(Ptr("%limbs"), self.mul(group, of.group_bytes))
-            x = self.let(f"load {self.floats}, ptr {source}, align 4")
-            scale, inverse = self.exact_scale(x, of.magnitude) if of.limbs > 1 else self._fast_scale(x)
-            integers = self.integers(x, inverse)
-            self._store(integers, scale, target)
+            self.write(self.let(f"load {self.floats}, ptr {source}, align 4"), target)
         given = (Parameter("ptr", "x"), Parameter("ptr", "limbs"), Parameter("i64", "groups"))
         return self.function(Signature(f"limbs.{of.group}.{of.limbs}.{of.digit_bits}.{of.layout.zero}", given))
 
-    def _fast_scale(self, x: str) -> tuple[str, str]:
-        """The scale that makes the largest magnitude 127, and its inverse; NaN where a number is too large."""
+    def write(self, x: str, target: Ptr) -> None:
+        """Write a group."""
+        scale, inverse = self.exact_scale(x, self.of.magnitude) if self.of.limbs > 1 else self.fast_scale(x, 127)
+        self._store(self.integers(x, inverse), scale, target)
+
+    def fast_scale(self, x: str, levels: int) -> tuple[str, str]:
+        """The scale that makes the largest magnitude `levels`, and its inverse; NaN where a number is too large."""
         bits = self.largest(x)
         # Sums that are scaled with what they are too large by must be finite.
         most = LARGEST_SCALED if self.of.sums_are_scaled else 255
@@ -271,8 +290,8 @@ class _Row(Limbs):
         # Below 2^-100 a group is 0: the inverse of its scale might not be finite.
         none = self.let(f"icmp ult i32 {bits}, {27 << 23}")
         largest = self.let(f"bitcast i32 {bits} to float")
-        scale = self.let(f"fmul float {largest}, 0x3F80204080000000")
-        inverse = self.let(f"fdiv float 127.0, {largest}")
+        scale = self.let(f"fmul float {largest}, {literal(1.0 / levels, f32)}")
+        inverse = self.let(f"fdiv float {float(levels)}, {largest}")
         held = self.let(f"select i1 {none}, float 0.0, float {scale}")
         made = self.let(f"select i1 {none}, float 0.0, float {inverse}")
         return self.let(f"select i1 {odd}, float 0x7FF8000000000000, float {held}"), made
@@ -288,7 +307,7 @@ class _Row(Limbs):
             above = f"{-of.bias}"
             if of.sums_are_scaled:
                 above = self.let(f"fmul float {scale}, {above}")
-            self._store_number("float", above, self.ptr_add(target, of.joined_at))
+            self.store_number("float", above, self.ptr_add(target, of.joined_at))
         for limb, digit in enumerate(self.digits(integers, of.limbs, of.digit_bits)):
             self.store_bytes(digit, target, of.limbs_at + limb * of.group)
             self._store_start(digit, self.ptr_add(target, of.start_at(limb)))
@@ -300,15 +319,61 @@ class _Row(Limbs):
         if of.layout.zero:
             above = self.let(f"mul i32 {self.reduced('add', digit)}, {-of.layout.zero}")
             start = self.let(f"add i32 {above}, {MAGIC}")
-        self._store_number("i32", start, there)
+        self.store_number("i32", start, there)
 
-    def _store_number(self, kind: str, number: str, there: Ptr) -> None:
+    def store_number(self, kind: str, number: str, there: Ptr) -> None:
         """A number that others are added to."""
         count = self.of.number_bytes // 4
         vector = f"<{count} x {kind}>"
         one = self.let(f"insertelement {vector} poison, {kind} {number}, i64 0")
         spread = self.let(f"shufflevector {vector} {one}, {vector} poison, <{count} x i32> zeroinitializer")
         self.emit(f"store {vector} {spread}, ptr {there}, align 4")
+
+
+class _NestedRow(_Row):
+    """The same where bytes have two codes: those of their high halves are the second half of a group."""
+
+    def write(self, x: str, target: Ptr) -> None:
+        of, zero = self.of, self.of.layout.zero
+        whole, inverse = self.fast_scale(x, LEVELS)
+        # Sums are 16 times the products.
+        scale = self.let(f"fmul float {whole}, 0.0625")
+        integers = self.integers(x, inverse, self._sixteenths(self.integers(x, inverse)))
+        self.emit(f"store float {scale}, ptr {target}, align 4")
+        if of.packed.has_low:
+            total = self.let(f"sitofp i32 {self._weighted(integers, 16, 17)} to float")
+            there = self.ptr_add(target, LOW_AT)
+            self.emit(f"store float {self.let(f'fmul float {total}, {scale}')}, ptr {there}, align 4")
+        assert of.joined_at is not None, "one instruction scales sums"
+        # What stored codes are above the codes counts less, and what flipped bits take away counts more.
+        missing = self._weighted(integers, -16 * zero, 16 * (8 - zero) - zero)
+        # One row moves its sums of low halves up by four bits, with their start: what that loses is added last.
+        kept = self.let(f"ashr i32 {missing}, 4")
+        self.store_number("i32", self.let(f"add i32 {kept}, {MAGIC >> 4}"), self.ptr_add(target, of.start_at(0)))
+        lost = self.let(f"sitofp i32 {self.let(f'and i32 {missing}, 15')} to float")
+        last = self.let(f"fsub float {lost}, {of.bias}")
+        # Several rows share codes that are moved up, less 8.
+        start = self.let(f"add i32 {self.let(f'shl i32 {kept}, 4')}, {MAGIC}")
+        start = self.let(f"add i32 {start}, {self._weighted(integers, 128, 0)}")
+        self.store_number("i32", start, self.ptr_add(target, of.start_at(1)))
+        self.store_number("float", self.let(f"fmul float {scale}, {last}"), self.ptr_add(target, of.joined_at))
+        self.store_bytes(integers, target, of.limbs_at)
+
+    def _sixteenths(self, integers: str) -> str:
+        """A sixteenth of the second half in place of the first, and zeros after it."""
+        count = self.count // 2
+        floats = self.let(f"sitofp {self.ints} {integers} to {self.floats}")
+        mask = ", ".join([f"i32 {min(i, count) + count}" for i in range(self.count)])
+        moved = self.let(
+            f"shufflevector {self.floats} {floats}, {self.floats} zeroinitializer, <{self.count} x i32> <{mask}>"
+        )
+        return self.let(f"fmul {self.floats} {moved}, {splat('0.0625', self.count, 'float')}")
+
+    def _weighted(self, integers: str, first: int, second: int) -> str:
+        """The sum of both halves, each times a number."""
+        half = self.count // 2
+        numbers = ", ".join([f"i32 {first if i < half else second}" for i in range(self.count)])
+        return self.reduced("add", self.let(f"mul {self.ints} {integers}, <{numbers}>"))
 
 
 __all__ = [

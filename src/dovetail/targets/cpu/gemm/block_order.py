@@ -190,7 +190,7 @@ class InOrder(Rows):
         return self._placed(total, self.floats)
 
     def _start(self, x: list[Ptr], limb: int, cell: Cell) -> str:
-        return self.number(self.ptr_add(x[cell[0]], self.of.start_at(limb)), "i32")
+        return self.number(self.ptr_add(x[cell[0]], self.start_at(limb)), "i32")
 
     def number(self, pointer: Ptr, kind: str) -> str:
         """A number of a row's group that others are added to, in all lanes."""

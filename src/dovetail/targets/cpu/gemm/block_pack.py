@@ -21,6 +21,7 @@ from dovetail.targets.cpu.gemm.block_words import (
     spread,
     traced,
 )  # fmt: skip
+from dovetail.targets.cpu.gemm.nested import nest, unnest
 from dovetail.targets.cpu.gemm.six_bits import SIX_BITS, six_bits_apart, six_bits_whole
 from dovetail.targets.runtime.aligned import aligned
 from dovetail.targets.runtime.interpreter import evaluate_values
@@ -45,6 +46,8 @@ class BlockLayout:
     by_lane: bool = False
     """Whether products multiply by one lane of a register: lows that are integers of a block stay there when its groups
     are expanded, and codes of six bits are whole."""
+    is_nested: bool = False
+    """Whether bytes with two codes are multiplied as they are."""
 
     @property
     def format(self) -> Format:
@@ -52,12 +55,19 @@ class BlockLayout:
 
     @property
     def words(self) -> BlockWords:
-        return expanded_words(self.name) if self.is_expanded else block_words(self.name, is_whole=self.is_whole)
+        if self.is_expanded:
+            return expanded_words(self.name)
+        return block_words(self.name, is_whole=self.is_whole, is_nested=self.is_nested)
 
     @property
     def is_whole(self) -> bool:
         """Whether codes of six bits are stored whole."""
         return self.by_lane and self.name in SIX_BITS
+
+    @property
+    def order(self) -> str:
+        """How packed words differ from those of the file."""
+        return "nested" if self.is_nested else "whole" if self.is_whole else "as written"
 
     @property
     def read(self) -> BlockLayout:
@@ -144,7 +154,7 @@ class BlockPanels:
     def layout(self) -> str:
         """Equal for equal layouts."""
         of = self.layout_of
-        return f"blocks {of.name} {of.columns} {of.is_signed} {of.is_whole} {self.streams} {self.size} {self.counts}"
+        return f"blocks {of.name} {of.columns} {of.is_signed} {of.order} {self.streams} {self.size} {self.counts}"
 
     def __call__(self, *given: Array) -> Array:
         """Blocks as [panel, block, bytes]."""
@@ -180,6 +190,8 @@ class BlockPanels:
         body[..., at] = words.transpose(0, 2, 3, 1)
         if of.is_whole:
             six_bits_whole(body[..., at])
+        if of.is_nested:
+            nest(of.name, body[..., at])
         if of.name in SPREAD:
             there = (SPREAD[of.name] - integer_bytes(of.name).start) // 4
             body[..., there, at] = spread(body[..., there, at])
@@ -252,6 +264,9 @@ class BlockPanels:
         if of.is_whole:
             body = body.copy()
             six_bits_apart(body.view(np.uint32)[..., 0])
+        if of.is_nested:
+            body = body.copy()
+            unnest(of.name, body.view(np.uint32)[..., 0])
         found[..., integer_bytes(of.name)] = body.transpose(0, 3, 1, 2, 4).reshape(count, width, blocks, -1)
         if of.name in SPREAD:
             bits = found[..., SPREAD[of.name] : SPREAD[of.name] + 4]

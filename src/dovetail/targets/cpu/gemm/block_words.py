@@ -17,6 +17,7 @@ from dovetail.ir.dtype import u8
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.library.block_formats import FORMATS, BlockParts
+from dovetail.targets.cpu.gemm.nested import turn
 from dovetail.targets.cpu.gemm.six_bits import six_bits_apart
 from dovetail.targets.runtime.interpreter import evaluate_values
 
@@ -65,8 +66,8 @@ def traced(name: str) -> tuple[Value, BlockParts]:
 
 
 @lru_cache(maxsize=2 * len(FORMATS))
-def block_words(name: str, *, is_whole: bool = False) -> BlockWords:
-    """The words of a packed block of a format; `is_whole` of one whose codes of six bits are."""
+def block_words(name: str, *, is_whole: bool = False, is_nested: bool = False) -> BlockWords:
+    """The words of a packed block of a format; `is_whole` of one whose codes of six bits are, `is_nested` of four."""
     of = FORMATS[name]
     if not of.halves:
         halved = tuple([(Term(step // 2, 4 * (step % 2), 15),) for step in range(of.group // 4)])
@@ -79,6 +80,8 @@ def block_words(name: str, *, is_whole: bool = False) -> BlockWords:
     raw = np.zeros((len(alone), of.bytes), np.uint8)
     if is_whole:
         six_bits_apart(alone.view(np.uint32)[..., None])
+    if is_nested:
+        turn(name, alone.view(np.uint32)[..., None])
     raw[:, integer_bytes(name)] = alone
     if name in SPREAD:
         at = slice(SPREAD[name], SPREAD[name] + 4)
@@ -90,7 +93,14 @@ def block_words(name: str, *, is_whole: bool = False) -> BlockWords:
     words = [[_four(places[first : first + 4]) for first in range(start, start + of.group, 4)]
              for start in range(0, of.elements, of.group)]  # fmt: skip
     made = [tuple([_integer(p, int(x[0, i])) for i, p in enumerate(_places(x))]) for x in integers]
+    if is_nested:
+        words = [[_whole_byte(terms) for terms in group] for group in words]
     return BlockWords(size // 4, tuple([tuple(group) for group in words]), *made)
+
+
+def _whole_byte(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """High halves of bytes as the bytes that they are in."""
+    return tuple([Term(term.word, 0, 255) if term.shift == 4 else term for term in terms])
 
 
 @lru_cache(maxsize=len(FORMATS))
