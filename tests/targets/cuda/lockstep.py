@@ -5,7 +5,7 @@ It judges the schedule without a device: which thread does what, reductions over
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -52,6 +52,7 @@ from dovetail.kernels.loops.ir import (
     When,
 )
 from dovetail.kernels.loops.resident import NEXT
+from dovetail.kernels.loops.resident_stream import THREADS as STREAM_THREADS
 from tests.targets.cuda.matrices import CHUNK, Matrices
 from tests.targets.cuda.phases import PhaseBarrier, Turns, boxed
 from tests.targets.cuda.threads import LANES, NOT_WRITTEN, assert_whole_warps
@@ -67,6 +68,8 @@ class Machine(Matrices):
         self.barriers: dict[str, list[PhaseBarrier]] = {}
         self.turns: Turns | None = None
         self.role = 0
+        self.stream: Iterator[None] = iter(())
+        """What the warp that copies has left to do: it goes on until it waits."""
 
     def run(self) -> None:
         launch = self.kernel.launch
@@ -182,6 +185,7 @@ class Machine(Matrices):
                 self.barrier(barrier, slot, mask).arrive(1, count)
             case Arrive(barrier, slot):
                 self.barrier(barrier, slot, mask).arrive(int(mask.sum()))
+                next(self.stream, None)
             case AwaitPhase(barrier, slot, phase):
                 found, left = self.barrier(barrier, slot, mask), self.same(phase, mask)
                 if self.turns is None:
@@ -196,6 +200,12 @@ class Machine(Matrices):
                 raise AssertionError("a cluster waits outside of loops and conditions")
             case WarpBarrier():
                 assert_whole_warps(mask)
+
+    def start_pass(self, number: int) -> None:
+        following = min(number + 1, self.kernel.passes - 1)
+        self.names = {"pass": np.full(self.block, number)}
+        for name in self.kernel.tabled:
+            self.buffers[name], self.buffers[NEXT + name] = (self.buffers[f"{name}.{at}"] for at in (number, following))
 
     def roles(self, statement: Roles, mask: Array) -> None:
         """Both bodies, in turns."""
@@ -320,6 +330,7 @@ def run_resident(machine: Machine) -> None:
     """A kernel whose blocks all run at the same time: they come backwards, from one barrier of the grid to the next."""
     kernel, every = machine.kernel, np.ones(machine.block, bool)
     buffer, start = machine.buffers[kernel.counter]
+    threads = machine.block - (STREAM_THREADS if kernel.stream else 0)
     count = buffer[start : start + 8].view(np.int64)
     machine.stamp = int(count[0]) + 1
     count += 1
@@ -331,13 +342,14 @@ def run_resident(machine: Machine) -> None:
         one.barriers = {}
         one.is_early = True
         one.statements(kernel.early, every)
+        one.block, one.threads = threads, machine.threads[:threads]
         blocks.append(one)
+        one.stream = _copying(one)
+        next(one.stream, None)
+    every = every[:threads]
     for number in range(kernel.passes):
-        following = min(number + 1, kernel.passes - 1)
         for one in blocks:
-            one.names = {"pass": np.full(machine.block, number)}
-            one.buffers |= {name: machine.buffers[f"{name}.{number}"] for name in kernel.tabled}
-            one.buffers |= {NEXT + name: machine.buffers[f"{name}.{following}"] for name in kernel.tabled}
+            one.start_pass(number)
         part: list[Statement] = []
         for statement in kernel.body:
             part.append(statement)
@@ -349,6 +361,23 @@ def run_resident(machine: Machine) -> None:
                     one.statements(statement.meanwhile, every)
                 part.clear()
         assert not part, "a pass ends with a barrier"
+
+
+def _copying(block: Machine) -> Iterator[None]:
+    """All passes of the warp that copies, as early as its block lets it: it stops where it waits."""
+    own = copy(block)
+    own.block, own.threads, own.is_early, own.buffers = LANES, np.arange(LANES), True, dict(block.buffers)
+    mask = np.ones(LANES, bool)
+    for number in range(own.kernel.passes):
+        own.start_pass(number)
+        for statement in own.kernel.stream:
+            if isinstance(statement, AwaitPhase):
+                own.memo = {}
+                found, left = own.barrier(statement.barrier, statement.slot, mask), own.same(statement.phase, mask)
+                while not found.has_left(left):
+                    yield
+            else:
+                own.statements((statement,), mask)
 
 
 def _between_barriers(body: Sequence[Statement]) -> list[list[Statement]]:

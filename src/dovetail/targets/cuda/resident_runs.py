@@ -228,6 +228,7 @@ class ResidentRuns:
             passes=len(passes),
             tabled=tabled,
             words=words,
+            copying_warp=device.copying_warp,
         )
         if isinstance(kernel, Refused):
             return kernel

@@ -1,0 +1,107 @@
+"""The bulk copies of a resident kernel by a warp of its own, which computes nothing.
+
+Threads that compute would start copies between two parts, while others wait for their words. The warp waits until the
+shared memory of a copy is free, which one of those threads tells it through a barrier there, and starts the copies one
+by one, in the order in which they are needed. Copies of few bytes stay with the threads that read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dovetail.ir.dtype import bool_, i64
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    AllocBarriers,
+    Arrive,
+    AwaitPhase,
+    Call,
+    CopyAsync,
+    CopyBulk,
+    ExpectBytes,
+    Extent,
+    FenceShared,
+    Loop,
+    Set,
+    Statement,
+    SubGrid,
+    ThreadIndex,
+    When,
+)
+from dovetail.kernels.loops.resident_bodies import PASS, has_bulk
+
+LANES = 32
+THREADS = 128
+"""Of the warp that copies and of those beside it, which do nothing: registers are given to four warps at once."""
+_FEW = 40
+"""Registers of a thread that copies."""
+_MOST = 1 << 16
+"""Registers of a multiprocessor."""
+_IS_FIRST = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
+
+
+def registers_of(threads: int) -> tuple[int, int] | None:
+    """The registers of a thread that computes, and of one that copies; None where all have the same."""
+    if threads % THREADS or threads == THREADS:
+        return None
+    return (_MOST - THREADS * _FEW) // threads // 8 * 8, _FEW
+
+
+def barrier_of(level: int) -> AllocBarriers:
+    """The barrier at which a block arrives once the memory of the copies after a level is free, once in each pass."""
+    return AllocBarriers(f"free_{level}", 1, 1)
+
+
+def freed(level: int) -> Statement:
+    """Tell the warp that copies; all threads of the block have left the level."""
+    return When(_IS_FIRST, (Arrive(barrier_of(level).name, ZERO),))
+
+
+def awaited(level: int) -> Statement:
+    """What the warp that copies waits for."""
+    return AwaitPhase(barrier_of(level).name, ZERO, Call("bit_and", (PASS, Extent(1)), i64))
+
+
+def in_first_pass(copies: Sequence[Statement]) -> list[Statement]:
+    return [When(Call("equal", (PASS, ZERO), bool_), tuple(copies))] if copies else []
+
+
+def of_warp(body: Sequence[Statement]) -> list[Statement]:
+    """The bulk copies of a body, which one thread starts, one by one."""
+    found: list[Statement] = []
+    for s in body:
+        if isinstance(s, (FenceShared, Set)):
+            found.append(s)
+        if not has_bulk([s]) and not _expects(s):
+            continue
+        match s:
+            case SubGrid():
+                found.append(replace(s, threads=LANES, body=tuple(of_warp(s.body))))
+            case Loop(kind="thread"):
+                found.append(When(_IS_FIRST, (replace(s, kind="serial", rolled=True),)))
+            case When():
+                found.append(replace(s, body=tuple(of_warp(s.body))))
+            case _:
+                found.append(s)
+    return found
+
+
+def of_others(body: Sequence[Statement]) -> list[Statement]:
+    """What is left of copies for the threads that compute."""
+    found: list[Statement] = []
+    for s in body:
+        if isinstance(s, (SubGrid, When, Loop)):
+            s = replace(s, body=tuple(of_others(s.body)))
+            if any(isinstance(x, (CopyAsync, Loop, When, SubGrid)) for x in s.body):
+                found.append(s)
+        elif not isinstance(s, (CopyBulk, ExpectBytes, FenceShared)):
+            found.append(s)
+    return found if any(not isinstance(s, Set) for s in found) else []
+
+
+def _expects(s: Statement) -> bool:
+    return isinstance(s, ExpectBytes) or (isinstance(s, When) and any(_expects(x) for x in s.body))
+
+
+__all__ = ["THREADS", "awaited", "barrier_of", "freed", "in_first_pass", "of_others", "of_warp", "registers_of"]

@@ -1,0 +1,111 @@
+"""Resident kernels with a warp that starts the bulk copies of its block, and computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, library, ops
+from dovetail.ir.dtype import bf16
+from dovetail.ir.leaf import input, param
+from dovetail.ir.literal import Array
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import AwaitPhase, CopyAsync, CopyBulk, Statement
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.run import CudaGraph, steps_of
+from dovetail.targets.reference.interpreter import evaluate
+from tests.targets.cuda import simulated
+from tests.targets.cuda.assembled import assembled
+
+APART = replace(H200, multiprocessors=4, cluster=8, dependent_launches=True, cooperative="on", bulk_copies=True)
+COPYING = replace(APART, copying_warp=True)
+SMALL_ROOM = replace(COPYING, shared_bytes=48 << 10)
+"""Weights of all parts do not fit at once: copies wait until those of other parts were read."""
+
+
+def _layers(count: int, width: int = 256) -> Graph:
+    x = input("x", bf16[1, width])
+    for layer in range(count):
+        normed = library.rms_norm(x, param(f"gain{layer}", bf16[width]), eps=1e-6)
+        inner = library.swiglu(normed, param(f"gate{layer}", bf16[width, 64]), param(f"up{layer}", bf16[width, 64]))
+        turned = ops.concat(inner[:, 32:], ops.neg(inner), inner[:, :32], axis=-1)
+        x = x + turned @ param(f"w{layer}", bf16[128, width])
+    return Graph.of({"y": x})
+
+
+def _resident(graph: Graph, device: GpuDevice) -> GpuKernel:
+    every = steps_of(make_plan(graph, target=CLAIMS), device=device)
+    (made,) = [made for _, kernels in every for made in kernels or () if made.kernel.counter]
+    return made
+
+
+def _drawn(graph: Graph) -> dict[str, Any]:
+    random, found = np.random.default_rng(3), dict[str, Any]()
+    for v in (*graph.inputs, *graph.parameters):
+        shape = tuple(int(str(n)) for n in v.shape)
+        scale = shape[0] ** -0.5 if len(shape) == 2 else 1.0
+        found[str(v.attrs["name"])] = (random.normal(size=shape) * scale).astype(v.dtype.numpy)
+    return found
+
+
+def _runs(graph: Graph, description: GpuDevice) -> tuple[list[Array], Array]:
+    """What two runs find, and the reference."""
+    drawn = _drawn(graph)
+    x = {"x": drawn.pop("x")}
+    device = simulated.SimulatedDriver()
+    device.description = description
+    runner = CudaGraph(make_plan(graph, target=CLAIMS), lambda: device).bind(drawn)
+    wanted = evaluate(graph, x, params=drawn, lift=True)["y"]
+    return [runner.run(x)["y"].astype(np.float64) for _ in range(2)], wanted
+
+
+def _of(kind: type[Statement], body: Sequence[Statement]) -> int:
+    return sum(isinstance(s, kind) for s in everything(body))
+
+
+@pytest.mark.parametrize("device", [COPYING, SMALL_ROOM], ids=["all_fit", "some_fit"])
+def test_results_are_those_of_threads_that_copy_themselves(device: GpuDevice) -> None:
+    graph = _layers(4)
+    found, wanted = _runs(graph, device)
+    same, _ = _runs(graph, replace(device, copying_warp=False))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], same[0])
+    assert np.linalg.norm(found[0] - wanted) <= 1e-2 * np.linalg.norm(wanted)
+
+
+def test_one_warp_starts_all_bulk_copies() -> None:
+    made, before = _resident(_layers(4), COPYING).kernel, _resident(_layers(4), APART).kernel
+    assert made.launch is not None and before.launch is not None and made.launch.block == before.launch.block + 128
+    assert _of(CopyBulk, made.stream) and not _of(CopyBulk, (*made.early, *made.body)) and not before.stream
+    # Copies of gains are few bytes: those who read them start them.
+    assert _of(CopyAsync, made.body) == _of(CopyAsync, before.body) and not _of(CopyAsync, made.stream)
+
+
+def test_a_copy_that_does_not_wait_for_its_room_spoils_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator would see it."""
+    ptx = simulated.SimulatedDriver.ptx
+
+    def hasty(self: simulated.SimulatedDriver, made: GpuKernel) -> str:
+        stream = tuple([s for s in made.kernel.stream if not isinstance(s, AwaitPhase)])
+        return ptx(self, replace(made, kernel=replace(made.kernel, stream=stream)))
+
+    monkeypatch.setattr(simulated.SimulatedDriver, "ptx", hasty)
+    try:
+        found, wanted = _runs(_layers(4), SMALL_ROOM)
+    except AssertionError:
+        return  # a phase ended twice
+    assert not np.linalg.norm(found[0] - wanted) <= 1e-2 * np.linalg.norm(wanted)
+
+
+def test_threads_that_compute_have_the_registers_of_those_that_copy(tmp_path: Path) -> None:
+    told = assembled(_resident(_layers(4, 1024), replace(COPYING, multiprocessors=132)), "sm_90a", tmp_path)
+    assert not told or ("0 bytes spill stores" in told and "'setmaxnreg' ignored" not in told), told
