@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dovetail
 from dovetail import Graph, library, ops
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
@@ -17,14 +19,15 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import AwaitPhase, CopyAsync, CopyBulk, Statement
+from dovetail.kernels.loops.ir import AwaitPhase, CopyAsync, CopyBulk, Prefetch, Statement
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.run import CudaGraph, steps_of
 from dovetail.targets.reference.interpreter import evaluate
-from tests.targets.cuda import simulated
+from tests.targets.cuda import lockstep, simulated
 from tests.targets.cuda.assembled import assembled
+from tests.targets.cuda.test_decode import DECODE, SHAPES
 
 APART = replace(H200, multiprocessors=4, cluster=8, dependent_launches=True, cooperative="on", bulk_copies=True)
 COPYING = replace(APART, copying_warp=True)
@@ -88,6 +91,37 @@ def test_one_warp_starts_all_bulk_copies() -> None:
     assert _of(CopyBulk, made.stream) and not _of(CopyBulk, (*made.early, *made.body)) and not before.stream
     # Copies of gains are few bytes: those who read them start them.
     assert _of(CopyAsync, made.body) == _of(CopyAsync, before.body) and not _of(CopyAsync, made.stream)
+
+
+def test_it_prefetches_the_keys_that_warps_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefetch = lockstep.Machine.prefetch
+    asked: dict[tuple[str, int], set[int]] = defaultdict(set)
+
+    def noted(self: Any, statement: Any, mask: Any) -> None:
+        prefetch(self, statement, mask)
+        early, self.is_early = self.is_early, False
+        first = self.address(statement.source, statement.source_at, mask)[mask]
+        self.is_early = early
+        for at, count in zip(first, self.value(statement.nbytes, mask)[mask], strict=True):
+            asked[statement.source.pointer, self.number].update(range(int(at), int(at + count)))
+
+    monkeypatch.setattr(lockstep.Machine, "prefetch", noted)
+    shape = replace(SHAPES["qwen3"], layers=5)
+    graph: Graph = DECODE.step_graph(shape)
+    logits: list[Array] = []
+    places: list[dict[tuple[str, int], set[int]]] = []
+    for description in (replace(APART, multiprocessors=32), replace(COPYING, multiprocessors=32)):
+        device = simulated.SimulatedDriver()
+        device.description = description
+        program = dovetail.compile(graph, target=simulated.target_of(device)).bind(DECODE.weights_of(graph))
+        every = [made.kernel for _, ks in steps_of(program.plan, device=description) for made in ks or ()]
+        (kernel,) = [kernel for kernel in every if kernel.counter]
+        assert bool(_of(Prefetch, kernel.stream)) is description.copying_warp is not bool(_of(Prefetch, kernel.body))
+        asked.clear()
+        logits.append(program.run(DECODE.feeds_of(shape, 20))["logits"])
+        places.append(dict(asked))
+    np.testing.assert_array_equal(logits[0], logits[1])
+    assert places[0] and places[0] == places[1]
 
 
 def test_a_copy_that_does_not_wait_for_its_room_spoils_results(monkeypatch: pytest.MonkeyPatch) -> None:

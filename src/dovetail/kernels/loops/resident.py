@@ -178,6 +178,9 @@ class _Resident:
                 stream += [resident_stream.awaited(level), *resident_stream.of_warp(copies)]
                 copies = [resident_stream.freed(level), *resident_stream.of_others(copies)]
             prefetches = [self._prefetched(n) for n in self.prefetching if self.levels[n] - 2 == level]
+            if self.streams:
+                stream += [resident_stream.prefetched(s) for s in prefetches]
+                prefetches.clear()
             # The next level receives its words first: they would queue after the weights.
             is_late = level not in awaited and level + 1 < self.count and bool(copies)
             late, now = (copies, []) if is_late else ([], copies)
@@ -335,7 +338,7 @@ class _Resident:
             body = (FenceShared(), *body)
         return [SubGrid(part.blocks, part.launch.block, self.first[number], naming.body(body)), CommitCopies()]
 
-    def _prefetched(self, number: int) -> Statement:
+    def _prefetched(self, number: int) -> SubGrid:
         part = self.parts[number]
         body = self._renaming(number, "_early").body(part.kernel.early)
         return SubGrid(part.blocks, part.launch.block, self.first[number], body)

@@ -2,13 +2,15 @@
 
 Threads that compute would start copies between two parts, while others wait for their words. The warp waits until the
 shared memory of a copy is free, which one of those threads tells it through a barrier there, and starts the copies one
-by one, in the order in which they are needed. Copies of few bytes stay with the threads that read them.
+by one, in the order in which they are needed. It also prefetches keys. Copies of few bytes stay with the threads that
+read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, cast
 
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.ir import (
@@ -20,9 +22,12 @@ from dovetail.kernels.loops.ir import (
     CopyAsync,
     CopyBulk,
     ExpectBytes,
+    Expr,
     Extent,
     FenceShared,
     Loop,
+    Name,
+    Prefetch,
     Set,
     Statement,
     SubGrid,
@@ -33,7 +38,7 @@ from dovetail.kernels.loops.resident_bodies import PASS, has_bulk
 
 LANES = 32
 THREADS = 128
-"""Of the warp that copies and of those beside it, which do nothing: registers are given to four warps at once."""
+"""Of the warp that copies and of three that do nothing: registers are given to four warps at once."""
 _FEW = 40
 """Registers of a thread that copies."""
 _MOST = 1 << 16
@@ -100,8 +105,41 @@ def of_others(body: Sequence[Statement]) -> list[Statement]:
     return found if any(not isinstance(s, Set) for s in found) else []
 
 
+def prefetched(part: SubGrid) -> SubGrid:
+    """What the first lanes of all warps of a part prefetch, by the warp that copies: it does one after the other."""
+    at = Name("of_warp")
+    body = cast(tuple[Statement, ...], _with(part.body, {"warp": at, "lane": ZERO}, {}))
+    loop = Loop(at.name, Extent(part.threads // LANES), body, rolled=True)
+    return replace(part, threads=LANES, body=(When(_IS_FIRST, (loop,)),))
+
+
+def _with(part: Any, indices: Mapping[str, Expr], known: dict[int, Any]) -> Any:
+    """A body, or a part of it, with other expressions for indices of threads."""
+    key, found = id(part), part
+    if key in known:
+        return known[key]
+    if isinstance(part, ThreadIndex):
+        found = indices.get(part.kind, part)
+    elif isinstance(part, tuple):
+        found = tuple([_with(x, indices, known) for x in cast(tuple[Any, ...], part)])
+    elif isinstance(part, (Set, Loop, When, Prefetch, Call)):
+        found = replace(part, **{f.name: _with(getattr(part, f.name), indices, known) for f in fields(part)})
+    known[key] = found
+    return found
+
+
 def _expects(s: Statement) -> bool:
     return isinstance(s, ExpectBytes) or (isinstance(s, When) and any(_expects(x) for x in s.body))
 
 
-__all__ = ["THREADS", "awaited", "barrier_of", "freed", "in_first_pass", "of_others", "of_warp", "registers_of"]
+__all__ = [
+    "THREADS",
+    "awaited",
+    "barrier_of",
+    "freed",
+    "in_first_pass",
+    "of_others",
+    "of_warp",
+    "prefetched",
+    "registers_of",
+]
