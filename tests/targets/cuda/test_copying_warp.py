@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,22 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import AwaitPhase, CopyAsync, CopyBulk, Prefetch, Statement
+from dovetail.kernels.loops.ir import (
+    AwaitPhase,
+    Call,
+    CopyAsync,
+    CopyBulk,
+    Extent,
+    Loop,
+    Prefetch,
+    Statement,
+    Store,
+    When,
+)
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import CudaGraph, steps_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda import lockstep, simulated
@@ -31,6 +44,7 @@ from tests.targets.cuda.test_decode import DECODE, SHAPES
 
 APART = replace(H200, multiprocessors=4, cluster=8, dependent_launches=True, cooperative="on", bulk_copies=True)
 COPYING = replace(APART, copying_warp=True)
+PACED = replace(COPYING, bytes_per_cycle=18.75)
 SMALL_ROOM = replace(COPYING, shared_bytes=48 << 10)
 """Weights of all parts do not fit at once: copies wait until those of other parts were read."""
 
@@ -75,7 +89,7 @@ def _of(kind: type[Statement], body: Sequence[Statement]) -> int:
     return sum(isinstance(s, kind) for s in everything(body))
 
 
-@pytest.mark.parametrize("device", [COPYING, SMALL_ROOM], ids=["all_fit", "some_fit"])
+@pytest.mark.parametrize("device", [COPYING, PACED, SMALL_ROOM], ids=["all_fit", "paced", "some_fit"])
 def test_results_are_those_of_threads_that_copy_themselves(device: GpuDevice) -> None:
     graph = _layers(4)
     found, wanted = _runs(graph, device)
@@ -91,6 +105,23 @@ def test_one_warp_starts_all_bulk_copies() -> None:
     assert _of(CopyBulk, made.stream) and not _of(CopyBulk, (*made.early, *made.body)) and not before.stream
     # Copies of gains are few bytes: those who read them start them.
     assert _of(CopyAsync, made.body) == _of(CopyAsync, before.body) and not _of(CopyAsync, made.stream)
+
+
+def test_each_copy_waits_until_memory_has_brought_the_one_before_it() -> None:
+    made = _resident(_layers(4), PACED)
+    copies = [body for s in everything(made.kernel.stream) for body in _bodies(s) if _of(CopyBulk, body)]
+    pairs = [pair for body in copies for pair in pairwise(body) if isinstance(pair[1], CopyBulk)]
+    assert len(pairs) == _of(CopyBulk, made.kernel.stream) == to_ptx(made.text, "sm_90a").count("%clock64")
+    for wait, copy in pairs:
+        assert isinstance(wait, Store) and isinstance(wait.value, Call) and isinstance(copy, CopyBulk)
+        now, cycles = wait.value.operands
+        assert isinstance(now, Call) and now.op == "clock_after" and isinstance(cycles, Call) and cycles.op == "div"
+        nbytes, rate = [x.size for x in cycles.operands if isinstance(x, Extent)]
+        assert nbytes == 16 * copy.nbytes and rate == 16 * PACED.bytes_per_cycle
+
+
+def _bodies(s: Statement) -> list[tuple[Statement, ...]]:
+    return [s.body] if isinstance(s, (Loop, When)) else []
 
 
 def test_it_prefetches_the_keys_that_warps_would(monkeypatch: pytest.MonkeyPatch) -> None:

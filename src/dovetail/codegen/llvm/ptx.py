@@ -66,7 +66,7 @@ SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f
 """What kernels for GPUs compute with: there is no C library."""
 
 
-_INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS, "clock": resident.clock}
+_INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS, "clock": resident.clock, "clock_after": resident.clock_after}
 """Ops of the loop language that GPUs alone have."""
 
 

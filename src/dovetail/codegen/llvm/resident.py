@@ -132,6 +132,13 @@ def clock(t: Builder) -> str:
     return t.let(nvvm.assembly("mov.u64 $0, %clock64;", "=l,~{memory}", "", "i64"))
 
 
+def clock_after(t: Builder, due: str) -> str:
+    """The same, once they are no fewer than `due`."""
+    lines = ("{", ".reg .pred early;", "AGAIN:", "mov.u64 $0, %clock64;", "setp.lt.s64 early, $0, $1;")
+    text = "\\0A".join((*lines, "@early bra AGAIN;", "}"))
+    return t.let(nvvm.assembly(text, "=&l,l,~{memory}", f"i64 {due}", "i64"))
+
+
 def _is_first(printer: BodyPrinter) -> I1:
     return printer.text.icmp("eq", I64(printer.indices["thread"]), 0)
 
@@ -255,5 +262,6 @@ ROLLED = ", !llvm.loop !0"
 """Marks a loop that LLVM does not unroll; the module defines the note."""
 
 __all__ = [
-    "ROLLED", "BodyPrinter", "barrier_of_some", "blocks_at_once", "clock", "functions", "grid_barrier", "sub_grid",
+    "ROLLED", "BodyPrinter", "barrier_of_some", "blocks_at_once", "clock", "clock_after", "functions", "grid_barrier",
+    "sub_grid",
 ]  # fmt: skip

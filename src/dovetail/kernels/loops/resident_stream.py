@@ -15,6 +15,7 @@ from typing import Any, cast
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.ir import (
     ZERO,
+    Alloc,
     AllocBarriers,
     Arrive,
     AwaitPhase,
@@ -25,14 +26,20 @@ from dovetail.kernels.loops.ir import (
     Expr,
     Extent,
     FenceShared,
+    Load,
     Loop,
     Name,
+    Number,
     Prefetch,
     Set,
     Statement,
+    Store,
     SubGrid,
+    Tensor,
     ThreadIndex,
     When,
+    add,
+    mul,
 )
 from dovetail.kernels.loops.resident_bodies import PASS, has_bulk
 
@@ -43,6 +50,10 @@ _FEW = 40
 """Registers of a thread that copies."""
 _MOST = 1 << 16
 """Registers of a multiprocessor."""
+_DUE = Tensor("due", i64, (i64.itemsize,), space="private")
+"""The cycle before which the next copy does not start."""
+_PARTS = 16
+"""Parts of a byte in which rates are counted."""
 _IS_FIRST = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
 
 
@@ -113,6 +124,28 @@ def prefetched(part: SubGrid) -> SubGrid:
     return replace(part, threads=LANES, body=(When(_IS_FIRST, (loop,)),))
 
 
+def paced(stream: tuple[Statement, ...], bytes_per_cycle: float) -> tuple[Statement, ...]:
+    """Copies that start no faster than memory brings them: words of other blocks would wait for those on their way."""
+    if not stream or not bytes_per_cycle:
+        return stream
+    unset = When(Call("equal", (PASS, ZERO), bool_), (Store(_DUE, (ZERO,), Number(0, i64)),))
+    return (Alloc(_DUE.pointer, i64, 1, "private"), unset, *_with_pace(stream, bytes_per_cycle))
+
+
+def _with_pace(body: Sequence[Statement], bytes_per_cycle: float) -> list[Statement]:
+    found: list[Statement] = []
+    for s in body:
+        if isinstance(s, (SubGrid, When, Loop)):
+            s = replace(s, body=tuple(_with_pace(s.body, bytes_per_cycle)))
+        if isinstance(s, (CopyBulk, Prefetch)):
+            nbytes = s.nbytes if isinstance(s, Prefetch) else Extent(s.nbytes)
+            cycles = Call("div", (mul(nbytes, Extent(_PARTS)), Extent(round(bytes_per_cycle * _PARTS))), i64)
+            now = Call("clock_after", (Load(_DUE, (ZERO,)),), i64)
+            found.append(Store(_DUE, (ZERO,), add(now, cycles)))
+        found.append(s)
+    return found
+
+
 def _with(part: Any, indices: Mapping[str, Expr], known: dict[int, Any]) -> Any:
     """A body, or a part of it, with other expressions for indices of threads."""
     key, found = id(part), part
@@ -140,6 +173,7 @@ __all__ = [
     "in_first_pass",
     "of_others",
     "of_warp",
+    "paced",
     "prefetched",
     "registers_of",
 ]

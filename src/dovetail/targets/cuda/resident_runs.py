@@ -15,6 +15,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.resident import Part, as_resident
 from dovetail.kernels.loops.resident_bodies import refused_part
+from dovetail.kernels.loops.resident_stream import paced
 from dovetail.kernels.loops.resident_trace import traced
 from dovetail.kernels.loops.resident_words import START, Published, Sent, Words
 from dovetail.kernels.spec import ALIGNMENT, Packed
@@ -232,6 +233,7 @@ class ResidentRuns:
         )
         if isinstance(kernel, Refused):
             return kernel
+        kernel = replace(kernel, stream=paced(kernel.stream, device.bytes_per_cycle))
         made = self._bound(kernel, names, tabled, tuple(written), passes)
         kernel, nbytes = made.made.kernel, START + exchange.nbytes * (len(passes) + 1)
         if device.traced:
