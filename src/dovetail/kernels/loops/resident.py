@@ -7,10 +7,9 @@ whole sequence runs in several passes, such as the layers of a model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops import resident_ahead, resident_stream
@@ -44,43 +43,15 @@ from dovetail.kernels.loops.resident_bodies import (
     segments_of,
     without,
 )
+from dovetail.kernels.loops.resident_part import Part
 from dovetail.kernels.loops.resident_rooms import Room, fullest, offsets
-from dovetail.kernels.loops.resident_words import PartWords, Received, Sent, Words
+from dovetail.kernels.loops.resident_words import PartWords, Words
 from dovetail.kernels.loops.uniform import reads
 
 NEXT = "next."
 """Before the name of a pointer: that of the next pass."""
 _BARRIER_BYTES = 1024
 """Shared memory for the barriers of all parts, before everything else."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A scheduled kernel."""
-
-    kernel: Kernel
-    pointers: Mapping[str, str]
-    """The names that its pointers have in the whole kernel."""
-    after: frozenset[int]
-    """The numbers of the parts before it that it waits for."""
-    sent: Mapping[str, Sent] = field(default_factory=dict[str, Sent])
-    """The pointers through which it writes what blocks send to each other."""
-    received: Mapping[str, Received] = field(default_factory=dict[str, Received])
-    """The pointers through which it reads that."""
-    waits: frozenset[int] = frozenset()
-    """Those of `after` that it does not receive everything from: a barrier of the grid is between them."""
-    near: Mapping[str, Alloc] = field(default_factory=dict[str, Alloc])
-    """Shared memory for small tensors that it reads and no part writes."""
-
-    @property
-    def launch(self) -> Launch:
-        assert self.kernel.launch is not None, "it was scheduled"
-        return self.kernel.launch
-
-    @property
-    def blocks(self) -> int:
-        assert isinstance(self.launch.grid, int), "it was checked"
-        return self.launch.grid
 
 
 def as_resident(
@@ -93,12 +64,15 @@ def as_resident(
     tabled: Sequence[str],
     words: Words | None = None,
     copying_warp: bool = False,
+    words_first: bool = True,
 ) -> Kernel | Refused:
     """One kernel for parts, each with a few blocks of a grid; refused where shared memory is too small.
 
     Its pointers are those of the parts; the caller orders them. With a `copying_warp` it has one that starts copies.
+    With `words_first` copies that would delay the words of a level start after these.
     """
-    return _Resident(parts, blocks, room, passes, frozenset(tabled), words or Words(), copying_warp).kernel(name)
+    made = _Resident(parts, blocks, room, passes, frozenset(tabled), words or Words(), copying_warp, words_first)
+    return made.kernel(name)
 
 
 class _Resident:
@@ -111,9 +85,10 @@ class _Resident:
         tabled: frozenset[str],
         words: Words,
         copying_warp: bool,
+        words_first: bool,
     ) -> None:
         self.parts, self.blocks, self.room, self.passes, self.tabled = parts, blocks, room, passes, tabled
-        self.words = words
+        self.words, self.words_first = words, words_first
         self.threads = max(part.launch.block for part in parts)
         self.segments = [segments_of(part.kernel.body) for part in parts]
         self.levels: list[int] = []
@@ -182,7 +157,7 @@ class _Resident:
                 stream += [resident_stream.prefetched(s) for s in prefetches]
                 prefetches.clear()
             # The next level receives its words first: they would queue after the weights.
-            is_late = level not in awaited and level + 1 < self.count and bool(copies)
+            is_late = self.words_first and level not in awaited and level + 1 < self.count and bool(copies)
             late, now = (copies, []) if is_late else ([], copies)
             barriers_before += level in awaited
             body.append(GridBarrier(barriers_before if level in awaited else None, (*now, *prefetches)))
@@ -397,4 +372,4 @@ class _Resident:
         return starts == sorted(starts) and starts[-1] <= starts[0] + self.count
 
 
-__all__ = ["NEXT", "Part", "as_resident"]
+__all__ = ["NEXT", "as_resident"]

@@ -13,8 +13,9 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.loops.resident import Part, as_resident
+from dovetail.kernels.loops.resident import as_resident
 from dovetail.kernels.loops.resident_bodies import refused_part
+from dovetail.kernels.loops.resident_part import Part
 from dovetail.kernels.loops.resident_stream import paced
 from dovetail.kernels.loops.resident_trace import traced
 from dovetail.kernels.loops.resident_words import START, Published, Sent, Words
@@ -230,6 +231,8 @@ class ResidentRuns:
             tabled=tabled,
             words=words,
             copying_warp=device.copying_warp,
+            # Copies at the pace of memory delay no words.
+            words_first=not (device.copying_warp and device.bytes_per_cycle),
         )
         if isinstance(kernel, Refused):
             return kernel
