@@ -171,6 +171,19 @@ def test_a_copy_that_does_not_wait_for_its_room_spoils_results(monkeypatch: pyte
     assert not np.linalg.norm(found[0] - wanted) <= 1e-2 * np.linalg.norm(wanted)
 
 
+@pytest.mark.parametrize("name", ["qwen3_0.6b", "llama_1b"])
+@pytest.mark.parametrize("copying_warp", [True, False], ids=["warp", "threads"])
+def test_kernels_of_whole_sizes_spill_nothing(name: str, copying_warp: bool, tmp_path: Path) -> None:
+    device = simulated.SimulatedDriver()
+    device.description = replace(device.description, cooperative="on", copying_warp=copying_warp)
+    graph: Graph = DECODE.step_graph(replace(DECODE.SHAPES[name], layers=4))
+    plan = dovetail.compile(graph, target=simulated.target_of(device)).plan
+    every = [made for _, kernels in steps_of(plan, device=device.description) for made in kernels or ()]
+    (made,) = [made for made in every if made.kernel.counter]
+    told = assembled(made, "sm_90a", tmp_path)
+    assert not told or (" 0 bytes spill stores" in told and "'setmaxnreg' ignored" not in told), told
+
+
 def test_threads_that_compute_have_the_registers_of_those_that_copy(tmp_path: Path) -> None:
     told = assembled(_resident(_layers(4, 1024), replace(COPYING, multiprocessors=132)), "sm_90a", tmp_path)
-    assert not told or ("0 bytes spill stores" in told and "'setmaxnreg' ignored" not in told), told
+    assert not told or (" 0 bytes spill stores" in told and "'setmaxnreg' ignored" not in told), told

@@ -157,7 +157,7 @@ def test_blocks_wait_at_one_barrier_each_and_spill_nothing(
     received = [s for s in everything(made.kernel.body) if isinstance(s, Receive)]
     assert text.count("trap;") == len(waits) + len(received), "no wait is for ever"
     told = assembled(made, "sm_90a", tmp_path)
-    assert not told or "0 bytes spill stores" in told, told
+    assert not told or " 0 bytes spill stores" in told, told
 
 
 def test_few_layers_and_devices_that_do_not_ask_for_it_have_none() -> None:

@@ -11,7 +11,8 @@ from dovetail.codegen.llvm import nvvm, pipeline, words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I1, I64
 from dovetail.ir.dim import Size
-from dovetail.kernels.loops.ir import GridBarrier, Kernel, Launch, Statement, SubGrid
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import CopyAsync, GridBarrier, Kernel, Launch, Statement, SubGrid
 from dovetail.kernels.loops.resident import NEXT
 from dovetail.kernels.loops.resident_stream import LANES, THREADS, registers_of
 
@@ -75,6 +76,8 @@ def _run(printer: BodyPrinter, statement: SubGrid, block: str) -> None:
     threads = statement.threads
     printer.threads, printer.blocks = threads, statement.blocks
     printer.indices = {**printer.indices, "block": block}
+    if any(isinstance(s, CopyAsync) for s in everything(statement.body)):
+        printer.indices |= _own_indices(printer)
     own = {"block": str(statement.blocks), "thread": str(threads), "warp": str(threads // 32)}
     printer.counts = {**printer.counts, **own}
     printer.statements(statement.body)
@@ -82,6 +85,17 @@ def _run(printer: BodyPrinter, statement: SubGrid, block: str) -> None:
         # Shared memory is written again in the next turn.
         printer.barrier()
     printer.threads, printer.blocks, printer.indices, printer.counts = before
+
+
+def _own_indices(printer: BodyPrinter) -> dict[str, str]:
+    """The indices of threads as values of one part, which copies and so has many addresses. LLVM would compute all that
+    follows from them before the first pass, and that is more than there are registers."""
+    t, found = printer.text, dict[str, str]()
+    for kind in ("thread", "lane", "warp"):
+        narrow = t.let(f"trunc i64 {printer.indices[kind]} to i32")
+        own = t.let(nvvm.assembly("mov.b32 $0, $1;", "=r,r", f"i32 {narrow}", "i32"))
+        found[kind] = t.let(f"zext i32 {own} to i64")
+    return found
 
 
 @contextmanager
