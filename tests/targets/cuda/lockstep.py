@@ -52,14 +52,17 @@ from dovetail.kernels.loops.ir import (
     When,
 )
 from dovetail.kernels.loops.resident import NEXT
-from dovetail.kernels.loops.resident_stream import THREADS as STREAM_THREADS
 from tests.targets.cuda.matrices import CHUNK, Matrices
 from tests.targets.cuda.phases import PhaseBarrier, Turns, boxed
+from tests.targets.cuda.resident_blocks import run_resident, run_sub_grid
 from tests.targets.cuda.threads import LANES, NOT_WRITTEN, assert_whole_warps
 
 
 class Machine(Matrices):
     """One launch of a kernel on buffers of bytes."""
+
+    copies_late = False
+    """Whether a warp that copies goes on as late as it may, not as early."""
 
     def __init__(self, kernel: Kernel, buffers: Mapping[str, tuple[Array, int]], sizes: Mapping[str, int]) -> None:
         super().__init__(kernel, buffers, sizes)
@@ -185,10 +188,13 @@ class Machine(Matrices):
                 self.barrier(barrier, slot, mask).arrive(1, count)
             case Arrive(barrier, slot):
                 self.barrier(barrier, slot, mask).arrive(int(mask.sum()))
-                next(self.stream, None)
+                if not self.copies_late:
+                    next(self.stream, None)
             case AwaitPhase(barrier, slot, phase):
                 found, left = self.barrier(barrier, slot, mask), self.same(phase, mask)
                 if self.turns is None:
+                    if not found.has_left(left):
+                        next(self.stream, None)
                     assert found.has_left(left), "nobody else is there to wait for"
                     return
                 self.turns.until(self.role, lambda: found.has_left(left))
@@ -313,71 +319,6 @@ class Machine(Matrices):
         self.names.pop(statement.variable, None)
         if hidden is not None:
             self.names[statement.variable] = hidden
-
-
-def run_sub_grid(machine: Machine, statement: SubGrid) -> None:
-    """The part of a block in work that few blocks share: it has indices, scalars and private memory of its own."""
-    first = (machine.number - statement.first) % machine.grid
-    for number in range(first, statement.blocks, machine.grid):
-        own = copy(machine)
-        own.block, own.grid, own.number = statement.threads, statement.blocks, number
-        passes = {name: x[: statement.threads] for name, x in machine.names.items() if name == "pass"}
-        own.threads, own.names, own.memo = np.arange(statement.threads), passes, {}
-        own.statements(statement.body, np.ones(statement.threads, bool))
-
-
-def run_resident(machine: Machine) -> None:
-    """A kernel whose blocks all run at the same time: they come backwards, from one barrier of the grid to the next."""
-    kernel, every = machine.kernel, np.ones(machine.block, bool)
-    buffer, start = machine.buffers[kernel.counter]
-    threads = machine.block - (STREAM_THREADS if kernel.stream else 0)
-    count = buffer[start : start + 8].view(np.int64)
-    machine.stamp = int(count[0]) + 1
-    count += 1
-    blocks: list[Machine] = []
-    for number in range(machine.grid):
-        one = copy(machine)
-        one.buffers, one.groups, one.shared, one.number = dict(machine.buffers), [[]], machine.shared.copy(), number
-        one.buffers |= {NEXT + name: machine.buffers[f"{name}.0"] for name in kernel.tabled}
-        one.barriers = {}
-        one.is_early = True
-        one.statements(kernel.early, every)
-        one.block, one.threads = threads, machine.threads[:threads]
-        blocks.append(one)
-        one.stream = _copying(one)
-        next(one.stream, None)
-    every = every[:threads]
-    for number in range(kernel.passes):
-        for one in blocks:
-            one.start_pass(number)
-        part: list[Statement] = []
-        for statement in kernel.body:
-            part.append(statement)
-            if isinstance(statement, GridBarrier):
-                for one in reversed(blocks):
-                    one.is_early = False
-                    one.statements(part[:-1], every)
-                    one.is_early = True
-                    one.statements(statement.meanwhile, every)
-                part.clear()
-        assert not part, "a pass ends with a barrier"
-
-
-def _copying(block: Machine) -> Iterator[None]:
-    """All passes of the warp that copies, as early as its block lets it: it stops where it waits."""
-    own = copy(block)
-    own.block, own.threads, own.is_early, own.buffers = LANES, np.arange(LANES), True, dict(block.buffers)
-    mask = np.ones(LANES, bool)
-    for number in range(own.kernel.passes):
-        own.start_pass(number)
-        for statement in own.kernel.stream:
-            if isinstance(statement, AwaitPhase):
-                own.memo = {}
-                found, left = own.barrier(statement.barrier, statement.slot, mask), own.same(statement.phase, mask)
-                while not found.has_left(left):
-                    yield
-            else:
-                own.statements((statement,), mask)
 
 
 def _between_barriers(body: Sequence[Statement]) -> list[list[Statement]]:

@@ -150,7 +150,7 @@ class _Resident:
             body += resident_ahead.after_words(parts, late)
             copies = [s for number in self._issued(level) for s in self._copies(number, level)]
             if level in self._streamed():
-                stream += [resident_stream.awaited(level), *resident_stream.of_warp(copies)]
+                stream += resident_stream.of_warp(copies, level)
                 copies = [resident_stream.freed(level), *resident_stream.of_others(copies)]
             prefetches = [self._prefetched(n) for n in self.prefetching if self.levels[n] - 2 == level]
             if self.streams:

@@ -74,17 +74,16 @@ def freed(level: int) -> Statement:
     return When(_IS_FIRST, (Arrive(barrier_of(level).name, ZERO),))
 
 
-def awaited(level: int) -> Statement:
-    """What the warp that copies waits for."""
-    return AwaitPhase(barrier_of(level).name, ZERO, Call("bit_and", (PASS, Extent(1)), i64))
-
-
 def in_first_pass(copies: Sequence[Statement]) -> list[Statement]:
     return [When(Call("equal", (PASS, ZERO), bool_), tuple(copies))] if copies else []
 
 
-def of_warp(body: Sequence[Statement]) -> list[Statement]:
-    """The bulk copies of a body, which one thread starts, one by one."""
+def of_warp(body: Sequence[Statement], level: int | None = None) -> list[Statement]:
+    """The bulk copies of a body, which one thread starts, one by one, once the memory after a level is free.
+
+    Blocks wait for that only where they copy: threads that compute then wait for these copies, so that they cannot come
+    to the same barrier twice before the warp has seen the first time.
+    """
     found: list[Statement] = []
     for s in body:
         if isinstance(s, (FenceShared, Set)):
@@ -93,14 +92,19 @@ def of_warp(body: Sequence[Statement]) -> list[Statement]:
             continue
         match s:
             case SubGrid():
-                found.append(replace(s, threads=LANES, body=tuple(of_warp(s.body))))
+                found.append(replace(s, threads=LANES, body=(*_awaited(level), *of_warp(s.body))))
             case Loop(kind="thread"):
                 found.append(When(_IS_FIRST, (replace(s, kind="serial", rolled=True),)))
             case When():
-                found.append(replace(s, body=tuple(of_warp(s.body))))
+                found.append(replace(s, body=tuple(of_warp(s.body, level))))
             case _:
                 found.append(s)
     return found
+
+
+def _awaited(level: int | None) -> list[Statement]:
+    phase = Call("bit_and", (PASS, Extent(1)), i64)
+    return [] if level is None else [AwaitPhase(barrier_of(level).name, ZERO, phase)]
 
 
 def of_others(body: Sequence[Statement]) -> list[Statement]:
@@ -167,7 +171,6 @@ def _expects(s: Statement) -> bool:
 
 __all__ = [
     "THREADS",
-    "awaited",
     "barrier_of",
     "freed",
     "in_first_pass",
