@@ -100,6 +100,15 @@ def test_results_are_those_of_threads_that_copy_themselves(device: GpuDevice) ->
     assert np.linalg.norm(found[0] - wanted) <= 1e-2 * np.linalg.norm(wanted)
 
 
+def test_blocks_that_are_full_have_none() -> None:
+    most = _resident(_layers(4), APART).kernel.launch
+    assert (
+        most is not None and _resident(_layers(4), replace(COPYING, threads_per_block=most.block + 128)).kernel.stream
+    )
+    full = _resident(_layers(4), replace(COPYING, threads_per_block=most.block + 127)).kernel
+    assert full.launch == most and not full.stream and _of(CopyBulk, full.body)
+
+
 @pytest.mark.parametrize("blocks", [4, 40], ids=["all_copy", "some_copy"])
 def test_a_warp_that_is_late_waits_for_no_phase_that_is_over(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks without any columns wait for nobody: they are through with all passes before their warps have started."""
