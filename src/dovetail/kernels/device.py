@@ -146,6 +146,11 @@ class GpuDevice:
     """Blocks of a cluster, which can wait for each other; 0 where there are no clusters."""
     bulk_copies: bool = False
     """Whether one thread can copy many bytes to shared memory, which a barrier there counts."""
+    copying_warp: bool = False
+    """Whether each block of a resident kernel has a warp that starts bulk copies and computes nothing."""
+    bytes_per_cycle: float = 0.0
+    """Bytes that memory can bring to each multiprocessor in a cycle, at most: a warp that copies starts no more than
+    these; 0 where it starts all at once."""
     cooperative: Cooperative = "auto"
     """Whether layers that repeat become passes of one cooperative (persistent) kernel: where the estimate of that is
     lower than that of launches, wherever they can (on), or nowhere (off)."""

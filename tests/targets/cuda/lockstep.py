@@ -5,7 +5,7 @@ It judges the schedule without a device: which thread does what, reductions over
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
     AllReduce,
+    Amend,
     Arrive,
     AtomicUpdate,
     AwaitCopies,
@@ -54,11 +55,15 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.resident import NEXT
 from tests.targets.cuda.matrices import CHUNK, Matrices
 from tests.targets.cuda.phases import PhaseBarrier, Turns, boxed
+from tests.targets.cuda.resident_blocks import run_resident, run_sub_grid
 from tests.targets.cuda.threads import LANES, NOT_WRITTEN, assert_whole_warps
 
 
 class Machine(Matrices):
     """One launch of a kernel on buffers of bytes."""
+
+    copies_late = False
+    """Whether a warp that copies goes on as late as it may, not as early."""
 
     def __init__(self, kernel: Kernel, buffers: Mapping[str, tuple[Array, int]], sizes: Mapping[str, int]) -> None:
         super().__init__(kernel, buffers, sizes)
@@ -67,6 +72,8 @@ class Machine(Matrices):
         self.barriers: dict[str, list[PhaseBarrier]] = {}
         self.turns: Turns | None = None
         self.role = 0
+        self.stream: Iterator[None] = iter(())
+        """What the warp that copies has left to do: it goes on until it waits."""
 
     def run(self) -> None:
         launch = self.kernel.launch
@@ -182,9 +189,13 @@ class Machine(Matrices):
                 self.barrier(barrier, slot, mask).arrive(1, count)
             case Arrive(barrier, slot):
                 self.barrier(barrier, slot, mask).arrive(int(mask.sum()))
+                if not self.copies_late:
+                    next(self.stream, None)
             case AwaitPhase(barrier, slot, phase):
                 found, left = self.barrier(barrier, slot, mask), self.same(phase, mask)
                 if self.turns is None:
+                    if not found.has_left(left):
+                        next(self.stream, None)
                     assert found.has_left(left), "nobody else is there to wait for"
                     return
                 self.turns.until(self.role, lambda: found.has_left(left))
@@ -196,6 +207,14 @@ class Machine(Matrices):
                 raise AssertionError("a cluster waits outside of loops and conditions")
             case WarpBarrier():
                 assert_whole_warps(mask)
+            case Amend():
+                pass  # a kernel that copies nothing ahead has nothing to amend
+
+    def start_pass(self, number: int) -> None:
+        following = min(number + 1, self.kernel.passes - 1)
+        self.names = {"pass": np.full(self.block, number)}
+        for name in self.kernel.tabled:
+            self.buffers[name], self.buffers[NEXT + name] = (self.buffers[f"{name}.{at}"] for at in (number, following))
 
     def roles(self, statement: Roles, mask: Array) -> None:
         """Both bodies, in turns."""
@@ -303,52 +322,6 @@ class Machine(Matrices):
         self.names.pop(statement.variable, None)
         if hidden is not None:
             self.names[statement.variable] = hidden
-
-
-def run_sub_grid(machine: Machine, statement: SubGrid) -> None:
-    """The part of a block in work that few blocks share: it has indices, scalars and private memory of its own."""
-    first = (machine.number - statement.first) % machine.grid
-    for number in range(first, statement.blocks, machine.grid):
-        own = copy(machine)
-        own.block, own.grid, own.number = statement.threads, statement.blocks, number
-        passes = {name: x[: statement.threads] for name, x in machine.names.items() if name == "pass"}
-        own.threads, own.names, own.memo = np.arange(statement.threads), passes, {}
-        own.statements(statement.body, np.ones(statement.threads, bool))
-
-
-def run_resident(machine: Machine) -> None:
-    """A kernel whose blocks all run at the same time: they come backwards, from one barrier of the grid to the next."""
-    kernel, every = machine.kernel, np.ones(machine.block, bool)
-    buffer, start = machine.buffers[kernel.counter]
-    count = buffer[start : start + 8].view(np.int64)
-    machine.stamp = int(count[0]) + 1
-    count += 1
-    blocks: list[Machine] = []
-    for number in range(machine.grid):
-        one = copy(machine)
-        one.buffers, one.groups, one.shared, one.number = dict(machine.buffers), [[]], machine.shared.copy(), number
-        one.buffers |= {NEXT + name: machine.buffers[f"{name}.0"] for name in kernel.tabled}
-        one.barriers = {}
-        one.is_early = True
-        one.statements(kernel.early, every)
-        blocks.append(one)
-    for number in range(kernel.passes):
-        following = min(number + 1, kernel.passes - 1)
-        for one in blocks:
-            one.names = {"pass": np.full(machine.block, number)}
-            one.buffers |= {name: machine.buffers[f"{name}.{number}"] for name in kernel.tabled}
-            one.buffers |= {NEXT + name: machine.buffers[f"{name}.{following}"] for name in kernel.tabled}
-        part: list[Statement] = []
-        for statement in kernel.body:
-            part.append(statement)
-            if isinstance(statement, GridBarrier):
-                for one in reversed(blocks):
-                    one.is_early = False
-                    one.statements(part[:-1], every)
-                    one.is_early = True
-                    one.statements(statement.meanwhile, every)
-                part.clear()
-        assert not part, "a pass ends with a barrier"
 
 
 def _between_barriers(body: Sequence[Statement]) -> list[list[Statement]]:

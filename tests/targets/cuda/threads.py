@@ -99,7 +99,7 @@ class Threads:
     def apply(self, op: str, xs: list[Array], dtype: DType) -> Array:
         if op == "cast":
             return np.asarray(_OPS["cast"].meaning(xs[0], dtype=dtype)).astype(dtype.numpy)
-        if op == "clock":
+        if op in ("clock", "clock_after"):
             return np.full(self.block, time.perf_counter_ns())
         if op == "bitcast":
             return xs[0].view(dtype.numpy)

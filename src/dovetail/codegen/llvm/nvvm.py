@@ -62,10 +62,10 @@ CLUSTER_BARRIER = assembly("barrier.cluster.arrive.aligned; barrier.cluster.wait
 """All threads of a cluster wait for each other, and see what the others wrote: release and acquire by default."""
 
 
-def threads(count: int, resident: int = 1, cluster: int = 1) -> str:
+def threads(count: int, resident: int | None = None, cluster: int = 1) -> str:
     """The attributes that say how many threads a block has, how many blocks are resident, and how many a cluster."""
     found = [f'"nvvm.reqntid"="{count}"']
-    if resident > 1:
+    if resident is not None:
         found.append(f'"nvvm.minctasm"="{resident}"')
     if cluster > 1:
         found.append(f'"nvvm.cluster_dim"="{cluster}"')

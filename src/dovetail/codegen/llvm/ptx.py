@@ -66,7 +66,7 @@ SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f
 """What kernels for GPUs compute with: there is no C library."""
 
 
-_INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS, "clock": resident.clock}
+_INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS, "clock": resident.clock, "clock_after": resident.clock_after}
 """Ops of the loop language that GPUs alone have."""
 
 
@@ -237,7 +237,7 @@ class _Printer(Printer):
         if self.threads == LANES and self.threads < self.kernel.launch.block:
             return pipeline.warp_barrier(self.text)
         if self.threads < self.kernel.launch.block:
-            return self.text.emit(nvvm.assembly(f"bar.sync 1, {self.threads};"))
+            return self.text.emit(resident.barrier_of_some(self.kernel, self.threads))
         self.text.use(f"declare void @{nvvm.BARRIER}()")
         self.text.emit(f"call void @{nvvm.BARRIER}()")
 
@@ -326,7 +326,7 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
     shape = kernel.launch
     if shape is None:
         raise GraphError(f"{kernel.name} has no launch shape", hint="schedule the kernel for a GPU first")
-    attributes = f"nounwind {nvvm.threads(shape.block, shape.resident, shape.cluster)}"
+    attributes = f"nounwind {nvvm.threads(shape.block, resident.blocks_at_once(kernel, shape), shape.cluster)}"
     if kernel.counter:
         printers, found = resident.functions(kernel, alignment, _Printer, _attributes, attributes)
     else:

@@ -11,8 +11,10 @@ from dovetail.codegen.llvm import nvvm, pipeline, words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I1, I64
 from dovetail.ir.dim import Size
-from dovetail.kernels.loops.ir import GridBarrier, Kernel, Statement, SubGrid
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import CopyAsync, GridBarrier, Kernel, Launch, Statement, SubGrid
 from dovetail.kernels.loops.resident import NEXT
+from dovetail.kernels.loops.resident_stream import LANES, THREADS, registers_of
 
 _POINTER = f"ptr addrspace({nvvm.GLOBAL})"
 _AWAIT = "\\0A".join(
@@ -74,6 +76,8 @@ def _run(printer: BodyPrinter, statement: SubGrid, block: str) -> None:
     threads = statement.threads
     printer.threads, printer.blocks = threads, statement.blocks
     printer.indices = {**printer.indices, "block": block}
+    if any(isinstance(s, CopyAsync) for s in everything(statement.body)):
+        printer.indices |= _own_indices(printer)
     own = {"block": str(statement.blocks), "thread": str(threads), "warp": str(threads // 32)}
     printer.counts = {**printer.counts, **own}
     printer.statements(statement.body)
@@ -81,6 +85,17 @@ def _run(printer: BodyPrinter, statement: SubGrid, block: str) -> None:
         # Shared memory is written again in the next turn.
         printer.barrier()
     printer.threads, printer.blocks, printer.indices, printer.counts = before
+
+
+def _own_indices(printer: BodyPrinter) -> dict[str, str]:
+    """The indices of threads as values of one part, which copies and so has many addresses. LLVM would compute all that
+    follows from them before the first pass, and that is more than there are registers."""
+    t, found = printer.text, dict[str, str]()
+    for kind in ("thread", "lane", "warp"):
+        narrow = t.let(f"trunc i64 {printer.indices[kind]} to i32")
+        own = t.let(nvvm.assembly("mov.b32 $0, $1;", "=r,r", f"i32 {narrow}", "i32"))
+        found[kind] = t.let(f"zext i32 {own} to i64")
+    return found
 
 
 @contextmanager
@@ -112,9 +127,30 @@ def grid_barrier(printer: BodyPrinter, statement: GridBarrier) -> None:
     printer.barrier()
 
 
+def barrier_of_some(kernel: Kernel, threads: int) -> str:
+    """A barrier of the first threads of a block."""
+    assert kernel.launch is not None, "it was checked"
+    # Threads that have left a part with fewer of them wait at another barrier than those within it.
+    computes = bool(kernel.stream) and threads == kernel.launch.block - THREADS
+    return nvvm.assembly(f"bar.sync {2 if computes else 1}, {threads};")
+
+
+def blocks_at_once(kernel: Kernel, launch: Launch) -> int | None:
+    """Blocks that a multiprocessor should hold, where the assembler needs to know: registers that a thread has at first
+    follow from it, and it lets warps give some to others where it knows them alone."""
+    return launch.resident if launch.resident > 1 or kernel.stream else None
+
+
 def clock(t: Builder) -> str:
     """Cycles of a multiprocessor; what threads do stays on its side of it."""
     return t.let(nvvm.assembly("mov.u64 $0, %clock64;", "=l,~{memory}", "", "i64"))
+
+
+def clock_after(t: Builder, due: str) -> str:
+    """The same, once they are no fewer than `due`."""
+    lines = ("{", ".reg .pred early;", "AGAIN:", "mov.u64 $0, %clock64;", "setp.lt.s64 early, $0, $1;")
+    text = "\\0A".join((*lines, "@early bra AGAIN;", "}"))
+    return t.let(nvvm.assembly(text, "=&l,l,~{memory}", f"i64 {due}", "i64"))
 
 
 def _is_first(printer: BodyPrinter) -> I1:
@@ -133,6 +169,8 @@ def functions(
     following = [NEXT + name for name in kernel.tabled]
     seen = replace(kernel, pointers=(*plain, *kernel.tabled, *following))
     body = make(seen)
+    body.threads -= THREADS if kernel.stream else 0
+    registers = registers_of(body.threads) if kernel.stream else None
     body.names["pass"] = "%pass"
     body.statements(kernel.body)
     body.text.ret()
@@ -148,19 +186,33 @@ def functions(
     # Launches before this one counted every block of each barrier; some of this one may have come to the first.
     before = t.let(f"sub i64 {found}, {t.let(f'urem i64 {found}, {blocks}')}")
     stamp = words.stamp(t, t.let(f"udiv i64 {found}, {(passes * kernel.passes + 1) * blocks}"))
-    with t.loop(0, kernel.passes, ROLLED) as number:
-        later = t.let(f"add i64 {number}, 1")
-        last = t.let(f"icmp ult i64 {later}, {kernel.passes}")
-        later = t.let(f"select i1 {last}, i64 {later}, i64 {number}")
-        given = [f"{_POINTER} {entry.pointers[name]}" for name in plain]
-        for at in (number, later):
-            given += [f"{_POINTER} {table.pointer(i, n, str(at))}" for i, n in enumerate(kernel.tabled)]
-        given += [f"i64 %s{i}" for i in range(len(kernel.sizes))]
-        arrived = t.let(f"add i64 {before}, {t.let(f'mul i64 {number}, {passes * blocks}')}")
-        t.emit(f"call void @{kernel.name}.body({', '.join(given)}, i64 {number}, i64 {arrived}, i32 {stamp})")
-    with t.when(_is_first(entry)):
-        # Every block has read the counter by now but for those that add to it later themselves.
-        t.emit(nvvm.assembly("red.relaxed.gpu.global.add.u64 [$0], 1;", "l,~{memory}", counter))
+
+    def computing() -> None:
+        if registers is not None:
+            pipeline.set_registers(t, registers[0], "inc")
+        with t.loop(0, kernel.passes, ROLLED) as number:
+            later = _following(t, number, kernel)
+            given = [f"{_POINTER} {entry.pointers[name]}" for name in plain]
+            for at in (number, later):
+                given += [f"{_POINTER} {table.pointer(i, n, str(at))}" for i, n in enumerate(kernel.tabled)]
+            given += [f"i64 %s{i}" for i in range(len(kernel.sizes))]
+            arrived = t.let(f"add i64 {before}, {t.let(f'mul i64 {number}, {passes * blocks}')}")
+            t.emit(f"call void @{kernel.name}.body({', '.join(given)}, i64 {number}, i64 {arrived}, i32 {stamp})")
+        with t.when(_is_first(entry)):
+            # Every block has read the counter by now but for those that add to it later themselves.
+            t.emit(nvvm.assembly("red.relaxed.gpu.global.add.u64 [$0], 1;", "l,~{memory}", counter))
+
+    def copying() -> None:
+        if registers is not None:
+            pipeline.set_registers(t, registers[1], "dec")
+        with t.when(t.icmp("ult", I64(entry.indices["thread"]), body.threads + LANES)):
+            _streaming(entry, table, kernel)
+
+    if kernel.stream:
+        is_last = t.icmp("uge", I64(entry.indices["thread"]), body.threads)
+        t.either(is_last, copying, computing)
+    else:
+        computing()
     t.ret()
     known = dict(alignment) | {NEXT + name: alignment.get(name, 1) for name in kernel.tabled}
     spelled = [f"{_POINTER}{attributes_of(seen, n, known)} %p{i}" for i, n in enumerate(seen.pointers)]
@@ -173,6 +225,26 @@ def functions(
         f"define {nvvm.KERNEL} void @{kernel.name}({outer}) {attributes}",
     )
     return (body, entry), [(heads[0], body.text), (heads[1], entry.text)]
+
+
+def _streaming(printer: BodyPrinter, table: _Table, kernel: Kernel) -> None:
+    """All passes of the warp that copies: its threads are counted from 0."""
+    t, threads, indices = printer.text, printer.threads, printer.indices
+    printer.threads, printer.indices = LANES, {**indices, "thread": indices["lane"], "warp": "0"}
+    with t.loop(0, kernel.passes, ROLLED) as number:
+        printer.names["pass"] = number
+        later = _following(t, number, kernel)
+        for index, name in enumerate(kernel.tabled):
+            printer.pointers[name] = table.pointer(index, name, number)
+            printer.pointers[NEXT + name] = table.pointer(index, name, later)
+        printer.statements(kernel.stream)
+    printer.threads, printer.indices = threads, indices
+
+
+def _following(t: Builder, number: str, kernel: Kernel) -> str:
+    """The pass after one; the last one stays."""
+    later = t.let(f"add i64 {number}, 1")
+    return t.let(f"select i1 {t.let(f'icmp ult i64 {later}, {kernel.passes}')}, i64 {later}, i64 {number}")
 
 
 class _Table:
@@ -203,4 +275,7 @@ def _blocks(kernel: Kernel) -> int:
 ROLLED = ", !llvm.loop !0"
 """Marks a loop that LLVM does not unroll; the module defines the note."""
 
-__all__ = ["ROLLED", "BodyPrinter", "clock", "functions", "grid_barrier", "sub_grid"]
+__all__ = [
+    "ROLLED", "BodyPrinter", "barrier_of_some", "blocks_at_once", "clock", "clock_after", "functions", "grid_barrier",
+    "sub_grid",
+]  # fmt: skip

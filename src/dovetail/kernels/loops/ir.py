@@ -198,6 +198,8 @@ class Kernel:
     """What each block of a resident kernel does before it waits for others, and then runs `body`."""
     constants: tuple[str, ...] = ()
     """Pointers to what no kernel of a run writes: parameters and what the bind phase computes."""
+    stream: tuple[Statement, ...] = ()
+    """What a warp of each block does in each pass, while others run `body`: it follows them."""
     passes: int = 1
     """How often `body` runs; the number of a pass is in `pass`."""
     tabled: tuple[str, ...] = ()

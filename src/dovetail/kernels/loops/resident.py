@@ -7,14 +7,13 @@ whole sequence runs in several passes, such as the layers of a model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_
 from dovetail.kernels.choice import Refused
-from dovetail.kernels.loops import resident_ahead
-from dovetail.kernels.loops.analysis import BARRIER_BYTES, everything, shared_bytes
+from dovetail.kernels.loops import resident_ahead, resident_stream
+from dovetail.kernels.loops.analysis import BARRIER_BYTES, everything
 from dovetail.kernels.loops.composed import Renaming
 from dovetail.kernels.loops.ir import (
     Alloc,
@@ -44,42 +43,15 @@ from dovetail.kernels.loops.resident_bodies import (
     segments_of,
     without,
 )
-from dovetail.kernels.loops.resident_words import PartWords, Received, Sent, Words
+from dovetail.kernels.loops.resident_part import Part
+from dovetail.kernels.loops.resident_rooms import Room, fullest, offsets
+from dovetail.kernels.loops.resident_words import PartWords, Words
 from dovetail.kernels.loops.uniform import reads
 
 NEXT = "next."
 """Before the name of a pointer: that of the next pass."""
 _BARRIER_BYTES = 1024
 """Shared memory for the barriers of all parts, before everything else."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A scheduled kernel."""
-
-    kernel: Kernel
-    pointers: Mapping[str, str]
-    """The names that its pointers have in the whole kernel."""
-    after: frozenset[int]
-    """The numbers of the parts before it that it waits for."""
-    sent: Mapping[str, Sent] = field(default_factory=dict[str, Sent])
-    """The pointers through which it writes what blocks send to each other."""
-    received: Mapping[str, Received] = field(default_factory=dict[str, Received])
-    """The pointers through which it reads that."""
-    waits: frozenset[int] = frozenset()
-    """Those of `after` that it does not receive everything from: a barrier of the grid is between them."""
-    near: Mapping[str, Alloc] = field(default_factory=dict[str, Alloc])
-    """Shared memory for small tensors that it reads and no part writes."""
-
-    @property
-    def launch(self) -> Launch:
-        assert self.kernel.launch is not None, "it was scheduled"
-        return self.kernel.launch
-
-    @property
-    def blocks(self) -> int:
-        assert isinstance(self.launch.grid, int), "it was checked"
-        return self.launch.grid
 
 
 def as_resident(
@@ -91,32 +63,32 @@ def as_resident(
     passes: int,
     tabled: Sequence[str],
     words: Words | None = None,
+    copying_warp: bool = False,
+    words_first: bool = True,
 ) -> Kernel | Refused:
     """One kernel for parts, each with a few blocks of a grid; refused where shared memory is too small.
 
-    Its pointers are those of the parts; the caller orders them.
+    Its pointers are those of the parts; the caller orders them. With a `copying_warp` it has one that starts copies.
+    With `words_first` copies that would delay the words of a level start after these.
     """
-    return _Resident(parts, blocks, room, passes, frozenset(tabled), words or Words()).kernel(name)
-
-
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """Shared memory that some slots of a pass need: slot 2b is level b, and 2b + 1 the barrier after it."""
-
-    alloc: Alloc
-    slots: frozenset[int]
-
-    @property
-    def nbytes(self) -> int:
-        return shared_bytes([self.alloc])
+    made = _Resident(parts, blocks, room, passes, frozenset(tabled), words or Words(), copying_warp, words_first)
+    return made.kernel(name)
 
 
 class _Resident:
     def __init__(
-        self, parts: Sequence[Part], blocks: int, room: int, passes: int, tabled: frozenset[str], words: Words
+        self,
+        parts: Sequence[Part],
+        blocks: int,
+        room: int,
+        passes: int,
+        tabled: frozenset[str],
+        words: Words,
+        copying_warp: bool,
+        words_first: bool,
     ) -> None:
         self.parts, self.blocks, self.room, self.passes, self.tabled = parts, blocks, room, passes, tabled
-        self.words = words
+        self.words, self.words_first = words, words_first
         self.threads = max(part.launch.block for part in parts)
         self.segments = [segments_of(part.kernel.body) for part in parts]
         self.levels: list[int] = []
@@ -127,6 +99,7 @@ class _Resident:
         self.first = self._first_blocks()
         self.ahead = {i: 0 for i, part in enumerate(parts) if self._is_ahead(part)}
         """The levels between the barrier where copies of a part start and its own, for those that copy ahead."""
+        self.streams = copying_warp and any(has_bulk(parts[i].kernel.early) for i in self.ahead)
         early = [only_prefetches(part.kernel.early) for part in parts]
         self.prefetching = [i for i, only in enumerate(early) if only and self.levels[i] >= 2]
         """The parts that prefetch what they will copy: they do so while the part before them waits."""
@@ -152,13 +125,14 @@ class _Resident:
         return bool(part.kernel.early) and not later and not only_prefetches(part.kernel.early)
 
     def kernel(self, name: str) -> Kernel | Refused:
-        offsets = self._offsets()
-        if offsets is None:
-            return Refused("shared_memory_holds_a_level", self._fullest(), f"{self.room:,} bytes")
+        if self._offsets() is None:
+            return Refused(
+                "shared_memory_holds_a_level", fullest(self._rooms(), 2 * self.count), f"{self.room:,} bytes"
+            )
         self._look_ahead()
-        offsets = self._offsets()
-        assert offsets is not None, "copies that start earlier were tried"
-        allocations = [replace(r.alloc, offset=offsets[r.alloc.pointer]) for r in self._rooms()]
+        places = self._offsets()
+        assert places is not None, "copies that start earlier were tried"
+        allocations = [replace(r.alloc, offset=places[r.alloc.pointer]) for r in self._rooms()]
         barriers = self._barriers()
         body: list[Statement] = [*allocations, *barriers]
         if self.words.published:
@@ -168,26 +142,49 @@ class _Resident:
         barriers_before = 0
         awaited = self._awaited()
         late: list[Statement] = []
+        stream: list[Statement] = [*allocations, *barriers]
+        start = [s for n in self._in_order() if self._barrier(n) < 0 for s in self._copied(n, ahead=False)]
+        stream += resident_stream.in_first_pass(resident_stream.of_warp(start))
         for level in range(self.count):
             parts = [s for number in range(len(self.parts)) for s in self._at(number, level)]
             body += resident_ahead.after_words(parts, late)
             copies = [s for number in self._issued(level) for s in self._copies(number, level)]
+            if level in self._streamed():
+                stream += resident_stream.of_warp(copies, level)
+                copies = [resident_stream.freed(level), *resident_stream.of_others(copies)]
             prefetches = [self._prefetched(n) for n in self.prefetching if self.levels[n] - 2 == level]
+            if self.streams:
+                stream += [resident_stream.prefetched(s) for s in prefetches]
+                prefetches.clear()
             # The next level receives its words first: they would queue after the weights.
-            is_late = level not in awaited and level + 1 < self.count and bool(copies)
+            is_late = self.words_first and level not in awaited and level + 1 < self.count and bool(copies)
             late, now = (copies, []) if is_late else ([], copies)
             barriers_before += level in awaited
             body.append(GridBarrier(barriers_before if level in awaited else None, (*now, *prefetches)))
-        start = [n for n in self._in_order() if self._barrier(n) < 0]
         early: list[Statement] = [replace(b, is_new=True) for b in barriers]
-        if start:
-            early += [*allocations, *(s for n in start for s in self._copied(n, ahead=True))]
-        total = max([offsets[r.alloc.pointer] + r.nbytes for r in self._rooms()], default=0)
-        launch = Launch(self.blocks, self.threads, total, cooperative=True)
-        sizes = sizes_in((*early, *body))
+        start = [s for n in self._in_order() if self._barrier(n) < 0 for s in self._copied(n, ahead=True)]
+        start = resident_stream.of_others(start) if self.streams else start
+        early += [*allocations, *start] if start else []
+        total = max([places[r.alloc.pointer] + r.nbytes for r in self._rooms()], default=0)
+        threads = self.threads + (resident_stream.THREADS if self.streams else 0)
+        launch = Launch(self.blocks, threads, total, cooperative=True)
         return Kernel(
-            name, (), (), "tile", tuple(body), sizes=sizes, launch=launch, early=tuple(early), passes=self.passes
+            name,
+            (),
+            (),
+            "tile",
+            tuple(body),
+            sizes=sizes_in((*early, *body, *stream)),
+            launch=launch,
+            early=tuple(early),
+            stream=tuple(stream) if self.streams else (),
+            passes=self.passes,
         )
+
+    def _streamed(self) -> list[int]:
+        """The levels after which the warp that copies starts some."""
+        bulk = [n for n in self.ahead if has_bulk(self.parts[n].kernel.early)]
+        return sorted({self._barrier(n) % self.count for n in bulk}) if self.streams else []
 
     def _awaited(self) -> set[int]:
         """The levels after which blocks wait for each other."""
@@ -203,10 +200,11 @@ class _Resident:
         end = 0
         for number, part in enumerate(self.parts):
             own = [s for s in part.kernel.body if isinstance(s, AllocBarriers)]
-            for one in self._renaming(number, "").body(tuple(own)):
-                assert isinstance(one, AllocBarriers), "it was renamed"
-                found.append(replace(one, is_new=False, offset=end))
-                end += BARRIER_BYTES * one.count
+            found += [s for s in self._renaming(number, "").body(tuple(own)) if isinstance(s, AllocBarriers)]
+        found += [resident_stream.barrier_of(level) for level in self._streamed()]
+        for at, one in enumerate(found):
+            found[at] = replace(one, is_new=False, offset=end)
+            end += BARRIER_BYTES * one.count
         assert end <= _BARRIER_BYTES, "they fit"
         return found
 
@@ -315,7 +313,7 @@ class _Resident:
             body = (FenceShared(), *body)
         return [SubGrid(part.blocks, part.launch.block, self.first[number], naming.body(body)), CommitCopies()]
 
-    def _prefetched(self, number: int) -> Statement:
+    def _prefetched(self, number: int) -> SubGrid:
         part = self.parts[number]
         body = self._renaming(number, "_early").body(part.kernel.early)
         return SubGrid(part.blocks, part.launch.block, self.first[number], body)
@@ -330,8 +328,8 @@ class _Resident:
                 found += at > own and at[0] < self.levels[number]
         return found
 
-    def _rooms(self) -> list[_Room]:
-        found: list[_Room] = []
+    def _rooms(self) -> list[Room]:
+        found: list[Room] = []
         for number in range(len(self.parts)):
             every = everything(self.parts[number].kernel.early)
             early = {s.target.pointer for s in every if isinstance(s, (CopyAsync, CopyBulk))}
@@ -342,33 +340,18 @@ class _Resident:
                 if number in self.ahead and alloc.pointer in early:
                     first = 2 * self._barrier(number) + 1
                 slots = frozenset([s % (2 * self.count) for s in range(first, 2 * self.last(number) + 1)])
-                found.append(_Room(replace(alloc, pointer=f"{alloc.pointer}_{number}"), slots))
+                found.append(Room(replace(alloc, pointer=f"{alloc.pointer}_{number}"), slots))
             own = frozenset({2 * self.levels[number]})
-            found += [_Room(alloc, own) for alloc in self._near(number).values()]
+            found += [Room(alloc, own) for alloc in self._near(number).values()]
             for at, segment in enumerate(self.segments[number]):
                 slot = frozenset({2 * (self.levels[number] + at)})
                 renamed = self._renaming(number, "").body(segment)
-                found += [_Room(alloc, slot) for alloc in self._exchange(number, at).rooms(renamed)]
+                found += [Room(alloc, slot) for alloc in self._exchange(number, at).rooms(renamed)]
         return found
 
     def _offsets(self) -> dict[str, int] | None:
-        """A place in shared memory for each allocation, apart from those of the same time; None without room."""
-        placed: list[tuple[int, _Room]] = []
-        start_of_all = _BARRIER_BYTES if self._barriers() else 0
-        for room in sorted(self._rooms(), key=lambda r: -r.nbytes):
-            at = start_of_all
-            for start, other in sorted(placed, key=lambda pair: pair[0]):
-                if room.slots & other.slots and start < at + room.nbytes and at < start + other.nbytes:
-                    at = start + other.nbytes
-            if at + room.nbytes > self.room:
-                return None
-            placed.append((at, room))
-        return {room.alloc.pointer: at for at, room in placed}
-
-    def _fullest(self) -> str:
-        """The slot that needs the most shared memory."""
-        needs = [sum(r.nbytes for r in self._rooms() if slot in r.slots) for slot in range(2 * self.count)]
-        return f"{max(needs):,} bytes at level {needs.index(max(needs)) // 2}"
+        """A place in shared memory for each allocation, after those of barriers; None without room."""
+        return offsets(self._rooms(), _BARRIER_BYTES if self._barriers() else 0, self.room)
 
     def _look_ahead(self) -> None:
         """Start copies as many levels before as there is room for, in the order in which they are needed."""
@@ -389,4 +372,4 @@ class _Resident:
         return starts == sorted(starts) and starts[-1] <= starts[0] + self.count
 
 
-__all__ = ["NEXT", "Part", "as_resident"]
+__all__ = ["NEXT", "as_resident"]

@@ -196,9 +196,16 @@ class Driver:
             converts_fp8=self.capability >= (9, 0),
             cluster=CLUSTER if self.capability >= (9, 0) else 0,
             bulk_copies=self.capability >= (9, 0),
+            copying_warp=self.capability >= (9, 0),
+            bytes_per_cycle=self._memory_rate / (1e3 * self._attribute(_CLOCK_KHZ)) / self._attribute(_MULTIPROCESSORS),
             evict_first=self.capability >= (9, 0),
             cooperative="auto" if self._runs_whole_grids else "off",
         )
+
+    @property
+    def _memory_rate(self) -> float:
+        """Bytes a second by the clock of the memory, which transfers at both of its edges, and the width of its bus."""
+        return 2e3 * self._attribute(_MEMORY_CLOCK_KHZ) * self._attribute(_BUS_BITS) / 8
 
     @property
     def _runs_whole_grids(self) -> bool:
@@ -225,8 +232,6 @@ class Driver:
         """What the device says of itself."""
         memory = c_size_t()
         self.call("cuDeviceTotalMem_v2", ctypes.byref(memory), self.device)
-        # The memory transfers at both edges of its clock.
-        rate = 2e3 * self._attribute(_MEMORY_CLOCK_KHZ) * self._attribute(_BUS_BITS) / 8
         return Card(
             self.name,
             self.capability,
@@ -234,7 +239,7 @@ class Driver:
             self.description.multiprocessors,
             memory.value,
             self.description.hertz,
-            rate,
+            self._memory_rate,
             self.description.l2_bytes,
             self.description.shared_bytes,
         )

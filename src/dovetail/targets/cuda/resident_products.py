@@ -26,7 +26,8 @@ def by_warps(
         if kernels is None or not any([_is_replaced(made, device.multiprocessors) for made in kernels]):
             continue
         key = key_of(kernels)
-        if key not in known:
+        # Packed weights are those of one layer.
+        if key not in known or any([made.packed for made in known[key]]):
             known[key] = _no_faster(make_kernels(step, locations, None, warps), kernels)
         others = known[key]
         if [made.bindings.keys() for made in others] == [made.bindings.keys() for made in kernels]:

@@ -13,8 +13,11 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.loops.resident import Part, as_resident
+from dovetail.kernels.loops.resident import as_resident
 from dovetail.kernels.loops.resident_bodies import refused_part
+from dovetail.kernels.loops.resident_part import Part
+from dovetail.kernels.loops.resident_stream import THREADS as COPYING_THREADS
+from dovetail.kernels.loops.resident_stream import paced
 from dovetail.kernels.loops.resident_trace import traced
 from dovetail.kernels.loops.resident_words import START, Published, Sent, Words
 from dovetail.kernels.spec import ALIGNMENT, Packed
@@ -220,6 +223,8 @@ class ResidentRuns:
         device = self.device
         words = Words(_COUNTER, exchange.nbytes, published, exchange.awaits_passes(passes[0].inner))
         tabled = [name for place, name in names.items() if len(set(place.where)) > 1]
+        threads = max([part.launch.block for part in parts]) + COPYING_THREADS
+        copying_warp = device.copying_warp and threads <= device.threads_per_block
         kernel = as_resident(
             "resident",
             parts,
@@ -228,9 +233,13 @@ class ResidentRuns:
             passes=len(passes),
             tabled=tabled,
             words=words,
+            copying_warp=copying_warp,
+            # Copies at the pace of memory delay no words.
+            words_first=not (copying_warp and device.bytes_per_cycle),
         )
         if isinstance(kernel, Refused):
             return kernel
+        kernel = replace(kernel, stream=paced(kernel.stream, device.bytes_per_cycle))
         made = self._bound(kernel, names, tabled, tuple(written), passes)
         kernel, nbytes = made.made.kernel, START + exchange.nbytes * (len(passes) + 1)
         if device.traced:

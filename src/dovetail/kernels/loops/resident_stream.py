@@ -1,0 +1,182 @@
+"""The bulk copies of a resident kernel by a warp of its own, which computes nothing.
+
+Threads that compute would start copies between two parts, while others wait for their words. The warp waits until the
+shared memory of a copy is free, which one of those threads tells it through a barrier there, and starts the copies one
+by one, in the order in which they are needed. It also prefetches keys. Copies of few bytes stay with the threads that
+read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, cast
+
+from dovetail.ir.dtype import bool_, i64
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Alloc,
+    AllocBarriers,
+    Arrive,
+    AwaitPhase,
+    Call,
+    CopyAsync,
+    CopyBulk,
+    ExpectBytes,
+    Expr,
+    Extent,
+    FenceShared,
+    Load,
+    Loop,
+    Name,
+    Number,
+    Prefetch,
+    Set,
+    Statement,
+    Store,
+    SubGrid,
+    Tensor,
+    ThreadIndex,
+    When,
+    add,
+    mul,
+)
+from dovetail.kernels.loops.resident_bodies import PASS, has_bulk
+
+LANES = 32
+THREADS = 128
+"""Of the warp that copies and of three that do nothing: registers are given to four warps at once."""
+_FEW = 40
+"""Registers of a thread that copies."""
+_MOST = 1 << 16
+"""Registers of a multiprocessor."""
+_DUE = Tensor("due", i64, (i64.itemsize,), space="private")
+"""The cycle before which the next copy does not start."""
+_PARTS = 16
+"""Parts of a byte in which rates are counted."""
+_IS_FIRST = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
+
+
+def registers_of(threads: int) -> tuple[int, int] | None:
+    """The registers of a thread that computes, and of one that copies; None where all have the same."""
+    if threads % THREADS or threads == THREADS:
+        return None
+    return (_MOST - THREADS * _FEW) // threads // 8 * 8, _FEW
+
+
+def barrier_of(level: int) -> AllocBarriers:
+    """The barrier at which a block arrives once the memory of the copies after a level is free, once in each pass."""
+    return AllocBarriers(f"free_{level}", 1, 1)
+
+
+def freed(level: int) -> Statement:
+    """Tell the warp that copies; all threads of the block have left the level."""
+    return When(_IS_FIRST, (Arrive(barrier_of(level).name, ZERO),))
+
+
+def in_first_pass(copies: Sequence[Statement]) -> list[Statement]:
+    return [When(Call("equal", (PASS, ZERO), bool_), tuple(copies))] if copies else []
+
+
+def of_warp(body: Sequence[Statement], level: int | None = None) -> list[Statement]:
+    """The bulk copies of a body, which one thread starts, one by one, once the memory after a level is free.
+
+    Blocks wait for that only where they copy: threads that compute then wait for these copies, so that they cannot come
+    to the same barrier twice before the warp has seen the first time.
+    """
+    found: list[Statement] = []
+    for s in body:
+        if isinstance(s, (FenceShared, Set)):
+            found.append(s)
+        if not has_bulk([s]) and not _expects(s):
+            continue
+        match s:
+            case SubGrid():
+                found.append(replace(s, threads=LANES, body=(*_awaited(level), *of_warp(s.body))))
+            case Loop(kind="thread"):
+                found.append(When(_IS_FIRST, (replace(s, kind="serial", rolled=True),)))
+            case When():
+                found.append(replace(s, body=tuple(of_warp(s.body, level))))
+            case _:
+                found.append(s)
+    return found
+
+
+def _awaited(level: int | None) -> list[Statement]:
+    phase = Call("bit_and", (PASS, Extent(1)), i64)
+    return [] if level is None else [AwaitPhase(barrier_of(level).name, ZERO, phase)]
+
+
+def of_others(body: Sequence[Statement]) -> list[Statement]:
+    """What is left of copies for the threads that compute."""
+    found: list[Statement] = []
+    for s in body:
+        if isinstance(s, (SubGrid, When, Loop)):
+            s = replace(s, body=tuple(of_others(s.body)))
+            if any(isinstance(x, (CopyAsync, Loop, When, SubGrid)) for x in s.body):
+                found.append(s)
+        elif not isinstance(s, (CopyBulk, ExpectBytes, FenceShared)):
+            found.append(s)
+    return found if any(not isinstance(s, Set) for s in found) else []
+
+
+def prefetched(part: SubGrid) -> SubGrid:
+    """What the first lanes of all warps of a part prefetch, by the warp that copies: it does one after the other."""
+    at = Name("of_warp")
+    body = cast(tuple[Statement, ...], _with(part.body, {"warp": at, "lane": ZERO}, {}))
+    loop = Loop(at.name, Extent(part.threads // LANES), body, rolled=True)
+    return replace(part, threads=LANES, body=(When(_IS_FIRST, (loop,)),))
+
+
+def paced(stream: tuple[Statement, ...], bytes_per_cycle: float) -> tuple[Statement, ...]:
+    """Copies that start no faster than memory brings them: words of other blocks would wait for those on their way."""
+    if not stream or not bytes_per_cycle:
+        return stream
+    unset = When(Call("equal", (PASS, ZERO), bool_), (Store(_DUE, (ZERO,), Number(0, i64)),))
+    return (Alloc(_DUE.pointer, i64, 1, "private"), unset, *_with_pace(stream, bytes_per_cycle))
+
+
+def _with_pace(body: Sequence[Statement], bytes_per_cycle: float) -> list[Statement]:
+    found: list[Statement] = []
+    for s in body:
+        if isinstance(s, (SubGrid, When, Loop)):
+            s = replace(s, body=tuple(_with_pace(s.body, bytes_per_cycle)))
+        if isinstance(s, (CopyBulk, Prefetch)):
+            nbytes = s.nbytes if isinstance(s, Prefetch) else Extent(s.nbytes)
+            cycles = Call("div", (mul(nbytes, Extent(_PARTS)), Extent(round(bytes_per_cycle * _PARTS))), i64)
+            now = Call("clock_after", (Load(_DUE, (ZERO,)),), i64)
+            found.append(Store(_DUE, (ZERO,), add(now, cycles)))
+        found.append(s)
+    return found
+
+
+def _with(part: Any, indices: Mapping[str, Expr], known: dict[int, Any]) -> Any:
+    """A body, or a part of it, with other expressions for indices of threads."""
+    key, found = id(part), part
+    if key in known:
+        return known[key]
+    if isinstance(part, ThreadIndex):
+        found = indices.get(part.kind, part)
+    elif isinstance(part, tuple):
+        found = tuple([_with(x, indices, known) for x in cast(tuple[Any, ...], part)])
+    elif isinstance(part, (Set, Loop, When, Prefetch, Call)):
+        found = replace(part, **{f.name: _with(getattr(part, f.name), indices, known) for f in fields(part)})
+    known[key] = found
+    return found
+
+
+def _expects(s: Statement) -> bool:
+    return isinstance(s, ExpectBytes) or (isinstance(s, When) and any(_expects(x) for x in s.body))
+
+
+__all__ = [
+    "THREADS",
+    "barrier_of",
+    "freed",
+    "in_first_pass",
+    "of_others",
+    "of_warp",
+    "paced",
+    "prefetched",
+    "registers_of",
+]

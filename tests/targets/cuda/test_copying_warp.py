@@ -1,0 +1,218 @@
+"""Resident kernels with a warp that starts the bulk copies of its block, and computes nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import Graph, library, ops
+from dovetail.ir.dtype import bf16
+from dovetail.ir.leaf import input, param
+from dovetail.ir.literal import Array
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import (
+    AwaitPhase,
+    Call,
+    CopyAsync,
+    CopyBulk,
+    Extent,
+    Loop,
+    Prefetch,
+    Statement,
+    Store,
+    SubGrid,
+    When,
+)
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.ptx_compiler import to_ptx
+from dovetail.targets.cuda.run import CudaGraph, steps_of
+from dovetail.targets.reference.interpreter import evaluate
+from tests.targets.cuda import lockstep, simulated
+from tests.targets.cuda.assembled import assembled
+from tests.targets.cuda.test_decode import DECODE, SHAPES
+
+APART = replace(H200, multiprocessors=4, cluster=8, dependent_launches=True, cooperative="on", bulk_copies=True)
+COPYING = replace(APART, copying_warp=True)
+PACED = replace(COPYING, bytes_per_cycle=18.75)
+SMALL_ROOM = replace(COPYING, shared_bytes=48 << 10)
+"""Weights of all parts do not fit at once: copies wait until those of other parts were read."""
+
+
+def _layers(count: int, width: int = 256) -> Graph:
+    x = input("x", bf16[1, width])
+    for layer in range(count):
+        normed = library.rms_norm(x, param(f"gain{layer}", bf16[width]), eps=1e-6)
+        inner = library.swiglu(normed, param(f"gate{layer}", bf16[width, 64]), param(f"up{layer}", bf16[width, 64]))
+        turned = ops.concat(inner[:, 32:], ops.neg(inner), inner[:, :32], axis=-1)
+        x = x + turned @ param(f"w{layer}", bf16[128, width])
+    return Graph.of({"y": x})
+
+
+def _resident(graph: Graph, device: GpuDevice) -> GpuKernel:
+    every = steps_of(make_plan(graph, target=CLAIMS), device=device)
+    (made,) = [made for _, kernels in every for made in kernels or () if made.kernel.counter]
+    return made
+
+
+def _drawn(graph: Graph) -> dict[str, Any]:
+    random, found = np.random.default_rng(3), dict[str, Any]()
+    for v in (*graph.inputs, *graph.parameters):
+        shape = tuple(int(str(n)) for n in v.shape)
+        scale = shape[0] ** -0.5 if len(shape) == 2 else 1.0
+        found[str(v.attrs["name"])] = (random.normal(size=shape) * scale).astype(v.dtype.numpy)
+    return found
+
+
+def _runs(graph: Graph, description: GpuDevice) -> tuple[list[Array], Array]:
+    """What two runs find, and the reference."""
+    drawn = _drawn(graph)
+    x = {"x": drawn.pop("x")}
+    device = simulated.SimulatedDriver()
+    device.description = description
+    runner = CudaGraph(make_plan(graph, target=CLAIMS), lambda: device).bind(drawn)
+    wanted = evaluate(graph, x, params=drawn, lift=True)["y"]
+    return [runner.run(x)["y"].astype(np.float64) for _ in range(2)], wanted
+
+
+def _of(kind: type[Statement], body: Sequence[Statement]) -> int:
+    return sum(isinstance(s, kind) for s in everything(body))
+
+
+@pytest.mark.parametrize("device", [COPYING, PACED, SMALL_ROOM], ids=["all_fit", "paced", "some_fit"])
+def test_results_are_those_of_threads_that_copy_themselves(device: GpuDevice) -> None:
+    graph = _layers(4)
+    found, wanted = _runs(graph, device)
+    same, _ = _runs(graph, replace(device, copying_warp=False))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], same[0])
+    assert np.linalg.norm(found[0] - wanted) <= 1e-2 * np.linalg.norm(wanted)
+
+
+def test_blocks_that_are_full_have_none() -> None:
+    most = _resident(_layers(4), APART).kernel.launch
+    assert (
+        most is not None and _resident(_layers(4), replace(COPYING, threads_per_block=most.block + 128)).kernel.stream
+    )
+    full = _resident(_layers(4), replace(COPYING, threads_per_block=most.block + 127)).kernel
+    assert full.launch == most and not full.stream and _of(CopyBulk, full.body)
+
+
+@pytest.mark.parametrize("blocks", [4, 40], ids=["all_copy", "some_copy"])
+def test_a_warp_that_is_late_waits_for_no_phase_that_is_over(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks without any columns wait for nobody: they are through with all passes before their warps have started."""
+    monkeypatch.setattr(lockstep.Machine, "copies_late", True)
+    description = replace(COPYING, multiprocessors=blocks)
+    parts = [s for s in _resident(_layers(4), description).kernel.body if isinstance(s, SubGrid)]
+    assert (max(part.blocks for part in parts) < blocks) is (blocks == 40)
+    found, wanted = _runs(_layers(4), description)
+    assert np.linalg.norm(found[0] - wanted) <= 1e-2 * np.linalg.norm(wanted)
+
+
+def test_one_warp_starts_all_bulk_copies() -> None:
+    made, before = _resident(_layers(4), COPYING).kernel, _resident(_layers(4), APART).kernel
+    assert made.launch is not None and before.launch is not None and made.launch.block == before.launch.block + 128
+    assert _of(CopyBulk, made.stream) and not _of(CopyBulk, (*made.early, *made.body)) and not before.stream
+    # Copies of gains are few bytes: those who read them start them.
+    assert _of(CopyAsync, made.body) == _of(CopyAsync, before.body) and not _of(CopyAsync, made.stream)
+
+
+def test_each_copy_waits_until_memory_has_brought_the_one_before_it() -> None:
+    made = _resident(_layers(4), PACED)
+    copies = [body for s in everything(made.kernel.stream) for body in _bodies(s) if _of(CopyBulk, body)]
+    pairs = [pair for body in copies for pair in pairwise(body) if isinstance(pair[1], CopyBulk)]
+    assert len(pairs) == _of(CopyBulk, made.kernel.stream) == to_ptx(made.text, "sm_90a").count("%clock64")
+    for wait, copy in pairs:
+        assert isinstance(wait, Store) and isinstance(wait.value, Call) and isinstance(copy, CopyBulk)
+        now, cycles = wait.value.operands
+        assert isinstance(now, Call) and now.op == "clock_after" and isinstance(cycles, Call) and cycles.op == "div"
+        nbytes, rate = [x.size for x in cycles.operands if isinstance(x, Extent)]
+        assert nbytes == 16 * copy.nbytes and rate == 16 * PACED.bytes_per_cycle
+
+
+def _without_waits(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    inner = [replace(s, body=_without_waits(s.body)) if isinstance(s, (SubGrid, When)) else s for s in body]
+    return tuple([s for s in inner if not isinstance(s, AwaitPhase)])
+
+
+def _bodies(s: Statement) -> list[tuple[Statement, ...]]:
+    return [s.body] if isinstance(s, (Loop, When)) else []
+
+
+def test_it_prefetches_the_keys_that_warps_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefetch = lockstep.Machine.prefetch
+    asked: dict[tuple[str, int], set[int]] = defaultdict(set)
+
+    def noted(self: Any, statement: Any, mask: Any) -> None:
+        prefetch(self, statement, mask)
+        early, self.is_early = self.is_early, False
+        first = self.address(statement.source, statement.source_at, mask)[mask]
+        self.is_early = early
+        for at, count in zip(first, self.value(statement.nbytes, mask)[mask], strict=True):
+            asked[statement.source.pointer, self.number].update(range(int(at), int(at + count)))
+
+    monkeypatch.setattr(lockstep.Machine, "prefetch", noted)
+    shape = replace(SHAPES["qwen3"], layers=5)
+    graph: Graph = DECODE.step_graph(shape)
+    logits: list[Array] = []
+    places: list[dict[tuple[str, int], set[int]]] = []
+    for description in (replace(APART, multiprocessors=32), replace(COPYING, multiprocessors=32)):
+        device = simulated.SimulatedDriver()
+        device.description = description
+        program = dovetail.compile(graph, target=simulated.target_of(device)).bind(DECODE.weights_of(graph))
+        every = [made.kernel for _, ks in steps_of(program.plan, device=description) for made in ks or ()]
+        (kernel,) = [kernel for kernel in every if kernel.counter]
+        assert bool(_of(Prefetch, kernel.stream)) is description.copying_warp is not bool(_of(Prefetch, kernel.body))
+        asked.clear()
+        logits.append(program.run(DECODE.feeds_of(shape, 20))["logits"])
+        places.append(dict(asked))
+    np.testing.assert_array_equal(logits[0], logits[1])
+    assert places[0] and places[0] == places[1]
+
+
+def test_a_copy_that_does_not_wait_for_its_room_spoils_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator would see it."""
+    ptx = simulated.SimulatedDriver.ptx
+
+    def hasty(self: simulated.SimulatedDriver, made: GpuKernel) -> str:
+        kernel = replace(made.kernel, stream=_without_waits(made.kernel.stream))
+        assert bool(kernel.stream) is bool(_of(AwaitPhase, made.kernel.stream))
+        assert not _of(AwaitPhase, kernel.stream)
+        return ptx(self, replace(made, kernel=kernel))
+
+    monkeypatch.setattr(simulated.SimulatedDriver, "ptx", hasty)
+    try:
+        found, wanted = _runs(_layers(4), SMALL_ROOM)
+    except AssertionError as error:
+        assert "no more threads arrive than a phase has" in str(error)
+        return
+    assert not np.linalg.norm(found[0] - wanted) <= 1e-2 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("name", ["qwen3_0.6b", "llama_1b"])
+@pytest.mark.parametrize("copying_warp", [True, False], ids=["warp", "threads"])
+def test_kernels_of_whole_sizes_spill_nothing(name: str, copying_warp: bool, tmp_path: Path) -> None:
+    device = simulated.SimulatedDriver()
+    device.description = replace(device.description, cooperative="on", copying_warp=copying_warp)
+    graph: Graph = DECODE.step_graph(replace(DECODE.SHAPES[name], layers=4))
+    plan = dovetail.compile(graph, target=simulated.target_of(device)).plan
+    every = [made for _, kernels in steps_of(plan, device=device.description) for made in kernels or ()]
+    (made,) = [made for made in every if made.kernel.counter]
+    told = assembled(made, "sm_90a", tmp_path)
+    assert not told or (" 0 bytes spill stores" in told and "'setmaxnreg' ignored" not in told), told
+
+
+def test_threads_that_compute_have_the_registers_of_those_that_copy(tmp_path: Path) -> None:
+    told = assembled(_resident(_layers(4, 1024), replace(COPYING, multiprocessors=132)), "sm_90a", tmp_path)
+    assert not told or (" 0 bytes spill stores" in told and "'setmaxnreg' ignored" not in told), told
