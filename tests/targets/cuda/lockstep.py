@@ -16,6 +16,7 @@ from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
     AllReduce,
+    Amend,
     Arrive,
     AtomicUpdate,
     AwaitCopies,
@@ -117,6 +118,8 @@ class Machine(Matrices):
                 run_sub_grid(self, statement)
             case GridBarrier():
                 raise AssertionError("a grid waits outside of loops and conditions")
+            case Amend():
+                raise AssertionError("no kernel that runs has one")
             case Alloc(pointer, dtype, count, space):
                 each = 1 if space == "shared" else self.block
                 if pointer not in self.buffers:
