@@ -62,7 +62,7 @@ exhaustive: $(FOR_TEST) ## run the cases and tests that make test leaves out; CI
 quick: $(FOR_TEST) ## run one case of each test and none that takes long: under a minute, while you work
 	@$(PYTEST) $(PARALLEL) --quick $(ARGS)
 
-slow: $(FOR_TEST) ## measure which tests take too long for make quick and make test, and rewrite tests/slow.txt and exhaustive.txt
+slow: $(FOR_TEST) ## measure which tests take too long for make quick and make test, and rewrite tests/slow.txt, exhaustive.txt and seconds.txt
 	@$(PYTEST) --note-slow
 	@$(PYTEST) --note-totals
 

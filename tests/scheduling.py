@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.tiers import LEFT_OUT, SLOW
+from tests.tiers import LEFT_OUT, LONG, SLOW, mean_seconds
 
 MARK = "mark.serial"
 """What a file with serial tests has in it."""
@@ -21,14 +21,14 @@ MOST = 200
 """Tests of one file that a process gets at once. A longer file is cut, so that all processes end together."""
 
 
+SHORT = LONG / 20
+"""Seconds that a test takes of which nothing is known."""
 SAME = {
     "tests/test_process_state.py": "tests/test_rooms.py",
     "tests/traps/test_tests.py": "tests/traps/test_defences.py",
     "tests/targets/cuda/test_conformance.py": "tests/conformance/test_quick.py",
 }
 """Files that join another one in its process: both look at what takes seconds to parse or to load."""
-LONG = 20
-"""Tests that take as long as one of tests/slow.txt."""
 WHOLE = ("tests/conformance/test_quick.py",)
 """Files that are never cut: each process that runs a part would load the same suite, for ten seconds."""
 
@@ -55,6 +55,7 @@ class SerialLast:
         self.serial: deque[list[int]] = deque()
         self._is_serial: dict[str, bool] = {}
         self._slow = frozenset(SLOW.read_text(encoding="utf-8").split())
+        self._seconds = mean_seconds()
 
     @property
     def nodes(self) -> list[Worker]:
@@ -132,11 +133,14 @@ class SerialLast:
         for file, tests in sorted(pieces, key=lambda piece: -sum(map(self._weight, piece[1]))):
             (self.serial if self.is_serial(file) else self.parallel).append(tests)
 
-    def _weight(self, index: int) -> int:
-        """How long a test takes, roughly, so that all processes end together."""
+    def _weight(self, index: int) -> float:
+        """Seconds that a test takes, roughly: files that take long come first, so that all processes end together."""
         assert self.collection is not None
         test = self.collection[index].partition("[")[0]
-        return LONG if test in self._slow or test.startswith(LEFT_OUT) else 1
+        known = self._seconds.get(test.partition("::")[0])
+        if known is not None:
+            return known
+        return LONG if test in self._slow or test.startswith(LEFT_OUT) else SHORT
 
     def _feed(self, node: Worker) -> None:
         """Give a worker more tests before it runs out; end it, or let it wait, where there are none for it."""

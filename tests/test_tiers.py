@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.tiers import MANY, SLOW, draws_examples, exhaustive_ones, standard_ones
+from tests.scheduling import SerialLast
+from tests.tiers import MANY, SLOW, draws_examples, exhaustive_ones, mean_seconds, standard_ones
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,3 +40,36 @@ def test_lists_name_tests_that_exist(path: Path) -> None:
         file, _, name = line.partition("::")
         text = (ROOT / file).read_text(encoding="utf-8")
         assert re.search(rf"^def {name}\(", text, re.MULTILINE), f"{path.name} names {line}, which is gone: make slow"
+
+
+def test_files_that_take_long_exist() -> None:
+    for file, seconds in mean_seconds().items():
+        assert (ROOT / file).is_file() and seconds > 0, f"seconds.txt names {file}, which is gone: make slow"
+
+
+class Recorder:
+    """A worker that notes what it is given."""
+
+    shutting_down = False
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+    def send_runtest_some(self, indices: Sequence[int]) -> None:
+        self.given += indices
+
+
+def test_the_file_that_takes_longest_comes_first(request: pytest.FixtureRequest) -> None:
+    """A file of few long tests that came last would keep one process busy while the others have ended."""
+    (longest, _), *_ = sorted(mean_seconds().items(), key=lambda known: -known[1])
+    collected = [*(f"tests/test_tiers.py::test_{i}" for i in range(150)), f"{longest}::test_one"]
+    scheduler, worker = SerialLast(request.config), Recorder()
+    scheduler.add_node(worker)
+    scheduler.add_node_collection(worker, collected)
+    scheduler.schedule()
+    assert worker.given == [150]
+    scheduler.mark_test_complete(worker, 150)
+    assert worker.given == [150, *range(150)]

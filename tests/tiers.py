@@ -42,6 +42,11 @@ MANY = Path(__file__).with_name("exhaustive.txt")
 LONG_TOGETHER = 0.3
 """Seconds of processor time of all cases that put a test into that list."""
 
+SECONDS = Path(__file__).with_name("seconds.txt")
+"""Files that take long, with the mean seconds of processor time of a test; `make slow` measures and rewrites it."""
+LONG_FILE = 3.0
+"""Seconds of processor time of all tests that put a file into that list."""
+
 
 def quick_ones(items: list[pytest.Item]) -> list[pytest.Item]:
     """The first case of each test, of the laws the first of each op, without what is serial, slow or left out."""
@@ -140,6 +145,16 @@ class Totals:
 
     def pytest_sessionfinish(self) -> None:
         _write(MANY, (test for test, took in self.seconds.items() if len(took) > 1 and sum(took) >= LONG_TOGETHER))
+        files: dict[str, list[float]] = {}
+        for test, took in self.seconds.items():
+            files.setdefault(test.partition("::")[0], []).extend(took)
+        _write(SECONDS, (f"{f} {sum(took) / len(took):.2g}" for f, took in files.items() if sum(took) >= LONG_FILE))
+
+
+def mean_seconds() -> dict[str, float]:
+    """Seconds that a test takes on average, of the files that take long."""
+    lines = [line.split() for line in SECONDS.read_text(encoding="utf-8").splitlines()]
+    return {file: float(seconds) for file, seconds in lines}
 
 
 def _processor_time() -> float:
@@ -148,5 +163,5 @@ def _processor_time() -> float:
     return took.user + took.system + took.children_user + took.children_system
 
 
-def _write(path: Path, tests: Iterable[str]) -> None:
-    path.write_text("\n".join([*sorted(set(tests)), ""]), encoding="utf-8")
+def _write(path: Path, lines: Iterable[str]) -> None:
+    path.write_text("\n".join([*sorted(set(lines)), ""]), encoding="utf-8")

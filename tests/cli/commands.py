@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,11 @@ class Said:
     @property
     def data(self) -> Any:
         return json.loads(self.out)
+
+
+def without_progress(err: str) -> str:
+    """What a process said on stderr, less the phases that took more than a second on a slow machine."""
+    return re.sub(r"^dovetail: [\w ]+ took [^\n]+\n", "", err, flags=re.MULTILINE)
 
 
 def cut_like(said: str, shown: str) -> str:

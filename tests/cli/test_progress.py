@@ -12,7 +12,7 @@ import pytest
 from dovetail.cli import progress
 from dovetail.cli.progress import Drawing, Log, shown_progress, tell
 from dovetail.progress import listening, phase
-from tests.cli.commands import SMALL, Shell
+from tests.cli.commands import SMALL, Shell, without_progress
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +103,7 @@ def test_a_log_has_one_line_for_each_long_phase() -> None:
         with phase("compile"):
             clock.now += 125
     assert stream.getvalue() == "dovetail: optimise took 90 s\ndovetail: compile took 2 min 5 s\n"
+    assert without_progress(f"{stream.getvalue()}dovetail: interrupted\n") == "dovetail: interrupted\n"
 
 
 class Screen(io.StringIO):

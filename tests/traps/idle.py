@@ -38,7 +38,7 @@ def checkers(trees: Iterable[ast.Module], known: Iterable[str] = ()) -> set[str]
     found = set(known)
     calls: dict[str, set[str]] = {}
     for tree in trees:
-        for node in _nodes(tree):
+        for node in looked_at(tree):
             if isinstance(node, Function):
                 if _has_check(node.body, found):
                     found.add(node.name)
@@ -50,13 +50,13 @@ def checkers(trees: Iterable[ast.Module], known: Iterable[str] = ()) -> set[str]
 
 
 @cache
-def _nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+def looked_at(tree: ast.Module) -> tuple[ast.AST, ...]:
     """The nodes of a module that are looked at: few of all."""
     return tuple(node for node in ast.walk(tree) if isinstance(node, _LOOKED_AT))
 
 
 def _all_faults(tree: ast.Module, checking: set[str]) -> Iterator[Fault]:
-    for node in _nodes(tree):
+    for node in looked_at(tree):
         match node:
             case ast.Assert(test=test) if _always_true(test):
                 yield Fault(node.lineno, "cannot fail")

@@ -64,7 +64,6 @@ SOUND = (
 """Lines that check."""
 
 
-@cache
 def trees() -> dict[str, ast.Module]:
     """Every file of tests, parsed."""
     files = sorted(TESTS.rglob("*.py"))
@@ -74,8 +73,12 @@ def trees() -> dict[str, ast.Module]:
 @cache
 def found_faults() -> list[str]:
     """The faults of all tests, looked for once in a process: a missing defence shows in the snippets already."""
-    helpers = idle.checkers(trees().values(), RAISING)
-    return [f"{path}:{f.line} {f.what}" for path, tree in trees().items() for f in idle.faults(tree, helpers)]
+    parsed = trees()
+    helpers = idle.checkers(parsed.values(), RAISING)
+    found = [f"{path}:{f.line} {f.what}" for path, tree in parsed.items() for f in idle.faults(tree, helpers)]
+    # Trees are given up: a collection of garbage, which follows each defence, takes a second to walk over them.
+    idle.looked_at.cache_clear()
+    return found
 
 
 def test_trap_56_every_assertion_can_fail() -> None:

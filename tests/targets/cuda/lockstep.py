@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -56,7 +55,7 @@ from dovetail.kernels.loops.resident import NEXT
 from tests.targets.cuda.matrices import CHUNK, Matrices
 from tests.targets.cuda.phases import PhaseBarrier, Turns, boxed
 from tests.targets.cuda.resident_blocks import run_resident, run_sub_grid
-from tests.targets.cuda.threads import LANES, NOT_WRITTEN, assert_whole_warps
+from tests.targets.cuda.threads import LANES, NOT_WRITTEN, assert_whole_warps, gathered
 
 
 class Machine(Matrices):
@@ -125,6 +124,8 @@ class Machine(Matrices):
                 run_sub_grid(self, statement)
             case GridBarrier():
                 raise AssertionError("a grid waits outside of loops and conditions")
+            case Amend():
+                raise AssertionError("no kernel that runs has one")
             case Alloc(pointer, dtype, count, space):
                 each = 1 if space == "shared" else self.block
                 if pointer not in self.buffers:
@@ -247,9 +248,8 @@ class Machine(Matrices):
         self.barrier(statement.barrier, statement.slot, mask).copies.append((shared, where, raw))
 
     def copy_bulk(self, statement: CopyBulk, mask: Array) -> None:
-        wide = replace(statement.source, dtype=CHUNK), replace(statement.target, dtype=CHUNK)
-        sources = self.address(wide[0], statement.source_at, mask)[mask]
-        targets = self.address(wide[1], statement.target_at, mask)[mask]
+        sources = self.address(statement.source, statement.source_at, mask, CHUNK)[mask]
+        targets = self.address(statement.target, statement.target_at, mask, CHUNK)[mask]
         assert not (sources % 16).any() and not (targets % 16).any() and not statement.nbytes % 16, "copies are aligned"
         buffer, shared = self.buffers[statement.source.pointer][0], self.buffers[statement.target.pointer][0]
         for source, target in zip(sources, targets, strict=True):
@@ -294,12 +294,12 @@ class Machine(Matrices):
         inside = self.value(statement.inside, mask).astype(bool) & mask
         count = statement.nbytes
         assert count == 16 or inside[mask].all(), "small copies are whole"
-        wide = [x if count < 16 else replace(x, dtype=CHUNK) for x in (statement.source, statement.target)]
-        source = self.address(wide[0], statement.source_at, inside)
-        target = self.address(wide[1], statement.target_at, mask)
+        word = None if count < 16 else CHUNK
+        source = self.address(statement.source, statement.source_at, inside, word)
+        target = self.address(statement.target, statement.target_at, mask, word)
         assert not (source % count).any() and not (target[mask] % count).any(), "copies are aligned"
         raw = np.zeros((self.block, count), np.uint8)
-        raw[inside] = self.buffers[statement.source.pointer][0][source[inside][:, None] + np.arange(count)]
+        raw[inside] = gathered(self.buffers[statement.source.pointer][0], source[inside], count)
         buffer = self.buffers[statement.target.pointer][0]
         where = target[mask][:, None] + np.arange(count)
         buffer[where] = NOT_WRITTEN
@@ -309,7 +309,8 @@ class Machine(Matrices):
         extent = self.value(statement.extent, mask).astype(np.int64)
         first, step = np.zeros(self.block, np.int64), 1
         if statement.kind in ("block", "warp", "thread", "lane"):
-            first = self.value(ThreadIndex(statement.kind), mask)
+            # Not remembered: the id of this expression is soon that of another one.
+            first = self.one(ThreadIndex(statement.kind), mask)
             step = {"block": self.grid, "warp": self.block // LANES, "thread": self.block, "lane": LANES}[
                 statement.kind
             ]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
-from dovetail.ir.dtype import c64
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.ir import Expr, Kernel, LoadMatrices, MultiplyMatrices, MultiplyShared, Tensor
-from tests.targets.cuda.threads import LANES, Threads, assert_whole_warps
+from tests.targets.cuda.threads import LANES, Threads, assert_whole_warps, gathered, scatter
 
-CHUNK = c64
-"""A dtype of half of an asynchronous copy, for bounds."""
+CHUNK = 8
+"""Bytes of half of an asynchronous copy, for bounds."""
 
 
 class Matrices(Threads):
@@ -37,14 +36,12 @@ class Matrices(Threads):
 
     def load_matrices(self, statement: LoadMatrices, mask: Array) -> None:
         assert_whole_warps(mask)
-        at = self.address(replace(statement.source, dtype=CHUNK), statement.source_at, mask)
+        at = self.address(statement.source, statement.source_at, mask, CHUNK)
         assert not (at % 16).any(), "rows of matrices are aligned"
-        rows = self.buffers[statement.source.pointer][0][at[:, None] + np.arange(16)].view(np.uint16)
-        matrices = rows.reshape(-1, 4, 8, 8)
-        if statement.transposed:
-            matrices = matrices.swapaxes(-1, -2)
-        found = matrices.reshape(-1, 4, LANES, 2).swapaxes(1, 2).reshape(self.block, 8)
-        self.keep(statement.target, statement.target_at, np.ascontiguousarray(found), mask)
+        rows = gathered(self.buffers[statement.source.pointer][0], at, 16).view(np.uint16)
+        order = _TRANSPOSED if statement.transposed else _LOADED
+        found = rows.reshape(-1, LANES * 8).take(order, 1).reshape(self.block, 8)
+        self.keep(statement.target, statement.target_at, found, mask)
 
     def multiply(self, statement: MultiplyMatrices, mask: Array) -> None:
         assert_whole_warps(mask)
@@ -52,15 +49,10 @@ class Matrices(Threads):
         left = self.kept(statement.left, statement.left_at, 16, mask).view(kind).astype(np.float32)
         right = self.kept(statement.right, statement.right_at, 8, mask).view(kind).astype(np.float32)
         sums = self.kept(statement.sums, statement.sums_at, 16, mask).view(np.float32)
-        r, c = np.arange(LANES) // 4, 2 * (np.arange(LANES) % 4)
-        a, b = np.zeros((self.block // LANES, 16, 16), np.float32), np.zeros((self.block // LANES, 16, 8), np.float32)
-        for e in range(8):
-            a[:, r + 8 * (e // 2 % 2), c + e % 2 + 8 * (e // 4)] = left[:, e].reshape(-1, LANES)
-        for e in range(4):
-            b[:, c + e % 2 + 8 * (e // 2), r] = right[:, e].reshape(-1, LANES)
-        made = a @ b
-        total = np.stack([made[:, r + 8 * (e // 2), c + e % 2].reshape(-1) for e in range(4)], -1)
-        self.keep(statement.sums, statement.sums_at, np.ascontiguousarray(sums + total).view(np.uint16), mask)
+        a = left.reshape(-1, LANES * 8).take(_LEFT, 1).reshape(-1, 16, 16)
+        b = right.reshape(-1, LANES * 4).take(_RIGHT, 1).reshape(-1, 16, 8)
+        total = (a @ b).reshape(-1, 16 * 8).take(_SUMS, 1).reshape(self.block, 4)
+        self.keep(statement.sums, statement.sums_at, sums + total, mask)
 
     def matrices(self, statement: MultiplyShared, mask: Array) -> list[tuple[int, int, int]]:
         """The first thread of each warpgroup, and where its factors start."""
@@ -69,41 +61,71 @@ class Matrices(Threads):
         return [(first, int(left[first]), int(right[first])) for first in self.groups_of(mask)]
 
     def multiply_shared(self, statement: MultiplyShared, starts: list[tuple[int, int, int]]) -> None:
-        r, c = np.arange(LANES) // 4, 2 * (np.arange(LANES) % 4)
         buffer, each = self.buffers[statement.sums.pointer]
         sums = buffer.view(np.float32).reshape(self.block, each // 4)
         for first, left_at, right_at in starts:
             left = self.matrix(statement, statement.left, left_at, 64, statement.left_along_k)
             right = self.matrix(statement, statement.right, right_at, statement.columns, statement.right_along_k)
-            made = left @ right.T
-            for warp in range(4):
-                lanes = slice(first + warp * LANES, first + (warp + 1) * LANES)
-                for j in range(statement.columns // 8):
-                    for e in range(4):
-                        sums[lanes, 4 * j + e] += made[16 * warp + r + 8 * (e // 2), 8 * j + c + e % 2]
+            made = (left @ right.T).reshape(4, 16, -1, 8).swapaxes(1, 2).reshape(4, -1, 16 * 8)
+            each_lane = made.take(_SUMS, -1).reshape(4, -1, LANES, 4).swapaxes(1, 2)
+            sums[first : first + 4 * LANES, : statement.columns // 2] += each_lane.reshape(4 * LANES, -1)
 
     def matrix(self, statement: MultiplyShared, tensor: Tensor, start: int, rows: int, along_k: bool) -> Array:
         """Rows along 64 of k, as tensor cores find them in shared memory by a descriptor."""
         assert start % 1024 == 0, "tiles start where the swizzle begins"
-        row, k = np.meshgrid(np.arange(rows), np.arange(64), indexing="ij")
-        line, along = (row, k) if along_k else (k, row % 64)
-        panel = 0 if along_k else row // 64 * statement.panel_bytes
-        place = start + panel + 128 * line + 16 * ((along // 8) ^ (line % 8)) + 2 * (along % 8)
         raw = self.buffers[tensor.pointer][0]
-        words = np.stack([raw[place], raw[place + 1]], -1)
-        return np.ascontiguousarray(words).view(tensor.dtype.numpy)[..., 0].astype(np.float32)
+        words = raw.view(np.uint16)[start // 2 + _swizzled(rows, along_k, statement.panel_bytes)]
+        return words.view(tensor.dtype.numpy).astype(np.float32)
 
     def kept(self, tensor: Tensor, at: Sequence[Expr], count: int, mask: Array) -> Array:
         """Bytes of a private tensor, of each thread."""
-        first = self.address(tensor, at, mask)
-        bytes_of = self.buffers[tensor.pointer][0]
-        return np.stack([bytes_of[first + i] for i in range(count)], -1)
+        return gathered(self.buffers[tensor.pointer][0], self.address(tensor, at, mask), count)
 
     def keep(self, tensor: Tensor, at: Sequence[Expr], words: Array, mask: Array) -> None:
-        raw = words.view(np.uint8)[mask]
         first = self.address(tensor, at, mask)[mask]
-        for i in range(raw.shape[-1]):
-            self.buffers[tensor.pointer][0][first + i] = raw[:, i]
+        scatter(self.buffers[tensor.pointer][0], first, words.view(np.uint8)[mask])
+
+
+@cache
+def _swizzled(rows: int, along_k: bool, panel_bytes: int) -> Array:
+    """Where elements are after the first one, in words of two bytes."""
+    row, k = np.meshgrid(np.arange(rows), np.arange(64), indexing="ij")
+    line, along = (row, k) if along_k else (k, row % 64)
+    panel = 0 if along_k else row // 64 * panel_bytes
+    return (panel + 128 * line + 16 * ((along // 8) ^ (line % 8)) + 2 * (along % 8)) // 2
+
+
+_ROW, _COLUMN = np.arange(LANES)[:, None] // 4, 2 * (np.arange(LANES)[:, None] % 4)
+"""Where a lane's registers begin in a matrix."""
+
+
+def _left_places() -> Array:
+    e = np.arange(8)
+    return (_ROW + 8 * (e // 2 % 2)) * 16 + _COLUMN + e % 2 + 8 * (e // 4)
+
+
+def _right_places() -> Array:
+    e = np.arange(4)
+    return (_COLUMN + e % 2 + 8 * (e // 2)) * 8 + _ROW
+
+
+def _sum_places() -> Array:
+    e = np.arange(4)
+    return (_ROW + 8 * (e // 2)) * 8 + _COLUMN + e % 2
+
+
+def _loaded_places(transposed: bool) -> Array:
+    """Of the elements of four matrices of eight rows, a lane gets two of each."""
+    matrices = np.arange(LANES * 8).reshape(4, 8, 8)
+    matrices = matrices.swapaxes(1, 2) if transposed else matrices
+    return matrices.reshape(4, LANES, 2).swapaxes(0, 1)
+
+
+# Registers of lanes in the order of a matrix, and elements of a matrix in the order of registers.
+_LEFT, _RIGHT = (np.argsort(places.reshape(-1)) for places in (_left_places(), _right_places()))
+_SUMS, _LOADED, _TRANSPOSED = (
+    places.reshape(-1) for places in (_sum_places(), _loaded_places(False), _loaded_places(True))
+)
 
 
 __all__ = ["CHUNK", "Matrices"]

@@ -4,6 +4,7 @@ there, stages for the head of a block alone, and the times of its parts."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -63,9 +64,10 @@ def _program(shape: Any, description: GpuDevice) -> tuple[Any, dict[str, Any]]:
     return dovetail.compile(graph, target=target_of(device)).bind(weights), weights
 
 
-def _resident(shape: Any, description: GpuDevice = RESIDENT) -> Kernel:
-    program, _ = _program(shape, description)
-    every = [made.kernel for _, kernels in steps_of(program.plan, device=description) for made in kernels or ()]
+@cache
+def _resident(shape: Any) -> Kernel:
+    program, _ = _program(shape, RESIDENT)
+    every = [made.kernel for _, kernels in steps_of(program.plan, device=RESIDENT) for made in kernels or ()]
     (found,) = [kernel for kernel in every if kernel.counter]
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ from dovetail.ir.graph import Graph
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import Call, GridBarrier, Kernel, Prefetch, Receive, Set, Store, SubGrid, When
+from dovetail.kernels.loops.ir import Call, GridBarrier, Prefetch, Receive, Set, Store, SubGrid, When
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import steps_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 from tests.targets.cuda.test_decode import DECODE, SHAPES
 
-LAUNCHED = replace(H200, multiprocessors=32, cluster=8, dependent_launches=True, bulk_copies=True, cooperative="off")
+LAUNCHED = replace(H200, multiprocessors=16, cluster=8, dependent_launches=True, bulk_copies=True, cooperative="off")
 RESIDENT = replace(LAUNCHED, cooperative="on")
 CACHED = 20
 
@@ -35,11 +37,12 @@ def _device(description: GpuDevice) -> SimulatedDriver:
     return found
 
 
-def _resident(name: str) -> Kernel:
-    graph: Graph = DECODE.step_graph(_deep(name))
+@cache
+def _resident() -> GpuKernel:
+    graph: Graph = DECODE.step_graph(_deep("qwen3"))
     plan = dovetail.compile(graph, target=target_of(_device(RESIDENT))).plan
-    every = [made.kernel for _, kernels in steps_of(plan, device=RESIDENT) for made in kernels or ()]
-    (found,) = [kernel for kernel in every if kernel.counter]
+    every = [made for _, kernels in steps_of(plan, device=RESIDENT) for made in kernels or ()]
+    (found,) = [made for made in every if made.kernel.counter]
     return found
 
 
@@ -64,7 +67,7 @@ def test_results_are_those_of_launches_to_the_bit(name: str) -> None:
 
 
 def test_layers_of_a_decoder_wait_at_no_barrier_of_the_grid() -> None:
-    kernel = _resident("qwen3")
+    kernel = _resident().kernel
     levels = [s for s in kernel.body if isinstance(s, GridBarrier)]
     assert len(levels) > 4 and all(level.number is None for level in levels)
     receives = [s for s in everything(kernel.body) if isinstance(s, Receive)]
@@ -74,7 +77,7 @@ def test_layers_of_a_decoder_wait_at_no_barrier_of_the_grid() -> None:
 
 
 def test_keys_are_prefetched_two_levels_before_they_are_copied() -> None:
-    kernel = _resident("qwen3")
+    kernel = _resident().kernel
     levels = [s for s in kernel.body if isinstance(s, GridBarrier)]
     (at,) = [i for i, level in enumerate(levels) if any(isinstance(s, Prefetch) for s in everything(level.meanwhile))]
     parts = [s for s in kernel.body if isinstance(s, (SubGrid, GridBarrier))]
@@ -84,7 +87,7 @@ def test_keys_are_prefetched_two_levels_before_they_are_copied() -> None:
 
 def test_each_block_computes_the_rows_of_its_own_head() -> None:
     """Without it every block would norm and rotate all heads."""
-    kernel = _resident("qwen3")
+    kernel = _resident().kernel
     guards = [
         s
         for s in everything(kernel.body)
@@ -116,11 +119,7 @@ def test_a_word_of_an_earlier_launch_is_not_taken(monkeypatch: pytest.MonkeyPatc
 
 def test_blocks_load_again_only_what_is_missing() -> None:
     """A vector that has all words of this launch is not loaded again while others of the warp are late."""
-    graph: Graph = DECODE.step_graph(_deep("qwen3"))
-    plan = dovetail.compile(graph, target=target_of(_device(RESIDENT))).plan
-    every = [made for _, kernels in steps_of(plan, device=RESIDENT) for made in kernels or ()]
-    (made,) = [one for one in every if one.kernel.counter]
-    ptx = to_ptx(made.text, "sm_90a")
+    ptx = to_ptx(_resident().text, "sm_90a")
     again = re.findall(r"setp.ne.u32 late, (%r\d+), 0;\s+@late (ld.relaxed.gpu.global.\S+) {[^}]*}, (\[\S+\]);", ptx)
     first = re.findall(r"^\s*(ld.relaxed.gpu.global.v\S+) {[^}]*}, (\[\S+\]);", ptx, re.MULTILINE)
     assert again and sorted((kind, at) for _, kind, at in again) == sorted(first)

@@ -111,23 +111,24 @@ class Threads:
         found: Any = np.asarray(_OPS[op.removeprefix("fold_").removeprefix("near_")].meaning(*xs))
         return found if found.dtype == dtype.numpy else found.astype(dtype.numpy)
 
-    def address(self, tensor: Tensor, at: Sequence[Expr], mask: Array) -> Array:
-        found: Any = self.size(tensor.offset)
-        for stride, index in zip(tensor.strides, at, strict=True):
-            found = found + self.size(stride) * self.value(index, mask)
-        constant = tensor.pointer.removeprefix(NEXT) in self.kernel.constants
-        assert not (self.is_early and tensor.space == "global") or constant, (
-            f"{tensor.pointer} is used before the kernels before have ended"
-        )
+    def address(self, tensor: Tensor, at: Sequence[Expr], mask: Array, nbytes: int | None = None) -> Array:
+        """Where each thread finds an element, of which that many bytes must be inside."""
+        if self.is_early and tensor.space == "global":
+            constant = tensor.pointer.removeprefix(NEXT) in self.kernel.constants
+            assert constant, f"{tensor.pointer} is used before the kernels before have ended"
         buffer, start = self.buffers[tensor.pointer]
+        last = len(buffer) - (self.word(tensor) if nbytes is None else nbytes)
+        found: Any = self.size(tensor.offset)
+        if tensor.space != "shared" and tensor.space != "private":
+            found = found + start
+        for stride, index in zip(tensor.strides, at, strict=True):
+            found = found + (stride if type(stride) is int else self.size(stride)) * self.value(index, mask)
         if tensor.space == "private":
             found = found + self.threads * start
-        elif tensor.space != "shared":
-            found = found + start
-        found = np.where(mask, found, 0)
         # A buffer that is not empty holds the first place, which stands for those of threads without work.
-        last = len(buffer) - self.word(tensor)
-        if found.min() < 0 or found.max() > last:
+        found = np.where(mask, found, 0)
+        # What is negative is large without a sign.
+        if last < 0 or np.maximum.reduce(found.view(np.uint64)) > last:
             outside = found[mask & ((found < 0) | (found > last))]
             assert not outside.size, f"{tensor.pointer} is addressed at {outside[0]} of {len(buffer)} bytes"
         return found
@@ -139,8 +140,10 @@ class Threads:
     def load(self, tensor: Tensor, address: Array, mask: Array) -> Array:
         buffer, _ = self.buffers[tensor.pointer]
         item = tensor.dtype.itemsize
+        if np.count_nonzero(mask) == self.block:
+            return gathered(buffer, address, item).reshape(-1).view(tensor.dtype.numpy)
         raw = np.zeros((self.block, item), np.uint8)
-        raw[mask] = buffer[address[mask][:, None] + np.arange(item)]
+        raw[mask] = gathered(buffer, address[mask], item)
         return raw.reshape(-1).view(tensor.dtype.numpy)
 
     def store(self, tensor: Tensor, address: Array, value: Array, mask: Array) -> None:
@@ -149,10 +152,38 @@ class Threads:
         raw = np.ascontiguousarray(value.astype(tensor.dtype.numpy)).view(np.uint8).reshape(self.block, item)[mask]
         if tensor.space == "stamped":
             stamp = np.frombuffer(self.stamp.to_bytes(item, "little"), np.uint8)
-            raw, item = np.hstack([raw, np.broadcast_to(stamp, raw.shape)]), 2 * item
-        where = address[mask][:, None] + np.arange(item)
-        buffer[where] = raw
-        assert (buffer[where] == raw).all(), f"two threads store different values in {tensor.pointer}"
+            raw = np.hstack([raw, np.broadcast_to(stamp, raw.shape)])
+        assert scatter(buffer, address[mask], raw), f"two threads store different values in {tensor.pointer}"
+
+
+def gathered(buffer: Array, first: Array, count: int) -> Array:
+    """That many bytes from each of these places."""
+    word = _word(buffer, first, count)
+    return buffer.view(word)[_places(first, count, word)].view(np.uint8).reshape(-1, count)
+
+
+def scatter(buffer: Array, first: Array, raw: Array) -> bool:
+    """Write bytes to each of these places; whether they are there afterwards."""
+    word = _word(buffer, first, raw.shape[1])
+    places, words, wide = _places(first, raw.shape[1], word), raw.view(word), buffer.view(word)
+    words = words.reshape(places.shape)
+    wide[places] = words
+    return bool((wide[places] == words).all())
+
+
+def _word(buffer: Array, first: Array, count: int) -> np.dtype[Any]:
+    """The widest words in which bytes can be copied."""
+    low = int(np.bitwise_or.reduce(first)) | len(buffer) | count
+    return _WORDS[min(low & -low, 8)]
+
+
+def _places(first: Array, count: int, word: np.dtype[Any]) -> Array:
+    """The numbers of the words that bytes from each place take."""
+    places = first // word.itemsize
+    return places if count == word.itemsize else places[:, None] + np.arange(count // word.itemsize)
+
+
+_WORDS = {np.dtype(kind).itemsize: np.dtype(kind) for kind in (np.uint8, np.uint16, np.uint32, np.uint64)}
 
 
 def _filled(count: int, number: float, dtype: DType) -> Array:
@@ -179,4 +210,4 @@ def assert_whole_warps(mask: Array) -> None:
     assert (warps.all(1) | ~warps.any(1)).all(), "every lane of a warp takes part"
 
 
-__all__ = ["LANES", "NOT_WRITTEN", "Threads", "assert_whole_warps"]
+__all__ = ["LANES", "NOT_WRITTEN", "Threads", "assert_whole_warps", "gathered", "scatter"]
