@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -23,4 +24,11 @@ def assembled(made: GpuKernel, architecture: str, folder: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 
-__all__ = ["assembled"]
+def spilled_bytes(told: str) -> int:
+    """Bytes that all kernels keep in local memory for want of registers, by what the assembler says; 0 of nothing."""
+    found = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", told)
+    assert found or not told, f"the assembler says nothing of spills: {told}"
+    return sum([int(stored) + int(loaded) for stored, loaded in found])
+
+
+__all__ = ["assembled", "spilled_bytes"]
