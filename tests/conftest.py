@@ -21,6 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ["DOVETAIL_CACHE"] = "off"
 # Prices in reports are those of no machine in particular.
 os.environ["DOVETAIL_MACHINE"] = "built-in"
+# JAX counts its devices when it starts: tests and pages of the docs have eight simulated ones on the CPU.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 # Seconds per example depend on the machine, so that a deadline would only make failures that are none.
 _COMMON = settings(deadline=None, suppress_health_check=(HealthCheck.too_slow,), print_blob=True)
