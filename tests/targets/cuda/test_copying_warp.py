@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -41,6 +40,7 @@ from dovetail.targets.cuda.run import CudaGraph, steps_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda import lockstep, simulated
 from tests.targets.cuda.assembled import assembled, spilled_bytes
+from tests.targets.cuda.prefetched import Bytes, prefetched_bytes
 from tests.targets.cuda.test_decode import DECODE, SHAPES
 
 APART = replace(H200, multiprocessors=4, cluster=8, dependent_launches=True, cooperative="on", bulk_copies=True)
@@ -151,22 +151,11 @@ def _bodies(s: Statement) -> list[tuple[Statement, ...]]:
 
 
 def test_it_prefetches_the_keys_that_warps_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    prefetch = lockstep.Machine.prefetch
-    asked: dict[tuple[str, int], set[int]] = defaultdict(set)
-
-    def noted(self: Any, statement: Any, mask: Any) -> None:
-        prefetch(self, statement, mask)
-        early, self.is_early = self.is_early, False
-        first = self.address(statement.source, statement.source_at, mask)[mask]
-        self.is_early = early
-        for at, count in zip(first, self.value(statement.nbytes, mask)[mask], strict=True):
-            asked[statement.source.pointer, self.number].update(range(int(at), int(at + count)))
-
-    monkeypatch.setattr(lockstep.Machine, "prefetch", noted)
+    asked = prefetched_bytes(monkeypatch)
     shape = replace(SHAPES["qwen3"], layers=5)
     graph: Graph = DECODE.step_graph(shape)
     logits: list[Array] = []
-    places: list[dict[tuple[str, int], set[int]]] = []
+    places: list[Bytes] = []
     for description in (replace(APART, multiprocessors=32), replace(COPYING, multiprocessors=32)):
         device = simulated.SimulatedDriver()
         device.description = description

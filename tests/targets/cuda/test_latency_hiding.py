@@ -36,13 +36,12 @@ from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.run import kernels_of, steps_of
 from tests.targets.cuda import lockstep
+from tests.targets.cuda.prefetched import Bytes, prefetched_bytes
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 from tests.targets.cuda.test_decode import DECODE, SHAPES
 
 LAUNCHED = replace(H200, multiprocessors=32, cluster=8, dependent_launches=True, bulk_copies=True, cooperative="off")
 CACHED = 20
-Bytes = dict[tuple[str, int], set[int]]
-"""Places in memory by tensor and block."""
 
 
 def _device(description: Any) -> SimulatedDriver:
@@ -53,17 +52,9 @@ def _device(description: Any) -> SimulatedDriver:
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt2"])
 def test_each_block_prefetches_the_keys_and_values_that_it_copies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: Bytes = defaultdict(set)
+    asked = prefetched_bytes(monkeypatch)
     copied: Bytes = defaultdict(set)
-    prefetch, copy = lockstep.Machine.prefetch, lockstep.Machine.copy
-
-    def prefetched(self: Any, statement: Any, mask: Any) -> None:
-        prefetch(self, statement, mask)
-        early, self.is_early = self.is_early, False
-        first = self.address(statement.source, statement.source_at, mask)[mask]
-        self.is_early = early
-        for at, count in zip(first, self.value(statement.nbytes, mask)[mask], strict=True):
-            asked[statement.source.pointer, self.number].update(range(int(at), int(at + count)))
+    copy = lockstep.Machine.copy
 
     def noted(self: Any, statement: Any, mask: Any) -> None:
         copy(self, statement, mask)
@@ -72,7 +63,6 @@ def test_each_block_prefetches_the_keys_and_values_that_it_copies(name: str, mon
             for at in self.address(statement.source, statement.source_at, inside)[inside]:
                 copied[statement.source.pointer, self.number].update(range(int(at), int(at) + statement.nbytes))
 
-    monkeypatch.setattr(lockstep.Machine, "prefetch", prefetched)
     monkeypatch.setattr(lockstep.Machine, "copy", noted)
     graph: Graph = DECODE.step_graph(SHAPES[name])
     program = dovetail.compile(graph, target=target_of(_device(LAUNCHED))).bind(DECODE.weights_of(graph))
