@@ -1,6 +1,6 @@
-"""One token of a decoder on an NVIDIA GPU beside torch: bf16 weights, a KV cache that is updated in place.
+"""One token of a decoder, or a prompt, on an NVIDIA GPU beside torch: bf16 weights, a KV cache updated in place.
 
-    PYTHONPATH=src python3 benchmarks/cuda/decode.py [--shape NAME ...] [--cached N ...]
+    PYTHONPATH=src python3 benchmarks/cuda/decode.py [--shape NAME ...] [--cached N ...] [--tokens N]
         [--compile] [--kernels] [--resident auto|on|off] [--both]
 
 Our caches are donated inputs whose length is a symbol; those of torch are buffers of a fixed size, which it updates in
@@ -70,16 +70,16 @@ SHAPES: Mapping[str, Shape] = {
 }
 
 
-def step_graph(of: Shape) -> Graph:
-    """One token and caches in; logits and the caches with its keys and values, in their memory, out."""
+def step_graph(of: Shape, tokens: int = 1) -> Graph:
+    """Tokens and caches in; logits of the last and the caches with their keys and values, in their memory, out."""
     if isinstance(of, Gpt2Shape):
-        return _gpt2(of)
-    full = models.llama_cached(of, batch=1)
+        return _gpt2(of, tokens)
+    full = models.llama_cached(of, batch=1, seq=tokens)
     outputs = {n: v for n, v in full.outputs.items() if n == "logits" or "cache" in n}
     return Graph.of(outputs, name="decode").donate({n: s for n, s in full.donated.items() if n in outputs})
 
 
-def _gpt2(of: Gpt2Shape) -> Graph:
+def _gpt2(of: Gpt2Shape, tokens: int) -> Graph:
     builder = Builder("decode", lines=False)
 
     def linear(name: str, x: Value, into: int, out: int) -> Value:
@@ -90,7 +90,7 @@ def _gpt2(of: Gpt2Shape) -> Graph:
         return library.layer_norm.body(x, gain, shift, eps=of.eps)
 
     with builder.recording():
-        ids, positions = builder.input("input_ids", i64[1, 1]), builder.input("positions", i64[1])
+        ids, positions = builder.input("input_ids", i64[1, tokens]), builder.input("positions", i64[tokens])
         keys = builder.input("keys", i64["t"])
         keep = ops.less_equal(keys, ops.unsqueeze(positions, axes=(-1,)))
         x = ops.gather(builder.param("embedding", bf16[of.vocabulary, of.hidden]), ids, axis=0)
@@ -115,6 +115,7 @@ def _gpt2(of: Gpt2Shape) -> Graph:
             x = x + linear(f"{at}.down", inner, of.inner, of.hidden)
             for side, value in zip("kv", new, strict=True):
                 builder.output(f"new_{side}_cache.{index}", value, into=f"{side}_cache.{index}")
+        x = ops.slice_(x, axis=-2, start=tokens - 1, stop=tokens) if tokens > 1 else x
         builder.output("logits", norm("norm", x) @ builder.param("head", bf16[of.hidden, of.vocabulary]))
     return builder.graph()
 
@@ -143,12 +144,12 @@ def weights_of(graph: Graph) -> dict[str, Any]:
     return found
 
 
-def feeds_of(of: Shape, cached: int) -> dict[str, Any]:
-    """The token after `cached` ones, and caches with their keys and values."""
+def feeds_of(of: Shape, cached: int, tokens: int = 1) -> dict[str, Any]:
+    """The tokens after `cached` ones, and caches with the keys and values of those."""
     rng = np.random.default_rng(1)
-    found: dict[str, Any] = {"input_ids": np.array([[7]]), "positions": np.array([cached])}
-    found["keys"] = np.arange(cached + 1)
-    rows = -(-(cached + ROOM) // ROOM) * ROOM
+    found: dict[str, Any] = {"positions": np.arange(cached, cached + tokens), "keys": np.arange(cached + tokens)}
+    found["input_ids"] = 7 + np.arange(tokens)[None] * 11 % 97
+    rows = -(-(cached + tokens - 1 + ROOM) // ROOM) * ROOM
     for index in range(of.layers):
         for side in "kv":
             content = rng.standard_normal((1, of.kv_heads, rows, of.width), dtype=np.float32)
@@ -157,7 +158,7 @@ def feeds_of(of: Shape, cached: int) -> dict[str, Any]:
 
 
 def traffic(of: Shape, weights: Mapping[str, Any], cached: int) -> int:
-    """The bytes that a token needs: every weight but tables once, and the filled part of the caches."""
+    """The bytes that tokens need: every weight but tables once, and the filled part of the caches."""
     read = sum(w.nbytes for name, w in weights.items() if name not in ("embedding", "places"))
     return read + 2 * of.layers * of.kv_heads * (cached + 1) * of.width * 2
 
@@ -169,7 +170,8 @@ def peer_of(
     F: Any = torch.nn.functional
     Module: Any = torch.nn.Module
     llama = of if isinstance(of, LlamaShape) else None
-    position = int(feeds["positions"][0])
+    tokens, end = len(feeds["positions"]), int(feeds["positions"][-1]) + 1
+    is_prompt = tokens == end > 1
 
     def there(array: Any) -> Any:
         return torch.from_numpy(np.ascontiguousarray(array).view(np.int16)).view(torch.bfloat16).to(device, dtype)
@@ -188,7 +190,7 @@ def peer_of(
                     self.register_buffer(name.replace(".", "_"), there(content))
             if llama is not None:
                 rates = llama.theta ** -(torch.arange(0, of.width, 2, dtype=torch.float64) / of.width)
-                turns = torch.cat([rates * position, rates * position])
+                turns = torch.outer(torch.from_numpy(feeds["positions"]).double(), torch.cat([rates, rates]))
                 self.register_buffer("cos", turns.cos().to(device, dtype))
                 self.register_buffer("sin", turns.sin().to(device, dtype))
 
@@ -204,7 +206,7 @@ def peer_of(
             return F.linear(x, self.w(name), None if llama is not None else self.w(f"{name}.bias"))
 
         def heads(self, x: Any, count: int) -> Any:
-            return x.view(1, 1, count, of.width).transpose(1, 2)
+            return x.view(1, tokens, count, of.width).transpose(1, 2)
 
         def turned(self, x: Any) -> Any:
             half = of.width // 2
@@ -225,29 +227,33 @@ def peer_of(
                     q, k = self.turned(q), self.turned(k)
                 for side, rows in (("k", k), ("v", v)):
                     self.w(f"{side}_cache.{index}").index_copy_(2, positions, rows)
-                keys, values = (self.w(f"{side}_cache.{index}")[:, :, : position + 1] for side in "kv")
-                attended = F.scaled_dot_product_attention(q, keys, values, enable_gqa=of.heads != of.kv_heads)
-                x = x + self.linear(f"{at}.wo", attended.transpose(1, 2).reshape(1, 1, -1))
+                keys, values = (self.w(f"{side}_cache.{index}")[:, :, :end] for side in "kv")
+                attended = F.scaled_dot_product_attention(
+                    q, keys, values, is_causal=is_prompt, enable_gqa=of.heads != of.kv_heads
+                )
+                x = x + self.linear(f"{at}.wo", attended.transpose(1, 2).reshape(1, tokens, -1))
                 y = self.norm(f"{at}.norm2", x)
                 if llama is not None:
                     inner = F.silu(self.linear(f"{at}.gate", y)) * self.linear(f"{at}.up", y)
                 else:
                     inner = F.gelu(self.linear(f"{at}.up", y))
                 x = x + self.linear(f"{at}.down", inner)
-            return F.linear(self.norm("norm", x), self.w("head"))
+            return F.linear(self.norm("norm", x[:, -1:]), self.w("head"))
 
     return Peer().eval()
 
 
-def measured(torch: Any, name: str, cached: int, *, compiled: bool, kernels: bool, both: bool = False) -> None:
-    """One line for a shape and a length of the cache."""
+def measured(
+    torch: Any, name: str, cached: int, *, tokens: int, compiled: bool, kernels: bool, both: bool = False
+) -> None:
+    """One line for a shape, a length of the cache and a number of tokens."""
     from models import graphed, profiled, raced  # pyright: ignore
 
     from dovetail.targets.cuda.driver import driver
 
     of = SHAPES[name]
-    graph = step_graph(of)
-    weights, feeds = weights_of(graph), feeds_of(of, cached)
+    graph = step_graph(of, tokens)
+    weights, feeds = weights_of(graph), feeds_of(of, cached, tokens)
     start = time.perf_counter()
     program = dovetail.compile(graph, target="cuda").bind(weights)
     ours = program.to_device(feeds)
@@ -278,10 +284,11 @@ def measured(torch: Any, name: str, cached: int, *, compiled: bool, kernels: boo
         times: Mapping[str, float] = raced(torch, contenders)
     errors = [float(np.linalg.norm(x.astype(np.float64) - exact) / np.linalg.norm(exact)) for x in (got, theirs)]
     best = min(t for n, t in times.items() if n not in ("dovetail", *ways))
-    moved = traffic(of, weights, cached)
+    moved = traffic(of, weights, cached + tokens - 1)
+    work = f"decode_{name}_{cached}" if tokens == 1 else f"prompt_{name}_{cached}+{tokens}"
     line = " ".join(f"{n}={t * 1e3:.4f}" for n, t in times.items())
     print(
-        f"bench decode_{name}_{cached} target=cuda dtype=bf16 {line} ratio={best / times['dovetail']:.2f} "
+        f"bench {work} target=cuda dtype=bf16 {line} ratio={best / times['dovetail']:.2f} "
         f"error={errors[0]:.1e} torch_error={errors[1]:.1e} first_call={first:.2f}s "
         f"steps={len(program.plan.phase('run'))} floor={moved / READ_BYTES * 1e3:.4f} "
         f"bandwidth={moved / times['dovetail'] / 1e12:.2f}TB/s",
@@ -295,6 +302,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", nargs="*", choices=[*SHAPES], default=[*SHAPES])
     parser.add_argument("--cached", nargs="*", type=int, default=[512, 4096])
+    parser.add_argument(
+        "--tokens", type=int, default=1, help="more than 1: a prompt; with --cached 0 torch has it causal"
+    )
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--dependent", choices=["always", "never"], help="whether kernels start while others run")
@@ -318,8 +328,16 @@ def main() -> None:
         starts = {"dependent_launches": args.dependent == "always", "dependent_intensity": 0.0}
         driver().description = replace(driver().description, **starts)
     for name in args.shape:
-        for cached in args.cached:
-            measured(torch, name, cached, compiled=args.compile, kernels=args.kernels, both=args.both)
+        for cached in args.cached if args.tokens == 1 else (0,):
+            measured(
+                torch,
+                name,
+                cached,
+                tokens=args.tokens,
+                compiled=args.compile,
+                kernels=args.kernels,
+                both=args.both,
+            )
 
 
 if __name__ == "__main__":

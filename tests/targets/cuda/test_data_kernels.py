@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, Value, ops
+from dovetail.errors import BindError
 from dovetail.ir.dtype import FLOATS, NARROW, DType, bf16, bool_, f8e4m3fn, f16, f32, f64, i8, i32, i64, u8, u64
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
@@ -195,6 +196,28 @@ def test_scatters(dtype: DType, count: int | str, sizes: dict[str, int], reducti
     run(outputs, indices_of(feeds_of(Graph.of(outputs), sizes)))
 
 
+@pytest.mark.parametrize("axis", [-2, -3])
+def test_updates_that_share_an_index_are_one_block(axis: int) -> None:
+    """As the rows of a prompt in the heads of a cache; of two tokens at one position the later one stays."""
+    tokens, at = 300, input("at", i64[300])
+    shape = [2, 3, 3, 40]
+    shape[axis] = tokens
+    by = ops.unsqueeze(at, axes=tuple(a for a in (-1, -2, -3, -4) if a != axis))
+    for a in (-1, -2, -3, -4):
+        by = by if a == axis else ops.expand(by, axis=a, size=shape[a])
+    slots = [*shape]
+    slots[axis] = 500
+    value = ops.scatter_elements(input("x", f16[tuple(slots)]), by, input("new", f16[tuple(shape)]), axis=axis)
+    feeds = feeds_of(Graph.of({"y": value}), {})
+    feeds["at"] = np.random.default_rng(0).integers(-500, 500, tokens)
+    feeds["at"][17], feeds["at"][200] = 3, 3 - 500
+    run({"y": value}, feeds)
+    assert "scatter_rows" in names_of({"y": value})
+    feeds["at"][299] = 500
+    with pytest.raises(BindError, match="index 500 into an axis of size 500"):
+        CudaGraph(make_plan(Graph.of({"y": value}), target="cuda"), SimulatedDriver).bind({}).run(feeds)
+
+
 def test_bits_of_any_dtype_are_scattered() -> None:
     for dtype in (bool_, f8e4m3fn):
         outputs = {"y": scattered(dtype, 10, "none")["elements"]}
@@ -241,8 +264,6 @@ def test_an_update_of_a_donated_input_copies_nothing(reduction: str, count: int)
 
 
 def test_an_index_out_of_range_is_an_error() -> None:
-    from dovetail.errors import BindError
-
     for reduction, count in (("none", 10), ("none", 300), ("add", 10)):
         value = scattered(f32, count, reduction)["parts"]
         feeds = indices_of(feeds_of(Graph.of(scattered(f32, count, reduction)), {}))

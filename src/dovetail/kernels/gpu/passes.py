@@ -8,7 +8,29 @@ from dataclasses import field
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import bool_, i64
-from dovetail.kernels.loops.ir import ZERO, Call, Expr, Extent, Kernel, Name, Statement, add, mul, sizes_in
+from dovetail.kernels.gpu.tile import LANES
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Alloc,
+    AllReduce,
+    Barrier,
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    When,
+    add,
+    mul,
+    sizes_in,
+)
 from dovetail.kernels.loops.tiling import Flat
 from dovetail.kernels.spec import Binding, Job, Tiles
 
@@ -76,4 +98,19 @@ def choose(condition: Expr, x: Expr, y: Expr) -> Expr:
     return Call("where", (condition, x, y), x.dtype)
 
 
-__all__ = ["THREADS", "Passes", "choose", "flat_index", "for_each", "holds", "in_passes", "whole"]
+def any_of_block(name: str, threads: int) -> tuple[Statement, ...]:
+    """Whether a bool holds in any thread of a block, under its name in all of them."""
+    flags = Tensor("flags", bool_, (1,), space="shared")
+    kept = Name(name, bool_)
+    more = Set(name, Call("bit_or", (kept, Load(flags, (Name("w"),))), bool_))
+    return (
+        AllReduce(name, "bit_or", bool_),
+        Alloc("flags", bool_, LANES, "shared"),
+        When(holds("equal", ThreadIndex("lane"), ZERO), (Store(flags, (ThreadIndex("warp"),), kept),)),
+        Barrier(),
+        Loop("w", Extent(threads // LANES), (more,)),
+        Barrier(),
+    )
+
+
+__all__ = ["THREADS", "Passes", "any_of_block", "choose", "flat_index", "for_each", "holds", "in_passes", "whole"]

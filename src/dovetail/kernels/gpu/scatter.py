@@ -1,7 +1,8 @@
 """Scatter on a GPU: every update has a thread, and of several updates of one element all count, in one order.
 
-- Replacing: the last update of an element wins. Each update looks whether a later one goes to the same place, or, where
-  there are many, leaves its number there by an atomic maximum.
+- Replacing: the last update of an element wins. Each update looks whether a later one goes to the same place. Where
+  there are many, a block does so for all that have one index, such as the row of a token in each head of a cache; if
+  they have none in common, each leaves its number at its place by an atomic maximum.
 - Integers of 32 or 64 bits are added and compared by atomics: their order does not matter.
 - Floats, products and narrow integers: updates are sorted by their places, and one thread combines all updates of an
   element in their order, in the dtype that the meaning has. Runs repeat to the bit.
@@ -20,9 +21,9 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.gather import checked, guarded
 from dovetail.kernels.gpu import sort_passes
-from dovetail.kernels.gpu.passes import choose, flat_index, for_each, holds, in_passes, whole
+from dovetail.kernels.gpu.passes import THREADS, any_of_block, choose, flat_index, for_each, holds, in_passes, whole
 from dovetail.kernels.gpu.sort_keys import MOST_ELEMENTS, Keys
-from dovetail.kernels.gpu.sort_passes import sorted_keys
+from dovetail.kernels.gpu.sort_passes import launched, sorted_keys
 from dovetail.kernels.loops.body import cast_to, lying_beneath
 from dovetail.kernels.loops.ir import (
     ONE,
@@ -40,6 +41,7 @@ from dovetail.kernels.loops.ir import (
     Statement,
     Store,
     Tensor,
+    ThreadIndex,
     When,
     add,
     collapsed,
@@ -58,6 +60,10 @@ _HALVINGS = 32
 """Steps of a bisection of all updates."""
 _FEW = 64
 """Updates up to which each looks through all later ones."""
+_LEAST_ROW = 32
+"""Updates with one index from which on a block has them."""
+_MOST_ROWS = 8192
+"""Indices up to which each block looks through all of them, 256 at a time."""
 
 
 def offer_scatter(of: StepProblem[object]) -> Offer | Refused:
@@ -221,6 +227,8 @@ class _Scatter:
                 When(last, (put,)),
             )
             return [self.kernel("scatter", whole_shape, ("i", "u", "y"), body, checks=True)], {}
+        if self.by_element and self._has_rows():
+            return [self.rows()], {}
         winner = Tensor("winner", u32, (u32.itemsize,))
         here = (flat_index(self.slots, slot),)
         number = cast_to(add(Name("own"), ONE), u32)
@@ -233,6 +241,52 @@ class _Scatter:
             self.kernel("scatter_last", whole_shape, ("i", "u", "winner", "y"), (*sets, own, wins), checks=True),
         ]
         return kernels, {"winner": product(self.slots) * u32.itemsize}
+
+    @property
+    def shared_axes(self) -> tuple[int, ...]:
+        """Axes other than that of the indices along which updates have the same index: it has one address there."""
+        axis, strides = int(self.value.attrs["axis"]) + self.value.rank, self.locations(self.value.operands[1]).strides
+        return tuple(a for a, step in enumerate(strides) if step == 0 and a != axis and self.updates[a] != 1)
+
+    def _has_rows(self) -> bool:
+        """Whether an index has enough updates for a block, and there are so few that all can be looked through."""
+        row, others = product([self.updates[a] for a in self.shared_axes]), self.updates[int(self.value.attrs["axis"])]
+        return isinstance(row, int) and row >= _LEAST_ROW and isinstance(others, int) and others <= _MOST_ROWS
+
+    def rows(self) -> tuple[Kernel, Size]:
+        """A block for each index: its threads look through the others of the axis, and store all that have this one."""
+        axis = int(self.value.attrs["axis"]) + self.value.rank
+        inner = self.shared_axes
+        outer = [a for a in range(self.value.rank) if a not in inner]
+        at = [Name(f"j{a}") for a in range(self.value.rank)]
+        size = {a: self.updates[a] for a in range(self.value.rank)}
+        blocks = product([size[a] for a in outer])
+        places = zip(outer, indices(tuple(size[a] for a in outer), ThreadIndex("block")), strict=True)
+        first: list[Expr] = [ZERO if a in inner else at[a] for a in range(self.value.rank)]
+        sets, slot = self.slot(first)
+        others, other = self.slot([Name("n") if a == axis else index for a, index in enumerate(first)], "o")
+        is_later = Call("bit_and", (holds("less", at[axis], Name("n")), holds("equal", other[axis], slot[axis])), bool_)
+        hit = Name("hit", bool_)
+        look = Loop(
+            "n", Extent(size[axis]), (*others, Set("hit", Call("bit_or", (hit, is_later), bool_))), kind="thread"
+        )
+        shape = tuple(size[a] for a in inner)
+        element = zip(inner, indices(shape, Name("e")), strict=True)
+        to = [Name("k") if a == axis else index for a, index in enumerate(at)]
+        put = (*(Set(at[a].name, index) for a, index in element), Store(self.result, to, self.update(at, ())))
+        body = (
+            *(Set(at[a].name, index) for a, index in places),
+            *sets,
+            Set("hit", Number(False, bool_)),
+            look,
+            *any_of_block("hit", THREADS),
+            When(
+                Call("bit_not", (hit,), bool_),
+                (Loop("e", Extent(product(shape)), put, kind="thread"),),
+            ),
+        )
+        guards = guarded(body, self.picked)
+        return launched("scatter_rows", ("i", "u"), ("status", "y"), guards, blocks, THREADS)
 
     def by_slot(self) -> tuple[list[tuple[Kernel, Size]], dict[str, Size]]:
         """Updates are sorted by their slots; one thread combines all of a slot, in their order."""

@@ -13,14 +13,11 @@ from dovetail.ir.dtype import bool_, u32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.gpu import sort_passes
-from dovetail.kernels.gpu.passes import for_each, holds, in_passes, whole
+from dovetail.kernels.gpu.passes import any_of_block, for_each, holds, in_passes, whole
 from dovetail.kernels.gpu.sort_keys import MOST_ELEMENTS, Key, Keys, chosen, is_wide, ordered_bits
 from dovetail.kernels.gpu.sort_passes import SortPolicy, bitonic, chunk_for, filled, launched, shared_chunk, sorted_keys
-from dovetail.kernels.gpu.tile import LANES
 from dovetail.kernels.loops.ir import (
     ZERO,
-    Alloc,
-    AllReduce,
     Barrier,
     Call,
     Expr,
@@ -216,7 +213,7 @@ class _Sort:
             Set("first", mul(Name("c"), Extent(fresh))),
             Set("hit", Number(False, bool_)),
             load,
-            *_any_of_block("hit", chunk // 2),
+            *any_of_block("hit", chunk // 2),
             When(Name("hit", bool_), bitonic(shared, chunk)),
         )
         body = (
@@ -228,21 +225,6 @@ class _Sort:
             *self.results(shared, chunk, kept),
         )
         return launched("top_k_rows", ("x",), ("y", "z"), body, product(self.rows), chunk // 2)
-
-
-def _any_of_block(name: str, threads: int) -> tuple[Statement, ...]:
-    """Whether a bool holds in any thread of a block, under its name in all of them."""
-    flags = Tensor("flags", bool_, (1,), space="shared")
-    kept = Name(name, bool_)
-    more = Set(name, Call("bit_or", (kept, Load(flags, (Name("w"),))), bool_))
-    return (
-        AllReduce(name, "bit_or", bool_),
-        Alloc("flags", bool_, LANES, "shared"),
-        When(holds("equal", ThreadIndex("lane"), ZERO), (Store(flags, (ThreadIndex("warp"),), kept),)),
-        Barrier(),
-        Loop("w", Extent(threads // LANES), (more,)),
-        Barrier(),
-    )
 
 
 __all__ = ["offer_sort"]
