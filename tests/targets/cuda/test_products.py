@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dovetail import Graph, library, ops
-from dovetail.ir.dtype import bf16, f16
+from dovetail.ir.dtype import bf16, bool_, f16
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.plan.plan import make_plan
@@ -18,9 +20,10 @@ from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import CudaGraph, kernels_of
 from tests.targets.cuda.assembled import spilled_bytes
 from tests.targets.cuda.devices import on_device
-from tests.targets.cuda.graphs import x_of
-from tests.targets.cuda.judged import check, feeds_of, in_lockstep
+from tests.targets.cuda.graphs import Case, x_of
+from tests.targets.cuda.judged import check, expected_of, feeds_of, in_lockstep
 from tests.targets.cuda.products import PRODUCTS
+from tests.tolerances import assert_close
 
 MODELS: dict[str, Value] = {
     "square": ops.matmul(x_of(bf16, 4096, 4096), x_of(bf16, 4096, 4096, name="w")),
@@ -43,6 +46,23 @@ def test_products_do_what_the_graph_means(name: str) -> None:
     for sizes in case.sizes:
         feeds = feeds_of(Graph.of(case.outputs), sizes)
         check(case, in_lockstep(case, feeds), feeds)
+
+
+@pytest.mark.parametrize("keys", [256, 300], ids=["whole", "ragged"])
+def test_rounds_that_no_query_sees_are_left_out(keys: int) -> None:
+    """Values that no query of a warp sees may be anything; those of the first queries, which see nothing, are zero."""
+    q, k, v = (x_of(f16, 1, 1, n, 64, name=name) for name, n in (("q", 96), ("k", keys), ("v", keys)))
+    keep = x_of(bool_, 96, keys, name="keep")
+    value = library.attention(q, k, v, keep=keep, scale=0.1, fill=-math.inf, zero_unseen=True)
+    case = Case({"y": value})
+    feeds = feeds_of(Graph.of(case.outputs), {})
+    rows, columns = np.arange(96)[:, None], np.arange(keys)
+    feeds["keep"] = (columns <= 2 * rows - 40) | ((columns >= 250) & (rows == 95))
+    wanted = expected_of(Graph.of(case.outputs), feeds)
+    feeds["v"][..., 200:250, :] = np.inf
+    found = in_lockstep(case, feeds)["y"]
+    assert np.isfinite(found[..., :64, :]).all() and not found[..., :20, :].any()
+    assert_close(found[..., :64, :], wanted["y"][..., :64, :], f16)
 
 
 @pytest.mark.parametrize("name", MODELS)

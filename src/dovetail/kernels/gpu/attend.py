@@ -23,7 +23,7 @@ from dovetail.kernels.gpu.attend_cluster import WarpKeys
 from dovetail.kernels.gpu.attend_prefetch import prefetched
 from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
 from dovetail.kernels.gpu.attend_rotation import rotated
-from dovetail.kernels.gpu.attend_softmax import masks_allocated, weighted
+from dovetail.kernels.gpu.attend_softmax import masks_allocated, seeing, weighted
 from dovetail.kernels.gpu.attend_tile import (
     MINUS_INFINITY,
     PARTIAL,
@@ -151,9 +151,8 @@ class _Writer:
             return Factor(tensor, lead, a.dv, a.keys)
         tensor = Tensor(name, self.dtype, strides)
         rows = a.queries if name == "q" else a.keys
-        return Factor(
-            tensor, lead, rows, a.d, None if a.rotated is None else partial(rotated, a, self.dtype, tensor, name)
-        )
+        read = None if a.rotated is None else partial(rotated, a, self.dtype, tensor, name)
+        return Factor(tensor, lead, rows, a.d, read, ahead=name == "k")
 
     @property
     def stages(self) -> int:
@@ -237,7 +236,7 @@ class _Writer:
         return [
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in _TILES),
             *self.block.shares_allocated(),
-            *(masks_allocated(self.block) if self.block.is_cluster else ()),
+            *masks_allocated(self.block),
             Alloc("sums", f32, self.dv // 8 * 4, "private"),
             Alloc("scores", f32, self.block.warp_keys // 8 * 4, "private"),
             Alloc("q_fragment", self.dtype, self.d // 16 * 8, "private"),
@@ -308,6 +307,8 @@ class _Writer:
 
     def _keys(self) -> list[Statement]:
         work = [*self._scored(), *weighted(self.block), *self._summed()]
+        if self.block.hides and not self.block.is_cluster:
+            work = seeing(self.block, work)
         if not self.copies:
             loads = [*self._loaded("k", Name("round"), ZERO), *self._loaded("v", Name("round"), ZERO)]
             return [

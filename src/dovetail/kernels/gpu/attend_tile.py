@@ -17,6 +17,10 @@ from dovetail.kernels.problems.attention import Attention
 KEYS = 64
 """Keys that a warp goes through at once."""
 MOST_WARPS = 4
+LONE_WARPS = 8
+"""Warps of a block that has a multiprocessor to itself."""
+FULL = 0.9
+"""Blocks for each multiprocessor from which on there are enough."""
 CLUSTER_KEYS = 16
 """Keys that a warp of a cluster goes through at once: few, so that all warps have some where a cache is short."""
 CLUSTER_WARPS = 8
@@ -105,6 +109,13 @@ class AttendTile:
     def keys(self) -> int:
         """Keys of a round."""
         return self.warp_keys * self.splits
+
+    @property
+    def hides(self) -> bool:
+        """Whether a mask of bools hides keys, so that they weigh nothing whatever their scores are: rounds in which no
+        query of a warp sees a key are left out."""
+        fill = self.problem.fill
+        return "keep" in self.problem.strides and (fill is None or fill == -math.inf)
 
     @property
     def d(self) -> int:
@@ -220,11 +231,13 @@ def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:
     for size in (*a.lead, a.heads):
         heads *= size if isinstance(size, int) else 1
     warps = min(MOST_WARPS, max(1, -(-queries // 16)))
-    while warps > 1 and heads * -(-queries // (16 * warps)) < device.multiprocessors:
+    while warps > 1 and heads * -(-queries // (16 * warps)) < FULL * device.multiprocessors:
         warps //= 2
+    is_lone = heads * -(-queries // (16 * warps)) <= device.multiprocessors
+    every = LONE_WARPS if is_lone else MOST_WARPS
     most = max(1, min(SPLIT_BYTES, device.shared_bytes * 3 // 4) // _round_bytes(a))
     splits = 1
-    while 2 * splits * warps <= MOST_WARPS and 2 * splits <= most and splits * KEYS < keys:
+    while 2 * splits * warps <= every and 2 * splits <= most and splits * KEYS < keys:
         splits *= 2
     return warps, splits
 

@@ -108,6 +108,8 @@ class Factor:
     """An element where it is computed from the tensor; None where it is loaded."""
     gather: Gather | None = None
     """How elements are found; None where rows and k have strides."""
+    ahead: bool = False
+    """Whether a tile may begin after the last row: the tile after the last one is copied too, and is empty."""
 
     @property
     def row_stride(self) -> Size:
@@ -147,7 +149,7 @@ class Factor:
     def source(self, row: Expr, k: Expr, rows: int) -> tuple[tuple[Expr, ...], Expr]:
         """The index of an element and whether it is there; tiles of `rows` rows may fit so that every row is there."""
         found = self._coordinates(row, k)
-        inside = [] if is_multiple(self.rows, rows) else [less(row, Extent(self.rows))]
+        inside = [] if is_multiple(self.rows, rows) and not self.ahead else [less(row, Extent(self.rows))]
         inside += [less(k, Extent(self.depth)), *(c for one in found for c in one.conditions)]
         return (*self.lead, *(one.index for one in found)), both(*inside)
 
