@@ -22,6 +22,7 @@ from dovetail.kernels.loops.ir import (
     AwaitCopies,
     AwaitPhase,
     AwaitProducts,
+    Ballot,
     Barrier,
     ClusterBarrier,
     CommitCopies,
@@ -152,6 +153,11 @@ class Machine(Matrices):
                 asked = self.value(lane, mask)
                 assert ((asked >= 0) & (asked < LANES))[mask].all(), "a warp has the lane"
                 found = self.names[source][self.threads // LANES * LANES + np.where(mask, asked, 0)]
+                self.names[name] = np.where(mask, found, self.names.get(name, found))
+            case Ballot(name, source):
+                assert_whole_warps(mask)
+                bits = self.names[source].astype(np.uint32).reshape(-1, LANES) << np.arange(LANES, dtype=np.uint32)
+                found = np.repeat(np.bitwise_or.reduce(bits, axis=1), LANES)
                 self.names[name] = np.where(mask, found, self.names.get(name, found))
             case AtomicUpdate(tensor, at, op, value):
                 self.update(tensor, self.address(tensor, at, mask), op, self.value(value, mask), mask)

@@ -24,6 +24,12 @@ def from_lane(text: Builder, x: str, dtype: DType, lane: str) -> str:
     return _moved(text, x, dtype, lambda word: _shuffle(text, nvvm.SHUFFLE_INDEX, word, number))
 
 
+def ballot(text: Builder, x: str) -> str:
+    """The bools of all lanes, as the bits of an i32."""
+    text.use(f"declare i32 @{nvvm.BALLOT}(i32, i1)")
+    return text.let(f"call i32 @{nvvm.BALLOT}(i32 -1, i1 {x})")
+
+
 def all_reduce(text: Builder, slot: str, statement: AllReduce, flags: str) -> None:
     """A butterfly: after a few exchanges every lane has combined all of its group, in the same order."""
     dtype, kind = statement.dtype, scalar.spelled(statement.dtype)
@@ -71,4 +77,4 @@ def atomic_update(text: Builder, op: str, pointer: str, address: str, value: str
     text.let(f"atomicrmw {name} {pointer} {address}, i{dtype.bits} {value} monotonic")
 
 
-__all__ = ["all_reduce", "atomic_update", "from_lane", "from_partner"]
+__all__ = ["all_reduce", "atomic_update", "ballot", "from_lane", "from_partner"]

@@ -26,6 +26,8 @@ BARRIER = "llvm.nvvm.barrier0"
 WARP_BARRIER = "llvm.nvvm.bar.warp.sync"
 ANY = "llvm.nvvm.vote.any.sync"
 """Whether a condition holds for some lane of a warp."""
+BALLOT = "llvm.nvvm.vote.ballot.sync"
+"""A bit for each lane of a warp: whether a condition holds there."""
 SHUFFLE = "llvm.nvvm.shfl.sync.bfly.i32"
 SHUFFLE_INDEX = "llvm.nvvm.shfl.sync.idx.i32"
 AWAIT_KERNELS = assembly("griddepcontrol.wait;")

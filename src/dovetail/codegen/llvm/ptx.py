@@ -14,9 +14,9 @@ from dovetail.codegen.llvm.loops import CONTRACTED, Printer
 from dovetail.codegen.llvm.maths import functions
 from dovetail.codegen.llvm.maths.remainder import with_exact_remainders
 from dovetail.errors import GraphError
-from dovetail.ir.dtype import f32, f64, i64
+from dovetail.ir.dtype import bool_, f32, f64, i64, u32
 from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, everything, shared_bytes
-from dovetail.kernels.loops.exchange import AtomicUpdate, FromLane
+from dovetail.kernels.loops.exchange import AtomicUpdate, Ballot, FromLane
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
@@ -219,6 +219,8 @@ class _Printer(Printer):
                 found = self.value(Name(statement.source, statement.dtype))
                 lane = self.value(statement.lane)
                 self.keep(statement.name, exchange.from_lane(self.text, found, statement.dtype, lane), statement.dtype)
+            case Ballot():
+                self.keep(statement.name, exchange.ballot(self.text, self.value(Name(statement.source, bool_))), u32)
             case AtomicUpdate():
                 value = self.value(statement.value)
                 address = self.address(statement.tensor, statement.at)

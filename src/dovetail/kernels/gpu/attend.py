@@ -23,7 +23,8 @@ from dovetail.kernels.gpu.attend_cluster import WarpKeys
 from dovetail.kernels.gpu.attend_prefetch import prefetched
 from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
 from dovetail.kernels.gpu.attend_rotation import rotated
-from dovetail.kernels.gpu.attend_softmax import masks_allocated, seeing, weighted
+from dovetail.kernels.gpu.attend_seen import seen_allocated, seen_loaded, where_seen
+from dovetail.kernels.gpu.attend_softmax import masks_allocated, weighted
 from dovetail.kernels.gpu.attend_tile import (
     MINUS_INFINITY,
     PARTIAL,
@@ -236,7 +237,8 @@ class _Writer:
         return [
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in _TILES),
             *self.block.shares_allocated(),
-            *masks_allocated(self.block),
+            *(masks_allocated(self.block) if self.block.is_cluster else ()),
+            *seen_allocated(self.block),
             Alloc("sums", f32, self.dv // 8 * 4, "private"),
             Alloc("scores", f32, self.block.warp_keys // 8 * 4, "private"),
             Alloc("q_fragment", self.dtype, self.d // 16 * 8, "private"),
@@ -307,15 +309,10 @@ class _Writer:
 
     def _keys(self) -> list[Statement]:
         work = [*self._scored(), *weighted(self.block), *self._summed()]
-        if self.block.hides and not self.block.is_cluster:
-            work = seeing(self.block, work)
         if not self.copies:
             loads = [*self._loaded("k", Name("round"), ZERO), *self._loaded("v", Name("round"), ZERO)]
-            return [
-                Set("stage", ZERO),
-                Loop("round", self._rounds(), (Barrier(), *loads, Barrier(), *work)),
-                Barrier(),
-            ]
+            each = (Barrier(), *loads, *seen_loaded(self.block), Barrier(), *where_seen(self.block, work))
+            return [Set("stage", ZERO), Loop("round", self._rounds(), each), Barrier()]
         if self.block.is_cluster:
             return self._warp_keys.rounds(work)
         later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
@@ -328,10 +325,11 @@ class _Writer:
                     Set("next", remainder(Name("later"), 2)),
                     *later,
                     CommitCopies(),
+                    *seen_loaded(self.block),
                     AwaitCopies(1),
                     Barrier(),
                     Set("stage", remainder(Name("round"), 2)),
-                    *work,
+                    *where_seen(self.block, work),
                     Barrier(),
                 ),
             ),

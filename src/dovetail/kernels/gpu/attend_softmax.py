@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from dovetail.ir.dtype import DType, bool_, f32
+from dovetail.kernels.gpu.attend_seen import is_seen
 from dovetail.kernels.gpu.attend_tile import (
     MINUS_INFINITY,
     AttendTile,
@@ -30,7 +30,6 @@ from dovetail.kernels.loops.ir import (
     Statement,
     Store,
     Tensor,
-    When,
     add,
     minimum,
     mul,
@@ -107,14 +106,13 @@ def _held(tile: AttendTile, name: str, half: Half, when: str = "") -> Tensor:
 
 
 def masks_allocated(tile: AttendTile) -> list[Alloc]:
-    """Registers for masks of a round and, in a cluster, of the next one."""
+    """Registers for masks of a round and of the next one."""
     count = tile.warp_keys // 8 * 2
     return [
         Alloc(_held(tile, name, half, when).pointer, dtype, count, "private")
         for name, dtype in _given(tile)
-        if tile.is_cluster or (name == "keep" and tile.hides)
         for half in tile.halves
-        for when in (("", NEXT) if tile.is_cluster else ("",))
+        for when in ("", NEXT)
     ]
 
 
@@ -130,38 +128,6 @@ def masks_loaded(tile: AttendTile, number: Expr, when: str = "") -> list[Stateme
             one = Set("key", add(first, add(mul(j, Extent(8)), e))), Store(_held(tile, name, half, when), (j, e), load)
             found.append(unrolled("j", tile.warp_keys // 8, unrolled("e", 2, *one)))
     return found
-
-
-def seeing(tile: AttendTile, work: Sequence[Statement]) -> list[Statement]:
-    """What a warp does in a round, left out where none of its queries sees a key. Keys beyond the last are not seen."""
-    a, j, e = tile.problem, Name("j"), Name("e")
-    first = add(tile.first_key(Name("round")), mul(remainder(LANE, 4), Extent(2)))
-    seen, key = Name("seen", bool_), add(first, add(mul(j, Extent(8)), e))
-    is_whole = less(add(tile.first_key(Name("round")), Extent(tile.warp_keys - 1)), Extent(a.keys))
-    whole: list[Statement] = []
-    ragged: list[Statement] = []
-    noted: list[Statement] = []
-    for half in tile.halves:
-        held, query = _held(tile, "keep", half), minimum(Name(half.query), Extent(a.queries - 1))
-        source = Tensor("keep", bool_, a.strides["keep"])
-        inside = Load(source, (*tile.lead, query, minimum(Name("key"), Extent(a.keys - 1))))
-        shown = Call("bit_and", (inside, less(Name("key"), Extent(a.keys))), bool_)
-        for body, one in ((whole, Load(source, (*tile.lead, query, Name("key")))), (ragged, shown)):
-            body.append(_of_keys(tile, Set("key", key), Store(held, (j, e), one)))
-        noted.append(_of_keys(tile, Set("seen", Call("bit_or", (seen, Load(held, (j, e))), bool_))))
-    return [
-        When(is_whole, tuple(whole)),
-        When(Call("bit_not", (is_whole,), bool_), tuple(ragged)),
-        Set("seen", Number(False, bool_)),
-        *noted,
-        AllReduce("seen", "bit_or", bool_),
-        When(seen, tuple(work)),
-    ]
-
-
-def _of_keys(tile: AttendTile, *body: Statement) -> Statement:
-    """A body for each key of a lane in a round."""
-    return unrolled("j", tile.warp_keys // 8, unrolled("e", 2, *body))
 
 
 def masks_moved(tile: AttendTile) -> list[Statement]:
@@ -189,8 +155,10 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
     given: dict[str, Expr] = {}
     for name, dtype in _given(tile):
         given[name] = Load(Tensor(name, dtype, a.strides[name]), (*tile.lead, *inside))
-        if tile.is_cluster or (name == "keep" and tile.hides):
+        if tile.is_cluster:
             given[name] = Load(_held(tile, name, half), (Name("j"), Name("e")))
+    if tile.leaves_out:
+        given["keep"] = is_seen(tile, half)
     seen: list[Expr] = [given["keep"]] if "keep" in given else []
     if a.causal:
         seen.append(less(key, add(query, Extent(1))))
@@ -208,9 +176,9 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
             score = Call("where", (visible, score, fill), f32)
     if mask is not None and a.filled == "first":
         score = plus(score, mask)
-    if tile.hides and not tile.is_cluster:
+    if tile.leaves_out:
         return score  # keys beyond the last one are hidden
     return Call("where", (there, score, MINUS_INFINITY), f32)
 
 
-__all__ = ["NEXT", "masks_allocated", "masks_loaded", "masks_moved", "seeing", "weighted"]
+__all__ = ["NEXT", "masks_allocated", "masks_loaded", "masks_moved", "weighted"]

@@ -111,11 +111,11 @@ class AttendTile:
         return self.warp_keys * self.splits
 
     @property
-    def hides(self) -> bool:
-        """Whether a mask of bools hides keys, so that they weigh nothing whatever their scores are: rounds in which no
-        query of a warp sees a key are left out."""
-        fill = self.problem.fill
-        return "keep" in self.problem.strides and (fill is None or fill == -math.inf)
+    def leaves_out(self) -> bool:
+        """Whether rounds are left out in which no query of a warp sees a key: a mask of bools hides keys, so that they
+        weigh nothing whatever their scores are."""
+        hides = "keep" in self.problem.strides and self.problem.fill in (None, -math.inf)
+        return hides and not self.is_cluster
 
     @property
     def d(self) -> int:

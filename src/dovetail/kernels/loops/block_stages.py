@@ -19,6 +19,7 @@ from dovetail.kernels.loops.ir import (
     AllReduce,
     AtomicUpdate,
     AwaitCopies,
+    Ballot,
     Barrier,
     Call,
     ClusterBarrier,
@@ -45,7 +46,8 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.stage_slices import sliced
 
 _TAKING = (
-    *COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, WarpBarrier, ClusterBarrier, CommitCopies, AwaitCopies,
+    *COMPOUND, Set, Loop, AllReduce, FromLane, Ballot, Alloc, Barrier, WarpBarrier, ClusterBarrier, CommitCopies,
+    AwaitCopies,
 )  # fmt: skip
 """The statements of a kernel that takes stages."""
 

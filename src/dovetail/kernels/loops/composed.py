@@ -22,6 +22,7 @@ from dovetail.kernels.loops.ir import (
     AtomicUpdate,
     AwaitCopies,
     AwaitPhase,
+    Ballot,
     Barrier,
     Call,
     ClusterBarrier,
@@ -64,6 +65,7 @@ _LOCAL: Mapping[type, tuple[str, ...]] = {
     Loop: ("variable",),
     AllReduce: ("name",),
     FromLane: ("name", "source"),
+    Ballot: ("name", "source"),
 }
 """The fields that hold names of scalars."""
 COMPOUND = (
@@ -87,7 +89,7 @@ _BARRIERS: Mapping[type, str] = {
     AwaitPhase: "barrier",
 }
 """The fields that hold names of barriers in shared memory."""
-_TAKING = (*COMPOUND, *_BARRIERS, Set, Loop, AllReduce, FromLane, Alloc, Barrier, CommitCopies, AwaitCopies)
+_TAKING = (*COMPOUND, *_BARRIERS, Set, Loop, AllReduce, FromLane, Ballot, Alloc, Barrier, CommitCopies, AwaitCopies)
 """What is in a kernel that takes a prologue."""
 _STAGED = (Set, Loop, AllReduce, FromLane, Alloc, Store, When, AtomicUpdate, Barrier)
 """The statements of a stage."""

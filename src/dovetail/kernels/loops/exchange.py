@@ -21,6 +21,14 @@ class FromLane:
 
 
 @dataclass(frozen=True, slots=True)
+class Ballot:
+    """Keep under a name, as bits of a u32, the bools that all lanes of the warp keep under `source`."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class AtomicUpdate:
     """Combine an element of global memory, an integer of 32 or 64 bits, with a value.
 
@@ -38,6 +46,6 @@ class ClusterBarrier:
     """No thread of a cluster of blocks goes on before all have come here; what they stored in memory is seen by all."""
 
 
-Exchange: TypeAlias = FromLane | AtomicUpdate | ClusterBarrier
+Exchange: TypeAlias = FromLane | Ballot | AtomicUpdate | ClusterBarrier
 
-__all__ = ["AtomicUpdate", "ClusterBarrier", "Exchange", "FromLane"]
+__all__ = ["AtomicUpdate", "Ballot", "ClusterBarrier", "Exchange", "FromLane"]

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import DType, i64
-from dovetail.kernels.loops.exchange import AtomicUpdate, ClusterBarrier, Exchange, FromLane
+from dovetail.kernels.loops.exchange import AtomicUpdate, Ballot, ClusterBarrier, Exchange, FromLane
 from dovetail.kernels.loops.expr import Call, Expr, Extent, Load, LoopKind, Name, Number, Space, Tensor, ThreadIndex
 from dovetail.kernels.loops.matrix import (
     AwaitCopies,
@@ -376,7 +376,7 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
                 pending += [part.value, *part.at]
             case FromLane():
                 pending.append(part.lane)
-            case Number() | Name() | ThreadIndex() | Alloc() | Barrier() | AllReduce() | ClusterBarrier():
+            case Number() | Name() | ThreadIndex() | Alloc() | Barrier() | AllReduce() | Ballot() | ClusterBarrier():
                 pass
             case CommitCopies() | AwaitCopies() | FenceShared() | AwaitProducts() | AllocBarriers() | WarpBarrier():
                 pass
@@ -390,7 +390,7 @@ def _of_tensors(*tensors: Tensor) -> Iterator[Size]:
 __all__ = [
     "ONE", "ZERO", "AllReduce", "Alloc", "AllocBarriers", "Amend", "Arrive", "AtomicUpdate", "AwaitCopies",
     "AwaitPhase",
-    "AwaitProducts", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync", "CopyBox", "CopyBulk",
+    "AwaitProducts", "Ballot", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync", "CopyBox", "CopyBulk",
     "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel", "Launch", "Load",
     "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline",
     "Prefetch", "Receipt", "Receive", "Roles", "Set", "Space", "Statement", "Store", "SubGrid", "Tensor", "TensorMap",

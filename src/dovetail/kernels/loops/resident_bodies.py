@@ -16,6 +16,7 @@ from dovetail.kernels.loops.ir import (
     AllReduce,
     AwaitCopies,
     AwaitPhase,
+    Ballot,
     Barrier,
     Call,
     ClusterBarrier,
@@ -37,7 +38,7 @@ from dovetail.kernels.loops.ir import (
 )
 
 _KNOWN = (
-    *COMPOUND, Set, Loop, AllReduce, FromLane, Alloc, Barrier, ClusterBarrier, CommitCopies, AwaitCopies,
+    *COMPOUND, Set, Loop, AllReduce, FromLane, Ballot, Alloc, Barrier, ClusterBarrier, CommitCopies, AwaitCopies,
     AllocBarriers, CopyBulk, ExpectBytes, WarpBarrier,
 )  # fmt: skip
 """The statements of a part."""
