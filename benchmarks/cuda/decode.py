@@ -1,7 +1,7 @@
 """One token of a decoder, or a prompt, on an NVIDIA GPU beside torch: bf16 weights, a KV cache updated in place.
 
     PYTHONPATH=src python3 benchmarks/cuda/decode.py [--shape NAME ...] [--cached N ...] [--tokens N]
-        [--compile] [--kernels] [--resident auto|on|off] [--both]
+        [--compile [MODE ...]] [--kernels] [--resident auto|on|off] [--both]
 
 Our caches are donated inputs whose length is a symbol; those of torch are buffers of a fixed size, which it updates in
 place. Peers are torch eager, eager in a CUDA graph and, with --compile, torch.compile in three modes. `models.py` says
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -244,7 +244,7 @@ def peer_of(
 
 
 def measured(
-    torch: Any, name: str, cached: int, *, tokens: int, compiled: bool, kernels: bool, both: bool = False
+    torch: Any, name: str, cached: int, *, tokens: int, modes: Sequence[str], kernels: bool, both: bool = False
 ) -> None:
     """One line for a shape, a length of the cache and a number of tokens."""
     from models import graphed, profiled, raced  # pyright: ignore
@@ -275,7 +275,7 @@ def measured(
         exact = peer_of(torch, of, weights, feeds, "cuda", torch.float64)(*given).cpu().numpy()
         contenders["eager"] = lambda: network(*given)
         contenders["eager_graph"] = graphed(torch, contenders["eager"])
-        for mode in MODES if compiled else ():
+        for mode in modes:
             torch._dynamo.reset()
             other = torch.compile(network, fullgraph=True, dynamic=False, mode=mode)
             for _ in range(3):
@@ -305,7 +305,7 @@ def main() -> None:
     parser.add_argument(
         "--tokens", type=int, default=1, help="more than 1: a prompt; with --cached 0 torch has it causal"
     )
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile", nargs="*", choices=MODES, help="beside torch.compile in these modes, or in all")
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--dependent", choices=["always", "never"], help="whether kernels start while others run")
     parser.add_argument(
@@ -334,7 +334,7 @@ def main() -> None:
                 name,
                 cached,
                 tokens=args.tokens,
-                compiled=args.compile,
+                modes=() if args.compile is None else args.compile or MODES,
                 kernels=args.kernels,
                 both=args.both,
             )
