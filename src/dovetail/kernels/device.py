@@ -147,8 +147,7 @@ class GpuDevice:
     bulk_copies: bool = False
     """Whether one thread can copy many bytes to shared memory, which a barrier there counts."""
     copying_warp: bool = False
-    """Whether each block of a resident kernel has a warp that starts bulk copies and computes nothing. No device has it
-    set until it has been measured on one."""
+    """Whether each block of a resident kernel has a warp that starts bulk copies and computes nothing."""
     bytes_per_cycle: float = 0.0
     """Bytes that memory can bring to each multiprocessor in a cycle, at most: a warp that copies starts no more than
     these; 0 where it starts all at once."""

@@ -196,6 +196,7 @@ class Driver:
             converts_fp8=self.capability >= (9, 0),
             cluster=CLUSTER if self.capability >= (9, 0) else 0,
             bulk_copies=self.capability >= (9, 0),
+            copying_warp=self.capability >= (9, 0),
             bytes_per_cycle=self._memory_rate / (1e3 * self._attribute(_CLOCK_KHZ)) / self._attribute(_MULTIPROCESSORS),
             evict_first=self.capability >= (9, 0),
             cooperative="auto" if self._runs_whole_grids else "off",
