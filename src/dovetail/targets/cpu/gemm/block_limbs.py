@@ -35,6 +35,8 @@ BIAS = 3 << 22
 """That float."""
 MOST_NEXT_TO_EXPANDED = 4
 """Rows of a tile whose panel is expanded in L1, with NEON."""
+MOST_ADDED = 22
+"""Bits of integers that can be added to it, without their sign."""
 LARGEST_SCALED = 127 + 109
 """The exponent from which on a row of one limb is too large where sums are scaled before that float is taken away."""
 
@@ -225,21 +227,31 @@ class Limbs(Builder):
     def power(self, exponent: str) -> str:
         return self.let(f"bitcast i32 {self.let(f'shl i32 {exponent}, 23')} to float")
 
-    def integers(self, x: str, inverse: str, less: str | None = None) -> str:
-        """Numbers times one, rounded, some `less` than that."""
+    def times(self, x: str, factor: str) -> str:
+        """Numbers times one."""
+        one = self.let(f"insertelement {self.floats} poison, float {factor}, i64 0")
+        lanes = f"<{self.count} x i32> zeroinitializer"
+        return self.let(
+            f"fmul {self.floats} {x}, {self.let(f'shufflevector {self.floats} {one}, {self.floats} poison, {lanes}')}"
+        )
+
+    def integers(self, x: str, bits: int) -> str:
+        """Numbers below 2^`bits` rounded; where one is not finite they mean nothing."""
         count = self.count
-        one = self.let(f"insertelement {self.floats} poison, float {inverse}, i64 0")
-        factor = self.let(f"shufflevector {self.floats} {one}, {self.floats} poison, <{count} x i32> zeroinitializer")
-        scaled = self.let(f"fmul {self.floats} {x}, {factor}")
-        if less is not None:
-            scaled = self.let(f"fsub {self.floats} {scaled}, {less}")
+        if bits <= MOST_ADDED:
+            added = self.let(f"bitcast {self.floats} {self.biased(x)} to {self.ints}")
+            return self.let(f"sub {self.ints} {added}, {splat(str(MAGIC), count, 'i32')}")
         for name, given, made in (
             (f"llvm.roundeven.v{count}f32", self.floats, self.floats),
             (f"llvm.fptosi.sat.v{count}i32.v{count}f32", self.floats, self.ints),
         ):
             self.use(f"declare {made} @{name}({given})")
-            scaled = self.let(f"call {made} @{name}({given} {scaled})")
-        return scaled
+            x = self.let(f"call {made} @{name}({given} {x})")
+        return x
+
+    def biased(self, x: str) -> str:
+        """Numbers added to a float of 24 bits, which rounds them, and has them in its lowest bits."""
+        return self.let(f"fadd {self.floats} {x}, {splat(f'{float(BIAS)}', self.count, 'float')}")
 
     def digits(self, integers: str, limbs: int, bits: int) -> Iterator[str]:
         """Limbs of integers, lowest first."""
@@ -278,8 +290,9 @@ class _Row(Limbs):
 
     def write(self, x: str, target: Ptr) -> None:
         """Write a group."""
-        scale, inverse = self.exact_scale(x, self.of.magnitude) if self.of.limbs > 1 else self.fast_scale(x, 127)
-        self._store(self.integers(x, inverse), scale, target)
+        bits = self.of.magnitude
+        scale, inverse = self.exact_scale(x, bits) if self.of.limbs > 1 else self.fast_scale(x, 127)
+        self._store(self.integers(self.times(x, inverse), bits + 1), scale, target)
 
     def fast_scale(self, x: str, levels: int) -> tuple[str, str]:
         """The scale that makes the largest magnitude `levels`, and its inverse; NaN where a number is too large."""
@@ -338,15 +351,18 @@ class _NestedRow(_Row):
         whole, inverse = self.fast_scale(x, LEVELS)
         # Sums are 16 times the products.
         scale = self.let(f"fmul float {whole}, 0.0625")
-        integers = self.integers(x, inverse, self._sixteenths(self.integers(x, inverse)))
+        scaled = self.times(x, inverse)
+        scaled = self.let(f"fsub {self.floats} {scaled}, {self._sixteenths(scaled)}")
+        integers = self.integers(scaled, LEVELS.bit_length())
+        low, high = (self._half(integers, half) for half in range(2))
         self.emit(f"store float {scale}, ptr {target}, align 4")
         if of.packed.has_low:
-            total = self.let(f"sitofp i32 {self._weighted(integers, 16, 17)} to float")
+            total = self.let(f"sitofp i32 {_weighted(self, low, 16, high, 17)} to float")
             there = self.ptr_add(target, LOW_AT)
             self.emit(f"store float {self.let(f'fmul float {total}, {scale}')}, ptr {there}, align 4")
         assert of.joined_at is not None, "one instruction scales sums"
         # What stored codes are above the codes counts less, and what flipped bits take away counts more.
-        missing = self._weighted(integers, -16 * zero, 16 * (8 - zero) - zero)
+        missing = _weighted(self, low, -16 * zero, high, 16 * (8 - zero) - zero)
         # One row moves its sums of low halves up by four bits, with their start: what that loses is added last.
         kept = self.let(f"ashr i32 {missing}, 4")
         self.store_number("i32", self.let(f"add i32 {kept}, {MAGIC >> 4}"), self.ptr_add(target, of.start_at(0)))
@@ -354,26 +370,34 @@ class _NestedRow(_Row):
         last = self.let(f"fsub float {lost}, {of.bias}")
         # Several rows share codes that are moved up, less 8.
         start = self.let(f"add i32 {self.let(f'shl i32 {kept}, 4')}, {MAGIC}")
-        start = self.let(f"add i32 {start}, {self._weighted(integers, 128, 0)}")
+        start = self.let(f"add i32 {start}, {self.let(f'shl i32 {low}, 7')}")
         self.store_number("i32", start, self.ptr_add(target, of.start_at(1)))
         self.store_number("float", self.let(f"fmul float {scale}, {last}"), self.ptr_add(target, of.joined_at))
         self.store_bytes(integers, target, of.limbs_at)
 
-    def _sixteenths(self, integers: str) -> str:
-        """A sixteenth of the second half in place of the first, and zeros after it."""
-        count = self.count // 2
-        floats = self.let(f"sitofp {self.ints} {integers} to {self.floats}")
+    def _sixteenths(self, x: str) -> str:
+        """A sixteenth of the second half, rounded to integers, in place of the first, and zeros after it."""
+        count, biases = self.count // 2, splat(f"{float(BIAS)}", self.count, "float")
+        floats = self.let(f"fsub {self.floats} {self.biased(x)}, {biases}")
         mask = ", ".join([f"i32 {min(i, count) + count}" for i in range(self.count)])
         moved = self.let(
             f"shufflevector {self.floats} {floats}, {self.floats} zeroinitializer, <{self.count} x i32> <{mask}>"
         )
         return self.let(f"fmul {self.floats} {moved}, {splat('0.0625', self.count, 'float')}")
 
-    def _weighted(self, integers: str, first: int, second: int) -> str:
-        """The sum of both halves, each times a number."""
-        half = self.count // 2
-        numbers = ", ".join([f"i32 {first if i < half else second}" for i in range(self.count)])
-        return self.reduced("add", self.let(f"mul {self.ints} {integers}, <{numbers}>"))
+    def _half(self, integers: str, half: int) -> str:
+        """The sum of a half."""
+        count = self.count // 2
+        mask = ", ".join([f"i32 {half * count + i}" for i in range(count)])
+        found = self.let(f"shufflevector {self.ints} {integers}, {self.ints} poison, <{count} x i32> <{mask}>")
+        name = f"llvm.vector.reduce.add.v{count}i32"
+        self.use(f"declare i32 @{name}(<{count} x i32>)")
+        return self.let(f"call i32 @{name}(<{count} x i32> {found})")
+
+
+def _weighted(into: Builder, x: str, one: int, y: str, other: int) -> str:
+    """The sum of two numbers, each times one."""
+    return into.let(f"add i32 {into.let(f'mul i32 {x}, {one}')}, {into.let(f'mul i32 {y}, {other}')}")
 
 
 __all__ = [

@@ -70,12 +70,13 @@ class _Blocks(PreparedRows):
             # Limbs of neighbouring rows are loaded together.
             pitch += BANK
         # Where nothing is expanded for all rows of a block, few of them stay in L1 from panel to panel.
-        rows = BLOCKS.rows
-        if kernel.dot.by_lane:
-            is_expanded = kernel.for_many.layout.is_expanded
-            rows = BLOCKS.rows_in_l2 if is_expanded else BLOCKS.rows_in_l1
+        rows, share = BLOCKS.rows, BLOCKS.share
+        if kernel.dot.by_lane and kernel.for_many.layout.is_expanded:
+            rows, share = BLOCKS.rows_in_l2, BLOCKS.prefetched_share
+        elif kernel.dot.by_lane:
+            rows = BLOCKS.rows_in_l1
         pack = partial(BlockPanels, kernel.packed)
-        return self.finished(pitch, self.product.blocks, pack, partial(_code, kernel), BLOCKS.speed, rows)
+        return self.finished(pitch, self.product.blocks, pack, partial(_code, kernel), BLOCKS.speed, rows, share)
 
 
 class _Workspace:

@@ -71,10 +71,11 @@ class PreparedRows(Writer):
         code: Callable[[Block], tuple[KernelCode, int]],
         speed: int,
         most: int = BLOCKS.rows,
+        share: tuple[int, int] = BLOCKS.share,
     ) -> Job:
         """The job; `pack` is told streams, columns and matrices of each operand, `code` also tells the workspace.
 
-        A block has `most` rows, at most.
+        A block has `most` rows, at most, or an equal part of them that takes no more than this share of L2.
         """
         stride = self.point_left()
         streams = tuple([(i, _known(first)) for i, first in self.found.streams])
@@ -85,7 +86,8 @@ class PreparedRows(Writer):
         operands = self.operands()
         self.point_results()
         count, batch = self.fold()
-        rows = max(1, min(most, self.tile.device.caches.l2_room * BLOCKS.share[0] // BLOCKS.share[1] // pitch))
+        fitting = max(1, self.tile.device.caches.l2_room * share[0] // share[1] // pitch)
+        rows = max(1, most // -(-most // fitting))
         rows = max(1, min(rows, count)) if isinstance(count, int) else rows
         blocks = (count + (rows - 1)) // rows
         epilogues = self.epilogues()
