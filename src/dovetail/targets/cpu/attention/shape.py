@@ -38,6 +38,8 @@ class Attend(Attention):
     device: CpuDevice
     epilogue: RowEpilogue | None = None
     """Steps of a region, which run on finished rows."""
+    halves: bool = False
+    """Whether many queries are multiplied in f16."""
     offsets: tuple[tuple[str, Size], ...] = ()
     """Bytes before the first element that the epilogue reads of its operands."""
 
@@ -193,6 +195,9 @@ def many_regions(a: Attend, wide: int) -> dict[str, int]:
     found["key_rows"] = (ATTENTION.block if a.packs_keys else keys) * 4 * a.d
     if a.packs_values:
         found["value_rows"] = ATTENTION.block * 4 * a.dv
+    if a.halves:
+        found |= {"halves": a.d * row // 2, "key_rows": ATTENTION.block * 2 * a.d}
+        found["value_rows"] = ATTENTION.block * 2 * a.dv
     found |= {name: ATTENTION.block * row for name in a.masks_by_row()}
     found |= row_regions(a, lanes * wide)
     if a.rotated is not None:

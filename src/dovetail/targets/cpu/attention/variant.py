@@ -18,6 +18,7 @@ from dovetail.kernels.spec import Job, SharedFunction, Tiles
 from dovetail.library.attention import attention
 from dovetail.ops.region import region
 from dovetail.targets.cpu.attention.driver import AttendCode, attend_code
+from dovetail.targets.cpu.attention.half_online import rounds
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend
 from dovetail.targets.cpu.row_epilogue import row_epilogue
@@ -85,6 +86,7 @@ def _attention(of: StepProblem[CpuDevice]) -> _Step | Refused:
     if isinstance(found, Refused):
         return found
     problem = Attend.on(of.device, found)
+    problem = replace(problem, halves=rounds(problem, of.locations))
     bindings: dict[str, Value] = {n: of.step.results[0] if n == "y" else call[n] for n in problem.pointers}
     if anchor is None:
         return _Step(problem, bindings)
