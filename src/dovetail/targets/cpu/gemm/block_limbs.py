@@ -37,6 +37,8 @@ MOST_NEXT_TO_EXPANDED = 4
 """Rows of a tile whose panel is expanded in L1, with NEON."""
 MOST_ADDED = 22
 """Bits of integers that can be added to it, without their sign."""
+TOGETHER = 2
+"""Groups of a row that are written at once."""
 LARGEST_SCALED = 127 + 109
 """The exponent from which on a row of one limb is too large where sums are scaled before that float is taken away."""
 
@@ -281,10 +283,15 @@ class _Row(Limbs):
 
     def written(self) -> Function:
         of = self.of
-        with self.loop(0, I64("%groups")) as group:
-            source = self.ptr_add(Ptr("%x"), self.mul(group, 4 * of.group))
-            target = self.ptr_add(Ptr("%limbs"), self.mul(group, of.group_bytes))
-            self.write(self.let(f"load {self.floats}, ptr {source}, align 4"), target)
+        # Each step of a group waits for the one before: groups that are written at once do not wait for each other.
+        together = self.mul(self.udiv(I64("%groups"), TOGETHER), TOGETHER)
+        for first, end, step in ((0, together, TOGETHER), (together, I64("%groups"), 1)):
+            with self.loop(first, end, step=step) as group:
+                source = self.ptr_add(Ptr("%x"), self.mul(group, 4 * of.group))
+                target = self.ptr_add(Ptr("%limbs"), self.mul(group, of.group_bytes))
+                places = [self.ptr_add(source, 4 * of.group * i) for i in range(step)]
+                for i, x in enumerate([self.let(f"load {self.floats}, ptr {at}, align 4") for at in places]):
+                    self.write(x, self.ptr_add(target, of.group_bytes * i))
         given = (Parameter("ptr", "x"), Parameter("ptr", "limbs"), Parameter("i64", "groups"))
         return self.function(Signature(f"limbs.{of.group}.{of.limbs}.{of.digit_bits}.{of.layout.zero}", given))
 

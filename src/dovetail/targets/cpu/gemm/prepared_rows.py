@@ -106,6 +106,8 @@ class PreparedCells(Cells):
     def __init__(self, problem: Block, at: Workspace, panel_bytes: int) -> None:
         super().__init__(problem.shape, problem.epilogues)
         self.problem, self.at, self.panel_bytes = problem, at, panel_bytes
+        self.corners: dict[str, Ptr] = {}
+        """The cell's first row and column of its result, and of operands of the epilogue that are prefetched."""
 
     def write(self) -> None:
         """All cells."""
@@ -137,6 +139,8 @@ class PreparedCells(Cells):
         b = self.ptr_add(self.pointer("b0"), self.mul(panel, self.panel_bytes))
         sums, rows = (self.ptr_add(SCRATCH, at) for at in (self.at.sums, self.at.rows))
         self.prefetch_operands(first, column, count, offsets)
+        names = ("c", *self.shape.fetched)
+        self.corners = {name: self.corner(name, first, column, offsets) for name in names}
         self.multiply(rows, b, sums, count)
         words = self.ptr_add(SCRATCH, self.at.words)
         self.words(sums, first, column, columns, offsets, words)
