@@ -109,7 +109,10 @@ class _Driver(PreparedCells):
     """The function that goes through cells."""
 
     def __init__(self, kernel: BlockKernel, of: Block) -> None:
-        packed, room = kernel.packed, of.shape.tile.device.caches.l1_room // BLOCKS.l1_parts
+        packed, caches = kernel.packed, of.shape.tile.device.caches
+        room = caches.l1_room // BLOCKS.l1_parts
+        if kernel.sums_are_scaled:
+            room = max(room, min(caches.l1 * BLOCKS.fast_share[0] // BLOCKS.fast_share[1], caches.l1_room))
         self.many = kernel.for_many if of.rows >= BLOCKS.least_expanded else kernel
         """The kernel of many rows."""
         most = max(1, room // (packed.groups * self.many.layout.group_bytes))
@@ -207,17 +210,15 @@ class _Driver(PreparedCells):
             end = self.add(done, self.mul(self.udiv(self.sub(count, done), rows), rows))
             with self.loop(done, end, step=rows) as row:
                 x, y = self.ptr_add(limbs, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
+                if rows > 1:
+                    self.prefetch_rows(row, rows)
                 if kernel.dot.by_lane and kernel.layout.is_expanded:
-                    self._prefetch(rows, row, ahead)
+                    self._prefetch_share(rows, row, ahead)
                 self.call(multiply, x, self.problem.pitch, b, y, stride, groups, fresh)
             done = end
 
-    def _prefetch(self, rows: int, row: I64, ahead: Ptr) -> None:
-        """Prefetch what the epilogue of a tile reads and writes, and the tile's share of what is expanded next."""
-        for name, corner in self.corners.items():
-            for i in range(rows):
-                there = self.ptr_add(corner, self.mul(self.add(row, i), self.size(f"{name}_row")))
-                self.prefetch(there, for_write=name == "c", level=2)
+    def _prefetch_share(self, rows: int, row: I64, ahead: Ptr) -> None:
+        """Prefetch a tile's share of what is expanded next."""
         share = self.part * self.kernel.packed.block_bytes * rows // self.problem.rows
         here = self.ptr_add(ahead, self.mul(self.udiv(row, rows), share))
         for line in range(0, share, LINE):

@@ -109,6 +109,18 @@ class PreparedCells(Cells):
         self.corners: dict[str, Ptr] = {}
         """The cell's first row and column of its result, and of operands of the epilogue that are prefetched."""
 
+    @property
+    def fetched(self) -> Sequence[str]:
+        """None: an epilogue takes all rows of a block at once."""
+        return ()
+
+    def prefetch_rows(self, row: I64, count: int) -> None:
+        """Prefetch what the epilogue reads and writes of some rows; they are too many for L1, and conflict there."""
+        for name, corner in self.corners.items():
+            for i in range(count):
+                there = self.ptr_add(corner, self.mul(self.add(row, i), self.size(f"{name}_row")))
+                self.prefetch(there, for_write=name == "c", level=2)
+
     def write(self) -> None:
         """All cells."""
         with self.loop(BEGIN, END) as cell:
