@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
-from dovetail.kernels.spec import TensorLocations
 from dovetail.targets.cpu.attention.half_parts import (
     CHAINS,
     FEATURES,
@@ -23,9 +22,9 @@ from dovetail.targets.cpu.attention.shape import Attend
 from dovetail.targets.cpu.attention.tile import AttendBuilder
 
 
-def rounds(a: Attend, locations: TensorLocations) -> bool:
-    """Whether an attention for many queries multiplies in f16."""
-    if not locations.is_fast or not a.device.emits("f16_arithmetic") or a.rows != LANES * WIDE:
+def multiplies_halves(a: Attend) -> bool:
+    """Whether an attention for many queries multiplies in f16 where that is asked for."""
+    if not a.device.emits("f16_arithmetic") or a.rows != LANES * WIDE:
         return False
     if a.stored != "float" or a.rotated is not None or "mask" in a.strides or a.is_few:
         return False
@@ -85,4 +84,4 @@ class HalfQueries(ManyQueries):
         self.t.call_shared(narrow_function(self.t.device, width), x, stride, count, to)
 
 
-__all__ = ["HalfQueries", "rounds"]
+__all__ = ["HalfQueries", "multiplies_halves"]

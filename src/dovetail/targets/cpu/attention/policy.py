@@ -27,6 +27,9 @@ class AttentionPolicy:
     """Blocks of queries for which keys are rotated once."""
     few: int = 4
     """Queries of a head up to which lanes run along features."""
+    few_keys: int = 256
+    """Keys whose scores there is room for with few queries. In fast mode so many are scored before their values are
+    read, with FMA by lane: memory is read in longer stretches. Otherwise a block has as many as with many queries."""
     members: int = 16
     """Members of a batch that share keys whose few queries are done together, while these keys are in L1."""
     sum_keys: int = 4

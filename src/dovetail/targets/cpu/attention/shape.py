@@ -40,6 +40,8 @@ class Attend(Attention):
     """Steps of a region, which run on finished rows."""
     halves: bool = False
     """Whether many queries are multiplied in f16."""
+    few_block: int = ATTENTION.block
+    """Keys whose scores are kept at once with few queries."""
     offsets: tuple[tuple[str, Size], ...] = ()
     """Bytes before the first element that the epilogue reads of its operands."""
 
@@ -209,7 +211,7 @@ def few_regions(a: Attend, rows: int) -> dict[str, int]:
     """The workspace of a tile with few queries, in bytes."""
     lanes = a.device.lanes
     d, dv = padded(a.d, lanes), padded(a.dv, lanes)
-    found = {"queries": rows * 4 * d, "scores": rows * 4 * ATTENTION.block, "taken": rows * 4 * dv, "state": rows * 8}
+    found = {"queries": rows * 4 * d, "scores": rows * 4 * ATTENTION.few_keys, "taken": rows * 4 * dv, "state": rows * 8}
     found["old"] = rows * 4
     found["left"] = lanes * 4 * a.d
     found |= {name: ATTENTION.block * 4 * width for name, width in (("k", a.d), ("v", a.dv)) if packs(a, name)}
