@@ -157,7 +157,10 @@ def test_rows_have_the_same_bits_however_they_are_cut() -> None:
 @needs_dot
 @pytest.mark.parametrize("precision", ["exact", "fast"])
 def test_one_row_has_the_bits_that_it_has_among_others(precision: str) -> None:
-    """Blocks with two levels of scales have a kernel of their own for one row; tiles of many rows are others again."""
+    """Blocks with two levels of scales have a kernel of their own for one row; tiles of many rows are others again.
+
+    With NEON in fast mode it scales whole blocks, and f32 rounds elsewhere.
+    """
     params: dict[str, Array] = {}
     x = leaf.input("x", f32[symbol("m"), K])
     graph = Graph.of({name: x @ weights(params, name, name) for name in FORMATS})
@@ -165,9 +168,15 @@ def test_one_row_has_the_bits_that_it_has_among_others(precision: str) -> None:
     whole = program.run({"x": many})
     few = program.run({"x": many[32:]})
     assert [name for name in FORMATS if few[name].tobytes() != whole[name][32:].tobytes()] == []
+    dot = block_dot(host_device())
+    is_scaled = dot is not None and dot.by_lane and precision == "fast"
+    near = {name for name in FORMATS if is_scaled and FORMATS[name].elements > FORMATS[name].group}
     for row in (0, 7, 44):
         alone = program.run({"x": many[row : row + 1]})
-        assert [name for name in FORMATS if alone[name].tobytes() != whole[name][row : row + 1].tobytes()] == []
+        among = {name: whole[name][row : row + 1] for name in FORMATS}
+        assert [n for n in FORMATS if n not in near and alone[n].tobytes() != among[n].tobytes()] == []
+        for name in near:
+            assert np.abs(alone[name] - among[name]).max() < 2e-6 * np.abs(among[name]).max(), name
 
 
 @needs_dot
