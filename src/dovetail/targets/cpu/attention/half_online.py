@@ -65,13 +65,14 @@ class HalfQueries(ManyQueries):
             here = t.ptr_add(start, t.scaled(state.index, row))
             with t.carry(0, vectors, state.vectors) as inner:
                 x = t.let(f"load {_RAW}, ptr {t.ptr_add(here, t.mul(inner.index, _BYTES))}, align 1")
-                inner.vectors[:] = [self._joined("umin", inner.vectors[0], x), self._joined("umax", inner.vectors[1], x)]
+                least, most = inner.vectors
+                inner.vectors[:] = [self._joined("umin", least, x), self._joined("umax", most, x)]
             state.vectors[:] = inner.vectors
-        least, most = (self._reduced(f"u{how}", x) for how, x in zip(("min", "max"), state.vectors, strict=True))
+        lowest, highest = (self._reduced(how, x) for how, x in zip(("umin", "umax"), state.vectors, strict=True))
         # What fills no vector is taken as seen by some.
         is_whole = t.icmp("eq", t.mul(vectors, _BYTES), count)
-        self.sees_all = t.and_(is_whole, I1(t.let(f"icmp ne i8 {least}, 0")))
-        sees_some = t.or_(t.not_(is_whole), I1(t.let(f"icmp ne i8 {most}, 0")))
+        self.sees_all = t.and_(is_whole, I1(t.let(f"icmp ne i8 {lowest}, 0")))
+        sees_some = t.or_(t.not_(is_whole), I1(t.let(f"icmp ne i8 {highest}, 0")))
         with t.when(t.and_(sees_some, t.not_(self.sees_all))):
             self._transpose_masks(first, count)
         return sees_some

@@ -15,16 +15,18 @@ from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.attention.parts import Shared, finished, integer, read, written
 
-KEYS = 4
+KEYS = 2
 """Keys that are scored at once."""
 LANES = 8
 """Numbers of a vector."""
 WIDE = 2
 """Vectors of queries in a tile."""
-FEATURES = 8
+CHAINS = 4
+"""Sums of a score: a sum of few products has few roundings."""
+FEATURES = 4
 """Features of values that are added up at once."""
-CHAINS = 2
-"""Sums of a score."""
+TURNS = 2
+"""Sums of a feature: keys take turns."""
 _ITEM = 2
 _VECTOR = _ITEM * LANES
 _ROW, _FLOATS = WIDE * _VECTOR, 4 * LANES * WIDE
@@ -82,8 +84,10 @@ def half_scores_function(device: CpuDevice, d: int) -> Shared:
                         place = (j * WIDE + i) * CHAINS + chain
                         sums[place] = t.fma(q[i], one, sums[place])
     for cell in range(KEYS * WIDE):
-        first, second = state.vectors[CHAINS * cell : CHAINS * (cell + 1)]
-        for part, four in enumerate(t.wide(t.fadd(first, second))):
+        found = state.vectors[CHAINS * cell : CHAINS * (cell + 1)]
+        while len(found) > 1:
+            found = [t.fadd(x, y) for x, y in zip(found[::2], found[1::2], strict=True)]
+        for part, four in enumerate(t.wide(found[0])):
             t.store_four(four, t.ptr_add(Ptr("%s"), 4 * LANES * cell + 2 * LANES * part))
     return finished(t, "attend_half_scores", (read("q"), read("k"), integer("stride"), written("s")))
 
@@ -92,14 +96,20 @@ def half_scores_function(device: CpuDevice, d: int) -> Shared:
 def half_values_function(device: CpuDevice) -> Shared:
     """o[c, i] = o[c, i] · old[i] + Σ_j p[j, i] · v[j, c] for a few features; o and old are f32."""
     t = _Halves(device)
-    with t.carry(0, I64("%count"), [ZERO] * (FEATURES * WIDE)) as state:
-        p = t.row(t.ptr_add(Ptr("%p"), t.mul(state.index, _ROW)))
-        v = t.load(t.ptr_add(Ptr("%v"), t.mul(state.index, I64("%stride"))), 2)
-        state.vectors[:] = _added(t, state.vectors, p, v)
+    count = FEATURES * WIDE
+    whole = t.sdiv(I64("%count"), TURNS)
+    with t.carry(0, whole, [ZERO] * (TURNS * count)) as state:
+        for turn in range(TURNS):
+            of = slice(turn * count, (turn + 1) * count)
+            state.vectors[of] = _added(t, state.vectors[of], t.add(t.mul(state.index, TURNS), turn))
+    sums = state.vectors[:count]
+    with t.carry(t.mul(whole, TURNS), I64("%count"), sums) as left:
+        left.vectors[:] = _added(t, left.vectors, left.index)
+    totals = [t.fadd(x, y) for x, y in zip(left.vectors, state.vectors[count:], strict=True)]
     old = [t.load_four(t.ptr_add(Ptr("%old"), 16 * part)) for part in range(2 * WIDE)]
     name = "llvm.fma.v4f32"
     t.use(f"declare {t.four} @{name}({t.four}, {t.four}, {t.four})")
-    for cell, total in enumerate(state.vectors):
+    for cell, total in enumerate(totals):
         for part, four in enumerate(t.wide(total)):
             number = 2 * cell + part
             place = t.ptr_add(Ptr("%o"), 16 * number)
@@ -109,9 +119,14 @@ def half_values_function(device: CpuDevice) -> Shared:
     return finished(t, "attend_half_values", given)
 
 
-def _added(t: _Halves, sums: Sequence[Vec], p: Sequence[Vec], v: Vec) -> list[Vec]:
+def _added(t: _Halves, sums: Sequence[Vec], key: I64) -> list[Vec]:
     """Sums of some features with the values of a key."""
-    splats = [t.splat_lane(v, feature) for feature in range(FEATURES)]
+    p = t.row(t.ptr_add(Ptr("%p"), t.mul(key, _ROW)))
+    at = t.ptr_add(Ptr("%v"), t.mul(key, I64("%stride")))
+    few = f"<{FEATURES} x half>"
+    v = t.let(f"load {few}, ptr {at}, align 2")
+    lanes = [", ".join([f"i32 {feature}"] * LANES) for feature in range(FEATURES)]
+    splats = [Vec(t.let(f"shufflevector {few} {v}, {few} poison, <{LANES} x i32> <{some}>")) for some in lanes]
     return [t.fma(p[place % WIDE], splats[place // WIDE], x) for place, x in enumerate(sums)]
 
 

@@ -211,8 +211,8 @@ def few_regions(a: Attend, rows: int) -> dict[str, int]:
     """The workspace of a tile with few queries, in bytes."""
     lanes = a.device.lanes
     d, dv = padded(a.d, lanes), padded(a.dv, lanes)
-    found = {"queries": rows * 4 * d, "scores": rows * 4 * ATTENTION.few_keys, "taken": rows * 4 * dv, "state": rows * 8}
-    found["old"] = rows * 4
+    found = {"queries": rows * 4 * d, "scores": rows * 4 * ATTENTION.few_keys, "taken": rows * 4 * dv}
+    found |= {"state": rows * 8, "old": rows * 4}
     found["left"] = lanes * 4 * a.d
     found |= {name: ATTENTION.block * 4 * width for name, width in (("k", a.d), ("v", a.dv)) if packs(a, name)}
     return found | row_regions(a, 1)

@@ -65,7 +65,8 @@ class _Sums(Limbs):
             scale, inverse = self.exact_scale(x, bits)
             # Lows are subtracted.
             self.emit(f"store float {self.let(f'fneg float {scale}')}, ptr {target}, align 4")
-            for limb, digit in enumerate(self.digits(self.integers(self.times(x, inverse), bits + 1), _limbs(of), _BITS)):
+            integers = self.integers(self.times(x, inverse), bits + 1)
+            for limb, digit in enumerate(self.digits(integers, _limbs(of), _BITS)):
                 self.store_bytes(digit, target, LIMBS_AT + limb * self.count)
         given = (Parameter("ptr", "limbs"), Parameter("ptr", "sums"), Parameter("i64", "blocks"))
         return self.function(Signature(f"{of.name}.sums", given))

@@ -87,7 +87,7 @@ class PreparedRows(Writer):
         self.point_results()
         count, batch = self.fold()
         fitting = max(1, self.tile.device.caches.l2_room * share[0] // share[1] // pitch)
-        rows = max(1, most // -(-most // fitting))
+        rows = equal_rows(most, fitting)
         rows = max(1, min(rows, count)) if isinstance(count, int) else rows
         blocks = (count + (rows - 1)) // rows
         epilogues = self.epilogues()
@@ -98,6 +98,11 @@ class PreparedRows(Writer):
         template = made.template(self.bindings, tuple(self.sizes.values()), scratch)
         tiles = product(batch) * blocks * self.panels
         return Job(template, self.bindings, Tiles(tiles, count * deep * self.tile.columns // speed))
+
+
+def equal_rows(most: int, fitting: int) -> int:
+    """Rows of blocks that are cut from `most` and fit: none of them is much smaller than the others."""
+    return -(-most // -(-most // fitting))
 
 
 class PreparedCells(Cells):
@@ -177,4 +182,4 @@ def _known(size: Size) -> int:
     return size
 
 
-__all__ = ["Block", "PreparedCells", "PreparedRows"]
+__all__ = ["Block", "PreparedCells", "PreparedRows", "equal_rows"]
