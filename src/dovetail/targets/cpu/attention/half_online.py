@@ -28,7 +28,7 @@ _RAW = f"<{_BYTES} x i8>"
 
 
 def multiplies_halves(a: Attend) -> bool:
-    """Whether an attention for many queries multiplies in f16 where that is asked for."""
+    """Whether fast mode multiplies in f16 with many queries."""
     if not a.device.emits("f16_arithmetic") or a.rows != LANES * WIDE:
         return False
     if a.stored != "float" or a.rotated is not None or "mask" in a.strides or a.is_few:
