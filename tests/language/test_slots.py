@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +96,13 @@ def test_logits_of_the_last_tokens_across_chunks(of: Programs, alone: Array, mon
 def test_only_runs_whose_logits_are_wanted_read_the_head(of: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.language.slots.CHUNK", 32)
     given: list[int] = []
-    run = type(of.prompt).run
+    run: Callable[[Program, dict[str, Array]], Any] = Program.run
 
-    def watched(self: Program, feeds: dict[str, Array], **more: Any) -> Any:
+    def watched(self: Program, feeds: dict[str, Array]) -> Any:
         given.append(len(feeds["wanted"]))
-        return run(self, feeds, **more)
+        return run(self, feeds)
 
-    monkeypatch.setattr(type(of.prompt), "run", watched)
+    monkeypatch.setattr(Program, "run", watched)
     for wanted, counts in ((1, [0, 0, 1]), (20, [0, 4, 16])):
         given.clear()
         assert len(Slots(of).extend(0, IDS[:80], wanted)) == wanted and given == counts
