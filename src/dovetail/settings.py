@@ -43,7 +43,8 @@ class Settings:
         "How products with weights in blocks read activations: `exact` keeps what f32 keeps of a sum; `fast` rounds "
         "them to bytes, a scale for each group, which takes a third of the multiplications. With `fast`, Winograd's "
         "larger patches serve every convolution that they suit, at three times the error of plain sums, and ARM "
-        "multiplies weights in f16 with activations rounded to f16. Nothing else changes.",
+        "multiplies weights in f16 with activations rounded to f16, and in attention queries with keys and values "
+        "rounded to f16. Nothing else changes.",
         choices=PRECISIONS,
     )
     engine: str = _option(

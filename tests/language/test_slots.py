@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dovetail.frontends.gguf.file import read_gguf
 from dovetail.ir.literal import Array
 from dovetail.language.programs import Programs
 from dovetail.language.slots import Slots, common
+from dovetail.runtime.program import Program
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
 
 IDS = [int(i) for i in np.random.default_rng(0).integers(0, len(TOKENS), 90)]
@@ -89,6 +91,21 @@ def test_logits_of_the_last_tokens_across_chunks(of: Programs, alone: Array, mon
     monkeypatch.setattr("dovetail.language.slots.CHUNK", 32)
     for wanted in (1, 5, 26, 27, 60, 90):
         assert np.array_equal(Slots(of).extend(0, IDS, wanted), alone[-wanted:])
+
+
+def test_only_runs_whose_logits_are_wanted_read_the_head(of: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.language.slots.CHUNK", 32)
+    given: list[int] = []
+    run: Callable[[Program, dict[str, Array]], Any] = Program.run
+
+    def watched(self: Program, feeds: dict[str, Array]) -> Any:
+        given.append(len(feeds["wanted"]))
+        return run(self, feeds)
+
+    monkeypatch.setattr(Program, "run", watched)
+    for wanted, counts in ((1, [0, 0, 1]), (20, [0, 4, 16])):
+        given.clear()
+        assert len(Slots(of).extend(0, IDS[:80], wanted)) == wanted and given == counts
 
 
 def test_no_slots_are_refused(of: Programs) -> None:

@@ -42,8 +42,8 @@ class Slots:
         found: list[Array] = []
         for start in range(0, len(tokens), CHUNK):
             part = tokens[start : start + CHUNK]
-            # A run gives logits after one token at least.
-            first = min(max(len(tokens) - wanted - start, 0), len(part) - 1)
+            # The head, a fifth of a small model's weights, is read only for the runs whose logits are wanted.
+            first = min(max(len(tokens) - wanted - start, 0), len(part))
             found.append(self._run(slot, part, first))
         rows = np.concatenate(found) if len(found) > 1 else found[0]
         return rows[len(rows) - min(wanted, len(tokens)) :]

@@ -44,7 +44,7 @@ def test_scores(d: int) -> None:
     q, k = normal(3, d), normal(LANES, d + 5)
     found: list[Array] = []
     for rows in (1, 3):
-        s = padded(np.zeros((rows, ATTENTION.block), np.float32))
+        s = padded(np.zeros((rows, ATTENTION.few_keys), np.float32))
         call(streamed_scores_function(NEON, d, rows, prefetches=True), padded(q[:rows]), k, k.strides[0], s)
         wanted = q[:rows].astype(np.float64) @ k[:, :d].T
         assert np.abs(s[:, :LANES] - wanted).max() <= 1e-6 * d
@@ -55,7 +55,7 @@ def test_scores(d: int) -> None:
 @pytest.mark.parametrize("count", [1, 8, KEYS])
 @pytest.mark.parametrize("dv", WIDTHS)
 def test_values(dv: int, count: int) -> None:
-    p, v, o = normal(3, ATTENTION.block), normal(KEYS, dv + 5), normal(3, dv)
+    p, v, o = normal(3, ATTENTION.few_keys), normal(KEYS, dv + 5), normal(3, dv)
     old = np.array([0.5, 0.25, 2.0], np.float32)
     found: list[Array] = []
     for rows in (1, 3):

@@ -16,7 +16,7 @@ from dovetail.ir.dtype import DType, f16, f32, u8
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.spec import Job
+from dovetail.kernels.spec import Job, Template
 from dovetail.library.block_formats import FORMATS
 from dovetail.runtime.program import Program
 from dovetail.targets.cpu import backend
@@ -26,6 +26,7 @@ from dovetail.targets.cpu.gemm.block_order import rows_function
 from dovetail.targets.cpu.gemm.block_words import block_words
 from dovetail.targets.cpu.gemm.blocks import block_dot
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS
+from dovetail.targets.cpu.gemm.prepared_rows import equal_rows
 from dovetail.targets.cpu.isa import Host, host_device
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime.packed_weights import wanted_steps
@@ -157,7 +158,10 @@ def test_rows_have_the_same_bits_however_they_are_cut() -> None:
 @needs_dot
 @pytest.mark.parametrize("precision", ["exact", "fast"])
 def test_one_row_has_the_bits_that_it_has_among_others(precision: str) -> None:
-    """Blocks with two levels of scales have a kernel of their own for one row; tiles of many rows are others again."""
+    """Blocks with two levels of scales have a kernel of their own for one row; tiles of many rows are others again.
+
+    With NEON in fast mode it scales whole blocks, and f32 rounds elsewhere.
+    """
     params: dict[str, Array] = {}
     x = leaf.input("x", f32[symbol("m"), K])
     graph = Graph.of({name: x @ weights(params, name, name) for name in FORMATS})
@@ -165,9 +169,15 @@ def test_one_row_has_the_bits_that_it_has_among_others(precision: str) -> None:
     whole = program.run({"x": many})
     few = program.run({"x": many[32:]})
     assert [name for name in FORMATS if few[name].tobytes() != whole[name][32:].tobytes()] == []
+    dot = block_dot(host_device())
+    is_scaled = dot is not None and dot.by_lane and precision == "fast"
+    near = {name for name in FORMATS if is_scaled and FORMATS[name].elements > FORMATS[name].group}
     for row in (0, 7, 44):
         alone = program.run({"x": many[row : row + 1]})
-        assert [name for name in FORMATS if alone[name].tobytes() != whole[name][row : row + 1].tobytes()] == []
+        among = {name: whole[name][row : row + 1] for name in FORMATS}
+        assert [n for n in FORMATS if n not in near and alone[n].tobytes() != among[n].tobytes()] == []
+        for name in near:
+            assert np.abs(alone[name] - among[name]).max() < 2e-6 * np.abs(among[name]).max(), name
 
 
 @needs_dot
@@ -297,6 +307,29 @@ def test_one_row_of_two_levels_stays_in_registers(name: str, exact: bool) -> Non
     assert hottest.count(instruction) >= kernel.packed.block // 4 * kernel.limbs
     # What all groups of a block share may wait on the stack, what a group needs may not.
     assert len(written_to_stack(hottest)) < kernel.packed.groups
+
+
+@needs_dot
+def test_an_epilogue_prefetches_no_rows_that_are_not_its_own() -> None:
+    """It takes all rows of a block; tiles prefetch what it reads, and what it writes."""
+    params: dict[str, Array] = {}
+    x, more = leaf.input("x", f32[symbol("m"), K]), leaf.input("more", f32[symbol("m"), N])
+    plan = compiled(Graph.of({"y": x @ weights(params, "w", "q8_0") + more}), params).plan
+    jobs = [job for part in NativeGraph(plan).sections for job in part.jobs if isinstance(job, Job)]
+    (kernel,) = [job.kernel for job in jobs if job.kernel.name.startswith("blocks")]
+    assert isinstance(kernel, Template)
+    epilogues = [part for part in kernel.shared if part.name.startswith("gemm_epilogue")]
+    assert epilogues and not any("call void @llvm.prefetch" in part.text for part in epilogues)
+    assert "i32 1, i32 2, i32 1)" in kernel.text, "lines of results are prefetched for writing"
+
+
+def test_rows_are_cut_into_equal_blocks() -> None:
+    assert [equal_rows(128, fitting) for fitting in (1000, 128, 127, 60, 1)] == [128, 128, 64, 43, 1]
+    for most in range(1, 130):
+        for fitting in range(1, 140):
+            rows = equal_rows(most, fitting)
+            blocks = -(-most // rows)
+            assert 1 <= rows <= fitting and blocks == -(-most // fitting) and most - (blocks - 1) * rows > 0
 
 
 @pytest.mark.parametrize("name", ["q4_k", "q6_k"])

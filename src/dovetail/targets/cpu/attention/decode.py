@@ -73,7 +73,7 @@ def few_scores_function(device: CpuDevice, d: int, rows: int) -> Shared:
         sums = added(sums, d // lanes * size, d % lanes)
     for i in range(rows):
         found = t.transpose_add(sums[i * lanes : (i + 1) * lanes])
-        t.store(found, t.ptr_add(Ptr("%s"), 4 * ATTENTION.block * i), size)
+        t.store(found, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i), size)
     return finished(t, "attend_few_scores", (read("q"), read("k"), integer("stride"), written("s")))
 
 
@@ -105,7 +105,7 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int) -> Sh
         ]
         found = list(sums)
         for row in range(rows):
-            weight = t.load_splat(t.ptr_add(weights, 4 * ATTENTION.block * row))
+            weight = t.load_splat(t.ptr_add(weights, 4 * ATTENTION.few_keys * row))
             for i, value in enumerate(values):
                 at = (of * rows + row) * len(part) + i
                 found[at] = t.fma(weight, value, found[at])
@@ -155,8 +155,8 @@ class FewQueries:
         end = t.size(self.a.keys)
         with t.loop(0, self.rows) as row:
             self._take_query(row)
-        with t.steps(0, end, ATTENTION.block) as first:
-            count = t.smin(ATTENTION.block, t.sub(end, first))
+        with t.steps(0, end, self.a.few_block) as first:
+            count = t.smin(self.a.few_block, t.sub(end, first))
             k, stride = self._block("k", first, count)
             v, apart = self._block("v", first, count)
             self._score(k, stride, v, apart, count)
@@ -174,7 +174,7 @@ class FewQueries:
         keys = t.ptr_add(self.at["k"], t.scaled(following, apart))
         ahead = a.d * STORED_BYTES[a.stored] if step == STORED_BYTES[a.stored] else 0
         for rows, row, is_first in self._rows_at_once(summed_rows(self.most)):
-            p, o = self._of("scores", row, ATTENTION.block), self._of("taken", row, self.dv)
+            p, o = self._of("scores", row, ATTENTION.few_keys), self._of("taken", row, self.dv)
             given = (p, v, stride, count, o, self._of("old", row, 1))
             if self.is_streamed:
                 prefetches = is_first and not packs(a, "v")
@@ -260,7 +260,7 @@ class FewQueries:
 
         def score(x: Ptr, stride: Int, first: I64) -> None:
             for rows, row, is_first in self._rows_at_once(scored_rows(t.device, self.most)):
-                q, s = self._of("queries", row, self.d), self._of("scores", row, ATTENTION.block)
+                q, s = self._of("queries", row, self.d), self._of("scores", row, ATTENTION.few_keys)
                 prefetches = is_first and not packs(a, "k")
                 scores = (
                     streamed_scores_function(t.device, a.d, rows, prefetches=prefetches)
@@ -287,7 +287,7 @@ class FewQueries:
     def _weigh(self, row: I64, first: I64, count: I64) -> F32:
         """Bend and mask the scores of a row and make weights of them; gives how much older sums shrink."""
         t = self.t
-        scores = self._of("scores", row, ATTENTION.block)
+        scores = self._of("scores", row, ATTENTION.few_keys)
         top, total = self._state(row)
         vectors = t.ceil_div(count, t.lanes)
         before, now = self._maximum(row, first, count, scores, top, vectors)

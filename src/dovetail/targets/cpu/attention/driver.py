@@ -16,6 +16,7 @@ from dovetail.codegen.llvm.kernel import BEGIN, END, KERNEL, SCRATCH, KernelCode
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim, Size
 from dovetail.targets.cpu.attention.decode import FewQueries
+from dovetail.targets.cpu.attention.half_online import HalfQueries
 from dovetail.targets.cpu.attention.online import ManyQueries
 from dovetail.targets.cpu.attention.pack_kv import PackedHead
 from dovetail.targets.cpu.attention.policy import ATTENTION
@@ -143,6 +144,10 @@ class _Driver(AttendBuilder):
 
     def _rows(self, at: Mapping[str, Ptr], first: I64, rows: I64) -> None:
         """A block of queries with as few vectors as it needs; none at all where there are no rows."""
+        if self.problem.halves:
+            with self.when(self.icmp("sgt", rows, 0)):
+                self._attend(self.problem.wide, at, first, rows)
+            return
         for wide in widths(self.problem.device, self.problem.queries):
             least = self.icmp("sgt", rows, wide // 2 * self.lanes)
             most = self.icmp("sle", rows, wide * self.lanes)
@@ -152,7 +157,7 @@ class _Driver(AttendBuilder):
     def _attend(self, wide: int, at: Mapping[str, Ptr], first: I64, rows: I64) -> None:
         """With lanes along queries; keys that positions hide are left out where they weigh nothing."""
         a = self.problem
-        work = ManyQueries(self, self.packed, wide, at, first, rows)
+        work = (HalfQueries if a.halves else ManyQueries)(self, self.packed, wide, at, first, rows)
         work.prefetch_results()
         work.pack_queries()
         end = self.size(a.keys)

@@ -11,6 +11,7 @@ from dovetail.codegen.llvm.maths.vectors import LOG2_E
 from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored
 from dovetail.targets.cpu.attention.pack_kv import PackedHead
 from dovetail.targets.cpu.attention.parts import (
+    NARROWED,
     copy_function,
     key_rows,
     out_function,
@@ -59,8 +60,7 @@ class ManyQueries(QueryBlock):
                 if self.bends:
                     self._bend(first, count, transposed=self.may_leave_out)
                 self._shrink(before)
-                weights = weights_function(t.device, self.wide, twos=self.twos)
-                t.call_shared(weights, self.room["scores"], count, self.room["tops"], self.room["sums"])
+                self._weigh(count)
                 self._add_values(first, count)
 
     @property
@@ -86,7 +86,7 @@ class ManyQueries(QueryBlock):
                 self._take_sinks(i)
             else:
                 t.store(t.constant(float("-inf")), t.ptr_add(self.room["tops"], i * t.bytes), t.bytes)
-            total = t.constant(1.0) if has_sinks else ZERO
+            total = t.constant(NARROWED if self.a.halves else 1.0) if has_sinks else ZERO
             t.store(total, t.ptr_add(self.room["sums"], i * t.bytes), t.bytes)
         with t.loop(0, self.a.dv) as c:
             to = t.ptr_add(self.room["taken"], t.mul(c, self.row))
@@ -176,6 +176,12 @@ class ManyQueries(QueryBlock):
             t.store(shrunk, t.ptr_add(self.room["old"], i * t.bytes), t.bytes)
             total = t.ptr_add(self.room["sums"], i * t.bytes)
             t.store(t.fmul(t.load(total, t.bytes), shrunk), total, t.bytes)
+
+    def _weigh(self, count: I64) -> None:
+        """Make weights of scores."""
+        t = self.t
+        weights = weights_function(t.device, self.wide, twos=self.twos)
+        t.call_shared(weights, self.room["scores"], count, self.room["tops"], self.room["sums"])
 
     def _add_values(self, first: I64, count: I64) -> None:
         t, a = self.t, self.a

@@ -13,6 +13,7 @@ from math import gcd
 from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH
 from dovetail.ir.dim import Size
+from dovetail.targets.cpu.attention.half_parts import narrow_function
 from dovetail.targets.cpu.attention.parts import rows_function
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend
@@ -38,6 +39,8 @@ def packed_widths(a: Attend) -> dict[str, int]:
     """Which of keys and values are packed, and how wide their rows are."""
     if a.is_few or a.stored != "float" or (a.blocks == 1 and a.groups == 1):
         return {}
+    if a.halves:
+        return {"k": a.d, "v": a.dv}
     # Rotated keys are in the workspace already.
     widths = {"v": a.dv} if a.rotated is not None else {"k": a.d, "v": a.dv}
     strides = {n: a.strides[n][-2:] for n in widths}
@@ -55,7 +58,9 @@ class PackedHead:
     def __init__(self, t: AttendBuilder) -> None:
         self.t = t
         self.widths = packed_widths(t.problem)
-        each = 4 * sum(self.widths.values())
+        self.item = 2 if t.problem.halves else 4
+        """Bytes of a packed number."""
+        each = self.item * sum(self.widths.values())
         keys = t.problem.keys
         self.most = 0
         if each:
@@ -73,7 +78,7 @@ class PackedHead:
         start = t.problem.room
         for name, width in self.widths.items():
             self.rows[name] = t.ptr_add(SCRATCH, start)
-            start += self.most * 4 * width
+            start += self.most * self.item * width
         self.count = t.smin(end, self.most)
         enough = self._enough()
         if enough is not None:
@@ -88,17 +93,26 @@ class PackedHead:
             for name, width in self.widths.items():
                 stride = strides[name][-2]
                 x = t.ptr_add(at[name], t.scaled(done, stride))
-                to = t.ptr_add(self.rows[name], t.mul(done, 4 * width))
-                t.call_shared(rows_function(t.device, width), x, t.size(stride), missing, to)
+                to = t.ptr_add(self.rows[name], t.mul(done, self.item * width))
+                copy = (narrow_function if t.problem.halves else rows_function)(t.device, width)
+                t.call_shared(copy, x, t.size(stride), missing, to)
 
     def _enough(self) -> I1 | None:
         """Whether rows that are only far apart are enough for packing to pay; None where that is known."""
         t, a = self.t, self.t.problem
+        if a.halves:
+            return None
         strides = {n: a.strides[n][-2] for n in self.widths}
         if any(crowded(strides[n], w) for n, w in self.widths.items()) or isinstance(a.keys * a.queries, int):
             return None
         far = t.icmp("sge", t.scaled(t.size(a.keys), next(iter(strides.values()))), ATTENTION.far_bytes)
         return t.and_(far, t.icmp("sge", t.size(a.queries), ATTENTION.far_queries))
+
+    def halves(self, name: str, first: I64, count: I64) -> tuple[Ptr, I1]:
+        """A block of keys or values in f16, and whether it is packed."""
+        t = self.t
+        is_here = t.icmp("sle", t.add(first, count), self.count)
+        return t.ptr_add(self.rows[name], t.mul(first, self.item * self.widths[name])), is_here
 
     def block(self, name: str, x: Ptr, stride: Int, first: I64, count: I64) -> tuple[Ptr, Int]:
         """A block of keys or values and its row stride: packed, or else where it is."""

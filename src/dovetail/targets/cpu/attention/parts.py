@@ -6,6 +6,7 @@ are read where they are, one scalar at a time for all lanes. Nothing is ever red
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeAlias
@@ -19,6 +20,9 @@ from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored, VectorBuild
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.attention.policy import ATTENTION
+
+NARROWED = 2.0**-6
+"""What weights in f16 are multiplied by: sums of a block of values stay below the largest of them."""
 
 Shared: TypeAlias = tuple[SharedFunction, Signature]
 """A function that kernels share, and how to call it."""
@@ -177,16 +181,19 @@ def _add_products(
 
 
 @lru_cache(64)
-def weights_function(device: CpuDevice, wide: int, *, twos: bool) -> Shared:
+def weights_function(device: CpuDevice, wide: int, *, twos: bool, narrow: bool = False) -> Shared:
     """s = exp(s - top), or with `twos` 2^(s - top), and their sum is added to l.
 
-    A row whose top is -inf has seen no key: its weights are 0.
+    A row whose top is -inf has seen no key: its weights are 0. If they are `narrow`, all are multiplied by `NARROWED`,
+    and s are f16 afterwards, row after row.
     """
     t = VectorBuilder(device)
     s, top, total, count = Ptr("%s"), Ptr("%top"), Ptr("%l"), I64("%count")
     low = t.constant(float("-inf"))
     tops = [t.load(t.ptr_add(top, i * t.bytes), t.bytes) for i in range(wide)]
     tops = [t.select(t.fcmp("oeq", x, low), t.constant(0.0), x) for x in tops]
+    if narrow:
+        tops = [t.fsub(x, t.constant(math.log2(NARROWED) * (1.0 if twos else math.log(2.0)))) for x in tops]
     interleaves = device.emits("fma_by_lane")
     addends = exp2_addends(t) if interleaves else {}
     with t.carry(0, count, [t.load(t.ptr_add(total, i * t.bytes), t.bytes) for i in range(wide)]) as state:
@@ -195,8 +202,12 @@ def weights_function(device: CpuDevice, wide: int, *, twos: bool) -> Shared:
             xs = [t.fsub(t.load(t.ptr_add(row, i * t.bytes), t.bytes), tops[i]) for i in range(wide)]
             ps = exp2_of_negatives(t, xs if twos else [t.fmul(x, t.constant(LOG2_E)) for x in xs], addends)
             state.vectors[:] = [t.fadd(x, p) for x, p in zip(state.vectors, ps, strict=True)]
+            onto = t.ptr_add(s, t.mul(state.index, wide * t.bytes // 2)) if narrow else row
             for i, p in enumerate(ps):
-                t.store(p, t.ptr_add(row, i * t.bytes), t.bytes)
+                if narrow:
+                    t.store_from_f32(p, t.ptr_add(onto, i * t.bytes // 2), "half")
+                else:
+                    t.store(p, t.ptr_add(row, i * t.bytes), t.bytes)
         for i in range(0 if interleaves else wide):
             at = t.ptr_add(row, i * t.bytes)
             p = weight(t, t.fsub(t.load(at, t.bytes), tops[i]), twos=twos)

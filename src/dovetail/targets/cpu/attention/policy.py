@@ -27,6 +27,9 @@ class AttentionPolicy:
     """Blocks of queries for which keys are rotated once."""
     few: int = 4
     """Queries of a head up to which lanes run along features."""
+    few_keys: int = 256
+    """Keys whose scores the workspace of few queries has room for. With FMA by lane this is the block of fast mode:
+    memory is read in longer stretches. Other blocks of few queries have as many keys as those of many."""
     members: int = 16
     """Members of a batch that share keys whose few queries are done together, while these keys are in L1."""
     sum_keys: int = 4

@@ -38,6 +38,10 @@ class Attend(Attention):
     device: CpuDevice
     epilogue: RowEpilogue | None = None
     """Steps of a region, which run on finished rows."""
+    halves: bool = False
+    """Whether many queries are multiplied in f16."""
+    few_block: int = ATTENTION.block
+    """Keys whose scores are kept at once with few queries."""
     offsets: tuple[tuple[str, Size], ...] = ()
     """Bytes before the first element that the epilogue reads of its operands."""
 
@@ -193,6 +197,9 @@ def many_regions(a: Attend, wide: int) -> dict[str, int]:
     found["key_rows"] = (ATTENTION.block if a.packs_keys else keys) * 4 * a.d
     if a.packs_values:
         found["value_rows"] = ATTENTION.block * 4 * a.dv
+    if a.halves:
+        found |= {"halves": a.d * row // 2, "key_rows": ATTENTION.block * 2 * a.d}
+        found["value_rows"] = ATTENTION.block * 2 * a.dv
     found |= {name: ATTENTION.block * row for name in a.masks_by_row()}
     found |= row_regions(a, lanes * wide)
     if a.rotated is not None:
@@ -204,8 +211,8 @@ def few_regions(a: Attend, rows: int) -> dict[str, int]:
     """The workspace of a tile with few queries, in bytes."""
     lanes = a.device.lanes
     d, dv = padded(a.d, lanes), padded(a.dv, lanes)
-    found = {"queries": rows * 4 * d, "scores": rows * 4 * ATTENTION.block, "taken": rows * 4 * dv, "state": rows * 8}
-    found["old"] = rows * 4
+    found = {"queries": rows * 4 * d, "scores": rows * 4 * ATTENTION.few_keys, "taken": rows * 4 * dv}
+    found |= {"state": rows * 8, "old": rows * 4}
     found["left"] = lanes * 4 * a.d
     found |= {name: ATTENTION.block * 4 * width for name, width in (("k", a.d), ("v", a.dv)) if packs(a, name)}
     return found | row_regions(a, 1)

@@ -71,7 +71,7 @@ def streamed_scores_function(device: CpuDevice, d: int, rows: int, *, prefetches
         sums = added(sums, keys.left_at, last)
     for i in range(rows):
         found = t.transpose_add(sums[i * lanes : (i + 1) * lanes])
-        t.store(found, t.ptr_add(Ptr("%s"), 4 * ATTENTION.block * i), size)
+        t.store(found, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i), size)
     return finished(t, "attend_streamed_scores", (read("q"), read("k"), integer("stride"), written("s")))
 
 
@@ -105,7 +105,7 @@ def streamed_values_function(device: CpuDevice, dv: int, rows: int, *, prefetche
     with t.loop(0, whole) as number:
         first = t.mul(number, lanes)
         group = _Group(t, t.ptr_add(v, t.mul(first, stride)), stride, dv, prefetches=prefetches)
-        given = [t.load(t.ptr_add(p, t.add(t.mul(first, 4), 4 * ATTENTION.block * i)), size) for i in range(rows)]
+        given = [t.load(t.ptr_add(p, t.add(t.mul(first, 4), 4 * ATTENTION.few_keys * i)), size) for i in range(rows)]
         weights = [[t.splat_lane(x, lane) for lane in range(lanes)] for x in given]
         with t.loop(0, group.parts if group.each else 0) as part:
             for at in group.vectors(part):
@@ -115,7 +115,7 @@ def streamed_values_function(device: CpuDevice, dv: int, rows: int, *, prefetche
             weighted(group.left_at, last, weights)
     with t.loop(t.mul(whole, lanes), total) as key:
         here, weight = t.ptr_add(v, t.mul(key, stride)), t.ptr_add(p, t.mul(key, 4))
-        weights = [[t.load_splat(t.ptr_add(weight, 4 * ATTENTION.block * i))] for i in range(rows)]
+        weights = [[t.load_splat(t.ptr_add(weight, 4 * ATTENTION.few_keys * i))] for i in range(rows)]
         with t.loop(0, dv // lanes) as number:
             at = t.mul(number, size)
             weighted(at, [t.load(t.ptr_add(here, at))], weights)

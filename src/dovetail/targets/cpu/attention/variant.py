@@ -18,8 +18,9 @@ from dovetail.kernels.spec import Job, SharedFunction, Tiles
 from dovetail.library.attention import attention
 from dovetail.ops.region import region
 from dovetail.targets.cpu.attention.driver import AttendCode, attend_code
+from dovetail.targets.cpu.attention.half_online import multiplies_halves
 from dovetail.targets.cpu.attention.policy import ATTENTION
-from dovetail.targets.cpu.attention.shape import Attend
+from dovetail.targets.cpu.attention.shape import Attend, packs
 from dovetail.targets.cpu.row_epilogue import row_epilogue
 
 
@@ -85,6 +86,10 @@ def _attention(of: StepProblem[CpuDevice]) -> _Step | Refused:
     if isinstance(found, Refused):
         return found
     problem = Attend.on(of.device, found)
+    if of.locations.is_fast:
+        is_long = of.device.has("fma_by_lane") and not packs(problem, "k") and not packs(problem, "v")
+        few_block = ATTENTION.few_keys if is_long else ATTENTION.block
+        problem = replace(problem, halves=multiplies_halves(problem), few_block=few_block)
     bindings: dict[str, Value] = {n: of.step.results[0] if n == "y" else call[n] for n in problem.pointers}
     if anchor is None:
         return _Step(problem, bindings)

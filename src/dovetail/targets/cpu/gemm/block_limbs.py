@@ -7,7 +7,6 @@ one limb they have 7 bits, which is the fast form. Limbs are signed bytes, lowes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -20,6 +19,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import f32
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.block_pack import BlockLayout
+from dovetail.targets.cpu.gemm.limb_builder import BIAS, MAGIC, LimbBuilder, splat
 from dovetail.targets.cpu.gemm.nested import LEVELS, NESTED
 from dovetail.targets.cpu.gemm.policy import BLOCKS, Int8Tile
 
@@ -29,12 +29,10 @@ LOW_AT = 4
 """Bytes of a group of limbs before its sum, which the lows of the weights multiply; its scale is first."""
 NUMBERS_AT = 16
 """Bytes of a group of limbs before what its sums start with."""
-MAGIC = 0x4B400000
-"""The bits of 1.5 * 2^23 in f32: an integer below 2^22 that is added to them is added to the float."""
-BIAS = 3 << 22
-"""That float."""
 MOST_NEXT_TO_EXPANDED = 4
 """Rows of a tile whose panel is expanded in L1, with NEON."""
+TOGETHER = 2
+"""Groups of a row that are written at once."""
 LARGEST_SCALED = 127 + 109
 """The exponent from which on a row of one limb is too large where sums are scaled before that float is taken away."""
 
@@ -187,78 +185,12 @@ def limbs_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
     return shared_function((_NestedRow if of.is_nested else _Row)(of).written())
 
 
-def splat(value: str, count: int, kind: str) -> str:
-    """A vector of equal numbers."""
-    return f"<{', '.join([f'{kind} {value}'] * count)}>"
-
-
-class Limbs(Builder):
-    """What functions that turn numbers into limbs share."""
+class Limbs(LimbBuilder):
+    """What functions that turn groups of a kernel into limbs share."""
 
     def __init__(self, of: BlockKernel, count: int) -> None:
-        super().__init__()
-        self.of, self.count = of, count
-        self.ints, self.floats = f"<{count} x i32>", f"<{count} x float>"
-
-    def reduced(self, how: str, x: str) -> str:
-        name = f"llvm.vector.reduce.{how}.v{self.count}i32"
-        self.use(f"declare i32 @{name}({self.ints})")
-        return self.let(f"call i32 @{name}({self.ints} {x})")
-
-    def largest(self, x: str) -> str:
-        """The bits of the largest magnitude; infinities and NaN are above all numbers."""
-        bits = self.let(f"bitcast {self.floats} {x} to {self.ints}")
-        mask = splat("2147483647", self.count, "i32")
-        return self.reduced("umax", self.let(f"and {self.ints} {bits}, {mask}"))
-
-    def exact_scale(self, x: str, bits: int) -> tuple[str, str]:
-        """A power of two that leaves integers with some bits, and its inverse; NaN where a number is not finite."""
-        exponent = self.let(f"lshr i32 {self.largest(x)}, 23")
-        odd = self.let(f"icmp eq i32 {exponent}, 255")
-        low = self.let(f"icmp ult i32 {exponent}, {bits + 1}")
-        finite = self.let(f"select i1 {odd}, i32 254, i32 {exponent}")
-        kept = self.let(f"select i1 {low}, i32 {bits + 1}, i32 {finite}")
-        unit = self.power(self.let(f"sub i32 {kept}, {bits}"))
-        scale = self.let(f"select i1 {odd}, float 0x7FF8000000000000, float {unit}")
-        return scale, self.power(self.let(f"sub i32 {254 + bits}, {kept}"))
-
-    def power(self, exponent: str) -> str:
-        return self.let(f"bitcast i32 {self.let(f'shl i32 {exponent}, 23')} to float")
-
-    def integers(self, x: str, inverse: str, less: str | None = None) -> str:
-        """Numbers times one, rounded, some `less` than that."""
-        count = self.count
-        one = self.let(f"insertelement {self.floats} poison, float {inverse}, i64 0")
-        factor = self.let(f"shufflevector {self.floats} {one}, {self.floats} poison, <{count} x i32> zeroinitializer")
-        scaled = self.let(f"fmul {self.floats} {x}, {factor}")
-        if less is not None:
-            scaled = self.let(f"fsub {self.floats} {scaled}, {less}")
-        for name, given, made in (
-            (f"llvm.roundeven.v{count}f32", self.floats, self.floats),
-            (f"llvm.fptosi.sat.v{count}i32.v{count}f32", self.floats, self.ints),
-        ):
-            self.use(f"declare {made} @{name}({given})")
-            scaled = self.let(f"call {made} @{name}({given} {scaled})")
-        return scaled
-
-    def digits(self, integers: str, limbs: int, bits: int) -> Iterator[str]:
-        """Limbs of integers, lowest first."""
-        left = integers
-        for limb in range(limbs):
-            digit = left
-            if limb < limbs - 1:
-                places, byte = (
-                    splat(f"{32 - bits}", self.count, "i32"),
-                    splat(f"{bits}", self.count, "i32"),
-                )
-                digit = self.let(f"ashr {self.ints} {self.let(f'shl {self.ints} {left}, {places}')}, {places}")
-                left = self.let(f"ashr {self.ints} {self.let(f'sub {self.ints} {left}, {digit}')}, {byte}")
-            yield digit
-
-    def store_bytes(self, digit: str, target: Ptr, offset: int) -> None:
-        small = self.let(f"trunc {self.ints} {digit} to <{self.count} x i8>")
-        there = self.ptr_add(target, offset)
-        self.emit(f"store <{self.count} x i8> {small}, ptr {there}, align {min(self.count, 16)}")
+        super().__init__(count)
+        self.of = of
 
 
 class _Row(Limbs):
@@ -269,17 +201,23 @@ class _Row(Limbs):
 
     def written(self) -> Function:
         of = self.of
-        with self.loop(0, I64("%groups")) as group:
-            source = self.ptr_add(Ptr("%x"), self.mul(group, 4 * of.group))
-            target = self.ptr_add(Ptr("%limbs"), self.mul(group, of.group_bytes))
-            self.write(self.let(f"load {self.floats}, ptr {source}, align 4"), target)
+        # Each step of a group waits for the one before: groups that are written at once do not wait for each other.
+        together = self.mul(self.udiv(I64("%groups"), TOGETHER), TOGETHER)
+        for first, end, step in ((0, together, TOGETHER), (together, I64("%groups"), 1)):
+            with self.loop(first, end, step=step) as group:
+                source = self.ptr_add(Ptr("%x"), self.mul(group, 4 * of.group))
+                target = self.ptr_add(Ptr("%limbs"), self.mul(group, of.group_bytes))
+                places = [self.ptr_add(source, 4 * of.group * i) for i in range(step)]
+                for i, x in enumerate([self.let(f"load {self.floats}, ptr {at}, align 4") for at in places]):
+                    self.write(x, self.ptr_add(target, of.group_bytes * i))
         given = (Parameter("ptr", "x"), Parameter("ptr", "limbs"), Parameter("i64", "groups"))
         return self.function(Signature(f"limbs.{of.group}.{of.limbs}.{of.digit_bits}.{of.layout.zero}", given))
 
     def write(self, x: str, target: Ptr) -> None:
         """Write a group."""
-        scale, inverse = self.exact_scale(x, self.of.magnitude) if self.of.limbs > 1 else self.fast_scale(x, 127)
-        self._store(self.integers(x, inverse), scale, target)
+        bits = self.of.magnitude
+        scale, inverse = self.exact_scale(x, bits) if self.of.limbs > 1 else self.fast_scale(x, 127)
+        self._store(self.integers(self.times(x, inverse), bits + 1), scale, target)
 
     def fast_scale(self, x: str, levels: int) -> tuple[str, str]:
         """The scale that makes the largest magnitude `levels`, and its inverse; NaN where a number is too large."""
@@ -338,15 +276,18 @@ class _NestedRow(_Row):
         whole, inverse = self.fast_scale(x, LEVELS)
         # Sums are 16 times the products.
         scale = self.let(f"fmul float {whole}, 0.0625")
-        integers = self.integers(x, inverse, self._sixteenths(self.integers(x, inverse)))
+        scaled = self.times(x, inverse)
+        scaled = self.let(f"fsub {self.floats} {scaled}, {self._sixteenths(scaled)}")
+        integers = self.integers(scaled, LEVELS.bit_length())
+        low, high = (self._half(integers, half) for half in range(2))
         self.emit(f"store float {scale}, ptr {target}, align 4")
         if of.packed.has_low:
-            total = self.let(f"sitofp i32 {self._weighted(integers, 16, 17)} to float")
+            total = self.let(f"sitofp i32 {_weighted(self, low, 16, high, 17)} to float")
             there = self.ptr_add(target, LOW_AT)
             self.emit(f"store float {self.let(f'fmul float {total}, {scale}')}, ptr {there}, align 4")
         assert of.joined_at is not None, "one instruction scales sums"
         # What stored codes are above the codes counts less, and what flipped bits take away counts more.
-        missing = self._weighted(integers, -16 * zero, 16 * (8 - zero) - zero)
+        missing = _weighted(self, low, -16 * zero, high, 16 * (8 - zero) - zero)
         # One row moves its sums of low halves up by four bits, with their start: what that loses is added last.
         kept = self.let(f"ashr i32 {missing}, 4")
         self.store_number("i32", self.let(f"add i32 {kept}, {MAGIC >> 4}"), self.ptr_add(target, of.start_at(0)))
@@ -354,26 +295,34 @@ class _NestedRow(_Row):
         last = self.let(f"fsub float {lost}, {of.bias}")
         # Several rows share codes that are moved up, less 8.
         start = self.let(f"add i32 {self.let(f'shl i32 {kept}, 4')}, {MAGIC}")
-        start = self.let(f"add i32 {start}, {self._weighted(integers, 128, 0)}")
+        start = self.let(f"add i32 {start}, {self.let(f'shl i32 {low}, 7')}")
         self.store_number("i32", start, self.ptr_add(target, of.start_at(1)))
         self.store_number("float", self.let(f"fmul float {scale}, {last}"), self.ptr_add(target, of.joined_at))
         self.store_bytes(integers, target, of.limbs_at)
 
-    def _sixteenths(self, integers: str) -> str:
-        """A sixteenth of the second half in place of the first, and zeros after it."""
-        count = self.count // 2
-        floats = self.let(f"sitofp {self.ints} {integers} to {self.floats}")
+    def _sixteenths(self, x: str) -> str:
+        """A sixteenth of the second half, rounded to integers, in place of the first, and zeros after it."""
+        count, biases = self.count // 2, splat(f"{float(BIAS)}", self.count, "float")
+        floats = self.let(f"fsub {self.floats} {self.biased(x)}, {biases}")
         mask = ", ".join([f"i32 {min(i, count) + count}" for i in range(self.count)])
         moved = self.let(
             f"shufflevector {self.floats} {floats}, {self.floats} zeroinitializer, <{self.count} x i32> <{mask}>"
         )
         return self.let(f"fmul {self.floats} {moved}, {splat('0.0625', self.count, 'float')}")
 
-    def _weighted(self, integers: str, first: int, second: int) -> str:
-        """The sum of both halves, each times a number."""
-        half = self.count // 2
-        numbers = ", ".join([f"i32 {first if i < half else second}" for i in range(self.count)])
-        return self.reduced("add", self.let(f"mul {self.ints} {integers}, <{numbers}>"))
+    def _half(self, integers: str, half: int) -> str:
+        """The sum of a half."""
+        count = self.count // 2
+        mask = ", ".join([f"i32 {half * count + i}" for i in range(count)])
+        found = self.let(f"shufflevector {self.ints} {integers}, {self.ints} poison, <{count} x i32> <{mask}>")
+        name = f"llvm.vector.reduce.add.v{count}i32"
+        self.use(f"declare i32 @{name}(<{count} x i32>)")
+        return self.let(f"call i32 @{name}(<{count} x i32> {found})")
+
+
+def _weighted(into: Builder, x: str, one: int, y: str, other: int) -> str:
+    """The sum of two numbers, each times one."""
+    return into.let(f"add i32 {into.let(f'mul i32 {x}, {one}')}, {into.let(f'mul i32 {y}, {other}')}")
 
 
 __all__ = [

@@ -61,10 +61,12 @@ class _Sums(Limbs):
                 at = self.ptr_add(source, group * of.group_bytes + LOW_AT)
                 one = self.let(f"load float, ptr {at}, align 4")
                 x = self.let(f"insertelement {self.floats} {x}, float {one}, i64 {group}")
-            scale, inverse = self.exact_scale(x, _BITS * (_limbs(of) - 1) + _TOP)
+            bits = _BITS * (_limbs(of) - 1) + _TOP
+            scale, inverse = self.exact_scale(x, bits)
             # Lows are subtracted.
             self.emit(f"store float {self.let(f'fneg float {scale}')}, ptr {target}, align 4")
-            for limb, digit in enumerate(self.digits(self.integers(x, inverse), _limbs(of), _BITS)):
+            integers = self.integers(self.times(x, inverse), bits + 1)
+            for limb, digit in enumerate(self.digits(integers, _limbs(of), _BITS)):
                 self.store_bytes(digit, target, LIMBS_AT + limb * self.count)
         given = (Parameter("ptr", "limbs"), Parameter("ptr", "sums"), Parameter("i64", "blocks"))
         return self.function(Signature(f"{of.name}.sums", given))

@@ -70,12 +70,13 @@ class _Blocks(PreparedRows):
             # Limbs of neighbouring rows are loaded together.
             pitch += BANK
         # Where nothing is expanded for all rows of a block, few of them stay in L1 from panel to panel.
-        rows = BLOCKS.rows
-        if kernel.dot.by_lane:
-            is_expanded = kernel.for_many.layout.is_expanded
-            rows = BLOCKS.rows_in_l2 if is_expanded else BLOCKS.rows_in_l1
+        rows, share = BLOCKS.rows, BLOCKS.share
+        if kernel.dot.by_lane and kernel.for_many.layout.is_expanded:
+            rows, share = BLOCKS.rows_in_l2, BLOCKS.prefetched_share
+        elif kernel.dot.by_lane:
+            rows = BLOCKS.rows_in_l1
         pack = partial(BlockPanels, kernel.packed)
-        return self.finished(pitch, self.product.blocks, pack, partial(_code, kernel), BLOCKS.speed, rows)
+        return self.finished(pitch, self.product.blocks, pack, partial(_code, kernel), BLOCKS.speed, rows, share)
 
 
 class _Workspace:
@@ -108,7 +109,10 @@ class _Driver(PreparedCells):
     """The function that goes through cells."""
 
     def __init__(self, kernel: BlockKernel, of: Block) -> None:
-        packed, room = kernel.packed, of.shape.tile.device.caches.l1_room // BLOCKS.l1_parts
+        packed, caches = kernel.packed, of.shape.tile.device.caches
+        room = caches.l1_room // BLOCKS.l1_parts
+        if kernel.sums_are_scaled:
+            room = max(room, min(caches.l1 * BLOCKS.fast_share[0] // BLOCKS.fast_share[1], caches.l1_room))
         self.many = kernel.for_many if of.rows >= BLOCKS.least_expanded else kernel
         """The kernel of many rows."""
         most = max(1, room // (packed.groups * self.many.layout.group_bytes))
@@ -172,30 +176,31 @@ class _Driver(PreparedCells):
         with self.loop(0, blocks, step=self.part) as first:
             some = self.smin(self.part, self.sub(blocks, first))
             here = self.ptr_add(b, self.mul(first, packed.block_bytes))
+            ahead = self.ptr_add(here, self.mul(some, packed.block_bytes))
             if kernel.layout.is_expanded:
                 expanded = self.ptr_add(SCRATCH, self.at.expanded)
                 self.call(expand_function(packed, kernel.dot.lanes)[1], here, expanded, some)
                 here = expanded
             x = self.ptr_add(rows, self.mul(first, packed.groups * kernel.group_bytes))
             groups = self.mul(some, packed.groups)
-            self._multiply_part(kernel, x, here, sums, count, groups, self.icmp("eq", first, 0))
+            self._multiply_part(kernel, x, here, sums, count, groups, self.icmp("eq", first, 0), ahead)
 
     def _multiply_part(
-        self, kernel: BlockKernel, limbs: Ptr, b: Ptr, sums: Ptr, count: I64, groups: I64, fresh: I1
+        self, kernel: BlockKernel, limbs: Ptr, b: Ptr, sums: Ptr, count: I64, groups: I64, fresh: I1, ahead: Ptr
     ) -> None:
-        """All rows along one part of k."""
+        """All rows along one part of k; `ahead` is the part of the panel that follows, as it is packed."""
         many = kernel.many_tiles
         if self.problem.rows < BLOCKS.many_rows or many == kernel.tiles:
-            self._tiles(kernel, self.tiles, limbs, b, sums, count, groups, fresh)
+            self._tiles(kernel, self.tiles, limbs, b, sums, count, groups, fresh, ahead)
             return
         is_many = self.icmp("sge", count, BLOCKS.many_rows)
         for tiles, condition in ((many, is_many), (self.tiles, self.not_(is_many))):
             with self.when(condition):
-                self._tiles(kernel, tiles, limbs, b, sums, count, groups, fresh)
+                self._tiles(kernel, tiles, limbs, b, sums, count, groups, fresh, ahead)
 
     def _tiles(
         self, kernel: BlockKernel, tiles: Sequence[int], limbs: Ptr, b: Ptr, sums: Ptr, count: I64, groups: I64,
-        fresh: I1,
+        fresh: I1, ahead: Ptr,
     ) -> None:  # fmt: skip
         """Tiles of the most rows first."""
         stride = self.shape.tile.row_bytes
@@ -205,8 +210,19 @@ class _Driver(PreparedCells):
             end = self.add(done, self.mul(self.udiv(self.sub(count, done), rows), rows))
             with self.loop(done, end, step=rows) as row:
                 x, y = self.ptr_add(limbs, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
+                if rows > 1:
+                    self.prefetch_rows(row, rows)
+                if kernel.dot.by_lane and kernel.layout.is_expanded:
+                    self._prefetch_share(rows, row, ahead)
                 self.call(multiply, x, self.problem.pitch, b, y, stride, groups, fresh)
             done = end
+
+    def _prefetch_share(self, rows: int, row: I64, ahead: Ptr) -> None:
+        """Prefetch a tile's share of what is expanded next."""
+        share = self.part * self.kernel.packed.block_bytes * rows // self.problem.rows
+        here = self.ptr_add(ahead, self.mul(self.udiv(row, rows), share))
+        for line in range(0, share, LINE):
+            self.prefetch(self.ptr_add(here, line), level=2)
 
 
 __all__ = ["block_dot", "offer_blocks"]

@@ -84,10 +84,10 @@ def kernel_code(
     return KernelCode(name, text, tuple(uses), tuple([part for part, _ in every.values()]), is_final)
 
 
-def _finisher(epilogue: Kernel, shape: Shape) -> tuple[SharedFunction, Signature]:
-    """An epilogue as a function that kernels share; it prefetches rows after its own where operands have rows."""
+def _finisher(epilogue: Kernel, shape: Shape, fetched: Sequence[str]) -> tuple[SharedFunction, Signature]:
+    """An epilogue as a function that kernels share; it prefetches rows of some operands after its own."""
     width, line = shape.width, shape.tile.line
-    ahead = ahead_function(epilogue, shape.fetched, width, line) if shape.fetched else None
+    ahead = ahead_function(epilogue, fetched, width, line) if fetched else None
     return shared_kernel("gemm_epilogue", epilogue, ahead)
 
 
@@ -106,9 +106,14 @@ class Cells(VectorBuilder):
         super().__init__(shape.tile.device)
         self.shape = shape
         self.epilogues = epilogues
-        self.finishers = [_finisher(epilogue, shape) for epilogue in epilogues]
+        self.finishers = [_finisher(epilogue, shape, fetched=self.fetched) for epilogue in epilogues]
         """The epilogues as functions."""
         self.given = Words.load(self, WORDS, shape.pointers, shape.sizes)
+
+    @property
+    def fetched(self) -> Sequence[str]:
+        """Operands whose next rows an epilogue prefetches: those of a tile after the one that is finished."""
+        return self.shape.fetched
 
     def size(self, name: str) -> I64:
         return self.given.sizes[name]

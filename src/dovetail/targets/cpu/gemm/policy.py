@@ -224,8 +224,12 @@ class BlocksPolicy:
     """Rows from which on arithmetic is the limit, not the unpacking of codes."""
     share: tuple[int, int] = (1, 2)
     """The part of L2 that rows of a block may take as limbs."""
+    prefetched_share: tuple[int, int] = (5, 2)
+    """The same with NEON, where rows share expanded blocks: a tile prefetches the rows of the next, from L3 as well."""
     l1_parts: int = 3
     """Parts of L1 of which KC steps of a panel take one: rows as limbs and what is prefetched are there, too."""
+    fast_share: tuple[int, int] = (5, 16)
+    """The part of L1 that these steps may take with NEON in fast mode, where rows have few limbs."""
     prefetch_distance: int = 2048
     """Bytes of a panel between what one pass reads and what it prefetches."""
     nested_distance: int = 512

@@ -71,10 +71,11 @@ class PreparedRows(Writer):
         code: Callable[[Block], tuple[KernelCode, int]],
         speed: int,
         most: int = BLOCKS.rows,
+        share: tuple[int, int] = BLOCKS.share,
     ) -> Job:
         """The job; `pack` is told streams, columns and matrices of each operand, `code` also tells the workspace.
 
-        A block has `most` rows, at most.
+        A block has `most` rows, at most, or an equal part of them that takes no more than this share of L2.
         """
         stride = self.point_left()
         streams = tuple([(i, _known(first)) for i, first in self.found.streams])
@@ -85,7 +86,8 @@ class PreparedRows(Writer):
         operands = self.operands()
         self.point_results()
         count, batch = self.fold()
-        rows = max(1, min(most, self.tile.device.caches.l2_room * BLOCKS.share[0] // BLOCKS.share[1] // pitch))
+        fitting = max(1, self.tile.device.caches.l2_room * share[0] // share[1] // pitch)
+        rows = equal_rows(most, fitting)
         rows = max(1, min(rows, count)) if isinstance(count, int) else rows
         blocks = (count + (rows - 1)) // rows
         epilogues = self.epilogues()
@@ -98,12 +100,31 @@ class PreparedRows(Writer):
         return Job(template, self.bindings, Tiles(tiles, count * deep * self.tile.columns // speed))
 
 
+def equal_rows(most: int, fitting: int) -> int:
+    """Rows of blocks that are cut from `most` and fit: none of them is much smaller than the others."""
+    return -(-most // -(-most // fitting))
+
+
 class PreparedCells(Cells):
     """The function that goes through cells."""
 
     def __init__(self, problem: Block, at: Workspace, panel_bytes: int) -> None:
         super().__init__(problem.shape, problem.epilogues)
         self.problem, self.at, self.panel_bytes = problem, at, panel_bytes
+        self.corners: dict[str, Ptr] = {}
+        """The cell's first row and column of its result, and of operands of the epilogue that are prefetched."""
+
+    @property
+    def fetched(self) -> Sequence[str]:
+        """None: an epilogue takes all rows of a block at once."""
+        return ()
+
+    def prefetch_rows(self, row: I64, count: int) -> None:
+        """Prefetch what the epilogue reads and writes of some rows; they are too many for L1, and conflict there."""
+        for name, corner in self.corners.items():
+            for i in range(count):
+                there = self.ptr_add(corner, self.mul(self.add(row, i), self.size(f"{name}_row")))
+                self.prefetch(there, for_write=name == "c", level=2)
 
     def write(self) -> None:
         """All cells."""
@@ -135,6 +156,8 @@ class PreparedCells(Cells):
         b = self.ptr_add(self.pointer("b0"), self.mul(panel, self.panel_bytes))
         sums, rows = (self.ptr_add(SCRATCH, at) for at in (self.at.sums, self.at.rows))
         self.prefetch_operands(first, column, count, offsets)
+        names = ("c", *self.shape.fetched)
+        self.corners = {name: self.corner(name, first, column, offsets) for name in names}
         self.multiply(rows, b, sums, count)
         words = self.ptr_add(SCRATCH, self.at.words)
         self.words(sums, first, column, columns, offsets, words)
@@ -159,4 +182,4 @@ def _known(size: Size) -> int:
     return size
 
 
-__all__ = ["Block", "PreparedCells", "PreparedRows"]
+__all__ = ["Block", "PreparedCells", "PreparedRows", "equal_rows"]
