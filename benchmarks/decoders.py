@@ -36,7 +36,14 @@ SERVE = Path(__file__).resolve().parent / "decode_steps" / "serve.py"
 SMOLLM2 = "smollm2"
 _READ = 256 << 20
 """Bytes that all threads read in turn where bandwidth is measured: more than caches hold."""
-PEERS = {"exact": "", "fast": "", "llama.cpp": "llama_cpp", "llama.cpp fa": "llama_cpp"}
+PEERS = {
+    "exact": "",
+    "fast": "",
+    "llama.cpp": "llama_cpp",
+    "llama.cpp fa": "llama_cpp",
+    "openvino": "openvino_genai",
+    "openvino paged": "openvino_genai",
+}
 """Our precisions and each peer, with the package that it needs."""
 
 
@@ -97,7 +104,7 @@ def _file(name: str, layers: int) -> Path:
     if name == SMOLLM2:
         return next(fetch(SMOLLM2).glob("*.gguf"))
     HOME.mkdir(parents=True, exist_ok=True)
-    path = HOME / f"qwen3-{name}-{layers}.gguf"
+    path = HOME / f"random-qwen3-{name}-{layers}.gguf"
     write_qwen3(path, name, layers)
     return path
 

@@ -21,6 +21,10 @@ MORE_KINDS = ("q4_1", "q5_0", "q5_k_m", "q6_k")
 _ALIGNMENT = 32
 _ARRAY, _I32 = 9, 5
 """Types of fields."""
+_NORMAL, _CONTROL = 1, 3
+"""Types of tokens. The last one, which ends a text, is a control token as in any real file."""
+_FILE_TYPES = {"f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q4_k_m": 15, "q5_k_m": 17, "q6_k": 18}
+"""What general.file_type calls each kind; OpenVINO GenAI reads no file without it."""
 _CODES = {name: code for code, name in BLOCKS.items()} | {"f32": 0, "f16": 1}
 
 
@@ -28,11 +32,11 @@ def write_qwen3(path: Path, kind: str, layers: int = LAYERS) -> None:
     """Write the file, unless it is there."""
     if path.is_file():
         return
-    tensors = list(_tensors(kind, layers))
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(_fields(layers)) + 1)
-    head += b"".join([text(name) + value(said) for name, said in _fields(layers).items()])
+    tensors, fields = list(_tensors(kind, layers)), _fields(kind, layers)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields) + 1)
+    head += b"".join([text(name) + value(said) for name, said in fields.items()])
     head += text("tokenizer.ggml.token_type") + struct.pack("<IIQ", _ARRAY, _I32, VOCABULARY)
-    head += np.ones(VOCABULARY, np.int32).tobytes()
+    head += np.array([_NORMAL] * (VOCABULARY - 1) + [_CONTROL], np.int32).tobytes()
     at = 0
     for name, stored, shape in tensors:
         head += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
@@ -47,12 +51,13 @@ def write_qwen3(path: Path, kind: str, layers: int = LAYERS) -> None:
     half.replace(path)
 
 
-def _fields(layers: int) -> dict[str, Any]:
+def _fields(kind: str, layers: int) -> dict[str, Any]:
     units = list(byte_of())
     tokens = units + [f"<{number}>" for number in range(len(units), VOCABULARY)]
     return {
         "general.architecture": "qwen3",
         "general.name": "random",
+        "general.file_type": _FILE_TYPES[kind],
         "qwen3.block_count": layers,
         "qwen3.context_length": 40960,
         "qwen3.embedding_length": HIDDEN,

@@ -13,19 +13,37 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
-MODULES = {"exact": "ours", "fast": "ours", "llama.cpp": "in_llama_cpp", "llama.cpp fa": "in_llama_cpp"}
+MODULES = {
+    "exact": "ours",
+    "fast": "ours",
+    "llama.cpp": "in_llama_cpp",
+    "llama.cpp fa": "in_llama_cpp",
+    "openvino": "in_openvino_genai",
+    "openvino paged": "in_openvino_genai",
+    "onnxruntime": "in_onnxruntime_genai",
+}
 FIRST = list(range(1, 9))
 """The prompt of the first token."""
 LEAST_RUNS = 3
+GENERATED = 16
+"""Tokens after a prompt that are timed where a cache cannot be cut."""
+
+Clock = Callable[[], float]
+Answer = dict[str, Any]
 
 
 class Decoder(Protocol):
-    """One sequence of a model."""
+    """One sequence of a model, which can be cut."""
 
     def extend(self, tokens: Sequence[int]) -> object:
         """Take tokens in, and compute the logits after the last."""
+        ...
+
+    def logits(self, tokens: Sequence[int]) -> Any:
+        """The same as an array."""
         ...
 
     def trim(self, count: int) -> None:
@@ -33,11 +51,18 @@ class Decoder(Protocol):
         ...
 
 
-class Readable(Decoder, Protocol):
-    """One whose logits are arrays."""
+class Generator(Protocol):
+    """A peer that takes a text and generates: its cache cannot be cut."""
 
-    def logits(self, tokens: Sequence[int]) -> Any:
-        """The logits after the last of some more tokens."""
+    precision: str
+    """What it was told to compute in, if not its own choice."""
+
+    def ticks(self, tokens: Sequence[int], count: int, clock: Clock) -> list[float]:
+        """What the clock says at each of the likeliest tokens after some."""
+        ...
+
+    def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
+        """The likeliest tokens after some."""
         ...
 
 
@@ -52,29 +77,15 @@ def resident(word: str) -> int:
         return next((int(line.split()[1]) << 10 for line in file if line.startswith(word)), 0)
 
 
-class Seat:
-    """What answers the lines."""
+class Decoding:
+    """The work of a peer whose sequence can be cut."""
 
-    def __init__(self, peer: str, path: str, threads: int, clock: Callable[[], float]) -> None:
-        self.peer, self.path, self.threads, self.clock = peer, path, threads, clock
+    def __init__(self, decoder: Decoder, clock: Clock) -> None:
+        self.decoder, self.clock = decoder, clock
         self.held = 0
+        decoder.extend(FIRST)
 
-    def start(self) -> dict[str, Any]:
-        """Load and give the first token: seconds and processor time of both, and what the process holds."""
-        module: Any = importlib.import_module(MODULES[self.peer])
-        before = resident("RssAnon")
-        started, spent = time.perf_counter(), time.process_time()
-        self.decoder: Readable = module.load(self.path, self.threads, self.peer)
-        self.decoder.extend(FIRST)
-        return {
-            "load": time.perf_counter() - started,
-            "load_cpu": time.process_time() - spent,
-            "anonymous": resident("RssAnon") - before,
-            "resident": resident("VmRSS"),
-            "peak": resident("VmHWM"),
-        }
-
-    def step(self, cached: str, seconds: str) -> dict[str, Any]:
+    def step(self, cached: str, seconds: str) -> Answer:
         """Single tokens after as many cached ones, for so long."""
         after = int(cached)
         if self.held != after:
@@ -90,33 +101,89 @@ class Seat:
             runs.append(self.clock() - started)
         return {"runs": runs[1:]}
 
-    def prompt(self, length: str) -> dict[str, Any]:
+    def prompt(self, length: str) -> Answer:
         """A prompt from nothing."""
-        self.decoder.trim(0)
-        self.held = 0
+        self._forget()
         started = self.clock()
         self.decoder.extend(drawn(int(length)))
         return {"runs": [self.clock() - started]}
 
-    def scores(self, path: str, *tokens: str) -> dict[str, Any]:
+    def scores(self, path: str, *tokens: str) -> Answer:
         """Write the logits after each token of a text, one token at a time."""
-        self.decoder.trim(0)
-        self.held = 0
+        self._forget()
         with open(path, "wb") as file:
             for token in tokens:
                 file.write(self.decoder.logits([int(token)]).astype("float32").tobytes())
         return {}
 
-    def greedy(self, count: str, *tokens: str) -> dict[str, Any]:
+    def greedy(self, count: str, *tokens: str) -> Answer:
         """The likeliest tokens after some."""
-        self.decoder.trim(0)
-        self.held = 0
+        self._forget()
         found: list[int] = []
         row = self.decoder.logits([int(token) for token in tokens])
         for _ in range(int(count)):
             found.append(int(row.argmax()))
             row = self.decoder.logits(found[-1:])
         return {"tokens": found}
+
+    def _forget(self) -> None:
+        self.decoder.trim(0)
+        self.held = 0
+
+
+class Generating:
+    """The work of a peer that only generates."""
+
+    def __init__(self, generator: Generator, clock: Clock) -> None:
+        self.generator, self.clock = generator, clock
+        generator.ticks(FIRST, 1, clock)
+
+    def step(self, cached: str, seconds: str) -> Answer:
+        """The tokens that follow as many cached ones: 16 of them, whatever time they take."""
+        ticks = self.generator.ticks(drawn(int(cached)), GENERATED + 1, self.clock)
+        return {"runs": [late - soon for soon, late in pairwise(ticks)]}
+
+    def prompt(self, length: str) -> Answer:
+        """A prompt from nothing, up to its first token."""
+        started = self.clock()
+        return {"runs": [self.generator.ticks(drawn(int(length)), 1, self.clock)[0] - started]}
+
+    def greedy(self, count: str, *tokens: str) -> Answer:
+        """The likeliest tokens after some."""
+        return {"tokens": self.generator.greedy([int(token) for token in tokens], int(count))}
+
+
+class Seat:
+    """What answers the lines."""
+
+    def __init__(self, peer: str, path: str, threads: int, clock: Clock) -> None:
+        self.peer, self.path, self.threads, self.clock = peer, path, threads, clock
+        self.work: Decoding | Generating | None = None
+
+    def answer(self, line: str) -> Answer:
+        """The answer to a line; a peer's failure is one, whatever its type."""
+        word, *given = line.split()
+        try:
+            return self.start() if word == "start" else getattr(self.work, word)(*given)
+        except Exception as error:
+            return {"refused": f"{type(error).__name__}: {str(error)[:300]}"}
+
+    def start(self) -> Answer:
+        """Load and give the first token: seconds and processor time of both, and what the process holds."""
+        module: Any = importlib.import_module(MODULES[self.peer])
+        before = resident("RssAnon")
+        started, spent = time.perf_counter(), time.process_time()
+        loaded = module.load(self.path, self.threads, self.peer)
+        generates = hasattr(loaded, "ticks")
+        self.work = Generating(loaded, self.clock) if generates else Decoding(loaded, self.clock)
+        return {
+            "load": time.perf_counter() - started,
+            "load_cpu": time.process_time() - spent,
+            "anonymous": resident("RssAnon") - before,
+            "resident": resident("VmRSS"),
+            "peak": resident("VmHWM"),
+            "precision": loaded.precision if generates else "",
+        }
 
 
 def main() -> None:
@@ -125,12 +192,7 @@ def main() -> None:
     peer, path, threads, clock = sys.argv[1:]
     seat = Seat(peer, path, int(threads), {"wall": time.perf_counter, "cpu": time.process_time}[clock])
     for line in sys.stdin:
-        word, *given = line.split()
-        try:
-            answer: dict[str, Any] = getattr(seat, word)(*given)
-        except Exception as error:  # a peer's failure is an answer, whatever its type
-            answer = {"refused": f"{type(error).__name__}: {str(error)[:300]}"}
-        print(json.dumps(answer), file=answers, flush=True)
+        print(json.dumps(seat.answer(line)), file=answers, flush=True)
 
 
 if __name__ == "__main__":
