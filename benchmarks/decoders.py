@@ -1,14 +1,29 @@
-"""Tokens and prompts of decoders beside llama.cpp: tokens a second, load to the first token, memory.
+"""Tokens and prompts of decoders beside llama.cpp, OpenVINO GenAI and ONNX Runtime GenAI, on the same file.
 
     PYTHONPATH=src:. python benchmarks/decoders.py [--files q8_0 q4_0 q4_k_m f16 q4_1 q5_0 q5_k_m q6_k smollm2]
         [--cached 512] [--prompt 512]
         [--threads 2] [--rounds 5] [--seconds 1] [--cpu] [--layers 28] [--peer-python PYTHON] [--vs llama.cpp]
 
+Lines tell tokens a second, the time from loading to the first token, and memory.
 Files have random weights in the shape of Qwen3-0.6B (written to build/decoders once), or are SmolLM2, as `make chat`
 fetches it. Each engine has a process of its own, and they take turns; times are medians, with --cpu those of the
-processor, for machines that others use too. llama.cpp runs with and without its flash attention, and the faster counts.
---peer-python is an interpreter with llama-cpp-python, if another one; without it lines have no ratio. Ratios above 1
-are in our favour. The share of the read bandwidth, which is measured in the same rounds, is that of the file's bytes
+processor, for machines that others use too. Ratios above 1 are in our favour, over the fastest of the peers.
+
+--peer-python is an interpreter with the peers, if another one; those that it does not have are skipped, and without any
+lines have no ratio. `CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python --no-binary llama-cpp-python` builds
+llama.cpp for this machine (wheels of it, such as xllamacpp's, are built for any core: without dot products of bytes,
+AVX-512 or AMX); `pip install openvino-genai onnxruntime-genai` installs the others. Measured versions are in
+docs/performance.md.
+
+- llama.cpp runs with and without its flash attention (fa).
+- OpenVINO GenAI reads GGUF files of Llama, Qwen2 and Qwen3 itself, and runs with its SDPA and with its paged attention,
+  which its ARM build refuses. It computes in the precision of its choice (f16 or bf16 where cores have it), and in
+  f32 where it cannot compile that; the line of loading tells. Its cache cannot be cut, so that 16 tokens after the
+  cached ones are timed.
+- ONNX Runtime GenAI reads no GGUF file: decode_steps/onnx_folder.py writes the graph that its model builder makes, with
+  the blocks of the file (Q8_0, Q4_0, Q6_K bit for bit; lows of Q4_K rounded; f16 as f32, as it does on CPUs).
+
+The share of the read bandwidth, which is measured in the same rounds, is that of the file's bytes
 times the tokens a second: a token reads all of them, and the cache, which is not counted. It is not told with --cpu.
 Memory is what a process holds after its first token without pages of files, over the size of the file.
 """
@@ -26,6 +41,7 @@ from typing import Any
 
 from asked import asked
 from decode_steps.files import KINDS, LAYERS, MORE_KINDS, write_qwen3
+from decode_steps.onnx_folder import write_folder
 
 from dovetail.bench.process import OnCores
 from dovetail.targets.cpu.measure.bandwidth import BandwidthMeter
@@ -43,6 +59,7 @@ PEERS = {
     "llama.cpp fa": "llama_cpp",
     "openvino": "openvino_genai",
     "openvino paged": "openvino_genai",
+    "onnxruntime": "onnxruntime_genai",
 }
 """Our precisions and each peer, with the package that it needs."""
 
@@ -83,13 +100,15 @@ def main() -> int:
     options = parser.parse_args()
     peers = [name for name in options.vs if has_package(options.peer_python, PEERS[name])]
     for name in set(options.vs) - set(peers):
-        print(f"{name} is skipped: {options.peer_python} has no {PEERS[name]} (pip install llama-cpp-python)")
+        print(f"{name} is skipped: {options.peer_python} has no {PEERS[name]}")
     for name in options.files:
         try:
             path = _file(name, options.layers)
         except FetchError as error:
             print(f"{name} is skipped: {error}")
             continue
+        if "onnxruntime" in peers and name != SMOLLM2:
+            write_folder(path, path.with_suffix(".onnxruntime"))
         _measure(name, path, ["exact", "fast", *peers], options)
     return 0
 
@@ -127,7 +146,8 @@ def _measure(name: str, path: Path, names: list[str], options: argparse.Namespac
     for each, told in starts.items():
         print(
             f"bench load/{name} {each:12} first_token={told['load']:.2f}s cpu={told['load_cpu']:.2f}s"
-            f" memory={told['anonymous'] / size:.2f} resident={told['resident'] >> 20}MB peak={told['peak'] >> 20}MB",
+            f" memory={told['anonymous'] / size:.2f} resident={told['resident'] >> 20}MB peak={told['peak'] >> 20}MB"
+            + (f" computes in {told['precision']}" if told["precision"] else ""),
             flush=True,
         )
     meter = BandwidthMeter(options.threads)
@@ -136,15 +156,21 @@ def _measure(name: str, path: Path, names: list[str], options: argparse.Namespac
     for work in works:
         runs: dict[str, list[float]] = defaultdict(list)
         reads: list[float] = []
+        refused: set[str] = set()
         for turn in range(options.rounds):
             if not options.cpu:
                 reads.append(meter.read(_READ // options.threads))
             for place in range(len(engines)):
                 engine = engines[(turn + place) % len(engines)]
+                if engine.name in refused:
+                    continue
                 told = engine.ask(work)
                 if "refused" in told:
-                    raise SystemExit(f"{name} {engine.name}: {told['refused']}")
-                runs[engine.name] += told["runs"]
+                    print(f"{name} {engine.name}: refused, {told['refused']}")
+                    refused.add(engine.name)
+                    runs.pop(engine.name, None)
+                else:
+                    runs[engine.name] += told["runs"]
         word, count, *_ = work.split()
         tokens = int(count) if word == "prompt" else 1
         print(_line(f"{word}/{name}/{count}", tokens, runs, options), flush=True)
