@@ -30,6 +30,7 @@ from dovetail.targets.cpu.gemm.half_kernel import (
     rows_function,
     spread_function,
 )
+from dovetail.targets.cpu.gemm.half_pack import fill, largest
 from dovetail.targets.cpu.gemm.policy import HALF_TILES, HALVES, HalfTile
 from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedCells, PreparedRows
 from dovetail.targets.cpu.gemm.tile import Tile
@@ -37,8 +38,8 @@ from dovetail.targets.runtime.aligned import aligned
 
 _Multiply: TypeAlias = Callable[[int], tuple[SharedFunction, Signature]]
 """The function that multiplies a tile of rows."""
-_PANELS = 64
-"""Panels that are scaled at a time."""
+_PANELS = 8
+"""Panels that are written at a time."""
 NO_TILE = Refused("device_widens_halves", "no vectors of f16 as f32", "NEON, or AVX2 with F16C")
 
 
@@ -89,63 +90,91 @@ class HalfPanels:
 
     def __call__(self, *given: Array) -> Array:
         """Matrices as [panel, k, NR], or as bytes where columns are scaled."""
-        if not self.is_scaled:
-            return self._panels(given)
         width, deep = self.columns // len(self.streams), given[0].shape[1]
-        whole = aligned((-(-self.size // width), HEAD + 2 * self.columns * deep), np.uint8)
-        # Some panels at a time: what they take besides the result is a few megabytes.
-        for start in range(0, len(whole), _PANELS):
-            onto = whole[start : start + _PANELS]
-            first, left = start * width, self.size - start * width
-            streams = tuple([(right, column + first) for right, column in self.streams])
-            some = HalfPanels(streams, min(left, len(onto) * width), self.counts, self.columns)
-            _scale(some._panels(given), onto)
+        count = -(-self.size // width)
+        if not self.is_scaled:
+            packed = aligned((count, deep, self.columns), np.uint16)
+            self._write(given, packed, None)
+            return packed
+        whole = aligned((count, HEAD + 2 * self.columns * deep), np.uint8)
+        panels = whole[:, HEAD:].view(np.uint16).reshape(count, deep, self.columns)
+        self._write(given, panels, whole[:, :HEAD].view(np.float32))
         return whole
 
-    def _panels(self, given: Sequence[Array]) -> Array:
+    def _write(self, given: Sequence[Array], panels: Array, powers: Array | None) -> None:
+        """Write panels, and the powers of two of their columns."""
         left, width = list(given), self.columns // len(self.streams)
         rights = [[left.pop(0) for _ in range(count)] for count in self.counts]
-        packed = aligned((-(-self.size // width), given[0].shape[1], self.columns), np.uint16)
         if self.size % width:
-            packed[-1] = 0
+            panels[-1] = 0
+            if powers is not None:
+                powers[-1] = 1
         for stream, (right, first) in enumerate(self.streams):
             at = slice(stream * width, (stream + 1) * width)
             start = 0
             for matrix in rights[right]:
                 low, high = max(first, start), min(first + self.size, start + len(matrix))
                 if low < high:
-                    self._fill(packed[:, :, at], matrix[low - start : high - start].view(np.uint16), low - first)
+                    rows = matrix[low - start : high - start].view(np.uint16)
+                    self._fill(panels[:, :, at], None if powers is None else powers[:, at], rows, low - first)
                 start += len(matrix)
-        return packed
 
     @staticmethod
-    def _fill(panels: Array, rows: Array, column: int) -> None:
+    def _fill(panels: Array, powers: Array | None, rows: Array, column: int) -> None:
         """Write rows as the columns from one on."""
         width = panels.shape[2]
         ahead = min(-column % width, len(rows))
         whole = (len(rows) - ahead) // width
         if ahead:
-            at = column % width
-            panels[column // width, :, at : at + ahead] = rows[:ahead].T
+            at = slice(column % width, column % width + ahead)
+            _columns(panels[column // width, :, at], powers, (column // width, at), rows[:ahead])
         first = (column + ahead) // width
-        body = rows[ahead : ahead + whole * width].reshape(whole, width, rows.shape[1])
-        # A panel at a time: its rows stay in the cache while they are taken apart.
-        for index in range(whole):
-            panels[first + index] = body[index].T
+        # Some panels at a time: rows stay in the cache while their largest numbers are found and while they are moved.
+        for start in range(0, whole, _PANELS):
+            some = range(first + start, first + min(start + _PANELS, whole))
+            here = slice(some.start, some.stop)
+            at = ahead + start * width
+            _panels(panels[here], None if powers is None else powers[here], rows[at : at + len(some) * width])
         if len(rows) > ahead + whole * width:
             rest = rows[ahead + whole * width :]
-            panels[first + whole, :, : len(rest)] = rest.T
+            at = slice(0, len(rest))
+            _columns(panels[first + whole, :, at], powers, (first + whole, at), rest)
 
 
-def _scale(panels: Array, onto: Array) -> None:
-    """Write panels whose columns are scaled by powers of two, with these powers in front."""
+def _panels(panels: Array, powers: Array | None, rows: Array) -> None:
+    """Write whole panels."""
+    width, factors = panels.shape[2], None
+    if powers is not None:
+        found = _powers(rows)
+        powers[...] = found.reshape(powers.shape)
+        factors = 1 / found
+    if fill(panels, rows, factors):
+        return
+    scaled = rows if factors is None else _scaled(rows, factors)
+    panels[...] = scaled.reshape(len(panels), width, -1).transpose(0, 2, 1)
+
+
+def _columns(target: Array, powers: Array | None, at: tuple[int, slice], rows: Array) -> None:
+    """Write some columns of a panel."""
+    if powers is None:
+        target[...] = rows.T
+        return
+    found = powers[at] = _powers(rows)
+    target[...] = _scaled(rows, 1 / found).T
+
+
+def _powers(rows: Array) -> Array:
+    """The power of two by which each row is too large."""
     # Magnitudes are in the order of their bits.
-    largest = (panels & np.uint16(0x7FFF)).max(axis=1).view(np.float16).astype(np.float32)
-    powers = np.ldexp(np.float32(1), np.frexp(largest / np.float32(LARGEST))[1])
-    powers[~np.isfinite(largest) | (largest == 0)] = 1
-    onto[:, :HEAD].view(np.float32)[:] = powers
-    scaled = onto[:, HEAD:].view(np.float16).reshape(panels.shape)
-    np.multiply(panels.view(np.float16), 1 / powers[:, None], out=scaled, casting="unsafe")
+    most = largest(rows).view(np.float16).astype(np.float32)
+    found = np.ldexp(np.float32(1), np.frexp(most / np.float32(LARGEST))[1])
+    found[~np.isfinite(most) | (most == 0)] = 1
+    return found
+
+
+def _scaled(rows: Array, factors: Array) -> Array:
+    """Rows of f16 times their factors."""
+    return (rows.view(np.float16) * factors[:, None]).astype(np.float16).view(np.uint16)
 
 
 class _HalfJob(PreparedRows):

@@ -1,0 +1,54 @@
+"""Compiled packing of weights of two bytes, against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dovetail.targets.cpu.gemm.half_fast import LARGEST
+from dovetail.targets.cpu.gemm.half_kernel import HEAD
+from dovetail.targets.cpu.gemm.half_pack import fill, largest
+from dovetail.targets.cpu.gemm.halves import HalfPanels
+
+
+def test_rows_become_columns() -> None:
+    rows = np.arange(48 * 40, dtype=np.uint16).reshape(48, 40)
+    panels = np.zeros((3, 40, 20), np.uint16)
+    assert fill(panels[:, :, 2:18], rows)
+    assert np.array_equal(panels[:, :, 2:18], rows.reshape(3, 16, 40).transpose(0, 2, 1))
+    assert not panels[:, :, :2].any() and not panels[:, :, 18:].any()
+
+
+def test_rows_are_scaled() -> None:
+    """Subnormal numbers, and results that are, are rounded as NumPy rounds them."""
+    rng = np.random.default_rng(0)
+    rows = (rng.standard_normal((16, 64)) * 10.0 ** rng.integers(-7, 3, (16, 1))).astype(np.float16)
+    factors = np.ldexp(np.float32(1), rng.integers(-9, 6, 16))
+    panels = np.zeros((1, 64, 16), np.uint16)
+    assert fill(panels, rows.view(np.uint16), factors)
+    assert np.array_equal(panels[0].view(np.float16), (rows * factors[:, None]).astype(np.float16).T)
+
+
+def test_the_largest_magnitude_of_a_row() -> None:
+    rows = np.array([[1, -3, 2], [0, -0.0, 0], [65504, np.inf, 1]], np.float16)
+    assert largest(rows.view(np.uint16)).view(np.float16).tolist() == [3, 0, np.inf]
+
+
+@pytest.mark.parametrize("shape", [(12, 64), (16, 60), (0, 64), (16, 0)])
+def test_other_shapes_are_left_to_numpy(shape: tuple[int, int]) -> None:
+    assert not fill(np.zeros((1, shape[1], shape[0]), np.uint16), np.zeros(shape, np.uint16))
+
+
+@pytest.mark.parametrize("deep", [64, 36])
+@pytest.mark.parametrize("sizes", [(300,), (5, 40, 255)])
+def test_scaled_panels_hold_every_weight(sizes: tuple[int, ...], deep: int) -> None:
+    """Each column times its power is the weight again, no column is larger than 128, and the rest of a panel is 0."""
+    rng = np.random.default_rng(1)
+    parts = [(rng.standard_normal((size, deep)) * 100).astype(np.float16) for size in sizes]
+    whole = HalfPanels(((0, 0),), sum(sizes), (len(sizes),), 16, is_scaled=True)(*parts)
+    powers = whole[:, :HEAD].view(np.float32)
+    panels = whole[:, HEAD:].view(np.float16).reshape(len(whole), deep, 16)
+    assert np.abs(panels).max() <= LARGEST
+    columns = (panels.astype(np.float32) * powers[:, None]).transpose(0, 2, 1).reshape(-1, deep)
+    assert np.array_equal(columns[: sum(sizes)], np.concatenate(parts).astype(np.float32))
+    assert not columns[sum(sizes) :].any()
