@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from functools import cache
+
 import numpy as np
 import pytest
 
+from dovetail.targets.cpu.gemm import half_pack
 from dovetail.targets.cpu.gemm.half_fast import LARGEST
 from dovetail.targets.cpu.gemm.half_kernel import HEAD
 from dovetail.targets.cpu.gemm.half_pack import fill, largest
 from dovetail.targets.cpu.gemm.halves import HalfPanels
+from dovetail.targets.cpu.jit import Compiled, compile_text
 
 
 def test_rows_become_columns() -> None:
@@ -27,6 +33,29 @@ def test_rows_are_scaled() -> None:
     panels = np.zeros((1, 64, 16), np.uint16)
     assert fill(panels, rows.view(np.uint16), factors)
     assert np.array_equal(panels[0].view(np.float16), (rows * factors[:, None]).astype(np.float16).T)
+
+
+def test_threads_that_come_first_together_share_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both wait in the compiler if they may: one would keep an address of the other's code, which is freed."""
+    compiled: list[Compiled] = []
+    together = threading.Barrier(2)
+
+    def slow(text: str) -> Compiled:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(0.2)
+        compiled.append(compile_text(text))
+        return compiled[-1]
+
+    monkeypatch.setattr(half_pack, "compile_text", slow)
+    for name in ("_code", "_found"):
+        monkeypatch.setattr(half_pack, name, cache(getattr(half_pack, name).__wrapped__))
+    rows, found = np.arange(256, dtype=np.uint16).reshape(16, 16), np.zeros((2, 1, 16, 16), np.uint16)
+    threads = [threading.Thread(target=fill, args=(panels, rows)) for panels in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(compiled) == 1 and np.array_equal(found[0, 0], rows.T) and np.array_equal(found[1, 0], rows.T)
 
 
 def test_the_largest_magnitude_of_a_row() -> None:

@@ -7,6 +7,7 @@ compiled code holds no lock of Python's.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from dovetail.ir.literal import Array
 from dovetail.targets.cpu.jit import Compiled, compile_text
 
+_LOCK = threading.Lock()
 SIDE = 8
 """Rows and steps along k that are transposed at once."""
 _RAW, _HALF, _FLOAT = f"<{SIDE} x i16>", f"<{SIDE} x half>", f"<{SIDE} x float>"
@@ -74,8 +76,14 @@ def largest(rows: Array) -> Array:
     return (rows & np.uint16(0x7FFF)).max(axis=1, initial=0)
 
 
-@cache
 def _function(name: str) -> Callable[..., None]:
+    # Two threads that compile at once would each keep the address of code that only one of them keeps.
+    with _LOCK:
+        return _found(name)
+
+
+@cache
+def _found(name: str) -> Callable[..., None]:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     kinds: list[Any] = [pointer, number, number, pointer, number]
     if name != "largest":
