@@ -30,8 +30,12 @@ class Span:
             return False
         if self.end is None or other.end is None:
             return True
-        known = [n for n in (self.first, self.end, other.first, other.end) if isinstance(n, int)]
-        return len(known) < 4 or (known[0] < known[3] and known[2] < known[1])
+        return not _is_before(self.end, other.first) and not _is_before(other.end, self.first)
+
+
+def _is_before(end: Size, first: Size) -> bool:
+    """Whether bytes are known to end before others start, whatever sizes a run has."""
+    return isinstance(end, int) and isinstance(first, int) and end <= first
 
 
 @dataclass(slots=True)
@@ -40,6 +44,8 @@ class Footprints:
 
     plan: Plan
     locations: TensorLocations
+    steps: Sequence[Step] = ()
+    """The steps of a run in the order of their kernels; as in the plan where there are none."""
     readers: dict[Value, int] = field(init=False)
     """How many steps read a tensor; an output is read once more."""
     reading: dict[Value, list[int]] = field(init=False)
@@ -49,7 +55,7 @@ class Footprints:
 
     def __post_init__(self) -> None:
         self.readers, self.reading, self.overwritten = {}, {}, {}
-        for number, step in enumerate(self.plan.phase("run")):
+        for number, step in enumerate(self.steps or self.plan.phase("run")):
             for root in {self.locations(v).root for v in step.operands}:
                 self.readers[root] = self.readers.get(root, 0) + 1
                 self.reading.setdefault(root, []).append(number)

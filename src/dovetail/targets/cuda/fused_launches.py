@@ -31,6 +31,7 @@ from dovetail.targets.cuda.resident_choice import Prices, Residency, levels_told
 from dovetail.targets.cuda.resident_products import by_warps
 from dovetail.targets.cuda.resident_runs import ResidentRuns, key_of, longest_repetition
 from dovetail.targets.cuda.select import finished, make_kernels
+from dovetail.targets.cuda.shared_first import in_order, shared_first
 from dovetail.targets.cuda.split_products import SplitProducts
 
 STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
@@ -49,6 +50,8 @@ class LaunchFusion:
     plan: Plan
     locations: TensorLocations
     device: GpuDevice
+    order: Sequence[Step] = ()
+    """The steps in the order of their kernels; as in the plan where there are none."""
     memory: Footprints = field(init=False)
     known: dict[Hashable, GpuKernel] = field(default_factory=dict[Hashable, GpuKernel])
     """Shared kernels by what they are made of: layers repeat."""
@@ -58,22 +61,34 @@ class LaunchFusion:
     """What was chosen for layers that repeat; None where that is off."""
 
     def __post_init__(self) -> None:
-        self.memory = Footprints(self.plan, self.locations)
+        self.memory = Footprints(self.plan, self.locations, self.order)
 
     def fused(self, steps: Sequence[tuple[Step, tuple[GpuKernel, ...]]]) -> tuple[tuple[Step, Kernels], ...]:
         """The kernels of each step, with those that are shared."""
+        splits = SplitProducts(self.memory, self.locations, self.device, self._kept)
+        shared = self._sharing(splits.split(self._with_prologues(steps)))
+        launched = [(step, self._constants_ahead(kernels)) for step, kernels in shared]
+        if self.device.cooperative == "off":
+            return tuple(launched)
+        order = shared_first(steps, self.memory)
+        moved = [steps[number] for number in order]
+        own = LaunchFusion(
+            self.plan, self.locations, self.device, [step for step, _ in moved], self.known, self.stages
+        )
+        resident = own._as_passes(own._with_prologues(moved), [launched[number] for number in order])
+        self.residency = own.residency
+        if resident is None:
+            return tuple(launched)
+        return tuple(in_order(own._sharing(resident), order, [step for step, _ in steps]))
+
+    def _with_prologues(self, steps: Sequence[tuple[Step, tuple[GpuKernel, ...]]]) -> list[tuple[Step, Kernels]]:
+        """Steps with those that they join."""
         found: list[tuple[Step, Kernels]] = [*steps]
         for index in range(len(steps) - 1):
             joined = self._joined(steps[index], steps[index + 1])
             if joined is not None:
                 found[index], found[index + 1] = (steps[index][0], None), (steps[index + 1][0], (joined,))
-        splits = SplitProducts(self.memory, self.locations, self.device, self._kept)
-        shared = self._sharing(splits.split(found))
-        launched = [(step, self._constants_ahead(kernels)) for step, kernels in shared]
-        if self.device.cooperative == "off":
-            return tuple(launched)
-        resident = self._as_passes(found, launched)
-        return tuple(launched if resident is None else self._sharing(resident))
+        return found
 
     def _sharing(self, steps: Sequence[tuple[Step, Kernels]]) -> list[tuple[Step, Kernels]]:
         """Small steps that follow each other with one kernel for all of them."""
