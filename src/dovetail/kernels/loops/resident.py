@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dovetail.ir.dtype import bool_
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops import resident_ahead, resident_stream
 from dovetail.kernels.loops.analysis import BARRIER_BYTES, everything
@@ -20,11 +19,9 @@ from dovetail.kernels.loops.ir import (
     AllocBarriers,
     AwaitCopies,
     Barrier,
-    Call,
     CommitCopies,
     CopyAsync,
     CopyBulk,
-    Extent,
     FenceShared,
     GridBarrier,
     Kernel,
@@ -35,7 +32,6 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
 )
 from dovetail.kernels.loops.resident_bodies import (
-    PASS,
     awaiting,
     has_bulk,
     in_phase,
@@ -44,7 +40,9 @@ from dovetail.kernels.loops.resident_bodies import (
     without,
 )
 from dovetail.kernels.loops.resident_part import Part
+from dovetail.kernels.loops.resident_passes import IN_FIRST, in_passes, with_part
 from dovetail.kernels.loops.resident_rooms import Room, fullest, offsets
+from dovetail.kernels.loops.resident_stream import Free
 from dovetail.kernels.loops.resident_words import PartWords, Words
 from dovetail.kernels.loops.uniform import reads
 
@@ -91,10 +89,13 @@ class _Resident:
         self.words, self.words_first = words, words_first
         self.threads = max(part.launch.block for part in parts)
         self.segments = [segments_of(part.kernel.body) for part in parts]
+        self.runs = [part.passes or range(passes) for part in parts]
+        """The passes that run each part."""
         self.levels: list[int] = []
         """The level of the first segment of each part; the others follow."""
-        for part in parts:
-            self.levels.append(max([self.last(i) + 1 for i in part.after], default=0))
+        for number, part in enumerate(parts):
+            first = self.layers if self.is_after(number) else 0
+            self.levels.append(max([first, *[self.last(i) + 1 for i in part.after]]))
         self.count = max(map(self.last, range(len(parts)))) + 1
         self.first = self._first_blocks()
         self.ahead = {i: 0 for i, part in enumerate(parts) if self._is_ahead(part)}
@@ -103,6 +104,15 @@ class _Resident:
         early = [only_prefetches(part.kernel.early) for part in parts]
         self.prefetching = [i for i, only in enumerate(early) if only and self.levels[i] >= 2]
         """The parts that prefetch what they will copy: they do so while the part before them waits."""
+
+    def is_after(self, part: int) -> bool:
+        """Whether a part comes after all layers: the last pass alone runs it."""
+        return self.runs[part].start > 0
+
+    @property
+    def layers(self) -> int:
+        """The levels of a layer; those of parts after all layers follow."""
+        return max([self.last(n) for n in range(len(self.levels)) if not self.is_after(n)], default=-1) + 1
 
     def last(self, part: int) -> int:
         """The level of the last segment of a part."""
@@ -136,8 +146,8 @@ class _Resident:
         barriers = self._barriers()
         body: list[Statement] = [*allocations, *barriers]
         if self.words.published:
-            first = Call("equal", (PASS, Extent(0)), bool_)
-            body.append(When(first, tuple([self.words.publish(one, self.threads) for one in self.words.published])))
+            sent = [self.words.publish(one, self.threads) for one in self.words.published]
+            body.append(When(IN_FIRST, tuple(sent)))
             body.append(GridBarrier(None))
         barriers_before = 0
         awaited = self._awaited()
@@ -148,13 +158,10 @@ class _Resident:
         for level in range(self.count):
             parts = [s for number in range(len(self.parts)) for s in self._at(number, level)]
             body += resident_ahead.after_words(parts, late)
-            copies = [s for number in self._issued(level) for s in self._copies(number, level)]
-            if level in self._streamed():
-                stream += resident_stream.of_warp(copies, level)
-                copies = [resident_stream.freed(level), *resident_stream.of_others(copies)]
-            prefetches = [self._prefetched(n) for n in self.prefetching if self.levels[n] - 2 == level]
+            copies = self._started(level, stream)
+            prefetches = [s for n in self.prefetching if self.levels[n] - 2 == level for s in self._prefetched(n)]
             if self.streams:
-                stream += [resident_stream.prefetched(s) for s in prefetches]
+                stream += [with_part(s, resident_stream.prefetched) for s in prefetches]
                 prefetches.clear()
             # The next level receives its words first: they would queue after the weights.
             is_late = self.words_first and level not in awaited and level + 1 < self.count and bool(copies)
@@ -181,10 +188,23 @@ class _Resident:
             passes=self.passes,
         )
 
-    def _streamed(self) -> list[int]:
-        """The levels after which the warp that copies starts some."""
+    def _started(self, level: int, stream: list[Statement]) -> list[Statement]:
+        """The copies that start at the barrier after a level; some go to the warp that copies."""
+        found: list[Statement] = []
+        for free in (Free(level), Free(level, in_last=True)):
+            issued = [n for n in self._issued(level) if self.is_after(n) == free.in_last]
+            copies = [s for number in issued for s in self._copies(number)]
+            if free in self._streamed():
+                stream += resident_stream.of_warp(copies, free)
+                runs = range(self.passes - 1 if free.in_last else 0, self.passes)
+                copies = [*in_passes([free.told], runs, self.passes), *resident_stream.of_others(copies)]
+            found += copies
+        return found
+
+    def _streamed(self) -> list[Free]:
+        """When the warp that copies starts some."""
         bulk = [n for n in self.ahead if has_bulk(self.parts[n].kernel.early)]
-        return sorted({self._barrier(n) % self.count for n in bulk}) if self.streams else []
+        return [*{Free(self._barrier(n) % self.count, self.is_after(n)): 0 for n in bulk}] if self.streams else []
 
     def _awaited(self) -> set[int]:
         """The levels after which blocks wait for each other."""
@@ -201,7 +221,7 @@ class _Resident:
         for number, part in enumerate(self.parts):
             own = [s for s in part.kernel.body if isinstance(s, AllocBarriers)]
             found += [s for s in self._renaming(number, "").body(tuple(own)) if isinstance(s, AllocBarriers)]
-        found += [resident_stream.barrier_of(level) for level in self._streamed()]
+        found += [free.barrier for free in self._streamed()]
         for at, one in enumerate(found):
             found[at] = replace(one, is_new=False, offset=end)
             end += BARRIER_BYTES * one.count
@@ -214,7 +234,7 @@ class _Resident:
         if not 0 <= at < len(self.segments[number]):
             return []
         part = self.parts[number]
-        found = in_phase(self._renamed(number, self.segments[number][at]))
+        found = in_phase(self._renamed(number, self.segments[number][at]), self.runs[number].start)
         first: tuple[Statement, ...] = ()
         if at == 0 and part.kernel.early and number not in self.ahead and number not in self.prefetching:
             # Weights that do not fit whole: the first of them are on their way while the block waits.
@@ -225,7 +245,8 @@ class _Resident:
         if part.received or part.sent:
             sizes = {f"{a.pointer}_{number}": a.count for a in self._allocations(number) if a.space == "shared"}
             found = self._exchange(number, at).body(found, sizes)
-        return [SubGrid(part.blocks, part.launch.block, self.first[number], (*first, *before, *found))]
+        found = SubGrid(part.blocks, part.launch.block, self.first[number], (*first, *before, *found))
+        return in_passes([found], self.runs[number], self.passes)
 
     def _renamed(self, number: int, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         """A body of a part with its names in the whole kernel, whose shared memory is allocated at its start."""
@@ -262,7 +283,7 @@ class _Resident:
             {part.pointers[n]: sent for n, sent in part.sent.items()},
             {part.pointers[n]: received for n, received in part.received.items()},
             f"_{number}_{segment}",
-            self.passes,
+            self.runs[number][-1],
         )
 
     def _renaming(self, number: int, suffix: str) -> Renaming:
@@ -289,15 +310,13 @@ class _Resident:
         here = [n for n in self.ahead if self._barrier(n) % self.count == level]
         return sorted(here, key=lambda n: (self._barrier(n) < 0, self.levels[n]))
 
-    def _copies(self, number: int, level: int) -> list[Statement]:
+    def _copies(self, number: int) -> list[Statement]:
         """The copies of a part, of this pass or of the next one."""
-        if self._barrier(number) >= 0:
-            return self._copied(number, ahead=False)
-        if self.passes == 1:
+        ahead = self._barrier(number) < 0
+        if ahead and self.passes == 1:
             return []
-        *copies, commit = self._copied(number, ahead=True)
-        more = Call("less", (PASS, Extent(self.passes - 1)), bool_)
-        return [When(more, tuple(copies)), commit]
+        *copies, commit = self._copied(number, ahead=ahead)
+        return [*in_passes(copies, self.runs[number], self.passes, ahead=ahead), commit]
 
     def _copied(self, number: int, *, ahead: bool) -> list[Statement]:
         """The copies of a part as one group. Blocks without any commit an empty one: all count alike."""
@@ -313,10 +332,11 @@ class _Resident:
             body = (FenceShared(), *body)
         return [SubGrid(part.blocks, part.launch.block, self.first[number], naming.body(body)), CommitCopies()]
 
-    def _prefetched(self, number: int) -> SubGrid:
+    def _prefetched(self, number: int) -> list[Statement]:
         part = self.parts[number]
         body = self._renaming(number, "_early").body(part.kernel.early)
-        return SubGrid(part.blocks, part.launch.block, self.first[number], body)
+        found = SubGrid(part.blocks, part.launch.block, self.first[number], body)
+        return in_passes([found], self.runs[number], self.passes)
 
     def _later(self, number: int) -> int:
         """Groups of copies that start after those of a part, and before it awaits them."""
@@ -330,6 +350,8 @@ class _Resident:
 
     def _rooms(self) -> list[Room]:
         found: list[Room] = []
+        # No pass follows the one that has levels after the layers: there is nothing of a next pass in shared memory.
+        after = range(2 * self.layers, 2 * self.count)
         for number in range(len(self.parts)):
             every = everything(self.parts[number].kernel.early)
             early = {s.target.pointer for s in every if isinstance(s, (CopyAsync, CopyBulk))}
@@ -339,8 +361,9 @@ class _Resident:
                 first = 2 * self.levels[number]
                 if number in self.ahead and alloc.pointer in early:
                     first = 2 * self._barrier(number) + 1
-                slots = frozenset([s % (2 * self.count) for s in range(first, 2 * self.last(number) + 1)])
-                found.append(Room(replace(alloc, pointer=f"{alloc.pointer}_{number}"), slots))
+                slots = {s % (2 * self.count) for s in range(first, 2 * self.last(number) + 1)}
+                slots -= set() if self.is_after(number) else {*after}
+                found.append(Room(replace(alloc, pointer=f"{alloc.pointer}_{number}"), frozenset(slots)))
             own = frozenset({2 * self.levels[number]})
             found += [Room(alloc, own) for alloc in self._near(number).values()]
             for at, segment in enumerate(self.segments[number]):
@@ -354,22 +377,27 @@ class _Resident:
         return offsets(self._rooms(), _BARRIER_BYTES if self._barriers() else 0, self.room)
 
     def _look_ahead(self) -> None:
-        """Start copies as many levels before as there is room for, in the order in which they are needed."""
-        grows = True
-        while grows:
-            grows = False
-            for number in sorted(self.ahead, key=lambda n: self.levels[n]):
-                self.ahead[number] += 1
-                if self._is_ordered() and self.ahead[number] + 2 < self.count and self._offsets() is not None:
-                    grows = True
-                else:
-                    self.ahead[number] -= 1
+        """Start copies as many levels before as there is room for, in the order in which they are needed. Those after
+        all layers have the room that these leave."""
+        for after in (False, True):
+            grows = True
+            while grows:
+                grows = False
+                for number in sorted([n for n in self.ahead if self.is_after(n) == after], key=self.levels.__getitem__):
+                    self.ahead[number] += 1
+                    if self._is_ordered() and self.ahead[number] + 2 < self.count and self._offsets() is not None:
+                        grows = True
+                    else:
+                        self.ahead[number] -= 1
 
     def _is_ordered(self) -> bool:
         """Whether copies that are needed earlier start no later: they arrive in order."""
-        by_level = sorted(self.ahead, key=lambda n: self.levels[n])
+        by_level = sorted(self.ahead, key=self.levels.__getitem__)
         starts = [self._barrier(n) for n in by_level]
-        return starts == sorted(starts) and starts[-1] <= starts[0] + self.count
+        layers = [self._barrier(n) for n in by_level if not self.is_after(n)]
+        after = [self._barrier(n) for n in by_level if self.is_after(n)]
+        ends = not layers or layers[-1] <= layers[0] + self.count
+        return starts == sorted(starts) and ends and min(after, default=0) >= 0
 
 
 __all__ = ["NEXT", "as_resident"]

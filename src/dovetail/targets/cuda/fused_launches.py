@@ -130,7 +130,7 @@ class LaunchFusion:
             self.residency = known.judged if is_judged else known
             return self.residency.refused
 
-        made = ResidentRuns(self.memory, self.device).fused(found, again, judge)
+        made = ResidentRuns(self.memory, self.device).fused(found, steps, again, judge)
         if isinstance(made, Refused):
             self.residency = replace(self.residency, refused=made)
             return None

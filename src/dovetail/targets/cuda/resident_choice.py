@@ -16,6 +16,7 @@ from dovetail.declare.machine import Machine
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.ir import GridBarrier, Kernel, SubGrid
+from dovetail.kernels.loops.resident_passes import part_in, starts_late
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.gpu_kernel import Kernels
@@ -123,7 +124,8 @@ class Prices:
 
 def hops(kernel: Kernel) -> tuple[int, int]:
     """Levels of a pass after which blocks wait for words, and those after which they wait at a barrier of the grid."""
-    ordered = [s for s in kernel.body if isinstance(s, (SubGrid, GridBarrier))]
+    every = [s if isinstance(s, GridBarrier) or starts_late(s) else part_in(s) for s in kernel.body]
+    ordered = [s for s in every if isinstance(s, (SubGrid, GridBarrier))]
     ends = [s for before, s in pairwise(ordered) if isinstance(s, GridBarrier) and isinstance(before, SubGrid)]
     barriers = sum([s.number is not None for s in ends])
     return len(ends) - barriers, barriers

@@ -1,5 +1,7 @@
-"""Steps that all layers read, such as a mask or the angles of rotations, before the layers: a plan has them in the first
-layer, which is otherwise equal to the others."""
+"""Steps that all layers read, such as a mask or the angles of rotations, before the layers.
+
+A plan has them in the first layer, which is otherwise equal to the others.
+"""
 
 from __future__ import annotations
 
