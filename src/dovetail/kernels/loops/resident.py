@@ -94,25 +94,23 @@ class _Resident:
         self.levels: list[int] = []
         """The level of the first segment of each part; the others follow."""
         for number, part in enumerate(parts):
-            first = self.layers if self.is_after(number) else 0
+            first = max(map(self.last, range(number))) + 1 if self.is_after(number) else 0
             self.levels.append(max([first, *[self.last(i) + 1 for i in part.after]]))
+        own = [n for n in range(len(parts)) if not self.is_after(n)]
+        self.layers = max(map(self.last, own)) + 1
+        """The levels of a layer; those of parts after all layers follow."""
         self.count = max(map(self.last, range(len(parts)))) + 1
         self.first = self._first_blocks()
         self.ahead = {i: 0 for i, part in enumerate(parts) if self._is_ahead(part)}
         """The levels between the barrier where copies of a part start and its own, for those that copy ahead."""
         self.streams = copying_warp and any(has_bulk(parts[i].kernel.early) for i in self.ahead)
         early = [only_prefetches(part.kernel.early) for part in parts]
-        self.prefetching = [i for i, only in enumerate(early) if only and self.levels[i] >= 2]
+        self.prefetching = [i for i, only in enumerate(early) if only and self.layers > 2 and not self.is_after(i)]
         """The parts that prefetch what they will copy: they do so while the part before them waits."""
 
     def is_after(self, part: int) -> bool:
         """Whether a part comes after all layers: the last pass alone runs it."""
         return self.runs[part].start > 0
-
-    @property
-    def layers(self) -> int:
-        """The levels of a layer; those of parts after all layers follow."""
-        return max([self.last(n) for n in range(len(self.levels)) if not self.is_after(n)], default=-1) + 1
 
     def last(self, part: int) -> int:
         """The level of the last segment of a part."""
@@ -155,11 +153,16 @@ class _Resident:
         stream: list[Statement] = [*allocations, *barriers]
         start = [s for n in self._in_order() if self._barrier(n) < 0 for s in self._copied(n, ahead=False)]
         stream += resident_stream.in_first_pass(resident_stream.of_warp(start))
+        first = [self._prefetched(n, ahead=False) for n in self.prefetching if self.levels[n] < 2]
+        if self.streams:
+            stream += resident_stream.in_first_pass([resident_stream.prefetched(s) for s in first])
+        elif first:
+            body.append(When(IN_FIRST, tuple(first)))
         for level in range(self.count):
             parts = [s for number in range(len(self.parts)) for s in self._at(number, level)]
             body += resident_ahead.after_words(parts, late)
             copies = self._started(level, stream)
-            prefetches = [s for n in self.prefetching if self.levels[n] - 2 == level for s in self._prefetched(n)]
+            prefetches = self._prefetches(level)
             if self.streams:
                 stream += [with_part(s, resident_stream.prefetched) for s in prefetches]
                 prefetches.clear()
@@ -204,7 +207,7 @@ class _Resident:
     def _streamed(self) -> list[Free]:
         """When the warp that copies starts some."""
         bulk = [n for n in self.ahead if has_bulk(self.parts[n].kernel.early)]
-        return [*{Free(self._barrier(n) % self.count, self.is_after(n)): 0 for n in bulk}] if self.streams else []
+        return [*{Free(self._issue(n)[1], self.is_after(n)): 0 for n in bulk}] if self.streams else []
 
     def _awaited(self) -> set[int]:
         """The levels after which blocks wait for each other."""
@@ -245,8 +248,9 @@ class _Resident:
         if part.received or part.sent:
             sizes = {f"{a.pointer}_{number}": a.count for a in self._allocations(number) if a.space == "shared"}
             found = self._exchange(number, at).body(found, sizes)
-        found = SubGrid(part.blocks, part.launch.block, self.first[number], (*first, *before, *found))
-        return in_passes([found], self.runs[number], self.passes)
+        body, is_rare = (*first, *before, *found), self.is_after(number)
+        whole = SubGrid(part.blocks, part.launch.block, self.first[number], body, is_rare)
+        return in_passes([whole], self.runs[number], self.passes)
 
     def _renamed(self, number: int, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         """A body of a part with its names in the whole kernel, whose shared memory is allocated at its start."""
@@ -307,8 +311,14 @@ class _Resident:
 
     def _issued(self, level: int) -> list[int]:
         """The parts whose copies start at the barrier after a level, in the order in which they are needed."""
-        here = [n for n in self.ahead if self._barrier(n) % self.count == level]
-        return sorted(here, key=lambda n: (self._barrier(n) < 0, self.levels[n]))
+        return sorted([n for n in self.ahead if self._issue(n)[1] == level], key=lambda n: self._issue(n)[2:])
+
+    def _issue(self, number: int, of: int = 0) -> tuple[int, int, bool, int]:
+        """When the copies of a part for a pass start, in the order of the kernel: the pass, the level before the
+        barrier, whether they are those of the next pass, and the level of the part."""
+        at = self._barrier(number)
+        is_next = at < 0
+        return of - is_next, at + self.layers * is_next, is_next, self.levels[number]
 
     def _copies(self, number: int) -> list[Statement]:
         """The copies of a part, of this pass or of the next one."""
@@ -320,38 +330,47 @@ class _Resident:
 
     def _copied(self, number: int, *, ahead: bool) -> list[Statement]:
         """The copies of a part as one group. Blocks without any commit an empty one: all count alike."""
-        part = self.parts[number]
-        naming = self._renaming(number, "_early")
-        if ahead:
-            names = {n: NEXT + to if to in self.tabled else to for n, to in part.pointers.items()}
-            naming = replace(naming, pointers={**naming.pointers, **names})
+        part, naming = self.parts[number], self._ahead_of(number, ahead=ahead)
         body = without(without(part.kernel.early, Alloc, shared=True), CommitCopies)
         body = without(body, AllocBarriers)
         if has_bulk(body):
             # What was there before was written and read by threads, and bulk copies overwrite it.
             body = (FenceShared(), *body)
-        return [SubGrid(part.blocks, part.launch.block, self.first[number], naming.body(body)), CommitCopies()]
+        is_rare = self.is_after(number)
+        whole = SubGrid(part.blocks, part.launch.block, self.first[number], naming.body(body), is_rare)
+        return [whole, CommitCopies()]
 
-    def _prefetched(self, number: int) -> list[Statement]:
+    def _ahead_of(self, number: int, *, ahead: bool) -> Renaming:
+        """Names of what a part does before it runs, of this pass or of the next one."""
+        part, naming = self.parts[number], self._renaming(number, "_early")
+        if not ahead:
+            return naming
+        names = {n: NEXT + to if to in self.tabled else to for n, to in part.pointers.items()}
+        return replace(naming, pointers={**naming.pointers, **names})
+
+    def _prefetches(self, level: int) -> list[Statement]:
+        """What is prefetched after a level, two levels before it is copied."""
+        found: list[Statement] = []
+        for number in self.prefetching:
+            ahead = self.levels[number] < 2
+            if (self.levels[number] - 2) % self.layers == level:
+                own = self._prefetched(number, ahead=ahead)
+                found += in_passes([own], self.runs[number], self.passes, ahead=ahead)
+        return found
+
+    def _prefetched(self, number: int, *, ahead: bool) -> SubGrid:
         part = self.parts[number]
-        body = self._renaming(number, "_early").body(part.kernel.early)
-        found = SubGrid(part.blocks, part.launch.block, self.first[number], body)
-        return in_passes([found], self.runs[number], self.passes)
+        body = self._ahead_of(number, ahead=ahead).body(part.kernel.early)
+        return SubGrid(part.blocks, part.launch.block, self.first[number], body)
 
     def _later(self, number: int) -> int:
         """Groups of copies that start after those of a part, and before it awaits them."""
-        own = self._barrier(number), self.levels[number]
-        found = 0
-        for other in self.ahead:
-            for shift in (-self.count, 0, self.count):
-                at = self._barrier(other) + shift, self.levels[other] + shift
-                found += at > own and at[0] < self.levels[number]
-        return found
+        own, end = self._issue(number), (0, self.levels[number])
+        others = [self._issue(other, of) for other in self.ahead for of in (-1, 0, 1)]
+        return sum([own < at and at[:2] < end for at in others])
 
     def _rooms(self) -> list[Room]:
         found: list[Room] = []
-        # No pass follows the one that has levels after the layers: there is nothing of a next pass in shared memory.
-        after = range(2 * self.layers, 2 * self.count)
         for number in range(len(self.parts)):
             every = everything(self.parts[number].kernel.early)
             early = {s.target.pointer for s in every if isinstance(s, (CopyAsync, CopyBulk))}
@@ -361,9 +380,10 @@ class _Resident:
                 first = 2 * self.levels[number]
                 if number in self.ahead and alloc.pointer in early:
                     first = 2 * self._barrier(number) + 1
-                slots = {s % (2 * self.count) for s in range(first, 2 * self.last(number) + 1)}
-                slots -= set() if self.is_after(number) else {*after}
-                found.append(Room(replace(alloc, pointer=f"{alloc.pointer}_{number}"), frozenset(slots)))
+                # No pass follows the one that has levels after the layers: these have slots of their own.
+                count = 2 * (self.count if self.is_after(number) else self.layers)
+                slots = frozenset([s % count for s in range(first, 2 * self.last(number) + 1)])
+                found.append(Room(replace(alloc, pointer=f"{alloc.pointer}_{number}"), slots))
             own = frozenset({2 * self.levels[number]})
             found += [Room(alloc, own) for alloc in self._near(number).values()]
             for at, segment in enumerate(self.segments[number]):
@@ -385,7 +405,8 @@ class _Resident:
                 grows = False
                 for number in sorted([n for n in self.ahead if self.is_after(n) == after], key=self.levels.__getitem__):
                     self.ahead[number] += 1
-                    if self._is_ordered() and self.ahead[number] + 2 < self.count and self._offsets() is not None:
+                    inside = after or self.ahead[number] + 2 < self.layers
+                    if inside and self._is_ordered() and self._offsets() is not None:
                         grows = True
                     else:
                         self.ahead[number] -= 1
@@ -396,7 +417,7 @@ class _Resident:
         starts = [self._barrier(n) for n in by_level]
         layers = [self._barrier(n) for n in by_level if not self.is_after(n)]
         after = [self._barrier(n) for n in by_level if self.is_after(n)]
-        ends = not layers or layers[-1] <= layers[0] + self.count
+        ends = not layers or layers[-1] <= layers[0] + self.layers
         return starts == sorted(starts) and ends and min(after, default=0) >= 0
 
 

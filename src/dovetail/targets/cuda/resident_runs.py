@@ -33,6 +33,7 @@ LONGEST = 64
 """Steps of a pass, at most."""
 MOST_AFTER = 4
 """Kernels after all layers that the last pass runs, at most: all passes carry the code of them."""
+DEPENDENT = True
 ARGUMENT_BYTES = 4000
 """Arguments of a kernel that every driver takes."""
 _COUNTER = "blocks"
@@ -278,7 +279,9 @@ class ResidentRuns:
         )
         if isinstance(kernel, Refused):
             return kernel
-        kernel = replace(kernel, stream=paced(kernel.stream, device.bytes_per_cycle))
+        assert kernel.launch is not None, "it has one"
+        launch = replace(kernel.launch, dependent=device.dependent_launches and DEPENDENT)
+        kernel = replace(kernel, stream=paced(kernel.stream, device.bytes_per_cycle), launch=launch)
         made = self._bound(kernel, names, tabled, tuple(written), passes)
         kernel, nbytes = made.made.kernel, START + exchange.nbytes * (len(passes) + 1)
         if device.traced:
