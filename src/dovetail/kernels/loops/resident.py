@@ -36,9 +36,9 @@ from dovetail.kernels.loops.resident_bodies import (
     has_bulk,
     in_phase,
     only_prefetches,
-    segments_of,
     without,
 )
+from dovetail.kernels.loops.resident_levels import Levels
 from dovetail.kernels.loops.resident_part import Part
 from dovetail.kernels.loops.resident_passes import IN_FIRST, in_passes, with_part
 from dovetail.kernels.loops.resident_rooms import Room, fullest, offsets
@@ -73,7 +73,7 @@ def as_resident(
     return made.kernel(name)
 
 
-class _Resident:
+class _Resident(Levels):
     def __init__(
         self,
         parts: Sequence[Part],
@@ -85,52 +85,13 @@ class _Resident:
         copying_warp: bool,
         words_first: bool,
     ) -> None:
-        self.parts, self.blocks, self.room, self.passes, self.tabled = parts, blocks, room, passes, tabled
-        self.words, self.words_first = words, words_first
+        super().__init__(parts, blocks, passes)
+        self.room, self.tabled, self.words, self.words_first = room, tabled, words, words_first
         self.threads = max(part.launch.block for part in parts)
-        self.segments = [segments_of(part.kernel.body) for part in parts]
-        self.runs = [part.passes or range(passes) for part in parts]
-        """The passes that run each part."""
-        self.levels: list[int] = []
-        """The level of the first segment of each part; the others follow."""
-        for number, part in enumerate(parts):
-            first = max(map(self.last, range(number))) + 1 if self.is_after(number) else 0
-            self.levels.append(max([first, *[self.last(i) + 1 for i in part.after]]))
-        own = [n for n in range(len(parts)) if not self.is_after(n)]
-        self.layers = max(map(self.last, own)) + 1
-        """The levels of a layer; those of parts after all layers follow."""
-        self.count = max(map(self.last, range(len(parts)))) + 1
-        self.first = self._first_blocks()
-        self.ahead = {i: 0 for i, part in enumerate(parts) if self._is_ahead(part)}
-        """The levels between the barrier where copies of a part start and its own, for those that copy ahead."""
         self.streams = copying_warp and any(has_bulk(parts[i].kernel.early) for i in self.ahead)
         early = [only_prefetches(part.kernel.early) for part in parts]
         self.prefetching = [i for i, only in enumerate(early) if only and self.layers > 2 and not self.is_after(i)]
         """The parts that prefetch what they will copy: they do so while the part before them waits."""
-
-    def is_after(self, part: int) -> bool:
-        """Whether a part comes after all layers: the last pass alone runs it."""
-        return self.runs[part].start > 0
-
-    def last(self, part: int) -> int:
-        """The level of the last segment of a part."""
-        return self.levels[part] + len(self.segments[part]) - 1
-
-    def _first_blocks(self) -> list[int]:
-        """Parts of one level start with different blocks, which then run them at the same time."""
-        ends: dict[int, int] = {}
-        found: list[int] = []
-        for number, part in enumerate(self.parts):
-            first = ends.get(self.levels[number], 0)
-            found.append(first)
-            for level in range(self.levels[number], self.last(number) + 1):
-                ends[level] = (first + part.blocks) % self.blocks
-        return found
-
-    def _is_ahead(self, part: Part) -> bool:
-        """Whether all copies of a part are its early ones, so that they may start any time before."""
-        later = any(isinstance(s, (CommitCopies, CopyAsync)) for s in everything(part.kernel.body))
-        return bool(part.kernel.early) and not later and not only_prefetches(part.kernel.early)
 
     def kernel(self, name: str) -> Kernel | Refused:
         if self._offsets() is None:
@@ -151,7 +112,7 @@ class _Resident:
         awaited = self._awaited()
         late: list[Statement] = []
         stream: list[Statement] = [*allocations, *barriers]
-        start = [s for n in self._in_order() if self._barrier(n) < 0 for s in self._copied(n, ahead=False)]
+        start = [s for n in self.in_order() if self.barrier(n) < 0 for s in self._copied(n, ahead=False)]
         stream += resident_stream.in_first_pass(resident_stream.of_warp(start))
         first = [self._prefetched(n, ahead=False) for n in self.prefetching if self.levels[n] < 2]
         if self.streams:
@@ -172,7 +133,7 @@ class _Resident:
             barriers_before += level in awaited
             body.append(GridBarrier(barriers_before if level in awaited else None, (*now, *prefetches)))
         early: list[Statement] = [replace(b, is_new=True) for b in barriers]
-        start = [s for n in self._in_order() if self._barrier(n) < 0 for s in self._copied(n, ahead=True)]
+        start = [s for n in self.in_order() if self.barrier(n) < 0 for s in self._copied(n, ahead=True)]
         start = resident_stream.of_others(start) if self.streams else start
         early += [*allocations, *start] if start else []
         total = max([places[r.alloc.pointer] + r.nbytes for r in self._rooms()], default=0)
@@ -195,7 +156,7 @@ class _Resident:
         """The copies that start at the barrier after a level; some go to the warp that copies."""
         found: list[Statement] = []
         for free in (Free(level), Free(level, in_last=True)):
-            issued = [n for n in self._issued(level) if self.is_after(n) == free.in_last]
+            issued = [n for n in self.issued(level) if self.is_after(n) == free.in_last]
             copies = [s for number in issued for s in self._copies(number)]
             if free in self._streamed():
                 stream += resident_stream.of_warp(copies, free)
@@ -207,7 +168,7 @@ class _Resident:
     def _streamed(self) -> list[Free]:
         """When the warp that copies starts some."""
         bulk = [n for n in self.ahead if has_bulk(self.parts[n].kernel.early)]
-        return [*{Free(self._issue(n)[1], self.is_after(n)): 0 for n in bulk}] if self.streams else []
+        return [*{Free(self.issue(n)[1], self.is_after(n)): 0 for n in bulk}] if self.streams else []
 
     def _awaited(self) -> set[int]:
         """The levels after which blocks wait for each other."""
@@ -243,7 +204,7 @@ class _Resident:
             # Weights that do not fit whole: the first of them are on their way while the block waits.
             first = self._renamed(number, part.kernel.early)
         if number in self.ahead:
-            found = awaiting(found, self._later(number))
+            found = awaiting(found, self.later(number))
         before, found = self._before(number, at, found)
         if part.received or part.sent:
             sizes = {f"{a.pointer}_{number}": a.count for a in self._allocations(number) if a.space == "shared"}
@@ -301,28 +262,9 @@ class _Resident:
         every = [s for s in (*everything(kernel.early), *everything(kernel.body)) if isinstance(s, Alloc)]
         return [*{a.pointer: a for a in every}.values()]
 
-    def _in_order(self) -> list[int]:
-        """The parts that copy ahead, in the order in which copies start."""
-        return sorted(self.ahead, key=lambda n: (self._barrier(n), self.levels[n]))
-
-    def _barrier(self, number: int) -> int:
-        """The level before the barrier at which copies of a part start; below 0 in the pass before."""
-        return self.levels[number] - 1 - self.ahead[number]
-
-    def _issued(self, level: int) -> list[int]:
-        """The parts whose copies start at the barrier after a level, in the order in which they are needed."""
-        return sorted([n for n in self.ahead if self._issue(n)[1] == level], key=lambda n: self._issue(n)[2:])
-
-    def _issue(self, number: int, of: int = 0) -> tuple[int, int, bool, int]:
-        """When the copies of a part for a pass start, in the order of the kernel: the pass, the level before the
-        barrier, whether they are those of the next pass, and the level of the part."""
-        at = self._barrier(number)
-        is_next = at < 0
-        return of - is_next, at + self.layers * is_next, is_next, self.levels[number]
-
     def _copies(self, number: int) -> list[Statement]:
         """The copies of a part, of this pass or of the next one."""
-        ahead = self._barrier(number) < 0
+        ahead = self.barrier(number) < 0
         if ahead and self.passes == 1:
             return []
         *copies, commit = self._copied(number, ahead=ahead)
@@ -363,12 +305,6 @@ class _Resident:
         body = self._ahead_of(number, ahead=ahead).body(part.kernel.early)
         return SubGrid(part.blocks, part.launch.block, self.first[number], body)
 
-    def _later(self, number: int) -> int:
-        """Groups of copies that start after those of a part, and before it awaits them."""
-        own, end = self._issue(number), (0, self.levels[number])
-        others = [self._issue(other, of) for other in self.ahead for of in (-1, 0, 1)]
-        return sum([own < at and at[:2] < end for at in others])
-
     def _rooms(self) -> list[Room]:
         found: list[Room] = []
         for number in range(len(self.parts)):
@@ -379,7 +315,7 @@ class _Resident:
                     continue
                 first = 2 * self.levels[number]
                 if number in self.ahead and alloc.pointer in early:
-                    first = 2 * self._barrier(number) + 1
+                    first = 2 * self.barrier(number) + 1
                 # No pass follows the one that has levels after the layers: these have slots of their own.
                 count = 2 * (self.count if self.is_after(number) else self.layers)
                 slots = frozenset([s % count for s in range(first, 2 * self.last(number) + 1)])
@@ -406,19 +342,10 @@ class _Resident:
                 for number in sorted([n for n in self.ahead if self.is_after(n) == after], key=self.levels.__getitem__):
                     self.ahead[number] += 1
                     inside = after or self.ahead[number] + 2 < self.layers
-                    if inside and self._is_ordered() and self._offsets() is not None:
+                    if inside and self.is_ordered() and self._offsets() is not None:
                         grows = True
                     else:
                         self.ahead[number] -= 1
-
-    def _is_ordered(self) -> bool:
-        """Whether copies that are needed earlier start no later: they arrive in order."""
-        by_level = sorted(self.ahead, key=self.levels.__getitem__)
-        starts = [self._barrier(n) for n in by_level]
-        layers = [self._barrier(n) for n in by_level if not self.is_after(n)]
-        after = [self._barrier(n) for n in by_level if self.is_after(n)]
-        ends = not layers or layers[-1] <= layers[0] + self.layers
-        return starts == sorted(starts) and ends and min(after, default=0) >= 0
 
 
 __all__ = ["NEXT", "as_resident"]

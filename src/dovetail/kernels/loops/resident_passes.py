@@ -17,7 +17,7 @@ IN_FIRST = Call("equal", (PASS, Extent(0)), bool_)
 def in_passes(body: Sequence[Statement], passes: range, count: int, *, ahead: bool = False) -> list[Statement]:
     """Statements that run in some of `count` passes; what is done `ahead` is done one pass before these."""
     first, stop = passes.start - ahead, passes.stop - ahead
-    found = [*body]
+    found: list[Statement] = [*body]
     if not found:
         return found
     if stop < count:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
+from dovetail.kernels.loops.composed import Stage
 from dovetail.kernels.spec import ALIGNMENT, TensorLocations
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Plan, Step
@@ -132,6 +133,21 @@ class Footprints:
     def spans(self, made: GpuKernel, written: bool, inner: Mapping[Value, Size] = MappingProxyType({})) -> list[Span]:
         """What a kernel writes, or all that it uses."""
         return [self.span(v, inner) for n, v in made.bindings.items() if not written or n in made.kernel.written]
+
+    def read_where_written(
+        self, stages: Sequence[Stage], pointers: Mapping[str, str], large: GpuKernel, bindings: Mapping[str, Value]
+    ) -> dict[str, str]:
+        """For each pointer that stages write the one through which a kernel reads the same memory from its start."""
+        read = [pointers[n] for n in large.kernel.pointers if n not in large.kernel.written and pointers[n] in bindings]
+        found: dict[str, str] = {}
+        for stage in stages:
+            for name in [stage.pointers[n] for n in stage.kernel.written if stage.pointers[n] in bindings]:
+                span = self.span(bindings[name])
+                same = [n for n in read if self.span(bindings[n]) == span]
+                starts = [self.locations(bindings[n]).offset == 0 for n in (name, *same)]
+                if len(same) == 1 and all(starts):
+                    found[name] = same[0]
+        return found
 
     def span(self, value: Value, inner: Mapping[Value, Size] = MappingProxyType({})) -> Span:
         """The bytes of a tensor."""

@@ -7,6 +7,7 @@ between two kernels: a launch, or a hop from one level of a resident kernel to t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -20,8 +21,8 @@ from dovetail.kernels.loops.resident_passes import part_in, starts_late
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.gpu_kernel import Kernels
+from dovetail.targets.cuda.repetition import Steps
 from dovetail.targets.cuda.resident_exchange import RECEIVED_BYTES
-from dovetail.targets.cuda.resident_runs import Steps
 from dovetail.targets.target import Considered
 
 IS_FASTER = "resident_is_faster"
@@ -42,8 +43,8 @@ class Residency:
     """What blocks wait at in a pass."""
     refused: Refused | None = None
     """Why layers are launches; None where they are passes of one kernel."""
-    steps: range = range(0)
-    """The numbers of the steps of these passes."""
+    steps: Sequence[int] = ()
+    """The numbers of the steps of these passes in the plan."""
 
     @property
     def judged(self) -> Residency:

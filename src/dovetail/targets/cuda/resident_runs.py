@@ -24,68 +24,17 @@ from dovetail.kernels.spec import ALIGNMENT, Packed
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.footprints import Footprints
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
+from dovetail.targets.cuda.repetition import LEAST_PASSES, Repetition, Steps
 from dovetail.targets.cuda.resident_exchange import RECEIVED_BYTES, Exchange
 from dovetail.targets.runtime.result_roots import chained, fresh_results
 
-LEAST_PASSES = 3
-"""Fewer are not worth a kernel of their own."""
-LONGEST = 64
-"""Steps of a pass, at most."""
 MOST_AFTER = 4
 """Kernels after all layers that the last pass runs, at most: all passes carry the code of them."""
-DEPENDENT = True
 ARGUMENT_BYTES = 4000
 """Arguments of a kernel that every driver takes."""
 _COUNTER = "blocks"
-Steps: TypeAlias = Sequence[tuple[Step, Kernels]]
 Judge: TypeAlias = Callable[[Kernel, Steps], Refused | None]
 """Sees a kernel and the steps of a pass of it, and may refuse it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repetition:
-    """Steps that follow each other and repeat with the same kernels."""
-
-    first: int
-    length: int
-    """Steps of a pass."""
-    covered: int
-    """Steps of all passes, and those of one that is not complete."""
-
-    @property
-    def passes(self) -> int:
-        """Those that are complete."""
-        return self.covered // self.length
-
-    @property
-    def every(self) -> list[range]:
-        """The steps of each pass; the last one may end early."""
-        end = self.first + self.covered
-        return [range(at, min(at + self.length, end)) for at in range(self.first, end, self.length)]
-
-    def of_kernels(self, steps: Steps) -> Repetition:
-        """The same from the first step of a kernel to the last step of one: others join the step after them."""
-        last = self.first + self.length - 1
-        shift = next(i for i in range(self.length) if steps[last + i][1] is not None)
-        end = self.first + self.covered
-        while steps[end - 1][1] is None:
-            end -= 1
-        return replace(self, first=self.first + shift, covered=end - self.first - shift)
-
-
-def longest_repetition(keys: Sequence[Hashable]) -> Repetition | None:
-    """The repetition that covers most; of equal ones that with the shortest pass. A key of () repeats nothing."""
-    best: Repetition | None = None
-    for length in range(1, min(LONGEST, len(keys) // LEAST_PASSES) + 1):
-        start = 0
-        for end in range(len(keys) - length + 1):
-            if end < len(keys) - length and keys[end] != () and keys[end] == keys[end + length]:
-                continue
-            one = Repetition(start, length, end - start + length)
-            if one.passes >= LEAST_PASSES and (best is None or one.passes * length > best.passes * best.length):
-                best = one
-            start = end + 1
-    return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +120,10 @@ class ResidentRuns:
         for at in range(first, len(steps)):
             kernels = steps[at][1]
             count += len(kernels or ())
-            if kernels == () or count > MOST_AFTER or (self._refused([steps[at]]) is not None and kernels):
+            if kernels == () or count > MOST_AFTER or (kernels and self._refused([steps[at]]) is not None):
                 break
+            if any([_grid(made) > self.device.multiprocessors for made in kernels or ()]):
+                break  # blocks that take turns do not copy ahead
             end = at + 1 if kernels else end
         return range(first, end)
 
@@ -207,50 +158,21 @@ class ResidentRuns:
 
     def _pass(self, steps: Steps, own: range, whole: range, after: range, is_last: bool) -> _Pass:
         """A pass of some steps, where others have as many as `whole`; the last one also has those after all layers."""
-        every, later = _kernels(steps, own), _kernels(steps, after)
-        left = len(_kernels(steps, whole)) - len(every)
+        every, later, layer = (_kernels(steps, of) for of in (own, after, whole))
+        left = len(layer) - len(every)
         ran = [*own, *(after if is_last else ())]
         return _Pass(
             [*every, *([None] * left), *(later if is_last else [None] * len(later))],
             self.memory.inner([steps[at][0] for at in ran]),
-            max([k.workspace_bytes for k in (*every, *later) if isinstance(k.workspace_bytes, int)]),
+            max([k.workspace_bytes for k in (*layer, *later) if isinstance(k.workspace_bytes, int)]),
         )
 
     def _composed(self, passes: Sequence[_Pass], steps: range, most: int) -> _Composed | Refused:
         """One kernel for passes, each of which has the same kernels with other pointers."""
         exchange = Exchange(self.memory, [of.kernels for of in passes], steps, most)
         names: dict[_Place, str] = {}
-        parts: list[Part] = []
         written: dict[str, None] = {}
-        for number in range(len(passes[0].kernels)):
-            ran, made = [*exchange.of(number)], exchange.part(number)
-            own: dict[str, str] = {}
-            for pointer in made.kernel.pointers:
-                at = number, pointer
-                if at in exchange.sent or at in exchange.received:
-                    own[pointer] = f"words{number}_{pointer}"
-                    continue
-                # A pass that does not run a part has the pointers of one that does.
-                bound = {at: self._bound_of(passes[at], number, pointer) for at in ran}
-                found = [bound[min(max(at, ran[0]), ran[-1])] for at in range(len(passes))]
-                place = _Place(tuple([where for where, _ in found]), tuple([bound for _, bound in found]))
-                own[pointer] = names.setdefault(place, f"x{len(names)}")
-                if pointer in made.kernel.written:
-                    written[own[pointer]] = None
-            sent: dict[str, Sent] = {}
-            for pointer in made.kernel.written:
-                if (number, pointer) in exchange.sent:
-                    sent[pointer] = exchange.sent[number, pointer]
-                if (number, pointer) in exchange.kept:
-                    kept = self._only(passes[ran[-1]], number, pointer, names)
-                    written[kept] = None
-                    sent[pointer] = replace(sent[pointer], kept=kept)
-            received = {n: got for (i, n), got in exchange.received.items() if i == number}
-            after, waits = self._waits(passes, number, exchange)
-            if ran[0] and waits:
-                return Refused("parts_after_layers_receive_all", "a barrier of the grid", "words")
-            runs = range(ran[0], ran[-1] + 1)
-            parts.append(Part(made.kernel, own, after, sent, received, waits, exchange.near(number), runs))
+        parts = [self._part(passes, number, exchange, names, written) for number in range(len(passes[0].kernels))]
         published = tuple(
             [
                 Published(self._only(passes[0], i, n, names), got)
@@ -260,8 +182,9 @@ class ResidentRuns:
         )
         device = self.device
         words = Words(_COUNTER, exchange.nbytes, published, exchange.awaits_passes(passes[0].inner))
-        if words.awaits_passes and passes[0].kernels[-1] is None:
-            return Refused("parts_after_layers_receive_all", "a barrier of the grid after each pass", "words")
+        after = [part for part in parts if part.passes and part.passes.start]
+        if after and (words.awaits_passes or any(part.waits for part in after)):
+            return Refused("all_is_sent_after_layers", "a barrier of the grid in each pass", "words")
         tabled = [name for place, name in names.items() if len(set(place.where)) > 1]
         threads = max([part.launch.block for part in parts]) + COPYING_THREADS
         copying_warp = device.copying_warp and threads <= device.threads_per_block
@@ -280,7 +203,7 @@ class ResidentRuns:
         if isinstance(kernel, Refused):
             return kernel
         assert kernel.launch is not None, "it has one"
-        launch = replace(kernel.launch, dependent=device.dependent_launches and DEPENDENT)
+        launch = replace(kernel.launch, dependent=device.dependent_launches)
         kernel = replace(kernel, stream=paced(kernel.stream, device.bytes_per_cycle), launch=launch)
         made = self._bound(kernel, names, tabled, tuple(written), passes)
         kernel, nbytes = made.made.kernel, START + exchange.nbytes * (len(passes) + 1)
@@ -288,6 +211,42 @@ class ResidentRuns:
             kernel, more = traced(kernel, nbytes)
             nbytes += more
         return replace(made, made=replace(made.made, kernel=kernel, counter_bytes=nbytes), steps=steps)
+
+    def _part(
+        self,
+        passes: Sequence[_Pass],
+        number: int,
+        exchange: Exchange,
+        names: dict[_Place, str],
+        written: dict[str, None],
+    ) -> Part:
+        """A part with its pointers in the whole kernel, to which it adds some."""
+        ran, made = [*exchange.of(number)], exchange.part(number)
+        own: dict[str, str] = {}
+        for pointer in made.kernel.pointers:
+            at = number, pointer
+            if at in exchange.sent or at in exchange.received:
+                own[pointer] = f"words{number}_{pointer}"
+                continue
+            # A pass that does not run a part has the pointers of one that does.
+            bound = {at: self._bound_of(passes[at], number, pointer) for at in ran}
+            found = [bound[min(max(at, ran[0]), ran[-1])] for at in range(len(passes))]
+            place = _Place(tuple([where for where, _ in found]), tuple([bound for _, bound in found]))
+            own[pointer] = names.setdefault(place, f"x{len(names)}")
+            if pointer in made.kernel.written:
+                written[own[pointer]] = None
+        sent: dict[str, Sent] = {}
+        for pointer in made.kernel.written:
+            if (number, pointer) in exchange.sent:
+                sent[pointer] = exchange.sent[number, pointer]
+            if (number, pointer) in exchange.kept:
+                kept = self._only(passes[ran[-1]], number, pointer, names)
+                written[kept] = None
+                sent[pointer] = replace(sent[pointer], kept=kept)
+        received = {n: got for (i, n), got in exchange.received.items() if i == number}
+        after, waits = self._waits(passes, number, exchange)
+        runs = range(ran[0], ran[-1] + 1)
+        return Part(made.kernel, own, after, sent, received, waits, exchange.near(number), runs)
 
     def _waits(self, passes: Sequence[_Pass], number: int, exchange: Exchange) -> tuple[frozenset[int], frozenset[int]]:
         """The parts that one comes after, and those of them that it does not receive everything from."""
@@ -388,13 +347,14 @@ class ResidentRuns:
         return self.apart.get(root, root), offset
 
 
+def _grid(made: GpuKernel) -> int:
+    launch = made.kernel.launch
+    assert launch is not None and isinstance(launch.grid, int), "it was checked"
+    return launch.grid
+
+
 def _kernels(steps: Steps, own: range) -> list[GpuKernel]:
     return [made for at in own for made in steps[at][1] or ()]
 
 
-def key_of(kernels: Kernels) -> Hashable:
-    """What a step shares with those that it repeats."""
-    return None if kernels is None else tuple([id(made.kernel) for made in kernels])
-
-
-__all__ = ["Judge", "Repetition", "ResidentRuns", "Steps", "key_of", "longest_repetition"]
+__all__ = ["Judge", "ResidentRuns"]
