@@ -42,7 +42,7 @@ DEVICES = {
     "bulk_copies": FEW,
     "warp": COPYING,
     "paced": replace(COPYING, bytes_per_cycle=18.75),
-    "some_fit": replace(COPYING, shared_bytes=48 << 10),
+    "some_fit": replace(COPYING, shared_bytes=52 << 10),
 }
 
 
