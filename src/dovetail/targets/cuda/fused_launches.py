@@ -67,14 +67,16 @@ class LaunchFusion:
     def fused(self, steps: Sequence[tuple[Step, tuple[GpuKernel, ...]]]) -> tuple[tuple[Step, Kernels], ...]:
         """The kernels of each step, with those that are shared."""
         splits = SplitProducts(self.memory, self.locations, self.device, self._kept)
-        shared = self._sharing(splits.split(self._with_prologues(steps)))
-        launched = [(step, self._constants_ahead(kernels)) for step, kernels in shared]
+        joined = self._with_prologues(steps)
+        launched = [(step, self._constants_ahead(kernels)) for step, kernels in self._sharing(splits.split(joined))]
         if self.device.cooperative == "off":
             return tuple(launched)
-        order = shared_first(steps, self.memory)
-        moved = [steps[number] for number in order]
-        own = LaunchFusion(self.plan, self.locations, self.device, [step for step, _ in moved], self.known, self.stages)
-        resident = own._as_passes(own._with_prologues(moved), [launched[number] for number in order])
+        own, order = self, shared_first(steps, self.memory)
+        if order != sorted(order):
+            moved = [steps[number][0] for number in order]
+            own = LaunchFusion(self.plan, self.locations, self.device, moved, self.known, self.stages)
+            joined = own._with_prologues([steps[number] for number in order])
+        resident = own._as_passes(joined, [launched[number] for number in order])
         found = own.residency
         self.residency = found and replace(found, steps=[order[at] for at in found.steps])
         if resident is None:
