@@ -255,9 +255,12 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
 
     def _cuLaunchKernelEx(self, config: Any, function: int, pointers: Any, extra: Any) -> None:
         given: LaunchConfig = config._obj
-        assert given.attribute_count == 1 and given.attributes[0].value[0] == 1
+        attributes = given.attributes[: given.attribute_count]
+        assert all(one.value[0] == 1 for one in attributes)
         kernel: Kernel = self.objects[number_of(function)]
-        assert kernel.launch is not None and given.attributes[0].id == (2 if kernel.launch.cooperative else 6)
+        assert kernel.launch is not None
+        wanted = [2] * kernel.launch.cooperative + [6] * kernel.launch.dependent
+        assert [one.id for one in attributes] in (wanted, [n for n in wanted if n == 2])
         shape = (given.grid_x, given.grid_y, given.grid_z, given.block_x, given.block_y, given.block_z)
         self._cuLaunchKernel(function, *shape, given.shared_bytes, given.stream or 0, pointers, extra)
 

@@ -43,6 +43,7 @@ from dovetail.kernels.loops.ir import (
     minimum,
     mul,
 )
+from dovetail.kernels.loops.resident_passes import part_in
 from dovetail.kernels.loops.resident_trace import moments
 from dovetail.kernels.loops.stage_narrowing import Index, narrowed
 from dovetail.targets.cuda import runner
@@ -245,7 +246,8 @@ def test_weights_of_later_parts_start_once_blocks_have_received_their_words() ->
     assert copies
     for at in copies:
         before = next(s for s in reversed(kernel.body[:at]) if not isinstance(s, CommitCopies) and not _is_bulk(s))
-        assert isinstance(before, SubGrid) and isinstance(before.body[-1], Receive)
+        part = part_in(before)
+        assert part is not None and isinstance(part.body[-1], Receive)
 
 
 def _is_bulk(statement: Statement) -> bool:

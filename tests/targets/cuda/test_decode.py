@@ -38,7 +38,7 @@ def test_llvm_takes_the_kernels_of_whole_sizes(name: str, cooperative: Cooperati
     graph: Graph = DECODE.step_graph(replace(shape, layers=4))
     plan = dovetail.compile(graph, target=target_of(device)).plan
     every = {made.text for _, kernels in steps_of(plan, device=device.description) for made in kernels or ()}
-    assert len(every) > 4
+    assert len(every) >= 4
     for text in every:
         verified(text)
 

@@ -30,8 +30,8 @@ from dovetail.kernels.loops.ir import (
     Name,
     Receive,
     Statement,
-    SubGrid,
 )
+from dovetail.kernels.loops.resident_passes import part_in
 from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.run import kernels_of, steps_of
@@ -85,7 +85,7 @@ def test_small_tensors_come_near_before_blocks_wait_and_are_awaited_before_they_
     rooms = {s.pointer: s for s in kernel.body if isinstance(s, Alloc) and s.pointer.startswith("near_")}
     assert rooms, "gains and rotations are small"
     read: set[str] = set()
-    for part in [s for s in kernel.body if isinstance(s, SubGrid)]:
+    for part in [part for part in map(part_in, kernel.body) if part is not None]:
         kinds = [type(s) for s in part.body]
         own = {t.pointer for t, _ in reads(part.body)} & {*rooms}
         if not own:

@@ -35,7 +35,7 @@ from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.driver import Driver
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.resident_runs import Repetition, longest_repetition
+from dovetail.targets.cuda.repetition import Repetition, longest_repetition
 from dovetail.targets.cuda.run import CudaGraph, steps_of
 from dovetail.targets.cuda.stored import from_bytes, to_bytes
 from dovetail.targets.reference.interpreter import evaluate

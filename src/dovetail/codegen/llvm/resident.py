@@ -11,8 +11,8 @@ from dovetail.codegen.llvm import nvvm, pipeline, words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I1, I64
 from dovetail.ir.dim import Size
-from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import CopyAsync, GridBarrier, Kernel, Launch, Statement, SubGrid
+from dovetail.kernels.loops.analysis import everything, pointers_in
+from dovetail.kernels.loops.ir import CopyAsync, GridBarrier, Kernel, Launch, Prefetch, Statement, SubGrid
 from dovetail.kernels.loops.resident import NEXT
 from dovetail.kernels.loops.resident_stream import LANES, THREADS, registers_of
 
@@ -76,7 +76,7 @@ def _run(printer: BodyPrinter, statement: SubGrid, block: str) -> None:
     threads = statement.threads
     printer.threads, printer.blocks = threads, statement.blocks
     printer.indices = {**printer.indices, "block": block}
-    if any(isinstance(s, CopyAsync) for s in everything(statement.body)):
+    if statement.is_rare or any(isinstance(s, CopyAsync) for s in everything(statement.body)):
         printer.indices |= _own_indices(printer)
     own = {"block": str(statement.blocks), "thread": str(threads), "warp": str(threads // 32)}
     printer.counts = {**printer.counts, **own}
@@ -88,8 +88,8 @@ def _run(printer: BodyPrinter, statement: SubGrid, block: str) -> None:
 
 
 def _own_indices(printer: BodyPrinter) -> dict[str, str]:
-    """The indices of threads as values of one part, which copies and so has many addresses. LLVM would compute all that
-    follows from them before the first pass, and that is more than there are registers."""
+    """The indices of threads as values of one part, which copies and so has many addresses, or runs in few passes. LLVM
+    would compute all that follows from them before the first pass, and that is more than there are registers."""
     t, found = printer.text, dict[str, str]()
     for kind in ("thread", "lane", "warp"):
         narrow = t.let(f"trunc i64 {printer.indices[kind]} to i32")
@@ -182,12 +182,16 @@ def functions(
     t, blocks = entry.text, _blocks(kernel)
     passes = len([s for s in kernel.body if isinstance(s, GridBarrier) and s.number is not None])
     counter = f"{_POINTER} {entry.pointers[kernel.counter]}"
-    found = t.let(nvvm.assembly("ld.relaxed.gpu.global.u64 $0, [$1];", "=l,l,~{memory}", counter, "i64"))
-    # Launches before this one counted every block of each barrier; some of this one may have come to the first.
-    before = t.let(f"sub i64 {found}, {t.let(f'urem i64 {found}, {blocks}')}")
-    stamp = words.stamp(t, t.let(f"udiv i64 {found}, {(passes * kernel.passes + 1) * blocks}"))
 
     def computing() -> None:
+        if kernel.launch is not None and kernel.launch.dependent:
+            # Only constants were read so far, and the warp that copies reads nothing else.
+            t.emit(nvvm.AWAIT_KERNELS)
+            t.emit(nvvm.START_NEXT_KERNEL)
+        found = t.let(nvvm.assembly("ld.relaxed.gpu.global.u64 $0, [$1];", "=l,l,~{memory}", counter, "i64"))
+        # Launches before this one counted every block of each barrier; some of this one may have come to the first.
+        before = t.let(f"sub i64 {found}, {t.let(f'urem i64 {found}, {blocks}')}")
+        stamp = words.stamp(t, t.let(f"udiv i64 {found}, {(passes * kernel.passes + 1) * blocks}"))
         if registers is not None:
             pipeline.set_registers(t, registers[0], "inc")
         with t.loop(0, kernel.passes, ROLLED) as number:
@@ -234,10 +238,14 @@ def _streaming(printer: BodyPrinter, table: _Table, kernel: Kernel) -> None:
     with t.loop(0, kernel.passes, ROLLED) as number:
         printer.names["pass"] = number
         later = _following(t, number, kernel)
-        for index, name in enumerate(kernel.tabled):
-            printer.pointers[name] = table.pointer(index, name, number)
-            printer.pointers[NEXT + name] = table.pointer(index, name, later)
-        printer.statements(kernel.stream)
+        for s in kernel.stream:
+            # It has few registers: pointers are loaded where they are used.
+            used = pointers_in((s,)) | {x.source.pointer for x in everything((s,)) if isinstance(x, Prefetch)}
+            for index, name in enumerate(kernel.tabled):
+                for own, at in ((name, number), (NEXT + name, later)):
+                    if own in used:
+                        printer.pointers[own] = table.pointer(index, name, at)
+            printer.statements((s,))
     printer.threads, printer.indices = threads, indices
 
 

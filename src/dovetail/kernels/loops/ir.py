@@ -104,6 +104,7 @@ class SubGrid:
     first: int
     """The block of the grid that has index 0. The next one has index 1, and the first one follows the last."""
     body: tuple[Statement, ...]
+    is_rare: bool = False  # Few passes run it: what follows from its indices is not kept in registers in the others.
 
 
 @dataclass(frozen=True, slots=True)

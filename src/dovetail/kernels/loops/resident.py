@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dovetail.ir.dtype import bool_
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops import resident_ahead, resident_stream
 from dovetail.kernels.loops.analysis import BARRIER_BYTES, everything
@@ -20,11 +19,9 @@ from dovetail.kernels.loops.ir import (
     AllocBarriers,
     AwaitCopies,
     Barrier,
-    Call,
     CommitCopies,
     CopyAsync,
     CopyBulk,
-    Extent,
     FenceShared,
     GridBarrier,
     Kernel,
@@ -35,16 +32,17 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
 )
 from dovetail.kernels.loops.resident_bodies import (
-    PASS,
     awaiting,
     has_bulk,
     in_phase,
     only_prefetches,
-    segments_of,
     without,
 )
+from dovetail.kernels.loops.resident_levels import Levels
 from dovetail.kernels.loops.resident_part import Part
+from dovetail.kernels.loops.resident_passes import IN_FIRST, in_passes, with_part
 from dovetail.kernels.loops.resident_rooms import Room, fullest, offsets
+from dovetail.kernels.loops.resident_stream import Free
 from dovetail.kernels.loops.resident_words import PartWords, Words
 from dovetail.kernels.loops.uniform import reads
 
@@ -75,7 +73,7 @@ def as_resident(
     return made.kernel(name)
 
 
-class _Resident:
+class _Resident(Levels):
     def __init__(
         self,
         parts: Sequence[Part],
@@ -87,42 +85,13 @@ class _Resident:
         copying_warp: bool,
         words_first: bool,
     ) -> None:
-        self.parts, self.blocks, self.room, self.passes, self.tabled = parts, blocks, room, passes, tabled
-        self.words, self.words_first = words, words_first
+        super().__init__(parts, blocks, passes)
+        self.room, self.tabled, self.words, self.words_first = room, tabled, words, words_first
         self.threads = max(part.launch.block for part in parts)
-        self.segments = [segments_of(part.kernel.body) for part in parts]
-        self.levels: list[int] = []
-        """The level of the first segment of each part; the others follow."""
-        for part in parts:
-            self.levels.append(max([self.last(i) + 1 for i in part.after], default=0))
-        self.count = max(map(self.last, range(len(parts)))) + 1
-        self.first = self._first_blocks()
-        self.ahead = {i: 0 for i, part in enumerate(parts) if self._is_ahead(part)}
-        """The levels between the barrier where copies of a part start and its own, for those that copy ahead."""
         self.streams = copying_warp and any(has_bulk(parts[i].kernel.early) for i in self.ahead)
         early = [only_prefetches(part.kernel.early) for part in parts]
-        self.prefetching = [i for i, only in enumerate(early) if only and self.levels[i] >= 2]
+        self.prefetching = [i for i, only in enumerate(early) if only and self.layers > 2 and not self.is_after(i)]
         """The parts that prefetch what they will copy: they do so while the part before them waits."""
-
-    def last(self, part: int) -> int:
-        """The level of the last segment of a part."""
-        return self.levels[part] + len(self.segments[part]) - 1
-
-    def _first_blocks(self) -> list[int]:
-        """Parts of one level start with different blocks, which then run them at the same time."""
-        ends: dict[int, int] = {}
-        found: list[int] = []
-        for number, part in enumerate(self.parts):
-            first = ends.get(self.levels[number], 0)
-            found.append(first)
-            for level in range(self.levels[number], self.last(number) + 1):
-                ends[level] = (first + part.blocks) % self.blocks
-        return found
-
-    def _is_ahead(self, part: Part) -> bool:
-        """Whether all copies of a part are its early ones, so that they may start any time before."""
-        later = any(isinstance(s, (CommitCopies, CopyAsync)) for s in everything(part.kernel.body))
-        return bool(part.kernel.early) and not later and not only_prefetches(part.kernel.early)
 
     def kernel(self, name: str) -> Kernel | Refused:
         if self._offsets() is None:
@@ -136,25 +105,27 @@ class _Resident:
         barriers = self._barriers()
         body: list[Statement] = [*allocations, *barriers]
         if self.words.published:
-            first = Call("equal", (PASS, Extent(0)), bool_)
-            body.append(When(first, tuple([self.words.publish(one, self.threads) for one in self.words.published])))
+            sent = [self.words.publish(one, self.threads) for one in self.words.published]
+            body.append(When(IN_FIRST, tuple(sent)))
             body.append(GridBarrier(None))
         barriers_before = 0
         awaited = self._awaited()
         late: list[Statement] = []
         stream: list[Statement] = [*allocations, *barriers]
-        start = [s for n in self._in_order() if self._barrier(n) < 0 for s in self._copied(n, ahead=False)]
+        start = [s for n in self.in_order() if self.barrier(n) < 0 for s in self._copied(n, ahead=False)]
         stream += resident_stream.in_first_pass(resident_stream.of_warp(start))
+        first = [self._prefetched(n, ahead=False) for n in self.prefetching if self.levels[n] < 2]
+        if self.streams:
+            stream += resident_stream.in_first_pass([resident_stream.prefetched(s) for s in first])
+        elif first:
+            body.append(When(IN_FIRST, tuple(first)))
         for level in range(self.count):
             parts = [s for number in range(len(self.parts)) for s in self._at(number, level)]
             body += resident_ahead.after_words(parts, late)
-            copies = [s for number in self._issued(level) for s in self._copies(number, level)]
-            if level in self._streamed():
-                stream += resident_stream.of_warp(copies, level)
-                copies = [resident_stream.freed(level), *resident_stream.of_others(copies)]
-            prefetches = [self._prefetched(n) for n in self.prefetching if self.levels[n] - 2 == level]
+            copies = self._started(level, stream)
+            prefetches = self._prefetches(level)
             if self.streams:
-                stream += [resident_stream.prefetched(s) for s in prefetches]
+                stream += [with_part(s, resident_stream.prefetched) for s in prefetches]
                 prefetches.clear()
             # The next level receives its words first: they would queue after the weights.
             is_late = self.words_first and level not in awaited and level + 1 < self.count and bool(copies)
@@ -162,7 +133,7 @@ class _Resident:
             barriers_before += level in awaited
             body.append(GridBarrier(barriers_before if level in awaited else None, (*now, *prefetches)))
         early: list[Statement] = [replace(b, is_new=True) for b in barriers]
-        start = [s for n in self._in_order() if self._barrier(n) < 0 for s in self._copied(n, ahead=True)]
+        start = [s for n in self.in_order() if self.barrier(n) < 0 for s in self._copied(n, ahead=True)]
         start = resident_stream.of_others(start) if self.streams else start
         early += [*allocations, *start] if start else []
         total = max([places[r.alloc.pointer] + r.nbytes for r in self._rooms()], default=0)
@@ -181,10 +152,23 @@ class _Resident:
             passes=self.passes,
         )
 
-    def _streamed(self) -> list[int]:
-        """The levels after which the warp that copies starts some."""
+    def _started(self, level: int, stream: list[Statement]) -> list[Statement]:
+        """The copies that start at the barrier after a level; some go to the warp that copies."""
+        found: list[Statement] = []
+        for free in (Free(level), Free(level, in_last=True)):
+            issued = [n for n in self.issued(level) if self.is_after(n) == free.in_last]
+            copies = [s for number in issued for s in self._copies(number)]
+            if free in self._streamed():
+                stream += resident_stream.of_warp(copies, free)
+                runs = range(self.passes - 1 if free.in_last else 0, self.passes)
+                copies = [*in_passes([free.told], runs, self.passes), *resident_stream.of_others(copies)]
+            found += copies
+        return found
+
+    def _streamed(self) -> list[Free]:
+        """When the warp that copies starts some."""
         bulk = [n for n in self.ahead if has_bulk(self.parts[n].kernel.early)]
-        return sorted({self._barrier(n) % self.count for n in bulk}) if self.streams else []
+        return [*{Free(self.issue(n)[1], self.is_after(n)): 0 for n in bulk}] if self.streams else []
 
     def _awaited(self) -> set[int]:
         """The levels after which blocks wait for each other."""
@@ -201,7 +185,7 @@ class _Resident:
         for number, part in enumerate(self.parts):
             own = [s for s in part.kernel.body if isinstance(s, AllocBarriers)]
             found += [s for s in self._renaming(number, "").body(tuple(own)) if isinstance(s, AllocBarriers)]
-        found += [resident_stream.barrier_of(level) for level in self._streamed()]
+        found += [free.barrier for free in self._streamed()]
         for at, one in enumerate(found):
             found[at] = replace(one, is_new=False, offset=end)
             end += BARRIER_BYTES * one.count
@@ -214,18 +198,20 @@ class _Resident:
         if not 0 <= at < len(self.segments[number]):
             return []
         part = self.parts[number]
-        found = in_phase(self._renamed(number, self.segments[number][at]))
+        found = in_phase(self._renamed(number, self.segments[number][at]), self.runs[number].start)
         first: tuple[Statement, ...] = ()
         if at == 0 and part.kernel.early and number not in self.ahead and number not in self.prefetching:
             # Weights that do not fit whole: the first of them are on their way while the block waits.
             first = self._renamed(number, part.kernel.early)
         if number in self.ahead:
-            found = awaiting(found, self._later(number))
+            found = awaiting(found, self.later(number))
         before, found = self._before(number, at, found)
         if part.received or part.sent:
             sizes = {f"{a.pointer}_{number}": a.count for a in self._allocations(number) if a.space == "shared"}
             found = self._exchange(number, at).body(found, sizes)
-        return [SubGrid(part.blocks, part.launch.block, self.first[number], (*first, *before, *found))]
+        body, is_rare = (*first, *before, *found), self.is_after(number)
+        whole = SubGrid(part.blocks, part.launch.block, self.first[number], body, is_rare)
+        return in_passes([whole], self.runs[number], self.passes)
 
     def _renamed(self, number: int, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         """A body of a part with its names in the whole kernel, whose shared memory is allocated at its start."""
@@ -262,7 +248,7 @@ class _Resident:
             {part.pointers[n]: sent for n, sent in part.sent.items()},
             {part.pointers[n]: received for n, received in part.received.items()},
             f"_{number}_{segment}",
-            self.passes,
+            self.runs[number][-1],
         )
 
     def _renaming(self, number: int, suffix: str) -> Renaming:
@@ -276,57 +262,48 @@ class _Resident:
         every = [s for s in (*everything(kernel.early), *everything(kernel.body)) if isinstance(s, Alloc)]
         return [*{a.pointer: a for a in every}.values()]
 
-    def _in_order(self) -> list[int]:
-        """The parts that copy ahead, in the order in which copies start."""
-        return sorted(self.ahead, key=lambda n: (self._barrier(n), self.levels[n]))
-
-    def _barrier(self, number: int) -> int:
-        """The level before the barrier at which copies of a part start; below 0 in the pass before."""
-        return self.levels[number] - 1 - self.ahead[number]
-
-    def _issued(self, level: int) -> list[int]:
-        """The parts whose copies start at the barrier after a level, in the order in which they are needed."""
-        here = [n for n in self.ahead if self._barrier(n) % self.count == level]
-        return sorted(here, key=lambda n: (self._barrier(n) < 0, self.levels[n]))
-
-    def _copies(self, number: int, level: int) -> list[Statement]:
+    def _copies(self, number: int) -> list[Statement]:
         """The copies of a part, of this pass or of the next one."""
-        if self._barrier(number) >= 0:
-            return self._copied(number, ahead=False)
-        if self.passes == 1:
+        ahead = self.barrier(number) < 0
+        if ahead and self.passes == 1:
             return []
-        *copies, commit = self._copied(number, ahead=True)
-        more = Call("less", (PASS, Extent(self.passes - 1)), bool_)
-        return [When(more, tuple(copies)), commit]
+        *copies, commit = self._copied(number, ahead=ahead)
+        return [*in_passes(copies, self.runs[number], self.passes, ahead=ahead), commit]
 
     def _copied(self, number: int, *, ahead: bool) -> list[Statement]:
         """The copies of a part as one group. Blocks without any commit an empty one: all count alike."""
-        part = self.parts[number]
-        naming = self._renaming(number, "_early")
-        if ahead:
-            names = {n: NEXT + to if to in self.tabled else to for n, to in part.pointers.items()}
-            naming = replace(naming, pointers={**naming.pointers, **names})
+        part, naming = self.parts[number], self._ahead_of(number, ahead=ahead)
         body = without(without(part.kernel.early, Alloc, shared=True), CommitCopies)
         body = without(body, AllocBarriers)
         if has_bulk(body):
             # What was there before was written and read by threads, and bulk copies overwrite it.
             body = (FenceShared(), *body)
-        return [SubGrid(part.blocks, part.launch.block, self.first[number], naming.body(body)), CommitCopies()]
+        is_rare = self.is_after(number)
+        whole = SubGrid(part.blocks, part.launch.block, self.first[number], naming.body(body), is_rare)
+        return [whole, CommitCopies()]
 
-    def _prefetched(self, number: int) -> SubGrid:
-        part = self.parts[number]
-        body = self._renaming(number, "_early").body(part.kernel.early)
-        return SubGrid(part.blocks, part.launch.block, self.first[number], body)
+    def _ahead_of(self, number: int, *, ahead: bool) -> Renaming:
+        """Names of what a part does before it runs, of this pass or of the next one."""
+        part, naming = self.parts[number], self._renaming(number, "_early")
+        if not ahead:
+            return naming
+        names = {n: NEXT + to if to in self.tabled else to for n, to in part.pointers.items()}
+        return replace(naming, pointers={**naming.pointers, **names})
 
-    def _later(self, number: int) -> int:
-        """Groups of copies that start after those of a part, and before it awaits them."""
-        own = self._barrier(number), self.levels[number]
-        found = 0
-        for other in self.ahead:
-            for shift in (-self.count, 0, self.count):
-                at = self._barrier(other) + shift, self.levels[other] + shift
-                found += at > own and at[0] < self.levels[number]
+    def _prefetches(self, level: int) -> list[Statement]:
+        """What is prefetched after a level, two levels before it is copied."""
+        found: list[Statement] = []
+        for number in self.prefetching:
+            ahead = self.levels[number] < 2
+            if (self.levels[number] - 2) % self.layers == level:
+                own = self._prefetched(number, ahead=ahead)
+                found += in_passes([own], self.runs[number], self.passes, ahead=ahead)
         return found
+
+    def _prefetched(self, number: int, *, ahead: bool) -> SubGrid:
+        part = self.parts[number]
+        body = self._ahead_of(number, ahead=ahead).body(part.kernel.early)
+        return SubGrid(part.blocks, part.launch.block, self.first[number], body)
 
     def _rooms(self) -> list[Room]:
         found: list[Room] = []
@@ -338,8 +315,10 @@ class _Resident:
                     continue
                 first = 2 * self.levels[number]
                 if number in self.ahead and alloc.pointer in early:
-                    first = 2 * self._barrier(number) + 1
-                slots = frozenset([s % (2 * self.count) for s in range(first, 2 * self.last(number) + 1)])
+                    first = 2 * self.barrier(number) + 1
+                # No pass follows the one that has levels after the layers: these have slots of their own.
+                count = 2 * (self.count if self.is_after(number) else self.layers)
+                slots = frozenset([s % count for s in range(first, 2 * self.last(number) + 1)])
                 found.append(Room(replace(alloc, pointer=f"{alloc.pointer}_{number}"), slots))
             own = frozenset({2 * self.levels[number]})
             found += [Room(alloc, own) for alloc in self._near(number).values()]
@@ -354,22 +333,19 @@ class _Resident:
         return offsets(self._rooms(), _BARRIER_BYTES if self._barriers() else 0, self.room)
 
     def _look_ahead(self) -> None:
-        """Start copies as many levels before as there is room for, in the order in which they are needed."""
-        grows = True
-        while grows:
-            grows = False
-            for number in sorted(self.ahead, key=lambda n: self.levels[n]):
-                self.ahead[number] += 1
-                if self._is_ordered() and self.ahead[number] + 2 < self.count and self._offsets() is not None:
-                    grows = True
-                else:
-                    self.ahead[number] -= 1
-
-    def _is_ordered(self) -> bool:
-        """Whether copies that are needed earlier start no later: they arrive in order."""
-        by_level = sorted(self.ahead, key=lambda n: self.levels[n])
-        starts = [self._barrier(n) for n in by_level]
-        return starts == sorted(starts) and starts[-1] <= starts[0] + self.count
+        """Start copies as many levels before as there is room for, in the order in which they are needed. Those after
+        all layers have the room that these leave."""
+        for after in (False, True):
+            grows = True
+            while grows:
+                grows = False
+                for number in sorted([n for n in self.ahead if self.is_after(n) == after], key=self.levels.__getitem__):
+                    self.ahead[number] += 1
+                    inside = after or self.ahead[number] + 2 < self.layers
+                    if inside and self.is_ordered() and self._offsets() is not None:
+                        grows = True
+                    else:
+                        self.ahead[number] -= 1
 
 
 __all__ = ["NEXT", "as_resident"]

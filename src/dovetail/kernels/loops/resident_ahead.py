@@ -12,8 +12,8 @@ from dovetail.kernels.loops.ir import (
     CommitCopies,
     Receive,
     Statement,
-    SubGrid,
 )
+from dovetail.kernels.loops.resident_passes import part_in, with_part
 
 
 def copies(near: Mapping[str, Alloc]) -> list[Statement]:
@@ -34,12 +34,13 @@ def after_words(parts: Sequence[Statement], copied: Sequence[Statement]) -> list
         return [*parts]
     firsts: list[Statement] = []
     rests: list[Statement] = []
-    for part in parts:
-        assert isinstance(part, SubGrid), "parts are"
+    for s in parts:
+        part = part_in(s)
+        assert part is not None, "it is a part"
         waits = [at for at, s in enumerate(part.body) if isinstance(s, Receive)]
         end = waits[0] + 1 if waits else 0
-        firsts += [replace(part, body=part.body[:end])] if end else []
-        rests.append(replace(part, body=part.body[end:]))
+        firsts += [with_part(s, lambda p, end=end: replace(p, body=p.body[:end]))] if end else []
+        rests.append(with_part(s, lambda p, end=end: replace(p, body=p.body[end:])))
     return [*firsts, *copied, *rests]
 
 

@@ -100,14 +100,15 @@ def has_bulk(body: Sequence[Statement]) -> bool:
     return any(isinstance(s, CopyBulk) for s in everything(body))
 
 
-def in_phase(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """A body that waits for the copies of its pass: a barrier has as many phases in each."""
+def in_phase(body: tuple[Statement, ...], first: int = 0) -> tuple[Statement, ...]:
+    """A body that waits for the copies of its pass: a barrier has as many phases in each, from the first one on."""
     found: list[Statement] = []
     for statement in body:
         if isinstance(statement, (Loop, When)):
-            statement = replace(statement, body=in_phase(statement.body))
+            statement = replace(statement, body=in_phase(statement.body, first))
         elif isinstance(statement, AwaitPhase):
-            phase = add(mul(PASS, Extent(statement.turns)), statement.phase)
+            passed = add(PASS, Extent(-first)) if first else PASS
+            phase = add(mul(passed, Extent(statement.turns)), statement.phase)
             statement = replace(statement, phase=Call("bit_and", (phase, Extent(1)), i64))
         found.append(statement)
     return tuple(found)

@@ -27,6 +27,8 @@ class Part:
     """Those of `after` that it does not receive everything from: a barrier of the grid is between them."""
     near: Mapping[str, Alloc] = field(default_factory=dict[str, Alloc])
     """Shared memory for small tensors that it reads and no part writes."""
+    passes: range | None = None
+    """The passes that run it; None where all do."""
 
     @property
     def launch(self) -> Launch:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, cast
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -64,22 +65,36 @@ def registers_of(threads: int) -> tuple[int, int] | None:
     return (_MOST - THREADS * _FEW) // threads // 8 * 8, _FEW
 
 
-def barrier_of(level: int) -> AllocBarriers:
-    """The barrier at which a block arrives once the memory of the copies after a level is free, once in each pass."""
-    return AllocBarriers(f"free_{level}", 1, 1)
+@dataclass(frozen=True, slots=True)
+class Free:
+    """When the memory of the copies after a level is free: once in each pass, or in the last one alone. That one has a
+    barrier of its own: a wait there alone could take a phase of an earlier pass for its own."""
 
+    level: int
+    in_last: bool = False
 
-def freed(level: int) -> Statement:
-    """Tell the warp that copies; all threads of the block have left the level."""
-    return When(_IS_FIRST, (Arrive(barrier_of(level).name, ZERO),))
+    @property
+    def barrier(self) -> AllocBarriers:
+        """The barrier at which a block then arrives."""
+        return AllocBarriers(f"{'last' if self.in_last else 'free'}_{self.level}", 1, 1)
+
+    @property
+    def awaited(self) -> Statement:
+        phase = ZERO if self.in_last else Call("bit_and", (PASS, Extent(1)), i64)
+        return AwaitPhase(self.barrier.name, ZERO, phase)
+
+    @property
+    def told(self) -> Statement:
+        """Tell the warp that copies; all threads of the block have left the level."""
+        return When(_IS_FIRST, (Arrive(self.barrier.name, ZERO),))
 
 
 def in_first_pass(copies: Sequence[Statement]) -> list[Statement]:
     return [When(Call("equal", (PASS, ZERO), bool_), tuple(copies))] if copies else []
 
 
-def of_warp(body: Sequence[Statement], level: int | None = None) -> list[Statement]:
-    """The bulk copies of a body, which one thread starts, one by one, once the memory after a level is free.
+def of_warp(body: Sequence[Statement], free: Free | None = None) -> list[Statement]:
+    """The bulk copies of a body, which one thread starts, one by one, once their memory is free.
 
     Blocks wait for that only where they copy: threads that compute then wait for these copies, so that they cannot come
     to the same barrier twice before the warp has seen the first time.
@@ -92,19 +107,15 @@ def of_warp(body: Sequence[Statement], level: int | None = None) -> list[Stateme
             continue
         match s:
             case SubGrid():
-                found.append(replace(s, threads=LANES, body=(*_awaited(level), *of_warp(s.body))))
+                first = [] if free is None else [free.awaited]
+                found.append(replace(s, threads=LANES, body=(*first, *of_warp(s.body))))
             case Loop(kind="thread"):
                 found.append(When(_IS_FIRST, (replace(s, kind="serial", rolled=True),)))
             case When():
-                found.append(replace(s, body=tuple(of_warp(s.body, level))))
+                found.append(replace(s, body=tuple(of_warp(s.body, free))))
             case _:
                 found.append(s)
     return found
-
-
-def _awaited(level: int | None) -> list[Statement]:
-    phase = Call("bit_and", (PASS, Extent(1)), i64)
-    return [] if level is None else [AwaitPhase(barrier_of(level).name, ZERO, phase)]
 
 
 def of_others(body: Sequence[Statement]) -> list[Statement]:
@@ -171,8 +182,7 @@ def _expects(s: Statement) -> bool:
 
 __all__ = [
     "THREADS",
-    "barrier_of",
-    "freed",
+    "Free",
     "in_first_pass",
     "of_others",
     "of_warp",

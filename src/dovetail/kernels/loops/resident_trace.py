@@ -27,6 +27,7 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
 )
+from dovetail.kernels.loops.resident_passes import part_in, with_part
 
 CLOCK = Call("clock", (), i64)
 """Cycles of the multiprocessor that runs a thread."""
@@ -52,13 +53,13 @@ def traced(kernel: Kernel, first: int) -> tuple[Kernel, int]:
     item, blocks = i64.itemsize, launch.grid
     strides = (kernel.passes * blocks * item, blocks * item, item)
     writer = _Writer(Tensor(kernel.counter, i64, strides, first))
-    body = tuple([writer.part(s) for s in kernel.body])
+    body = tuple([s if part_in(s) is None else with_part(s, writer.part) for s in kernel.body])
     return replace(kernel, body=body), writer.count * strides[0]
 
 
 def moments(kernel: Kernel) -> list[Moment]:
     """The moments of a kernel that keeps them."""
-    parts = [s for s in kernel.body if isinstance(s, SubGrid)]
+    parts = [part for part in map(part_in, kernel.body) if part is not None]
     return [Moment(number, after) for number, part in enumerate(parts) for after in _found(part.body)]
 
 
@@ -82,10 +83,8 @@ class _Writer:
     tensor: Tensor
     count: int = 0
 
-    def part(self, statement: Statement) -> Statement:
-        if isinstance(statement, SubGrid):
-            return replace(statement, body=(self._moment(), *self._within(statement.body), self._moment()))
-        return statement
+    def part(self, part: SubGrid) -> Statement:
+        return replace(part, body=(self._moment(), *self._within(part.body), self._moment()))
 
     def _within(self, body: Sequence[Statement]) -> Iterator[Statement]:
         for s in body:

@@ -111,7 +111,8 @@ class PartWords:
     sent: Mapping[str, Sent]
     received: Mapping[str, Received]
     suffix: str
-    passes: int
+    last: int
+    """The last pass that sends anything."""
 
     def body(self, body: tuple[Statement, ...], sizes: Mapping[str, int]) -> tuple[Statement, ...]:
         """The segment with its words: it receives, then it runs, and its stores send. `sizes` has the elements of its
@@ -168,7 +169,7 @@ class PartWords:
                 found.append(Store(tensor, (add(PASS, Extent(1)), *s.at), s.value))
                 if not sent.kept:
                     continue
-                last = Call("equal", (PASS, Extent(self.passes - 1)), bool_)
+                last = Call("equal", (PASS, Extent(self.last)), bool_)
                 s = When(last, (replace(s, tensor=replace(s.tensor, pointer=sent.kept)),))
             found.append(s)
         return tuple(found)

@@ -127,10 +127,11 @@ class Launch:
     def enqueue_blocks(self, grid: int, stream: int, *, in_order: bool = False) -> None:
         """Launch it with a number of blocks; `in_order` it starts after all before it, as between two events."""
         shape, function = (grid, 1, 1, self.block, 1, 1, self.shared_bytes), self.function
-        if function.cooperative or (function.dependent and not in_order):
-            kind = _COOPERATIVE if function.cooperative else _PROGRAMMATIC_SERIALIZATION
-            attribute = LaunchAttribute(kind, 0, (c_int * 16)(1))
-            config = LaunchConfig(*shape, stream, ctypes.pointer(attribute), 1)
+        kinds = [_COOPERATIVE] if function.cooperative else []
+        kinds += [_PROGRAMMATIC_SERIALIZATION] if function.dependent and not in_order else []
+        if kinds:
+            attributes = (LaunchAttribute * len(kinds))(*[LaunchAttribute(kind, 0, (c_int * 16)(1)) for kind in kinds])
+            config = LaunchConfig(*shape, stream, attributes, len(kinds))
             function.driver.call("cuLaunchKernelEx", ctypes.byref(config), function.handle, self.pointers, None)
         else:
             function.driver.call("cuLaunchKernel", function.handle, *shape, stream, self.pointers, None)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
+from dovetail.kernels.loops.composed import Stage
 from dovetail.kernels.spec import ALIGNMENT, TensorLocations
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Plan, Step
@@ -30,8 +31,12 @@ class Span:
             return False
         if self.end is None or other.end is None:
             return True
-        known = [n for n in (self.first, self.end, other.first, other.end) if isinstance(n, int)]
-        return len(known) < 4 or (known[0] < known[3] and known[2] < known[1])
+        return not _is_before(self.end, other.first) and not _is_before(other.end, self.first)
+
+
+def _is_before(end: Size, first: Size) -> bool:
+    """Whether bytes are known to end before others start, whatever sizes a run has."""
+    return isinstance(end, int) and isinstance(first, int) and end <= first
 
 
 @dataclass(slots=True)
@@ -40,6 +45,8 @@ class Footprints:
 
     plan: Plan
     locations: TensorLocations
+    steps: Sequence[Step] = ()
+    """The steps of a run in the order of their kernels; as in the plan where there are none."""
     readers: dict[Value, int] = field(init=False)
     """How many steps read a tensor; an output is read once more."""
     reading: dict[Value, list[int]] = field(init=False)
@@ -49,7 +56,7 @@ class Footprints:
 
     def __post_init__(self) -> None:
         self.readers, self.reading, self.overwritten = {}, {}, {}
-        for number, step in enumerate(self.plan.phase("run")):
+        for number, step in enumerate(self.steps or self.plan.phase("run")):
             for root in {self.locations(v).root for v in step.operands}:
                 self.readers[root] = self.readers.get(root, 0) + 1
                 self.reading.setdefault(root, []).append(number)
@@ -126,6 +133,21 @@ class Footprints:
     def spans(self, made: GpuKernel, written: bool, inner: Mapping[Value, Size] = MappingProxyType({})) -> list[Span]:
         """What a kernel writes, or all that it uses."""
         return [self.span(v, inner) for n, v in made.bindings.items() if not written or n in made.kernel.written]
+
+    def read_where_written(
+        self, stages: Sequence[Stage], pointers: Mapping[str, str], large: GpuKernel, bindings: Mapping[str, Value]
+    ) -> dict[str, str]:
+        """For each pointer that stages write the one through which a kernel reads the same memory from its start."""
+        read = [pointers[n] for n in large.kernel.pointers if n not in large.kernel.written and pointers[n] in bindings]
+        found: dict[str, str] = {}
+        for stage in stages:
+            for name in [stage.pointers[n] for n in stage.kernel.written if stage.pointers[n] in bindings]:
+                span = self.span(bindings[name])
+                same = [n for n in read if self.span(bindings[n]) == span]
+                starts = [self.locations(bindings[n]).offset == 0 for n in (name, *same)]
+                if len(same) == 1 and all(starts):
+                    found[name] = same[0]
+        return found
 
     def span(self, value: Value, inner: Mapping[Value, Size] = MappingProxyType({})) -> Span:
         """The bytes of a tensor."""

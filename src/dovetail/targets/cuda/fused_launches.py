@@ -27,10 +27,12 @@ from dovetail.targets.cuda.footprints import Footprints, aligned, meet, taken
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.loops import SHAPE
 from dovetail.targets.cuda.near_constants import rooms_of_constants
+from dovetail.targets.cuda.repetition import key_of, longest_repetition
 from dovetail.targets.cuda.resident_choice import Prices, Residency, levels_told
 from dovetail.targets.cuda.resident_products import by_warps
-from dovetail.targets.cuda.resident_runs import ResidentRuns, key_of, longest_repetition
+from dovetail.targets.cuda.resident_runs import ResidentRuns
 from dovetail.targets.cuda.select import finished, make_kernels
+from dovetail.targets.cuda.shared_first import in_order, shared_first
 from dovetail.targets.cuda.split_products import SplitProducts
 
 STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
@@ -49,6 +51,8 @@ class LaunchFusion:
     plan: Plan
     locations: TensorLocations
     device: GpuDevice
+    order: Sequence[Step] = ()
+    """The steps in the order of their kernels; as in the plan where there are none."""
     memory: Footprints = field(init=False)
     known: dict[Hashable, GpuKernel] = field(default_factory=dict[Hashable, GpuKernel])
     """Shared kernels by what they are made of: layers repeat."""
@@ -58,22 +62,35 @@ class LaunchFusion:
     """What was chosen for layers that repeat; None where that is off."""
 
     def __post_init__(self) -> None:
-        self.memory = Footprints(self.plan, self.locations)
+        self.memory = Footprints(self.plan, self.locations, self.order)
 
     def fused(self, steps: Sequence[tuple[Step, tuple[GpuKernel, ...]]]) -> tuple[tuple[Step, Kernels], ...]:
         """The kernels of each step, with those that are shared."""
+        splits = SplitProducts(self.memory, self.locations, self.device, self._kept)
+        joined = self._with_prologues(steps)
+        launched = [(step, self._constants_ahead(kernels)) for step, kernels in self._sharing(splits.split(joined))]
+        if self.device.cooperative == "off":
+            return tuple(launched)
+        own, order = self, shared_first(steps, self.memory)
+        if order != sorted(order):
+            moved = [steps[number][0] for number in order]
+            own = LaunchFusion(self.plan, self.locations, self.device, moved, self.known, self.stages)
+            joined = own._with_prologues([steps[number] for number in order])
+        resident = own._as_passes(joined, [launched[number] for number in order])
+        found = own.residency
+        self.residency = found and replace(found, steps=[order[at] for at in found.steps])
+        if resident is None:
+            return tuple(launched)
+        return tuple(in_order(own._sharing(resident), order, [step for step, _ in steps]))
+
+    def _with_prologues(self, steps: Sequence[tuple[Step, tuple[GpuKernel, ...]]]) -> list[tuple[Step, Kernels]]:
+        """Steps with those that they join."""
         found: list[tuple[Step, Kernels]] = [*steps]
         for index in range(len(steps) - 1):
             joined = self._joined(steps[index], steps[index + 1])
             if joined is not None:
                 found[index], found[index + 1] = (steps[index][0], None), (steps[index + 1][0], (joined,))
-        splits = SplitProducts(self.memory, self.locations, self.device, self._kept)
-        shared = self._sharing(splits.split(found))
-        launched = [(step, self._constants_ahead(kernels)) for step, kernels in shared]
-        if self.device.cooperative == "off":
-            return tuple(launched)
-        resident = self._as_passes(found, launched)
-        return tuple(launched if resident is None else self._sharing(resident))
+        return found
 
     def _sharing(self, steps: Sequence[tuple[Step, Kernels]]) -> list[tuple[Step, Kernels]]:
         """Small steps that follow each other with one kernel for all of them."""
@@ -94,11 +111,10 @@ class LaunchFusion:
             self.residency = Residency(refused=Refused("layers_repeat", f"{len(steps)} steps", "three equal layers"))
             return None
         prices, is_judged = Prices(self.device), self.device.cooperative == "auto"
-        steps_of_passes = range(again.first, again.first + again.covered)
-        covered = launched[again.first : again.first + again.passes * again.length]
+        covered = [launched[at] for at in again.steps]
         seconds = prices.launched(covered)
         least = Residency(
-            again.passes, seconds, prices.least(covered), "a level for each launch", None, steps_of_passes
+            len(again.every), seconds, prices.least(covered), "a level for each launch", None, again.steps
         )
         self.residency = least.judged if is_judged else least
         if self.residency.refused is not None:
@@ -107,15 +123,15 @@ class LaunchFusion:
         for index in range(1, len(found)):
             self._take_stages(found, index)
         again = longest_repetition([key_of(kernels) for _, kernels in found]) or again
-        count = again.passes
+        seconds, passes = prices.launched([launched[at] for at in again.steps]), again.covered / again.length
 
         def judge(kernel: Kernel, one: Sequence[tuple[Step, Kernels]]) -> Refused | None:
-            taken = prices.resident(one, kernel) * count
-            known = replace(least, passes=count, resident_seconds=taken, levels=levels_told(kernel))
+            taken = prices.resident(one, kernel) * passes
+            known = Residency(len(again.every), seconds, taken, levels_told(kernel), None, again.steps)
             self.residency = known.judged if is_judged else known
             return self.residency.refused
 
-        made = ResidentRuns(self.memory, self.device).fused(found, again, judge)
+        made = ResidentRuns(self.memory, self.device).fused(found, steps, again, judge)
         if isinstance(made, Refused):
             self.residency = replace(self.residency, refused=made)
             return None
@@ -304,28 +320,15 @@ class LaunchFusion:
         )
 
         def composed() -> Kernel:
-            kernel = with_stages(large.kernel, pointers, stages, rooms, self._same(stages, pointers, large, bindings))
+            kernel = with_stages(
+                large.kernel, pointers, stages, rooms, self.memory.read_where_written(stages, pointers, large, bindings)
+            )
             constant = {name for name, v in bindings.items() if self.locations.is_constant(v)}
             return replace(kernel, shared=tuple([n for n in kernel.pointers if n not in constant]))
 
         made = self._kept(key, bindings, composed, workspace)
         fits = _launch(made.kernel).shared_bytes <= self.device.shared_bytes
         return replace(made, checks=checks, workspace_bytes=large.workspace_bytes) if fits else None
-
-    def _same(
-        self, stages: Sequence[Stage], pointers: Mapping[str, str], large: GpuKernel, bindings: Mapping[str, Value]
-    ) -> dict[str, str]:
-        """For each pointer that stages write the one through which a kernel reads the same memory from its start."""
-        read = [pointers[n] for n in large.kernel.pointers if n not in large.kernel.written and pointers[n] in bindings]
-        found: dict[str, str] = {}
-        for stage in stages:
-            for name in [stage.pointers[n] for n in stage.kernel.written if stage.pointers[n] in bindings]:
-                span = self.memory.span(bindings[name])
-                same = [n for n in read if self.memory.span(bindings[n]) == span]
-                starts = [self.locations(bindings[n]).offset == 0 for n in (name, *same)]
-                if len(same) == 1 and all(starts):
-                    found[name] = same[0]
-        return found
 
     def _as_stages(self, steps: Sequence[tuple[Step, Kernels]]) -> GpuKernel:
         """One kernel for several small steps."""

@@ -7,6 +7,7 @@ between two kernels: a launch, or a hop from one level of a resident kernel to t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,11 +17,12 @@ from dovetail.declare.machine import Machine
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.ir import GridBarrier, Kernel, SubGrid
+from dovetail.kernels.loops.resident_passes import part_in, starts_late
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.gpu_kernel import Kernels
+from dovetail.targets.cuda.repetition import Steps
 from dovetail.targets.cuda.resident_exchange import RECEIVED_BYTES
-from dovetail.targets.cuda.resident_runs import Steps
 from dovetail.targets.target import Considered
 
 IS_FASTER = "resident_is_faster"
@@ -41,8 +43,8 @@ class Residency:
     """What blocks wait at in a pass."""
     refused: Refused | None = None
     """Why layers are launches; None where they are passes of one kernel."""
-    steps: range = range(0)
-    """The numbers of the steps of these passes."""
+    steps: Sequence[int] = ()
+    """The numbers of the steps of these passes in the plan."""
 
     @property
     def judged(self) -> Residency:
@@ -123,7 +125,8 @@ class Prices:
 
 def hops(kernel: Kernel) -> tuple[int, int]:
     """Levels of a pass after which blocks wait for words, and those after which they wait at a barrier of the grid."""
-    ordered = [s for s in kernel.body if isinstance(s, (SubGrid, GridBarrier))]
+    every = [s if isinstance(s, GridBarrier) or starts_late(s) else part_in(s) for s in kernel.body]
+    ordered = [s for s in every if isinstance(s, (SubGrid, GridBarrier))]
     ends = [s for before, s in pairwise(ordered) if isinstance(s, GridBarrier) and isinstance(before, SubGrid)]
     barriers = sum([s.number is not None for s in ends])
     return len(ends) - barriers, barriers

@@ -32,8 +32,8 @@ class Exchange:
     """The tensors that parts send, by the pointers of the parts that write and read them."""
 
     memory: Footprints
-    passes: Sequence[Sequence[GpuKernel]]
-    """The kernels of each pass."""
+    passes: Sequence[Sequence[GpuKernel | None]]
+    """The kernels of each pass, by the number of the part; None where a pass does not run it."""
     steps: range
     """The numbers of the steps that the kernel has."""
     most: int = RECEIVED_BYTES
@@ -46,15 +46,25 @@ class Exchange:
     """Bytes of the words of a pass."""
 
     def __post_init__(self) -> None:
-        for number, made in enumerate(self.passes[0]):
+        for number in range(len(self.passes[0])):
+            made = self.part(number)
             for name in made.kernel.written:
                 if name in made.kernel.exchanged:
                     self._exchange_workspace(number, name)
                 elif name in made.bindings:
                     self._exchange(number, name)
-        if any(_is_loaded(self.passes[0][i].kernel, n) and (i, n) not in self.received for i, n in self.sent):
+        if any(_is_loaded(self.part(i).kernel, n) and (i, n) not in self.received for i, n in self.sent):
             # No part sends what a kernel finds where it writes.
             self.sent, self.received, self.kept, self.nbytes = {}, {}, set(), 0
+
+    def of(self, number: int) -> dict[int, GpuKernel]:
+        """The kernels of a part, by the passes that run it."""
+        every = [(at, kernels[number]) for at, kernels in enumerate(self.passes)]
+        return {at: made for at, made in every if made is not None}
+
+    def part(self, number: int) -> GpuKernel:
+        """The kernel of a part in the first pass that runs it."""
+        return next(iter(self.of(number).values()))
 
     def plain(self, number: int, made: GpuKernel) -> GpuKernel:
         """A part without what it sends and receives."""
@@ -64,7 +74,7 @@ class Exchange:
 
     def awaits_passes(self, inner: Mapping[Value, Size]) -> bool:
         """Whether a pass needs more of an earlier one than it receives. Inner tensors are in the same place in all."""
-        plain = [[self.plain(i, made) for i, made in enumerate(kernels)] for kernels in self.passes]
+        plain = self._plain()
         if any(self.memory.locations(v).root in inner for made in plain[0] for v in made.bindings.values()):
             return True
         for index, earlier in enumerate(plain):
@@ -75,14 +85,13 @@ class Exchange:
 
     def near(self, number: int) -> dict[str, Alloc]:
         """Shared memory for the small tensors that a part loads and no part writes."""
-        plain = [[self.plain(i, made) for i, made in enumerate(kernels)] for kernels in self.passes]
-        wrote = [span for kernels in plain for made in kernels for span in self.memory.spans(made, True)]
-        kernel, found = self.passes[0][number].kernel, dict[str, Alloc]()
+        wrote = [span for kernels in self._plain() for made in kernels for span in self.memory.spans(made, True)]
+        kernel, found = self.part(number).kernel, dict[str, Alloc]()
         copied = {s.source.pointer for s in everything(kernel.body) if isinstance(s, (CopyAsync, CopyBulk, CopyBox))}
-        for name in plain[0][number].bindings:
+        for name in self.plain(number, self.part(number)).bindings:
             if name in kernel.written or name in copied or name in pointers_in(kernel.early):
                 continue
-            every = [self.memory.locations(kernels[number].bindings[name]) for kernels in self.passes]
+            every = [self.memory.locations(made.bindings[name]) for made in self.of(number).values()]
             root = every[0].root
             nbytes, count = root.tensor.bytes, product(root.shape)
             if not isinstance(nbytes, int) or not isinstance(count, int) or nbytes > NEAR_BYTES or nbytes % 4:
@@ -92,6 +101,10 @@ class Exchange:
                 found[name] = Alloc(f"near_{name}", root.dtype, count, "shared")
         return found
 
+    def _plain(self) -> list[list[GpuKernel]]:
+        """The kernels of each pass without what they send and receive."""
+        return [[self.plain(i, made) for i, made in enumerate(of) if made is not None] for of in self.passes]
+
     def _room(self, count: int, item: int) -> int:
         first = self.nbytes
         self.nbytes += -(-2 * count * item // 128) * 128
@@ -99,7 +112,7 @@ class Exchange:
 
     def _exchange_workspace(self, number: int, name: str) -> None:
         """What blocks of a cluster leave for each other."""
-        made = self.passes[0][number]
+        made = self.part(number)
         if [*made.workspace] != [name] or not isinstance(made.workspace_bytes, int) or made.workspace[name] != 0:
             return
         count = made.workspace_bytes // f32.itemsize
@@ -111,22 +124,20 @@ class Exchange:
 
     def _exchange(self, number: int, name: str) -> None:
         """Send what a part writes through a pointer, where all that read it can receive it."""
-        roots = [kernels[number].bindings[name] for kernels in self.passes]
-        count, item = product(roots[0].shape), roots[0].dtype.itemsize
+        roots = {at: made.bindings[name] for at, made in self.of(number).items()}
+        one = next(iter(roots.values()))
+        count, dtype, item = product(one.shape), one.dtype, one.dtype.itemsize
         if item not in SIZES or not isinstance(count, int) or 2 * count * item % VECTOR or count * item > self.most:
             return
-        if not all(self.memory.is_whole(root) for root in roots) or not _only_stores(
-            self.passes[0][number].kernel, name
-        ):
+        whole = all(self.memory.is_whole(root) for root in roots.values())
+        if not whole or not _only_stores(self.part(number).kernel, name):
             return
         readers = self._readers(number, roots)
-        outside = [self._is_read_outside(root) for root in roots]
+        outside = [self._is_read_outside(root) for root in roots.values()]
         if not readers or any(outside[:-1]):
             return
-        dtype = roots[0].dtype
         if any(
-            2 * offset % VECTOR or not _receives(self.passes[0][i].kernel, n)
-            for (i, n), (offset, _, _) in readers.items()
+            2 * offset % VECTOR or not _receives(self.part(i).kernel, n) for (i, n), (offset, _, _) in readers.items()
         ):
             return
         first = self._room(count, item)
@@ -136,32 +147,33 @@ class Exchange:
         for at, (offset, elements, is_before) in readers.items():
             self.received[at] = Received(first + 2 * offset, dtype, elements, is_before)
 
-    def _readers(self, number: int, roots: Sequence[Value]) -> dict[Pointer, tuple[int, int, bool]]:
+    def _readers(self, number: int, roots: Mapping[int, Value]) -> dict[Pointer, tuple[int, int, bool]]:
         """The pointers that read a tensor: bytes to the first element, elements, and whether in the next pass; none
         where passes differ."""
         found: dict[Pointer, tuple[int, int, bool]] = {}
+        dtype = next(iter(roots.values())).dtype
         for i, n in self._every_read():
-            values = [self._read(kernels[i], n) for kernels in self.passes]
-            at = [self.memory.locations(v) for v in values]
-            same = [here.root is root for here, root in zip(at, roots, strict=True)]
-            later = [here.root is root for here, root in zip(at[1:], roots, strict=False)]
+            values = {at: self._read(made, n) for at, made in self.of(i).items()}
+            places = {at: self.memory.locations(v) for at, v in values.items()}
+            same = [here.root is roots.get(at) for at, here in places.items()]
+            later = [here.root is roots.get(at - 1) for at, here in places.items() if at]
             if not any(same) and not any(later):
                 continue
-            if not all(is_dense(v.tensor, here.strides) for v, here in zip(values, at, strict=True)):
+            if not all(is_dense(v.tensor, places[at].strides) for at, v in values.items()):
                 return {}  # blocks receive elements that follow each other
-            elements = product(values[-1].shape)
+            (value, *_), offsets = values.values(), {here.offset for here in places.values()}
+            elements, (offset, *others) = product(value.shape), offsets
             is_one_way = (all(same) and number < i and not any(later)) or (all(later) and not any(same))
-            offsets = {here.offset for here in at}
-            (offset, *others) = offsets
             if not is_one_way or others or not isinstance(offset, int) or not isinstance(elements, int):
                 return {}
-            if 2 * elements * values[-1].dtype.itemsize % VECTOR or values[-1].dtype is not roots[0].dtype:
+            if 2 * elements * value.dtype.itemsize % VECTOR or value.dtype is not dtype:
                 return {}
             found[i, n] = offset, elements, not all(same)
         return found
 
     def _every_read(self) -> Iterator[Pointer]:
-        for i, made in enumerate(self.passes[0]):
+        for i in range(len(self.passes[0])):
+            made = self.part(i)
             for n in made.kernel.pointers:
                 if n in made.bindings and (n not in made.kernel.written or _is_loaded(made.kernel, n)):
                     yield i, n

@@ -10,7 +10,7 @@ from dovetail.kernels.loops.resident_bodies import TENSOR_MAPS, TURNS, refused_p
 from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
-from dovetail.targets.cuda.resident_runs import Repetition, key_of
+from dovetail.targets.cuda.repetition import Repetition, key_of
 from dovetail.targets.cuda.select import make_kernels
 
 

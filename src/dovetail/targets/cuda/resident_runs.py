@@ -24,53 +24,17 @@ from dovetail.kernels.spec import ALIGNMENT, Packed
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.footprints import Footprints
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
+from dovetail.targets.cuda.repetition import LEAST_PASSES, Repetition, Steps
 from dovetail.targets.cuda.resident_exchange import RECEIVED_BYTES, Exchange
 from dovetail.targets.runtime.result_roots import chained, fresh_results
 
-LEAST_PASSES = 3
-"""Fewer are not worth a kernel of their own."""
-LONGEST = 64
-"""Steps of a pass, at most."""
+MOST_AFTER = 4
+"""Kernels after all layers that the last pass runs, at most: all passes carry the code of them."""
 ARGUMENT_BYTES = 4000
 """Arguments of a kernel that every driver takes."""
 _COUNTER = "blocks"
-Steps: TypeAlias = Sequence[tuple[Step, Kernels]]
 Judge: TypeAlias = Callable[[Kernel, Steps], Refused | None]
 """Sees a kernel and the steps of a pass of it, and may refuse it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repetition:
-    """Steps that follow each other and repeat with the same kernels."""
-
-    first: int
-    length: int
-    """Steps of a pass."""
-    covered: int
-    """Steps of all passes, and those of one that is not complete."""
-
-    @property
-    def passes(self) -> int:
-        return self.covered // self.length
-
-    def from_step(self, shift: int) -> Repetition:
-        """The same without its first steps."""
-        return replace(self, first=self.first + shift, covered=self.covered - shift)
-
-
-def longest_repetition(keys: Sequence[Hashable]) -> Repetition | None:
-    """The repetition that covers most; of equal ones that with the shortest pass. A key of () repeats nothing."""
-    best: Repetition | None = None
-    for length in range(1, min(LONGEST, len(keys) // LEAST_PASSES) + 1):
-        start = 0
-        for end in range(len(keys) - length + 1):
-            if end < len(keys) - length and keys[end] != () and keys[end] == keys[end + length]:
-                continue
-            one = Repetition(start, length, end - start + length)
-            if one.passes >= LEAST_PASSES and (best is None or one.passes * length > best.passes * best.length):
-                best = one
-            start = end + 1
-    return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +48,10 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """The kernels of a pass, and the tensors that they alone use."""
+    """The kernels of a pass by the number of the part, and the tensors that they alone use."""
 
-    kernels: Sequence[GpuKernel]
+    kernels: Sequence[GpuKernel | None]
+    """None where a pass does not run a part: the last one may end early, and it alone has parts after all layers."""
     inner: Mapping[Value, Size]
     start: Size
     """Where these tensors start in the workspace."""
@@ -103,6 +68,8 @@ class _Composed:
 
     made: GpuKernel
     alignment: Mapping[str, int]
+    steps: range = range(0)
+    """The numbers of its steps."""
 
     @property
     def argument_bytes(self) -> int:
@@ -124,28 +91,41 @@ class ResidentRuns:
     def __post_init__(self) -> None:
         self.apart = chained(self.memory.plan, fresh_results(self.memory.plan).values())
 
-    def fused(self, steps: Steps, again: Repetition, judge: Judge) -> list[tuple[Step, Kernels]] | Refused:
-        """The kernels of each step, with those of layers in one, or what refuses that; the judge sees a pass of it."""
-        found = [*steps]
+    def fused(
+        self, steps: Steps, launched: Steps, again: Repetition, judge: Judge
+    ) -> list[tuple[Step, Kernels]] | Refused:
+        """The kernels of each step, with those of layers in one, or what refuses that; the judge sees a pass of it.
+        Other steps are launched."""
+        found = [*launched]
         refused = self._refused(steps[again.first : again.first + again.length])
         if refused is not None:
             return refused
-        # A pass ends with a step that has a kernel: others join the one after them.
-        last = again.first + again.length - 1
-        again = again.from_step(next(i for i in range(again.length) if steps[last + i][1] is not None))
-        at, left = again.first, again.passes
-        while left >= LEAST_PASSES:
-            made, passes = self._largest(steps, at, again.length, left)
+        again = again.of_kernels(steps)
+        left, after = again.every, self._after(steps, again.first + again.covered)
+        while len(left) >= LEAST_PASSES:
+            made = self._largest(steps, left, after)
             if isinstance(made, Refused):
                 return made
-            refused = judge(made.made.kernel, steps[at : at + again.length])
+            refused = judge(made.made.kernel, steps[left[0].start : left[0].stop])
             if refused is not None:
                 return refused
-            end = at + passes * again.length
-            for index in range(at, end):
-                found[index] = (steps[index][0], (made.printed,) if index == end - 1 else None)
-            at, left = end, left - passes
+            for index in made.steps:
+                found[index] = (steps[index][0], (made.printed,) if index == made.steps[-1] else None)
+            left = left[made.made.kernel.passes :]
         return found
+
+    def _after(self, steps: Steps, first: int) -> range:
+        """The few steps after all layers whose kernels can be parts."""
+        end, count = first, 0
+        for at in range(first, len(steps)):
+            kernels = steps[at][1]
+            count += len(kernels or ())
+            if kernels == () or count > MOST_AFTER or (kernels and self._refused([steps[at]]) is not None):
+                break
+            if any([_grid(made) > self.device.multiprocessors for made in kernels or ()]):
+                break  # blocks that take turns do not copy ahead
+            end = at + 1 if kernels else end
+        return range(first, end)
 
     def _refused(self, steps: Steps) -> Refused | None:
         kernels = [(step, made) for step, several in steps for made in several or ()]
@@ -159,69 +139,52 @@ class ResidentRuns:
                 return replace(refused, found=f"{step.value.op.name}: {refused.found}")
         return None
 
-    def _largest(self, steps: Steps, first: int, length: int, passes: int) -> tuple[_Composed | Refused, int]:
+    def _largest(self, steps: Steps, passes: Sequence[range], after: range) -> _Composed | Refused:
         """The kernel of as many passes as its arguments allow, which share them evenly."""
         count = 0
-        for pieces in range(1, passes // LEAST_PASSES + 1):
-            count = -(-passes // pieces)
-            each = [steps[at : at + length] for at in range(first, first + count * length, length)]
+        for pieces in range(1, len(passes) // LEAST_PASSES + 1):
+            count = -(-len(passes) // pieces)
+            tries = [(after, RECEIVED_BYTES)] if count == len(passes) and after else []
             made: _Composed | Refused = Refused("")
             # What is not sent needs no shared memory of the block that reads it.
-            for most in (RECEIVED_BYTES, 0):
-                made = self._composed([self._pass(of) for of in each], range(first, first + count * length), most)
+            for later, most in (*tries, (range(0), RECEIVED_BYTES), (range(0), 0)):
+                each = [self._pass(steps, of, passes[0], later, of is passes[-1]) for of in passes[:count]]
+                made = self._composed(each, range(passes[0].start, (later or passes[count - 1]).stop), most)
                 if isinstance(made, _Composed):
                     break
             if isinstance(made, Refused) or made.argument_bytes <= ARGUMENT_BYTES:
-                return made, count
-        return Refused("arguments_fit_a_launch", f"{count} passes take more", f"{ARGUMENT_BYTES:,} bytes"), 0
+                return made
+        return Refused("arguments_fit_a_launch", f"{count} passes take more", f"{ARGUMENT_BYTES:,} bytes")
 
-    def _pass(self, steps: Steps) -> _Pass:
-        kernels = [made for _, several in steps for made in several or ()]
+    def _pass(self, steps: Steps, own: range, whole: range, after: range, is_last: bool) -> _Pass:
+        """A pass of some steps, where others have as many as `whole`; the last one also has those after all layers."""
+        every, later, layer = (_kernels(steps, of) for of in (own, after, whole))
+        left = len(layer) - len(every)
+        ran = [*own, *(after if is_last else ())]
         return _Pass(
-            kernels,
-            self.memory.inner([step for step, _ in steps]),
-            max([k.workspace_bytes for k in kernels if isinstance(k.workspace_bytes, int)]),
+            [*every, *([None] * left), *(later if is_last else [None] * len(later))],
+            self.memory.inner([steps[at][0] for at in ran]),
+            max([k.workspace_bytes for k in (*layer, *later) if isinstance(k.workspace_bytes, int)]),
         )
 
     def _composed(self, passes: Sequence[_Pass], steps: range, most: int) -> _Composed | Refused:
         """One kernel for passes, each of which has the same kernels with other pointers."""
-        kernels = passes[0].kernels
         exchange = Exchange(self.memory, [of.kernels for of in passes], steps, most)
         names: dict[_Place, str] = {}
-        parts: list[Part] = []
         written: dict[str, None] = {}
-        for number, made in enumerate(kernels):
-            own: dict[str, str] = {}
-            for pointer in made.kernel.pointers:
-                at = number, pointer
-                if at in exchange.sent or at in exchange.received:
-                    own[pointer] = f"words{number}_{pointer}"
-                    continue
-                found = [self._bound_of(of, number, pointer) for of in passes]
-                place = _Place(tuple([where for where, _ in found]), tuple([bound for _, bound in found]))
-                own[pointer] = names.setdefault(place, f"x{len(names)}")
-                if pointer in made.kernel.written:
-                    written[own[pointer]] = None
-            sent: dict[str, Sent] = {}
-            for pointer in made.kernel.written:
-                if (number, pointer) in exchange.sent:
-                    sent[pointer] = exchange.sent[number, pointer]
-                if (number, pointer) in exchange.kept:
-                    kept = self._only(passes[-1], number, pointer, names)
-                    written[kept] = None
-                    sent[pointer] = replace(sent[pointer], kept=kept)
-            received = {n: got for (i, n), got in exchange.received.items() if i == number}
-            after, waits = self._waits(passes, number, exchange)
-            parts.append(Part(made.kernel, own, after, sent, received, waits, exchange.near(number)))
+        parts = [self._part(passes, number, exchange, names, written) for number in range(len(passes[0].kernels))]
         published = tuple(
             [
                 Published(self._only(passes[0], i, n, names), got)
                 for (i, n), got in exchange.received.items()
-                if got.is_before
+                if got.is_before and 0 in exchange.of(i)
             ]
         )
         device = self.device
         words = Words(_COUNTER, exchange.nbytes, published, exchange.awaits_passes(passes[0].inner))
+        after = [part for part in parts if part.passes and part.passes.start]
+        if after and (words.awaits_passes or any(part.waits for part in after)):
+            return Refused("all_is_sent_after_layers", "a barrier of the grid in each pass", "words")
         tabled = [name for place, name in names.items() if len(set(place.where)) > 1]
         threads = max([part.launch.block for part in parts]) + COPYING_THREADS
         copying_warp = device.copying_warp and threads <= device.threads_per_block
@@ -239,13 +202,51 @@ class ResidentRuns:
         )
         if isinstance(kernel, Refused):
             return kernel
-        kernel = replace(kernel, stream=paced(kernel.stream, device.bytes_per_cycle))
+        assert kernel.launch is not None, "it has one"
+        launch = replace(kernel.launch, dependent=device.dependent_launches)
+        kernel = replace(kernel, stream=paced(kernel.stream, device.bytes_per_cycle), launch=launch)
         made = self._bound(kernel, names, tabled, tuple(written), passes)
         kernel, nbytes = made.made.kernel, START + exchange.nbytes * (len(passes) + 1)
         if device.traced:
             kernel, more = traced(kernel, nbytes)
             nbytes += more
-        return replace(made, made=replace(made.made, kernel=kernel, counter_bytes=nbytes))
+        return replace(made, made=replace(made.made, kernel=kernel, counter_bytes=nbytes), steps=steps)
+
+    def _part(
+        self,
+        passes: Sequence[_Pass],
+        number: int,
+        exchange: Exchange,
+        names: dict[_Place, str],
+        written: dict[str, None],
+    ) -> Part:
+        """A part with its pointers in the whole kernel, to which it adds some."""
+        ran, made = [*exchange.of(number)], exchange.part(number)
+        own: dict[str, str] = {}
+        for pointer in made.kernel.pointers:
+            at = number, pointer
+            if at in exchange.sent or at in exchange.received:
+                own[pointer] = f"words{number}_{pointer}"
+                continue
+            # A pass that does not run a part has the pointers of one that does.
+            bound = {at: self._bound_of(passes[at], number, pointer) for at in ran}
+            found = [bound[min(max(at, ran[0]), ran[-1])] for at in range(len(passes))]
+            place = _Place(tuple([where for where, _ in found]), tuple([bound for _, bound in found]))
+            own[pointer] = names.setdefault(place, f"x{len(names)}")
+            if pointer in made.kernel.written:
+                written[own[pointer]] = None
+        sent: dict[str, Sent] = {}
+        for pointer in made.kernel.written:
+            if (number, pointer) in exchange.sent:
+                sent[pointer] = exchange.sent[number, pointer]
+            if (number, pointer) in exchange.kept:
+                kept = self._only(passes[ran[-1]], number, pointer, names)
+                written[kept] = None
+                sent[pointer] = replace(sent[pointer], kept=kept)
+        received = {n: got for (i, n), got in exchange.received.items() if i == number}
+        after, waits = self._waits(passes, number, exchange)
+        runs = range(ran[0], ran[-1] + 1)
+        return Part(made.kernel, own, after, sent, received, waits, exchange.near(number), runs)
 
     def _waits(self, passes: Sequence[_Pass], number: int, exchange: Exchange) -> tuple[frozenset[int], frozenset[int]]:
         """The parts that one comes after, and those of them that it does not receive everything from."""
@@ -254,7 +255,7 @@ class ResidentRuns:
         for of in passes:
             later = of.kernels[number]
             for index, earlier in enumerate(of.kernels[:number]):
-                if self.memory.must_wait(earlier, later, of.inner):
+                if earlier is not None and later is not None and self.memory.must_wait(earlier, later, of.inner):
                     after.add(index)
                     plain = exchange.plain(index, earlier), exchange.plain(number, later)
                     if self.memory.must_wait(*plain, of.inner):
@@ -310,12 +311,14 @@ class ResidentRuns:
             tabled=tuple(tabled),
             counter=_COUNTER,
         )
-        made = GpuKernel(kernel, "", bindings, workspace, passes[0].end, tuple(checks), (_COUNTER,), packed)
+        end = max([of.end for of in passes if isinstance(of.end, int)])
+        made = GpuKernel(kernel, "", bindings, workspace, end, tuple(checks), (_COUNTER,), packed)
         return _Composed(made, alignment)
 
     def _bound_of(self, of: _Pass, number: int, pointer: str) -> tuple[Hashable, Value | Packed | Size | None]:
         """Where a pointer of a kernel points to, and what is there."""
         made = of.kernels[number]
+        assert made is not None, "this pass runs it"
         if pointer in made.workspace:
             return ("workspace", made.workspace[pointer]), made.workspace[pointer]
         if pointer in made.packed:
@@ -344,9 +347,14 @@ class ResidentRuns:
         return self.apart.get(root, root), offset
 
 
-def key_of(kernels: Kernels) -> Hashable:
-    """What a step shares with those that it repeats."""
-    return None if kernels is None else tuple([id(made.kernel) for made in kernels])
+def _grid(made: GpuKernel) -> int:
+    launch = made.kernel.launch
+    assert launch is not None and isinstance(launch.grid, int), "it was checked"
+    return launch.grid
 
 
-__all__ = ["Judge", "Repetition", "ResidentRuns", "Steps", "key_of", "longest_repetition"]
+def _kernels(steps: Steps, own: range) -> list[GpuKernel]:
+    return [made for at in own for made in steps[at][1] or ()]
+
+
+__all__ = ["Judge", "ResidentRuns"]
