@@ -273,9 +273,16 @@ def _blocks(kernel: Kernel) -> int:
 
 
 ROLLED = ", !llvm.loop !0"
-"""Marks a loop that LLVM does not unroll; the module defines the note."""
+"""Marks a loop that LLVM does not unroll."""
+
+
+def notes(functions: Sequence[str]) -> list[str]:
+    """What a module says of loops that LLVM does not unroll, where it has some."""
+    is_rolled = any([ROLLED in text for text in functions])
+    return ["!0 = distinct !{!0, !1}", '!1 = !{!"llvm.loop.unroll.disable"}'] if is_rolled else []
+
 
 __all__ = [
     "ROLLED", "BodyPrinter", "barrier_of_some", "blocks_at_once", "clock", "clock_after", "functions", "grid_barrier",
-    "sub_grid",
+    "notes", "sub_grid",
 ]  # fmt: skip
