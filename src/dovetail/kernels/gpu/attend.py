@@ -234,8 +234,10 @@ class _Writer:
         return made, product(shape)
 
     def _allocations(self) -> list[Alloc]:
+        # Parts of a resident kernel take queries from where they are.
+        tiles = _TILES[1:] if self.block.is_cluster and self.device.as_parts else _TILES
         return [
-            *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in _TILES),
+            *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in tiles),
             *self.block.shares_allocated(),
             *(masks_allocated(self.block) if self.block.is_cluster else ()),
             Alloc("sums", f32, self.dv // 8 * 4, "private"),
@@ -276,9 +278,9 @@ class _Writer:
         if self.block.is_cluster:
             # Rows without queries weigh no key.
             start.append(zeroed(private("weights", self.dtype, 1), self.block.warp_keys // 16 * 8))
-            queries = [*self._loaded("q", ZERO, ZERO), CommitCopies(), AwaitCopies(0), Barrier()]
             if self.device.as_parts:
-                return [*start, *queries, *self._warp_keys.amended(), load]
+                return start
+            queries = [*self._loaded("q", ZERO, ZERO), CommitCopies(), AwaitCopies(0), Barrier()]
             return [*start, *self._warp_keys.first(), *queries, load]
         first = [*self._loaded("k", ZERO, ZERO), *self._loaded("v", ZERO, ZERO)]
         arrive: list[Statement] = [CommitCopies(), *first, CommitCopies(), AwaitCopies(1), Barrier()]
@@ -316,7 +318,7 @@ class _Writer:
                 Barrier(),
             ]
         if self.block.is_cluster:
-            return self._warp_keys.rounds(work)
+            return self._warp_keys.after_stages(work) if self.device.as_parts else self._warp_keys.rounds(work)
         later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
         return [
             Loop(

@@ -9,10 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import i64
+from dovetail.ir.dtype import i64, u32
 from dovetail.kernels.gpu.attend_softmax import NEXT, masks_loaded, masks_moved
-from dovetail.kernels.gpu.attend_tile import AttendTile
-from dovetail.kernels.gpu.fragments import LANE, Factor, both, copied, divided, less, remainder, rolled
+from dovetail.kernels.gpu.attend_tile import HALVES, AttendTile
+from dovetail.kernels.gpu.fragments import (
+    LANE,
+    Factor,
+    both,
+    clamped,
+    copied,
+    divided,
+    less,
+    private,
+    remainder,
+    rolled,
+)
 from dovetail.kernels.gpu.shared_tiles import SharedTile
 from dovetail.kernels.gpu.tile import LANES
 from dovetail.kernels.loops.ir import (
@@ -23,10 +34,13 @@ from dovetail.kernels.loops.ir import (
     CommitCopies,
     Expr,
     Extent,
+    Load,
     Loop,
     Name,
+    Number,
     Set,
     Statement,
+    Store,
     Tensor,
     ThreadIndex,
     WarpBarrier,
@@ -51,7 +65,7 @@ class WarpKeys:
         """Start the copies of the first round."""
         return [When(self._has_keys(ZERO), (*self._copied(ZERO), *masks_loaded(self.block, ZERO))), CommitCopies()]
 
-    def amended(self) -> list[Statement]:
+    def _amended(self) -> list[Statement]:
         """The keys and values of the first round that the stages of a block write after their copies have started."""
         block, a = self.block, self.block.problem
         lead = (*block.lead[:-1], divided(block.lead[-1], a.groups))
@@ -60,7 +74,37 @@ class WarpKeys:
             source = Tensor(name, block.dtype, a.strides[name])
             target = self.tiles[name].place(self._stage_of(ZERO), Name("line"), LANE, Name("element"))
             found.append(Amend(source, lead, block.first_key(ZERO), block.warp_keys, columns, *target))
-        return [When(block.has_keys, tuple(found))] if block.spare else found
+        return found
+
+    def after_stages(self, work: Sequence[Statement]) -> list[Statement]:
+        """What a block of a resident kernel does with its first keys, which are on their way, and all others.
+
+        Warps without keys do none of it: each multiprocessor issues instructions of the others meanwhile.
+        """
+        # All lanes of a warp have copied its rows, of which some store one again.
+        arrived = (AwaitCopies(0), WarpBarrier())
+        every = (*arrived, *self._amended(), *self._queries(), *self.rounds(work))
+        return [When(self._has_keys(ZERO), every)]
+
+    def _queries(self) -> list[Statement]:
+        """Queries as left fragments, in pairs of columns, straight from where they are; other rows are 0."""
+        block, a = self.block, self.block.problem
+        assert isinstance(a.queries, int), "few queries are known"
+        fragments = private("q_fragment", u32, block.d // 16, 2, 2)
+        *lead, row, _ = self.factors["q"].tensor.strides
+        source = Tensor("q", u32, (*lead, row, u32.itemsize), self.factors["q"].tensor.offset)
+        found: list[Statement] = []
+        for half in HALVES:
+            query = Name(half.query)
+            for step in range(block.d // 16):
+                for side in range(2):
+                    pair = add(Extent(8 * step + 4 * side), remainder(LANE, 4))
+                    value: Expr = Number(0, u32)
+                    if half in block.halves and 16 * step + 8 * side < a.d:
+                        there = Load(source, (*block.lead, clamped(query, a.queries), pair))
+                        value = Call("where", (less(query, Extent(a.queries)), there, value), u32)
+                    found.append(Store(fragments, (Extent(step), Extent(side), Extent(half.number)), value))
+        return found
 
     def rounds(self, work: Sequence[Statement]) -> list[Statement]:
         """What a warp does in each round, with the copies of the next one on their way."""
