@@ -83,7 +83,7 @@ class WarpKeys:
         """
         # All lanes of a warp have copied its rows, of which some store one again.
         arrived = (AwaitCopies(0), WarpBarrier())
-        every = (*arrived, *self._amended(), *self._queries(), *self.rounds(work))
+        every = (*arrived, *self._amended(), WarpBarrier(), *self._queries(), *self.rounds(work))
         return [When(self._has_keys(ZERO), every)]
 
     def _queries(self) -> list[Statement]:

@@ -31,6 +31,7 @@ from dovetail.kernels.loops.ir import (
     add,
     mul,
 )
+from dovetail.kernels.loops.repeated import Repeated
 from dovetail.kernels.loops.uniform import number_of
 
 Body = tuple[Statement, ...]
@@ -112,7 +113,7 @@ def _few(start: Set, loop: Loop, index: Index) -> Statement | None:
         return None
     sets_of_row = [_folded(_in_row(s, loop.variable, places, rows), places) for s in loop.body]
     sets_of_row[sets[0]] = replace(found, value=index.of_slice(index.count))
-    return When(first, (Set(start.name, index.of_slice(span)), _by_lanes(loop, rows, _in_slice(sets_of_row, index))))
+    return When(first, (Set(start.name, index.of_slice(span)), *_by_lanes(loop, rows, _in_slice(sets_of_row, index))))
 
 
 def _in_row(statement: Statement, element: str, places: Sequence[Mapping[str, int]], rows: int) -> Statement:
@@ -123,14 +124,12 @@ def _in_row(statement: Statement, element: str, places: Sequence[Mapping[str, in
     return replace(statement, value=Call("rem", (Name(element), Extent(rows)), i64)) if is_element else statement
 
 
-def _by_lanes(loop: Loop, count: int, body: Body) -> Loop:
+def _by_lanes(loop: Loop, count: int, body: Body) -> tuple[Statement, ...]:
     """A loop over the elements of a row by the lanes of a warp: neighbours are loaded and stored at once."""
-    each = count // LANES
-    if count % LANES or each > _NEIGHBOURS:
-        return replace(loop, extent=Extent(count), kind="lane", body=body)
-    turn = f"{loop.variable}_turn"
-    own = add(mul(ThreadIndex("lane"), Extent(each)), Name(turn))
-    return Loop(turn, Extent(each), (Set(loop.variable, own), *body), kind="unrolled")
+    each, turn = count // LANES, f"{loop.variable}_turn"
+    own = Set(loop.variable, add(mul(ThreadIndex("lane"), Extent(each)), Name(turn)))
+    repeated = Repeated(turn, each).of(body, [own]) if count % LANES == 0 and each <= _NEIGHBOURS else None
+    return (replace(loop, extent=Extent(count), kind="lane", body=body),) if repeated is None else tuple(repeated)
 
 
 def _folded(statement: Statement, places: Sequence[Mapping[str, int]]) -> Statement:
