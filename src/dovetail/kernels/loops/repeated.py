@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, cast
 
 from dovetail.dataclass import dataclass
+from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import ZERO, Call, Expr, Extent, Load, Loop, Name, Set, Statement, Store, When
 
 
@@ -23,8 +24,10 @@ class Repeated:
         None where a name is the same for all elements at first and then differs, or leaves a loop or a condition.
         """
         own, found, still = [*moving], list[Statement](), set[str]()
-        for s in body:
+        for number, s in enumerate(body):
             names = {one.name for one in own}
+            if isinstance(s, When) and _set_in(s.body) & {*_names(body[number + 1 :])}:
+                return None
             match s:
                 case Set() if not _moves(s.value, names) and s.name not in names:
                     found.append(replace(s, value=_still(s.value)))
@@ -33,7 +36,7 @@ class Repeated:
                     own.append(s)
                 case When(condition, inner) if not _moves(condition, names):
                     repeated = self.of(inner, own)
-                    if repeated is None or any(isinstance(x, Set) and x.name in names | still for x in inner):
+                    if repeated is None or _set_in(inner) & (names | still):
                         return None
                     found.append(When(_still(condition), tuple(repeated)))
                 case Store() if not any(_moves(x, names) for x in (s.value, *s.at)):
@@ -56,6 +59,22 @@ def _moves(expr: Expr, names: set[str]) -> bool:
             return any(_moves(x, names) for x in operands)
         case _:
             return False
+
+
+def _set_in(body: Sequence[Statement]) -> set[str]:
+    return {s.name for s in everything(body) if isinstance(s, Set)}
+
+
+def _names(part: Any) -> Iterator[str]:
+    """Every name in statements."""
+    if isinstance(part, Name):
+        yield part.name
+    elif isinstance(part, (tuple, list)):
+        for x in cast(Sequence[Any], part):
+            yield from _names(x)
+    elif isinstance(part, (Call, Load, Loop, Set, Store, When)):
+        for f in fields(part):
+            yield from _names(getattr(part, f.name))
 
 
 def _still(expr: Any) -> Any:
