@@ -158,7 +158,7 @@ class _Writer:
     @property
     def stages(self) -> int:
         """Tiles in shared memory: of a round and of the next one; in a cluster each warp has its own."""
-        return 2 * self.block.splits if self.block.is_cluster else 2 if self.copies else 1
+        return self.block.buffers * self.block.splits if self.block.is_cluster else 2 if self.copies else 1
 
     def tile(self, name: str) -> SharedTile:
         match name:
@@ -309,7 +309,8 @@ class _Writer:
         return minimum(left, Extent(self.block.part_rounds))
 
     def _keys(self) -> list[Statement]:
-        work = [*self._scored(), *weighted(self.block), *self._summed()]
+        scored, summed = self._scored(), self._summed()
+        work = [*scored, *weighted(self.block), *summed]
         if not self.copies:
             loads = [*self._loaded("k", Name("round"), ZERO), *self._loaded("v", Name("round"), ZERO)]
             return [
@@ -318,7 +319,9 @@ class _Writer:
                 Barrier(),
             ]
         if self.block.is_cluster:
-            return self._warp_keys.after_stages(work) if self.device.as_parts else self._warp_keys.rounds(work)
+            keys = self._warp_keys
+            rounds = keys.rounds(work) if self.block.buffers > 1 else keys.rounds_in_place(scored, summed)
+            return keys.after_stages(rounds) if self.device.as_parts else rounds
         later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
         return [
             Loop(

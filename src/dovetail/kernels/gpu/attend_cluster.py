@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import i64, u32
-from dovetail.kernels.gpu.attend_softmax import NEXT, masks_loaded, masks_moved
+from dovetail.kernels.gpu.attend_softmax import NEXT, masks_loaded, masks_moved, weighted
 from dovetail.kernels.gpu.attend_tile import HALVES, AttendTile
 from dovetail.kernels.gpu.fragments import (
     LANE,
@@ -76,14 +76,14 @@ class WarpKeys:
             found.append(Amend(source, lead, block.first_key(ZERO), block.warp_keys, columns, *target))
         return found
 
-    def after_stages(self, work: Sequence[Statement]) -> list[Statement]:
-        """What a block of a resident kernel does with its first keys, which are on their way, and all others.
+    def after_stages(self, rounds: Sequence[Statement]) -> list[Statement]:
+        """The rounds of a block of a resident kernel, whose first keys are on their way.
 
-        Warps without keys do none of it: each multiprocessor issues instructions of the others meanwhile.
+        Warps without keys do nothing, and take no time from the others.
         """
         # All lanes of a warp have copied its rows, of which some store one again.
         arrived = (AwaitCopies(0), WarpBarrier())
-        every = (*arrived, *self._amended(), WarpBarrier(), *self._queries(), *self.rounds(work))
+        every = (*arrived, *self._amended(), WarpBarrier(), *self._queries(), *rounds)
         return [When(self._has_keys(ZERO), every)]
 
     def _queries(self) -> list[Statement]:
@@ -123,6 +123,33 @@ class WarpKeys:
         )
         return [Loop("round", self._count(), one), AwaitCopies(0)]
 
+    def rounds_in_place(self, scored: Sequence[Statement], summed: Sequence[Statement]) -> list[Statement]:
+        """The same where a warp has room for one round: keys of the next one follow once these are multiplied, while
+        weights are computed and values multiplied, and values of the next one follow these."""
+        later, now = Name("later"), Name("round")
+        more, some = self._has_keys(later), self._has_keys(now)
+
+        def ahead(name: str, *others: Statement) -> tuple[Statement, ...]:
+            """All lanes have read a tile before it is copied to again."""
+            return WarpBarrier(), When(more, (*self._copied(later, (name,)), *others)), CommitCopies()
+
+        one = (
+            Set("later", add(now, Extent(1))),
+            Set("stage", self._stage_of(now)),
+            # Of two groups on their way, keys of a round are the first; then its values are.
+            AwaitCopies(1),
+            WarpBarrier(),
+            When(some, tuple(scored)),
+            *ahead("k", *masks_loaded(self.block, later, NEXT)),
+            When(some, tuple(weighted(self.block))),
+            AwaitCopies(1),
+            WarpBarrier(),
+            When(some, tuple(summed)),
+            *ahead("v"),
+            *masks_moved(self.block),
+        )
+        return [Loop("round", self._count(), one), AwaitCopies(0)]
+
     def _count(self) -> Expr:
         """Rounds of a block, of which its last warps may have one less."""
         block = self.block
@@ -133,10 +160,10 @@ class WarpKeys:
         left = Call("sub", (add(chunks, Extent(pieces - 1)), Name("part")), i64)
         return Call("div", (left, Extent(pieces)), i64)
 
-    def _copied(self, number: Expr) -> list[Statement]:
+    def _copied(self, number: Expr, names: Sequence[str] = ("k", "v")) -> list[Statement]:
         found: list[Statement] = []
         at, stage = self.block.first_key(number), self._stage_of(number)
-        for name in ("k", "v"):
+        for name in names:
             row, k = (at, ZERO) if name == "k" else (ZERO, at)
             tile, factor = self.tiles[name], self.factors[name]
             copies = copied(tile, factor, self.axes[name], row, k, stage, LANES, 0, 1, index=LANE)
@@ -145,7 +172,8 @@ class WarpKeys:
 
     def _stage_of(self, number: Expr) -> Expr:
         """The tile of a warp in a round."""
-        return add(mul(remainder(number, 2), Extent(self.block.splits)), _WARP)
+        buffers = self.block.buffers
+        return _WARP if buffers == 1 else add(mul(remainder(number, buffers), Extent(self.block.splits)), _WARP)
 
     def _has_keys(self, number: Expr) -> Expr:
         """Whether a warp has keys in a round."""

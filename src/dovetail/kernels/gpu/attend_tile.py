@@ -77,6 +77,8 @@ class AttendTile:
     """Keys that a warp goes through at once."""
     spare: int = 0
     """Warps without keys: stages before the attention have all of them."""
+    buffers: int = 2
+    """Rounds of keys that a warp of a cluster has room for."""
 
     @staticmethod
     def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
@@ -84,10 +86,12 @@ class AttendTile:
         if parts > 1 and device.cluster:
             nbytes = _round_bytes(problem) * CLUSTER_KEYS // KEYS
             room = PART_BYTES if device.as_parts else CLUSTER_BYTES
-            splits = max(1, min(CLUSTER_WARPS, room // nbytes))
+            # More warps hide more than a second round for each of them does.
+            buffers = 1 if device.as_parts and room // nbytes < CLUSTER_WARPS else 2
+            splits = max(1, min(CLUSTER_WARPS, 2 * room // (buffers * nbytes)))
             blocks = _resident_parts(problem, device) if device.as_parts else device.cluster
             spare = CLUSTER_WARPS - splits if device.as_parts else 0
-            return AttendTile(problem, dtype, 1, splits, blocks, True, CLUSTER_KEYS, spare)
+            return AttendTile(problem, dtype, 1, splits, blocks, True, CLUSTER_KEYS, spare, buffers)
         if parts > 1:
             return AttendTile(problem, dtype, 1, 1, parts)
         return AttendTile(problem, dtype, *_warps(problem, device))
