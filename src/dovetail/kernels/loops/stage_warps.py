@@ -56,6 +56,8 @@ def by_warps(stages: Sequence[StageBody], threads: int) -> Body | None:
     """All stages, the rows of each in some warps; None where it is not known that warps need not wait for others."""
     warps = threads // LANES
     for number, stage in enumerate(stages):
+        if stage.index is None or stage.index.count > warps:
+            return None
         if not all(_is_by_row(stages[earlier], stage) for earlier in stage.after):
             return None
         if any(stage.written & other.written for other in stages[:number]):
@@ -64,12 +66,12 @@ def by_warps(stages: Sequence[StageBody], threads: int) -> Body | None:
     first = 0
     for chain in _chains(stages):
         own = [stages[number] for number in chain]
-        count = own[0].index.count if own[0].index is not None else warps + 1
+        count = max([stage.index.count for stage in own if stage.index is not None])
         first = 0 if first + count > warps else first
         row = Call("sub", (_WARP, Extent(first)), i64) if first else _WARP
         bodies = [_by_row(stage, row) for stage in own]
         known = [body for body in bodies if body is not None]
-        if count > warps or len(known) < len(bodies):
+        if len(known) < len(bodies):
             return None
         first += count
         inside = [s for body in known for s in (*body, WarpBarrier())][:-1]
