@@ -62,7 +62,7 @@ def _normed(source: str, target: str) -> Body:
     return (Loop("chunk", Extent(1), (Set("tile", tile), few), kind="block"),)
 
 
-def _moved(source: Tensor, target: Tensor, row: Expr = Name("row")) -> Body:
+def _moved(source: Tensor, target: Tensor, row: Expr = ROW) -> Body:
     """An element for each thread."""
     flat = add(Name("start"), Name("j"))
     sets = (
