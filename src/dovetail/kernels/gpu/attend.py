@@ -21,7 +21,7 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attend_cluster import WarpKeys
 from dovetail.kernels.gpu.attend_prefetch import prefetched
-from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
+from dovetail.kernels.gpu.attend_result import cluster_combined, left_by_warp, parts_combined, written
 from dovetail.kernels.gpu.attend_rotation import rotated
 from dovetail.kernels.gpu.attend_softmax import masks_allocated, weighted
 from dovetail.kernels.gpu.attend_tile import (
@@ -191,9 +191,7 @@ class _Writer:
                 (
                     *place,
                     Set("top", mul(block, Extent(self.rows))),
-                    *self._queries(),
-                    *self._keys(),
-                    *written(self.block),
+                    *self._attended(),
                 ),
                 kind="block",
             ),
@@ -233,6 +231,14 @@ class _Writer:
         made = Kernel("attend_sum", (PARTIAL, "y"), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
         return made, product(shape)
 
+    def _attended(self) -> list[Statement]:
+        """The queries of a block, their keys and what it finds."""
+        left = left_by_warp(self.block) if self.block.is_cluster and self.device.as_parts else None
+        if left is None:
+            return [*self._queries(), *self._keys(), *written(self.block)]
+        inside = [*self._queries(), *self._keys(), *left[0]]
+        return [*self._warp_keys.of_warps(inside, left[1]), *written(self.block, is_left=True)]
+
     def _allocations(self) -> list[Alloc]:
         # Parts of a resident kernel take queries from where they are.
         tiles = _TILES[1:] if self.block.is_cluster and self.device.as_parts else _TILES
@@ -259,7 +265,8 @@ class _Writer:
     @property
     def _warp_keys(self) -> WarpKeys:
         """How warps of a cluster come to their keys."""
-        return WarpKeys(self.block, {name: self.tile(name) for name in ("k", "v")}, self.factors, self.axes)
+        tiles = {name: self.tile(name) for name in ("k", "v")}
+        return WarpKeys(self.block, tiles, self.factors, self.axes, self.device.as_parts)
 
     def _queries(self) -> list[Statement]:
         row = mul(remainder(ThreadIndex("warp"), self.warps), Extent(16))
@@ -309,8 +316,7 @@ class _Writer:
         return minimum(left, Extent(self.block.part_rounds))
 
     def _keys(self) -> list[Statement]:
-        scored, summed = self._scored(), self._summed()
-        work = [*scored, *weighted(self.block), *summed]
+        work = [*self._scored(), *weighted(self.block), *self._summed()]
         if not self.copies:
             loads = [*self._loaded("k", Name("round"), ZERO), *self._loaded("v", Name("round"), ZERO)]
             return [
@@ -319,9 +325,8 @@ class _Writer:
                 Barrier(),
             ]
         if self.block.is_cluster:
-            keys = self._warp_keys
-            rounds = keys.rounds(work) if self.block.buffers > 1 else keys.rounds_in_place(scored, summed)
-            return keys.after_stages(rounds) if self.device.as_parts else rounds
+            rounds = self._warp_keys.rounds(self._scored(), self._summed())
+            return self._warp_keys.after_stages(rounds) if self.device.as_parts else rounds
         later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
         return [
             Loop(

@@ -7,9 +7,10 @@ those of this one are multiplied, and so are their masks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import i64, u32
+from dovetail.ir.dtype import bool_, i64, u32
 from dovetail.kernels.gpu.attend_softmax import NEXT, masks_loaded, masks_moved, weighted
 from dovetail.kernels.gpu.attend_tile import HALVES, AttendTile
 from dovetail.kernels.gpu.fragments import (
@@ -60,6 +61,8 @@ class WarpKeys:
     tiles: Mapping[str, SharedTile]
     factors: Mapping[str, Factor]
     axes: Mapping[str, str]
+    is_part: bool = False
+    """Whether warps without keys go through no rounds: those of a resident kernel."""
 
     def first(self) -> list[Statement]:
         """Start the copies of the first round."""
@@ -77,17 +80,22 @@ class WarpKeys:
         return found
 
     def after_stages(self, rounds: Sequence[Statement]) -> list[Statement]:
-        """The rounds of a block of a resident kernel, whose first keys are on their way.
-
-        Warps without keys do nothing, and take no time from the others.
-        """
+        """The rounds of a warp of a resident kernel, whose first keys are on their way."""
         # All lanes of a warp have copied its rows, of which some store one again.
         arrived = (AwaitCopies(0), WarpBarrier())
-        every = (*arrived, *self._amended(), WarpBarrier(), *self._queries(), *rounds)
-        return [When(self._has_keys(ZERO), every)]
+        return [*arrived, *self._amended(), WarpBarrier(), *self._queries(), *rounds]
+
+    def of_warps(self, body: Sequence[Statement], without: Sequence[Statement]) -> list[Statement]:
+        """What warps with keys do, and those without any: they take no time from the others."""
+        some = self._has_keys(ZERO)
+        own = [Set(half.query, add(divided(LANE, 4), Extent(8 * half.number))) for half in self.block.halves]
+        return [*own, When(some, tuple(body)), When(Call("bit_not", (some,), bool_), tuple(without))]
 
     def _queries(self) -> list[Statement]:
-        """Queries as left fragments, in pairs of columns, straight from where they are; other rows are 0."""
+        """Queries as left fragments, in pairs of columns, straight from where they are.
+
+        Rows after the last query repeat it: nothing reads what they find.
+        """
         block, a = self.block, self.block.problem
         assert isinstance(a.queries, int), "few queries are known"
         fragments = private("q_fragment", u32, block.d // 16, 2, 2)
@@ -101,14 +109,16 @@ class WarpKeys:
                     pair = add(Extent(8 * step + 4 * side), remainder(LANE, 4))
                     value: Expr = Number(0, u32)
                     if half in block.halves and 16 * step + 8 * side < a.d:
-                        there = Load(source, (*block.lead, clamped(query, a.queries), pair))
-                        value = Call("where", (less(query, Extent(a.queries)), there, value), u32)
+                        value = Load(source, (*block.lead, clamped(query, a.queries), pair))
                     found.append(Store(fragments, (Extent(step), Extent(side), Extent(half.number)), value))
         return found
 
-    def rounds(self, work: Sequence[Statement]) -> list[Statement]:
+    def rounds(self, scored: Sequence[Statement], summed: Sequence[Statement]) -> list[Statement]:
         """What a warp does in each round, with the copies of the next one on their way."""
+        if self.block.buffers == 1:
+            return self._rounds_in_place(scored, summed)
         later, now = Name("later"), Name("round")
+        work = (*scored, *weighted(self.block), *summed)
         ahead = (*self._copied(later), *masks_loaded(self.block, later, NEXT))
         one = (
             Set("later", add(now, Extent(1))),
@@ -117,13 +127,13 @@ class WarpKeys:
             AwaitCopies(1),
             WarpBarrier(),
             Set("stage", self._stage_of(now)),
-            When(self._has_keys(now), tuple(work)),
+            When(self._has_keys(now), work),
             *masks_moved(self.block),
             WarpBarrier(),
         )
         return [Loop("round", self._count(), one), AwaitCopies(0)]
 
-    def rounds_in_place(self, scored: Sequence[Statement], summed: Sequence[Statement]) -> list[Statement]:
+    def _rounds_in_place(self, scored: Sequence[Statement], summed: Sequence[Statement]) -> list[Statement]:
         """The same where a warp has room for one round: keys of the next one follow once these are multiplied, while
         weights are computed and values multiplied, and values of the next one follow these."""
         later, now = Name("later"), Name("round")
@@ -158,17 +168,23 @@ class WarpKeys:
         )
         pieces = block.parts * block.splits
         left = Call("sub", (add(chunks, Extent(pieces - 1)), Name("part")), i64)
-        return Call("div", (left, Extent(pieces)), i64)
+        rounds = Call("div", (left, Extent(pieces)), i64)
+        # A warp that goes through rounds has keys in the first one.
+        return Call("maximum", (rounds, Extent(1)), i64) if self.is_part else rounds
 
     def _copied(self, number: Expr, names: Sequence[str] = ("k", "v")) -> list[Statement]:
-        found: list[Statement] = []
+        every: list[Statement] = []
         at, stage = self.block.first_key(number), self._stage_of(number)
         for name in names:
             row, k = (at, ZERO) if name == "k" else (ZERO, at)
             tile, factor = self.tiles[name], self.factors[name]
-            copies = copied(tile, factor, self.axes[name], row, k, stage, LANES, 0, 1, index=LANE)
-            found += [rolled(s, 2) for s in copies]
-        return found
+            every += copied(tile, factor, self.axes[name], row, k, stage, LANES, 0, 1, index=LANE)
+        first, *others = every
+        loops = [s for s in every if isinstance(s, Loop) and isinstance(first, Loop) and s.extent == first.extent]
+        if not isinstance(first, Loop) or not others or len(loops) < len(every):
+            return [rolled(s, 2) for s in every]
+        # Rows of keys and of values have their places in common.
+        return [rolled(replace(first, body=tuple([s for loop in loops for s in loop.body])), 1)]
 
     def _stage_of(self, number: Expr) -> Expr:
         """The tile of a warp in a round."""
