@@ -21,7 +21,7 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attend_cluster import WarpKeys
 from dovetail.kernels.gpu.attend_prefetch import prefetched
-from dovetail.kernels.gpu.attend_result import cluster_combined, left_by_warp, parts_combined, written
+from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
 from dovetail.kernels.gpu.attend_rotation import rotated
 from dovetail.kernels.gpu.attend_softmax import masks_allocated, weighted
 from dovetail.kernels.gpu.attend_tile import (
@@ -191,7 +191,9 @@ class _Writer:
                 (
                     *place,
                     Set("top", mul(block, Extent(self.rows))),
-                    *self._attended(),
+                    *self._queries(),
+                    *self._keys(),
+                    *written(self.block),
                 ),
                 kind="block",
             ),
@@ -230,14 +232,6 @@ class _Writer:
         launch = Launch(product(shape), min(256, -(-a.dv // 32) * 32))
         made = Kernel("attend_sum", (PARTIAL, "y"), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
         return made, product(shape)
-
-    def _attended(self) -> list[Statement]:
-        """The queries of a block, their keys and what it finds."""
-        left = left_by_warp(self.block) if self.block.is_cluster and self.device.as_parts else None
-        if left is None:
-            return [*self._queries(), *self._keys(), *written(self.block)]
-        inside = [*self._queries(), *self._keys(), *left[0]]
-        return [*self._warp_keys.of_warps(inside, left[1]), *written(self.block, is_left=True)]
 
     def _allocations(self) -> list[Alloc]:
         # Parts of a resident kernel take queries from where they are.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import bool_, i64, u32
+from dovetail.ir.dtype import i64, u32
 from dovetail.kernels.gpu.attend_softmax import NEXT, masks_loaded, masks_moved, weighted
 from dovetail.kernels.gpu.attend_tile import HALVES, AttendTile
 from dovetail.kernels.gpu.fragments import (
@@ -62,7 +62,7 @@ class WarpKeys:
     factors: Mapping[str, Factor]
     axes: Mapping[str, str]
     is_part: bool = False
-    """Whether warps without keys go through no rounds: those of a resident kernel."""
+    """Whether it is a part of a resident kernel, which has few instructions more than it needs."""
 
     def first(self) -> list[Statement]:
         """Start the copies of the first round."""
@@ -77,19 +77,13 @@ class WarpKeys:
             source = Tensor(name, block.dtype, a.strides[name])
             target = self.tiles[name].place(self._stage_of(ZERO), Name("line"), LANE, Name("element"))
             found.append(Amend(source, lead, block.first_key(ZERO), block.warp_keys, columns, *target))
-        return found
+        return [When(block.has_keys, tuple(found))] if block.spare else found
 
     def after_stages(self, rounds: Sequence[Statement]) -> list[Statement]:
         """The rounds of a warp of a resident kernel, whose first keys are on their way."""
         # All lanes of a warp have copied its rows, of which some store one again.
         arrived = (AwaitCopies(0), WarpBarrier())
         return [*arrived, *self._amended(), WarpBarrier(), *self._queries(), *rounds]
-
-    def of_warps(self, body: Sequence[Statement], without: Sequence[Statement]) -> list[Statement]:
-        """What warps with keys do, and those without any: they take no time from the others."""
-        some = self._has_keys(ZERO)
-        own = [Set(half.query, add(divided(LANE, 4), Extent(8 * half.number))) for half in self.block.halves]
-        return [*own, When(some, tuple(body)), When(Call("bit_not", (some,), bool_), tuple(without))]
 
     def _queries(self) -> list[Statement]:
         """Queries as left fragments, in pairs of columns, straight from where they are.
@@ -169,7 +163,7 @@ class WarpKeys:
         pieces = block.parts * block.splits
         left = Call("sub", (add(chunks, Extent(pieces - 1)), Name("part")), i64)
         rounds = Call("div", (left, Extent(pieces)), i64)
-        # A warp that goes through rounds has keys in the first one.
+        # A loop that is known to run starts with the sums that it would leave: they are set to 0 once.
         return Call("maximum", (rounds, Extent(1)), i64) if self.is_part else rounds
 
     def _copied(self, number: Expr, names: Sequence[str] = ("k", "v")) -> list[Statement]:

@@ -14,7 +14,7 @@ from dovetail.kernels.gpu.attend_tile import (
     near_exp,
     times,
 )
-from dovetail.kernels.gpu.fragments import LANE, both, divided, less, plus, private, remainder, unrolled, zeroed
+from dovetail.kernels.gpu.fragments import LANE, both, divided, less, plus, private, remainder, unrolled
 from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
@@ -40,10 +40,10 @@ from dovetail.kernels.loops.ir import (
 )
 
 
-def written(tile: AttendTile, *, is_left: bool = False) -> list[Statement]:
-    """The weighted sums over their totals; with `is_left` warps have left theirs already (`left_by_warp`)."""
+def written(tile: AttendTile) -> list[Statement]:
+    """The weighted sums over their totals."""
     if tile.parts > 1:
-        return _left_over(tile, is_left)
+        return _left_over(tile)
     if tile.splits > 1:
         return _combined(tile)
     sums = private("sums", f32, tile.dv // 8, 4)
@@ -83,22 +83,7 @@ def _inverse(tile: AttendTile, total: Expr) -> Expr:
     return found
 
 
-def left_by_warp(tile: AttendTile) -> tuple[list[Statement], list[Statement]] | None:
-    """What a warp with keys leaves for its block, and one without any; None where no other warp has keys."""
-    if tile.splits == 1:
-        return None
-    none = [zeroed(private("sums", f32, 1), tile.dv // 8 * 4)]
-    for half in tile.halves:
-        none += [Set(half.most, MINUS_INFINITY), Set(half.total, Number(0.0, f32))]
-    stores = _own_stored(tile, tile.query_shares, _by_warp(tile))
-    return stores, [*none, *stores]
-
-
-def _by_warp(tile: AttendTile) -> Callable[[Expr], tuple[Expr, ...]]:
-    return lambda query: (divided(ThreadIndex("warp"), tile.warps), query)
-
-
-def _left_over(tile: AttendTile, is_left: bool) -> list[Statement]:
+def _left_over(tile: AttendTile) -> list[Statement]:
     """What this block has of each query, in the workspace."""
     if tile.splits == 1:
         return _own_stored(tile, tile.partial, lambda query: (*tile.lead, query, Name("part")))
@@ -117,8 +102,8 @@ def _left_over(tile: AttendTile, is_left: bool) -> list[Statement]:
         Store(tile.partial, (*at, within), f32_name("value")),
         When(Call("equal", (within, ZERO), bool_), tuple(last)),
     )
-    stores = [] if is_left else _own_stored(tile, shares, _by_warp(tile))
-    stores = [When(tile.has_keys, tuple(stores))] if tile.spare and stores else stores
+    stores = _own_stored(tile, shares, lambda query: (divided(ThreadIndex("warp"), tile.warps), query))
+    stores = [When(tile.has_keys, tuple(stores))] if tile.spare else stores
     return [*stores, Barrier(), Loop("own", Extent(a.queries * tile.dv), body, kind="thread")]
 
 
@@ -273,4 +258,4 @@ def _combined(tile: AttendTile) -> list[Statement]:
     return [*found, Barrier(), Loop("own", Extent(tile.rows * groups), tuple(body), kind="thread"), Barrier()]
 
 
-__all__ = ["cluster_combined", "left_by_warp", "parts_combined", "written"]
+__all__ = ["cluster_combined", "parts_combined", "written"]
