@@ -98,13 +98,18 @@ class Printer:
         """The type of a pointer to a tensor."""
         return "ptr"
 
+    def apart(self, tensor: Tensor) -> str:
+        """What an access of a tensor says of others that it is apart from."""
+        return ""
+
     def store(self, statement: Store) -> None:
         dtype = statement.tensor.dtype
         value = self.value(Requantiser().rewritten(statement.value))
         if dtype is bool_:
             value = self.text.let(f"zext i1 {value} to i8")
         target = f"{self.pointer(statement.tensor)} {self.address(statement.tensor, statement.at)}"
-        self.text.emit(f"store {scalar.stored(dtype)} {value}, {target}, align {dtype.itemsize}")
+        note = self.apart(statement.tensor)
+        self.text.emit(f"store {scalar.stored(dtype)} {value}, {target}, align {dtype.itemsize}{note}")
 
     def set(self, statement: Set) -> None:
         dtype = statement.value.dtype
@@ -197,7 +202,8 @@ class Printer:
     def load(self, expr: Load) -> str:
         dtype = expr.dtype
         source = f"{self.pointer(expr.tensor)} {self.address(expr.tensor, expr.at)}"
-        found = self.text.let(f"load {scalar.stored(dtype)}, {source}, align {dtype.itemsize}")
+        note = self.apart(expr.tensor)
+        found = self.text.let(f"load {scalar.stored(dtype)}, {source}, align {dtype.itemsize}{note}")
         return self.text.let(f"trunc i8 {found} to i1") if dtype is bool_ else found
 
     def size(self, size: Size) -> str:

@@ -13,6 +13,7 @@ from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
 from dovetail.codegen.llvm.maths import functions
 from dovetail.codegen.llvm.maths.remainder import with_exact_remainders
+from dovetail.codegen.llvm.scopes import Scopes
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import bool_, f32, f64, i64, u32
 from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, everything, shared_bytes
@@ -79,7 +80,7 @@ class _Printer(Printer):
         if kernel.launch is None:
             raise GraphError(f"{kernel.name} has no launch shape", hint="schedule the kernel for a GPU first")
         self.kernel, self.threads, self.blocks = kernel, kernel.launch.block, kernel.launch.grid
-        self.globals: dict[str, str] = {}
+        self.globals, self.scopes = dict[str, str](), Scopes(kernel)
         self.dynamic = 0 if kernel.launch.shared_bytes else None
         """Where the next allocation of dynamic shared memory is; None where all of it is static."""
         self.has_maps = False
@@ -92,9 +93,9 @@ class _Printer(Printer):
             "lane": self.wide(self.text.let(f"and i32 {thread}, {LANES - 1}")),
             "warp": self.wide(self.text.let(f"lshr i32 {thread}, {LANES.bit_length() - 1}")),
         }
-        blocks = self.wide(self.special(nvvm.BLOCKS))
         counts = {"thread": self.threads, "lane": LANES, "warp": self.threads // LANES}
-        self.counts = {"block": blocks, **{kind: str(count) for kind, count in counts.items()}}
+        self.counts = {kind: str(count) for kind, count in counts.items()}
+        self.counts["block"] = self.wide(self.special(nvvm.BLOCKS))
 
     def special(self, register: str) -> str:
         """A special register, an i32."""
@@ -109,6 +110,9 @@ class _Printer(Printer):
 
     def pointer(self, tensor: Tensor) -> str:
         return self.spaces[tensor.pointer]
+
+    def apart(self, tensor: Tensor) -> str:
+        return self.scopes.of(tensor.pointer)
 
     def marked(self, loop: Loop) -> str:
         """LLVM vectorises no loops for a GPU. A loop of products by a warpgroup stays a loop."""
@@ -336,9 +340,8 @@ def module(kernel: Kernel, alignment: Mapping[str, int]) -> str:
     functions = [_function(head, text) for head, text in found]
     uses = dict.fromkeys(use for printer in printers for use in printer.text.uses)
     globals = {name: text for printer in printers for name, text in printer.globals.items()}
-    rolled = any(resident.ROLLED in text for text in functions)
-    lines = [nvvm.header(), near.library(uses), *globals.values(), *functions, *(_NOTES if rolled else ())]
-    return with_exact_remainders("\n".join(lines) + "\n")
+    lines = [nvvm.header(), near.library(uses), *globals.values(), *functions, *resident.notes(functions)]
+    return with_exact_remainders("\n".join([*lines, *Scopes(kernel).notes]) + "\n")
 
 
 def _functions(
@@ -386,9 +389,6 @@ def _waiting(kernel: Kernel, alignment: Mapping[str, int]) -> _Printer:
 
 def _function(head: str, text: Builder) -> str:
     return "\n".join([f"{head} {{", "entry:", *text.allocas, *map(str, text.lines), "}"])
-
-
-_NOTES = ("!0 = distinct !{!0, !1}", '!1 = !{!"llvm.loop.unroll.disable"}')
 
 
 def _attributes(kernel: Kernel, name: str, alignment: Mapping[str, int]) -> str:

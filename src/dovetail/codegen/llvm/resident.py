@@ -90,12 +90,16 @@ def _run(printer: BodyPrinter, statement: SubGrid, block: str) -> None:
 def _own_indices(printer: BodyPrinter) -> dict[str, str]:
     """The indices of threads as values of one part, which copies and so has many addresses, or runs in few passes. LLVM
     would compute all that follows from them before the first pass, and that is more than there are registers."""
-    t, found = printer.text, dict[str, str]()
-    for kind in ("thread", "lane", "warp"):
-        narrow = t.let(f"trunc i64 {printer.indices[kind]} to i32")
-        own = t.let(nvvm.assembly("mov.b32 $0, $1;", "=r,r", f"i32 {narrow}", "i32"))
-        found[kind] = t.let(f"zext i32 {own} to i64")
-    return found
+    t = printer.text
+    narrow = t.let(f"trunc i64 {printer.indices['thread']} to i32")
+    own = t.let(nvvm.assembly("mov.b32 $0, $1;", "=r,r", f"i32 {narrow}", "i32"))
+    # LLVM knows how large a lane is, and folds quotients of it.
+    found = {
+        "lane": t.let(f"and i32 {own}, {LANES - 1}"),
+        "thread": own,
+        "warp": t.let(f"lshr i32 {own}, {LANES.bit_length() - 1}"),
+    }
+    return {kind: t.let(f"zext i32 {index} to i64") for kind, index in found.items()}
 
 
 @contextmanager
@@ -281,9 +285,16 @@ def _blocks(kernel: Kernel) -> int:
 
 
 ROLLED = ", !llvm.loop !0"
-"""Marks a loop that LLVM does not unroll; the module defines the note."""
+"""Marks a loop that LLVM does not unroll."""
+
+
+def notes(functions: Sequence[str]) -> list[str]:
+    """What a module says of loops that LLVM does not unroll, where it has some."""
+    is_rolled = any([ROLLED in text for text in functions])
+    return ["!0 = distinct !{!0, !1}", '!1 = !{!"llvm.loop.unroll.disable"}'] if is_rolled else []
+
 
 __all__ = [
     "ROLLED", "BodyPrinter", "barrier_of_some", "blocks_at_once", "clock", "clock_after", "functions", "grid_barrier",
-    "sub_grid",
+    "notes", "sub_grid",
 ]  # fmt: skip

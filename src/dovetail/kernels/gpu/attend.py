@@ -158,7 +158,7 @@ class _Writer:
     @property
     def stages(self) -> int:
         """Tiles in shared memory: of a round and of the next one; in a cluster each warp has its own."""
-        return 2 * self.block.splits if self.block.is_cluster else 2 if self.copies else 1
+        return self.block.buffers * self.block.splits if self.block.is_cluster else 2 if self.copies else 1
 
     def tile(self, name: str) -> SharedTile:
         match name:
@@ -234,8 +234,10 @@ class _Writer:
         return made, product(shape)
 
     def _allocations(self) -> list[Alloc]:
+        # Parts of a resident kernel take queries from where they are.
+        tiles = _TILES[1:] if self.block.is_cluster and self.device.as_parts else _TILES
         return [
-            *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in _TILES),
+            *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in tiles),
             *self.block.shares_allocated(),
             *(masks_allocated(self.block) if self.block.is_cluster else ()),
             *seen_allocated(self.block),
@@ -258,7 +260,8 @@ class _Writer:
     @property
     def _warp_keys(self) -> WarpKeys:
         """How warps of a cluster come to their keys."""
-        return WarpKeys(self.block, {name: self.tile(name) for name in ("k", "v")}, self.factors, self.axes)
+        tiles = {name: self.tile(name) for name in ("k", "v")}
+        return WarpKeys(self.block, tiles, self.factors, self.axes, self.device.as_parts)
 
     def _queries(self) -> list[Statement]:
         row = mul(remainder(ThreadIndex("warp"), self.warps), Extent(16))
@@ -277,9 +280,9 @@ class _Writer:
         if self.block.is_cluster:
             # Rows without queries weigh no key.
             start.append(zeroed(private("weights", self.dtype, 1), self.block.warp_keys // 16 * 8))
-            queries = [*self._loaded("q", ZERO, ZERO), CommitCopies(), AwaitCopies(0), Barrier()]
             if self.device.as_parts:
-                return [*start, *queries, *self._warp_keys.amended(), load]
+                return start
+            queries = [*self._loaded("q", ZERO, ZERO), CommitCopies(), AwaitCopies(0), Barrier()]
             return [*start, *self._warp_keys.first(), *queries, load]
         first = [*self._loaded("k", ZERO, ZERO), *self._loaded("v", ZERO, ZERO)]
         arrive: list[Statement] = [CommitCopies(), *first, CommitCopies(), AwaitCopies(1), Barrier()]
@@ -314,7 +317,8 @@ class _Writer:
             each = (Barrier(), *loads, *seen_loaded(self.block), Barrier(), *where_seen(self.block, work))
             return [Set("stage", ZERO), Loop("round", self._rounds(), each), Barrier()]
         if self.block.is_cluster:
-            return self._warp_keys.rounds(work)
+            rounds = self._warp_keys.rounds(self._scored(), self._summed())
+            return self._warp_keys.after_stages(rounds) if self.device.as_parts else rounds
         later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
         return [
             Loop(

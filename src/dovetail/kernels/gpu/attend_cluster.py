@@ -7,12 +7,24 @@ those of this one are multiplied, and so are their masks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import i64
-from dovetail.kernels.gpu.attend_softmax import NEXT, masks_loaded, masks_moved
-from dovetail.kernels.gpu.attend_tile import AttendTile
-from dovetail.kernels.gpu.fragments import LANE, Factor, both, copied, divided, less, remainder, rolled
+from dovetail.ir.dtype import i64, u32
+from dovetail.kernels.gpu.attend_softmax import NEXT, masks_loaded, masks_moved, weighted
+from dovetail.kernels.gpu.attend_tile import HALVES, AttendTile
+from dovetail.kernels.gpu.fragments import (
+    LANE,
+    Factor,
+    both,
+    clamped,
+    copied,
+    divided,
+    less,
+    private,
+    remainder,
+    rolled,
+)
 from dovetail.kernels.gpu.shared_tiles import SharedTile
 from dovetail.kernels.gpu.tile import LANES
 from dovetail.kernels.loops.ir import (
@@ -23,10 +35,13 @@ from dovetail.kernels.loops.ir import (
     CommitCopies,
     Expr,
     Extent,
+    Load,
     Loop,
     Name,
+    Number,
     Set,
     Statement,
+    Store,
     Tensor,
     ThreadIndex,
     WarpBarrier,
@@ -46,12 +61,14 @@ class WarpKeys:
     tiles: Mapping[str, SharedTile]
     factors: Mapping[str, Factor]
     axes: Mapping[str, str]
+    is_part: bool = False
+    """Whether it is a part of a resident kernel, which has few instructions more than it needs."""
 
     def first(self) -> list[Statement]:
         """Start the copies of the first round."""
         return [When(self._has_keys(ZERO), (*self._copied(ZERO), *masks_loaded(self.block, ZERO))), CommitCopies()]
 
-    def amended(self) -> list[Statement]:
+    def _amended(self) -> list[Statement]:
         """The keys and values of the first round that the stages of a block write after their copies have started."""
         block, a = self.block, self.block.problem
         lead = (*block.lead[:-1], divided(block.lead[-1], a.groups))
@@ -62,9 +79,40 @@ class WarpKeys:
             found.append(Amend(source, lead, block.first_key(ZERO), block.warp_keys, columns, *target))
         return [When(block.has_keys, tuple(found))] if block.spare else found
 
-    def rounds(self, work: Sequence[Statement]) -> list[Statement]:
+    def after_stages(self, rounds: Sequence[Statement]) -> list[Statement]:
+        """The rounds of a warp of a resident kernel, whose first keys are on their way."""
+        # All lanes of a warp have copied its rows, of which some store one again.
+        arrived = (AwaitCopies(0), WarpBarrier())
+        return [*arrived, *self._amended(), WarpBarrier(), *self._queries(), *rounds]
+
+    def _queries(self) -> list[Statement]:
+        """Queries as left fragments, in pairs of columns, straight from where they are.
+
+        Rows after the last query repeat it: nothing reads what they find.
+        """
+        block, a = self.block, self.block.problem
+        assert isinstance(a.queries, int), "few queries are known"
+        fragments = private("q_fragment", u32, block.d // 16, 2, 2)
+        *lead, row, _ = self.factors["q"].tensor.strides
+        source = Tensor("q", u32, (*lead, row, u32.itemsize), self.factors["q"].tensor.offset)
+        found: list[Statement] = []
+        for half in HALVES:
+            query = Name(half.query)
+            for step in range(block.d // 16):
+                for side in range(2):
+                    pair = add(Extent(8 * step + 4 * side), remainder(LANE, 4))
+                    value: Expr = Number(0, u32)
+                    if half in block.halves and 16 * step + 8 * side < a.d:
+                        value = Load(source, (*block.lead, clamped(query, a.queries), pair))
+                    found.append(Store(fragments, (Extent(step), Extent(side), Extent(half.number)), value))
+        return found
+
+    def rounds(self, scored: Sequence[Statement], summed: Sequence[Statement]) -> list[Statement]:
         """What a warp does in each round, with the copies of the next one on their way."""
+        if self.block.buffers == 1:
+            return self._rounds_in_place(scored, summed)
         later, now = Name("later"), Name("round")
+        work = (*scored, *weighted(self.block), *summed)
         ahead = (*self._copied(later), *masks_loaded(self.block, later, NEXT))
         one = (
             Set("later", add(now, Extent(1))),
@@ -73,9 +121,36 @@ class WarpKeys:
             AwaitCopies(1),
             WarpBarrier(),
             Set("stage", self._stage_of(now)),
-            When(self._has_keys(now), tuple(work)),
+            When(self._has_keys(now), work),
             *masks_moved(self.block),
             WarpBarrier(),
+        )
+        return [Loop("round", self._count(), one), AwaitCopies(0)]
+
+    def _rounds_in_place(self, scored: Sequence[Statement], summed: Sequence[Statement]) -> list[Statement]:
+        """The same where a warp has room for one round: keys of the next one follow once these are multiplied, while
+        weights are computed and values multiplied, and values of the next one follow these."""
+        later, now = Name("later"), Name("round")
+        more, some = self._has_keys(later), self._has_keys(now)
+
+        def ahead(name: str, *others: Statement) -> tuple[Statement, ...]:
+            """All lanes have read a tile before it is copied to again."""
+            return WarpBarrier(), When(more, (*self._copied(later, (name,)), *others)), CommitCopies()
+
+        one = (
+            Set("later", add(now, Extent(1))),
+            Set("stage", self._stage_of(now)),
+            # Of two groups on their way, keys of a round are the first; then its values are.
+            AwaitCopies(1),
+            WarpBarrier(),
+            When(some, tuple(scored)),
+            *ahead("k", *masks_loaded(self.block, later, NEXT)),
+            When(some, tuple(weighted(self.block))),
+            AwaitCopies(1),
+            WarpBarrier(),
+            When(some, tuple(summed)),
+            *ahead("v"),
+            *masks_moved(self.block),
         )
         return [Loop("round", self._count(), one), AwaitCopies(0)]
 
@@ -87,21 +162,28 @@ class WarpKeys:
         )
         pieces = block.parts * block.splits
         left = Call("sub", (add(chunks, Extent(pieces - 1)), Name("part")), i64)
-        return Call("div", (left, Extent(pieces)), i64)
+        rounds = Call("div", (left, Extent(pieces)), i64)
+        # A loop that is known to run starts with the sums that it would leave: they are set to 0 once.
+        return Call("maximum", (rounds, Extent(1)), i64) if self.is_part else rounds
 
-    def _copied(self, number: Expr) -> list[Statement]:
-        found: list[Statement] = []
+    def _copied(self, number: Expr, names: Sequence[str] = ("k", "v")) -> list[Statement]:
+        every: list[Statement] = []
         at, stage = self.block.first_key(number), self._stage_of(number)
-        for name in ("k", "v"):
+        for name in names:
             row, k = (at, ZERO) if name == "k" else (ZERO, at)
             tile, factor = self.tiles[name], self.factors[name]
-            copies = copied(tile, factor, self.axes[name], row, k, stage, LANES, 0, 1, index=LANE)
-            found += [rolled(s, 2) for s in copies]
-        return found
+            every += copied(tile, factor, self.axes[name], row, k, stage, LANES, 0, 1, index=LANE)
+        first, *others = every
+        loops = [s for s in every if isinstance(s, Loop) and isinstance(first, Loop) and s.extent == first.extent]
+        if not isinstance(first, Loop) or not others or len(loops) < len(every):
+            return [rolled(s, 2) for s in every]
+        # Rows of keys and of values have their places in common.
+        return [rolled(replace(first, body=tuple([s for loop in loops for s in loop.body])), 1)]
 
     def _stage_of(self, number: Expr) -> Expr:
         """The tile of a warp in a round."""
-        return add(mul(remainder(number, 2), Extent(self.block.splits)), _WARP)
+        buffers = self.block.buffers
+        return _WARP if buffers == 1 else add(mul(remainder(number, buffers), Extent(self.block.splits)), _WARP)
 
     def _has_keys(self, number: Expr) -> Expr:
         """Whether a warp has keys in a round."""

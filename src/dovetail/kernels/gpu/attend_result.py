@@ -14,11 +14,12 @@ from dovetail.kernels.gpu.attend_tile import (
     near_exp,
     times,
 )
-from dovetail.kernels.gpu.fragments import LANE, divided, less, plus, private, remainder, unrolled
-from dovetail.kernels.gpu.tile import CHUNK
+from dovetail.kernels.gpu.fragments import LANE, both, divided, less, plus, private, remainder, unrolled
+from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
+    AllReduce,
     Barrier,
     Call,
     Expr,
@@ -135,14 +136,7 @@ def cluster_combined(tile: AttendTile) -> list[Statement]:
     a = tile.problem
     assert isinstance(a.queries, int), "few queries are known"
     shares = a.queries * (tile.dv // tile.share)
-    own = add(mul(Name("share_number"), Extent(tile.share)), Name("within"))
-    column = tuple(_column_combined(tile, Name("share_number"), Name("within")))
-    columns: tuple[Statement, ...] = (
-        Set("query", divided(own, tile.dv)),
-        Set("column", remainder(own, tile.dv)),
-        *(column if a.dv == tile.dv else (When(less(Name("column"), Extent(a.dv)), column),)),
-    )
-    combined = Loop("within", Extent(tile.share), columns, kind="thread")
+    combined = _share_combined(tile)
     if shares <= tile.parts:
         # Blocks without a share of their own read the last one: what is received of a share was written.
         first = Set("share_number", minimum(Name("part"), Extent(shares - 1)))
@@ -152,38 +146,68 @@ def cluster_combined(tile: AttendTile) -> list[Statement]:
     return [Loop("turn", Extent(-(-shares // tile.parts)), (Set("share_number", number), inside))]
 
 
-def _column_combined(tile: AttendTile, share: Expr, within: Expr) -> list[Statement]:
-    """A column of a query from all parts."""
+def _share_combined(tile: AttendTile) -> Loop:
+    """The columns of a share, each by some neighbouring lanes that have a few parts each, or by one thread."""
+    lanes, dv = _lanes(tile), tile.problem.dv
+    own = add(mul(Name("share_number"), Extent(tile.share)), Name("within"))
+    place = [Set("query", divided(own, tile.dv)), Set("column", remainder(own, tile.dv))]
+    inside = () if dv == tile.dv else (less(Name("column"), Extent(dv)),)
+    if lanes == 1:
+        column = tuple(_column_combined(tile, Name("share_number"), Name("within")))
+        column = (When(inside[0], column),) if inside else column
+        return Loop("within", Extent(tile.share), (*place, *column), kind="thread")
+    at = [Set("within", divided(Name("own"), lanes)), Set("of_lane", remainder(Name("own"), lanes))]
+    *found, last = _column_combined(tile, Name("share_number"), Name("within"), lanes)
+    stored = When(both(Call("equal", (Name("of_lane"), ZERO), bool_), *inside), (last,))
+    return Loop("own", Extent(tile.share * lanes), (*at, *place, *found, stored), kind="thread")
+
+
+def _lanes(tile: AttendTile) -> int:
+    """Lanes that combine the parts of a column: as many as a block has for each, in whole warps."""
+    counts = [n for n in (32, 16, 8, 4, 2) if tile.parts % n == 0 and tile.share * n % LANES == 0]
+    return max([n for n in counts if tile.share * n <= tile.threads], default=1)
+
+
+def _column_combined(tile: AttendTile, share: Expr, within: Expr, lanes: int = 1) -> list[Statement]:
+    """A column of a query from all parts, of which `lanes` have some each; the last statement stores it."""
 
     def of(part: Expr, last: Expr) -> Expr:
         return Load(tile.partial, (*tile.lead, share, part, last))
 
     return [
-        *_merged(tile.parts, of, within, tile.share),
+        *_merged(tile.parts, of, within, tile.share, lanes),
         Set("inverse", _inverse(tile, f32_name("total"))),
         _stored(tile, Name("query"), Name("column"), times(f32_name("value"), f32_name("inverse")), fits=True),
     ]
 
 
-def _merged(count: int, of: Callable[[Expr, Expr], Expr], column: Expr, width: int) -> list[Statement]:
+def _merged(count: int, of: Callable[[Expr, Expr], Expr], column: Expr, width: int, lanes: int = 1) -> list[Statement]:
     """The largest score, the total and a weighted sum of several parts, always in one order."""
-    part = Name("each")
+    part: Expr = Name("each")
+    if lanes > 1:
+        part = add(mul(part, Extent(lanes)), Name("of_lane"))
     most = Call("maximum", (f32_name("most"), of(part, Extent(width))), f32)
     none = Call("equal", (f32_name("most"), MINUS_INFINITY), bool_)
     share = near_exp(minus(of(part, Extent(width)), f32_name("most")))
+
+    def reduced(op: str, *names: str) -> list[Statement]:
+        return [AllReduce(name, op, f32, lanes) for name in names] if lanes > 1 else []
+
     return [
         Set("most", MINUS_INFINITY),
-        unrolled("each", count, Set("most", most)),
+        unrolled("each", count // lanes, Set("most", most)),
+        *reduced("maximum", "most"),
         Set("most", Call("where", (none, Number(0.0, f32), f32_name("most")), f32)),
         Set("total", Number(0.0, f32)),
         Set("value", Number(0.0, f32)),
         unrolled(
             "each",
-            count,
+            count // lanes,
             Set("share", share),
             Set("total", plus(f32_name("total"), times(f32_name("share"), of(part, Extent(width + 1))))),
             Set("value", plus(f32_name("value"), times(f32_name("share"), of(part, column)))),
         ),
+        *reduced("add", "total", "value"),
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dovetail.ir.dtype import DType, bool_, f32
+from dovetail.ir.dtype import DType, bool_, f32, u8
 from dovetail.kernels.gpu.attend_seen import is_seen
 from dovetail.kernels.gpu.attend_tile import (
     MINUS_INFINITY,
@@ -100,16 +100,21 @@ def _given(tile: AttendTile) -> list[tuple[str, DType]]:
 
 
 def _held(tile: AttendTile, name: str, half: Half, when: str = "") -> Tensor:
-    """What a lane holds of a mask, for the keys of a round."""
-    dtype = dict(_given(tile))[name]
+    """What a lane holds of a mask, for the keys of a round. Conditions are held as the bytes that they are in memory:
+    a lane that made predicates of them would wait for them where it loads them."""
+    dtype = _as_loaded(dict(_given(tile))[name])
     return private(f"{name}{half.number}{when}", dtype, tile.warp_keys // 8, 2)
+
+
+def _as_loaded(dtype: DType) -> DType:
+    return u8 if dtype is bool_ else dtype
 
 
 def masks_allocated(tile: AttendTile) -> list[Alloc]:
     """Registers for masks of a round and of the next one."""
     count = tile.warp_keys // 8 * 2
     return [
-        Alloc(_held(tile, name, half, when).pointer, dtype, count, "private")
+        Alloc(_held(tile, name, half, when).pointer, _as_loaded(dtype), count, "private")
         for name, dtype in _given(tile)
         for half in tile.halves
         for when in ("", NEXT)
@@ -124,7 +129,7 @@ def masks_loaded(tile: AttendTile, number: Expr, when: str = "") -> list[Stateme
     for name, dtype in _given(tile):
         for half in tile.halves:
             at = minimum(Name(half.query), Extent(a.queries - 1)), minimum(Name("key"), Extent(a.keys - 1))
-            load = Load(Tensor(name, dtype, a.strides[name]), (*tile.lead, *at))
+            load = Load(Tensor(name, _as_loaded(dtype), a.strides[name]), (*tile.lead, *at))
             one = Set("key", add(first, add(mul(j, Extent(8)), e))), Store(_held(tile, name, half, when), (j, e), load)
             found.append(unrolled("j", tile.warp_keys // 8, unrolled("e", 2, *one)))
     return found
@@ -156,7 +161,8 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
     for name, dtype in _given(tile):
         given[name] = Load(Tensor(name, dtype, a.strides[name]), (*tile.lead, *inside))
         if tile.is_cluster:
-            given[name] = Load(_held(tile, name, half), (Name("j"), Name("e")))
+            held = Load(_held(tile, name, half), (Name("j"), Name("e")))
+            given[name] = Call("not_equal", (held, Number(0, u8)), bool_) if dtype is bool_ else held
     if tile.leaves_out:
         given["keep"] = is_seen(tile, half)
     seen: list[Expr] = [given["keep"]] if "keep" in given else []

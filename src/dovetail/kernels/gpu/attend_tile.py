@@ -28,6 +28,8 @@ CLUSTER_BYTES = 140 << 10
 """Shared memory for keys and values of a block of a cluster: the next kernel fits too."""
 PART_BYTES = 64 << 10
 """The same of a part of a resident kernel: weights of the products after it arrive meanwhile."""
+PART_BUFFERS = 2
+"""Rounds of keys that a warp of such a part has room for; one leaves room for twice as many warps."""
 SPLIT_BYTES = 128 << 10
 """Shared memory for keys and values that warps share out among them."""
 MOST_PARTS = 32
@@ -81,6 +83,8 @@ class AttendTile:
     """Keys that a warp goes through at once."""
     spare: int = 0
     """Warps without keys: stages before the attention have all of them."""
+    buffers: int = 2
+    """Rounds of keys that a warp of a cluster has room for."""
 
     @staticmethod
     def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
@@ -88,10 +92,11 @@ class AttendTile:
         if parts > 1 and device.cluster:
             nbytes = _round_bytes(problem) * CLUSTER_KEYS // KEYS
             room = PART_BYTES if device.as_parts else CLUSTER_BYTES
-            splits = max(1, min(CLUSTER_WARPS, room // nbytes))
+            buffers = PART_BUFFERS if device.as_parts and room // nbytes < CLUSTER_WARPS else 2
+            splits = max(1, min(CLUSTER_WARPS, 2 * room // (buffers * nbytes)))
             blocks = _resident_parts(problem, device) if device.as_parts else device.cluster
             spare = CLUSTER_WARPS - splits if device.as_parts else 0
-            return AttendTile(problem, dtype, 1, splits, blocks, True, CLUSTER_KEYS, spare)
+            return AttendTile(problem, dtype, 1, splits, blocks, True, CLUSTER_KEYS, spare, buffers)
         if parts > 1:
             return AttendTile(problem, dtype, 1, 1, parts)
         return AttendTile(problem, dtype, *_warps(problem, device))

@@ -14,7 +14,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.expr import Call, Expr, Extent, Load, Name, ThreadIndex
-from dovetail.kernels.loops.ir import Amend, Kernel, Loop, Set, Statement, Store, WarpBarrier, When, add, mul
+from dovetail.kernels.loops.ir import Amend, Kernel, Loop, Set, Statement, Store, When, add, mul
 from dovetail.kernels.loops.uniform import Uniform, at_block, reads
 
 Body = tuple[Statement, ...]
@@ -103,7 +103,6 @@ def _amended(amend: Amend, stage: Body, pointer: str, kernel: Body, blocks: int)
         Set("amended_row", change.of(row)),
         Set("line", line),
         When(inside, (Loop("element", Extent(8), (each,), kind="unrolled"),)),
-        WarpBarrier(),
     )
 
 

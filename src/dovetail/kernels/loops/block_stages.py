@@ -43,7 +43,9 @@ from dovetail.kernels.loops.ir import (
     add,
     sizes_in,
 )
-from dovetail.kernels.loops.stage_slices import sliced
+from dovetail.kernels.loops.stage_narrowing import Body, Index
+from dovetail.kernels.loops.stage_slices import indices_of, sliced
+from dovetail.kernels.loops.stage_warps import StageBody, by_warps
 
 _TAKING = (
     *COMPOUND, Set, Loop, AllReduce, FromLane, Ballot, Alloc, Barrier, WarpBarrier, ClusterBarrier, CommitCopies,
@@ -89,17 +91,12 @@ def with_stages(
         bodies.append(naming.body(stage.kernel.body))
     launch = kernel.launch
     assert launch is not None and isinstance(launch.grid, int), "it was scheduled, with a known number of blocks"
-    before: list[Statement] = []
-    level = 0
-    narrow = [_in_turn(each) for each in sliced(bodies, body, launch.grid, same)]
+    indices = indices_of(bodies, body, launch.grid, same)
+    narrow = [_in_turn(each) for each in sliced(bodies, indices)]
     first = Renaming(lambda n: n, own, shared).body(kernel.opening)
     parts = opened(replace(kernel, opening=first, body=body), narrow, same, launch.grid)
     body = parts.body
-    for (_, stage), each in zip(ordered, narrow, strict=True):
-        if stage.level != level:
-            before.append(Barrier())
-            level = stage.level
-        before += each
+    before = _by_warps(ordered, bodies, indices, launch.block) or _by_levels(ordered, narrow)
     allocations = [s for s in body if isinstance(s, (Alloc, AllocBarriers))]
     rest = without_copies_from_shared(tuple([s for s in body if not isinstance(s, (Alloc, AllocBarriers))]))
     whole = (*allocations, *inner.values(), *before, Barrier(), *rest)
@@ -124,9 +121,40 @@ def with_stages(
     )
 
 
-def _in_turn(stage: tuple[Statement, ...]) -> tuple[Statement, ...]:
+def _by_levels(stages: Sequence[tuple[int, Stage]], bodies: Sequence[Body]) -> Body:
+    """Stages whose threads wait for each other from level to level."""
+    found: list[Statement] = []
+    level = 0
+    for (_, stage), body in zip(stages, bodies, strict=True):
+        if stage.level != level:
+            found.append(Barrier())
+            level = stage.level
+        found += body
+    return tuple(found)
+
+
+def _by_warps(
+    stages: Sequence[tuple[int, Stage]], bodies: Sequence[Body], indices: Sequence[Index | None], threads: int
+) -> Body | None:
+    """Stages whose rows are each for one warp; None where a warp would have to wait for others."""
+    places = {number: place for place, (number, _) in enumerate(stages)}
+    found: list[StageBody] = []
+    for (_, stage), body, index in zip(stages, bodies, indices, strict=True):
+        if stage.after is None:
+            return None
+        found.append(StageBody(body, index, frozenset([places[number] for number in stage.after])))
+    made = by_warps(found, threads)
+    return None if made is None else _in_turn(made)
+
+
+def _in_turn(stage: Body) -> Body:
     """A stage whose tiles one block goes through."""
-    return tuple([replace(s, kind="serial") if isinstance(s, Loop) and s.kind == "block" else s for s in stage])
+    found: list[Statement] = []
+    for s in stage:
+        if isinstance(s, When):
+            s = replace(s, body=_in_turn(s.body))
+        found.append(replace(s, kind="serial") if isinstance(s, Loop) and s.kind == "block" else s)
+    return tuple(found)
 
 
 def without_copies_from_shared(body: tuple[Statement, ...]) -> tuple[Statement, ...]:

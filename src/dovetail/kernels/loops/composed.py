@@ -105,6 +105,8 @@ class Stage:
     """The names that its pointers have in the whole kernel."""
     level: int
     """Stages of one level do not depend on each other; all of a level end before the next begins."""
+    after: frozenset[int] | None = None
+    """The numbers of the stages that it waits for, where these are known."""
 
 
 def as_stages(name: str, stages: Sequence[Stage], blocks: int) -> Kernel:

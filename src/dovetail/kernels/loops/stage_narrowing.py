@@ -26,12 +26,19 @@ from dovetail.kernels.loops.ir import (
     Set,
     Statement,
     Store,
+    ThreadIndex,
     When,
+    add,
     mul,
 )
+from dovetail.kernels.loops.repeated import Repeated
 from dovetail.kernels.loops.uniform import number_of
 
 Body = tuple[Statement, ...]
+LANES = 32
+"""Threads of a warp."""
+_NEIGHBOURS = 8
+"""Elements of a row that a lane has, at most, for its code to be repeated for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,13 @@ class Index:
     name: str
     count: int
     slice: Expr
+    row: Expr | None = None
+    """Which of the values of the slice a warp has for itself; None where all threads of a block share them."""
+
+    def of_slice(self, span: int) -> Expr:
+        """The first of `span` elements of a slice, or of the share of a row in them."""
+        start = mul(self.slice, Extent(span))
+        return start if self.row is None else add(start, mul(self.row, Extent(span // self.count)))
 
 
 def narrowed(body: Body, index: Index) -> Body:
@@ -52,8 +66,11 @@ def _narrowed(body: Body, index: Index) -> Body:
     found: list[Statement] = []
     for at, s in enumerate(body):
         if isinstance(s, Set) and s.name == index.name:
-            own: Expr = Name(s.name) if index.count == 1 else Call("div", (Name(s.name), Extent(index.count)), i64)
-            inside = Call("equal", (own, index.slice), bool_)
+            own: Expr = Name(s.name)
+            if index.count > 1 and index.row is None:
+                own = Call("div", (own, Extent(index.count)), i64)
+            wanted = index.slice if index.row is None else index.of_slice(index.count)
+            inside = Call("equal", (own, wanted), bool_)
             return (*found, s, When(inside, _in_slice(body[at + 1 :], index)))
         after = body[at + 1] if at + 1 < len(body) else None
         few = _few(s, after, index) if isinstance(s, Set) and isinstance(after, Loop) else None
@@ -87,10 +104,32 @@ def _few(start: Set, loop: Loop, index: Index) -> Statement | None:
     span = count // (last // index.count + 1)
     if any(number is None or number // index.count != i // span for i, number in enumerate(numbers)):
         return None
-    body = (*before, found, *_in_slice(loop.body[sets[0] + 1 :], index))
     first = Call("equal", (tile, ZERO), bool_)
-    own = replace(loop, extent=Extent(span), body=body)
-    return When(first, (Set(start.name, mul(index.slice, Extent(span))), own))
+    if index.row is None:
+        body = (*before, found, *_in_slice(loop.body[sets[0] + 1 :], index))
+        return When(first, (Set(start.name, index.of_slice(span)), replace(loop, extent=Extent(span), body=body)))
+    rows = span // index.count
+    if span % index.count or any([number != i // rows for i, number in enumerate(numbers)]):
+        return None
+    sets_of_row = [_folded(_in_row(s, loop.variable, places, rows), places) for s in loop.body]
+    sets_of_row[sets[0]] = replace(found, value=index.of_slice(index.count))
+    return When(first, (Set(start.name, index.of_slice(span)), *_by_lanes(loop, rows, _in_slice(sets_of_row, index))))
+
+
+def _in_row(statement: Statement, element: str, places: Sequence[Mapping[str, int]], rows: int) -> Statement:
+    """A name that is the number of an element in its row, without quotients; a remainder says how large it is."""
+    if not isinstance(statement, Set):
+        return statement
+    is_element = all([number_of(statement.value, place) == i % rows for i, place in enumerate(places)])
+    return replace(statement, value=Call("rem", (Name(element), Extent(rows)), i64)) if is_element else statement
+
+
+def _by_lanes(loop: Loop, count: int, body: Body) -> tuple[Statement, ...]:
+    """A loop over the elements of a row by the lanes of a warp: neighbours are loaded and stored at once."""
+    each, turn = count // LANES, f"{loop.variable}_turn"
+    own = Set(loop.variable, add(mul(ThreadIndex("lane"), Extent(each)), Name(turn)))
+    repeated = Repeated(turn, each).of(body, [own]) if count % LANES == 0 and each <= _NEIGHBOURS else None
+    return (replace(loop, extent=Extent(count), kind="lane", body=body),) if repeated is None else tuple(repeated)
 
 
 def _folded(statement: Statement, places: Sequence[Mapping[str, int]]) -> Statement:
@@ -102,7 +141,7 @@ def _folded(statement: Statement, places: Sequence[Mapping[str, int]]) -> Statem
     return statement if others or number is None else replace(statement, value=Extent(number))
 
 
-def _in_slice(body: Body, index: Index) -> Body:
+def _in_slice(body: Sequence[Statement], index: Index) -> Body:
     """What runs in a slice, with the slice as an index of its own: all threads of a block have the same there."""
     return tuple([_InSlice(index).of(s) for s in body])
 
@@ -132,10 +171,10 @@ class _InSlice:
             return part
         axis, strides = axes[0], part.tensor.strides
         cut = (strides[axis] * index.count, strides[axis])
-        own = Call("rem", (Name(index.name), Extent(index.count)), i64)
+        own = Call("rem", (Name(index.name) if index.row is None else index.row, Extent(index.count)), i64)
         at = (*part.at[:axis], index.slice, own, *part.at[axis + 1 :])
         tensor = replace(part.tensor, strides=(*strides[:axis], *cut, *strides[axis + 1 :]))
         return replace(part, tensor=tensor, at=at)
 
 
-__all__ = ["Index", "narrowed"]
+__all__ = ["LANES", "Body", "Index", "narrowed"]

@@ -31,20 +31,25 @@ class Slice:
     index: Expr
 
 
-def sliced(stages: Sequence[Body], kernel: Body, blocks: int, same: Mapping[str, str]) -> list[Body]:
-    """The stages of a kernel, each only for what its block reads.
+def indices_of(stages: Sequence[Body], kernel: Body, blocks: int, same: Mapping[str, str]) -> list[Index | None]:
+    """The index of each stage of a kernel along what its block reads; None where a block needs all of a stage.
 
     `same` says which tensors of memory the kernel reads under another name than the stages write them.
     """
     wanted: dict[str, Slice | None] = _slices(kernel)
     for name, other in same.items():
         wanted[name] = wanted.get(other)
-    found: list[Body] = []
+    found: list[Index | None] = []
     for body in reversed(stages):
         guard = _guard(body, wanted, blocks)
-        found.append(body if guard is None else narrowed(body, guard))
+        found.append(guard)
         _add_reads(wanted, body, guard)
     return [*reversed(found)]
+
+
+def sliced(stages: Sequence[Body], indices: Sequence[Index | None]) -> list[Body]:
+    """Stages, each only for what its block reads."""
+    return [b if index is None else narrowed(b, index) for b, index in zip(stages, indices, strict=True)]
 
 
 def _slices(body: Body) -> dict[str, Slice | None]:
@@ -121,4 +126,4 @@ def _add_reads(wanted: dict[str, Slice | None], body: Body, guard: Index | None)
         wanted[tensor.pointer] = found if not known or wanted[tensor.pointer] == found else None
 
 
-__all__ = ["Slice", "sliced"]
+__all__ = ["Slice", "indices_of", "sliced"]

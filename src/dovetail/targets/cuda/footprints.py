@@ -119,16 +119,19 @@ class Footprints:
 
     def levels(self, kernels: Sequence[GpuKernel], inner: Mapping[Value, Size]) -> list[int]:
         """For each kernel a level above those of all earlier ones that it must wait for."""
-        spans = [(self.spans(one, False, inner), self.spans(one, True, inner)) for one in kernels]
         levels: list[int] = []
-        for index, (reads, writes) in enumerate(spans):
-            waits = [
-                levels[i] + 1
-                for i, (read, wrote) in enumerate(spans[:index])
-                if meet(wrote, reads) or meet(read, writes)
-            ]
-            levels.append(max(waits, default=0))
+        for waits in self.waits(kernels, inner):
+            levels.append(max([levels[i] + 1 for i in waits], default=0))
         return levels
+
+    def waits(self, kernels: Sequence[GpuKernel], inner: Mapping[Value, Size]) -> list[frozenset[int]]:
+        """For each kernel the numbers of the earlier ones that it must wait for."""
+        spans = [(self.spans(one, False, inner), self.spans(one, True, inner)) for one in kernels]
+        found: list[frozenset[int]] = []
+        for index, (reads, writes) in enumerate(spans):
+            before = enumerate(spans[:index])
+            found.append(frozenset([i for i, (read, wrote) in before if meet(wrote, reads) or meet(read, writes)]))
+        return found
 
     def spans(self, made: GpuKernel, written: bool, inner: Mapping[Value, Size] = MappingProxyType({})) -> list[Span]:
         """What a kernel writes, or all that it uses."""

@@ -301,13 +301,14 @@ class LaunchFusion:
                     bindings[whole] = bound
             return found
 
-        levels = self.memory.levels([small for _, small, _ in own], inner)
+        small = [one for _, one, _ in own]
+        levels, waits = self.memory.levels(small, inner), self.memory.waits(small, inner)
         stages: list[Stage] = []
-        for (_, small, kernel), level in zip(own, levels, strict=True):
-            pointers = named(small)
+        for (_, one, kernel), level, after in zip(own, levels, waits, strict=True):
+            pointers = named(one)
             if pointers is None:
                 return None
-            stages.append(Stage(kernel, pointers, level))
+            stages.append(Stage(kernel, pointers, level, after))
         pointers = named(large)
         if pointers is None:
             return None
@@ -316,7 +317,7 @@ class LaunchFusion:
         key = (
             id(large.kernel),
             tuple(pointers.items()),
-            *[(id(s.kernel), *s.pointers.items(), s.level) for s in stages],
+            *[(id(s.kernel), *s.pointers.items(), s.level, s.after) for s in stages],
         )
 
         def composed() -> Kernel:

@@ -1,0 +1,92 @@
+"""A body for several elements, one after the other: what is the same for all of them runs once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any, cast
+
+from dovetail.dataclass import dataclass
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import ZERO, Call, Expr, Extent, Load, Loop, Name, Set, Statement, Store, When
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Elements that are independent of each other, whose number in a loop of known length is a name."""
+
+    variable: str
+    count: int
+
+    def of(self, body: Sequence[Statement], moving: Sequence[Set]) -> list[Statement] | None:
+        """A body; `moving` are the names that differ between elements, each of which follows from those before it.
+
+        None where a name is the same for all elements at first and then differs, or leaves a loop or a condition.
+        """
+        own, found, still = [*moving], list[Statement](), set[str]()
+        for number, s in enumerate(body):
+            names = {one.name for one in own}
+            if isinstance(s, When) and _set_in(s.body) & {*_names(body[number + 1 :])}:
+                return None
+            match s:
+                case Set() if not _moves(s.value, names) and s.name not in names:
+                    found.append(replace(s, value=_still(s.value)))
+                    still.add(s.name)
+                case Set() if s.name not in still:
+                    own.append(s)
+                case When(condition, inner) if not _moves(condition, names):
+                    repeated = self.of(inner, own)
+                    if repeated is None or _set_in(inner) & (names | still):
+                        return None
+                    found.append(When(_still(condition), tuple(repeated)))
+                case Store() if not any(_moves(x, names) for x in (s.value, *s.at)):
+                    found.append(s)
+                case Store():
+                    found.append(Loop(self.variable, Extent(self.count), (*own, s), kind="unrolled"))
+                case _:
+                    return None
+        return found
+
+
+def _moves(expr: Expr, names: set[str]) -> bool:
+    """Whether an expression differs between elements: it is made of some names, elsewhere than along an axis of one."""
+    match expr:
+        case Name(name):
+            return name in names
+        case Load(tensor, at):
+            return any(_moves(x, names) for x, stride in zip(at, tensor.strides, strict=True) if stride != 0)
+        case Call(_, operands):
+            return any(_moves(x, names) for x in operands)
+        case _:
+            return False
+
+
+def _set_in(body: Sequence[Statement]) -> set[str]:
+    return {s.name for s in everything(body) if isinstance(s, Set)}
+
+
+def _names(part: Any) -> Iterator[str]:
+    """Every name in statements."""
+    if isinstance(part, Name):
+        yield part.name
+    elif isinstance(part, (tuple, list)):
+        for x in cast(Sequence[Any], part):
+            yield from _names(x)
+    elif isinstance(part, (Call, Load, Loop, Set, Store, When)):
+        for f in fields(part):
+            yield from _names(getattr(part, f.name))
+
+
+def _still(expr: Any) -> Any:
+    """An expression that does not differ, without names of elements: they are indices along axes of one."""
+    if isinstance(expr, tuple):
+        return tuple([_still(x) for x in cast(tuple[Any, ...], expr)])
+    if isinstance(expr, Load):
+        pairs = zip(expr.at, expr.tensor.strides, strict=True)
+        return replace(expr, at=tuple([ZERO if stride == 0 else _still(x) for x, stride in pairs]))
+    if isinstance(expr, Call):
+        return replace(expr, **{f.name: _still(getattr(expr, f.name)) for f in fields(expr)})
+    return expr
+
+
+__all__ = ["Repeated"]
