@@ -42,6 +42,7 @@ from dovetail.kernels.loops.ir import (
     Receipt,
     Receive,
     Roles,
+    ScaleMatrices,
     Set,
     Statement,
     Store,
@@ -169,6 +170,8 @@ class Machine(Matrices):
                 self.load_matrices(statement, mask)
             case MultiplyMatrices():
                 self.multiply(statement, mask)
+            case ScaleMatrices():
+                self.scale(statement, mask)
             case FenceShared():
                 assert mask.all(), "every thread orders what it copied"
             case AwaitProducts():

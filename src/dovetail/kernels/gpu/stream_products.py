@@ -20,7 +20,9 @@ from dovetail.kernels.gpu.fragments import (
     private,
     remainder,
     unrolled,
+    zeroed,
 )
+from dovetail.kernels.gpu.row_norm import Squares
 from dovetail.kernels.gpu.shared_tiles import LineTile, SharedTile
 from dovetail.kernels.gpu.tile import CHUNK
 from dovetail.kernels.gpu.tiled import Element
@@ -33,6 +35,7 @@ from dovetail.kernels.loops.ir import (
     LoadMatrices,
     MultiplyMatrices,
     Name,
+    ScaleMatrices,
     Statement,
     Tensor,
     ThreadIndex,
@@ -64,6 +67,8 @@ class StreamProducts:
     """The axis along which weights are contiguous: "k" or "row"."""
     streams_are_apart: bool = False
     """Whether all columns of a stream are neighbours, and streams do not take turns."""
+    gains: Tensor | None = None
+    """What multiplies rows, in shared memory, where they are normed: their squares are added up on the way."""
 
     @property
     def is_folded(self) -> bool:
@@ -109,14 +114,31 @@ class StreamProducts:
             Alloc("sums", f32, self.sums_count, "private"),
             Alloc("left", self.dtype, 8, "private"),
             Alloc("right", self.dtype, 8, "private"),
+            *([] if self.gains is None else [Alloc("factors", self.dtype, 8, "private"), *self.squares.allocations()]),
         ]
+
+    def zeroed(self) -> list[Statement]:
+        """Sums before the first stage."""
+        squares = [] if self.gains is None else [zeroed(self.squares.sums, 4 * self.squares.chains)]
+        return [zeroed(self.sums, self.sums_count), *squares]
+
+    @property
+    def squares(self) -> Squares:
+        """The squares of rows, where they are normed."""
+        return Squares(self.dtype, self.rows, 2 if self.is_folded else 1, self._products)
 
     def stage(self, weights: SharedTile | LineTile, stage: Expr, left_rows: Tensor, first: Expr) -> Statement:
         """Multiply a stage; its first element of k in the rows is `first`."""
         columns, rows = private("left", self.dtype, 8), private("right", self.dtype, 1)
         depth = UNIT * self._taken
         k = add(mul(Name("step"), Extent(depth * self.warps)), mul(ThreadIndex("warp"), Extent(depth)))
-        body: list[Statement] = [self._rows_loaded(private("right", self.dtype, 8), left_rows, add(first, k))]
+        right = private("right", self.dtype, 8)
+        body: list[Statement] = [self._rows_loaded(right, left_rows, add(first, k))]
+        if self.gains is not None:
+            factors = private("factors", self.dtype, 8)
+            body += [s for number in range(self._products) for s in self.squares.added(rows, number)]
+            body.append(self._rows_loaded(factors, self.gains, add(first, k), 1))
+            body.append(ScaleMatrices(right, (ZERO,), factors, (ZERO,)))
         for number in range(self._products):
             for tile in range(self.tiles):
                 at = add(k, Extent(number * (2 if self.is_folded else 1) * UNIT))
@@ -153,7 +175,7 @@ class StreamProducts:
             return 8 * (group % self.streams * (self.across // self.streams) + group // self.streams)
         return 8 * group
 
-    def _rows_loaded(self, target: Tensor, left_rows: Tensor, k: Expr) -> LoadMatrices:
+    def _rows_loaded(self, target: Tensor, source: Tensor, k: Expr, rows: int = 0) -> LoadMatrices:
         """Right factors of all products of a step; rows that there are not repeat the last one."""
         matrix, down = divided(LANE, 8), remainder(LANE, CHUNK)
         if self.is_folded:
@@ -164,8 +186,9 @@ class StreamProducts:
             down = divided(down, 2)
         else:
             at = mul(matrix if self._taken == 2 else remainder(matrix, 2), Extent(CHUNK))
-        row = ZERO if self.rows == 1 else clamped(down, self.rows)
-        return LoadMatrices(target, (ZERO,), left_rows, (row, add(k, at)))
+        rows = rows or self.rows
+        row = ZERO if rows == 1 else clamped(down, rows)
+        return LoadMatrices(target, (ZERO,), source, (row, add(k, at)))
 
     def elements(self) -> list[Element]:
         """The sums of a thread, with those of all streams of one column together."""

@@ -27,6 +27,7 @@ from dovetail.kernels.loops.matrix import (
     MultiplyMatrices,
     MultiplyShared,
     Prefetch,
+    ScaleMatrices,
 )
 from dovetail.kernels.loops.pipeline import (
     AllocBarriers,
@@ -362,7 +363,7 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
             case CopyAsync():
                 yield from _of_tensors(part.target, part.source)
                 pending += [part.inside, *part.target_at, *part.source_at]
-            case LoadMatrices():
+            case LoadMatrices() | ScaleMatrices():
                 yield from _of_tensors(part.target, part.source)
                 pending += [*part.target_at, *part.source_at]
             case MultiplyMatrices():
@@ -389,7 +390,7 @@ def _of_tensors(*tensors: Tensor) -> Iterator[Size]:
 
 __all__ = [
     "ONE", "ZERO", "AllReduce", "Alloc", "AllocBarriers", "Amend", "Arrive", "AtomicUpdate", "AwaitCopies",
-    "AwaitPhase",
+    "AwaitPhase", "ScaleMatrices",
     "AwaitProducts", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync", "CopyBox", "CopyBulk",
     "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel", "Launch", "Load",
     "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline",
