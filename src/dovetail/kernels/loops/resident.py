@@ -43,6 +43,7 @@ from dovetail.kernels.loops.resident_bodies import (
     segments_of,
     without,
 )
+from dovetail.kernels.loops.resident_code import with_code_first
 from dovetail.kernels.loops.resident_part import Part
 from dovetail.kernels.loops.resident_rooms import Room, fullest, offsets
 from dovetail.kernels.loops.resident_words import PartWords, Words
@@ -173,7 +174,7 @@ class _Resident:
             (),
             (),
             "tile",
-            tuple(body),
+            tuple([with_code_first(s) for s in body]),
             sizes=sizes_in((*early, *body, *stream)),
             launch=launch,
             early=tuple(early),
