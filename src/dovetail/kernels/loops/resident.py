@@ -42,6 +42,7 @@ from dovetail.kernels.loops.resident_bodies import (
     only_prefetches,
     segments_of,
     without,
+    without_last_barrier,
 )
 from dovetail.kernels.loops.resident_code import with_code_first
 from dovetail.kernels.loops.resident_part import Part
@@ -174,7 +175,7 @@ class _Resident:
             (),
             (),
             "tile",
-            tuple([with_code_first(s) for s in body]),
+            tuple([with_code_first(s, self.passes) for s in body]),
             sizes=sizes_in((*early, *body, *stream)),
             launch=launch,
             early=tuple(early),
@@ -226,7 +227,8 @@ class _Resident:
         if part.received or part.sent:
             sizes = {f"{a.pointer}_{number}": a.count for a in self._allocations(number) if a.space == "shared"}
             found = self._exchange(number, at).body(found, sizes)
-        return [SubGrid(part.blocks, part.launch.block, self.first[number], (*first, *before, *found))]
+        whole = without_last_barrier((*first, *before, *found), self.blocks)
+        return [SubGrid(part.blocks, part.launch.block, self.first[number], whole)]
 
     def _renamed(self, number: int, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         """A body of a part with its names in the whole kernel, whose shared memory is allocated at its start."""

@@ -1,8 +1,9 @@
 """The code of a part of a resident kernel before the part needs it.
 
 A pass has more code than the instruction cache of a multiprocessor holds, so that each part fetches its own anew, line
-by line, from a cache that many multiprocessors share. While a block waits for words, its first warp runs the products
-of the part once without them: their code is there when the words are. What it computes is not used.
+by line, from a cache that many multiprocessors share. While a block waits for words, two of its warps run the part once
+without them, one its products and one what follows them: the code is there when the words are. What they compute then
+goes to words that no block receives.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dovetail.ir.dtype import bool_
+from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
-    ZERO,
     Alloc,
     AwaitPhase,
     Barrier,
@@ -37,11 +37,16 @@ from dovetail.kernels.loops.ir import (
 TURN = "turn_of_code"
 """The variable of the loop around a part: 0 where its code alone is wanted."""
 _PURE = (Set, When, Loop, Store, LoadMatrices, MultiplyMatrices, ScaleMatrices, Alloc)
-"""What the first warp may run without words, as long as it stores to its own memory or to that of its block."""
+"""What one warp may run without words."""
+_IS_REAL = Call("equal", (Name(TURN), Extent(1)), bool_)
+_LANES = 32
 
 
-def with_code_first(part: Statement) -> Statement:
-    """A part whose first warp runs its products once before the block receives; others stay as they are."""
+def with_code_first(part: Statement, passes: int) -> Statement:
+    """A part of products two of whose warps run it once before the block receives; others stay as they are.
+
+    Words of one more pass than there are take what is not used.
+    """
     if not isinstance(part, SubGrid):
         return part
     allocations = [s for s in part.body if isinstance(s, Alloc)]
@@ -53,34 +58,43 @@ def with_code_first(part: Statement) -> Statement:
             return part
     if halves is None:
         return part
-    products, others = halves
-    is_real = Call("equal", (Name(TURN), Extent(1)), bool_)
-    is_first = Call("equal", (ThreadIndex("warp"), ZERO), bool_)
-    takes_part = Call("bit_or", (is_real, is_first), bool_)
-    body: list[Statement] = [
-        When(is_real, (receive, Barrier())),
-        replace(tile, body=(When(takes_part, _awaiting(products, is_real)), When(is_real, others))),
-    ]
-    return replace(part, body=(*allocations, Loop(TURN, Extent(2), tuple(body), rolled=True)))
+    products, results = (_for_both(half, passes) for half in halves)
+    # The first threads have results.
+    of_products, of_results = _with_warp(1 if part.threads > _LANES else 0), _with_warp(0)
+    whole = When(of_products, products), When(_IS_REAL, (Barrier(),)), When(of_results, results)
+    body = When(_IS_REAL, (receive, Barrier())), replace(tile, body=whole)
+    return replace(part, body=(*allocations, Loop(TURN, Extent(2), body, rolled=True)))
+
+
+def _with_warp(warp: int) -> Expr:
+    """All warps in the second turn, and one in the first."""
+    return Call("bit_or", (_IS_REAL, Call("equal", (ThreadIndex("warp"), Extent(warp)), bool_)), bool_)
 
 
 def _cut(body: Sequence[Statement]) -> tuple[tuple[Statement, ...], tuple[Statement, ...]] | None:
-    """What comes before the first barrier of a tile, and the rest; None where a warp may not run the first alone."""
+    """What comes before the only barrier of a tile, and after it; None where one warp may not run them alone."""
     at = next((i for i, s in enumerate(body) if isinstance(s, Barrier)), None)
     if at is None:
         return None
-    first, rest = tuple(body[:at]), tuple(body[at:])
-    every = [*everything(first)]
-    is_pure = all([isinstance(s, (*_PURE, AwaitPhase)) for s in every])
-    is_own = all([s.tensor.space in ("shared", "private") for s in every if isinstance(s, Store)])
-    has_products = any([isinstance(s, MultiplyMatrices) for s in every])
-    again = any([isinstance(s, (MultiplyMatrices, AwaitPhase)) for s in everything(rest)])
-    return (first, rest) if is_pure and is_own and has_products and not again else None
+    first, rest = tuple(body[:at]), tuple(body[at + 1 :])
+    is_pure = all([isinstance(s, (*_PURE, AwaitPhase)) for s in everything((*first, *rest))])
+    return (first, rest) if is_pure and any([isinstance(s, MultiplyMatrices) for s in everything(first)]) else None
 
 
-def _awaiting(body: Sequence[Statement], is_real: Expr) -> tuple[Statement, ...]:
-    """Statements that wait for weights in the second turn alone."""
-    return tuple([When(is_real, (s,)) if isinstance(s, AwaitPhase) else s for s in body])
+def _for_both(body: Sequence[Statement], passes: int) -> tuple[Statement, ...]:
+    """Statements that wait for weights, and send or write results, in the second turn alone."""
+    found: list[Statement] = []
+    for s in body:
+        if isinstance(s, (Loop, When)):
+            s = replace(s, body=_for_both(s.body, passes))
+        elif isinstance(s, Store) and s.tensor.space == "stamped":
+            # A condition around it would take what computes the value with it.
+            place = Call("where", (_IS_REAL, s.at[0], Extent(passes + 1)), i64)
+            s = replace(s, at=(place, *s.at[1:]))
+        elif isinstance(s, AwaitPhase) or (isinstance(s, Store) and s.tensor.space == "global"):
+            s = When(_IS_REAL, (s,))
+        found.append(s)
+    return tuple(found)
 
 
 __all__ = ["TURN", "with_code_first"]
