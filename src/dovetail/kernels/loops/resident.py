@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from dovetail.ir.dtype import bool_
 from dovetail.kernels.choice import Refused
@@ -45,6 +46,7 @@ from dovetail.kernels.loops.resident_bodies import (
     without_last_barrier,
 )
 from dovetail.kernels.loops.resident_code import with_code_first
+from dovetail.kernels.loops.resident_own import owned, read
 from dovetail.kernels.loops.resident_part import Part
 from dovetail.kernels.loops.resident_rooms import Room, fullest, offsets
 from dovetail.kernels.loops.resident_words import PartWords, Words
@@ -54,6 +56,8 @@ NEXT = "next."
 """Before the name of a pointer: that of the next pass."""
 _BARRIER_BYTES = 1024
 """Shared memory for the barriers of all parts, before everything else."""
+_OWN = 512
+"""Where there is shared memory for what threads sent themselves."""
 
 
 def as_resident(
@@ -99,6 +103,7 @@ class _Resident:
             self.levels.append(max([self.last(i) + 1 for i in part.after], default=0))
         self.count = max(map(self.last, range(len(parts)))) + 1
         self.first = self._first_blocks()
+        self.owned = owned(parts, self.first, _BARRIER_BYTES - _OWN)
         self.ahead = {i: 0 for i, part in enumerate(parts) if self._is_ahead(part)}
         """The levels between the barrier where copies of a part start and its own, for those that copy ahead."""
         self.streams = copying_warp and any(has_bulk(parts[i].kernel.early) for i in self.ahead)
@@ -136,7 +141,10 @@ class _Resident:
         assert places is not None, "copies that start earlier were tried"
         allocations = [replace(r.alloc, offset=places[r.alloc.pointer]) for r in self._rooms()]
         barriers = self._barriers()
-        body: list[Statement] = [*allocations, *barriers]
+        owns = {own.first: own for own in sorted(self.owned.values(), key=lambda own: own.is_before)}
+        ends = accumulate([own.nbytes for own in owns.values()], initial=_OWN)
+        allocations += [own.alloc(at) for own, at in zip(owns.values(), ends, strict=False)]
+        body: list[Statement] = [*allocations, *barriers, *[s for own in owns.values() for s in own.started(self.words)]]
         if self.words.published:
             first = Call("equal", (PASS, Extent(0)), bool_)
             body.append(When(first, tuple([self.words.publish(one, self.threads) for one in self.words.published])))
@@ -207,7 +215,7 @@ class _Resident:
         for at, one in enumerate(found):
             found[at] = replace(one, is_new=False, offset=end)
             end += BARRIER_BYTES * one.count
-        assert end <= _BARRIER_BYTES, "they fit"
+        assert end <= _OWN, "they fit"
         return found
 
     def _at(self, number: int, level: int) -> list[Statement]:
@@ -225,6 +233,7 @@ class _Resident:
             found = awaiting(found, self._later(number))
         before, found = self._before(number, at, found)
         if part.received or part.sent:
+            found = read(found, {part.pointers[n]: own for (i, n), own in self.owned.items() if i == number})
             sizes = {f"{a.pointer}_{number}": a.count for a in self._allocations(number) if a.space == "shared"}
             found = self._exchange(number, at).body(found, sizes)
         whole = without_last_barrier((*first, *before, *found), self.blocks)
@@ -260,12 +269,14 @@ class _Resident:
     def _exchange(self, number: int, segment: int) -> PartWords:
         """How the words of a segment are sent and received."""
         part = self.parts[number]
+        firsts = {own.first: own.tensor for own in self.owned.values()}
         return PartWords(
             self.words,
             {part.pointers[n]: sent for n, sent in part.sent.items()},
-            {part.pointers[n]: received for n, received in part.received.items()},
+            {part.pointers[n]: got for n, got in part.received.items() if (number, n) not in self.owned},
             f"_{number}_{segment}",
             self.passes,
+            {part.pointers[n]: firsts[sent.first] for n, sent in part.sent.items() if sent.first in firsts},
         )
 
     def _renaming(self, number: int, suffix: str) -> Renaming:
@@ -354,7 +365,7 @@ class _Resident:
 
     def _offsets(self) -> dict[str, int] | None:
         """A place in shared memory for each allocation, after those of barriers; None without room."""
-        return offsets(self._rooms(), _BARRIER_BYTES if self._barriers() else 0, self.room)
+        return offsets(self._rooms(), _BARRIER_BYTES if self._barriers() or self.owned else 0, self.room)
 
     def _look_ahead(self) -> None:
         """Start copies as many levels before as there is room for, in the order in which they are needed."""

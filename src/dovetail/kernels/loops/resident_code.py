@@ -61,9 +61,16 @@ def with_code_first(part: Statement, passes: int) -> Statement:
     products, results = (_for_both(half, passes) for half in halves)
     # The first threads have results.
     of_products, of_results = _with_warp(1 if part.threads > _LANES else 0), _with_warp(0)
-    whole = When(of_products, products), When(_IS_REAL, (Barrier(),)), When(of_results, results)
+    # Scalars that are set before the products are for what follows them too.
+    count = next(i for i, s in enumerate(products) if not _only_sets(s))
+    inner = When(of_products, products[count:]), When(_IS_REAL, (Barrier(),)), When(of_results, results)
+    whole = (*products[:count], *inner)
     body = When(_IS_REAL, (receive, Barrier())), replace(tile, body=whole)
     return replace(part, body=(*allocations, Loop(TURN, Extent(2), body, rolled=True)))
+
+
+def _only_sets(statement: Statement) -> bool:
+    return isinstance(statement, Set) or (isinstance(statement, When) and all(map(_only_sets, statement.body)))
 
 
 def _with_warp(warp: int) -> Expr:

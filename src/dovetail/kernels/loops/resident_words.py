@@ -8,7 +8,7 @@ so that each word that a block waits for is written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from dovetail.dataclass import dataclass
@@ -114,6 +114,8 @@ class PartWords:
     received: Mapping[str, Received]
     suffix: str
     passes: int
+    owned: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Shared memory, an element for each thread, for what is sent through a pointer and its own thread reads later."""
 
     def body(self, body: tuple[Statement, ...], sizes: Mapping[str, int]) -> tuple[Statement, ...]:
         """The segment with its words: it receives, then it runs, and its stores send. `sizes` has the elements of its
@@ -167,11 +169,15 @@ class PartWords:
             elif isinstance(s, Store) and s.tensor.pointer in self.sent:
                 sent = self.sent[s.tensor.pointer]
                 tensor = self.words.tensor(s.tensor.dtype, sent.first, s.tensor.strides, s.tensor.offset)
-                found.append(Store(tensor, (add(PASS, Extent(1)), *s.at), s.value))
+                # Loads after a word is sent are loads again: what it has is computed once.
+                value = Name(f"sent_{sent.first}", s.value.dtype)
+                found += [Set(value.name, s.value), Store(tensor, (add(PASS, Extent(1)), *s.at), value)]
+                if s.tensor.pointer in self.owned:
+                    found.append(Store(self.owned[s.tensor.pointer], (ThreadIndex("thread"),), value))
                 if not sent.kept:
                     continue
                 last = Call("equal", (PASS, Extent(self.passes - 1)), bool_)
-                s = When(last, (replace(s, tensor=replace(s.tensor, pointer=sent.kept)),))
+                s = When(last, (Store(replace(s.tensor, pointer=sent.kept), s.at, value),))
             found.append(s)
         return tuple(found)
 
