@@ -1,9 +1,9 @@
 """The code of a part of a resident kernel before the part needs it.
 
 A pass has more code than the instruction cache of a multiprocessor holds, so that each part fetches its own anew, line
-by line, from a cache that many multiprocessors share. While a block waits for words, two of its warps run the part once
-without them, one its products and one what follows them: the code is there when the words are. What they compute then
-goes to words that no block receives.
+by line, from a cache that many multiprocessors share. While a block waits for words, some of its warps run the part
+once without them: its products one warp of each scheduler, which has a cache of its own, and what follows them the warp
+that has results. The code is there when the words are. What they compute then goes to words that no block receives.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ _PURE = (Set, When, Loop, Store, LoadMatrices, MultiplyMatrices, ScaleMatrices, 
 """What one warp may run without words."""
 _IS_REAL = Call("equal", (Name(TURN), Extent(1)), bool_)
 _LANES = 32
+_SCHEDULERS = 4
+"""Of a multiprocessor: warps take turns."""
 
 
 def with_code_first(part: Statement, passes: int) -> Statement:
-    """A part of products two of whose warps run it once before the block receives; others stay as they are.
+    """A part of products, some of whose warps run it once before the block receives; others stay as they are.
 
     Words of one more pass than there are take what is not used.
     """
@@ -60,7 +62,7 @@ def with_code_first(part: Statement, passes: int) -> Statement:
         return part
     products, results = (_for_both(half, passes) for half in halves)
     # The first threads have results.
-    of_products, of_results = _with_warp(1 if part.threads > _LANES else 0), _with_warp(0)
+    of_products, of_results = _with_warps(min(1, part.threads // _LANES - 1), _SCHEDULERS), _with_warps(0, 1)
     # Scalars that are set before the products are for what follows them too.
     count = next(i for i, s in enumerate(products) if not _only_sets(s))
     inner = When(of_products, products[count:]), When(_IS_REAL, (Barrier(),)), When(of_results, results)
@@ -73,9 +75,12 @@ def _only_sets(statement: Statement) -> bool:
     return isinstance(statement, Set) or (isinstance(statement, When) and all(map(_only_sets, statement.body)))
 
 
-def _with_warp(warp: int) -> Expr:
-    """All warps in the second turn, and one in the first."""
-    return Call("bit_or", (_IS_REAL, Call("equal", (ThreadIndex("warp"), Extent(warp)), bool_)), bool_)
+def _with_warps(first: int, count: int) -> Expr:
+    """All warps in the second turn, and some in the first."""
+    own = ThreadIndex("warp")
+    after = Call("bit_not", (Call("less", (own, Extent(first)), bool_),), bool_)
+    some = Call("bit_and", (after, Call("less", (own, Extent(first + count)), bool_)), bool_)
+    return Call("bit_or", (_IS_REAL, some), bool_)
 
 
 def _cut(body: Sequence[Statement]) -> tuple[tuple[Statement, ...], tuple[Statement, ...]] | None:
