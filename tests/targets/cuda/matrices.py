@@ -8,7 +8,15 @@ from functools import cache
 import numpy as np
 
 from dovetail.ir.literal import Array
-from dovetail.kernels.loops.ir import Expr, Kernel, LoadMatrices, MultiplyMatrices, MultiplyShared, ScaleMatrices, Tensor
+from dovetail.kernels.loops.ir import (
+    Expr,
+    Kernel,
+    LoadMatrices,
+    MultiplyMatrices,
+    MultiplyShared,
+    ScaleMatrices,
+    Tensor,
+)
 from tests.targets.cuda.threads import LANES, Threads, assert_whole_warps, gathered, scatter
 
 CHUNK = 8

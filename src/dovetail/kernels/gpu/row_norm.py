@@ -86,9 +86,7 @@ class Squares:
         """What a lane has of the diagonal, in shared memory: a column for each place."""
         number = divided(LANE, 4)
         row, place = divided(number, self.places), remainder(number, self.places)
-        each = [
-            reduce(plus, [Load(self.sums, (Extent(c), Extent(e))) for c in range(self.chains)]) for e in range(2)
-        ]
+        each = [reduce(plus, [Load(self.sums, (Extent(c), Extent(e))) for c in range(self.chains)]) for e in range(2)]
         is_even = Call("equal", (remainder(number, 2), Extent(0)), bool_)
         value = Call("where", (is_even, *each), f32)
         store = Store(planes, (ThreadIndex("warp"), row, add(Extent(column), place)), value)

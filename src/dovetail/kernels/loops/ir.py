@@ -8,7 +8,6 @@ in the dtype that is given with it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field
 from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
@@ -116,6 +115,8 @@ class GridBarrier:
     do not wait for each other, since they receive all that they need: a block waits for its own threads."""
     meanwhile: tuple[Statement, ...] = ()
     """What a block does after it has come here, and before it waits: it reads constants alone."""
+    is_within: bool = False
+    """Whether the part after it has the barrier of the block, and blocks do nothing here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class Kernel:
     """Pointers that may lie in the memory of another one."""
     scratch: Size = 0
     """Bytes that a worker needs for itself."""
-    sizes: tuple[Dim, ...] = field(default=())
+    sizes: tuple[Dim, ...] = ()
     """The sizes that the code asks for, in the order of the arguments."""
     launch: Launch | None = None
     """How a GPU launches it; None before it is scheduled, and on CPUs."""
@@ -390,11 +391,10 @@ def _of_tensors(*tensors: Tensor) -> Iterator[Size]:
 
 __all__ = [
     "ONE", "ZERO", "AllReduce", "Alloc", "AllocBarriers", "Amend", "Arrive", "AtomicUpdate", "AwaitCopies",
-    "AwaitPhase", "ScaleMatrices",
-    "AwaitProducts", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync", "CopyBox", "CopyBulk",
-    "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel", "Launch", "Load",
+    "AwaitPhase", "AwaitProducts", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync", "CopyBox",
+    "CopyBulk", "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel", "Launch", "Load",
     "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline",
-    "Prefetch", "Receipt", "Receive", "Roles", "Set", "Space", "Statement", "Store", "SubGrid", "Tensor", "TensorMap",
-    "ThreadIndex", "Threaded", "Traversal", "WarpBarrier", "When", "add", "collapsed", "in_block",
-    "in_memory_order", "indices", "minimum", "mul", "sizes_in", "stretched",
+    "Prefetch", "Receipt", "Receive", "Roles", "ScaleMatrices", "Set", "Space", "Statement", "Store", "SubGrid",
+    "Tensor", "TensorMap", "ThreadIndex", "Threaded", "Traversal", "WarpBarrier", "When", "add", "collapsed",
+    "in_block", "in_memory_order", "indices", "minimum", "mul", "sizes_in", "stretched",
 ]  # fmt: skip

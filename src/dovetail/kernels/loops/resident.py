@@ -144,7 +144,8 @@ class _Resident:
         owns = {own.first: own for own in sorted(self.owned.values(), key=lambda own: own.is_before)}
         ends = accumulate([own.nbytes for own in owns.values()], initial=_OWN)
         allocations += [own.alloc(at) for own, at in zip(owns.values(), ends, strict=False)]
-        body: list[Statement] = [*allocations, *barriers, *[s for own in owns.values() for s in own.started(self.words)]]
+        body: list[Statement] = [*allocations, *barriers]
+        body += [s for own in owns.values() for s in own.started(self.words)]
         if self.words.published:
             first = Call("equal", (PASS, Extent(0)), bool_)
             body.append(When(first, tuple([self.words.publish(one, self.threads) for one in self.words.published])))
@@ -183,7 +184,7 @@ class _Resident:
             (),
             (),
             "tile",
-            tuple([with_code_first(s, self.passes) for s in body]),
+            with_code_first(body, self.passes, self.threads),
             sizes=sizes_in((*early, *body, *stream)),
             launch=launch,
             early=tuple(early),

@@ -1,4 +1,4 @@
-"""What threads of a resident kernel sent themselves: they find it in shared memory of their block, and do not receive it.
+"""What threads of a resident kernel sent themselves: they find it in shared memory, and do not receive it.
 
 A residual is such a tensor: the block that adds to some of its columns in one part adds to the same ones in a later
 part. Each thread has a place of its own there, so that no other one need be waited for.
@@ -203,8 +203,6 @@ def read(body: tuple[Statement, ...], owns: Mapping[str, Own]) -> tuple[Statemen
             s = Set(s.name, Load(owns[s.value.tensor.pointer].tensor, (_THREAD,)))
         found.append(s)
     return tuple(found)
-
-
 
 
 __all__ = ["Own", "owned", "read"]

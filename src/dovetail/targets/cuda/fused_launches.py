@@ -150,7 +150,8 @@ class LaunchFusion:
         by_value = {v: name for name, v in large.bindings.items()}
         names = {n: f"before_{n}" if v is result else by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
         keep = self.memory.readers.get(result, 0) > 1
-        if not keep and (own := with_normed_rows(before, after, read, self.locations, self.device, self.stages, self._kept)):
+        known = self.locations, self.device, self.stages, self._kept
+        if not keep and (own := with_normed_rows(before, after, read, *known)):
             return own
         bindings = {n: v for n, v in large.bindings.items() if n != read}
         bindings |= {names[n]: v for n, v in small.bindings.items() if keep or v is not result}
