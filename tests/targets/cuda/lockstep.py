@@ -211,8 +211,6 @@ class Machine(Matrices):
                 raise AssertionError("a cluster waits outside of loops and conditions")
             case WarpBarrier():
                 assert_whole_warps(mask)
-            case Amend():
-                pass  # a kernel that copies nothing ahead has nothing to amend
 
     def start_pass(self, number: int) -> None:
         following = min(number + 1, self.kernel.passes - 1)

@@ -33,6 +33,7 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.resident_code import TURN
 from dovetail.kernels.loops.resident_own import Own
+from dovetail.kernels.loops.resident_part import Part
 from dovetail.kernels.loops.resident_words import SPARE, START, Words
 from dovetail.runtime.program import Program
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
@@ -143,6 +144,10 @@ def test_pointers_of_passes_come_through_the_cache_of_constants() -> None:
     assert "cvta.param" not in to_ptx(_resident(_layers(4), COPYING).text, "sm_90a")
 
 
+def _nothing_owned(parts: Sequence[Part], firsts: Sequence[int], room: int) -> dict[tuple[int, str], Own]:
+    return {}
+
+
 def _own(made: GpuKernel) -> list[Alloc]:
     return [s for s in made.kernel.body if isinstance(s, Alloc) and s.pointer.startswith("itself_")]
 
@@ -154,7 +159,7 @@ def test_residuals_are_not_received_by_those_that_sent_them(device: GpuDevice, m
     received = sum(len(s.receipts) for s in everything(made.kernel.body) if isinstance(s, Receive))
     assert len(_own(made)) == 2
     found, wanted = _run(graph, device)
-    monkeypatch.setattr(resident, "owned", lambda parts, firsts, room: {})
+    monkeypatch.setattr(resident, "owned", _nothing_owned)
     other = _resident(graph, device)
     assert received + 2 == sum(len(s.receipts) for s in everything(other.kernel.body) if isinstance(s, Receive))
     np.testing.assert_array_equal(found, _run(graph, device)[0])
