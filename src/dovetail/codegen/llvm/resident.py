@@ -115,8 +115,6 @@ def grid_barrier(printer: BodyPrinter, statement: GridBarrier) -> None:
     that acquires it, and by those that meet it at the second barrier.
     """
     t, counter = printer.text, f"{_POINTER} {printer.pointers[printer.kernel.counter]}"
-    if statement.is_within:
-        return
     printer.barrier()
     if statement.number is None:
         return printer.statements(statement.meanwhile)

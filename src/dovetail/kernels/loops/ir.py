@@ -115,8 +115,6 @@ class GridBarrier:
     do not wait for each other, since they receive all that they need: a block waits for its own threads."""
     meanwhile: tuple[Statement, ...] = ()
     """What a block does after it has come here, and before it waits: it reads constants alone."""
-    is_within: bool = False
-    """Whether the part after it has the barrier of the block, and blocks do nothing here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,7 @@ class _Resident:
             (),
             (),
             "tile",
-            with_code_first(body, self.passes, self.threads),
+            tuple([with_code_first(s, self.passes) for s in body]),
             sizes=sizes_in((*early, *body, *stream)),
             launch=launch,
             early=tuple(early),

@@ -4,7 +4,7 @@ A pass has more code than the instruction cache of a multiprocessor holds, so th
 by line, from a cache that many multiprocessors share. While a block waits for words, some of its warps run the part
 once without them: its products one warp of each scheduler, which has a cache of its own, and what follows them the warp
 that has results. The code is there when the words are. What they compute then goes to words that no block receives, and
-nothing else is written, so that they need not wait until all warps of their block have left the part before.
+nothing else is written.
 """
 
 from __future__ import annotations
@@ -16,14 +16,11 @@ from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Alloc,
-    Arrive,
     AwaitPhase,
     Barrier,
     Call,
-    CommitCopies,
     Expr,
     Extent,
-    GridBarrier,
     LoadMatrices,
     Loop,
     MultiplyMatrices,
@@ -48,38 +45,13 @@ _SCHEDULERS = 4
 """Of a multiprocessor: warps take turns."""
 
 
-def with_code_first(body: Sequence[Statement], passes: int, threads: int) -> tuple[Statement, ...]:
-    """A pass whose parts of products some warps run once before the block receives; `threads` compute.
+def with_code_first(part: Statement, passes: int) -> Statement:
+    """A part of products, some of whose warps run it once before the block receives; others stay as they are.
 
     Words of one more pass than there are take what is not used.
     """
-    parts = [s for s in body if isinstance(s, SubGrid)]
-    blocks = max([s.blocks for s in parts], default=0)
-    are_alike = all([s.first == 0 for s in parts])
-    found: list[Statement] = []
-    for s in body:
-        before, made = found[-1] if found else None, s
-        if isinstance(s, SubGrid):
-            # Every block that does anything in a pass has the part, so that none misses the barrier.
-            is_whole = are_alike and s.blocks == blocks and s.threads == threads
-            if is_whole and isinstance(before, GridBarrier) and _is_simple(before):
-                made = _with_code_first(s, passes, (Barrier(), *before.meanwhile))
-                if made is not s:
-                    found[-1] = GridBarrier(None, is_within=True)
-            else:
-                made = _with_code_first(s, passes, ())
-        found.append(made)
-    return tuple(found)
-
-
-def _is_simple(barrier: GridBarrier) -> bool:
-    """Whether a barrier can be within a part: blocks wait for their own threads, and start no copies."""
-    every = [*everything(barrier.meanwhile)]
-    return barrier.number is None and all([isinstance(s, (When, Arrive, CommitCopies)) for s in every])
-
-
-def _with_code_first(part: SubGrid, passes: int, start: tuple[Statement, ...]) -> SubGrid:
-    """A part that runs twice, where it is one of products; `start` is what it begins with."""
+    if not isinstance(part, SubGrid):
+        return part
     allocations = [s for s in part.body if isinstance(s, Alloc)]
     rest = part.body[len(allocations) :]
     match rest:
@@ -96,7 +68,7 @@ def _with_code_first(part: SubGrid, passes: int, start: tuple[Statement, ...]) -
     count = next(i for i, s in enumerate(products) if not _only_sets(s))
     inner = When(of_products, products[count:]), When(_IS_REAL, (Barrier(),)), When(of_results, results)
     whole = (*products[:count], *inner)
-    body = When(_IS_REAL, (*start, receive, Barrier())), replace(tile, body=whole)
+    body = When(_IS_REAL, (receive, Barrier())), replace(tile, body=whole)
     return replace(part, body=(*allocations, Loop(TURN, Extent(2), body, rolled=True)))
 
 
