@@ -43,6 +43,7 @@ from dovetail.kernels.loops.ir import (
     Receipt,
     Receive,
     Roles,
+    ScaleMatrices,
     Set,
     Statement,
     Store,
@@ -175,6 +176,8 @@ class Machine(Matrices):
                 self.load_matrices(statement, mask)
             case MultiplyMatrices():
                 self.multiply(statement, mask)
+            case ScaleMatrices():
+                self.scale(statement, mask)
             case FenceShared():
                 assert mask.all(), "every thread orders what it copied"
             case AwaitProducts():
@@ -214,8 +217,6 @@ class Machine(Matrices):
                 raise AssertionError("a cluster waits outside of loops and conditions")
             case WarpBarrier():
                 assert_whole_warps(mask)
-            case Amend():
-                pass  # a kernel that copies nothing ahead has nothing to amend
 
     def start_pass(self, number: int) -> None:
         following = min(number + 1, self.kernel.passes - 1)

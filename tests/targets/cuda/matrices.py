@@ -8,7 +8,15 @@ from functools import cache
 import numpy as np
 
 from dovetail.ir.literal import Array
-from dovetail.kernels.loops.ir import Expr, Kernel, LoadMatrices, MultiplyMatrices, MultiplyShared, Tensor
+from dovetail.kernels.loops.ir import (
+    Expr,
+    Kernel,
+    LoadMatrices,
+    MultiplyMatrices,
+    MultiplyShared,
+    ScaleMatrices,
+    Tensor,
+)
 from tests.targets.cuda.threads import LANES, Threads, assert_whole_warps, gathered, scatter
 
 CHUNK = 8
@@ -53,6 +61,12 @@ class Matrices(Threads):
         b = right.reshape(-1, LANES * 4).take(_RIGHT, 1).reshape(-1, 16, 8)
         total = (a @ b).reshape(-1, 16 * 8).take(_SUMS, 1).reshape(self.block, 4)
         self.keep(statement.sums, statement.sums_at, sums + total, mask)
+
+    def scale(self, statement: ScaleMatrices, mask: Array) -> None:
+        kind = statement.target.dtype.numpy
+        each = (statement.target, statement.target_at), (statement.source, statement.source_at)
+        x, y = (self.kept(tensor, at, 16, mask).view(kind).astype(np.float32) for tensor, at in each)
+        self.keep(statement.target, statement.target_at, (x * y).astype(kind).view(np.uint16), mask)
 
     def matrices(self, statement: MultiplyShared, mask: Array) -> list[tuple[int, int, int]]:
         """The first thread of each warpgroup, and where its factors start."""

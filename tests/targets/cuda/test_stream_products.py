@@ -90,7 +90,8 @@ def test_l2_drops_weights_first_where_the_device_does(evict_first: bool) -> None
 def test_rows_that_a_prologue_computed_are_read_where_they_are() -> None:
     """A norm that every block computes is not copied again, and no thread waits for a copy."""
     x = input("x", bf16[1, 256])
-    value = library.rms_norm(x, param("gain", bf16[256]), eps=1e-6) @ param("w", bf16[256, 1056])
+    gain, shift = param("gain", bf16[256]), param("shift", bf16[256])
+    value = library.layer_norm(x, gain, shift, eps=1e-6) @ param("w", bf16[256, 1056])
     graph = Graph.of({"y": value})
     device = SimulatedDriver()
     device.description = replace(BULK, cluster=8)
@@ -102,6 +103,7 @@ def test_rows_that_a_prologue_computed_are_read_where_they_are() -> None:
     assert loads and any(isinstance(s, MultiplyMatrices) for s in body)
     random = np.random.default_rng(7)
     drawn = {"gain": (1 + 0.1 * random.normal(size=256)).astype(bf16.numpy)}
+    drawn["shift"] = (0.1 * random.normal(size=256)).astype(bf16.numpy)
     drawn["w"] = (random.normal(size=(256, 1056)) / 16).astype(bf16.numpy)
     feeds = {"x": random.normal(size=(1, 256)).astype(bf16.numpy)}
     found = CudaGraph(plan, lambda: device).bind(drawn).run(feeds)["y"].astype(np.float64)

@@ -58,6 +58,14 @@ def map_of(t: Builder, kernel: str, argument: int) -> str:
     return t.let(f'call i64 asm "{text}", "=l"()')
 
 
+def word_of(t: Builder, kernel: str, argument: int, offset: str) -> str:
+    """A word of an argument by value, some bytes after its start: it comes through the cache of constants."""
+    name = f"{kernel}_param_{argument}"
+    lines = ("{", ".reg .b64 at;", f"mov.b64 at, {name};", "add.u64 at, at, $1;", "ld.param.b64 $0, [at];", "}")
+    text = "\\0A".join(lines)
+    return t.let(f'call i64 asm "{text}", "=l,l"(i64 {offset})')
+
+
 def prefetch_map(t: Builder, source: str) -> None:
     """Fetch a tensor map, so that the first copy need not wait for it."""
     _do(t, "prefetch.tensormap [$0];", f"i64 {source}")
@@ -103,5 +111,5 @@ def _do(t: Builder, text: str, *given: str) -> None:
 
 __all__ = [
     "arrive", "await_phase", "copy_box", "copy_bulk", "expect", "initialise", "map_of", "place", "prefetch_map",
-    "set_registers", "slot", "warp_barrier",
+    "set_registers", "slot", "warp_barrier", "word_of",
 ]  # fmt: skip

@@ -50,6 +50,7 @@ from dovetail.kernels.loops.ir import (
     Prefetch,
     Receive,
     Roles,
+    ScaleMatrices,
     Statement,
     Store,
     SubGrid,
@@ -173,15 +174,8 @@ class _Printer(Printer):
                 tensor_cores.commit(self.text)
             case AwaitCopies():
                 tensor_cores.wait(self.text, statement.pending)
-            case LoadMatrices():
-                target = self.address(statement.target, statement.target_at)
-                source = self.address(statement.source, statement.source_at)
-                tensor_cores.load_matrices(self.text, target, source, transposed=statement.transposed)
-            case MultiplyMatrices():
-                sums = self.address(statement.sums, statement.sums_at)
-                left = self.address(statement.left, statement.left_at)
-                right = self.address(statement.right, statement.right_at)
-                tensor_cores.multiply(self.text, sums, left, right, statement.left.dtype)
+            case LoadMatrices() | ScaleMatrices() | MultiplyMatrices():
+                tensor_cores.matrices(self.text, self.address, statement)
             case Roles():
                 self.roles(statement)
             case AllocBarriers() | CopyBox() | CopyBulk() | ExpectBytes() | Arrive() | AwaitPhase() | WarpBarrier():

@@ -264,15 +264,14 @@ class _Table:
 
     def __init__(self, printer: BodyPrinter, argument: int, alignment: Mapping[str, int]) -> None:
         self.t, self.alignment, self.width = printer.text, alignment, len(printer.kernel.tabled)
-        if self.width:
-            address = pipeline.map_of(self.t, printer.kernel.name, argument)
-            self.start = self.t.let(f"inttoptr i64 {address} to ptr")
+        self.name, self.argument = printer.kernel.name, argument
 
     def pointer(self, index: int, name: str, number: str) -> str:
         """One pointer of a pass."""
         t = self.t
-        at = t.let(f"add i64 {t.let(f'mul i64 {number}, {self.width}')}, {index}")
-        found = t.let(f"load {_POINTER}, ptr {t.let(f'getelementptr i64, ptr {self.start}, i64 {at}')}, align 8")
+        at = t.let(f"add i64 {t.let(f'mul i64 {number}, {8 * self.width}')}, {8 * index}")
+        word = pipeline.word_of(t, self.name, self.argument, at)
+        found = t.let(f"inttoptr i64 {word} to {_POINTER}")
         t.use("declare void @llvm.assume(i1)")
         aligned = f'"align"({_POINTER} {found}, i64 {self.alignment.get(name, 1)})'
         t.emit(f"call void @llvm.assume(i1 true) [ {aligned} ]")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dovetail.codegen.llvm import nvvm
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import DType, bf16, f16
+from dovetail.kernels.loops.ir import Expr, LoadMatrices, MultiplyMatrices, ScaleMatrices, Tensor
 
 _SUMS = "{ float, float, float, float }"
 _WORDS = "{ i32, i32, i32, i32 }"
@@ -39,6 +40,36 @@ def commit(t: Builder) -> None:
 def wait(t: Builder, pending: int) -> None:
     t.use(f"declare void @{nvvm.AWAIT_COPIES}(i32 immarg)")
     t.emit(f"call void @{nvvm.AWAIT_COPIES}(i32 {pending})")
+
+
+def matrices(
+    t: Builder,
+    address: Callable[[Tensor, Sequence[Expr]], str],
+    statement: LoadMatrices | ScaleMatrices | MultiplyMatrices,
+) -> None:
+    """What the lanes of a warp do with matrices in their registers."""
+    match statement:
+        case LoadMatrices():
+            target = address(statement.target, statement.target_at)
+            source = address(statement.source, statement.source_at)
+            load_matrices(t, target, source, transposed=statement.transposed)
+        case ScaleMatrices():
+            target = address(statement.target, statement.target_at)
+            scale(t, target, address(statement.source, statement.source_at), statement.target.dtype)
+        case MultiplyMatrices():
+            sums = address(statement.sums, statement.sums_at)
+            left, right = address(statement.left, statement.left_at), address(statement.right, statement.right_at)
+            multiply(t, sums, left, right, statement.left.dtype)
+
+
+def scale(t: Builder, target: str, source: str, dtype: DType) -> None:
+    """Multiply eight 16-bit floats of a private array by those of another, two at a time."""
+    if dtype not in (f16, bf16):
+        raise GraphError(f"pairs of {dtype.name} as one factor", hint="multiply elements one by one")
+    pair = "<2 x half>" if dtype is f16 else "<2 x bfloat>"
+    for i in range(4):
+        x, y = (t.let(f"load {pair}, ptr {_word(t, pointer, i)}, align 4") for pointer in (target, source))
+        t.emit(f"store {pair} {t.let(f'fmul {pair} {x}, {y}')}, ptr {_word(t, target, i)}, align 4")
 
 
 def load_matrices(t: Builder, target: str, source: str, *, transposed: bool) -> None:
@@ -142,4 +173,15 @@ def _word(t: Builder, pointer: str, index: int) -> str:
     return pointer if index == 0 else t.let(f"getelementptr inbounds i8, ptr {pointer}, i64 {4 * index}")
 
 
-__all__ = ["await_products", "commit", "copy", "fence", "load_matrices", "multiply", "multiply_shared", "wait"]
+__all__ = [
+    "await_products",
+    "commit",
+    "copy",
+    "fence",
+    "load_matrices",
+    "matrices",
+    "multiply",
+    "multiply_shared",
+    "scale",
+    "wait",
+]

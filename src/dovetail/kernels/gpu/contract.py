@@ -20,6 +20,7 @@ from dovetail.kernels.gpu.fma import FmaTile
 from dovetail.kernels.gpu.fragments import Factor, is_multiple
 from dovetail.kernels.gpu.packed_matrix import Transposed
 from dovetail.kernels.gpu.pipelined_tile import PipelinedTile
+from dovetail.kernels.gpu.row_norm import RowNorm
 from dovetail.kernels.gpu.stream import StreamTile
 from dovetail.kernels.gpu.stream_ring import StreamRing
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
@@ -55,6 +56,16 @@ def offer_contract(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     if odd:
         return Refused("factors_are_numbers", ", ".join(odd))
     return Offer(lambda: Writer(of.step, found, of.locations, of.device or H200).job())
+
+
+def normed_product(of: StepProblem[GpuDevice | None], x: Value, gain: Value, eps: float, gain_name: str) -> Job | None:
+    """The kernel of a contraction whose left operand is the RMS norm of `x`: it reads `x` in its place, and the gain
+    through `gain_name`. None where its rows are not few, or something else reads that operand too."""
+    found = of.once(find_products)
+    if isinstance(found, Refused):
+        return None
+    writer = Writer(of.step, found, of.locations, of.device or H200)
+    return writer.normed(x, gain, eps, gain_name)
 
 
 class Writer(TileWriter):
@@ -142,6 +153,22 @@ class Writer(TileWriter):
         if len(dtypes) == 1 and dtypes <= {f16, bf16}:
             return self.finished(*self._by_tensor_cores(dtypes.pop()))
         return self.finished(self._by_fma())
+
+    def normed(self, x: Value, gain: Value, eps: float, gain_name: str) -> Job | None:
+        """The job with normed left rows; None where no tile takes them."""
+        left, depth = self.left(), self.depth
+        name = left.tensor.pointer
+        if name in {self._name(v) for v in (*self.found.rights, *self.found.operands)} or not isinstance(depth, int):
+            return None
+        self.bindings[name] = x
+        rights = self.rights()
+        axes = [right.dense_axis(self.alignment(right)) for right in rights]
+        few = self._few_rows(x.dtype, left, rights, axes, early="right" in self.early(left, rights))
+        if few is None or not few.takes_norm:
+            return None
+        self.bindings[gain_name] = gain
+        norm = RowNorm(Tensor(gain_name, gain.dtype, (gain.dtype.itemsize,)), eps, depth)
+        return self.finished(replace(few, norm=norm).tiled())
 
     def _by_tensor_cores(self, dtype: DType) -> tuple[Tiled, int]:
         """The tiles, and into how many parts their depth goes."""
@@ -236,4 +263,4 @@ class Writer(TileWriter):
             yield Store(Tensor(f"y{i}", result.dtype, strides), at, value)
 
 
-__all__ = ["offer_contract"]
+__all__ = ["normed_product", "offer_contract"]

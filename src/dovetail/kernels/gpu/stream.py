@@ -23,13 +23,13 @@ from dovetail.kernels.gpu.fragments import (
     shared_by,
     spread,
     unrolled,
-    zeroed,
 )
+from dovetail.kernels.gpu.row_norm import RowNorm
 from dovetail.kernels.gpu.shared_tiles import LineTile, SharedTile
 from dovetail.kernels.gpu.stream_products import UNIT, StreamProducts
 from dovetail.kernels.gpu.stream_width import RESIDENT, as_good, width_of_block
 from dovetail.kernels.gpu.tile import CHUNK, LANES
-from dovetail.kernels.gpu.tiled import Tiled
+from dovetail.kernels.gpu.tiled import RowScale, Tiled
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -95,6 +95,8 @@ class StreamTile:
     """Whether one copy brings a whole column, so that few threads start all of them."""
     evict_first: bool = False
     """Whether L2 drops weights before others."""
+    norm: RowNorm | None = None
+    """What becomes of the left rows first."""
 
     @staticmethod
     def of(
@@ -203,7 +205,8 @@ class StreamTile:
     @property
     def shared_bytes(self) -> int:
         apart = self.warps * self._plane if self._sums_are_apart else 0
-        return (self.weights_count + self.rows * self.left_pitch) * self.dtype.itemsize + apart
+        gains = 0 if self.norm is None else self.norm.nbytes
+        return (self.weights_count + self.rows * self.left_pitch) * self.dtype.itemsize + apart + gains
 
     @property
     def weights_count(self) -> int:
@@ -215,7 +218,13 @@ class StreamTile:
     def products(self) -> StreamProducts:
         units = self.stage_depth // (UNIT * self.warps)
         groups, apart = self.width // CHUNK, self.streams_are_apart
-        return StreamProducts(self.dtype, self.rows, groups, self.streams, self.warps, units, self.axis, apart)
+        gains = None if self.norm is None else self.norm.gains
+        return StreamProducts(self.dtype, self.rows, groups, self.streams, self.warps, units, self.axis, apart, gains)
+
+    @property
+    def takes_norm(self) -> bool:
+        """Whether rows may be normed: bulk copies bring gains with weights, and sums of warps meet in shared memory."""
+        return self.bulk and self.warps > 1
 
     @property
     def streams_are_apart(self) -> bool:
@@ -244,6 +253,15 @@ class StreamTile:
             planes=self.warps,
             plane=ThreadIndex("warp"),
             early=self._first_copies() if self.early else (),
+            scale=None if self.norm is None else self._scale(self.norm, staged),
+        )
+
+    def _scale(self, norm: RowNorm, planes: Tensor) -> RowScale:
+        """Squares are in the padding after the sums."""
+        squares = self.products.squares
+        return RowScale(
+            squares.stored(planes, self.width),
+            lambda row: norm.scale(squares.total(planes, self.warps, row, self.width)),
         )
 
     def allocations(self) -> list[Alloc | AllocBarriers]:
@@ -252,12 +270,13 @@ class StreamTile:
             Alloc("left_rows", self.dtype, self.rows * self.left_pitch, "shared"),
             *([Alloc("planes", f32, self.warps * self._plane // 4, "shared")] if self._sums_are_apart else []),
             *([AllocBarriers(ARRIVED, self.barriers, 1, is_new=False)] if self.barriers else []),
+            *([] if self.norm is None else [self.norm.allocation()]),
             *self.products.allocations(),
         ]
 
     def body(self) -> list[Statement]:
         first = [] if self.early else self._first_copies()
-        start = [*first, zeroed(self.products.sums, self.products.sums_count), *self._left_loaded()]
+        start = [*first, *self.products.zeroed(), *self._left_loaded()]
         # Sums that are not apart overwrite weights.
         last = [] if self._sums_are_apart else [Barrier()]
         if self.is_whole:
@@ -293,7 +312,9 @@ class StreamTile:
         nbytes = lines * tile.pitch * item if padded else self.depth * item
         is_first = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
         copies = self.width // lines
-        found: list[Statement] = [When(is_first, (ExpectBytes(ARRIVED, ZERO, copies * nbytes),))]
+        gains = 0 if self.norm is None else self.norm.nbytes
+        found: list[Statement] = [When(is_first, (ExpectBytes(ARRIVED, ZERO, copies * nbytes + gains),))]
+        found += self._gains_copied()
         for at, right in enumerate(self.rights):
             line = mul(Name("copy"), Extent(lines))
             column = add(Name("side"), line)
@@ -304,6 +325,14 @@ class StreamTile:
             copy = CopyBulk(target, place, *source, nbytes, ARRIVED, ZERO, self.evict_first)
             found.append(Loop("copy", Extent(self.columns // lines), (copy,), kind="thread"))
         return found
+
+    def _gains_copied(self) -> list[Statement]:
+        """One thread copies the gains with the first weights."""
+        if self.norm is None:
+            return []
+        gain, is_first = self.norm.gain, Call("equal", (ThreadIndex("thread"), ZERO), bool_)
+        target = self.norm.gains, (ZERO, ZERO)
+        return [When(is_first, (CopyBulk(*target, gain, (ZERO,), self.norm.nbytes, ARRIVED, ZERO),))]
 
     def _copies(self, number: Expr, stage: Expr) -> list[Statement]:
         assert isinstance(self.weights, SharedTile), "bulk copies are all of them"

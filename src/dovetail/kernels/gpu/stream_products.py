@@ -7,6 +7,7 @@ its own k, and the two sums of an element are in the same lane.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 
 from dovetail.dataclass import dataclass
@@ -20,7 +21,9 @@ from dovetail.kernels.gpu.fragments import (
     private,
     remainder,
     unrolled,
+    zeroed,
 )
+from dovetail.kernels.gpu.row_norm import Squares
 from dovetail.kernels.gpu.shared_tiles import LineTile, SharedTile
 from dovetail.kernels.gpu.tile import CHUNK
 from dovetail.kernels.gpu.tiled import Element
@@ -33,6 +36,7 @@ from dovetail.kernels.loops.ir import (
     LoadMatrices,
     MultiplyMatrices,
     Name,
+    ScaleMatrices,
     Statement,
     Tensor,
     ThreadIndex,
@@ -64,6 +68,8 @@ class StreamProducts:
     """The axis along which weights are contiguous: "k" or "row"."""
     streams_are_apart: bool = False
     """Whether all columns of a stream are neighbours, and streams do not take turns."""
+    gains: Tensor | None = None
+    """What multiplies rows, in shared memory, where they are normed: their squares are added up on the way."""
 
     @property
     def is_folded(self) -> bool:
@@ -109,43 +115,64 @@ class StreamProducts:
             Alloc("sums", f32, self.sums_count, "private"),
             Alloc("left", self.dtype, 8, "private"),
             Alloc("right", self.dtype, 8, "private"),
+            *([] if self.gains is None else [Alloc("factors", self.dtype, 8, "private"), *self.squares.allocations()]),
         ]
+
+    def zeroed(self) -> list[Statement]:
+        """Sums before the first stage."""
+        squares = [] if self.gains is None else [zeroed(self.squares.sums, 4 * self.squares.chains)]
+        return [zeroed(self.sums, self.sums_count), *squares]
+
+    @property
+    def squares(self) -> Squares:
+        """The squares of rows, where they are normed."""
+        return Squares(self.dtype, self.rows, 2 if self.is_folded else 1, self._products)
 
     def stage(self, weights: SharedTile | LineTile, stage: Expr, left_rows: Tensor, first: Expr) -> Statement:
         """Multiply a stage; its first element of k in the rows is `first`."""
         columns, rows = private("left", self.dtype, 8), private("right", self.dtype, 1)
         depth = UNIT * self._taken
-        k = add(mul(Name("step"), Extent(depth * self.warps)), mul(ThreadIndex("warp"), Extent(depth)))
-        body: list[Statement] = [self._rows_loaded(private("right", self.dtype, 8), left_rows, add(first, k))]
+        along, own = mul(Name("step"), Extent(depth * self.warps)), mul(ThreadIndex("warp"), Extent(depth))
+        k = add(first, own)
+        right = private("right", self.dtype, 8)
+        body: list[Statement] = [self._rows_loaded(right, left_rows, k, along)]
+        if self.gains is not None:
+            factors = private("factors", self.dtype, 8)
+            body += [s for number in range(self._products) for s in self.squares.added(rows, number)]
+            body.append(self._rows_loaded(factors, self.gains, k, along, 1))
+            body.append(ScaleMatrices(right, (ZERO,), factors, (ZERO,)))
         for number in range(self._products):
             for tile in range(self.tiles):
-                at = add(k, Extent(number * (2 if self.is_folded else 1) * UNIT))
+                at = add(along, Extent(number * (2 if self.is_folded else 1) * UNIT))
                 turn = add(mul(Name("step"), Extent(self._products)), Extent(number))
                 chain = mul(remainder(turn, self.chains), Extent(self.tiles))
                 sums_at = (add(chain, Extent(tile)), ZERO)
-                body.append(self._columns_loaded(columns, weights, stage, tile, at))
+                body.append(self._columns_loaded(columns, weights, stage, tile, own, at))
                 body.append(MultiplyMatrices(self.sums, sums_at, columns, (ZERO,), rows, (Extent(4 * number),)))
         return unrolled("step", self.steps, *body)
 
     def _columns_loaded(
-        self, target: Tensor, weights: SharedTile | LineTile, stage: Expr, tile: int, k: Expr
+        self, target: Tensor, weights: SharedTile | LineTile, stage: Expr, tile: int, own: Expr, along: Expr
     ) -> LoadMatrices:
-        """A left factor: 16 columns at one k, or eight at two."""
+        """A left factor: 16 columns at one k, or eight at two. Its k is that of its warp, `own`, and the one along."""
         other, high = remainder(divided(LANE, 8), 2), divided(LANE, 16)
         if self.axis == "row":
-            line = add(add(k, remainder(LANE, CHUNK)), mul(high, Extent(8)))
+            line = add(add(add(along, own), remainder(LANE, CHUNK)), mul(high, Extent(8)))
             source, place = weights.place(stage, line, add(Extent(2 * tile), other))
             return LoadMatrices(target, (ZERO,), source, place, transposed=True)
         if self.is_folded:
-            line = add(Extent(self._line(tile)), remainder(LANE, CHUNK))
-            chunk = add(divided(k, CHUNK), add(mul(other, Extent(UNIT // CHUNK)), high))
-            source, place = weights.place(stage, line, chunk)
+            line, half = add(Extent(self._line(tile)), remainder(LANE, CHUNK)), mul(other, Extent(UNIT // CHUNK))
+            high = add(half, high)
+        else:
+            # A last group that is alone is its own other half.
+            first, second = self._line(2 * tile), self._line(min(2 * tile + 1, self.across - 1))
+            line = add(add(Extent(first), remainder(LANE, CHUNK)), mul(other, Extent(second - first)))
+        if isinstance(weights, SharedTile):
+            source, place = weights.place(stage, line, add(divided(add(along, own), CHUNK), high))
             return LoadMatrices(target, (ZERO,), source, place)
-        # A last group that is alone is its own other half.
-        first, second = self._line(2 * tile), self._line(min(2 * tile + 1, self.across - 1))
-        line = add(add(Extent(first), remainder(LANE, CHUNK)), mul(other, Extent(second - first)))
-        source, place = weights.place(stage, line, add(divided(k, CHUNK), high))
-        return LoadMatrices(target, (ZERO,), source, place)
+        # What is the same for all threads comes last: loads have it in their instructions, and share one address.
+        source, place = weights.place(stage, line, add(divided(own, CHUNK), high))
+        return LoadMatrices(target, (ZERO,), source, (*place[:-1], along))
 
     def _line(self, group: int) -> int:
         """The first line of a group of eight columns."""
@@ -153,8 +180,9 @@ class StreamProducts:
             return 8 * (group % self.streams * (self.across // self.streams) + group // self.streams)
         return 8 * group
 
-    def _rows_loaded(self, target: Tensor, left_rows: Tensor, k: Expr) -> LoadMatrices:
-        """Right factors of all products of a step; rows that there are not repeat the last one."""
+    def _rows_loaded(self, target: Tensor, source: Tensor, k: Expr, along: Expr, rows: int = 0) -> LoadMatrices:
+        """Right factors of all products of a step, at k and what is `along`; rows that there are not repeat the last
+        one."""
         matrix, down = divided(LANE, 8), remainder(LANE, CHUNK)
         if self.is_folded:
             # Columns of a right factor have rows at the k of the first half and of the other one in turns.
@@ -164,8 +192,10 @@ class StreamProducts:
             down = divided(down, 2)
         else:
             at = mul(matrix if self._taken == 2 else remainder(matrix, 2), Extent(CHUNK))
-        row = ZERO if self.rows == 1 else clamped(down, self.rows)
-        return LoadMatrices(target, (ZERO,), left_rows, (row, add(k, at)))
+        rows = rows or self.rows
+        row = ZERO if rows == 1 else clamped(down, rows)
+        apart = replace(source, strides=(*source.strides, source.strides[-1]))
+        return LoadMatrices(target, (ZERO,), apart, (row, along, add(k, at)))
 
     def elements(self) -> list[Element]:
         """The sums of a thread, with those of all streams of one column together."""

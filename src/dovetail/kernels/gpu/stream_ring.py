@@ -16,7 +16,7 @@ from dovetail.ir.dim import Size, floordiv
 from dovetail.ir.dtype import bool_, i64
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.fragments import Factor, both, divided, is_multiple, less, remainder, zeroed
+from dovetail.kernels.gpu.fragments import Factor, both, divided, is_multiple, less, remainder
 from dovetail.kernels.gpu.packed_matrix import Transposed
 from dovetail.kernels.gpu.shared_tiles import LineTile
 from dovetail.kernels.gpu.stream import ARRIVED, StreamTile
@@ -137,7 +137,7 @@ class StreamRing(StreamTile):
             refill,
             self.products.stage(self.weights, stage, self.left_rows, mul(number, Extent(self.stage_depth))),
         )
-        start = [zeroed(self.products.sums, self.products.sums_count), *self._left_loaded()]
+        start = [*self.products.zeroed(), *self._left_loaded()]
         loop = Loop("round", Extent(self.rounds), each, rolled=True)
         # The next run of the kernel, or of a pass, fills all stages again; sums may take their place.
         return [*start, loop, Barrier()]

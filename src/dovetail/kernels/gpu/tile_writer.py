@@ -309,19 +309,20 @@ class TileWriter(ABC):
                 at = (tiled.plane, element.row, spread(element.column, s, self.streams))
                 stores.append(Store(tiled.staged, at, value))
             found += stores if element.inside is None else [When(element.inside, tuple(stores))]
-        return found
+        return found if tiled.scale is None else [*found, tiled.scale.stored]
 
     def _staged(self, tiled: Tiled, row: Expr, group: Expr, e: Expr) -> Element:
         """A sum in shared memory, by its row and its place in a group of eight columns."""
         assert tiled.staged is not None, "there is room for them"
         sums: list[Expr] = []
+        scale = None if tiled.scale is None else tiled.scale.of(row)
         for s in range(self.streams):
             block = add(mul(group, Extent(self.streams)), Extent(s))
             at = (row, add(mul(block, Extent(CHUNK)), e))
             total: Expr = Load(tiled.staged, (ZERO, *at))
             for plane in range(1, tiled.planes):
                 total = Call("add", (total, Load(tiled.staged, (Extent(plane), *at))), f32)
-            sums.append(total)
+            sums.append(total if scale is None else Call("mul", (total, scale), f32))
         return Element(row, add(mul(group, Extent(CHUNK)), e), tuple(sums))
 
     def _inside(self, row: Expr, column: Expr, tiled: Tiled) -> Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import ZERO, Alloc, AllocBarriers, Expr, Statement, Tensor
@@ -18,6 +18,16 @@ class Element:
     """One for each stream."""
     inside: Expr | None = None
     """Whether this thread has it; None where all threads do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowScale:
+    """A factor of all sums of a row, which is known once the sums of all planes are."""
+
+    stored: Statement
+    """What a thread stores of it where it stores its sums."""
+    of: Callable[[Expr], Expr]
+    """The factor of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,8 @@ class Tiled:
     """The warp that copies for the others, tile after tile; None where all threads copy."""
     cycles: float = 0.0
     """An estimate of all tiles together, without the start of the kernel; 0 where there is none."""
+    scale: RowScale | None = None
+    """What multiplies sums of several planes; None where nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +89,4 @@ class Producer:
     """Registers of a thread that multiplies, and of one that copies."""
 
 
-__all__ = ["Chunk", "Element", "Producer", "Tiled"]
+__all__ = ["Chunk", "Element", "Producer", "RowScale", "Tiled"]

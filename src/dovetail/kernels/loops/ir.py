@@ -8,7 +8,6 @@ in the dtype that is given with it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field
 from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
@@ -27,6 +26,7 @@ from dovetail.kernels.loops.matrix import (
     MultiplyMatrices,
     MultiplyShared,
     Prefetch,
+    ScaleMatrices,
 )
 from dovetail.kernels.loops.pipeline import (
     AllocBarriers,
@@ -189,7 +189,7 @@ class Kernel:
     """Pointers that may lie in the memory of another one."""
     scratch: Size = 0
     """Bytes that a worker needs for itself."""
-    sizes: tuple[Dim, ...] = field(default=())
+    sizes: tuple[Dim, ...] = ()
     """The sizes that the code asks for, in the order of the arguments."""
     launch: Launch | None = None
     """How a GPU launches it; None before it is scheduled, and on CPUs."""
@@ -363,7 +363,7 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
             case CopyAsync():
                 yield from _of_tensors(part.target, part.source)
                 pending += [part.inside, *part.target_at, *part.source_at]
-            case LoadMatrices():
+            case LoadMatrices() | ScaleMatrices():
                 yield from _of_tensors(part.target, part.source)
                 pending += [*part.target_at, *part.source_at]
             case MultiplyMatrices():
@@ -390,11 +390,10 @@ def _of_tensors(*tensors: Tensor) -> Iterator[Size]:
 
 __all__ = [
     "ONE", "ZERO", "AllReduce", "Alloc", "AllocBarriers", "Amend", "Arrive", "AtomicUpdate", "AwaitCopies",
-    "AwaitPhase",
-    "AwaitProducts", "Ballot", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync", "CopyBox", "CopyBulk",
-    "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel", "Launch", "Load",
-    "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "Number", "Pipeline",
-    "Prefetch", "Receipt", "Receive", "Roles", "Set", "Space", "Statement", "Store", "SubGrid", "Tensor", "TensorMap",
-    "ThreadIndex", "Threaded", "Traversal", "WarpBarrier", "When", "add", "collapsed", "in_block",
-    "in_memory_order", "indices", "minimum", "mul", "sizes_in", "stretched",
+    "AwaitPhase", "AwaitProducts", "Ballot", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync",
+    "CopyBox", "CopyBulk", "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel",
+    "Launch", "Load", "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name",
+    "Number", "Pipeline", "Prefetch", "Receipt", "Receive", "Roles", "ScaleMatrices", "Set", "Space", "Statement",
+    "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded", "Traversal", "WarpBarrier", "When", "add",
+    "collapsed", "in_block", "in_memory_order", "indices", "minimum", "mul", "sizes_in", "stretched",
 ]  # fmt: skip

@@ -77,6 +77,17 @@ class MultiplyMatrices:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleMatrices:
+    """Multiply eight 16-bit floats of a private tensor, such as a loaded matrix has, by eight others; each product is
+    rounded once."""
+
+    target: Tensor
+    target_at: tuple[Expr, ...]
+    source: Tensor
+    source_at: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FenceShared:
     """What this thread has stored in shared memory, or copied there, is seen by `MultiplyShared` after a barrier."""
 
@@ -118,6 +129,7 @@ Matrix: TypeAlias = (
     | AwaitCopies
     | LoadMatrices
     | MultiplyMatrices
+    | ScaleMatrices
     | FenceShared
     | MultiplyShared
     | AwaitProducts
@@ -127,5 +139,5 @@ Matrix: TypeAlias = (
 
 __all__ = [
     "AwaitCopies", "AwaitProducts", "CommitCopies", "CopyAsync", "FenceShared", "LoadMatrices", "Matrix",
-    "MultiplyMatrices", "MultiplyShared", "Prefetch",
+    "MultiplyMatrices", "MultiplyShared", "Prefetch", "ScaleMatrices",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops import resident_ahead, resident_stream
@@ -37,10 +38,13 @@ from dovetail.kernels.loops.resident_bodies import (
     in_phase,
     only_prefetches,
     without,
+    without_last_barrier,
 )
+from dovetail.kernels.loops.resident_code import with_code_first
 from dovetail.kernels.loops.resident_levels import Levels
+from dovetail.kernels.loops.resident_own import owned, read
 from dovetail.kernels.loops.resident_part import Part
-from dovetail.kernels.loops.resident_passes import IN_FIRST, in_passes, with_part
+from dovetail.kernels.loops.resident_passes import IN_FIRST, in_passes, part_in, with_part
 from dovetail.kernels.loops.resident_rooms import Room, fullest, offsets
 from dovetail.kernels.loops.resident_stream import Free
 from dovetail.kernels.loops.resident_words import PartWords, Words
@@ -50,6 +54,8 @@ NEXT = "next."
 """Before the name of a pointer: that of the next pass."""
 _BARRIER_BYTES = 1024
 """Shared memory for the barriers of all parts, before everything else."""
+_OWN = 512
+"""Where there is shared memory for what threads sent themselves."""
 
 
 def as_resident(
@@ -88,6 +94,7 @@ class _Resident(Levels):
         super().__init__(parts, blocks, passes)
         self.room, self.tabled, self.words, self.words_first = room, tabled, words, words_first
         self.threads = max(part.launch.block for part in parts)
+        self.owned = owned(parts, self.runs, self.first, _BARRIER_BYTES - _OWN)
         self.streams = copying_warp and any(has_bulk(parts[i].kernel.early) for i in self.ahead)
         early = [only_prefetches(part.kernel.early) for part in parts]
         self.prefetching = [i for i, only in enumerate(early) if only and self.layers > 2 and not self.is_after(i)]
@@ -103,7 +110,11 @@ class _Resident(Levels):
         assert places is not None, "copies that start earlier were tried"
         allocations = [replace(r.alloc, offset=places[r.alloc.pointer]) for r in self._rooms()]
         barriers = self._barriers()
+        owns = {own.first: own for own in sorted(self.owned.values(), key=lambda own: own.is_before)}
+        ends = accumulate([own.nbytes for own in owns.values()], initial=_OWN)
+        allocations += [own.alloc(at) for own, at in zip(owns.values(), ends, strict=False)]
         body: list[Statement] = [*allocations, *barriers]
+        body += [s for own in owns.values() for s in own.started(self.words)]
         if self.words.published:
             sent = [self.words.publish(one, self.threads) for one in self.words.published]
             body.append(When(IN_FIRST, tuple(sent)))
@@ -144,12 +155,18 @@ class _Resident(Levels):
             (),
             (),
             "tile",
-            tuple(body),
+            tuple([self._with_code(s) for s in body]),
             sizes=sizes_in((*early, *body, *stream)),
             launch=launch,
             early=tuple(early),
             stream=tuple(stream) if self.streams else (),
             passes=self.passes,
+        )
+
+    def _with_code(self, statement: Statement) -> Statement:
+        """A part with its code before its words; what is no part stays."""
+        return (
+            with_part(statement, lambda part: with_code_first(part, self.passes)) if part_in(statement) else statement
         )
 
     def _started(self, level: int, stream: list[Statement]) -> list[Statement]:
@@ -189,7 +206,7 @@ class _Resident(Levels):
         for at, one in enumerate(found):
             found[at] = replace(one, is_new=False, offset=end)
             end += BARRIER_BYTES * one.count
-        assert end <= _BARRIER_BYTES, "they fit"
+        assert end <= _OWN, "they fit"
         return found
 
     def _at(self, number: int, level: int) -> list[Statement]:
@@ -207,9 +224,10 @@ class _Resident(Levels):
             found = awaiting(found, self.later(number))
         before, found = self._before(number, at, found)
         if part.received or part.sent:
+            found = read(found, {part.pointers[n]: own for (i, n), own in self.owned.items() if i == number})
             sizes = {f"{a.pointer}_{number}": a.count for a in self._allocations(number) if a.space == "shared"}
             found = self._exchange(number, at).body(found, sizes)
-        body, is_rare = (*first, *before, *found), self.is_after(number)
+        body, is_rare = without_last_barrier((*first, *before, *found), self.blocks), self.is_after(number)
         whole = SubGrid(part.blocks, part.launch.block, self.first[number], body, is_rare)
         return in_passes([whole], self.runs[number], self.passes)
 
@@ -243,12 +261,14 @@ class _Resident(Levels):
     def _exchange(self, number: int, segment: int) -> PartWords:
         """How the words of a segment are sent and received."""
         part = self.parts[number]
+        firsts = {own.first: own.tensor for own in self.owned.values()}
         return PartWords(
             self.words,
             {part.pointers[n]: sent for n, sent in part.sent.items()},
-            {part.pointers[n]: received for n, received in part.received.items()},
+            {part.pointers[n]: got for n, got in part.received.items() if (number, n) not in self.owned},
             f"_{number}_{segment}",
             self.runs[number][-1],
+            {part.pointers[n]: firsts[sent.first] for n, sent in part.sent.items() if sent.first in firsts},
         )
 
     def _renaming(self, number: int, suffix: str) -> Renaming:
@@ -330,7 +350,7 @@ class _Resident(Levels):
 
     def _offsets(self) -> dict[str, int] | None:
         """A place in shared memory for each allocation, after those of barriers; None without room."""
-        return offsets(self._rooms(), _BARRIER_BYTES if self._barriers() else 0, self.room)
+        return offsets(self._rooms(), _BARRIER_BYTES if self._barriers() or self.owned else 0, self.room)
 
     def _look_ahead(self) -> None:
         """Start copies as many levels before as there is room for, in the order in which they are needed. Those after

@@ -90,6 +90,16 @@ def without(body: tuple[Statement, ...], kind: type[Statement], *, shared: bool 
     return tuple(found)
 
 
+def without_last_barrier(body: tuple[Statement, ...], blocks: int) -> tuple[Statement, ...]:
+    """A body without the barrier that ends its only tile: the block waits for its threads after each level anyway."""
+    *others, last = body
+    if isinstance(last, Loop) and last.kind == "block" and isinstance(last.body[-1], Barrier):
+        extent = last.extent.size if isinstance(last.extent, Extent) else None
+        if isinstance(extent, int) and extent <= blocks:
+            return (*others, replace(last, body=last.body[:-1]))
+    return body
+
+
 def only_prefetches(early: Sequence[Statement]) -> bool:
     """Whether a kernel only prefetches before the kernels before it have ended."""
     every = list(everything(early))
@@ -141,4 +151,5 @@ __all__ = [
     "refused_part",
     "segments_of",
     "without",
+    "without_last_barrier",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
@@ -27,6 +28,7 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
 )
+from dovetail.kernels.loops.resident_code import TURN
 from dovetail.kernels.loops.resident_passes import part_in, with_part
 
 CLOCK = Call("clock", (), i64)
@@ -68,7 +70,7 @@ def _found(body: Sequence[Statement]) -> Iterator[str]:
     for s in body:
         if _is_moment(s):
             yield before
-        elif isinstance(s, Loop) and s.kind == "block":
+        elif _has_moments(s):
             yield from _found(s.body)
         else:
             before = type(s).__name__
@@ -76,6 +78,13 @@ def _found(body: Sequence[Statement]) -> Iterator[str]:
 
 def _is_moment(statement: Statement) -> bool:
     return isinstance(statement, When) and any(isinstance(s, Store) and s.value == CLOCK for s in statement.body)
+
+
+def _has_moments(statement: Statement) -> TypeGuard[Loop | When]:
+    """Whether moments of a part are within a statement: tiles, and what runs once its code is there."""
+    if isinstance(statement, Loop):
+        return statement.kind == "block" or statement.variable == TURN
+    return isinstance(statement, When) and any(isinstance(s, (Barrier, Receive)) for s in statement.body)
 
 
 @dataclass(slots=True)
@@ -88,7 +97,7 @@ class _Writer:
 
     def _within(self, body: Sequence[Statement]) -> Iterator[Statement]:
         for s in body:
-            if isinstance(s, Loop) and s.kind == "block":
+            if _has_moments(s):
                 s = replace(s, body=tuple(self._within(s.body)))
             yield s
             if isinstance(s, (Barrier, Receive)):

@@ -8,7 +8,7 @@ so that each word that a block waits for is written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from dovetail.dataclass import dataclass
@@ -44,6 +44,8 @@ from dovetail.kernels.loops.uniform import Read, Uniform, reads
 
 START = 128
 """Bytes before the first word: the counter of the grid."""
+SPARE = 2
+"""Passes that have words beyond those that there are: what was published, and what no block receives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,8 @@ class PartWords:
     suffix: str
     last: int
     """The last pass that sends anything."""
+    owned: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Shared memory, an element for each thread, for what is sent through a pointer and its own thread reads later."""
 
     def body(self, body: tuple[Statement, ...], sizes: Mapping[str, int]) -> tuple[Statement, ...]:
         """The segment with its words: it receives, then it runs, and its stores send. `sizes` has the elements of its
@@ -166,11 +170,15 @@ class PartWords:
             elif isinstance(s, Store) and s.tensor.pointer in self.sent:
                 sent = self.sent[s.tensor.pointer]
                 tensor = self.words.tensor(s.tensor.dtype, sent.first, s.tensor.strides, s.tensor.offset)
-                found.append(Store(tensor, (add(PASS, Extent(1)), *s.at), s.value))
+                # Loads after a word is sent are loads again: what it has is computed once.
+                value = Name(f"sent_{sent.first}", s.value.dtype)
+                found += [Set(value.name, s.value), Store(tensor, (add(PASS, Extent(1)), *s.at), value)]
+                if s.tensor.pointer in self.owned:
+                    found.append(Store(self.owned[s.tensor.pointer], (ThreadIndex("thread"),), value))
                 if not sent.kept:
                     continue
                 last = Call("equal", (PASS, Extent(self.last)), bool_)
-                s = When(last, (replace(s, tensor=replace(s.tensor, pointer=sent.kept)),))
+                s = When(last, (Store(replace(s.tensor, pointer=sent.kept), s.at, value),))
             found.append(s)
         return tuple(found)
 
@@ -225,4 +233,4 @@ def _is_inside(read: Read, axis: int, nbytes: int, own: Uniform) -> bool:
     return isinstance(last, int) and 0 < last < nbytes
 
 
-__all__ = ["START", "PartWords", "Published", "Received", "Sent", "Words"]
+__all__ = ["SPARE", "START", "PartWords", "Published", "Received", "Sent", "Words"]

@@ -27,6 +27,7 @@ from dovetail.targets.cuda.footprints import Footprints, aligned, meet, taken
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.loops import SHAPE
 from dovetail.targets.cuda.near_constants import rooms_of_constants
+from dovetail.targets.cuda.normed_products import with_normed_rows
 from dovetail.targets.cuda.repetition import key_of, longest_repetition
 from dovetail.targets.cuda.resident_choice import Prices, Residency, levels_told
 from dovetail.targets.cuda.resident_products import by_warps
@@ -165,6 +166,9 @@ class LaunchFusion:
         by_value = {v: name for name, v in large.bindings.items()}
         names = {n: f"before_{n}" if v is result else by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
         keep = self.memory.readers.get(result, 0) > 1
+        known = self.locations, self.device, self.stages, self._kept
+        if not keep and (own := with_normed_rows(before, after, read, *known)):
+            return own
         bindings = {n: v for n, v in large.bindings.items() if n != read}
         bindings |= {names[n]: v for n, v in small.bindings.items() if keep or v is not result}
         made = self._kept(
