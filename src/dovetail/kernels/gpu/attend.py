@@ -318,7 +318,10 @@ class _Writer:
             return [Set("stage", ZERO), Loop("round", self._rounds(), each), Barrier()]
         if self.block.is_cluster:
             rounds = self._warp_keys.rounds(self._scored(), self._summed())
-            return self._warp_keys.after_stages(rounds) if self.device.as_parts else rounds
+            if not self.device.as_parts:
+                return rounds
+            # Without a warp that copies, threads have no registers for addresses that LLVM computes before a condition.
+            return self._warp_keys.after_stages(rounds, is_guarded=not self.device.copying_warp)
         later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
         return [
             Loop(

@@ -79,11 +79,13 @@ class WarpKeys:
             found.append(Amend(source, lead, block.first_key(ZERO), block.warp_keys, columns, *target))
         return [When(block.has_keys, tuple(found))] if block.spare else found
 
-    def after_stages(self, rounds: Sequence[Statement]) -> list[Statement]:
-        """The rounds of a warp of a resident kernel, whose first keys are on their way."""
+    def after_stages(self, rounds: Sequence[Statement], *, is_guarded: bool) -> list[Statement]:
+        """The rounds of a warp of a resident kernel, whose first keys are on their way; with `is_guarded` warps without
+        keys have none."""
         # All lanes of a warp have copied its rows, of which some store one again.
         arrived = (AwaitCopies(0), WarpBarrier())
-        return [*arrived, *self._amended(), WarpBarrier(), *self._queries(), *rounds]
+        every = [*arrived, *self._amended(), WarpBarrier(), *self._queries(), *rounds]
+        return [When(self._has_keys(ZERO), tuple(every))] if is_guarded else every
 
     def _queries(self) -> list[Statement]:
         """Queries as left fragments, in pairs of columns, straight from where they are.

@@ -29,7 +29,7 @@ CLUSTER_BYTES = 140 << 10
 PART_BYTES = 64 << 10
 """The same of a part of a resident kernel: weights of the products after it arrive meanwhile."""
 PART_BUFFERS = 2
-"""Rounds of keys that a warp of such a part has room for; one leaves room for twice as many warps."""
+"""Rounds of keys that a warp of such a part has room for, at most; one leaves room for twice as many warps."""
 SPLIT_BYTES = 128 << 10
 """Shared memory for keys and values that warps share out among them."""
 MOST_PARTS = 32
@@ -92,7 +92,9 @@ class AttendTile:
         if parts > 1 and device.cluster:
             nbytes = _round_bytes(problem) * CLUSTER_KEYS // KEYS
             room = PART_BYTES if device.as_parts else CLUSTER_BYTES
-            buffers = PART_BUFFERS if device.as_parts and room // nbytes < CLUSTER_WARPS else 2
+            # Addresses of two rounds take more registers than threads have that copy weights, too.
+            most = PART_BUFFERS if device.copying_warp else 1
+            buffers = most if device.as_parts and room // nbytes < CLUSTER_WARPS else 2
             splits = max(1, min(CLUSTER_WARPS, 2 * room // (buffers * nbytes)))
             blocks = _resident_parts(problem, device) if device.as_parts else device.cluster
             spare = CLUSTER_WARPS - splits if device.as_parts else 0
