@@ -150,7 +150,7 @@ class LaunchFusion:
         if len(reads) != 1 or taken(step) or result in taken(next_step):
             return None
         count = product(result.shape)
-        if not isinstance(count, int) or not self.memory.is_whole(result) or _has_more(small) or large.workspace:
+        if not isinstance(count, int) or not self.memory.is_whole(result) or small.has_more or large.workspace:
             return None
         if small.checks:
             return None  # each block would tell the status again
@@ -231,7 +231,7 @@ class LaunchFusion:
             run = [index] if small else []
 
     def _is_small(self, step: Step, kernels: tuple[GpuKernel, ...]) -> bool:
-        if len(kernels) != 1 or _has_more(kernels[0]) or kernels[0].counters:
+        if len(kernels) != 1 or kernels[0].has_more or kernels[0].counters:
             return False
         return self._stage(step, kernels[0], STAGE_SHAPE, TURNS * self.device.cluster) is not None
 
@@ -389,11 +389,6 @@ class LaunchFusion:
         if key not in self.known:
             self.known[key] = finished(make(), bindings, self.locations, self.device, workspace, packed)
         return replace(self.known[key], bindings=bindings, workspace=workspace, packed=packed)
-
-
-def _has_more(made: GpuKernel) -> bool:
-    """Whether a kernel has a workspace or packed weights."""
-    return bool(made.workspace or made.packed)
 
 
 def _launch(kernel: Kernel) -> Launch:

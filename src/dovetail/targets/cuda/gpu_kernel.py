@@ -32,6 +32,11 @@ class GpuKernel:
     counter_bytes: int = 0
     """Bytes of the counter and of the words after it, which are the kernel's own from run to run."""
 
+    @property
+    def has_more(self) -> bool:
+        """Whether it has a workspace or packed weights."""
+        return bool(self.workspace or self.packed)
+
 
 Kernels: TypeAlias = tuple[GpuKernel, ...] | None
 """The kernels of a step: none where it runs on the host, None where a later step has the one that it shares."""
