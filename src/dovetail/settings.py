@@ -44,7 +44,8 @@ class Settings:
         "them to bytes, a scale for each group, which takes a third of the multiplications. With `fast`, Winograd's "
         "larger patches serve every convolution that they suit, at three times the error of plain sums, and ARM "
         "multiplies weights in f16 with activations rounded to f16, and in attention queries with keys and values "
-        "rounded to f16. Nothing else changes.",
+        "rounded to f16. On x86 with AMX, products of 32 rows or more round activations and weights, in blocks, f16 or "
+        "bf16, to bf16 instead. Nothing else changes.",
         choices=PRECISIONS,
     )
     engine: str = _option(

@@ -13,9 +13,13 @@ from dovetail.errors import OptionError
 from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import read_gguf
 from dovetail.ir.literal import Array
+from dovetail.kernels.device import CpuDevice
+from dovetail.language import programs as programs_module
+from dovetail.language import slots as slots_module
 from dovetail.language.programs import Programs
 from dovetail.language.slots import Slots, common
 from dovetail.runtime.program import Program
+from dovetail.targets.cpu import backend
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
 
 IDS = [int(i) for i in np.random.default_rng(0).integers(0, len(TOKENS), 90)]
@@ -37,6 +41,27 @@ def of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
 def alone(of: Programs) -> Array:
     """Logits after each of the tokens, in one run."""
     return Slots(of).extend(0, IDS, len(IDS))
+
+
+def test_runs_of_a_prompt_compute_the_logits_that_are_wanted(
+    of: Programs, alone: Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def run(given: Any, *rest: Any, **more: Any) -> Any:
+        asked.append(len(given["wanted"]))
+        return before(given, *rest, **more)
+
+    before = of.prompt.run
+    monkeypatch.setattr(slots_module, "CHUNK", 40)
+    monkeypatch.setattr(of.prompt, "run", run)
+    slots = Slots(of)
+    for wanted, counts in ((1, [0, 0, 1]), (10, [0, 0, 10]), (11, [0, 1, 10]), (len(IDS), [40, 40, 10])):
+        asked.clear()
+        slots.trim(0, 0)
+        assert np.array_equal(slots.extend(0, IDS, wanted), alone[-wanted:]) and asked == counts
+    slots.trim(0, 0)
+    assert np.array_equal(slots.extend(0, IDS[:41]), alone[40:41]), "a token alone is a step, which has logits"
 
 
 @pytest.mark.exhaustive
@@ -115,3 +140,15 @@ def test_no_slots_are_refused(of: Programs) -> None:
 
 def test_common_beginnings() -> None:
     assert common([1, 2, 3], [1, 2, 4]) == 2 and common([], [1]) == 0 and common([1], [1, 2]) == 1
+
+
+def test_prompts_on_tiles_are_near_those_of_exact_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With AMX, here in plain vector code, a run of fast mode takes more tokens, whose products are of bf16."""
+    device = CpuDevice(512, 32, ("amx_bf16", "f16_conversion", "vnni"), emulated=True)
+    wanted = Slots(programs(tmp_path, "q8_0", "qwen3")).extend(0, IDS, len(IDS))
+    for module in (backend, programs_module):
+        monkeypatch.setattr(module, "host_device", lambda: device)
+    made = programs(tmp_path, "q8_0", "qwen3", precision="fast")
+    found = Slots(made).extend(0, IDS, len(IDS))
+    assert made.on_tiles and not programs(tmp_path, "q8_0", "qwen3").on_tiles
+    assert 1e-6 < float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted)) < 1e-2

@@ -31,9 +31,10 @@ from dovetail.runtime.compile import compile
 from dovetail.settings import Settings, settings_of
 from dovetail.targets import NAMES
 from dovetail.targets.cpu.cores import cache_sizes
-from dovetail.targets.cpu.isa import host
+from dovetail.targets.cpu.isa import has_tiles, host
 from dovetail.targets.cpu.jit import toolchain
 from dovetail.targets.cpu.measure.calibration import calibrate, ignored, machine_of, stored
+from dovetail.targets.cpu.tile_permission import tile_state
 from dovetail.version import __version__
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*")
@@ -122,6 +123,7 @@ def _processor() -> dict[str, Any]:
         "vector_bits": here.vector_bits,
         "vector_registers": here.vector_registers,
         "capabilities": list(here.device.capabilities),
+        "amx": tile_state() if has_tiles() else None,
         "caches": list(cache_sizes()),
         "llvm": toolchain()["llvm"],
     }

@@ -40,6 +40,8 @@ def _processor(here: Mapping[str, Any]) -> str:
     caches = ", ".join(f"L{level} {_size(size)}" for level, size in enumerate(here["caches"], 1)) or "caches unknown"
     bits, registers = here["vector_bits"], here["vector_registers"]
     can = "".join(f", {name}" for name in here["capabilities"])
+    if here["amx"] not in (None, "granted"):
+        can += f", AMX {'refused by the system' if here['amx'] == 'refused' else here['amx']}"
     llvm = here["llvm"].partition(" ")[0]
     return f"{here['cpu']}: {registers} vectors of {bits} bits ({bits // 32} × f32){can}, {caches}, LLVM {llvm}"
 

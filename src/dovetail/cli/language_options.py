@@ -24,7 +24,7 @@ ADAPTER_SCALE = Argument(
 )
 PRECISION = Argument(
     "--precision",
-    "exact, or fast with activations rounded to bytes (exact)",
+    "exact, or fast with activations rounded to bytes, or bf16 (exact)",
     {"choices": PRECISIONS, "default": PRECISIONS[0]},
 )
 THREADS = Argument("--threads", "how many threads; 0 for all (0)", {"metavar": "COUNT", "type": int, "default": 0})

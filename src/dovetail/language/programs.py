@@ -15,6 +15,7 @@ from dovetail.models.kv_cache import CACHE_KINDS, CacheKind
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
 from dovetail.runtime.source import Described
+from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.runtime.page_advice import trim, unload_compiler
 
 _GRAPHS: Mapping[str, Mapping[str, Any]] = {
@@ -37,6 +38,9 @@ class Programs:
         self.kind: CacheKind = kv_cache
         # Activations that are rounded make other bits of other rows anyway: then prompts take the faster attention.
         self.is_exact = options.get("precision", "exact") == "exact"
+        self.on_cpu = options.get("target", "cpu") == "cpu"
+        self.on_tiles = self.on_cpu and not self.is_exact and host_device().has("amx_bf16")
+        """Whether products of prompts are computed on tiles of bf16."""
         self._of, self._options = of, options
         self._compiled: dict[str, Program] = {}
         self._lock = threading.Lock()

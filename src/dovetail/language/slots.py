@@ -20,6 +20,8 @@ PADDING = 32
 FIRST_ROOM = 256
 CHUNK = 128
 """Tokens of a prompt that one run takes: attention reads no keys after them, and more rows are not faster."""
+TILES_CHUNK = 512
+"""The same where many rows are multiplied on tiles, for which all weights are expanded."""
 
 
 class Slots:
@@ -29,6 +31,7 @@ class Slots:
         if count < 1:
             raise OptionError(f"{count} sequences at once", hint="ask for 1 or more")
         self.shape, self.count, self._programs = programs.shape, count, programs
+        self._chunk = TILES_CHUNK if programs.on_tiles else CHUNK
         self.tokens: list[list[int]] = [[] for _ in range(count)]
         """The tokens whose keys and values each slot holds."""
         self._room = 0
@@ -40,8 +43,8 @@ class Slots:
         check_tokens(self.shape, tokens, len(held))
         self._grow(len(held) + len(tokens))
         found: list[Array] = []
-        for start in range(0, len(tokens), CHUNK):
-            part = tokens[start : start + CHUNK]
+        for start in range(0, len(tokens), self._chunk):
+            part = tokens[start : start + self._chunk]
             # The head, a fifth of a small model's weights, is read only for the runs whose logits are wanted.
             first = min(max(len(tokens) - wanted - start, 0), len(part))
             found.append(self._run(slot, part, first))
@@ -80,8 +83,8 @@ class Slots:
         self.trim(slot, 0)
         self._grow(len(tokens))
         parts: list[Array] = []
-        for start in range(0, len(tokens), CHUNK):
-            part = tokens[start : start + CHUNK]
+        for start in range(0, len(tokens), self._chunk):
+            part = tokens[start : start + self._chunk]
             given, _ = self._given(slot, part)
             parts.append(self._programs.states.run(given)["states"][0])
             self.tokens[slot] += part
@@ -101,11 +104,13 @@ class Slots:
         self.tokens[target] = self.tokens[source][:count]
 
     def _run(self, slot: int, tokens: Sequence[int], first: int) -> Array:
-        """Logits after the tokens from `first` on."""
+        """Logits after the tokens from `first` on; after one token at least, apart from those of a CPU's prompt."""
         given, end = self._given(slot, tokens)
         if len(tokens) == 1:
             program = self._programs.step
         else:
+            # The head takes as long as a layer or more: on a CPU a run computes no logits where none are wanted.
+            first = first if self._programs.on_cpu else min(first, len(tokens) - 1)
             program, given["wanted"] = self._programs.prompt, np.arange(first, len(tokens))
         found = program.run(given)["logits"][0]
         self.tokens[slot] += tokens

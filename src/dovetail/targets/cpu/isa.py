@@ -15,13 +15,16 @@ from dovetail.errors import OptionError
 from dovetail.kernels.device import CAPABILITIES, Capability, CpuDevice
 from dovetail.settings import ISA
 from dovetail.targets.cpu.cores import arm_features, available_threads, data_caches
+from dovetail.targets.cpu.tile_permission import tile_state, without_tiles
 
 llvm: Any = _untyped
 _ARM_TRIPLES = ("aarch64", "arm64")
 _NEVER = ("",)
+TILES = "amx-tile"
+"""What LLVM calls the feature of tiles."""
 _NEEDS_X86: Mapping[Capability, tuple[int, Sequence[str]]] = MappingProxyType(
     {
-        "amx_bf16": (0, ("amx-bf16", "amx-tile")),
+        "amx_bf16": (512, ("amx-bf16", "amx-tile", "avx512bf16")),
         "amx_int8": (0, ("amx-int8", "amx-tile")),
         "avx512_bf16": (512, ("avx512bf16",)),
         "avx_vnni": (256, ("avxvnni",)),
@@ -116,6 +119,12 @@ def host() -> Host:
     return restricted(triple, asked, found) if asked else _whole(triple, found)
 
 
+def has_tiles() -> bool:
+    """Whether the processor has tiles, which the system may refuse."""
+    initialize()
+    return bool(llvm.get_host_cpu_features().get(TILES))
+
+
 @cache
 def host_device() -> CpuDevice:
     """The device that kernels are generated for here."""
@@ -124,7 +133,10 @@ def host_device() -> CpuDevice:
 
 def _whole(triple: str, found: Mapping[str, bool]) -> Host:
     bits, registers = _vectors(triple, found)
-    features = [llvm.get_host_cpu_features().flatten(), *_further(triple), _unwanted(triple, bits)]
+    own = llvm.get_host_cpu_features().flatten()
+    if found.get(TILES) and tile_state() != "granted":
+        own = without_tiles(own)
+    features = [own, *_further(triple), _unwanted(triple, bits)]
     return Host(triple, llvm.get_host_cpu_name(), ",".join(filter(None, features)), bits, registers)
 
 

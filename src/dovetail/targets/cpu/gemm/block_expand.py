@@ -22,7 +22,7 @@ LINE = 64
 
 def four_codes(into: Builder, terms: tuple[Term, ...], lanes: int, load: Callable[[int], str]) -> str:
     """Stored codes of some columns, four steps along k in the bytes of each lane."""
-    return _joined(into, terms, (4 * lanes, 8), load)
+    return joined_bits(into, terms, (4 * lanes, 8), load)
 
 
 def moved_up(into: Builder, terms: tuple[Term, ...], lanes: int, load: Callable[[int], str]) -> str:
@@ -35,7 +35,7 @@ def moved_up(into: Builder, terms: tuple[Term, ...], lanes: int, load: Callable[
     return into.let(f"xor {kind} {into.let(f'shl {kind} {found}, {four}')}, {flipped}")
 
 
-def _joined(into: Builder, terms: tuple[Term, ...], of: tuple[int, int], load: Callable[[int], str]) -> str:
+def joined_bits(into: Builder, terms: tuple[Term, ...], of: tuple[int, int], load: Callable[[int], str]) -> str:
     """The bits of all terms, in vectors of integers: their number and bits."""
     count, bits = of
     kind, found = f"<{count} x i{bits}>", list[str]()
@@ -61,7 +61,7 @@ def group_scale(into: Builder, scale: str, lanes: int, integer: Integer, load: C
     def splat(number: int) -> str:
         return f"<{', '.join([f'i32 {number}'] * lanes)}>"
 
-    found = _joined(into, integer.terms, (lanes, 32), load)
+    found = joined_bits(into, integer.terms, (lanes, 32), load)
     if integer.sign:
         places = splat(32 - integer.sign)
         found = into.let(f"ashr {ints} {into.let(f'shl {ints} {found}, {places}')}, {places}")
@@ -140,4 +140,4 @@ class _Expand(Builder):
         self.emit(f"store {self.floats} {floats}, ptr {there}, align 4")
 
 
-__all__ = ["expand_function", "four_codes", "group_scale", "moved_up"]
+__all__ = ["expand_function", "four_codes", "group_scale", "joined_bits", "moved_up"]

@@ -12,6 +12,8 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
 from dovetail.kernels.spec import Job
+from dovetail.targets.cpu.gemm.amx_cells import Expansion, TileCells
+from dovetail.targets.cpu.gemm.amx_expand import blocks_function
 from dovetail.targets.cpu.gemm.block_direct import direct_function
 from dovetail.targets.cpu.gemm.block_expand import expand_function
 from dovetail.targets.cpu.gemm.block_kernel import LINE
@@ -21,7 +23,7 @@ from dovetail.targets.cpu.gemm.block_order import rows_function
 from dovetail.targets.cpu.gemm.block_pack import BlockPanels
 from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS, BLOCKS, Int8Tile
-from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedCells, PreparedRows
+from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedRows
 from dovetail.targets.cpu.gemm.tile import Tile
 
 NO_DOT = Refused("device_multiplies_bytes", "no sums of products of bytes", "AVX2, VNNI, or the dot product of NEON")
@@ -76,7 +78,8 @@ class _Blocks(PreparedRows):
         elif kernel.dot.by_lane:
             rows = BLOCKS.rows_in_l1
         pack = partial(BlockPanels, kernel.packed)
-        return self.finished(pitch, self.product.blocks, pack, partial(_code, kernel), BLOCKS.speed, rows, share)
+        code, is_fast = partial(_code, kernel), self.locations.is_fast
+        return self.finished(pitch, self.product.blocks, pack, code, BLOCKS.speed, rows, share, may_round=is_fast)
 
 
 class _Workspace:
@@ -85,8 +88,10 @@ class _Workspace:
     def __init__(self, of: Block, expanded: int) -> None:
         self.words = HEAD
         self.sums = self.words + words_bytes(of.epilogues[0])
+        if of.on_tiles:
+            self.sums = -(-self.sums // LINE) * LINE
         self.rows = self.sums + of.rows * of.shape.tile.row_bytes
-        self.row = self.rows + -(-of.rows * of.pitch // 64) * 64
+        self.row = self.rows + -(-of.rows_bytes // 64) * 64
         self.expanded = self.row + -(-4 * of.deep // 64) * 64
         self.end = self.expanded + expanded
 
@@ -102,10 +107,10 @@ def _code(kernel: BlockKernel, of: Block) -> tuple[KernelCode, int]:
         functions.append(direct_function(kernel))
     if kernel.lows_apart:
         functions += [sums_function(kernel), lows_function(kernel)]
-    return kernel_code("blocks", driver, functions), driver.at.end
+    return kernel_code("blocks", driver, [*functions, *driver.tile_functions]), driver.room(driver.at.end)
 
 
-class _Driver(PreparedCells):
+class _Driver(TileCells):
     """The function that goes through cells."""
 
     def __init__(self, kernel: BlockKernel, of: Block) -> None:
@@ -124,7 +129,8 @@ class _Driver(PreparedCells):
         is_expanded = self.many.layout.is_expanded
         expanded = self.part * packed.groups * self.many.layout.group_bytes if is_expanded else 0
         self.at: _Workspace
-        super().__init__(of, _Workspace(of, expanded), packed.panel_bytes(of.deep))
+        to_tiles = Expansion(partial(blocks_function, packed), packed.block, packed.block_bytes)
+        super().__init__(of, _Workspace(of, expanded), packed.panel_bytes(of.deep), to_tiles)
         self.kernel = kernel
         self.tiles = [rows for rows in kernel.tiles if rows <= of.rows]
         """Rows of each tile."""

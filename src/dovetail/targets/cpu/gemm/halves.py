@@ -20,6 +20,8 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.halves import HalfProduct, find_half_product
 from dovetail.kernels.spec import Job, SharedFunction
+from dovetail.targets.cpu.gemm.amx_cells import Expansion, TileCells
+from dovetail.targets.cpu.gemm.amx_expand import halves_function
 from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.half_fast import GROUP, LARGEST, fast_rows_function, rounded_function
 from dovetail.targets.cpu.gemm.half_kernel import (
@@ -32,7 +34,7 @@ from dovetail.targets.cpu.gemm.half_kernel import (
 )
 from dovetail.targets.cpu.gemm.half_pack import fill, largest
 from dovetail.targets.cpu.gemm.policy import HALF_TILES, HALVES, HalfTile
-from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedCells, PreparedRows
+from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedRows
 from dovetail.targets.cpu.gemm.tile import Tile
 from dovetail.targets.runtime.aligned import aligned
 
@@ -193,7 +195,8 @@ class _HalfJob(PreparedRows):
             return Refused("rows_are_whole_vectors", str(deep), f"a multiple of {STEPS}")
         pitch = HEAD + -(-4 * deep // HEAD) * HEAD
         pack = partial(HalfPanels, columns=self.kernel.tile.columns, is_scaled=self.kernel.rounds)
-        return self.finished(pitch, self.product.matrices, pack, partial(_code, self.kernel), speed=1)
+        code, is_fast = partial(_code, self.kernel), self.locations.is_fast and not self.kernel.rounds
+        return self.finished(pitch, self.product.matrices, pack, code, speed=1, may_round=is_fast)
 
 
 class _Workspace:
@@ -203,17 +206,17 @@ class _Workspace:
         self.words = ONCE
         self.sums = -(-(self.words + words_bytes(of.epilogues[0])) // 64) * 64
         self.rows = self.sums + -(-of.rows * of.shape.tile.row_bytes // 64) * 64
-        self.row = self.rows + of.rows * of.pitch
+        self.row = self.rows + -(-of.rows_bytes // 64) * 64
         self.panel = self.row + -(-4 * of.deep // 64) * 64
         self.end = self.panel + of.shape.tile.row_bytes * part
 
 
 def _code(kernel: HalfKernel, of: Block) -> tuple[KernelCode, int]:
     driver = _Driver(kernel, of)
-    return kernel_code("halves", driver, driver.shared), driver.at.end
+    return kernel_code("halves", driver, [*driver.shared, *driver.tile_functions]), driver.room(driver.at.end)
 
 
-class _Driver(PreparedCells):
+class _Driver(TileCells):
     """The function that goes through cells."""
 
     def __init__(self, kernel: HalfKernel, of: Block) -> None:
@@ -222,7 +225,9 @@ class _Driver(PreparedCells):
             room = of.shape.tile.device.caches.l1_room // HALVES.l1_parts // of.shape.tile.row_bytes
             self.part = min(of.deep, max(STEPS, room // STEPS * STEPS))
         at = _Workspace(of, self.part)
-        super().__init__(of, at, 2 * kernel.tile.columns * of.deep + (HEAD if kernel.rounds else 0))
+        columns = kernel.tile.columns
+        to_tiles = Expansion(partial(halves_function, kernel.name, columns), 2, 4 * columns)
+        super().__init__(of, at, 2 * columns * of.deep + (HEAD if kernel.rounds else 0), to_tiles)
         self.panel = at.panel
         self.row = rounded_function() if kernel.rounds else row_function(kernel)
         self.shared = [self.row]

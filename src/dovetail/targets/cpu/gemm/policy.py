@@ -284,6 +284,31 @@ class HalvesPolicy:
 HALVES = HalvesPolicy()
 
 
+@dataclass(frozen=True, slots=True)
+class AmxPolicy:
+    """How products of many rows are cut for tiles of AMX."""
+
+    least: int = 32
+    """Rows from which on a block of rows is multiplied on tiles."""
+    rows: int = 512
+    """Rows of a block, at most: a panel is expanded for each of them."""
+    few_rows: int = 128
+    """The same where threads would have too few panels each, at least."""
+    panels: int = 4
+    """Panels for each thread that are enough."""
+    l2_share: tuple[int, int] = (3, 4)
+    """The part of L2 that rows of a block may take."""
+    l1_share: tuple[int, int] = (2, 3)
+    """The part of L1 that KC steps of an expanded panel may take."""
+    x_ahead: int = 0
+    """Tiles of rows between what is multiplied and what is prefetched into L1; 0 for none."""
+    speed: int = 8
+    """Multiplications in the time of one of f32, where chunks for threads are cut."""
+
+
+AMX = AmxPolicy()
+
+
 def is_by_lane(device: CpuDevice) -> bool:
     """With four lanes, broadcasting a lane costs at most the shuffle that a broadcasting load would need too."""
     return device.has("fma_by_lane") or device.lanes == GEMM.unroll
@@ -297,6 +322,7 @@ def tiles_of(device: CpuDevice) -> GemmTiles:
 
 
 __all__ = [
+    "AMX",
     "BLOCKS",
     "BLOCK_DOTS",
     "GEMM",
@@ -307,6 +333,7 @@ __all__ = [
     "NARROW",
     "PAIR",
     "TILES",
+    "AmxPolicy",
     "BlocksPolicy",
     "GemmPolicy",
     "GemmTiles",

@@ -14,13 +14,14 @@ from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, KernelCode
 from dovetail.codegen.llvm.once import once_for
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
-from dovetail.ir.dtype import f32
+from dovetail.ir.dtype import bf16, f32
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel, stretched
 from dovetail.kernels.spec import Job, Packed, Tiles
+from dovetail.targets.cpu.gemm.amx_cuts import rows_on_tiles, takes_tiles
 from dovetail.targets.cpu.gemm.driver import Cells, Shape, Source
-from dovetail.targets.cpu.gemm.policy import BLOCKS
+from dovetail.targets.cpu.gemm.policy import AMX, BLOCKS
 from dovetail.targets.cpu.gemm.writer import Writer
 
 
@@ -58,6 +59,15 @@ class Block:
     source: Source | None
     """Where rows must be copied to f32 first; None where they are."""
     epilogues: Sequence[Kernel]
+    on_tiles: bool = False
+    """Whether blocks of many rows are multiplied on tiles of AMX."""
+
+    @property
+    def rows_bytes(self) -> int:
+        """Of the prepared rows of a block."""
+        if not self.on_tiles:
+            return self.rows * self.pitch
+        return max((AMX.least - 1) * self.pitch, self.rows * bf16.itemsize * self.deep)
 
 
 class PreparedRows(Writer):
@@ -72,10 +82,13 @@ class PreparedRows(Writer):
         speed: int,
         most: int = BLOCKS.rows,
         share: tuple[int, int] = BLOCKS.share,
+        *,
+        may_round: bool = False,
     ) -> Job:
         """The job; `pack` is told streams, columns and matrices of each operand, `code` also tells the workspace.
 
-        A block has `most` rows, at most, or an equal part of them that takes no more than this share of L2.
+        A block has `most` rows, at most, or an equal part of them that takes no more than this share of L2. With
+        `may_round`, many rows are rounded to bf16 where tiles multiply them.
         """
         stride = self.point_left()
         streams = tuple([(i, _known(first)) for i, first in self.found.streams])
@@ -89,12 +102,16 @@ class PreparedRows(Writer):
         fitting = max(1, self.tile.device.caches.l2_room * share[0] // share[1] // pitch)
         rows = equal_rows(most, fitting)
         rows = max(1, min(rows, count)) if isinstance(count, int) else rows
+        on_tiles = may_round and takes_tiles(self.tile.device, _known(self.deep), count)
+        if on_tiles:
+            rows = rows_on_tiles(self.tile.device, _known(self.deep), _known(self.panels), count)
+            speed = AMX.speed
         blocks = (count + (rows - 1)) // rows
         epilogues = self.epilogues()
         left, deep = self.found.left, _known(self.deep)
         source = None if left.dtype is f32 and stride == f32.itemsize else Source("a", left.dtype)
         self.sizes |= {"rows": count, "blocks": blocks, "a_k": stride}
-        made, scratch = code(Block(self.shape(operands, batch), deep, rows, pitch, source, epilogues))
+        made, scratch = code(Block(self.shape(operands, batch), deep, rows, pitch, source, epilogues, on_tiles))
         template = made.template(self.bindings, tuple(self.sizes.values()), scratch)
         tiles = product(batch) * blocks * self.panels
         return Job(template, self.bindings, Tiles(tiles, count * deep * self.tile.columns // speed))
@@ -131,6 +148,18 @@ class PreparedCells(Cells):
         with self.loop(BEGIN, END) as cell:
             self._cell(cell)
 
+    def products(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+        """Multiply the rows of a cell with its panel, in the form that they were prepared in."""
+        self.multiply(rows, b, sums, count)
+
+    def prepare_rows(self, start: Ptr, count: I64) -> None:
+        """Write all rows of a block in the form that is multiplied."""
+
+        def write(x: Ptr, row: I64) -> None:
+            self.prepare(x, self.ptr_add(SCRATCH, self.add(self.mul(row, self.problem.pitch), self.at.rows)))
+
+        self.each_row(start, count, write)
+
     @abstractmethod
     def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         """Multiply the rows of a cell with its panel."""
@@ -158,15 +187,19 @@ class PreparedCells(Cells):
         self.prefetch_operands(first, column, count, offsets)
         names = ("c", *self.shape.fetched)
         self.corners = {name: self.corner(name, first, column, offsets) for name in names}
-        self.multiply(rows, b, sums, count)
+        self.products(rows, b, sums, count)
         words = self.ptr_add(SCRATCH, self.at.words)
         self.words(sums, first, column, columns, offsets, words)
         self.emit(f"call void {self.epilogue_of(columns)}(ptr {words}, i64 0, i64 {count}, ptr null)")
 
     def _rows(self, first: I64, count: I64, offsets: dict[str, I64]) -> None:
         """The rows of a block in their other form."""
+        start = self.ptr_add(self.pointer("a"), offsets["a"])
+        self.prepare_rows(self.ptr_add(start, self.mul(first, self.size("a_row"))), count)
+
+    def each_row(self, start: Ptr, count: I64, write: Callable[[Ptr, I64], None]) -> None:
+        """Have each row written; it is copied to f32 first where it is not."""
         stride, source = self.size("a_row"), self.problem.source
-        start = self.ptr_add(self.ptr_add(self.pointer("a"), offsets["a"]), self.mul(first, stride))
         with self.loop(0, count) as row:
             x = self.ptr_add(start, self.mul(row, stride))
             if source is not None:
@@ -174,7 +207,7 @@ class PreparedCells(Cells):
                 with self.loop(0, self.problem.deep) as k:
                     self.copy_element(source.dtype, self.ptr_add(x, self.mul(k, self.size("a_k"))), copy, k)
                 x = copy
-            self.prepare(x, self.ptr_add(SCRATCH, self.add(self.mul(row, self.problem.pitch), self.at.rows)))
+            write(x, row)
 
 
 def _known(size: Size) -> int:

@@ -1,0 +1,42 @@
+"""How products of many rows are cut for tiles of AMX."""
+
+from __future__ import annotations
+
+from dovetail.codegen.llvm.amx import COLUMNS, STEPS
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import bf16
+from dovetail.kernels.device import CpuDevice
+from dovetail.targets.cpu.gemm.policy import AMX
+
+
+def takes_tiles(device: CpuDevice, deep: int, count: Size) -> bool:
+    """Whether a device multiplies many rows on tiles, and a product may have as many."""
+    fits = device.has("amx_bf16") and device.lanes == COLUMNS and deep % STEPS == 0
+    return fits and not (isinstance(count, int) and count < AMX.least)
+
+
+def rows_on_tiles(device: CpuDevice, deep: int, panels: int, count: Size) -> int:
+    """Rows of a block, whole pairs of tiles: as bf16 they stay in L2 while all panels of a thread go over them."""
+    above, below = AMX.l2_share
+    few = -(-AMX.panels * device.threads // max(1, panels))
+    most = max(AMX.few_rows, AMX.rows // max(1, few))
+    rows = max(AMX.least, min(most, device.caches.l2 * above // below // (bf16.itemsize * deep)))
+    rows -= rows % AMX.least
+    if isinstance(count, int):
+        each = _ceil(count, _ceil(count, rows))
+        rows = _ceil(each, AMX.least) * AMX.least
+    return rows
+
+
+def part_on_tiles(device: CpuDevice, deep: int, columns: int, whole: int) -> int:
+    """Steps along k of the part of a panel that stays in L1 while all rows pass: equal parts, `whole` steps each."""
+    above, below = AMX.l1_share
+    most = max(whole, device.caches.l1 * above // below // (bf16.itemsize * columns) // whole * whole)
+    return _ceil(_ceil(deep, _ceil(deep, most)), whole) * whole
+
+
+def _ceil(x: int, y: int) -> int:
+    return -(-x // y)
+
+
+__all__ = ["part_on_tiles", "rows_on_tiles", "takes_tiles"]
