@@ -33,7 +33,6 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.resident_code import TURN
 from dovetail.kernels.loops.resident_own import Own
-from dovetail.kernels.loops.resident_part import Part
 from dovetail.kernels.loops.resident_words import SPARE, START, Words
 from dovetail.runtime.program import Program
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
@@ -144,7 +143,7 @@ def test_pointers_of_passes_come_through_the_cache_of_constants() -> None:
     assert "cvta.param" not in to_ptx(_resident(_layers(4), COPYING).text, "sm_90a")
 
 
-def _nothing_owned(parts: Sequence[Part], firsts: Sequence[int], room: int) -> dict[tuple[int, str], Own]:
+def _nothing_owned(*_: object) -> dict[tuple[int, str], Own]:
     return {}
 
 
