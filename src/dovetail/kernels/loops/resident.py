@@ -40,11 +40,10 @@ from dovetail.kernels.loops.resident_bodies import (
     without,
     without_last_barrier,
 )
-from dovetail.kernels.loops.resident_code import with_code_first
 from dovetail.kernels.loops.resident_levels import Levels
 from dovetail.kernels.loops.resident_own import owned, read
 from dovetail.kernels.loops.resident_part import Part
-from dovetail.kernels.loops.resident_passes import IN_FIRST, in_passes, part_in, with_part
+from dovetail.kernels.loops.resident_passes import IN_FIRST, in_passes, with_part
 from dovetail.kernels.loops.resident_rooms import Room, fullest, offsets
 from dovetail.kernels.loops.resident_stream import Free
 from dovetail.kernels.loops.resident_words import PartWords, Words
@@ -155,18 +154,12 @@ class _Resident(Levels):
             (),
             (),
             "tile",
-            tuple([self._with_code(s) for s in body]),
+            tuple(body),
             sizes=sizes_in((*early, *body, *stream)),
             launch=launch,
             early=tuple(early),
             stream=tuple(stream) if self.streams else (),
             passes=self.passes,
-        )
-
-    def _with_code(self, statement: Statement) -> Statement:
-        """A part with its code before its words; what is no part stays."""
-        return (
-            with_part(statement, lambda part: with_code_first(part, self.passes)) if part_in(statement) else statement
         )
 
     def _started(self, level: int, stream: list[Statement]) -> list[Statement]:

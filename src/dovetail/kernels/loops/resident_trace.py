@@ -28,7 +28,6 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
 )
-from dovetail.kernels.loops.resident_code import TURN
 from dovetail.kernels.loops.resident_passes import part_in, with_part
 
 CLOCK = Call("clock", (), i64)
@@ -80,11 +79,9 @@ def _is_moment(statement: Statement) -> bool:
     return isinstance(statement, When) and any(isinstance(s, Store) and s.value == CLOCK for s in statement.body)
 
 
-def _has_moments(statement: Statement) -> TypeGuard[Loop | When]:
-    """Whether moments of a part are within a statement: tiles, and what runs once its code is there."""
-    if isinstance(statement, Loop):
-        return statement.kind == "block" or statement.variable == TURN
-    return isinstance(statement, When) and any(isinstance(s, (Barrier, Receive)) for s in statement.body)
+def _has_moments(statement: Statement) -> TypeGuard[Loop]:
+    """Whether moments of a part are within a statement: its tiles."""
+    return isinstance(statement, Loop) and statement.kind == "block"
 
 
 @dataclass(slots=True)

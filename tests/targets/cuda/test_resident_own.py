@@ -1,8 +1,7 @@
-"""Parts of resident kernels before their words: code that comes early, and what threads sent themselves."""
+"""Parts of resident kernels before their words: pointers of a pass, and what threads sent themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,20 +19,11 @@ from dovetail.kernels.loops import resident
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Alloc,
-    AwaitPhase,
-    Barrier,
-    Call,
-    Expr,
-    Extent,
-    Loop,
     Receive,
     Statement,
-    Store,
-    When,
 )
-from dovetail.kernels.loops.resident_code import TURN
 from dovetail.kernels.loops.resident_own import Own
-from dovetail.kernels.loops.resident_words import SPARE, START, Words
+from dovetail.kernels.loops.resident_words import Words
 from dovetail.runtime.program import Program
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.ptx_compiler import to_ptx
@@ -80,62 +70,6 @@ def _run(graph: Graph, device: GpuDevice) -> tuple[Array, Array]:
     x = {"x": drawn.pop("x")}
     found = _program(graph, device).bind(drawn).run(x)["y"]
     return found, evaluate(graph, x, params=drawn, lift=True)["y"]
-
-
-def _as_it_is(part: Statement, passes: int) -> Statement:
-    return part
-
-
-def _turns(made: GpuKernel) -> list[Loop]:
-    return [s for s in everything(made.kernel.body) if isinstance(s, Loop) and s.variable == TURN]
-
-
-def _guarded(body: Sequence[Statement], guards: tuple[Expr, ...] = ()) -> Iterator[tuple[Statement, tuple[Expr, ...]]]:
-    for s in body:
-        yield s, guards
-        if isinstance(s, When):
-            yield from _guarded(s.body, (*guards, s.condition))
-        elif isinstance(s, Loop):
-            yield from _guarded(s.body, guards)
-
-
-@pytest.mark.parametrize("device", [DEVICE, COPYING], ids=["threads", "warp"])
-def test_results_are_those_without_code_that_comes_early(device: GpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = _layers(4)
-    assert len(_turns(_resident(graph, COPYING))) == 4
-    found, wanted = _run(graph, device)
-    monkeypatch.setattr(resident, "with_code_first", _as_it_is)
-    assert not _turns(_resident(graph, COPYING))
-    np.testing.assert_array_equal(found, _run(graph, device)[0])
-    assert np.linalg.norm(found.astype(np.float64) - wanted) <= 1e-2 * np.linalg.norm(wanted)
-
-
-def test_the_first_turn_waits_for_nothing_and_sends_what_no_block_receives() -> None:
-    made = _resident(_layers(4), COPYING)
-    for turn in _turns(made):
-        first = turn.body[0]
-        assert isinstance(first, When) and isinstance(first.body[0], Receive)
-        is_real = first.condition
-        for s, guards in _guarded(turn.body):
-            if isinstance(s, (AwaitPhase, Barrier, Receive)):
-                assert is_real in guards
-            if isinstance(s, Store) and s.tensor.space == "stamped":
-                assert isinstance(s.at[0], Call) and s.at[0].op == "where"
-                assert s.at[0].operands[0] == is_real and s.at[0].operands[2] == Extent(made.kernel.passes + 1)
-            elif isinstance(s, Store) and s.tensor.space != "private":
-                assert is_real in guards
-    # The words that nothing receives follow those of all passes.
-    words = [s.tensor.strides[0] for s in everything(made.kernel.body) if isinstance(s, Store) and len(s.at) > 2]
-    nbytes = [n for n in words if isinstance(n, int)]
-    assert made.counter_bytes == START + max(nbytes) * (made.kernel.passes + SPARE)
-
-
-def test_code_is_not_repeated_for_the_first_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_turns = to_ptx(_resident(_layers(4), COPYING).text, "sm_90a")
-    monkeypatch.setattr(resident, "with_code_first", _as_it_is)
-    without = to_ptx(_resident(_layers(4), COPYING).text, "sm_90a")
-    for instruction in ("mma.sync", "ldmatrix", "st.relaxed", "ld.relaxed"):
-        assert with_turns.count(instruction) == without.count(instruction)
 
 
 def test_pointers_of_passes_come_through_the_cache_of_constants() -> None:
