@@ -115,7 +115,7 @@ def test_blocks_receive_the_rows_of_their_head_alone(name: str) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "cached", "blocks", "width"),
-    [("qwen3", 243, 32, 32), ("llama", 243, 32, 16), ("qwen3", 300, 4, 32), ("qwen3", 600, 4, 128)],
+    [("qwen3", 243, 32, 32), ("llama", 243, 32, 16), ("qwen3", 600, 4, 128)],
 )
 def test_results_are_near_those_of_launches(
     name: str, cached: int, blocks: int, width: int, monkeypatch: pytest.MonkeyPatch
