@@ -80,7 +80,7 @@ def test_a_ring_gives_what_the_graph_means(rows: int) -> None:
 @pytest.mark.exhaustive
 def test_passes_go_on_with_the_phases_of_a_ring() -> None:
     """Stages of a ring are filled an odd number of times in a pass here: phases differ from pass to pass."""
-    graph = _layers(3)
+    graph = _layers(4)
     (kernel,) = [k for k in _kernels(make_plan(graph, target=CLAIMS), RESIDENT) if k.counter]
     turns = [s.turns for s in everything(kernel.body) if isinstance(s, AwaitPhase)]
     assert _rings(kernel) and any(n > 1 and n % 2 for n in turns), turns
