@@ -250,7 +250,10 @@ class _Scatter:
 
     def _has_rows(self) -> bool:
         """Whether an index has enough updates for a block, and there are so few that all can be looked through."""
-        row, others = product([self.updates[a] for a in self.shared_axes]), self.updates[int(self.value.attrs["axis"])]
+        row, others = (
+            product(tuple([self.updates[a] for a in self.shared_axes])),
+            self.updates[int(self.value.attrs["axis"])],
+        )
         return isinstance(row, int) and row >= _LEAST_ROW and isinstance(others, int) and others <= _MOST_ROWS
 
     def rows(self) -> tuple[Kernel, Size]:
@@ -260,7 +263,7 @@ class _Scatter:
         outer = [a for a in range(self.value.rank) if a not in inner]
         at = [Name(f"j{a}") for a in range(self.value.rank)]
         size = {a: self.updates[a] for a in range(self.value.rank)}
-        blocks = product([size[a] for a in outer])
+        blocks = product(tuple([size[a] for a in outer]))
         places = zip(outer, indices(tuple(size[a] for a in outer), ThreadIndex("block")), strict=True)
         first: list[Expr] = [ZERO if a in inner else at[a] for a in range(self.value.rank)]
         sets, slot = self.slot(first)
@@ -272,7 +275,7 @@ class _Scatter:
         )
         shape = tuple(size[a] for a in inner)
         element = zip(inner, indices(shape, Name("e")), strict=True)
-        to = [Name("k") if a == axis else index for a, index in enumerate(at)]
+        to = tuple([Name("k") if a == axis else index for a, index in enumerate(at)])
         put = (*(Set(at[a].name, index) for a, index in element), Store(self.result, to, self.update(at, ())))
         body = (
             *(Set(at[a].name, index) for a, index in places),
