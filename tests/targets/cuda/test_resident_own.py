@@ -22,7 +22,7 @@ from dovetail.kernels.loops.ir import (
     Receive,
     Statement,
 )
-from dovetail.kernels.loops.resident_own import Own
+from dovetail.kernels.loops.resident_own import Own, is_sent
 from dovetail.kernels.loops.resident_words import Words
 from dovetail.runtime.program import Program
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
@@ -118,3 +118,11 @@ def test_what_other_threads_sent_is_received() -> None:
     assert not [a for made in _kernels(graph, COPYING) for a in _own(made)]
     found, wanted = _run(graph, COPYING)
     assert np.linalg.norm(found.astype(np.float64) - wanted) <= 1e-2 * np.linalg.norm(wanted)
+
+
+def test_a_part_finds_only_what_its_passes_were_sent() -> None:
+    """A part that the last passes leave out sends nothing there: what it sent before is of another pass."""
+    three, four, last = range(3), range(4), range(3, 4)
+    assert is_sent(four, four, is_before=False) and is_sent(four, last, is_before=False)
+    assert not is_sent(three, four, is_before=False) and not is_sent(three, last, is_before=False)
+    assert is_sent(three, four, is_before=True) and not is_sent(range(2), four, is_before=True)

@@ -90,7 +90,7 @@ def owned(parts: Sequence[Part], runs: Sequence[range], firsts: Sequence[int], r
         for name, got in part.received.items():
             writers = [(i, n) for i, n, first in sent if first == got.first]
             # A thread reads what it sent before it sends again.
-            if len(writers) != 1 or not _is_sent(runs[writers[0][0]], runs[number], got):
+            if len(writers) != 1 or not is_sent(runs[writers[0][0]], runs[number], is_before=got.is_before):
                 continue
             if writers[0][0] > number if got.is_before else writers[0][0] < number:
                 own = _owned(parts, firsts, writers[0], (number, name), got)
@@ -99,9 +99,9 @@ def owned(parts: Sequence[Part], runs: Sequence[range], firsts: Sequence[int], r
     return found
 
 
-def _is_sent(sent: range, read: range, got: Received) -> bool:
+def is_sent(sent: range, read: range, *, is_before: bool) -> bool:
     """Whether every pass that reads a tensor finds what was sent: in it, or in the pass before, if there is one."""
-    return all([at in sent for at in ([n - 1 for n in read if n] if got.is_before else read)])
+    return all([at in sent for at in ([n - 1 for n in read if n] if is_before else read)])
 
 
 def _owned(
@@ -210,4 +210,4 @@ def read(body: tuple[Statement, ...], owns: Mapping[str, Own]) -> tuple[Statemen
     return tuple(found)
 
 
-__all__ = ["Own", "owned", "read"]
+__all__ = ["Own", "is_sent", "owned", "read"]
