@@ -83,9 +83,9 @@ class Machine(Matrices):
                 return run_resident(self)
         assert launch is not None and self.grid % launch.cluster == 0, "clusters have all their blocks"
         with np.errstate(all="ignore"):
-            for first in range(0, self.grid, launch.cluster):
+            for first in reversed(range(0, self.grid, launch.cluster)):
                 for part in _between_barriers(self.kernel.body):
-                    # Blocks of a cluster come backwards: none may need what another writes before the next barrier.
+                    # Blocks come backwards, those of a cluster, too: none may need what another writes before it.
                     for number in reversed(range(first, first + launch.cluster)):
                         self.one_block(number, part)
 
