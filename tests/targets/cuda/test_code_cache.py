@@ -15,7 +15,9 @@ import pytest
 import dovetail
 from dovetail import Graph, f32, library, ops
 from dovetail.errors import UnsupportedError
+from dovetail.kernels.loops.ir import Kernel
 from dovetail.runtime.program import Program
+from dovetail.targets.cuda.code import modules_of
 from dovetail.targets.cuda.driver import Driver, driver
 from dovetail.targets.cuda.target import target_for
 from dovetail.targets.runtime import store as stores
@@ -87,6 +89,16 @@ def test_code_that_the_driver_refuses_is_assembled_by_it(tmp_path: Path) -> None
     device.library.fail["cuLinkComplete"] = 218
     check(compiled(device, tmp_path))
     assert "cubin" not in kinds(tmp_path)
+
+
+def test_kernels_whose_warps_pass_on_registers_are_no_part_of_a_larger_program(tmp_path: Path) -> None:
+    """The driver's linker ignores the instruction that they need."""
+    device, store = SimulatedDriver(), stores.Store(tmp_path, 1 << 30)
+    for name, body in (("plain", "ret;"), ("moves", "setmaxnreg.dec.sync.aligned.u32 40;")):
+        device.library.kernels[name] = Kernel(name, (), (), "tile", ())
+        modules_of([f"// {name}\n.entry {name}() {{ {body} }}"], device, store)
+    assert device.log.count("cuLinkComplete") == 1 and device.log.count("cuModuleLoadData") == 2
+    assert kinds(tmp_path) == {"cubin": 1}
 
 
 def test_another_driver_and_another_card_have_entries_of_their_own(tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 PTX is found by the text, the architecture and LLVM; machine code by the PTX, the architecture and the driver. Kernels
 are compiled in threads: LLVM and the driver's assembler run without Python's lock.
+
+The driver gives machine code away only through its linker, which assembles PTX as a part of a larger program: the
+instructions that move registers between warps are ignored then, and some registers stay unused. Kernels with such
+instructions are loaded from PTX, and the driver's own cache keeps their code (a step of Qwen3-0.6B: 0.494 to 0.465 ms).
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from dovetail.version import __version__
 
 MOST_THREADS = 8
 """Threads that compile for one program."""
+MOVES_REGISTERS = "setmaxnreg"
+"""The instruction that the driver's linker ignores."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -50,6 +56,8 @@ def modules_of(ptx: Iterable[str], device: Driver, store: Store | None) -> dict[
 
 
 def _module(ptx: str, device: Driver, store: Store | None) -> Module:
+    if MOVES_REGISTERS in ptx:
+        return Module(device, ptx.encode())
     parts = {"ptx": _digest(ptx.encode()), "architecture": device.architecture, "driver": str(device.version)}
     key = Key("cubin", parts)
     try:
@@ -85,4 +93,4 @@ def _in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
         return list(pool.map(work, listed))
 
 
-__all__ = ["modules_of", "ptx_of", "toolchain"]
+__all__ = ["MOVES_REGISTERS", "modules_of", "ptx_of", "toolchain"]
