@@ -23,9 +23,9 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver
 
-LAUNCHED = replace(H200, multiprocessors=32, cluster=8, dependent_launches=True, bulk_copies=True, cooperative="off")
+LAUNCHED = replace(H200, multiprocessors=8, cluster=8, dependent_launches=True, bulk_copies=True, cooperative="off")
 RESIDENT = replace(LAUNCHED, cooperative="on")
-WIDTH, INNER = 1920, 768
+WIDTH, INNER = 1920, 192
 
 
 def _layers(count: int, rows: int = 1) -> Graph:
