@@ -40,7 +40,7 @@ _ROOT = Path(__file__).parents[3]
 def step(device: Callable[[], Driver], cache: str) -> bytes:
     """A few tokens of a decoder whose cache stays on the device."""
     shape = LlamaShape(layers=LAYERS, hidden=128, heads=4, kv_heads=2, inner=192, vocabulary=256, dtype=bf16)
-    graph = llama_cached(shape, seq=1)
+    graph = llama_cached(shape, batch=1, seq=1)
     program = dovetail.compile(graph, target=target_for(device), cache=cache).bind(random_weights(graph))
     size = (1, shape.kv_heads, KEYS, shape.width)
     fed: dict[str, Any] = {f"{s}_cache.{i}": np.zeros(size, bf16.numpy) for s in "kv" for i in range(LAYERS)}

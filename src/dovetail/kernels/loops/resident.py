@@ -170,10 +170,18 @@ class _Resident(Levels):
             copies = [s for number in issued for s in self._copies(number)]
             if free in self._streamed():
                 stream += resident_stream.of_warp(copies, free)
-                runs = range(self.passes - 1 if free.in_last else 0, self.passes)
-                copies = [*in_passes([free.told], runs, self.passes), *resident_stream.of_others(copies)]
+                waiting = [w for n in issued for w in self._waiting(n)]
+                told = free.told_where(waiting, self.blocks, self.passes)
+                copies = [*told, *resident_stream.of_others(copies)]
             found += copies
         return found
+
+    def _waiting(self, number: int) -> list[tuple[SubGrid, range]]:
+        """The blocks and passes in which the warp that copies waits before it starts the copies of a part."""
+        ahead, runs = self.barrier(number) < 0, self.runs[number]
+        parts = [s for s in self._copied(number, ahead=ahead) if isinstance(s, SubGrid) and has_bulk([s])]
+        # Those of the first pass start with the kernel.
+        return [(part, range(max(runs.start - ahead, 0), runs.stop - ahead)) for part in parts]
 
     def _streamed(self) -> list[Free]:
         """When the warp that copies starts some."""

@@ -9,7 +9,9 @@ read them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
+from itertools import groupby
 from typing import Any, cast
 
 from dovetail.dataclass import dataclass
@@ -43,6 +45,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from dovetail.kernels.loops.resident_bodies import PASS, has_bulk
+from dovetail.kernels.loops.resident_passes import in_passes
 
 LANES = 32
 THREADS = 128
@@ -87,6 +90,30 @@ class Free:
     def told(self) -> Statement:
         """Tell the warp that copies; all threads of the block have left the level."""
         return When(_IS_FIRST, (Arrive(self.barrier.name, ZERO),))
+
+    def told_where(self, waiting: Sequence[tuple[SubGrid, range]], blocks: int, passes: int) -> list[Statement]:
+        """Tell it in the blocks and passes in which it waits for copies of these parts, and in no others."""
+        waits = [_blocks_of([part for part, runs in waiting if at in runs], blocks) for at in range(passes)]
+        found: list[Statement] = []
+        for these, several in groupby(range(passes), key=waits.__getitem__):
+            runs = [*several]
+            told = [self.told] if len(these) == blocks else _in_blocks(self.told, these, blocks)
+            found += in_passes(told, range(runs[0], runs[-1] + 1), passes)
+        return found
+
+
+def _blocks_of(parts: Sequence[SubGrid], count: int) -> frozenset[int]:
+    """The blocks of a grid that run any of some parts."""
+    return frozenset([(part.first + i) % count for part in parts for i in range(min(part.blocks, count))])
+
+
+def _in_blocks(statement: Statement, those: AbstractSet[int], count: int) -> list[Statement]:
+    """A statement in some blocks of a grid, but not all of them."""
+    found: list[Statement] = []
+    for first in sorted([at for at in those if (at - 1) % count not in those]):
+        end = next(n for n in range(1, count) if (first + n) % count not in those)
+        found.append(SubGrid(end, LANES, first, (statement,)))
+    return found
 
 
 def in_first_pass(copies: Sequence[Statement]) -> list[Statement]:
