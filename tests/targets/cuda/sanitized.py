@@ -94,7 +94,7 @@ NAMES = tuple(f"{name}{kind}" for name in PROGRAMS for kind in ("", "-persistent
 
 
 def run(name: str, cache: str, device: Callable[[], Driver] = driver) -> int:
-    """Run a program twice, to equal bits; how many persistent kernels it has."""
+    """Run a program twice, to equal bits; how many persistent kernels it has: none, or at least one where it should."""
     plain, _, persistent = name.partition("-")
     here = device()
     here.description = replace(here.description, cooperative="on" if persistent else "off")
@@ -108,6 +108,7 @@ def run(name: str, cache: str, device: Callable[[], Driver] = driver) -> int:
     Module.function = noted
     first = PROGRAMS[plain](lambda: here, cache)
     count = sum(loaded)
+    assert bool(count) is bool(persistent), f"{name}: {count} persistent kernels"
     assert PROGRAMS[plain](lambda: here, cache) == first, "programs are equal to the bit"
     return count
 

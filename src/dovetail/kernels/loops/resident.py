@@ -171,7 +171,7 @@ class _Resident(Levels):
             if free in self._streamed():
                 stream += resident_stream.of_warp(copies, free)
                 waiting = [w for n in issued for w in self._waiting(n)]
-                told = free.told_where(waiting, self.blocks, self.passes)
+                told = free.told(waiting, self.blocks, self.threads, self.passes)
                 copies = [*told, *resident_stream.of_others(copies)]
             found += copies
         return found
@@ -203,7 +203,7 @@ class _Resident(Levels):
         for number, part in enumerate(self.parts):
             own = [s for s in part.kernel.body if isinstance(s, AllocBarriers)]
             found += [s for s in self._renaming(number, "").body(tuple(own)) if isinstance(s, AllocBarriers)]
-        found += [free.barrier for free in self._streamed()]
+        found += [free.barrier(self.threads) for free in self._streamed()]
         for at, one in enumerate(found):
             found[at] = replace(one, is_new=False, offset=end)
             end += BARRIER_BYTES * one.count
