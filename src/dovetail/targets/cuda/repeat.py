@@ -124,7 +124,8 @@ class Repeated:
 
     def _fit(self, given: tuple[Any, ...]) -> bool:
         """Whether these are device arrays of the frame's shapes and dtypes, none of which is freed."""
-        for x, (shape, dtype) in zip(given, self._expected, strict=True):
+        for index, (shape, dtype) in enumerate(self._expected):
+            x = given[index]
             if x.__class__ is not DeviceArray or x.dtype is not dtype or x.shape != shape:
                 return False
             if x.held is None or x.device != NAME:
