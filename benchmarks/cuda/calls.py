@@ -1,6 +1,6 @@
 """What a call takes of the host on an NVIDIA GPU, beside torch.compile and replays of CUDA graphs by torch.
 
-    PYTHONPATH=src:. python3 benchmarks/cuda/calls.py [name ...] [--stub]
+    PYTHONPATH=src:. python3 benchmarks/cuda/calls.py [name ...] [--stub] [--alone]
 
 Microseconds of a call: 20 are made in a row, and the device is waited for after them, which is not counted. Rounds of
 all contenders take turns, and the median counts. `same` has the arrays of the call before and drops its results,
@@ -174,10 +174,11 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("name", nargs="*", help="models of benchmarks/cuda/models.py")
     parser.add_argument("--stub", action="store_true", help="a driver that does nothing, also where there is a GPU")
+    parser.add_argument("--alone", action="store_true", help="without torch")
     args = parser.parse_args()
     found, clock = device(args.stub)
     torch: Any = None
-    if clock is time.perf_counter:
+    if clock is time.perf_counter and not args.alone:
         from models import torch_here  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 
         torch = torch_here()

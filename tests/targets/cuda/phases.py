@@ -20,6 +20,8 @@ class PhaseBarrier:
     missing: int = field(init=False)
     nbytes: int = 0
     phase: int = 0
+    awaited: int = 0
+    """Phases whose end something has waited for."""
     copies: list[tuple[Array, Array, Array]] = field(default_factory=list[tuple[Array, Array, Array]])
     """Bytes of shared memory, where, and what."""
 
@@ -39,7 +41,10 @@ class PhaseBarrier:
             buffer[where] = raw
             self.nbytes -= raw.size
         self._end()
-        return self.phase % 2 != phase
+        if self.phase % 2 == phase:
+            return False
+        self.awaited = self.phase
+        return True
 
     def _end(self) -> None:
         if self.missing == 0 and self.nbytes == 0:

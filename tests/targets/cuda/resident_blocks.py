@@ -69,6 +69,8 @@ def run_resident(machine: Machine) -> None:
         assert not part, "a pass ends with a barrier"
     for one in blocks:
         assert next(one.stream, "done") == "done", "a warp that copies waits for ever"
+        every_one = [barrier for several in one.barriers.values() for barrier in several]
+        assert all(b.awaited == b.phase and b.missing == b.arrivals for b in every_one), "every phase is awaited"
 
 
 def _copying(block: Machine) -> Iterator[None]:

@@ -31,18 +31,23 @@ from dovetail.targets.cuda.target import target_for
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 LAYERS, KEYS, STEPS = 4, 16, 3
+SHAPE = LlamaShape(layers=LAYERS, hidden=128, heads=4, kv_heads=2, inner=192, vocabulary=256, dtype=bf16)
 FAILED = 86
 """The exit status of a tool that found something."""
 _SUMMARY = re.compile(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (.*)")
 _ROOT = Path(__file__).parents[3]
 
 
+def step_graph() -> Graph:
+    """One token of a decoder; with a batch of any size its attention would have a grid that is not counted."""
+    return llama_cached(SHAPE, batch=1, seq=1)
+
+
 def step(device: Callable[[], Driver], cache: str) -> bytes:
     """A few tokens of a decoder whose cache stays on the device."""
-    shape = LlamaShape(layers=LAYERS, hidden=128, heads=4, kv_heads=2, inner=192, vocabulary=256, dtype=bf16)
-    graph = llama_cached(shape, seq=1)
+    graph = step_graph()
     program = dovetail.compile(graph, target=target_for(device), cache=cache).bind(random_weights(graph))
-    size = (1, shape.kv_heads, KEYS, shape.width)
+    size = (1, SHAPE.kv_heads, KEYS, SHAPE.width)
     fed: dict[str, Any] = {f"{s}_cache.{i}": np.zeros(size, bf16.numpy) for s in "kv" for i in range(LAYERS)}
     fed |= {"input_ids": np.array([[3]]), "positions": np.arange(1), "keys": np.arange(KEYS)}
     there = dict(program.to_device(fed))
@@ -94,7 +99,7 @@ NAMES = tuple(f"{name}{kind}" for name in PROGRAMS for kind in ("", "-persistent
 
 
 def run(name: str, cache: str, device: Callable[[], Driver] = driver) -> int:
-    """Run a program twice, to equal bits; how many persistent kernels it has."""
+    """Run a program twice, to equal bits; how many persistent kernels it has: none, or at least one where it should."""
     plain, _, persistent = name.partition("-")
     here = device()
     here.description = replace(here.description, cooperative="on" if persistent else "off")
@@ -108,6 +113,7 @@ def run(name: str, cache: str, device: Callable[[], Driver] = driver) -> int:
     Module.function = noted
     first = PROGRAMS[plain](lambda: here, cache)
     count = sum(loaded)
+    assert bool(count) is bool(persistent), f"{name}: {count} persistent kernels"
     assert PROGRAMS[plain](lambda: here, cache) == first, "programs are equal to the bit"
     return count
 

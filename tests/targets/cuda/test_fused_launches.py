@@ -127,6 +127,50 @@ def test_norms_after_residuals_join_the_products_that_follow() -> None:
     _judged({"y": x})
 
 
+def _residuals(layers: int, width: int = 128) -> dict[str, Value]:
+    """Layers of one row as GPT-2 has them: norms of sums that the next residual reads too."""
+    x = input("x", bf16[1, width])
+    y = library.layer_norm(x, param("gain", bf16[width]), param("shift", bf16[width]), eps=1e-5)
+    for layer in range(layers):
+        gain, shift, b = (param(f"{name}{layer}", bf16[width]) for name in ("gain", "shift", "b"))
+        inner = library.linear(y, param(f"up{layer}", bf16[width, 64]), param(f"c{layer}", bf16[64]), act="gelu")
+        down = library.linear(inner, param(f"down{layer}", bf16[64, width]), b)
+        y, x = library.residual_layer_norm(x, down, gain, shift, eps=1e-5, keep_sum=True)
+    return {"y": y, "x": x}
+
+
+def test_norms_that_keep_their_sum_join_the_products_that_follow() -> None:
+    """The first block alone writes the sum, which all blocks have in shared memory."""
+    outputs = _residuals(2)
+    assert [_has_prologue(k) for k in _kernels(_plan(outputs, CLAIMS))] == [True, False, True, False, False]
+    _judged(outputs, CLAIMS)
+    # Blocks would find the sum in memory that others still read.
+    x, w = input("x", bf16[1, 128]), param("w", bf16[128, 128])
+    y, total = library.residual_layer_norm(x @ w, x, param("g", bf16[128]), eps=1e-5, keep_sum=True)
+    added = library.matmul_add(y, param("v", bf16[128, 128]), total)
+    assert not any(map(_has_prologue, _kernels(_plan({"y": added}, CLAIMS))))
+    _judged({"y": added}, CLAIMS)
+
+
+def test_sums_that_one_block_sends_reach_all_blocks_of_the_next_pass() -> None:
+    graph, device = Graph.of(_residuals(4, 64)), replace(CLUSTERS, multiprocessors=2, cooperative="on")
+    found: list[Any] = []
+    for description in (device, replace(device, cooperative="off")):
+        kernels = [k for _, own in steps_of(make_plan(graph, target=CLAIMS), device=description) for k in own or ()]
+        assert any(k.kernel.passes > 1 for k in kernels) is (description is device)
+        driver = SimulatedDriver()
+        driver.description = description
+        random = np.random.default_rng(3)
+        drawn = {str(v.attrs["name"]): random.normal(size=[*map(int, map(str, v.shape))]) for v in graph.parameters}
+        params = {name: (x * len(x) ** (0.5 - x.ndim / 2)).astype(bf16.numpy) for name, x in drawn.items()}
+        runner = CudaGraph(make_plan(graph, target=CLAIMS), lambda driver=driver: driver).bind(params)
+        x = {"x": np.linspace(-1, 1, 64).reshape(1, 64).astype(bf16.numpy)}
+        run = runner.run(x)
+        found.append([run["y"], run["x"]])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_a_step_in_place_is_no_prologue_and_its_operand_stays_where_it_is() -> None:
     h = input("x", bf16[4, 128]) @ param("w", bf16[128, 128])
     _judged({"y": ops.exp(h) @ param("v", bf16[128, 64])}, CLAIMS)

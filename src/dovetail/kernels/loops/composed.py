@@ -60,6 +60,8 @@ COPY_BYTES = 16
 """Bytes of one asynchronous copy."""
 _ROOM = "prologue"
 """The shared memory that holds what a prologue computes."""
+_KEPT = "kept."
+"""Before the name of a pointer of a prologue: where others read its results."""
 _LOCAL: Mapping[type, tuple[str, ...]] = {
     Name: ("name",),
     Set: ("name",),
@@ -168,31 +170,33 @@ def with_prologue(
     prologue: Kernel,
     read: str,
     pointers: Mapping[str, str],
-    count: int,
+    counts: Mapping[str, int],
     *,
+    result: str,
     keep: bool,
     ahead: Mapping[str, Alloc],
 ) -> Kernel:
     """A kernel whose blocks each compute, before they begin, what it reads through the pointer `read`.
 
-    `prologue` writes one dense result of `count` elements, and is scheduled for one block; `pointers` says what its
-    pointers are called in the whole kernel. The first block also writes the result where others read it, if `keep`.
-    `ahead` has shared memory for the constants that are copied before kernels before this one have ended.
+    `prologue` writes that as its `result`, and is scheduled for one block. All that it writes is dense, with `counts`
+    elements, and in shared memory here. The first block also writes other results where others read them, and `result`
+    if `keep`. `pointers` says what the prologue's pointers are called in the whole kernel. `ahead` has shared memory
+    for the constants that are copied before kernels before this one have ended.
     """
-    (result,) = prologue.written
-    dtype = next(
-        s.tensor.dtype for s in everything(prologue.body) if isinstance(s, Store) and s.tensor.pointer == result
-    )
-    room = frozenset({_ROOM, *(alloc.pointer for alloc in ahead.values())})
-    own = _twice(prologue.body, result) if keep else prologue.body
-    names = {**pointers, _ROOM: _ROOM} if keep else {**pointers, result: _ROOM}
+    stores = [s.tensor for s in everything(prologue.body) if isinstance(s, Store)]
+    dtypes = {tensor.pointer: tensor.dtype for tensor in stores}
+    places = {n: _ROOM if n == result else f"{_ROOM}_{n}" for n in prologue.written}
+    rooms = [Alloc(places[n], dtypes[n], counts[n], "shared") for n in prologue.written]
+    kept = [n for n in prologue.written if keep or n != result]
+    room = frozenset([*places.values(), *(alloc.pointer for alloc in ahead.values())])
+    names = {**pointers, **places, **{_KEPT + n: pointers[n] for n in kept}}
     names |= {name: alloc.pointer for name, alloc in ahead.items()}
-    before = Renaming(lambda n: f"{n}_before", names, room).body(own)
+    before = Renaming(lambda n: f"{n}_before", names, room).body(_twice(prologue.body, kept))
     serial = [replace(s, kind="serial") if isinstance(s, Loop) and s.kind == "block" else s for s in before]
     same = {name: name for name in kernel.pointers}
     body = Renaming(lambda n: n, {**same, read: _ROOM}, room).body(kernel.body)
     sizes = {s.pointer: s.count for s in body if isinstance(s, Alloc) and s.space == "shared"}
-    body, instead = without_shared_copies(body, sizes, {_ROOM: count})
+    body, instead = without_shared_copies(body, sizes, {_ROOM: counts[result]})
     body = tuple([s for s in body if not isinstance(s, Alloc) or s.pointer not in instead])
     body = Renaming(lambda n: n, instead).body(body)
     # Copies that start early find their memory where the first allocations are.
@@ -208,13 +212,14 @@ def with_prologue(
         groups = sum(isinstance(s, CommitCopies) for s in everything(tuple(later)))
         allocations += ahead.values()
         serial = [AwaitCopies(groups), Barrier(), *serial]
-    whole = (*allocations, Alloc(_ROOM, dtype, count, "shared"), *serial, Barrier(), *rest)
+    whole = (*allocations, *rooms, *serial, Barrier(), *rest)
     launch = _launch(kernel)
     if launch.shared_bytes:
         launch = replace(launch, shared_bytes=shared_bytes(whole))
     others = [n for n in kernel.pointers if n != read and n not in kernel.written]
-    written = ((pointers[result],) if keep else ()) + kernel.written
-    every = (*dict.fromkeys([*others, *(pointers[n] for n in prologue.pointers if n != result)]), *written)
+    written = (*(pointers[n] for n in kept), *kernel.written)
+    read_too = [pointers[n] for n in prologue.pointers if n not in prologue.written]
+    every = (*dict.fromkeys([*others, *read_too]), *written)
     sizes = sizes_in((*early, *whole))
     return replace(kernel, pointers=every, written=written, body=whole, early=early, sizes=sizes, launch=launch)
 
@@ -230,15 +235,16 @@ def copied_whole(pointer: str, alloc: Alloc) -> list[Statement]:
     return [Loop("chunk", Extent(alloc.count * item // size), (copy,), kind="thread")]
 
 
-def _twice(body: tuple[Statement, ...], result: str) -> tuple[Statement, ...]:
-    """A body that stores a result in shared memory, and the first block also where it was."""
+def _twice(body: tuple[Statement, ...], results: Sequence[str]) -> tuple[Statement, ...]:
+    """A body that stores results in shared memory, and the first block also where they were."""
     is_first = Call("equal", (ThreadIndex("block"), Extent(0)), bool_)
     found: list[Statement] = []
     for s in body:
-        if isinstance(s, Store) and s.tensor.pointer == result:
-            found += [replace(s, tensor=replace(s.tensor, pointer=_ROOM)), When(is_first, (s,))]
+        if isinstance(s, Store) and s.tensor.pointer in results:
+            outside = replace(s, tensor=replace(s.tensor, pointer=_KEPT + s.tensor.pointer))
+            found += [s, When(is_first, (outside,))]
         elif isinstance(s, (Loop, When)):
-            found.append(replace(s, body=_twice(s.body, result)))
+            found.append(replace(s, body=_twice(s.body, results)))
         else:
             found.append(s)
     return tuple(found)

@@ -19,10 +19,12 @@ from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
     AwaitCopies,
+    AwaitPhase,
     Barrier,
     CommitCopies,
     CopyAsync,
     CopyBulk,
+    Extent,
     FenceShared,
     GridBarrier,
     Kernel,
@@ -140,6 +142,7 @@ class _Resident(Levels):
             # The next level receives its words first: they would queue after the weights.
             is_late = self.words_first and level not in awaited and level + 1 < self.count and bool(copies)
             late, now = (copies, []) if is_late else ([], copies)
+            now = [*self._after_copies(level), *now]
             barriers_before += level in awaited
             body.append(GridBarrier(barriers_before if level in awaited else None, (*now, *prefetches)))
         early: list[Statement] = [replace(b, is_new=True) for b in barriers]
@@ -170,10 +173,18 @@ class _Resident(Levels):
             copies = [s for number in issued for s in self._copies(number)]
             if free in self._streamed():
                 stream += resident_stream.of_warp(copies, free)
-                runs = range(self.passes - 1 if free.in_last else 0, self.passes)
-                copies = [*in_passes([free.told], runs, self.passes), *resident_stream.of_others(copies)]
+                waiting = [w for n in issued for w in self._waiting(n)]
+                told = free.told(waiting, self.blocks, self.threads, self.passes)
+                copies = [*told, *resident_stream.of_others(copies)]
             found += copies
         return found
+
+    def _waiting(self, number: int) -> list[tuple[SubGrid, range]]:
+        """The blocks and passes in which the warp that copies waits before it starts the copies of a part."""
+        ahead, runs = self.barrier(number) < 0, self.runs[number]
+        parts = [s for s in self._copied(number, ahead=ahead) if isinstance(s, SubGrid) and has_bulk([s])]
+        # Those of the first pass start with the kernel.
+        return [(part, range(max(runs.start - ahead, 0), runs.stop - ahead)) for part in parts]
 
     def _streamed(self) -> list[Free]:
         """When the warp that copies starts some."""
@@ -195,7 +206,7 @@ class _Resident(Levels):
         for number, part in enumerate(self.parts):
             own = [s for s in part.kernel.body if isinstance(s, AllocBarriers)]
             found += [s for s in self._renaming(number, "").body(tuple(own)) if isinstance(s, AllocBarriers)]
-        found += [free.barrier for free in self._streamed()]
+        found += [free.barrier(self.threads) for free in self._streamed()]
         for at, one in enumerate(found):
             found[at] = replace(one, is_new=False, offset=end)
             end += BARRIER_BYTES * one.count
@@ -223,6 +234,21 @@ class _Resident(Levels):
         body, is_rare = without_last_barrier((*first, *before, *found), self.blocks), self.is_after(number)
         whole = SubGrid(part.blocks, part.launch.block, self.first[number], body, is_rare)
         return in_passes([whole], self.runs[number], self.passes)
+
+    def _after_copies(self, level: int) -> list[Statement]:
+        """Threads that do not run a part may use its shared memory later. A barrier of the block orders them after its
+        copies; tools that look for races follow a thread's own wait alone, which is over at once here."""
+        found: list[Statement] = []
+        for number, part in enumerate(self.parts):
+            at = level - self.levels[number]
+            if self.streams and part.launch.block < self.threads and 0 <= at < len(self.segments[number]):
+                body = in_phase(self._renamed(number, self.segments[number][at]), self.runs[number].start)
+                every = [s for s in everything(body) if isinstance(s, AwaitPhase)]
+                # The stages of a ring have as many phases as tiles.
+                waits = [s for s in every if isinstance(s.slot, Extent) and s.turns == 1]
+                own = SubGrid(part.blocks, self.threads, self.first[number], tuple(waits))
+                found += in_passes([own] if waits else [], self.runs[number], self.passes)
+        return found
 
     def _renamed(self, number: int, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         """A body of a part with its names in the whole kernel, whose shared memory is allocated at its start."""

@@ -1,7 +1,7 @@
 """The bulk copies of a resident kernel by a warp of its own, which computes nothing.
 
 Threads that compute would start copies between two parts, while others wait for their words. The warp waits until the
-shared memory of a copy is free, which one of those threads tells it through a barrier there, and starts the copies one
+shared memory of a copy is free, which those threads tell it through a barrier there, and starts the copies one
 by one, in the order in which they are needed. It also prefetches keys. Copies of few bytes stay with the threads that
 read them.
 """
@@ -9,7 +9,9 @@ read them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
+from itertools import groupby
 from typing import Any, cast
 
 from dovetail.dataclass import dataclass
@@ -43,6 +45,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from dovetail.kernels.loops.resident_bodies import PASS, has_bulk
+from dovetail.kernels.loops.resident_passes import in_passes
 
 LANES = 32
 THREADS = 128
@@ -74,19 +77,43 @@ class Free:
     in_last: bool = False
 
     @property
-    def barrier(self) -> AllocBarriers:
-        """The barrier at which a block then arrives."""
-        return AllocBarriers(f"{'last' if self.in_last else 'free'}_{self.level}", 1, 1)
+    def name(self) -> str:
+        return f"{'last' if self.in_last else 'free'}_{self.level}"
+
+    def barrier(self, threads: int) -> AllocBarriers:
+        """The barrier at which the threads of a block then arrive. One of them could for all, since they have waited
+        for each other before. Tools that look for races follow a thread's own arrival alone, and it takes no longer."""
+        return AllocBarriers(self.name, 1, threads)
 
     @property
     def awaited(self) -> Statement:
         phase = ZERO if self.in_last else Call("bit_and", (PASS, Extent(1)), i64)
-        return AwaitPhase(self.barrier.name, ZERO, phase)
+        return AwaitPhase(self.name, ZERO, phase)
 
-    @property
-    def told(self) -> Statement:
-        """Tell the warp that copies; all threads of the block have left the level."""
-        return When(_IS_FIRST, (Arrive(self.barrier.name, ZERO),))
+    def told(self, waiting: Sequence[tuple[SubGrid, range]], blocks: int, threads: int, passes: int) -> list[Statement]:
+        """Tell the warp that copies, after all threads of a block have left the level, in the blocks and passes in
+        which it waits for the copies of some parts. A phase that nothing awaits would be one too many."""
+        waits = [_blocks_of([part for part, runs in waiting if at in runs], blocks) for at in range(passes)]
+        arrive, found = Arrive(self.name, ZERO), list[Statement]()
+        for these, several in groupby(range(passes), key=waits.__getitem__):
+            runs = [*several]
+            told = [arrive] if len(these) == blocks else _in_blocks(arrive, these, blocks, threads)
+            found += in_passes(told, range(runs[0], runs[-1] + 1), passes)
+        return found
+
+
+def _blocks_of(parts: Sequence[SubGrid], count: int) -> frozenset[int]:
+    """The blocks of a grid that run any of some parts."""
+    return frozenset([(part.first + i) % count for part in parts for i in range(min(part.blocks, count))])
+
+
+def _in_blocks(statement: Statement, those: AbstractSet[int], count: int, threads: int) -> list[Statement]:
+    """A statement in some blocks of a grid, but not all of them."""
+    found: list[Statement] = []
+    for first in sorted([at for at in those if (at - 1) % count not in those]):
+        end = next(n for n in range(1, count) if (first + n) % count not in those)
+        found.append(SubGrid(end, threads, first, (statement,)))
+    return found
 
 
 def in_first_pass(copies: Sequence[Statement]) -> list[Statement]:

@@ -16,14 +16,15 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.block_stages import is_repeatable, takes_stages, with_stages
-from dovetail.kernels.loops.composed import Stage, as_stages, is_stage, takes_prologue, with_prologue
+from dovetail.kernels.loops.composed import Stage, as_stages, is_stage, with_prologue
 from dovetail.kernels.loops.constants_ahead import takes_constants_ahead, with_constants_ahead
 from dovetail.kernels.loops.gpu_schedule import GpuShape
 from dovetail.kernels.loops.ir import Alloc, Kernel, Launch
 from dovetail.kernels.spec import Packed, TensorLocations
 from dovetail.library import attention, rope_attention
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.cuda.footprints import Footprints, aligned, meet, taken
+from dovetail.targets.cuda import prologues
+from dovetail.targets.cuda.footprints import Footprints, aligned
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.loops import SHAPE
 from dovetail.targets.cuda.near_constants import rooms_of_constants
@@ -143,49 +144,39 @@ class LaunchFusion:
     ) -> GpuKernel | None:
         """A step with the one before it as its prologue; None where that cannot be."""
         (step, kernels), (next_step, others) = before, after
-        if len(kernels) != 1 or len(others) != 1 or len(step.results) != 1 or self._is_small(next_step, others):
+        if len(kernels) != 1 or len(others) != 1 or self._is_small(next_step, others):
             return None
-        (small,), (large,), result = kernels, others, step.results[0]
-        reads = [name for name, v in large.bindings.items() if v is result]
-        if len(reads) != 1 or taken(step) or result in taken(next_step):
-            return None
-        count = product(result.shape)
-        if not isinstance(count, int) or not self.memory.is_whole(result) or small.has_more or large.workspace:
-            return None
-        if small.checks:
-            return None  # each block would tell the status again
-        (read,) = reads
+        (small,), (large,) = kernels, others
+        read = prologues.read_by_next(self.memory, before, after)
         grid = _launch(large.kernel).grid
-        if not isinstance(grid, int) or grid > AT_ONCE * self.device.multiprocessors:
-            return None
-        if not takes_prologue(large.kernel, read):
+        if read is None or not isinstance(grid, int) or grid > AT_ONCE * self.device.multiprocessors:
             return None
         prologue = self._in_one_block(step, small, _launch(large.kernel).block)
-        if prologue is None or meet(self.memory.spans(small, False), self.memory.spans(large, True)):
+        if prologue is None:
             return None
-        by_value = {v: name for name, v in large.bindings.items()}
-        names = {n: f"before_{n}" if v is result else by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
-        keep = self.memory.readers.get(result, 0) > 1
         known = self.locations, self.device, self.stages, self._kept
-        if not keep and (own := with_normed_rows(before, after, read, *known)):
-            return own
-        bindings = {n: v for n, v in large.bindings.items() if n != read}
-        bindings |= {names[n]: v for n, v in small.bindings.items() if keep or v is not result}
+        if not read.keep and (normed := with_normed_rows(before, after, read.pointer, *known)):
+            return normed
+        # A kernel that copies its weights before the one before it has ended copies gains of a norm too.
+        constants = {n: small.bindings[n] for n in prologue.pointers if large.kernel.early}
+        ahead = rooms_of_constants(constants, self.locations)
         made = self._kept(
-            (id(small.kernel), id(large.kernel), keep, *names.values()),
-            bindings,
+            (id(small.kernel), id(large.kernel), read.keep, *read.names.values()),
+            read.bindings,
             lambda: with_prologue(
-                large.kernel, prologue, read, names, count, keep=keep, ahead=self._ahead(small, prologue, large.kernel)
+                large.kernel,
+                prologue,
+                read.pointer,
+                read.names,
+                read.counts,
+                result=read.result,
+                keep=read.keep,
+                ahead=ahead,
             ),
             packed=large.packed,
         )
         fits = _launch(made.kernel).shared_bytes <= self.device.shared_bytes
         return replace(made, checks=large.checks) if fits else None
-
-    def _ahead(self, small: GpuKernel, prologue: Kernel, large: Kernel) -> dict[str, Alloc]:
-        """The constants of a prologue, such as the gains of a norm, that fit shared memory: a kernel that copies its
-        weights before the one before it has ended copies them too."""
-        return rooms_of_constants({n: small.bindings[n] for n in prologue.pointers if large.early}, self.locations)
 
     def _constants_ahead(self, kernels: Kernels) -> Kernels:
         """The kernel of a step with its constants in shared memory before the kernels before it have ended."""

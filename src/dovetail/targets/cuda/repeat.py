@@ -19,7 +19,7 @@ from dovetail.targets.cuda.frame import Frame
 from dovetail.targets.cuda.graph import LaunchGraph
 from dovetail.targets.cuda.launch_code import REFUSED
 from dovetail.targets.cuda.memory import NAME
-from dovetail.targets.cuda.replay import Replay
+from dovetail.targets.cuda.replay import Replay, Uses
 from dovetail.targets.runtime.device_array import DeviceArray
 
 MOST_SETS = 3
@@ -27,9 +27,11 @@ MOST_SETS = 3
 MOST_BEFORE = 4
 """Runs back in which the same arrays count as arrays that come again and again."""
 
+Inputs: TypeAlias = Mapping[str, Any]
 Identities: TypeAlias = list[object]
 """Of the arrays of a run, in the order of the inputs."""
 _identity: Callable[[Any], object] = attrgetter("identity")
+_address: Callable[[Any], int] = attrgetter("held.buffer.address")
 
 
 @dataclass(slots=True, eq=False)
@@ -43,15 +45,12 @@ class _Set:
     """The arrays that the graph reads; None between two runs."""
     addresses: list[int]
     """Where the inputs are, as the graph has it."""
+    plain: list[Uses | None]
+    """What reads each input, where that is an argument alone."""
     owned: list[object]
     """The results and the owners of their memory."""
     counts: list[int]
-    """How many references each of those has while the caller has none."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no result is with the caller, nor its memory with another library."""
-        return [*map(getrefcount, self.owned)] == self.counts
+    """How many references each of those has while neither the caller nor another library has any."""
 
 
 class Repeated:
@@ -65,7 +64,7 @@ class Repeated:
         self._given: Callable[[Any], tuple[Any, ...]] = self._found
         if self._count > 1:
             self._given = itemgetter(*self._names)
-        self._expected = [(name, frame.shape(v), v.dtype.numpy) for name, v in bound.inputs.items()]
+        self._expected = [(frame.shape(v), v.dtype.numpy) for v in bound.inputs.values()]
         self._input_uses = [frame.uses.get(value, []) for value in bound.inputs.values()]
         self._donated = [(name, self._names.index(d.input)) for name, d in bound.donated.items()]
         self._fresh = {
@@ -91,8 +90,11 @@ class Repeated:
         in_place = not any(d.reason for d in bound.donated.values())
         return not frame.staged and not frame.to_host and bound.captures and in_place and names == bound.fresh.keys()
 
-    def same(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray] | None:
-        """The outputs of a run with arrays of an earlier one; None where they are others, or a thread is here."""
+    def run(
+        self, inputs: Inputs, share_nothing: Callable[[Inputs], bool] = lambda _: True
+    ) -> dict[str, DeviceArray] | None:
+        """The outputs of a run; None where arrays have other shapes, share what is overwritten, or another thread is
+        here. Arrays of an earlier run are not looked at again."""
         try:
             given = self._given(inputs)
             # This is of no other array, and of none that is freed.
@@ -105,45 +107,46 @@ class Repeated:
             for one in self._sets:
                 if arrays == one.arrays and [*map(getrefcount, one.owned)] == one.counts:
                     return self._launched(one, given)
-            return None
+            if self._is_closed or not self._fit(given) or not share_nothing(inputs):
+                return None
+            addresses = [*map(_address, given)]
+            one = self._chosen(arrays, addresses)
+            one.arrays = None  # an interrupt leaves the arguments between two runs
+            self._move(one, addresses)
+            found = self._launched(one, given)
+            one.arrays = arrays
+            return found
         finally:
             self._lock.release()
 
     def _found(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple([inputs[name] for name in self._names])
 
-    def fits(self, inputs: Mapping[str, Any]) -> bool:
+    def _fit(self, given: tuple[Any, ...]) -> bool:
         """Whether these are device arrays of the frame's shapes and dtypes, none of which is freed."""
-        for name, shape, dtype in self._expected:
-            x: Any = inputs.get(name)
-            if x.__class__ is not DeviceArray or x.shape != shape or x.dtype is not dtype:
+        for index, (shape, dtype) in enumerate(self._expected):
+            x = given[index]
+            if x.__class__ is not DeviceArray or x.dtype is not dtype or x.shape != shape:
                 return False
             if x.held is None or x.device != NAME:
                 return False
-        return len(inputs) == self._count
+        return True
 
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, DeviceArray] | None:
-        """The outputs of a run with device arrays of the frame's shapes; None where another thread is here."""
-        if not self._lock.acquire(False):
-            return None
-        try:
-            if self._is_closed:
-                return None
-            given = self._given(inputs)
-            arrays = [*map(_identity, given)]
-            addresses: list[int] = [x.held.buffer.address for x in given]
-            one = self._chosen(arrays, addresses)
-            one.arrays = None  # an interrupt leaves the arguments between two runs
-            for index, address in enumerate(addresses):
-                if address != one.addresses[index]:
-                    for launch, argument, offset in self._input_uses[index]:
-                        one.replay.set(launch, argument, address + offset)
-                    one.addresses[index] = address
-            found = self._launched(one, given)
-            one.arrays = arrays
-            return found
-        finally:
-            self._lock.release()
+    def _move(self, one: _Set, addresses: list[int]) -> None:
+        """Let the graph of a set read arrays at other addresses."""
+        before = one.addresses
+        for index, address in enumerate(addresses):
+            if address == before[index]:
+                continue
+            plain = one.plain[index]
+            if plain is None:
+                for launch, argument, offset in self._input_uses[index]:
+                    one.replay.set(launch, argument, address + offset)
+            else:
+                for words, argument, offset, node in plain:
+                    words[argument] = address + offset
+                    node.changed = 1
+            before[index] = address
 
     def _launched(self, one: _Set, given: tuple[Any, ...]) -> dict[str, DeviceArray]:
         if self._driver.lost is not None:
@@ -162,15 +165,20 @@ class Repeated:
         """A set for these arrays whose results the caller does not have."""
         comes_again = arrays in self._before
         self._before.append(arrays)
-        idle = [one for one in self._sets if one.is_idle]
-        found = next((one for one in idle if one.addresses == addresses), None)
-        if found is None and (not self._sets or (comes_again and len(self._sets) < MOST_SETS)):
+        idle: _Set | None = None
+        for one in self._sets:
+            if [*map(getrefcount, one.owned)] == one.counts:
+                if one.addresses == addresses:
+                    return one
+                idle = idle or one
+        if not self._sets or (comes_again and len(self._sets) < MOST_SETS):
             found = self._new(addresses)
             self._sets.append(found)
-        elif found is None:
-            found = idle[0] if idle else self._sets[0]
-            if not idle:
-                self._renew(found)
+            return found
+        found = idle or self._sets[0]
+        if idle is None:
+            self._renew(found)
+        if found is not self._sets[-1]:
             self._sets.remove(found)
             self._sets.append(found)
         return found
@@ -194,7 +202,8 @@ class Repeated:
             for index, launch in enumerate(launches):
                 graph.update(index, launch)
         replay = Replay(graph, moving, frame.stream, frame.flag.address)
-        return _Set(replay, outputs, None, addresses.copy(), owned, _counts(owned, outputs))
+        plain = [replay.plain(uses) for uses in self._input_uses]
+        return _Set(replay, outputs, None, addresses.copy(), plain, owned, _counts(owned, outputs))
 
     def _results(self) -> tuple[dict[str, Any], list[object]]:
         """Results in new memory by name, and all that owns it."""

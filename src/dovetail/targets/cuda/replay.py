@@ -8,10 +8,10 @@ where a driver's functions are not machine code, Python does the same.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_int64, c_void_p
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from dovetail.targets.cuda.driver import Launch
 from dovetail.targets.cuda.graph import LaunchGraph
@@ -20,6 +20,10 @@ from dovetail.targets.cuda.launch_code import REFUSED, Node, Record, launch_code
 _CONTEXT, _UPDATE, _LAUNCH = "cuCtxSetCurrent", "cuGraphExecKernelNodeSetParams_v2", "cuGraphLaunch"
 _FUNCTION = type(ctypes.pythonapi.Py_IncRef).__base__ or object
 """What all functions are that ctypes calls."""
+
+
+Uses: TypeAlias = list[tuple[Any, int, int, Node]]
+"""Arguments of launches that are the address of one array and some bytes, and the nodes of those launches."""
 
 
 class Replay:
@@ -50,6 +54,13 @@ class Replay:
             # It stays so until the driver has taken it: what fails, or is interrupted, is repeated.
             self._nodes[index].changed = 1
 
+    def plain(self, uses: Sequence[tuple[int, int, int]]) -> Uses | None:
+        """The arguments, offsets and nodes that read one array, for what writes them itself; None where it must not."""
+        launches = [self._moving[index] for index, _, _ in uses]
+        if any([launch.maps or not launch.grid for launch in launches]):
+            return None
+        return [(self._moving[i].words, argument, offset, self._nodes[i]) for i, argument, offset in uses]
+
     def _launch(self) -> int:
         if self._record is not None and launch_code.function is not None:
             self.launch = partial(launch_code.function, ctypes.addressof(self._record))
@@ -68,4 +79,4 @@ def _address(function: Any) -> int:
     return (ctypes.cast(function, c_void_p).value or 0) if isinstance(function, _FUNCTION) else 0
 
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "Uses"]
