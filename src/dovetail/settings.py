@@ -19,8 +19,8 @@ _T = TypeVar("_T")
 
 ENGINES = ("egraph", "greedy", "egglog")
 """How fusions can be chosen, the default first."""
-PRECISIONS = ("exact", "fast")
-"""How activations are read by products with weights in blocks, the default first."""
+PRECISIONS = ("exact", "fast", "bf16")
+"""How the factors of products are read, the default first."""
 
 
 def _option(default: _T, doc: str, choices: tuple[_T, ...] = ()) -> _T:

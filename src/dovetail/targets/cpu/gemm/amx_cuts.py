@@ -20,7 +20,7 @@ def rows_on_tiles(device: CpuDevice, deep: int, panels: int, count: Size) -> int
     above, below = AMX.l2_share
     few = -(-AMX.panels * device.threads // max(1, panels))
     most = max(AMX.few_rows, AMX.rows // max(1, few))
-    rows = max(AMX.least, min(most, device.caches.l2 * above // below // (bf16.itemsize * deep)))
+    rows = max(AMX.least, min(most, device.caches.l2 * above // below // (bf16.itemsize * max(1, deep))))
     rows -= rows % AMX.least
     if isinstance(count, int):
         each = _ceil(count, _ceil(count, rows))
@@ -35,8 +35,13 @@ def part_on_tiles(device: CpuDevice, deep: int, columns: int, whole: int) -> int
     return _ceil(_ceil(deep, _ceil(deep, most)), whole) * whole
 
 
+def whole_steps(deep: int) -> int:
+    """A depth that is filled up to whole tiles."""
+    return _ceil(deep, STEPS) * STEPS
+
+
 def _ceil(x: int, y: int) -> int:
     return -(-x // y)
 
 
-__all__ = ["part_on_tiles", "rows_on_tiles", "takes_tiles"]
+__all__ = ["part_on_tiles", "rows_on_tiles", "takes_tiles", "whole_steps"]
