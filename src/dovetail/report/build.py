@@ -56,11 +56,14 @@ def build_report(
     served: Mapping[Value, Served],
     keepers: Keepers = lambda op: (),
     emitted: Callable[[], Sequence[Emitted]] | None = None,
+    errors: Mapping[Value, float] | None = None,
 ) -> Report:
     """The report of one compilation, in terms of the graph as written with its blocks spelled out.
 
-    `emitted` reads back kernels that a compiler made; it is called when someone asks the report for them.
+    `emitted` reads back kernels that a compiler made; it is called when someone asks the report for them. `errors` are
+    those of kernels that round.
     """
+    errors = errors or {}
     written = lowered.written
     hints = Hints.of(setup.ops, setup.claims, machine, setup.sizes, written.params)
     final = lowered.graph
@@ -85,6 +88,7 @@ def build_report(
             known,
             once=k in bind_time,
             by=served.get(k, Served()),
+            error=errors.get(k),
         )
         for k in kernels.kernels
     )
@@ -200,6 +204,7 @@ def _kernel(
     *,
     once: bool,
     by: Served,
+    error: float | None,
 ) -> Kernel:
     """A kernel with the arithmetic and traffic of its op, and the seconds of the variant."""
     return Kernel(
@@ -218,6 +223,8 @@ def _kernel(
         floor_seconds=machine.floor(priced, sizes),
         on_host=by.on_host,
         form=by.variant or "",
+        rounding=by.rounding,
+        error=error,
     )
 
 

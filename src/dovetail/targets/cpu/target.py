@@ -11,7 +11,7 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.plan.served import Served
 from dovetail.settings import Settings
 from dovetail.targets.cpu.attention.early import early_functions, early_in_training
-from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.backend import BACKEND, lacks_bf16
 from dovetail.targets.cpu.claims import claims
 from dovetail.targets.cpu.code_view import CODE
 from dovetail.targets.cpu.gemm.early import early_products
@@ -88,6 +88,7 @@ TARGET = Target(
     code=CODE,
     serializer=Serializer(_made_from, _to_bytes, _from_bytes),
     precompile=_precompile,
+    lacks_bf16=lacks_bf16,
     warm_up=_warm_up,
 )
 

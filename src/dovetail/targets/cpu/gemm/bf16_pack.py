@@ -32,9 +32,13 @@ class Bf16Panels:
         """Equal for equal layouts."""
         return f"bf16 {self.columns} {self.streams} {self.size} {self.turned}"
 
+    def by_column(self, *given: Array) -> list[Array]:
+        """Matrices [columns, k] of f32."""
+        return [matrix if self.turned else matrix.T for matrix in given]
+
     def __call__(self, *given: Array) -> Array:
         """Matrices [k, n], or [n, k] if turned, as two bf16 in each u32."""
-        matrices = given if self.turned else [matrix.T for matrix in given]
+        matrices = self.by_column(*given)
         width, deep = self.columns // len(self.streams), whole_steps(matrices[0].shape[1])
         count, vectors = -(-self.size // width), width // COLUMNS
         shape = (count, deep // STEPS, self.columns // COLUMNS, _PAIRS, COLUMNS)

@@ -78,7 +78,7 @@ class PreparedRows(Writer):
 
     def rounding(self, *, rounds: bool, on_tiles: bool) -> str:
         """What reports tell of numbers that the kernel rounds before it multiplies."""
-        return BOTH_TO_BF16 if rounds else f"{BOTH_TO_BF16} from {AMX.least} rows on" if on_tiles else ""
+        return BOTH_TO_BF16 if rounds else f"from {AMX.least} rows on {BOTH_TO_BF16}" if on_tiles else ""
 
     def finished(
         self,
