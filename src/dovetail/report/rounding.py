@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from dovetail.report.paint import Line, Piece, line
 from dovetail.report.record import Kernel
 
-_TO_BF16 = "to bf16"
-_EXPECTED = 0.0024
-"""Of products of numbers that are all over the place: 2^-8 at most for each factor, 0.17 % in the mean of squares."""
+_EXPECTED: Mapping[str, float] = MappingProxyType({"to bytes": 0.005, "to bf16": 0.0024, "to f16": 0.0002})
+"""The error of products of normal numbers, as a part of their norm."""
 
 
 def rounding_lines(kernels: Iterable[Kernel], mark: int) -> list[Line]:
-    """A line for each way of rounding, with the error of its products where that is known."""
+    """A line for each way of rounding, with the error of its products: measured on weights, or else what to expect."""
     found: dict[str, list[Kernel]] = {}
     for kernel in kernels:
         if kernel.rounding:
             found.setdefault(kernel.rounding, []).append(kernel)
-    lines: list[Line] = []
-    for rounding, some in found.items():
-        head = Piece(f"{'ROUNDED':<{mark}}", "warn")
-        lines.append(line(head, f"{len(some):>3} × {rounding}{_error(rounding, some)}", hang=mark + 2))
-    return lines
+    head = Piece(f"{'ROUNDED':<{mark}}", "warn")
+    return [line(head, f"{len(some):>3} × {_told(rounding, some)}", hang=mark + 2) for rounding, some in found.items()]
 
 
-def _error(rounding: str, kernels: list[Kernel]) -> str:
+def _told(rounding: str, kernels: list[Kernel]) -> str:
     errors = sorted([kernel.error for kernel in kernels if kernel.error is not None])
     if errors:
         least, most = (f"{error:.2%}" for error in (errors[0], errors[-1]))
         several = least if least == most else f"{least} to {most}"
-        return f": products are {several} off float64, with these weights and random activations"
-    return f": products are about {_EXPECTED:.2%} off float64" if rounding.endswith(_TO_BF16) else ""
+        return f"{rounding}: products are {several} off float64, with these weights and random activations"
+    return f"{', '.join(map(_expected, rounding.split(', ')))} off float64"
+
+
+def _expected(rounding: str) -> str:
+    error = next((error for end, error in _EXPECTED.items() if rounding.endswith(end)), None)
+    return rounding if error is None else f"{rounding}: products are about {error:.2%}"
 
 
 __all__ = ["rounding_lines"]

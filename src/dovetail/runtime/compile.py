@@ -56,9 +56,7 @@ class Compilation:
     """What prices kernels, by where their tensors lie; that of the setup decides, and moves all of them alike."""
     settings: Settings
 
-    def report(
-        self, sizes: Mapping[str, int] | None = None, params: Mapping[str, Array] | None = None
-    ) -> Report:
+    def report(self, sizes: Mapping[str, int] | None = None, params: Mapping[str, Array] | None = None) -> Report:
         """What fused, what did not and why; `sizes` gives sizes to symbols, in addition to those of the setup.
 
         Errors of kernels that round are measured on `params`, or those that the graph came with.

@@ -135,9 +135,7 @@ class _Rounded(TileBuilder):
         self.use(f"declare {_FLOATS} @{name}(ptr, i32, {mask}, {_FLOATS})")
         lanes = ", ".join([f"i1 {'true' if lane < kept else 'false'}" for lane in range(COLUMNS)])
         at = self.ptr_add(x, 4 * first)
-        return self.let(
-            f"call {_FLOATS} @{name}(ptr {at}, i32 4, {mask} <{lanes}>, {_FLOATS} zeroinitializer)"
-        )
+        return self.let(f"call {_FLOATS} @{name}(ptr {at}, i32 4, {mask} <{lanes}>, {_FLOATS} zeroinitializer)")
 
 
 @cache

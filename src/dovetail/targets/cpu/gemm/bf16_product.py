@@ -133,7 +133,10 @@ class _Driver(PreparedCells):
         with self.loop(0, self.deep, step=self.kc) as first:
             steps = self.udiv(self.smin(self.kc, self.sub(self.deep, first)), STEPS)
             step, fresh = self.udiv(first, STEPS), self.icmp("eq", first, 0)
-            weights, x = self.ptr_add(b, self.mul(step, self.step_bytes)), self.ptr_add(rows, self.mul(step, TILE_BYTES))
+            weights, x = (
+                self.ptr_add(b, self.mul(step, self.step_bytes)),
+                self.ptr_add(rows, self.mul(step, TILE_BYTES)),
+            )
             if not self.has_tiles:
                 self._by_pairs(x, weights, sums, count, steps, fresh)
             else:
