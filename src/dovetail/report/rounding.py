@@ -8,7 +8,7 @@ from types import MappingProxyType
 from dovetail.report.paint import Line, Piece, line
 from dovetail.report.record import Kernel
 
-_EXPECTED: Mapping[str, float] = MappingProxyType({"to bytes": 0.005, "to bf16": 0.0024, "to f16": 0.0002})
+_EXPECTED: Mapping[str, float] = MappingProxyType({"to bytes": 0.005, "to bf16": 0.0024, "to f16": 0.001})
 """The error of products of normal numbers, as a part of their norm."""
 
 
@@ -19,10 +19,14 @@ def rounding_lines(kernels: Iterable[Kernel], mark: int) -> list[Line]:
         if kernel.rounding:
             found.setdefault(kernel.rounding, []).append(kernel)
     head = Piece(f"{'ROUNDED':<{mark}}", "warn")
-    return [line(head, f"{len(some):>3} × {_told(rounding, some)}", hang=mark + 2) for rounding, some in found.items()]
+    return [
+        line(head, f"{len(some):>3} × {rounding_text(rounding, some)}", hang=mark + 2)
+        for rounding, some in found.items()
+    ]
 
 
-def _told(rounding: str, kernels: list[Kernel]) -> str:
+def rounding_text(rounding: str, kernels: list[Kernel]) -> str:
+    """What some kernels round, and the error of their products."""
     errors = sorted([kernel.error for kernel in kernels if kernel.error is not None])
     if errors:
         least, most = (f"{error:.2%}" for error in (errors[0], errors[-1]))
@@ -36,4 +40,4 @@ def _expected(rounding: str) -> str:
     return rounding if error is None else f"{rounding}: products are about {error:.2%}"
 
 
-__all__ = ["rounding_lines"]
+__all__ = ["rounding_lines", "rounding_text"]

@@ -24,20 +24,20 @@ class Bf16Panels:
     """For each stream of columns the matrix that it is in, and its first column."""
     size: int
     """Columns of each stream."""
-    turned: bool = False
-    """Whether the matrices come with columns for rows."""
+    transposed: bool = False
+    """Whether the matrices are stored [columns, k]."""
 
     @property
     def layout(self) -> str:
         """Equal for equal layouts."""
-        return f"bf16 {self.columns} {self.streams} {self.size} {self.turned}"
+        return f"bf16 {self.columns} {self.streams} {self.size} {self.transposed}"
 
     def by_column(self, *given: Array) -> list[Array]:
         """Matrices [columns, k] of f32."""
-        return [matrix if self.turned else matrix.T for matrix in given]
+        return [matrix if self.transposed else matrix.T for matrix in given]
 
     def __call__(self, *given: Array) -> Array:
-        """Matrices [k, n], or [n, k] if turned, as two bf16 in each u32."""
+        """Matrices [k, n], or [n, k] if transposed, as two bf16 in each u32."""
         matrices = self.by_column(*given)
         width, deep = self.columns // len(self.streams), whole_steps(matrices[0].shape[1])
         count, vectors = -(-self.size // width), width // COLUMNS
