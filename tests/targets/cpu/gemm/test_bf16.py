@@ -14,6 +14,7 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import f16, f32
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.spec import Template
 from dovetail.models.bert import BertShape, bert
 from dovetail.models.weights import random_weights
 from dovetail.runtime.program import Program
@@ -21,9 +22,10 @@ from dovetail.settings import PRECISIONS
 from dovetail.targets.cpu import backend
 from dovetail.targets.cpu.gemm.bf16_dots import dots_function
 from dovetail.targets.cpu.gemm.bf16_pack import Bf16Panels
+from dovetail.targets.cpu.gemm.early import early_products
 from dovetail.targets.cpu.gemm.policy import BF16
 from tests.kernels.machines import code_for, on_stack
-from tests.targets.cpu.gemm.test_amx import SAPPHIRE_RAPIDS, as_bf16, error, uses_tiles
+from tests.targets.cpu.gemm.test_amx import SAPPHIRE_RAPIDS, as_bf16, error, kernels, uses_tiles
 from tests.targets.cpu.gemm.test_amx import product as blocks
 from tests.targets.cpu.gemm.test_blocks import compiled, rows
 
@@ -184,6 +186,14 @@ def test_weights_are_packed_as_tiles() -> None:
         bits = found[0, k // 32, n // 16, k % 32 // 2, n % 16, k % 2]
         assert np.array([bits], np.uint32).astype(np.uint32)[0] << 16 == as_bf16(w)[k, n].astype(np.float32).view("u4")
     assert not found[0, 1, :, 4:].any() and not found[:, :, 2:].any(), "zeros fill up depth and columns"
+
+
+def test_what_is_compiled_early_is_called(device: CpuDevice) -> None:
+    graph, w = linear(64, 64)
+    program = compiled(graph, {"w": w}, precision="bf16")
+    (job,) = kernels(program)
+    early = {part.name for part in early_products(graph.values, device, in_bf16=True)}
+    assert isinstance(job.kernel, Template) and early and early <= {part.name for part in job.kernel.shared}
 
 
 def test_pairs_are_multiplied_by_one_instruction() -> None:

@@ -6,11 +6,14 @@ others by pairs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, ROWS, STEPS, TILE_BYTES
 from dovetail.codegen.llvm.function import Signature
 from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH, KernelCode
 from dovetail.codegen.llvm.once import HEAD
+from dovetail.dataclass import dataclass
 from dovetail.declare.cost import type_bytes
 from dovetail.ir.dim import total
 from dovetail.ir.dtype import bf16, f32
@@ -71,6 +74,33 @@ class _Job(PreparedRows):
         return self.finished(pitch, matrices, pack, _code, BF16.speed, rounds=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """What the kernel calls."""
+
+    rounded: tuple[SharedFunction, Signature]
+    dots: Mapping[int, tuple[SharedFunction, Signature]]
+    """By rows of a register tile, most first."""
+    on_tiles: tuple[SharedFunction, Signature] | None
+    """None on a device without AMX."""
+
+    @staticmethod
+    def of(device: CpuDevice, columns: int, rest: int) -> Functions:
+        """Those of panels of some columns, whose depth is `rest` above whole tiles."""
+        emulated = not (device.emits("amx_bf16") or device.emits("avx512_bf16"))
+        dots = {n: dots_function(n, columns // COLUMNS, emulated=emulated) for n in BF16.rows}
+        # A pass of all rows prefetches about the part that follows.
+        passes = AMX.rows // (2 * ROWS) * -(-columns // (2 * COLUMNS))
+        lines = max(1, bf16.itemsize * STEPS * columns // _LINE // passes)
+        product = TileProduct(columns, lines, AMX.x_ahead, emulated=emulated, is_packed=True)
+        on_tiles = product_function(product) if device.has("amx_bf16") else None
+        return Functions(row_function(emulated=emulated, rest=rest), dots, on_tiles)
+
+    @property
+    def every(self) -> list[tuple[SharedFunction, Signature]]:
+        return [self.rounded, *self.dots.values(), *([] if self.on_tiles is None else [self.on_tiles])]
+
+
 class _Workspace:
     """Offsets in the workspace: words of the epilogue, sums, rows as tiles, a row in f32."""
 
@@ -84,7 +114,7 @@ class _Workspace:
 
 def _code(of: Block) -> tuple[KernelCode, int]:
     driver = _Driver(of)
-    return kernel_code("bf16", driver, driver.shared), driver.at.end
+    return kernel_code("bf16", driver, driver.functions.every), driver.at.end
 
 
 class _Driver(PreparedCells):
@@ -96,19 +126,8 @@ class _Driver(PreparedCells):
         self.step_bytes = bf16.itemsize * STEPS * columns
         """Of packed weights."""
         super().__init__(of, _Workspace(of), self.deep // STEPS * self.step_bytes)
-        self.has_tiles = device.has("amx_bf16")
-        self.emulated = not (device.emits("amx_bf16") or device.emits("avx512_bf16"))
         self.kc = part_on_tiles(device, self.deep, columns, STEPS)
-        self.rounded = row_function(emulated=self.emulated, rest=of.deep % STEPS)
-        self.shared: list[tuple[SharedFunction, Signature]] = [self.rounded]
-        self.dots = {n: dots_function(n, BF16.vectors, emulated=self.emulated) for n in BF16.rows}
-        self.shared += self.dots.values()
-        if self.has_tiles:
-            passes = AMX.rows // (2 * ROWS) * -(-columns // (2 * COLUMNS))
-            lines = max(1, self.step_bytes // _LINE // passes)
-            how = TileProduct(columns, lines, AMX.x_ahead, emulated=self.emulated, is_packed=True)
-            self.on_tiles = product_function(how)
-            self.shared.append(self.on_tiles)
+        self.functions = Functions.of(device, columns, of.deep % STEPS)
         self.write()
 
     @property
@@ -122,7 +141,7 @@ class _Driver(PreparedCells):
     def _round(self, x: Ptr, row: I64) -> None:
         """Write a row of tiles."""
         target = self.ptr_add(SCRATCH, self.add(self._row(row), self.at.rows))
-        self.call(self.rounded[1], x, target, self.problem.deep // STEPS)
+        self.call(self.functions.rounded[1], x, target, self.problem.deep // STEPS)
 
     def _row(self, row: Int) -> I64:
         """Bytes before a row."""
@@ -137,25 +156,27 @@ class _Driver(PreparedCells):
                 self.ptr_add(b, self.mul(step, self.step_bytes)),
                 self.ptr_add(rows, self.mul(step, TILE_BYTES)),
             )
-            if not self.has_tiles:
+            if self.functions.on_tiles is None:
                 self._by_pairs(x, weights, sums, count, steps, fresh)
             else:
-                self._on_tiles(x, weights, sums, count, steps, fresh)
+                self._on_tiles(self.functions.on_tiles[1], x, weights, sums, count, steps, fresh)
 
-    def _on_tiles(self, x: Ptr, weights: Ptr, sums: Ptr, count: I64, steps: I64, fresh: I1) -> None:
+    def _on_tiles(
+        self, multiply: Signature, x: Ptr, weights: Ptr, sums: Ptr, count: I64, steps: I64, fresh: I1
+    ) -> None:
         """Many rows on tiles."""
         many = self.icmp("sge", count, AMX.least)
         with self.when(many):
             tiles = self.udiv(self.add(count, ROWS - 1), ROWS)
             ahead, stride = self.ptr_add(weights, self.mul(steps, self.step_bytes)), self.shape.tile.row_bytes
-            self.call(self.on_tiles[1], x, self.strip, weights, sums, stride, tiles, steps, fresh, ahead)
+            self.call(multiply, x, self.strip, weights, sums, stride, tiles, steps, fresh, ahead)
         with self.unless(many):
             self._by_pairs(x, weights, sums, count, steps, fresh)
 
     def _by_pairs(self, x: Ptr, weights: Ptr, sums: Ptr, count: I64, steps: I64, fresh: I1) -> None:
         """Some rows at a time, those of the largest register tile first."""
         stride, done = self.shape.tile.row_bytes, I64("0")
-        for n, (_, multiply) in self.dots.items():
+        for n, (_, multiply) in self.functions.dots.items():
             end = self.add(done, self.mul(self.udiv(self.sub(count, done), n), n))
             with self.loop(done, end, step=n) as row:
                 here, target = self.ptr_add(x, self._row(row)), self.ptr_add(sums, self.mul(row, stride))
