@@ -28,9 +28,9 @@ def rows_on_tiles(device: CpuDevice, deep: int, panels: int, count: Size) -> int
     return rows
 
 
-def part_on_tiles(device: CpuDevice, deep: int, columns: int, whole: int) -> int:
+def part_on_tiles(device: CpuDevice, deep: int, columns: int, whole: int, share: tuple[int, int] = AMX.l1_share) -> int:
     """Steps along k of the part of a panel that stays in L1 while all rows pass: equal parts, `whole` steps each."""
-    above, below = AMX.l1_share
+    above, below = share
     most = max(whole, device.caches.l1 * above // below // (bf16.itemsize * columns) // whole * whole)
     return _ceil(_ceil(deep, _ceil(deep, most)), whole) * whole
 

@@ -92,7 +92,7 @@ class Functions:
         # A pass of all rows prefetches about the part that follows.
         passes = AMX.rows // (2 * ROWS) * -(-columns // (2 * COLUMNS))
         lines = max(1, bf16.itemsize * STEPS * columns // _LINE // passes)
-        product = TileProduct(columns, lines, AMX.x_ahead, emulated=emulated, is_packed=True)
+        product = TileProduct(columns, lines, AMX.x_ahead, emulated=emulated, is_packed=True, level=BF16.level)
         on_tiles = product_function(product) if device.has("amx_bf16") else None
         return Functions(row_function(emulated=emulated, rest=rest), dots, on_tiles)
 
@@ -126,7 +126,7 @@ class _Driver(PreparedCells):
         self.step_bytes = bf16.itemsize * STEPS * columns
         """Of packed weights."""
         super().__init__(of, _Workspace(of), self.deep // STEPS * self.step_bytes)
-        self.kc = part_on_tiles(device, self.deep, columns, STEPS)
+        self.kc = part_on_tiles(device, self.deep, columns, STEPS, BF16.l1_share)
         self.functions = Functions.of(device, columns, of.deep % STEPS)
         self.write()
 
@@ -165,7 +165,7 @@ class _Driver(PreparedCells):
         self, multiply: Signature, x: Ptr, weights: Ptr, sums: Ptr, count: I64, steps: I64, fresh: I1
     ) -> None:
         """Many rows on tiles."""
-        many = self.icmp("sge", count, AMX.least)
+        many = self.icmp("sge", count, BF16.least)
         with self.when(many):
             tiles = self.udiv(self.add(count, ROWS - 1), ROWS)
             ahead, stride = self.ptr_add(weights, self.mul(steps, self.step_bytes)), self.shape.tile.row_bytes
