@@ -24,6 +24,8 @@ from dovetail.targets.cpu.gemm.bf16_dots import dots_function
 from dovetail.targets.cpu.gemm.bf16_pack import Bf16Panels
 from dovetail.targets.cpu.gemm.early import early_products
 from dovetail.targets.cpu.gemm.policy import BF16
+from dovetail.targets.cpu.native import NativeGraph
+from dovetail.targets.runtime.serial import from_bytes, to_bytes
 from tests.kernels.machines import code_for, on_stack
 from tests.targets.cpu.gemm.test_amx import SAPPHIRE_RAPIDS, as_bf16, error, kernels, uses_tiles
 from tests.targets.cpu.gemm.test_amx import product as blocks
@@ -165,6 +167,15 @@ def test_a_report_tells_what_weights_in_blocks_are_multiplied_with(monkeypatch: 
     assert f"ROUNDED   1 × {on_tiles}" in told["bf16"] and "ROUNDED" not in told["exact"]
     monkeypatch.setattr(backend, "host_device", lambda: PAIRS)
     assert "ROUNDED" not in str(dovetail.scan(graph, precision="bf16")), "blocks are rounded on tiles alone"
+
+
+def test_a_stored_program_has_the_same_bits(device: CpuDevice) -> None:
+    graph, w = linear(70, 40)
+    plan = compiled(graph, {"w": w}, precision="bf16").plan
+    content = to_bytes(plan, NativeGraph(plan).built.jobs, backend.BACKEND)
+    read = NativeGraph(plan, built=from_bytes(plan, content, backend.BACKEND, None))
+    given = {"x": rows(40, k=70)}
+    assert read.bind({"w": w}).run(given)["y"].tobytes() == NativeGraph(plan).bind({"w": w}).run(given)["y"].tobytes()
 
 
 def test_machines_without_products_of_bf16_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
