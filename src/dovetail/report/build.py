@@ -42,8 +42,10 @@ from dovetail.report.recompute import recompute_of
 from dovetail.report.record import DonatedEntry, FusedEntry, Kernel, PassEntry, StoppedEntry
 from dovetail.report.repeats import repeats
 from dovetail.report.report import Report
+from dovetail.report.rounding import NOTHING
 from dovetail.report.search import search_of
 from dovetail.report.weights import weights_of
+from dovetail.settings import BF16
 
 Sizes: TypeAlias = Mapping[str, Size]
 
@@ -87,7 +89,7 @@ def build_report(
             machine,
             known,
             once=k in bind_time,
-            by=served.get(k, Served()),
+            by=_told_rounding(served.get(k, Served()), costs[k], setup, once=k in bind_time),
             error=errors.get(k),
         )
         for k in kernels.kernels
@@ -192,6 +194,12 @@ def _with_host(rows: tuple[DispatchRow, ...], on_host: Mapping[Value, Served]) -
             why = raised.get(row.op, "no compiled kernel takes it")
             told.append(DispatchRow(row.op, "host", away, f"{why}: it runs as NumPy on the host"))
     return tuple(told)
+
+
+def _told_rounding(by: Served, cost: Cost, setup: Setup, *, once: bool) -> Served:
+    """What rounds nothing is told, too, where products were to be rounded."""
+    multiplies = not once and estimate(cost.dense, setup.sizes) > 0
+    return replace(by, rounding=NOTHING) if setup.precision == BF16 and multiplies and not by.rounding else by
 
 
 def _kernel(

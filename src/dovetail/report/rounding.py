@@ -11,6 +11,9 @@ from dovetail.report.record import Kernel
 _EXPECTED: Mapping[str, float] = MappingProxyType({"to bytes": 0.005, "to bf16": 0.0024, "to f16": 0.001})
 """The error of products of normal numbers, as a part of their norm."""
 
+NOTHING = "nothing: these products stay f32"
+"""Of a kernel that was to round and cannot."""
+
 
 def rounding_lines(kernels: Iterable[Kernel], mark: int) -> list[Line]:
     """A line for each way of rounding, with the error of its products: measured on weights, or else what to expect."""
@@ -27,6 +30,8 @@ def rounding_lines(kernels: Iterable[Kernel], mark: int) -> list[Line]:
 
 def rounding_text(rounding: str, kernels: list[Kernel]) -> str:
     """What some kernels round, and the error of their products."""
+    if rounding == NOTHING:
+        return f"{rounding} ({', '.join(sorted({kernel.op for kernel in kernels}))})"
     errors = sorted([kernel.error for kernel in kernels if kernel.error is not None])
     if errors:
         least, most = (f"{error:.2%}" for error in (errors[0], errors[-1]))
@@ -40,4 +45,4 @@ def _expected(rounding: str) -> str:
     return rounding if error is None else f"{rounding}: products are about {error:.2%}"
 
 
-__all__ = ["rounding_lines", "rounding_text"]
+__all__ = ["NOTHING", "rounding_lines", "rounding_text"]
