@@ -15,11 +15,11 @@ def takes_tiles(device: CpuDevice, deep: int, count: Size) -> bool:
     return fits and not (isinstance(count, int) and count < AMX.least)
 
 
-def rows_on_tiles(device: CpuDevice, deep: int, panels: int, count: Size) -> int:
+def rows_on_tiles(device: CpuDevice, deep: int, panels: int, count: Size, at_most: int = AMX.rows) -> int:
     """Rows of a block, whole pairs of tiles: as bf16 they stay in L2 while all panels of a thread go over them."""
     above, below = AMX.l2_share
     few = -(-AMX.panels * device.threads // max(1, panels))
-    most = max(AMX.few_rows, AMX.rows // max(1, few))
+    most = max(AMX.few_rows, at_most // max(1, few))
     rows = max(AMX.least, min(most, device.caches.l2 * above // below // (bf16.itemsize * max(1, deep))))
     rows -= rows % AMX.least
     if isinstance(count, int):
@@ -28,9 +28,9 @@ def rows_on_tiles(device: CpuDevice, deep: int, panels: int, count: Size) -> int
     return rows
 
 
-def part_on_tiles(device: CpuDevice, deep: int, columns: int, whole: int, share: tuple[int, int] = AMX.l1_share) -> int:
+def part_on_tiles(device: CpuDevice, deep: int, columns: int, whole: int) -> int:
     """Steps along k of the part of a panel that stays in L1 while all rows pass: equal parts, `whole` steps each."""
-    above, below = share
+    above, below = AMX.l1_share
     most = max(whole, device.caches.l1 * above // below // (bf16.itemsize * columns) // whole * whole)
     return _ceil(_ceil(deep, _ceil(deep, most)), whole) * whole
 

@@ -7,7 +7,6 @@ so that they stream; weights as [column / 16][k / 2][16][2], which stay in L1 wh
 from __future__ import annotations
 
 from functools import cache
-from typing import Literal
 
 from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, ROWS, STEPS, TILE_BYTES, TileBuilder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
@@ -33,8 +32,6 @@ class TileProduct:
     x_ahead: int = AMX.x_ahead
     """Tiles of rows between what is multiplied and what is prefetched into L1; 0 for none."""
     emulated: bool = False
-    level: Literal[1, 2, 3] = 2
-    """The cache that packed weights are prefetched into."""
     is_packed: bool = False
     """Whether weights are packed as [k / 32][column / 16][16][16][2]; otherwise strips of 16 columns are expanded."""
 
@@ -96,9 +93,7 @@ class _Product(TileBuilder):
         with self.loop(0, self.deep) as step:
             at = self.mul(step, TILE_BYTES)
             for line in range(self.of.lines):
-                self.prefetch(
-                    self.ptr_add(ahead, self.add(self.mul(step, 64 * self.of.lines), 64 * line)), level=self.of.level
-                )
+                self.prefetch(self.ptr_add(ahead, self.add(self.mul(step, 64 * self.of.lines), 64 * line)), level=2)
             for j, strip in enumerate(weights):
                 self.load(_WEIGHTS[j], self.ptr_add(strip, self.mul(step, self.pace)), ROW_BYTES)
             for i, rows in enumerate(x):

@@ -88,11 +88,13 @@ class Functions:
     def of(device: CpuDevice, columns: int, rest: int) -> Functions:
         """Those of panels of some columns, whose depth is `rest` above whole tiles."""
         emulated = not (device.emits("amx_bf16") or device.emits("avx512_bf16"))
-        dots = {n: dots_function(n, columns // COLUMNS, emulated=emulated) for n in BF16.rows}
+        # Tiles leave single rows to the others.
+        rows = BF16.rows[-1:] if device.has("amx_bf16") else BF16.rows
+        dots = {n: dots_function(n, columns // COLUMNS, emulated=emulated) for n in rows}
         # A pass of all rows prefetches about the part that follows.
-        passes = AMX.rows // (2 * ROWS) * -(-columns // (2 * COLUMNS))
+        passes = BF16.block // (2 * ROWS) * -(-columns // (2 * COLUMNS))
         lines = max(1, bf16.itemsize * STEPS * columns // _LINE // passes)
-        product = TileProduct(columns, lines, AMX.x_ahead, emulated=emulated, is_packed=True, level=BF16.level)
+        product = TileProduct(columns, lines, AMX.x_ahead, emulated=emulated, is_packed=True)
         on_tiles = product_function(product) if device.has("amx_bf16") else None
         return Functions(row_function(emulated=emulated, rest=rest), dots, on_tiles)
 
@@ -126,7 +128,7 @@ class _Driver(PreparedCells):
         self.step_bytes = bf16.itemsize * STEPS * columns
         """Of packed weights."""
         super().__init__(of, _Workspace(of), self.deep // STEPS * self.step_bytes)
-        self.kc = part_on_tiles(device, self.deep, columns, STEPS, BF16.l1_share)
+        self.kc = part_on_tiles(device, self.deep, columns, STEPS)
         self.functions = Functions.of(device, columns, of.deep % STEPS)
         self.write()
 

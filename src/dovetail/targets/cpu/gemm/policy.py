@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from dovetail.dataclass import dataclass
 from dovetail.kernels.device import Capability, CpuDevice
 
@@ -318,13 +316,11 @@ class Bf16Policy:
     vectors: int = 4
     """Vectors of a panel's columns."""
     rows: tuple[int, ...] = (4, 1)
-    """Rows of register tiles without AMX, most first; each divides the rows of a tile."""
-    least: int = 5
+    """Rows of register tiles, most first; each divides the rows of a tile of AMX."""
+    least: int = 2
     """Rows from which on they are multiplied on tiles of AMX, which may be partly empty."""
-    l1_share: tuple[int, int] = (2, 3)
-    """The part of L1 that KC steps of a panel may take."""
-    level: Literal[1, 2, 3] = 2
-    """The cache that the part which follows is prefetched into."""
+    block: int = 256
+    """Rows of a block, at most."""
     pairs: int = 2
     """Pairs of steps along k in an iteration."""
     prefetch_tiles: int = 2

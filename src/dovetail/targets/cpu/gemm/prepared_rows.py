@@ -22,7 +22,7 @@ from dovetail.kernels.loops.ir import Kernel, stretched
 from dovetail.kernels.spec import Job, Packed, Tiles
 from dovetail.targets.cpu.gemm.amx_cuts import rows_on_tiles, takes_tiles, whole_steps
 from dovetail.targets.cpu.gemm.driver import Cells, Shape, Source
-from dovetail.targets.cpu.gemm.policy import AMX, BLOCKS
+from dovetail.targets.cpu.gemm.policy import AMX, BF16, BLOCKS
 from dovetail.targets.cpu.gemm.writer import Writer
 
 BOTH_TO_BF16 = "both factors to bf16"
@@ -112,7 +112,8 @@ class PreparedRows(Writer):
         rows = max(1, min(rows, count)) if isinstance(count, int) else rows
         on_tiles = rounds or (may_round and takes_tiles(self.tile.device, _known(self.deep), count))
         if on_tiles:
-            rows = rows_on_tiles(self.tile.device, _known(self.deep), _known(self.panels), count)
+            at_most = BF16.block if rounds else AMX.rows
+            rows = rows_on_tiles(self.tile.device, _known(self.deep), _known(self.panels), count, at_most)
             speed = AMX.speed if self.tile.device.has("amx_bf16") else speed
         blocks = (count + (rows - 1)) // rows
         epilogues = self.epilogues()
