@@ -70,8 +70,8 @@ _SEED = 0
 def ways(args: argparse.Namespace) -> dict[str, Any]:
     """The options of `dovetail.compile` that every command that compiles has."""
     # Some commands have no such option, and training has another one of its name.
-    precision = getattr(args, PRECISION.how["dest"], PRECISIONS[0])
-    return {"target": args.target, "without": args.without, "engine": args.engine, "precision": precision}
+    precision = {"precision": args.rounding} if PRECISION.how["dest"] in args else {}
+    return {"target": args.target, "without": args.without, "engine": args.engine, **precision}
 
 
 def compiled(
