@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from dovetail.cli import assume, placement
 from dovetail.cli.command import Answer, Argument, Command
 from dovetail.cli.measuring import MEASURING, ready
-from dovetail.cli.options import COMPILING, JSON, QUANTISE, compiled, numbers
+from dovetail.cli.options import COMPILING, JSON, PRECISION, QUANTISE, compiled, numbers
 from dovetail.cli.progress import tell
 from dovetail.cli.terminal import look_of
 from dovetail.errors import GateError
@@ -71,6 +71,7 @@ COMMAND = Command(
     "Say what fused, what did not, why, and what both cost.",
     (
         *COMPILING,
+        PRECISION,
         QUANTISE,
         JSON,
         Argument(

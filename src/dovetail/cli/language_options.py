@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from dovetail.cli.command import Argument
+from dovetail.cli.options import PRECISION
 from dovetail.errors import OptionError
 from dovetail.language import LanguageModel
 from dovetail.models.kv_cache import CACHE_KINDS
-from dovetail.settings import PRECISIONS
 
 FILE = Argument("model", "a GGUF file, or a folder with a checkpoint", {"metavar": "FILE"})
 KV_CACHE = Argument(
@@ -21,11 +21,6 @@ ADAPTER_SCALE = Argument(
     "--adapter-scale",
     "how many times the updates of the adapter are taken (1)",
     {"metavar": "NUMBER", "type": float, "default": 1.0},
-)
-PRECISION = Argument(
-    "--precision",
-    "exact, or fast with activations rounded to bytes, or bf16 (exact)",
-    {"choices": PRECISIONS, "default": PRECISIONS[0]},
 )
 THREADS = Argument("--threads", "how many threads; 0 for all (0)", {"metavar": "COUNT", "type": int, "default": 0})
 LOADING = (KV_CACHE, ADAPTER, ADAPTER_SCALE, PRECISION, THREADS)
@@ -41,7 +36,7 @@ def loaded(args: argparse.Namespace) -> LanguageModel:
         kv_cache=args.kv_cache,
         adapter=args.adapter,
         adapter_scale=args.adapter_scale,
-        precision=args.precision,
+        precision=args.rounding,
         threads=args.threads,
     )
 

@@ -16,7 +16,7 @@ from dovetail.models.weights import random_weights
 from dovetail.passes.specialize import specialize
 from dovetail.runtime.compile import Compilation, compilation, make_request
 from dovetail.runtime.quantise import Quantise, QuantiseKind, quantised
-from dovetail.settings import ENGINES, Settings
+from dovetail.settings import ENGINES, PRECISIONS, Settings
 from dovetail.targets import NAMES
 
 MODEL = Argument(
@@ -56,6 +56,11 @@ QUANTISE = Argument(
     "store the weights of products in blocks of 8 or 4 bits: int8 or int4; a built-in model draws its weights first",
     {"choices": get_args(QuantiseKind)},
 )
+PRECISION = Argument(
+    "--precision",
+    "exact, fast with activations rounded to bytes or bf16, or bf16 where the machine multiplies that (exact)",
+    {"choices": PRECISIONS, "default": PRECISIONS[0], "dest": "rounding"},
+)
 JSON = Argument("--json", "print data for programs instead of text for people", {"action": "store_true"})
 
 COMPILING = (MODEL, TARGET, WITHOUT, ENGINE, SIZE, FIXED)
@@ -64,7 +69,9 @@ _SEED = 0
 
 def ways(args: argparse.Namespace) -> dict[str, Any]:
     """The options of `dovetail.compile` that every command that compiles has."""
-    return {"target": args.target, "without": args.without, "engine": args.engine}
+    # Some commands have no such option, and training has another one of its name.
+    precision = {"precision": args.rounding} if PRECISION.how["dest"] in args else {}
+    return {"target": args.target, "without": args.without, "engine": args.engine, **precision}
 
 
 def compiled(

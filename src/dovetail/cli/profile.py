@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.measuring import MEASURING, ready
-from dovetail.cli.options import COMPILING, JSON
+from dovetail.cli.options import COMPILING, JSON, PRECISION
 from dovetail.errors import OptionError
 from dovetail.report.profile_text import as_text
 
@@ -30,6 +30,7 @@ COMMAND = Command(
     "Run a model several times and say where the time goes: by kernel, by place in the model, and on the host.",
     (
         *COMPILING,
+        PRECISION,
         *MEASURING,
         Argument("--top", "how many kernels and places to show (12)", {"metavar": "N", "type": int, "default": 12}),
         JSON,

@@ -16,7 +16,7 @@ from dovetail.cli import hosts, placement
 from dovetail.cli.arrays import Given, named_arrays, save_arrays
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.model import is_onnx
-from dovetail.cli.options import COMPILING, JSON, QUANTISE, asked_graph, refuse_negative, ways
+from dovetail.cli.options import COMPILING, JSON, PRECISION, QUANTISE, asked_graph, refuse_negative, ways
 from dovetail.dataclass import dataclass
 from dovetail.errors import BindError, CheckError, OptionError
 from dovetail.ir.dim import symbols
@@ -186,6 +186,7 @@ COMMAND = Command(
     "Run a model on arrays from files, print its outputs, and maybe compare them with those of onnxruntime.",
     (
         *COMPILING,
+        PRECISION,
         QUANTISE,
         Argument(
             "--input",

@@ -11,7 +11,7 @@ from typing import Any
 from dovetail.cli.arrays import named_arrays
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.measuring import INPUT
-from dovetail.cli.options import COMPILING, JSON, asked_graph, refuse_negative, ways
+from dovetail.cli.options import COMPILING, JSON, PRECISION, asked_graph, refuse_negative, ways
 from dovetail.cli.run import given_feeds
 from dovetail.cli.terminal import look_of
 from dovetail.dataclass import dataclass
@@ -210,6 +210,6 @@ WRT = Argument(
 COMMAND = Command(
     "verify",
     "Evaluate every kind of rule application before and after in float64, then the whole model; name what is wrong.",
-    (*COMPILING, INPUT, TOLERANCE, GRADIENTS, WRT, JSON),
+    (*COMPILING, PRECISION, INPUT, TOLERANCE, GRADIENTS, WRT, JSON),
     run,
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.nodes import UnknownNodeError, enclosing, find
-from dovetail.cli.options import COMPILING, JSON, compiled
+from dovetail.cli.options import COMPILING, JSON, PRECISION, compiled
 from dovetail.cli.terminal import look_of
 from dovetail.dataclass import dataclass
 from dovetail.derive.why import Attempt, Why, why
@@ -23,6 +23,7 @@ from dovetail.report.chain import Link, Teller, chain_lines, link_dict
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.recompute import AgainEntry, SavedEntry, told_of
 from dovetail.report.record import Boundary, Kernel, MissedEntry, Node
+from dovetail.report.rounding import rounding_text
 from dovetail.report.text import bytes_text, of_roofline, served, time_text
 from dovetail.runtime.compile import Compilation
 from dovetail.sanitize import visible
@@ -244,6 +245,8 @@ def _kernel(story: Story) -> list[Line]:
     lines = [line(f"  computed{shared} by the kernel ", named, f": {kernel.type} (of stage legal)", hang=4)]
     if story.chain:
         lines.append(line("  by ", Piece(" → ".join(story.chain), "good"), hang=4))
+    if kernel.rounding:
+        lines.append(line("  it rounds ", Piece(rounding_text(kernel.rounding, [kernel]), "warn"), hang=4))
     return [*lines, line(f"  {_price(kernel)}", hang=4)]
 
 
@@ -320,6 +323,7 @@ COMMAND = Command(
             {"metavar": "NODE"},
         ),
         *COMPILING[1:],
+        PRECISION,
         Argument(
             "--code",
             f"show the code of that kernel too, in a notation of the target: {_notations()}",

@@ -34,6 +34,8 @@ class TensorLocations:
     """Whether sums keep their order, which rules out convolution by transforms (Winograd)."""
     is_fast: bool = field(default=False, kw_only=True)
     """Whether products with weights in blocks may round activations to bytes, and convolutions three times as much."""
+    in_bf16: bool = field(default=False, kw_only=True)
+    """Whether products with weights round both factors to bf16."""
     target: LoopTarget = field(kw_only=True)
     """What the target's compiled code has, and its tile sizes."""
     steps: tuple[Value, ...] = field(default=(), kw_only=True)
@@ -112,6 +114,8 @@ class Template:
     """The name that reports show where an op has several kernels, such as "pointwise"; "" where it has one."""
     is_vectorised: bool = False
     """Whether LLVM leaves loops as they are: they are written with vectors, or have few iterations."""
+    rounding: str = ""
+    """What it rounds before it multiplies, as reports tell it; "" where products are those of f32."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dovetail.dataclass import dataclass
 from dovetail.declare.machine import Cost
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +19,11 @@ class Served:
     cost: Cost | None = None
     """Work and traffic of the kernel without the op's elementwise steps, where the variant decides them; None counts
     what the op declares. One that names its dtype has the traffic of the whole step."""
+    rounding: str = ""
+    """What the kernel rounds before it multiplies; "" where products are those of its dtype."""
+    error: Callable[[Callable[[Value], Array]], float] | None = None
+    """Given what reads weights, how far products of random activations with them are from float64: the norm of what
+    rounding changes over the norm of the products. None where it is not measured."""
     why: str = ""
     """Why it runs on the host, where a template raised."""
 

@@ -42,8 +42,10 @@ from dovetail.report.recompute import recompute_of
 from dovetail.report.record import DonatedEntry, FusedEntry, Kernel, PassEntry, StoppedEntry
 from dovetail.report.repeats import repeats
 from dovetail.report.report import Report
+from dovetail.report.rounding import NOTHING
 from dovetail.report.search import search_of
 from dovetail.report.weights import weights_of
+from dovetail.settings import BF16
 
 Sizes: TypeAlias = Mapping[str, Size]
 
@@ -56,11 +58,14 @@ def build_report(
     served: Mapping[Value, Served],
     keepers: Keepers = lambda op: (),
     emitted: Callable[[], Sequence[Emitted]] | None = None,
+    errors: Mapping[Value, float] | None = None,
 ) -> Report:
     """The report of one compilation, in terms of the graph as written with its blocks spelled out.
 
-    `emitted` reads back kernels that a compiler made; it is called when someone asks the report for them.
+    `emitted` reads back kernels that a compiler made; it is called when someone asks the report for them. `errors` are
+    those of kernels that round.
     """
+    errors = errors or {}
     written = lowered.written
     hints = Hints.of(setup.ops, setup.claims, machine, setup.sizes, written.params)
     final = lowered.graph
@@ -84,7 +89,8 @@ def build_report(
             machine,
             known,
             once=k in bind_time,
-            by=served.get(k, Served()),
+            by=_told_rounding(served.get(k, Served()), costs[k], setup, once=k in bind_time),
+            error=errors.get(k),
         )
         for k in kernels.kernels
     )
@@ -190,6 +196,12 @@ def _with_host(rows: tuple[DispatchRow, ...], on_host: Mapping[Value, Served]) -
     return tuple(told)
 
 
+def _told_rounding(by: Served, cost: Cost, setup: Setup, *, once: bool) -> Served:
+    """What rounds nothing is told, too, where products were to be rounded."""
+    multiplies = not once and estimate(cost.dense, setup.sizes) > 0
+    return replace(by, rounding=NOTHING) if setup.precision == BF16 and multiplies and not by.rounding else by
+
+
 def _kernel(
     kernel: Value,
     cost: Cost,
@@ -200,6 +212,7 @@ def _kernel(
     *,
     once: bool,
     by: Served,
+    error: float | None,
 ) -> Kernel:
     """A kernel with the arithmetic and traffic of its op, and the seconds of the variant."""
     return Kernel(
@@ -218,6 +231,8 @@ def _kernel(
         floor_seconds=machine.floor(priced, sizes),
         on_host=by.on_host,
         form=by.variant or "",
+        rounding=by.rounding,
+        error=error,
     )
 
 

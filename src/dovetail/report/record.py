@@ -95,6 +95,11 @@ class Kernel:
     """Whether it runs as NumPy on the host, because the target has no compiled kernel for it."""
     form: str = ""
     """Which of the target's kernels for this op serves it, where there are several."""
+    rounding: str = ""
+    """What it rounds before it multiplies; "" where products are those of its dtype."""
+    error: float | None = None
+    """How far products of random activations with its weights are from float64, as a part of their norm; None where
+    that is not measured."""
     absorbed: tuple[Node, ...] = ()
     """Nodes that no step computes any more: they became views, constants or parts of other values in this kernel."""
     serves: tuple[Node, ...] = ()

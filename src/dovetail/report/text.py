@@ -11,6 +11,7 @@ from dovetail.report.fold_names import fold_names, without_numbers
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.recompute import RecomputeEntry
 from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Record
+from dovetail.report.rounding import rounding_lines
 from dovetail.report.search_text import search_lines
 from dovetail.report.units import bytes_text, percent, time_text
 from dovetail.report.weights import weights_lines
@@ -62,6 +63,7 @@ def as_text(report: Record, look: Look = PLAIN, *, everything: bool = False) -> 
     lines += _stopped(report)
     lines += _on_host(report, everything)
     lines += weights_lines(report.weights, report.predicted_seconds, _MARK)
+    lines += rounding_lines(report.kernels, _MARK)
     lines += _donated(report, everything)
     lines += _recompute(report.recompute, report.predicted_seconds, everything) if report.recompute else []
     lines += _apart(report, everything)

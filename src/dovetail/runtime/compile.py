@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from dovetail.dataclass import dataclass
@@ -31,6 +32,7 @@ from dovetail.runtime.program import Program
 from dovetail.runtime.quantise import Quantise, QuantiseKind, quantised
 from dovetail.runtime.reports import Reports
 from dovetail.runtime.request import Request, make_request
+from dovetail.runtime.rounding import rounding_errors
 from dovetail.runtime.source import Described, Source, of_graph, source_of
 from dovetail.settings import PRECISIONS, Settings
 from dovetail.targets import Target
@@ -54,15 +56,19 @@ class Compilation:
     """What prices kernels, by where their tensors lie; that of the setup decides, and moves all of them alike."""
     settings: Settings
 
-    def report(self, sizes: Mapping[str, int] | None = None) -> Report:
-        """What fused, what did not and why; `sizes` gives sizes to symbols, in addition to those of the setup."""
+    def report(self, sizes: Mapping[str, int] | None = None, params: Mapping[str, Array] | None = None) -> Report:
+        """What fused, what did not and why; `sizes` gives sizes to symbols, in addition to those of the setup.
+
+        Errors of kernels that round are measured on `params`, or those that the graph came with.
+        """
         from dovetail.report.build import build_report  # imported when a report is asked for
 
         known = {**self.setup.sizes, **(sizes or {})}
         setup = replace(self.setup, sizes=known)
         with collector_paused(), phase("report"):
             served = dict[Value, Served]() if self.target.variants is None else self.target.variants(self.plan, known)
-            return build_report(self.lowered, self.plan, setup, self.machine, served, keepers, self._emitted())
+            errors = rounding_errors(self.plan.graph, served, params)
+            return build_report(self.lowered, self.plan, setup, self.machine, served, keepers, self._emitted(), errors)
 
     def _emitted(self) -> Callable[[], Sequence[Emitted]] | None:
         """What reads back the kernels that the compiler of the target made, where it makes some of its own."""
@@ -284,7 +290,7 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
     kept = None if store is None or key is None or told else restore(source, key, request, store)
 
     def again(sizes: Mapping[str, int] | None = None) -> Report:
-        return compilation(source.graph(), request).report(sizes)
+        return compilation(source.graph(), request).report(sizes, params)
 
     if kept is None:
         if request.target.precompile is not None:
@@ -295,7 +301,7 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
         if request.settings.print_report:
             print(made.report(), file=sys.stderr)
         kept = CachedProgram(made.plan, request.target.compile(made.plan, request.settings))
-        reports = Reports(made.report, again)
+        reports = Reports(partial(made.report, params=params), again)
         if store is not None and key is not None:
             keep(kept, key, request, store)
     else:

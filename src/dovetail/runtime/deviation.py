@@ -13,6 +13,9 @@ from dovetail.ir.literal import Array
 TOLERANCES = {"f16": 1e-2, "bf16": 5e-2}
 """How far outputs may lie apart, relative to the largest value; other floats 1e-4, all else not at all."""
 
+ROUNDED = TOLERANCES["bf16"]
+"""The same of a program that rounds factors of products."""
+
 
 def difference(got: Array, wanted: Array) -> float:
     """The largest difference relative to the largest value; numbers that are not finite have to be the same."""
@@ -51,4 +54,4 @@ def tolerance_of(dtype: DType | None) -> float:
     return TOLERANCES.get(dtype.name, 1e-4)
 
 
-__all__ = ["TOLERANCES", "deviations", "difference", "tolerance_of"]
+__all__ = ["ROUNDED", "TOLERANCES", "deviations", "difference", "tolerance_of"]

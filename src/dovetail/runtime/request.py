@@ -17,7 +17,7 @@ from dovetail.ops.region import region
 from dovetail.passes.claims import Dispatch
 from dovetail.passes.epilogues import EPILOGUE, PROLOGUE
 from dovetail.passes.pipeline import FUSING, Setup
-from dovetail.settings import Settings, settings_of
+from dovetail.settings import BF16, Settings, settings_of
 from dovetail.targets import Target, target_named
 
 T = TypeVar("T")
@@ -50,6 +50,7 @@ def make_request(
     """The options of `compile`, checked."""
     settings = settings_of(options, os.environ)
     chosen = target_named(target)
+    _check_precision(chosen, settings)
     own = _listed("ops", ops, FusedOp)
     claims = chosen.claims(own)
     # Fusions are decided on the figures that the target claims, so that they are the same on every host; reports
@@ -71,6 +72,15 @@ def make_request(
         search_seconds=settings.search_seconds,
     )
     return Request(chosen, setup, settings, _required(require, setup), require_clean, machine)
+
+
+def _check_precision(target: Target, settings: Settings) -> None:
+    """Products in bf16 are asked for where a machine has them: nothing else is computed in their place."""
+    if settings.precision != BF16:
+        return
+    lacking = f"the target {target.name} has no such products" if target.lacks_bf16 is None else target.lacks_bf16()
+    if lacking:
+        raise OptionError(f"the option precision is {BF16!r}, and {lacking}", hint='use precision="exact", or "fast"')
 
 
 def _listed(option: str, given: Any, kind: type[T]) -> tuple[T, ...]:

@@ -20,8 +20,9 @@ from dovetail.passes.edit_scope import EditScope, ScopeFinder
 from dovetail.passes.history import History, Made
 from dovetail.progress import phase
 from dovetail.runtime.compile import Compilation
-from dovetail.runtime.deviation import deviations, difference, tolerance_of
+from dovetail.runtime.deviation import ROUNDED, deviations, difference, tolerance_of
 from dovetail.runtime.random_inputs import RandomInputs, random_inputs
+from dovetail.settings import PRECISIONS
 from dovetail.targets.reference.interpreter import Result, evaluate_in_turn
 from dovetail.targets.runtime.feeds import bind_leaves
 
@@ -108,7 +109,7 @@ def verify_compilation(
 ) -> Verification:
     """Check each kind of edit, the replayed graph, the final graph in float64, and what `run` gives for the inputs.
 
-    Arrays are made up unless given. `tolerance` is for whole outputs, and is by dtype unless given.
+    Arrays are made up unless given. `tolerance` is for whole outputs, and is by dtype and precision unless given.
     """
     history, final = made.lowered.history, made.lowered.graph
     if history is None:
@@ -125,6 +126,8 @@ def verify_compilation(
         wanted = {name: cast(Array, arrays[v]) for name, v in history.start.outputs.items()}
         outputs = _compared("float64", history.start, lambda: outputs_of(final, drawn), wanted, 0.1, tolerance)
         if run is not None:
+            if tolerance is None and made.setup.precision != PRECISIONS[0]:
+                tolerance = ROUNDED
             outputs += _compared("program", history.start, lambda: run(drawn.feeds), wanted, 1.0, tolerance)
         again = history.replay()
     same = all(again.outputs[name] is value for name, value in final.outputs.items())

@@ -208,5 +208,8 @@ class Target:
     """How it stores compiled plans; None where it stores none."""
     precompile: Callable[[Iterable[Value], Settings], None] | None = None
     """Starts to compile functions that a program of these values needs, while it is lowered."""
+    lacks_bf16: Callable[[], str] | None = None
+    """What products that are rounded to bf16 lack here (`precision="bf16"`), "" for nothing; None where the target has
+    no such products."""
     warm_up: Callable[[Settings], None] | None = None
     """Starts to compile what every program needs, while the graph is read and lowered."""

@@ -26,7 +26,7 @@ _FLOATS, _WORDS, _SHORTS = f"<{COLUMNS} x float>", f"<{COLUMNS} x i32>", f"<{2 *
 _PALETTE = {0: 1, **{16 + 2 * tile: ROW_BYTES for tile in range(_TILES)}, **{48 + t: ROWS for t in range(_TILES)}}
 """The bytes of a configuration that are not 0: its kind, the bytes of a row of each tile, and its rows."""
 _ROUNDED = "amx.emulated.rounded"
-_JOIN = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+_JOIN, _DOT = "llvm.x86.avx512bf16.cvtne2ps2bf16.512", "llvm.x86.avx512bf16.dpbf16ps.512"
 
 
 class TileBuilder(Builder):
@@ -89,15 +89,28 @@ class TileBuilder(Builder):
             return
         with self.loop(0, ROWS) as row, self.loop(0, STEPS // 2) as pair:
             at = self.ptr_add(self._row(x, row), self.mul(pair, 4))
-            two = self.let(f"load i32, ptr {at}, align 4")
-            one = self.let(f"insertelement {_WORDS} poison, i32 {two}, i64 0")
-            left = self.let(f"shufflevector {_WORDS} {one}, {_WORDS} poison, {_WORDS} zeroinitializer")
+            left = self.pair_in_all_lanes(at)
             right = self.let(f"load {_WORDS}, ptr {self._row(weights, pair)}, align 64")
             held = self.let(f"load {_FLOATS}, ptr {self._row(sums, row)}, align 64")
-            for how in (f"shl {_WORDS} {{}}, {_splat(16)}", f"and {_WORDS} {{}}, {_splat(-65536)}"):
-                a, b = (self.let(f"bitcast {_WORDS} {self.let(how.format(y))} to {_FLOATS}") for y in (left, right))
-                held = self.let(f"fadd {_FLOATS} {held}, {self.let(f'fmul {_FLOATS} {a}, {b}')}")
-            self.emit(f"store {_FLOATS} {held}, ptr {self._row(sums, row)}, align 64")
+            found = self.dot(held, left, right)
+            self.emit(f"store {_FLOATS} {found}, ptr {self._row(sums, row)}, align 64")
+
+    def dot(self, sums: str, x: str, weights: str) -> str:
+        """Sums of f32 with the products of two pairs of bf16 in each lane added (VDPBF16PS); it needs no tiles."""
+        if not self.emulated:
+            kind = f"<{2 * COLUMNS} x bfloat>"
+            self.use(f"declare {_FLOATS} @{_DOT}({_FLOATS}, {kind}, {kind})")
+            a, b = (self.let(f"bitcast {_WORDS} {y} to {kind}") for y in (x, weights))
+            return self.let(f"call {_FLOATS} @{_DOT}({_FLOATS} {sums}, {kind} {a}, {kind} {b})")
+        for how in (f"shl {_WORDS} {{}}, {_splat(16)}", f"and {_WORDS} {{}}, {_splat(-65536)}"):
+            a, b = (self.let(f"bitcast {_WORDS} {self.let(how.format(y))} to {_FLOATS}") for y in (x, weights))
+            sums = self.let(f"fadd {_FLOATS} {sums}, {self.let(f'fmul {_FLOATS} {a}, {b}')}")
+        return sums
+
+    def pair_in_all_lanes(self, at: Ptr) -> str:
+        """Two bf16 of a row, in each lane."""
+        one = self.let(f"insertelement {_WORDS} poison, i32 {self.let(f'load i32, ptr {at}, align 4')}, i64 0")
+        return self.let(f"shufflevector {_WORDS} {one}, {_WORDS} poison, {_WORDS} zeroinitializer")
 
     # Numbers on their way into tiles.
 

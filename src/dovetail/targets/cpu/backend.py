@@ -39,4 +39,11 @@ def backend_for(device: CpuDevice, machine: Machine = BUILT_IN) -> Backend:
     return Backend("cpu", select, lambda: loops_of(device), _CODE, machine, RECORDS)
 
 
-__all__ = ["BACKEND", "backend_for"]
+def lacks_bf16() -> str:
+    """What this machine lacks to multiply bf16; "" for nothing."""
+    device = host_device()
+    has_products = device.has("amx_bf16") or device.has("avx512_bf16")
+    return "" if has_products else "this machine has neither AMX-BF16 nor AVX512-BF16"
+
+
+__all__ = ["BACKEND", "backend_for", "lacks_bf16"]

@@ -14,10 +14,12 @@ from dovetail.targets.runtime.registry import Registry
 
 
 def _of_narrow_products() -> Mapping[str, type[Any]]:
+    from dovetail.targets.cpu.gemm.bf16_pack import Bf16Panels
     from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
     from dovetail.targets.cpu.gemm.int8 import ByteColumns, BytePanels
 
     return {
+        "gemm.pack_bf16": Bf16Panels,
         "gemm.block_layout": BlockLayout,
         "gemm.pack_blocks": BlockPanels,
         "gemm.pack_int8": BytePanels,

@@ -220,6 +220,14 @@ def _halves(of: StepProblem[CpuDevice]) -> Answer:
     return offer_halves(of)
 
 
+def _bf16(of: StepProblem[CpuDevice]) -> Answer:
+    if not of.locations.in_bf16:
+        return Refused("precision_is_bf16", "exact or fast", "bf16")
+    from dovetail.targets.cpu.gemm.bf16_product import offer_bf16
+
+    return offer_bf16(of)
+
+
 def _has_halves(weights: Value) -> bool:
     """Whether weights are cast from two bytes, in whole or in part, transposed or not."""
     if weights.op in (ops.permute, ops.concat):
@@ -250,6 +258,7 @@ TABLE: Table[CpuDevice] = Table(
             Row("int8_conv", _int8_conv),
             Row("blocks", _blocks),
             Row("halves", _halves),
+            Row("bf16", _bf16),
             Row("narrow", offer_narrow),
             Row("gemm", offer_gemm),
             Row("loops", offer_contraction_loops, LOOPS_SPEED),

@@ -9,9 +9,9 @@ from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.plan.plan import Plan, Step
 from dovetail.plan.served import Served
-from dovetail.settings import Settings
+from dovetail.settings import BF16, Settings
 from dovetail.targets.cpu.attention.early import early_functions, early_in_training
-from dovetail.targets.cpu.backend import BACKEND
+from dovetail.targets.cpu.backend import BACKEND, lacks_bf16
 from dovetail.targets.cpu.claims import claims
 from dovetail.targets.cpu.code_view import CODE
 from dovetail.targets.cpu.gemm.early import early_products
@@ -63,7 +63,10 @@ def _precompile(values: Iterable[Value], settings: Settings) -> None:
     values, device = list(values), host_device()
     products = [v for v in values if v.op is ops.matmul]
     if products:
-        functions = [*early_products(values, device), *early_functions(products, device)]
+        functions = [
+            *early_products(values, device, in_bf16=settings.precision == BF16),
+            *early_functions(products, device),
+        ]
         functions += early_in_training(values, device)
         BACKEND.code.precompile(functions, store_of(settings))
 
@@ -88,6 +91,7 @@ TARGET = Target(
     code=CODE,
     serializer=Serializer(_made_from, _to_bytes, _from_bytes),
     precompile=_precompile,
+    lacks_bf16=lacks_bf16,
     warm_up=_warm_up,
 )
 

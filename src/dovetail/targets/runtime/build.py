@@ -89,6 +89,7 @@ class JobBuilder:
             bound,
             bool(plan.options.get("strict")),
             is_fast=plan.options.get("precision") == "fast",
+            in_bf16=plan.options.get("precision") == "bf16",
             target=loops,
             steps=tuple([step.value for step in plan.phase("run")]),
         )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from functools import partial
 
 from dovetail.declare.machine import estimate
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
-from dovetail.kernels.spec import Job, Template
+from dovetail.kernels.spec import Job, Packed, Template
 from dovetail.plan.plan import Plan, Step
 from dovetail.plan.served import Served
 from dovetail.targets.runtime.backend import Backend
 from dovetail.targets.runtime.build import JobBuilder, builder_of
+from dovetail.targets.runtime.rounding_error import Rounds, rounding_error
 from dovetail.targets.runtime.step_signature import step_signature
 
 
@@ -24,7 +27,7 @@ def variants(plan: Plan, sizes: Mapping[str, Size], backend: Backend) -> dict[Va
         signature = step_signature(step, builder.locations)
         if signature not in known:
             known[signature] = _served(step, builder, sizes, backend)
-        found[step.value] = known[signature]
+        found[step.value] = _with_error(known[signature], step, builder)
     return found
 
 
@@ -39,7 +42,17 @@ def _served(step: Step, builder: JobBuilder, sizes: Mapping[str, Size], backend:
 
     kernel = job.chosen(number, backend.machine)[1].kernel
     cost = job.cost(number, backend.machine) if job.variants else locations.costs.get(step.value)
-    return Served(kernel.variant if isinstance(kernel, Template) else "", cost)
+    if not isinstance(kernel, Template):
+        return Served("", cost)
+    return Served(kernel.variant, cost, kernel.rounding)
+
+
+def _with_error(served: Served, step: Step, builder: JobBuilder) -> Served:
+    """With the error of a kernel that rounds its weights: steps with equal signatures have weights of their own."""
+    job = builder.job(step) if served.rounding else None
+    packed = [b for b in job.bindings.values() if isinstance(b, Packed)] if isinstance(job, Job) else []
+    rounded = [binding for binding in packed if isinstance(binding.pack, Rounds)]
+    return replace(served, error=partial(rounding_error, rounded[0])) if rounded else served
 
 
 __all__ = ["variants"]

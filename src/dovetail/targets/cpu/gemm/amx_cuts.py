@@ -15,12 +15,12 @@ def takes_tiles(device: CpuDevice, deep: int, count: Size) -> bool:
     return fits and not (isinstance(count, int) and count < AMX.least)
 
 
-def rows_on_tiles(device: CpuDevice, deep: int, panels: int, count: Size) -> int:
+def rows_on_tiles(device: CpuDevice, deep: int, panels: int, count: Size, at_most: int = AMX.rows) -> int:
     """Rows of a block, whole pairs of tiles: as bf16 they stay in L2 while all panels of a thread go over them."""
     above, below = AMX.l2_share
     few = -(-AMX.panels * device.threads // max(1, panels))
-    most = max(AMX.few_rows, AMX.rows // max(1, few))
-    rows = max(AMX.least, min(most, device.caches.l2 * above // below // (bf16.itemsize * deep)))
+    most = max(AMX.few_rows, at_most // max(1, few))
+    rows = max(AMX.least, min(most, device.caches.l2 * above // below // (bf16.itemsize * max(1, deep))))
     rows -= rows % AMX.least
     if isinstance(count, int):
         each = _ceil(count, _ceil(count, rows))
@@ -35,8 +35,13 @@ def part_on_tiles(device: CpuDevice, deep: int, columns: int, whole: int) -> int
     return _ceil(_ceil(deep, _ceil(deep, most)), whole) * whole
 
 
+def whole_steps(deep: int) -> int:
+    """A depth that is filled up to whole tiles."""
+    return _ceil(deep, STEPS) * STEPS
+
+
 def _ceil(x: int, y: int) -> int:
     return -(-x // y)
 
 
-__all__ = ["part_on_tiles", "rows_on_tiles", "takes_tiles"]
+__all__ = ["part_on_tiles", "rows_on_tiles", "takes_tiles", "whole_steps"]

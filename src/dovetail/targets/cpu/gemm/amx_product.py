@@ -10,7 +10,7 @@ from functools import cache
 
 from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, ROWS, STEPS, TILE_BYTES, TileBuilder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, Ptr
+from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.dataclass import dataclass
 from dovetail.kernels.spec import SharedFunction
@@ -32,6 +32,8 @@ class TileProduct:
     x_ahead: int = AMX.x_ahead
     """Tiles of rows between what is multiplied and what is prefetched into L1; 0 for none."""
     emulated: bool = False
+    is_packed: bool = False
+    """Whether weights are packed as [k / 32][column / 16][16][16][2]; otherwise strips of 16 columns are expanded."""
 
 
 class _Product(TileBuilder):
@@ -41,8 +43,10 @@ class _Product(TileBuilder):
         super().__init__(emulated=of.emulated)
         self.of = of
         self.deep = I64("%steps")
-        self.strip = self.mul(self.deep, TILE_BYTES)
-        """Bytes of 16 columns of the part."""
+        self.strip: Int = TILE_BYTES if of.is_packed else self.mul(self.deep, TILE_BYTES)
+        """Bytes from 16 columns of the part to the next."""
+        self.pace = TILE_BYTES * (of.columns // COLUMNS if of.is_packed else 1)
+        """Bytes of weights from a step along k to the next."""
 
     def written(self) -> Function:
         self.configure()
@@ -56,7 +60,8 @@ class _Product(TileBuilder):
         kinds = ("ptr x", "i64 pitch", "ptr weights", "ptr sums", "i64 stride", "i64 tiles", "i64 steps", "i1 fresh",
                  "ptr ahead")  # fmt: skip
         given = tuple([Parameter(*each.split()) for each in kinds])
-        return self.function(Signature(f"amx.{self.of.columns}.{self.of.lines}", given))
+        packed = ".packed" if self.of.is_packed else ""
+        return self.function(Signature(f"amx.{self.of.columns}.{self.of.lines}{packed}", given))
 
     def _all_columns(self, tile: I64, high: int, pair: I64) -> None:
         """Rows of one or two tiles with all columns of the panel."""
@@ -90,7 +95,7 @@ class _Product(TileBuilder):
             for line in range(self.of.lines):
                 self.prefetch(self.ptr_add(ahead, self.add(self.mul(step, 64 * self.of.lines), 64 * line)), level=2)
             for j, strip in enumerate(weights):
-                self.load(_WEIGHTS[j], self.ptr_add(strip, at), ROW_BYTES)
+                self.load(_WEIGHTS[j], self.ptr_add(strip, self.mul(step, self.pace)), ROW_BYTES)
             for i, rows in enumerate(x):
                 here = self.ptr_add(rows, at)
                 self.load(_X[i], here, ROW_BYTES)
@@ -103,15 +108,34 @@ class _Product(TileBuilder):
 
 
 class _Rounded(TileBuilder):
-    """The function that writes a row of f32 as a row of tiles."""
+    """The function that writes a row of f32 as a row of tiles; `rest` numbers after whole tiles fill one with zeros."""
+
+    def __init__(self, *, emulated: bool, rest: int) -> None:
+        super().__init__(emulated=emulated)
+        self.rest = rest
 
     def written(self) -> Function:
         with self.loop(0, I64("%steps")) as step:
             here = self.ptr_add(Ptr("%x"), self.mul(step, 4 * STEPS))
             two = [self.let(f"load {_FLOATS}, ptr {self.ptr_add(here, 64 * i)}, align 4") for i in range(2)]
             self.store_row(self.rounded(*two), self.ptr_add(Ptr("%target"), self.mul(step, TILE_BYTES)))
+        if self.rest:
+            last = I64("%steps")
+            two = [self._some(self.ptr_add(Ptr("%x"), self.mul(last, 4 * STEPS)), first) for first in (0, COLUMNS)]
+            self.store_row(self.rounded(*two), self.ptr_add(Ptr("%target"), self.mul(last, TILE_BYTES)))
         given = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "steps"))
-        return self.function(Signature("amx.row", given))
+        return self.function(Signature(f"amx.row.{self.rest}" if self.rest else "amx.row", given))
+
+    def _some(self, x: Ptr, first: int) -> str:
+        """A vector of the numbers that are left, from one on; zeros follow them."""
+        kept = min(max(self.rest - first, 0), COLUMNS)
+        if kept == 0:
+            return "zeroinitializer"
+        name, mask = f"llvm.masked.load.v{COLUMNS}f32.p0", f"<{COLUMNS} x i1>"
+        self.use(f"declare {_FLOATS} @{name}(ptr, i32, {mask}, {_FLOATS})")
+        lanes = ", ".join([f"i1 {'true' if lane < kept else 'false'}" for lane in range(COLUMNS)])
+        at = self.ptr_add(x, 4 * first)
+        return self.let(f"call {_FLOATS} @{name}(ptr {at}, i32 4, {mask} <{lanes}>, {_FLOATS} zeroinitializer)")
 
 
 @cache
@@ -124,9 +148,9 @@ def product_function(of: TileProduct) -> tuple[SharedFunction, Signature]:
 
 
 @cache
-def row_function(*, emulated: bool) -> tuple[SharedFunction, Signature]:
-    """Rounds a row to bf16: `(x, target, steps)`."""
-    return shared_function(_Rounded(emulated=emulated).written())
+def row_function(*, emulated: bool, rest: int = 0) -> tuple[SharedFunction, Signature]:
+    """Rounds a row of whole tiles, and of `rest` numbers more, to bf16: `(x, target, steps)`."""
+    return shared_function(_Rounded(emulated=emulated, rest=rest).written())
 
 
 __all__ = ["TileProduct", "product_function", "row_function"]

@@ -78,8 +78,12 @@ class _Blocks(PreparedRows):
         elif kernel.dot.by_lane:
             rows = BLOCKS.rows_in_l1
         pack = partial(BlockPanels, kernel.packed)
-        code, is_fast = partial(_code, kernel), self.locations.is_fast
-        return self.finished(pitch, self.product.blocks, pack, code, BLOCKS.speed, rows, share, may_round=is_fast)
+        code, may_round = partial(_code, kernel), self.locations.is_fast or self.locations.in_bf16
+        return self.finished(pitch, self.product.blocks, pack, code, BLOCKS.speed, rows, share, may_round=may_round)
+
+    def rounding(self, *, rounds: bool, on_tiles: bool) -> str:
+        many = super().rounding(rounds=rounds, on_tiles=on_tiles)
+        return ", ".join(filter(None, ["activations to bytes" if self.locations.is_fast else "", many]))
 
 
 class _Workspace:

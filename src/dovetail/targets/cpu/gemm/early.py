@@ -15,12 +15,14 @@ from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.pair_kernel import rows_function
 from dovetail.targets.cpu.gemm.pair_pack import pack_function
 from dovetail.targets.cpu.gemm.pair_variant import pair_tile
-from dovetail.targets.cpu.gemm.policy import tiles_of
+from dovetail.targets.cpu.gemm.policy import BF16, tiles_of
 from dovetail.targets.cpu.gemm.tile import tile_of
 
 
-def early_products(values: Iterable[Value], device: CpuDevice) -> list[SharedFunction]:
+def early_products(values: Iterable[Value], device: CpuDevice, *, in_bf16: bool = False) -> list[SharedFunction]:
     """The GEMM block where weights are packed before the run, and what multiplies a matrix by an input of it.
+
+    Products in bf16 have functions of their own in place of the block.
 
     Products of two values that a run computes are left out, but for gradients of weights: attention has kernels of
     its own.
@@ -32,10 +34,17 @@ def early_products(values: Iterable[Value], device: CpuDevice) -> list[SharedFun
             running.add(value)
         if value.op is ops.matmul:
             products.append(value)
-    block = [block_function(tile_of(device))[0]] if any(v.operands[1] not in running for v in products) else []
+    with_weights = any(v.operands[1] not in running for v in products)
+    block = [] if not with_weights else _in_bf16(device) if in_bf16 else [block_function(tile_of(device))[0]]
     given = [v for v in products if v.dtype is f32 and _root(v.operands[1]).op is leaf.INPUT]
     summed = [v for v in products if v.dtype is f32 and v.rank == 2 and v.operands[1] in running and _is_by_columns(v)]
     return list({f.name: f for f in (*block, *_pairs(given, device), *_by_columns(summed, device))}.values())
+
+
+def _in_bf16(device: CpuDevice) -> list[SharedFunction]:
+    from dovetail.targets.cpu.gemm.bf16_product import Functions  # few programs round
+
+    return [part for part, _ in Functions.of(device, BF16.vectors * device.lanes, 0).every]
 
 
 def _pairs(products: Sequence[Value], device: CpuDevice) -> Iterator[SharedFunction]:

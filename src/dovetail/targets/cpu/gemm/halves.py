@@ -195,8 +195,12 @@ class _HalfJob(PreparedRows):
             return Refused("rows_are_whole_vectors", str(deep), f"a multiple of {STEPS}")
         pitch = HEAD + -(-4 * deep // HEAD) * HEAD
         pack = partial(HalfPanels, columns=self.kernel.tile.columns, is_scaled=self.kernel.rounds)
-        code, is_fast = partial(_code, self.kernel), self.locations.is_fast and not self.kernel.rounds
-        return self.finished(pitch, self.product.matrices, pack, code, speed=1, may_round=is_fast)
+        may_round = (self.locations.is_fast or self.locations.in_bf16) and not self.kernel.rounds
+        code = partial(_code, self.kernel)
+        return self.finished(pitch, self.product.matrices, pack, code, speed=1, may_round=may_round)
+
+    def rounding(self, *, rounds: bool, on_tiles: bool) -> str:
+        return "activations to f16" if self.kernel.rounds else super().rounding(rounds=rounds, on_tiles=on_tiles)
 
 
 class _Workspace:

@@ -309,6 +309,29 @@ class AmxPolicy:
 AMX = AmxPolicy()
 
 
+@dataclass(frozen=True, slots=True)
+class Bf16Policy:
+    """How products whose factors are all rounded to bf16 are cut (`precision="bf16"`)."""
+
+    vectors: int = 4
+    """Vectors of a panel's columns."""
+    rows: tuple[int, ...] = (4, 1)
+    """Rows of register tiles, most first; each divides the rows of a tile of AMX."""
+    least: int = 2
+    """Rows from which on they are multiplied on tiles of AMX, which may be partly empty."""
+    block: int = 256
+    """Rows of a block, at most."""
+    pairs: int = 2
+    """Pairs of steps along k in an iteration."""
+    prefetch_tiles: int = 2
+    """Tiles of 32 steps along k between what is multiplied and what is prefetched."""
+    speed: int = 2
+    """Multiplications without AMX in the time of one of f32."""
+
+
+BF16 = Bf16Policy()
+
+
 def is_by_lane(device: CpuDevice) -> bool:
     """With four lanes, broadcasting a lane costs at most the shuffle that a broadcasting load would need too."""
     return device.has("fma_by_lane") or device.lanes == GEMM.unroll
@@ -323,6 +346,7 @@ def tiles_of(device: CpuDevice) -> GemmTiles:
 
 __all__ = [
     "AMX",
+    "BF16",
     "BLOCKS",
     "BLOCK_DOTS",
     "GEMM",
@@ -334,6 +358,7 @@ __all__ = [
     "PAIR",
     "TILES",
     "AmxPolicy",
+    "Bf16Policy",
     "BlocksPolicy",
     "GemmPolicy",
     "GemmTiles",

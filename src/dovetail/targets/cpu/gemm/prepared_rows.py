@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from dovetail.codegen.llvm.handles import I64, Ptr
@@ -19,10 +20,12 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel, stretched
 from dovetail.kernels.spec import Job, Packed, Tiles
-from dovetail.targets.cpu.gemm.amx_cuts import rows_on_tiles, takes_tiles
+from dovetail.targets.cpu.gemm.amx_cuts import rows_on_tiles, takes_tiles, whole_steps
 from dovetail.targets.cpu.gemm.driver import Cells, Shape, Source
-from dovetail.targets.cpu.gemm.policy import AMX, BLOCKS
+from dovetail.targets.cpu.gemm.policy import AMX, BF16, BLOCKS
 from dovetail.targets.cpu.gemm.writer import Writer
+
+BOTH_TO_BF16 = "both factors to bf16"
 
 
 class Pack(Protocol):
@@ -60,18 +63,22 @@ class Block:
     """Where rows must be copied to f32 first; None where they are."""
     epilogues: Sequence[Kernel]
     on_tiles: bool = False
-    """Whether blocks of many rows are multiplied on tiles of AMX."""
+    """Whether blocks of many rows, or all, are rounded to bf16, as tiles of AMX."""
 
     @property
     def rows_bytes(self) -> int:
         """Of the prepared rows of a block."""
         if not self.on_tiles:
             return self.rows * self.pitch
-        return max((AMX.least - 1) * self.pitch, self.rows * bf16.itemsize * self.deep)
+        return max((AMX.least - 1) * self.pitch, self.rows * bf16.itemsize * whole_steps(self.deep))
 
 
 class PreparedRows(Writer):
     """The job of one product while it is put together."""
+
+    def rounding(self, *, rounds: bool, on_tiles: bool) -> str:
+        """What reports tell of numbers that the kernel rounds before it multiplies."""
+        return BOTH_TO_BF16 if rounds else f"from {AMX.least} rows on {BOTH_TO_BF16}" if on_tiles else ""
 
     def finished(
         self,
@@ -84,11 +91,12 @@ class PreparedRows(Writer):
         share: tuple[int, int] = BLOCKS.share,
         *,
         may_round: bool = False,
+        rounds: bool = False,
     ) -> Job:
         """The job; `pack` is told streams, columns and matrices of each operand, `code` also tells the workspace.
 
         A block has `most` rows, at most, or an equal part of them that takes no more than this share of L2. With
-        `may_round`, many rows are rounded to bf16 where tiles multiply them.
+        `may_round`, many rows are rounded to bf16 where tiles multiply them; with `rounds`, all rows are.
         """
         stride = self.point_left()
         streams = tuple([(i, _known(first)) for i, first in self.found.streams])
@@ -102,10 +110,11 @@ class PreparedRows(Writer):
         fitting = max(1, self.tile.device.caches.l2_room * share[0] // share[1] // pitch)
         rows = equal_rows(most, fitting)
         rows = max(1, min(rows, count)) if isinstance(count, int) else rows
-        on_tiles = may_round and takes_tiles(self.tile.device, _known(self.deep), count)
+        on_tiles = rounds or (may_round and takes_tiles(self.tile.device, _known(self.deep), count))
         if on_tiles:
-            rows = rows_on_tiles(self.tile.device, _known(self.deep), _known(self.panels), count)
-            speed = AMX.speed
+            at_most = BF16.block if rounds else AMX.rows
+            rows = rows_on_tiles(self.tile.device, _known(self.deep), _known(self.panels), count, at_most)
+            speed = AMX.speed if self.tile.device.has("amx_bf16") else speed
         blocks = (count + (rows - 1)) // rows
         epilogues = self.epilogues()
         left, deep = self.found.left, _known(self.deep)
@@ -113,6 +122,7 @@ class PreparedRows(Writer):
         self.sizes |= {"rows": count, "blocks": blocks, "a_k": stride}
         made, scratch = code(Block(self.shape(operands, batch), deep, rows, pitch, source, epilogues, on_tiles))
         template = made.template(self.bindings, tuple(self.sizes.values()), scratch)
+        template = replace(template, rounding=self.rounding(rounds=rounds, on_tiles=on_tiles))
         tiles = product(batch) * blocks * self.panels
         return Job(template, self.bindings, Tiles(tiles, count * deep * self.tile.columns // speed))
 
