@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -156,6 +158,15 @@ def test_too_many_different_sizes_to_add_up_are_allocated_alone() -> None:
     pools = [arena.slots[t].pool for t in range(300)]
     assert set(pools) == {"arena", "heap"} and pools[0] == "arena" and pools[-1] == "heap"
     assert all(arena.slots[t].size == sizes[t] for t in range(300))
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_what_is_read_in_parts_keeps_its_memory_for_some_steps(steps: int) -> None:
+    of = flow([64] * 5, [(), (0,), (1,), (2,), (3,)], {4})
+    slots = allocate(replace(of, lingering_parts={0: steps}), range(5), "arena", 64).slots
+    taken = [t for t in range(1, 5) if slots[t].offset == slots[0].offset]
+    # Tensor 0 is last read in step 1: what is made in step 2 may take its memory.
+    assert all(t > 1 + steps for t in taken) and bool(taken)
 
 
 def test_elsewhere_and_empty() -> None:

@@ -131,7 +131,8 @@ def _find_blocks(
             top, worst = live, time
         for tensor in read + made:
             if not left[tensor] and (ended := living.pop(tensor, None)) is not None:
-                ended.last = time + (flow.lingering_steps if weights[tensor] <= flow.lingering else 0)
+                small = flow.lingering_steps if weights[tensor] <= flow.lingering else 0
+                ended.last = time + max(small, flow.lingering_parts.get(tensor, 0))
                 live -= weights[tensor]
     return blocks, over, worst
 

@@ -13,15 +13,27 @@ import dovetail
 from dovetail import Graph, Value, library, ops
 from dovetail.codegen.llvm.maths import tables
 from dovetail.ir.dtype import bf16, f16, f32
-from dovetail.ir.leaf import input
+from dovetail.ir.leaf import input, param
 from dovetail.kernels.gpu import tile as tiles
 from dovetail.kernels.gpu.tile import H200, PIPELINED_TILES, BlockTile
 from dovetail.kernels.gpu.widened import widened
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import ZERO, AwaitPhase, Call, Extent, Kernel, Launch, Name, Roles, Store, Tensor
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    AwaitPhase,
+    Call,
+    CopyBox,
+    Extent,
+    Kernel,
+    Launch,
+    Name,
+    Roles,
+    Store,
+    Tensor,
+)
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import kernels_of
+from dovetail.targets.cuda.run import CudaGraph, kernels_of
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep
 from tests.targets.cuda.lockstep import Machine
@@ -60,6 +72,24 @@ def test_blocks_that_stay_compute_all_tiles(name: str) -> None:
         ((_, made),) = kernels_of(make_plan(Graph.of(case.outputs), target="cuda"), device=FEW)
         assert made.kernel.maps and made.kernel.launch is not None and made.kernel.launch.grid == 2
         check(case, in_lockstep(case, feeds, device=FEW), feeds)
+
+
+@pytest.mark.parametrize("depth", [72, 400])
+def test_the_first_columns_of_weights_come_before_other_kernels_end(depth: int) -> None:
+    """Also where there are fewer rounds than stages, and where blocks go on to further tiles."""
+    x, w = input("x", f16[120, depth]), param("w", f16[depth, 136])
+    device = SimulatedDriver()
+    device.description = replace(H200, multiprocessors=2, cluster=8, dependent_launches=True, cooperative="off")
+    random = np.random.default_rng(2)
+    a, b = (random.normal(size=s).astype(np.float16) for s in ((120, depth), (depth, 136)))
+    with patch.object(tiles, "PIPELINED_TILES", (SMALL,)):
+        graph = Graph.of({"y": ops.matmul(x, w)})
+        ((_, made),) = kernels_of(make_plan(graph, target="cuda"), device=device.description)
+        found = CudaGraph(make_plan(graph, target="cuda"), lambda: device).bind({"w": b}).run({"x": a})["y"]
+    boxes = [s for s in everything(made.kernel.early) if isinstance(s, CopyBox)]
+    assert [box.source.pointer for box in boxes] == ["x1"] and "x1" in made.kernel.constants
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.linalg.norm(found.astype(np.float64) - exact) <= 1e-3 * np.linalg.norm(exact)
 
 
 @pytest.mark.parametrize("tile", PIPELINED_TILES, ids=lambda t: f"{t.rows}x{t.columns}x{t.stages}")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dovetail import ops
 from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size
+from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.map import map_refusal
@@ -27,7 +27,7 @@ from dovetail.kernels.loops.affine import (
 )
 from dovetail.kernels.loops.body import Body, cast_to, is_number, not_compiled, number
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Store, Tensor, add, collapsed, mul, sizes_in
-from dovetail.kernels.loops.tiling import Turn, cut, in_turn
+from dovetail.kernels.loops.tiling import Turn, cut, in_turn, vector_width
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
@@ -68,6 +68,7 @@ class _Weave:
         self.bindings: dict[str, Value] = {name: v for v, name in self.names.items()}
         self.bindings |= {f"y{i}": v for i, v in enumerate(step.results)}
         self.names |= dict.fromkeys(shared, "y0")
+        self.alignment = locations.alignment(self.bindings)
 
     def job(self) -> Job:
         turns = [turn for number in range(len(self.body.results)) for turn in self._turns(number)]
@@ -97,14 +98,23 @@ class _Weave:
         target = _along(piece, piece.place, self.locations(made).strides)
         reads = {key: self._read(piece, *key) for key in order if self._is_read(key[0])}
         shape, (to, *strides) = collapsed(piece.sizes, [target[1], *(terms for _, terms in reads.values())])
-        boxes = cut(shape, made.dtype.itemsize * 2, self.locations.target.tiles)
+        tiles = self.locations.target.tiles
+        tensors = [Tensor(f"y{result}", made.dtype, to, target[0])]
+        for ((value, _), (start, _)), steps in zip(reads.items(), strides, strict=True):
+            if value in self.body.views:
+                tensors.append(self._tensor(value, start, steps))
+        # What a thread has of a row is loaded and stored at once.
+        count = product(made.shape)
+        is_large = isinstance(count, int) and count >= tiles.woven_elements
+        width = vector_width(shape, tensors, self.alignment, tiles) if is_large else 1
+        boxes = cut(shape, made.dtype.itemsize * 2, tiles, width)
         exprs: dict[tuple[Value, Place], Expr] = {}
         for ((value, place), (start, _)), steps in zip(reads.items(), strides, strict=True):
             exprs[value, place] = self._load(value, start, steps, boxes.at)
         for value, place in order:
             if (value, place) not in exprs:
                 exprs[value, place] = self._computed(piece, value, place, exprs)
-        store = Store(Tensor(f"y{result}", made.dtype, to, target[0]), boxes.at, exprs[order[-1]])
+        store = Store(tensors[0], boxes.at, exprs[order[-1]])
         return Turn(boxes, (store,), boxes.work * 2)
 
     def _followed(self, piece: Piece, result: Value) -> list[tuple[Value, Place]]:
@@ -137,12 +147,15 @@ class _Weave:
 
     def _load(self, value: Value, start: Size, steps: tuple[Size, ...], at: tuple[Expr, ...]) -> Expr:
         if value in self.body.views:
-            name = self.names[self.body.arguments[self.body.views[value].root]]
-            return Load(Tensor(name, value.dtype, steps, start), at)
+            return Load(self._tensor(value, start, steps), at)
         found: Expr = Extent(start)
         for step, index in zip(steps, at, strict=True):
             found = add(found, mul(index, Extent(step)))
         return cast_to(found, value.dtype)
+
+    def _tensor(self, value: Value, start: Size, steps: tuple[Size, ...]) -> Tensor:
+        name = self.names[self.body.arguments[self.body.views[value].root]]
+        return Tensor(name, value.dtype, steps, start)
 
     def _computed(self, piece: Piece, value: Value, place: Place, exprs: Mapping[tuple[Value, Place], Expr]) -> Expr:
         if is_number(value):

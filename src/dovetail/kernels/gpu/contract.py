@@ -185,7 +185,8 @@ class Writer(TileWriter):
         found = self._pipelined(left, rights, axis, other)
         if found is not None:
             assert isinstance(self.depth, int), "it was checked"
-            made = PipelinedTile(found[0], dtype, left, rights, axis, other, self.depth, found[1]).tiled()
+            ahead = "right" in early
+            made = PipelinedTile(found[0], dtype, left, rights, axis, other, self.depth, found[1], ahead).tiled()
             return replace(made, cycles=self._cycles(*found, has_producer=True)), found[1]
         tile, parts = tile_of(*self._sizes, self.streams, self.device)
         engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, parts, early)

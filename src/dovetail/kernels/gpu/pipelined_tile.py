@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import DType, f32, i64
+from dovetail.ir.dtype import DType, bool_, f32, i64
 from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, less, private, remainder, zeroed
 from dovetail.kernels.gpu.pixels import Pixels
 from dovetail.kernels.gpu.shared_tiles import SharedTile
@@ -49,7 +49,7 @@ GROUP = 128
 """Threads of a warpgroup: registers are given to it as a whole."""
 REGISTERS, MOST_REGISTERS, COPYING = 65_536, 240, 24
 """Registers of a multiprocessor, the most of a thread that multiplies, and those of one that copies."""
-_STAGE, _PHASE, _BEFORE = Name("stage"), Name("phase"), Name("before")
+_STAGE, _PHASE, _BEFORE, _AHEAD = Name("stage"), Name("phase"), Name("before"), Name("ahead")
 _FIRST_LANE = less(LANE, ONE)
 
 
@@ -66,6 +66,8 @@ class PipelinedTile:
     depth: int
     parts: int = 1
     """Into how many equal parts k goes; `part` says which one a block has."""
+    early: bool = False
+    """Whether columns are constants, whose first stages a block copies while kernels before it still run."""
 
     @staticmethod
     def takes(factors: Sequence[Factor]) -> bool:
@@ -101,8 +103,13 @@ class PipelinedTile:
             Alloc("staged", f32, warps * streams * rows // f32.itemsize, "shared"),
         ]
         start: list[Statement] = [Set(_STAGE.name, ZERO), Set(_PHASE.name, ZERO), Set(_BEFORE.name, ZERO)]
+        start += [Set(_AHEAD.name, Extent(self.ahead))] if self.early else []
         producer = Producer(tile.threads, start, self._copies(), self._chunks(), staged, self.width, self._registers())
-        barriers = (AllocBarriers(FULL, tile.stages, 1), AllocBarriers(EMPTY, tile.stages, warps))
+        is_new = not self.early
+        barriers = (
+            AllocBarriers(FULL, tile.stages, 1, is_new),
+            AllocBarriers(EMPTY, tile.stages, warps, is_new),
+        )
         return Tiled(
             tile.rows,
             tile.columns // streams,
@@ -112,6 +119,7 @@ class PipelinedTile:
             (*allocations, *barriers),
             is_aligned=True,
             resident=tile.blocks,
+            early=self._first_copies() if self.early else (),
             producer=producer,
         )
 
@@ -161,19 +169,50 @@ class PipelinedTile:
             When(_FIRST_LANE, (Arrive(EMPTY, _BEFORE),)),
         ]
 
+    @property
+    def ahead(self) -> int:
+        """Stages that may be full before a block knows its rows."""
+        return min(self.tile.stages, self.rounds)
+
+    def _number(self, number: Expr) -> Expr:
+        """A round of all of k, by its number in this part."""
+        return number if self.parts == 1 else add(mul(Name("part"), Extent(self.rounds)), number)
+
+    def _rows(self, number: Expr) -> list[CopyBox]:
+        """The boxes of the left factor in a round."""
+        tile, rows = self.core.left_tile, self.tile.rows
+        return self._boxes(tile, self.left, self.left_axis, Name("top"), self._number(number), rows, 0)
+
+    def _columns(self, number: Expr) -> list[CopyBox]:
+        """The boxes of the right factors in a round."""
+        tile, each = self.core.right_tile, self.tile.columns // len(self.rights)
+        found: list[CopyBox] = []
+        for at, right in enumerate(self.rights):
+            side = Name("side")
+            found += self._boxes(tile, right, self.right_axis, side, self._number(number), each, at * each)
+        return found
+
+    def _expected(self) -> ExpectBytes:
+        """All bytes of a stage."""
+        return ExpectBytes(FULL, _STAGE, sum(box.nbytes for box in (*self._rows(ZERO), *self._columns(ZERO))))
+
     def _copies(self) -> list[Statement]:
         """The copies of a tile, each stage as soon as it is empty."""
-        core, number = self.core, Name("round")
-        if self.parts > 1:
-            number = add(mul(Name("part"), Extent(self.rounds)), number)
-        boxes = self._boxes(core.left_tile, self.left, self.left_axis, Name("top"), number, self.tile.rows, 0)
-        each = self.tile.columns // len(self.rights)
-        for at, right in enumerate(self.rights):
-            boxes += self._boxes(core.right_tile, right, self.right_axis, Name("side"), number, each, at * each)
+        number = Name("round")
+        rows, columns = self._rows(number), self._columns(number)
+        boxes: list[Statement] = [self._expected(), *rows, *columns]
+        if self.early:
+            late = When(Call("less_equal", (_AHEAD, ZERO), bool_), (self._expected(), *columns))
+            boxes = [late, Set(_AHEAD.name, Call("sub", (_AHEAD, ONE), i64)), *rows]
         empty = Call("sub", (ONE, _PHASE), i64)
-        expected = ExpectBytes(FULL, _STAGE, sum(box.nbytes for box in boxes))
-        body = (AwaitPhase(EMPTY, _STAGE, empty), expected, *boxes, *self._following())
+        body = (AwaitPhase(EMPTY, _STAGE, empty), *boxes, *self._following())
         return [Loop("round", Extent(self.rounds), body, rolled=True)]
+
+    def _first_copies(self) -> list[Statement]:
+        """Columns of the first stages, which need nothing that other kernels write."""
+        round_ = (Set(_STAGE.name, Name("round")), self._expected(), *self._columns(Name("round")))
+        one = Call("equal", (ThreadIndex("thread"), Extent(self.tile.threads)), bool_)
+        return [When(one, (Loop("round", Extent(self.ahead), round_, rolled=True),))]
 
     def _boxes(
         self, tile: SharedTile, factor: Factor, axis: str, first: Expr, number: Expr, rows: int, skipped: int

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from dovetail import ops
@@ -46,9 +47,11 @@ from dovetail.kernels.loops.ir import (
     add,
     collapsed,
     indices,
+    mul,
 )
 from dovetail.kernels.loops.tiling import vector_width, word
 from dovetail.kernels.spec import Job, Status, TensorLocations
+from dovetail.plan.alias import is_dense
 
 _COMBINED: dict[str, Literal["add", "mul", "maximum", "minimum"]] = {
     "add": "add",
@@ -274,9 +277,15 @@ class _Scatter:
             "n", Extent(size[axis]), (*others, Set("hit", Call("bit_or", (hit, is_later), bool_))), kind="thread"
         )
         shape = tuple(size[a] for a in inner)
-        element = zip(inner, indices(shape, Name("e")), strict=True)
+        width = self._neighbours()
+        element = zip(inner, indices(shape, mul(Name("e"), Extent(width))), strict=True)
         to = tuple([Name("k") if a == axis else index for a, index in enumerate(at)])
-        put = (*(Set(at[a].name, index) for a, index in element), Store(self.result, to, self.update(at, ())))
+        put: tuple[Statement, ...] = (self._put(to, self.update(at, ())),)
+        if width > 1:
+            last = at[-1].name
+            step = Set(last, add(Name("column"), Name("v")))
+            put = (Set("column", at[-1]), Loop("v", Extent(width), (step, *put), kind="unrolled"))
+        put = (*(Set(at[a].name, index) for a, index in element), *put)
         body = (
             *(Set(at[a].name, index) for a, index in places),
             *sets,
@@ -285,11 +294,29 @@ class _Scatter:
             *any_of_block("hit", THREADS),
             When(
                 Call("bit_not", (hit,), bool_),
-                (Loop("e", Extent(product(shape)), put, kind="thread"),),
+                (Loop("e", Extent(product(shape) // width), put, kind="thread"),),
             ),
         )
         guards = guarded(body, self.picked)
         return launched("scatter_rows", ("i", "u"), ("status", "y"), guards, blocks, THREADS)
+
+    def _put(self, to: tuple[Expr, ...], value: Expr) -> Store:
+        """Store an element. Rows of a dense result are numbered: strides of a cache whose room is a symbol would not
+        tell that vectors are aligned."""
+        result, row = self.result, self.value.shape[-1]
+        if not isinstance(row, int) or not is_dense(self.value.tensor, result.strides):
+            return Store(result, to, value)
+        rows = replace(result, strides=(row * self.dtype.itemsize, self.dtype.itemsize))
+        return Store(rows, (flat_index(self.value.shape[:-1], to[:-1]), to[-1]), value)
+
+    def _neighbours(self) -> int:
+        """Updates along the last axis that a thread stores at once."""
+        updates = self.value.operands[2]
+        if self.value.rank - 1 not in self.shared_axes or not isinstance(self.updates[-1], int):
+            return 1
+        tensors = [self.result, Tensor("u", self.dtype, self.locations(updates).strides)]
+        alignment = self.locations.alignment({"u": updates, "y": self.value})
+        return vector_width(self.updates, tensors, alignment, self.locations.target.tiles)
 
     def by_slot(self) -> tuple[list[tuple[Kernel, Size]], dict[str, Size]]:
         """Updates are sorted by their slots; one thread combines all of a slot, in their order."""

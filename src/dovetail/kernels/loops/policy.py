@@ -47,6 +47,8 @@ class TilePolicy:
     """Threads that share a tile; 0 where one thread runs all of it. A shared tile has one loop for all of its axes."""
     vector_bytes: int = 0
     """Bytes that one thread loads or stores at once."""
+    woven_elements: int = 0
+    """Elements from which on a thread takes neighbours of what is woven: fewer are spread over more threads."""
     kept_elements: int | None = None
     """Elements of a row that may stay in scratch between its loops; None where there is no limit."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import pairwise
 from types import MappingProxyType
 
 from dovetail.dataclass import dataclass
@@ -33,6 +34,7 @@ from dovetail.targets.cuda.repetition import key_of, longest_repetition
 from dovetail.targets.cuda.resident_choice import Prices, Residency, levels_told
 from dovetail.targets.cuda.resident_products import by_warps
 from dovetail.targets.cuda.resident_runs import ResidentRuns
+from dovetail.targets.cuda.row_launches import RowLaunches
 from dovetail.targets.cuda.select import finished, make_kernels
 from dovetail.targets.cuda.shared_first import in_order, shared_first
 from dovetail.targets.cuda.split_products import SplitProducts
@@ -68,16 +70,16 @@ class LaunchFusion:
 
     def fused(self, steps: Sequence[tuple[Step, tuple[GpuKernel, ...]]]) -> tuple[tuple[Step, Kernels], ...]:
         """The kernels of each step, with those that are shared."""
-        splits = SplitProducts(self.memory, self.locations, self.device, self._kept)
-        joined = self._with_prologues(steps)
-        launched = [(step, self._constants_ahead(kernels)) for step, kernels in self._sharing(splits.split(joined))]
+        known = self.memory, self.locations, self.device, self._kept
+        alone = SplitProducts(*known).split(self._with_prologues(RowLaunches(*known).shared(steps)))
+        launched = [(step, self._constants_ahead(kernels)) for step, kernels in self._sharing(alone)]
         if self.device.cooperative == "off":
             return tuple(launched)
         own, order = self, shared_first(steps, self.memory)
         if order != sorted(order):
             moved = [steps[number][0] for number in order]
             own = LaunchFusion(self.plan, self.locations, self.device, moved, self.known, self.stages)
-            joined = own._with_prologues([steps[number] for number in order])
+        joined = own._with_prologues([steps[number] for number in order])
         resident = own._as_passes(joined, [launched[number] for number in order])
         found = own.residency
         self.residency = found and replace(found, steps=[order[at] for at in found.steps])
@@ -85,13 +87,13 @@ class LaunchFusion:
             return tuple(launched)
         return tuple(in_order(own._sharing(resident), order, [step for step, _ in steps]))
 
-    def _with_prologues(self, steps: Sequence[tuple[Step, tuple[GpuKernel, ...]]]) -> list[tuple[Step, Kernels]]:
+    def _with_prologues(self, steps: Sequence[tuple[Step, Kernels]]) -> list[tuple[Step, Kernels]]:
         """Steps with those that they join."""
-        found: list[tuple[Step, Kernels]] = [*steps]
-        for index in range(len(steps) - 1):
-            joined = self._joined(steps[index], steps[index + 1])
+        found = [*steps]
+        for index, ((step, kernels), (after, others)) in enumerate(pairwise(steps)):
+            joined = None if kernels is None or others is None else self._joined((step, kernels), (after, others))
             if joined is not None:
-                found[index], found[index + 1] = (steps[index][0], None), (steps[index + 1][0], (joined,))
+                found[index], found[index + 1] = (step, None), (after, (joined,))
         return found
 
     def _sharing(self, steps: Sequence[tuple[Step, Kernels]]) -> list[tuple[Step, Kernels]]:

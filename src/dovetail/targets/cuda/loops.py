@@ -20,6 +20,7 @@ LOOPS = LoopTarget(
         bundled_block=64 * LANES,
         threads=SHAPE.threads,
         vector_bytes=16,
+        woven_elements=1 << 18,
         kept_elements=16 * SHAPE.most_threads,
     ),
 )
