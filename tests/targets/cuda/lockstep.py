@@ -43,6 +43,7 @@ from dovetail.kernels.loops.ir import (
     Receipt,
     Receive,
     Roles,
+    NarrowMatrices,
     ScaleMatrices,
     Set,
     Statement,
@@ -178,6 +179,8 @@ class Machine(Matrices):
                 self.multiply(statement, mask)
             case ScaleMatrices():
                 self.scale(statement, mask)
+            case NarrowMatrices():
+                self.narrow(statement, mask)
             case FenceShared():
                 assert mask.all(), "every thread orders what it copied"
             case AwaitProducts():

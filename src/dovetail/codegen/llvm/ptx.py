@@ -45,6 +45,7 @@ from dovetail.kernels.loops.ir import (
     MultiplyMatrices,
     MultiplyShared,
     Name,
+    NarrowMatrices,
     Number,
     Pipeline,
     Prefetch,
@@ -174,7 +175,7 @@ class _Printer(Printer):
                 tensor_cores.commit(self.text)
             case AwaitCopies():
                 tensor_cores.wait(self.text, statement.pending)
-            case LoadMatrices() | ScaleMatrices() | MultiplyMatrices():
+            case LoadMatrices() | ScaleMatrices() | NarrowMatrices() | MultiplyMatrices():
                 tensor_cores.matrices(self.text, self.address, statement)
             case Roles():
                 self.roles(statement)
@@ -195,6 +196,7 @@ class _Printer(Printer):
                     left_along_k=statement.left_along_k,
                     right_along_k=statement.right_along_k,
                     panel_bytes=statement.panel_bytes,
+                    left_in_registers=statement.left.space == "private",
                 )
             case Alloc():
                 self.allocate(statement)

@@ -21,17 +21,16 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attend_cluster import WarpKeys
 from dovetail.kernels.gpu.attend_prefetch import prefetched
+from dovetail.kernels.gpu.attend_products import scored, summed
 from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
 from dovetail.kernels.gpu.attend_rotation import rotated
-from dovetail.kernels.gpu.attend_seen import seen_allocated, seen_loaded, where_seen
+from dovetail.kernels.gpu.attend_seen import SeenAhead, seen_allocated, seen_loaded, where_seen
 from dovetail.kernels.gpu.attend_softmax import masks_allocated, weighted
 from dovetail.kernels.gpu.attend_tile import (
     MINUS_INFINITY,
     PARTIAL,
     AttendTile,
     by_key_head,
-    f32_name,
-    times,
 )
 from dovetail.kernels.gpu.fragments import (
     LANE,
@@ -39,8 +38,6 @@ from dovetail.kernels.gpu.fragments import (
     copied,
     divided,
     load_left,
-    load_right,
-    multiplied,
     private,
     remainder,
     rolled,
@@ -64,15 +61,14 @@ from dovetail.kernels.loops.ir import (
     CommitCopies,
     Expr,
     Extent,
+    FenceShared,
     Kernel,
     Launch,
-    Load,
     Loop,
     Name,
     Number,
     Set,
     Statement,
-    Store,
     Tensor,
     ThreadIndex,
     add,
@@ -137,6 +133,7 @@ class _Writer:
         self.axes = axes if self.copies else dict.fromkeys(axes, "k")
         if tile.is_cluster and not self.copies:
             tile = AttendTile.of(problem, self.dtype, replace(device, cluster=0))
+        tile = replace(tile, by_group=self.copies and tile.suits_groups(device))
         self.block, self.d, self.dv = tile, tile.d, tile.dv
         self.warps, self.threads, self.rows = tile.warps, tile.threads, tile.rows
         self.keys = tile.warp_keys if tile.is_cluster else tile.keys
@@ -201,7 +198,9 @@ class _Writer:
         shared = shared_bytes(allocations)
         if shared > self.device.shared_bytes:
             return Refused("tiles_fit_shared_memory", f"{shared:,} bytes", f"at most {self.device.shared_bytes:,}")
-        launch = Launch(product(shape), self.threads, shared if shared > STATIC_BYTES else 0)
+        # Tiles of warpgroups are aligned as dynamic shared memory is.
+        is_dynamic = shared > STATIC_BYTES or self.block.by_group
+        launch = Launch(product(shape), self.threads, shared if is_dynamic else 0)
         if parts == 1:
             kernel = Kernel("attend", tuple(self.bindings), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
             return Job(kernel, self.bindings, Tiles(product(shape), self.rows))
@@ -285,7 +284,10 @@ class _Writer:
             queries = [*self._loaded("q", ZERO, ZERO), CommitCopies(), AwaitCopies(0), Barrier()]
             return [*start, *self._warp_keys.first(), *queries, load]
         first = [*self._loaded("k", ZERO, ZERO), *self._loaded("v", ZERO, ZERO)]
-        arrive: list[Statement] = [CommitCopies(), *first, CommitCopies(), AwaitCopies(1), Barrier()]
+        arrive: list[Statement] = [CommitCopies(), *first, CommitCopies()]
+        if self.block.sees_ahead:
+            arrive += SeenAhead(self.block).first()
+        arrive += [AwaitCopies(1), Barrier()]
         return [*start, *self._loaded("q", ZERO, ZERO), *arrive, load]
 
     def _own_queries(self, first: Expr) -> list[Statement]:
@@ -314,7 +316,13 @@ class _Writer:
         work = [*self._scored(), *weighted(self.block), *self._summed()]
         if not self.copies:
             loads = [*self._loaded("k", Name("round"), ZERO), *self._loaded("v", Name("round"), ZERO)]
-            each = (Barrier(), *loads, *seen_loaded(self.block), Barrier(), *where_seen(self.block, work))
+            each = (
+                Barrier(),
+                *loads,
+                *seen_loaded(self.block, Name("round")),
+                Barrier(),
+                *where_seen(self.block, work),
+            )
             return [Set("stage", ZERO), Loop("round", self._rounds(), each), Barrier()]
         if self.block.is_cluster:
             rounds = self._warp_keys.rounds(self._scored(), self._summed())
@@ -323,73 +331,23 @@ class _Writer:
             # Without a warp that copies, threads have no registers for addresses that LLVM computes before a condition.
             return self._warp_keys.after_stages(rounds, is_guarded=not self.device.copying_warp)
         later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
-        return [
-            Loop(
-                "round",
-                self._rounds(),
-                (
-                    Set("later", add(Name("round"), Extent(1))),
-                    Set("next", remainder(Name("later"), 2)),
-                    *later,
-                    CommitCopies(),
-                    *seen_loaded(self.block),
-                    AwaitCopies(1),
-                    Barrier(),
-                    Set("stage", remainder(Name("round"), 2)),
-                    *where_seen(self.block, work),
-                    Barrier(),
-                ),
-            ),
-            AwaitCopies(0),
-            Barrier(),
-        ]
+        start = [Set("later", add(Name("round"), Extent(1))), Set("next", remainder(Name("later"), 2))]
+        arrive: list[Statement] = [AwaitCopies(1), *([FenceShared()] if self.block.by_group else ()), Barrier()]
+        arrive.append(Set("stage", remainder(Name("round"), 2)))
+        if self.block.sees_ahead:
+            ahead = SeenAhead(self.block)
+            copies = [*ahead.copied(later), CommitCopies(), *ahead.loaded()]
+            each = (*start, *copies, *arrive, *ahead.work(work), *ahead.kept(), Barrier(), *ahead.moved())
+        else:
+            copies = [*later, CommitCopies(), *seen_loaded(self.block, Name("round"))]
+            each = (*start, *copies, *arrive, *where_seen(self.block, work), Barrier())
+        return [Loop("round", self._rounds(), each), AwaitCopies(0), Barrier()]
 
     def _scored(self) -> list[Statement]:
-        """The products of queries and keys."""
-        scores, right = private("scores", f32, self.block.warp_keys // 8, 4), private("right", self.dtype, 1)
-        j, step, k = Name("j"), Name("step"), mul(Name("step"), Extent(16))
-        queries = private("q_fragment", self.dtype, self.d // 16, 8)
-        column, at = add(self.block.own_keys, mul(j, Extent(16))), (mul(j, Extent(8)),)
-        return [
-            zeroed(scores, self.block.warp_keys // 8 * 4),
-            unrolled(
-                "step",
-                self.d // 16,
-                unrolled(
-                    "j",
-                    self.block.warp_keys // 16,
-                    load_right(right, at, self.tile("k"), "k", Name("stage"), column, k),
-                ),
-                unrolled(
-                    "j", self.block.warp_keys // 8, multiplied(scores, (j, ZERO), queries, (step, ZERO), right, j)
-                ),
-            ),
-        ]
+        return scored(self.block, self.tile("k"))
 
     def _summed(self) -> list[Statement]:
-        """The products of weights and values."""
-        sums, right = private("sums", f32, self.dv // 8, 4), private("right", self.dtype, 1)
-        weights = private("weights", self.dtype, self.block.warp_keys // 16, 8)
-        j, e, step = Name("j"), Name("e"), Name("step")
-        found: list[Statement] = []
-        for half in self.block.halves:
-            at = (j, add(e, Extent(2 * half.number)))
-            shrunk = times(Load(sums, at), f32_name(half.shrunk))
-            found.append(unrolled("j", self.dv // 8, unrolled("e", 2, Store(sums, at, shrunk))))
-        column, k, at = mul(j, Extent(16)), add(self.block.own_keys, mul(step, Extent(16))), (mul(j, Extent(8)),)
-        found.append(
-            unrolled(
-                "step",
-                self.block.warp_keys // 16,
-                unrolled(
-                    "j",
-                    self.dv // 16,
-                    load_right(right, at, self.tile("v"), self.axes["v"], Name("stage"), column, k),
-                ),
-                unrolled("j", self.dv // 8, multiplied(sums, (j, ZERO), weights, (step, ZERO), right, j)),
-            )
-        )
-        return found
+        return summed(self.block, self.tile("v"), self.axes["v"])
 
 
 __all__ = ["offer_attend"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, u32
 from dovetail.kernels.gpu.attend_tile import AttendTile, Half
 from dovetail.kernels.gpu.fragments import LANE, divided, less, private, remainder, unrolled
@@ -36,11 +37,24 @@ from dovetail.kernels.loops.ir import (
 _QUERIES = 16
 """Queries of a warp."""
 _NONE = Number(0, u32)
+_NEXT, _AFTER = "_next", "_after"
+"""After the name of bits: those of the next round, and of the one after it."""
+ROUNDS = 3
+"""Rounds of which it is known whether warps see a key: this one and the two after it."""
+
+
+def _flags(tile: AttendTile) -> Tensor:
+    """Which warps see a key, of three rounds in turn."""
+    item = u32.itemsize
+    return Tensor("flags", u32, (tile.threads // LANES * item, item), space="shared")
 
 
 def seen_allocated(tile: AttendTile) -> list[Alloc]:
     """Registers for what a lane loads of the mask."""
-    return [Alloc("sees", bool_, _QUERIES * _words(tile), "private")] if tile.leaves_out else []
+    if not tile.leaves_out:
+        return []
+    flags = [Alloc("flags", u32, ROUNDS * tile.threads // LANES, "shared")] if tile.sees_ahead else []
+    return [Alloc("sees", bool_, _QUERIES * _words(tile), "private"), *flags]
 
 
 def _words(tile: AttendTile) -> int:
@@ -52,7 +66,7 @@ def _sees(tile: AttendTile) -> Tensor:
     return private("sees", bool_, _QUERIES, _words(tile))
 
 
-def seen_loaded(tile: AttendTile) -> list[Statement]:
+def seen_loaded(tile: AttendTile, number: Expr) -> list[Statement]:
     """Load a key of each word for each query; keys beyond the last one are not seen."""
     if not tile.leaves_out:
         return []
@@ -61,7 +75,7 @@ def seen_loaded(tile: AttendTile) -> list[Statement]:
     query = minimum(add(first, row), Extent(a.queries - 1))
     found: list[Statement] = []
     for word in range(_words(tile)):
-        key = add(tile.first_key(Name("round")), add(LANE, Extent(word * LANES)))
+        key = add(tile.first_key(number), add(LANE, Extent(word * LANES)))
         there, at = Name(f"there{word}", bool_), Name(f"seen_key{word}")
         found += [Set(at.name, minimum(key, Extent(a.keys - 1))), Set(there.name, less(key, Extent(a.keys)))]
         sees = Call("bit_and", (Load(source, (*tile.lead, query, at)), there), bool_)
@@ -73,6 +87,12 @@ def where_seen(tile: AttendTile, work: Sequence[Statement]) -> list[Statement]:
     """What a warp does in a round, with the bits of each lane's queries; nothing where none of them sees a key."""
     if not tile.leaves_out:
         return [*work]
+    sees_some = Call("not_equal", (Name("some", u32), _NONE), bool_)
+    return [*_gathered(tile), When(sees_some, tuple(work))]
+
+
+def _gathered(tile: AttendTile, when: str = "") -> list[Statement]:
+    """The bits of each lane's queries, from what all lanes have loaded, and those of all queries together."""
     row, some = Name("row"), Name("some", u32)
     found: list[Statement] = [Set(some.name, _NONE)]
     for word in range(_words(tile)):
@@ -92,13 +112,12 @@ def where_seen(tile: AttendTile, work: Sequence[Statement]) -> list[Statement]:
     mine: list[Statement] = []
     for word in range(_words(tile)):
         for half in tile.halves:
-            name = _bits(half, word).name
+            name = _bits(half, word).name + when
             mine.append(FromLane(name, f"seen{word}", add(divided(LANE, 4), Extent(8 * half.number)), u32))
             # The first key of a lane is its first bit.
             shift = cast_to(mul(remainder(LANE, 4), Extent(2)), u32)
             mine.append(Set(name, Call("shift_right", (Name(name, u32), shift), u32)))
-    sees_some = Call("not_equal", (some, _NONE), bool_)
-    return [*found, *mine, When(sees_some, tuple(work))]
+    return [*found, *mine]
 
 
 def _bits(half: Half, word: int) -> Name:
@@ -117,4 +136,62 @@ def is_seen(tile: AttendTile, half: Half) -> Expr:
     return Call("not_equal", (one, _NONE), bool_)
 
 
-__all__ = ["is_seen", "seen_allocated", "seen_loaded", "where_seen"]
+@dataclass(frozen=True, slots=True)
+class SeenAhead:
+    """What the queries of a block see two rounds ahead: nothing is copied of keys that none of them sees.
+
+    Warps exchange in shared memory whether they see a key, so that those of a group leave out a round together.
+    """
+
+    tile: AttendTile
+
+    def first(self) -> list[Statement]:
+        """What is seen in the first two rounds."""
+        found: list[Statement] = []
+        for number, when in enumerate(("", _NEXT)):
+            found += [*seen_loaded(self.tile, Extent(number)), *_gathered(self.tile, when), self._told(Extent(number))]
+        return found
+
+    def _told(self, slot: Expr) -> Statement:
+        warp = ThreadIndex("warp")
+        tell = Store(_flags(self.tile), (slot, warp), Name("some", u32))
+        return When(Call("equal", (LANE, Extent(0)), bool_), (tell,))
+
+    def _where(self, number: Expr, warps: Sequence[Expr], work: Sequence[Statement]) -> list[Statement]:
+        """Work where one of the warps sees a key."""
+        slot, bits = remainder(number, ROUNDS), Name("bits", u32)
+        found: list[Statement] = [Set(bits.name, _NONE)]
+        for warp in warps:
+            found.append(Set(bits.name, Call("bit_or", (bits, Load(_flags(self.tile), (slot, warp))), u32)))
+        return [*found, When(Call("not_equal", (bits, _NONE), bool_), tuple(work))]
+
+    def copied(self, copies: Sequence[Statement]) -> list[Statement]:
+        """Copies of the next round."""
+        every = [Extent(warp) for warp in range(self.tile.threads // LANES)]
+        return self._where(Name("later"), every, copies)
+
+    def loaded(self) -> list[Statement]:
+        """Load the mask of the round after the next."""
+        return [Set("after", add(Name("round"), Extent(2))), *seen_loaded(self.tile, Name("after"))]
+
+    def work(self, work: Sequence[Statement]) -> list[Statement]:
+        """What a warpgroup does in a round."""
+        first = mul(divided(ThreadIndex("warp"), self.tile.warps), Extent(self.tile.warps))
+        return self._where(Name("round"), [add(first, Extent(i)) for i in range(self.tile.warps)], work)
+
+    def kept(self) -> list[Statement]:
+        """What is seen in the round after the next, before a barrier."""
+        return [*_gathered(self.tile, _AFTER), self._told(remainder(Name("after"), ROUNDS))]
+
+    def moved(self) -> list[Statement]:
+        """The next round becomes this one."""
+        found: list[Statement] = []
+        for to, of in (("", _NEXT), (_NEXT, _AFTER)):
+            for word in range(_words(self.tile)):
+                for half in self.tile.halves:
+                    name = _bits(half, word).name
+                    found.append(Set(name + to, Name(name + of, u32)))
+        return found
+
+
+__all__ = ["SeenAhead", "is_seen", "seen_allocated", "seen_loaded", "where_seen"]

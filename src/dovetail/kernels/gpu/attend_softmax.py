@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from dovetail.ir.dtype import DType, bool_, f32, u8
+from dovetail.kernels.gpu.attend_products import narrowed
 from dovetail.kernels.gpu.attend_seen import is_seen
 from dovetail.kernels.gpu.attend_tile import (
     MINUS_INFINITY,
@@ -52,6 +53,7 @@ def weighted(tile: AttendTile) -> list[Statement]:
         at = (j, add(e, Extent(2 * half.number)))
         key = add(Name("first_key"), add(mul(j, Extent(8)), e))
         shown = _shown(tile, Load(scores, at), half)
+        kept = Store(scores, at, f32_name("weight"))
         more = Call("maximum", (f32_name("round_most"), Load(scores, at)), f32)
         found += [
             Set("round_most", f32_name(half.most)),
@@ -84,14 +86,14 @@ def weighted(tile: AttendTile) -> list[Statement]:
                     "e",
                     2,
                     Set("weight", near_exp(minus(Load(scores, at), f32_name("safe")))),
-                    Store(weights, at, cast_to(f32_name("weight"), tile.dtype)),
+                    kept if tile.by_group else Store(weights, at, cast_to(f32_name("weight"), tile.dtype)),
                     Set("round_total", plus(f32_name("round_total"), f32_name("weight"))),
                 ),
             ),
             AllReduce("round_total", "add", f32, 4),
             Set(half.total, plus(times(f32_name(half.total), f32_name(half.shrunk)), f32_name("round_total"))),
         ]
-    return found
+    return [*found, narrowed(tile)] if tile.by_group else found
 
 
 def _given(tile: AttendTile) -> list[tuple[str, DType]]:

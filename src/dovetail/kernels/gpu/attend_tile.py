@@ -10,7 +10,7 @@ from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import divided
-from dovetail.kernels.gpu.tile import CHUNK, LANES
+from dovetail.kernels.gpu.tile import CHUNK, DEPTH, GROUP_ROWS, LANES, has_warpgroups
 from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
 from dovetail.kernels.problems.attention import Attention
 
@@ -85,6 +85,8 @@ class AttendTile:
     """Warps without keys: stages before the attention have all of them."""
     buffers: int = 2
     """Rounds of keys that a warp of a cluster has room for."""
+    by_group: bool = False
+    """Whether four warps multiply their 64 queries together, by keys and values in shared memory."""
 
     @staticmethod
     def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
@@ -123,6 +125,18 @@ class AttendTile:
         weigh nothing whatever their scores are."""
         hides = "keep" in self.problem.strides and self.problem.fill in (None, -math.inf)
         return hides and not self.is_cluster
+
+    @property
+    def sees_ahead(self) -> bool:
+        """Whether it is known two rounds before whether queries see a key: a warpgroup leaves out a round together, and
+        nothing is copied for it."""
+        return self.leaves_out and self.by_group
+
+    def suits_groups(self, device: GpuDevice) -> bool:
+        """Whether warps may multiply in groups of four; features fill lines of 128 bytes."""
+        a = self.problem
+        fits = a.d % DEPTH == 0 and a.dv % DEPTH == 0 and self.warps == GROUP_ROWS // 16 and self.warp_keys == KEYS
+        return fits and self.parts == 1 and has_warpgroups(device) and not device.as_parts
 
     @property
     def d(self) -> int:

@@ -1,0 +1,84 @@
+"""The products of an attention on GPUs: queries by keys, and weights by values, of fragments or by warpgroups."""
+
+from __future__ import annotations
+
+from dovetail.ir.dtype import f32
+from dovetail.kernels.gpu.attend_tile import AttendTile, f32_name, times
+from dovetail.kernels.gpu.fragments import load_right, multiplied, private, unrolled, zeroed
+from dovetail.kernels.gpu.shared_tiles import SharedTile
+from dovetail.kernels.gpu.tile import CHUNK, DEPTH
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    AwaitProducts,
+    Extent,
+    Load,
+    MultiplyShared,
+    Name,
+    NarrowMatrices,
+    Statement,
+    Store,
+    add,
+    mul,
+)
+
+
+def scored(block: AttendTile, keys: SharedTile) -> list[Statement]:
+    """The products of queries and keys."""
+    scores, right = private("scores", f32, block.warp_keys // 8, 4), private("right", block.dtype, 1)
+    queries = private("q_fragment", block.dtype, block.d // 16, 8)
+    empty = zeroed(scores, block.warp_keys // 8 * 4)
+    if block.by_group:
+        found: list[Statement] = [empty]
+        for part in range(block.d // DEPTH):
+            source, at = keys.place(Name("stage"), block.own_keys, Extent(part * DEPTH // CHUNK))
+            left_at = (Extent(part * DEPTH // 16), ZERO)
+            found.append(MultiplyShared(scores, queries, left_at, source, at, block.warp_keys, True, True, 0))
+        return [*found, AwaitProducts(scores, block.warp_keys)]
+    j, step, k = Name("j"), Name("step"), mul(Name("step"), Extent(16))
+    column, at = add(block.own_keys, mul(j, Extent(16))), (mul(j, Extent(8)),)
+    return [
+        empty,
+        unrolled(
+            "step",
+            block.d // 16,
+            unrolled("j", block.warp_keys // 16, load_right(right, at, keys, "k", Name("stage"), column, k)),
+            unrolled("j", block.warp_keys // 8, multiplied(scores, (j, ZERO), queries, (step, ZERO), right, j)),
+        ),
+    ]
+
+
+def summed(block: AttendTile, values: SharedTile, axis: str) -> list[Statement]:
+    """The products of weights and values, added to sums that shrink first."""
+    sums, right = private("sums", f32, block.dv // 8, 4), private("right", block.dtype, 1)
+    weights = private("weights", block.dtype, block.warp_keys // 16, 8)
+    j, e, step = Name("j"), Name("e"), Name("step")
+    found: list[Statement] = []
+    for half in block.halves:
+        at = (j, add(e, Extent(2 * half.number)))
+        shrunk = times(Load(sums, at), f32_name(half.shrunk))
+        found.append(unrolled("j", block.dv // 8, unrolled("e", 2, Store(sums, at, shrunk))))
+    if block.by_group:
+        for part in range(block.warp_keys // DEPTH):
+            source, at = values.place(Name("stage"), add(block.own_keys, Extent(part * DEPTH)), ZERO)
+            left_at, panel = (Extent(part * DEPTH // 16), ZERO), values.panel_bytes
+            found.append(MultiplyShared(sums, weights, left_at, source, at, block.dv, True, False, panel))
+        return [*found, AwaitProducts(sums, block.dv)]
+    column, k, at = mul(j, Extent(16)), add(block.own_keys, mul(step, Extent(16))), (mul(j, Extent(8)),)
+    products = unrolled(
+        "step",
+        block.warp_keys // 16,
+        unrolled("j", block.dv // 16, load_right(right, at, values, axis, Name("stage"), column, k)),
+        unrolled("j", block.dv // 8, multiplied(sums, (j, ZERO), weights, (step, ZERO), right, j)),
+    )
+    return [*found, products]
+
+
+def narrowed(block: AttendTile) -> Statement:
+    """Weights, which are where their scores were, as the left factor of the second product."""
+    count = block.warp_keys // 16
+    weights, scores = private("weights", block.dtype, count, 8), private("scores", f32, count, 8)
+    at = (Name("step"), ZERO)
+    return unrolled("step", count, NarrowMatrices(weights, at, scores, at))
+
+
+__all__ = ["narrowed", "scored", "summed"]
