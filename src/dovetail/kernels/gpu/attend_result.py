@@ -11,7 +11,6 @@ from dovetail.kernels.gpu.attend_tile import (
     AttendTile,
     f32_name,
     minus,
-    near_exp,
     times,
 )
 from dovetail.kernels.gpu.fragments import LANE, both, divided, less, plus, private, remainder, unrolled
@@ -98,7 +97,7 @@ def _left_over(tile: AttendTile) -> list[Statement]:
     body = (
         Set("query", divided(own, tile.dv)),
         Set("column", remainder(own, tile.dv)),
-        *_merged(tile.splits, lambda split, last: Load(shares, (split, Name("query"), last)), Name("column"), tile.dv),
+        *_merged(tile, tile.splits, lambda split, last: Load(shares, (split, Name("query"), last)), Name("column"), tile.dv),
         Store(tile.partial, (*at, within), f32_name("value")),
         When(Call("equal", (within, ZERO), bool_), tuple(last)),
     )
@@ -175,20 +174,22 @@ def _column_combined(tile: AttendTile, share: Expr, within: Expr, lanes: int = 1
         return Load(tile.partial, (*tile.lead, share, part, last))
 
     return [
-        *_merged(tile.parts, of, within, tile.share, lanes),
+        *_merged(tile, tile.parts, of, within, tile.share, lanes),
         Set("inverse", _inverse(tile, f32_name("total"))),
         _stored(tile, Name("query"), Name("column"), times(f32_name("value"), f32_name("inverse")), fits=True),
     ]
 
 
-def _merged(count: int, of: Callable[[Expr, Expr], Expr], column: Expr, width: int, lanes: int = 1) -> list[Statement]:
+def _merged(
+    tile: AttendTile, count: int, of: Callable[[Expr, Expr], Expr], column: Expr, width: int, lanes: int = 1
+) -> list[Statement]:
     """The largest score, the total and a weighted sum of several parts, always in one order."""
     part: Expr = Name("each")
     if lanes > 1:
         part = add(mul(part, Extent(lanes)), Name("of_lane"))
     most = Call("maximum", (f32_name("most"), of(part, Extent(width))), f32)
     none = Call("equal", (f32_name("most"), MINUS_INFINITY), bool_)
-    share = near_exp(minus(of(part, Extent(width)), f32_name("most")))
+    share = tile.exp(minus(of(part, Extent(width)), f32_name("most")))
 
     def reduced(op: str, *names: str) -> list[Statement]:
         return [AllReduce(name, op, f32, lanes) for name in names] if lanes > 1 else []
@@ -242,7 +243,7 @@ def _combined(tile: AttendTile) -> list[Statement]:
         Set("total", Number(0.0, f32)),
     ]
     for s in range(tile.splits):
-        share = near_exp(minus(Load(shares, (Extent(s), Name("row"), Extent(tile.dv))), f32_name("most")))
+        share = tile.exp(minus(Load(shares, (Extent(s), Name("row"), Extent(tile.dv))), f32_name("most")))
         total = times(f32_name(f"share{s}"), Load(shares, (Extent(s), Name("row"), Extent(tile.dv + 1))))
         body += [Set(f"share{s}", share), Set("total", plus(f32_name("total"), total))]
     body.append(Set("inverse", _inverse(tile, f32_name("total"))))

@@ -13,7 +13,6 @@ from dovetail.kernels.gpu.attend_tile import (
     Half,
     f32_name,
     minus,
-    near_exp,
     times,
 )
 from dovetail.kernels.gpu.fragments import LANE, both, less, plus, private, remainder, unrolled
@@ -55,14 +54,22 @@ def weighted(tile: AttendTile) -> list[Statement]:
         shown = _shown(tile, Load(scores, at), half)
         kept = Store(scores, at, f32_name("weight"))
         more = Call("maximum", (f32_name("round_most"), Load(scores, at)), f32)
+        start, scaled = f32_name(half.most), list[Statement]()
+        weight = tile.exp(minus(Load(scores, at), f32_name("safe")))
+        if tile.is_folded:
+            factor = Number(tile.problem.scale * math.log2(math.e), f32)
+            largest = Call("maximum", (f32_name(half.most), times(f32_name("round_most"), factor)), f32)
+            start, scaled = MINUS_INFINITY, [Set("round_most", largest)]
+            weight = tile.exp(Call("fma", (Load(scores, at), factor, f32_name("below")), f32))
         found += [
-            Set("round_most", f32_name(half.most)),
+            Set("round_most", start),
             unrolled(
                 "j",
                 tile.warp_keys // 8,
                 unrolled("e", 2, Set("key", key), Store(scores, at, shown), Set("round_most", more)),
             ),
             AllReduce("round_most", "maximum", f32, 4),
+            *scaled,
             # Without a key that is seen the scores are -inf, and their weights 0.
             Set(
                 "safe",
@@ -76,7 +83,8 @@ def weighted(tile: AttendTile) -> list[Statement]:
                     f32,
                 ),
             ),
-            Set(half.shrunk, near_exp(minus(f32_name(half.most), f32_name("safe")))),
+            Set("below", minus(Number(0.0, f32), f32_name("safe"))),
+            Set(half.shrunk, tile.exp(minus(f32_name(half.most), f32_name("safe")))),
             Set(half.most, f32_name("round_most")),
             Set("round_total", Number(0.0, f32)),
             unrolled(
@@ -85,7 +93,7 @@ def weighted(tile: AttendTile) -> list[Statement]:
                 unrolled(
                     "e",
                     2,
-                    Set("weight", near_exp(minus(Load(scores, at), f32_name("safe")))),
+                    Set("weight", weight),
                     kept if tile.by_group else Store(weights, at, cast_to(f32_name("weight"), tile.dtype)),
                     Set("round_total", plus(f32_name("round_total"), f32_name("weight"))),
                 ),
@@ -154,7 +162,7 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
     key, query = Name("key"), Name(half.query)
     there = less(key, Extent(a.keys))
     inside = minimum(query, Extent(a.queries - 1)), minimum(key, Extent(a.keys - 1))
-    if a.scale != 1.0:
+    if a.scale != 1.0 and not tile.is_folded:
         score = times(score, Number(a.scale, f32))
     if a.softcap is not None:
         bent = Call("tanh", (Call("div", (score, Number(a.softcap, f32)), f32),), f32)

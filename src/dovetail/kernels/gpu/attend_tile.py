@@ -127,6 +127,18 @@ class AttendTile:
         return hides and not self.is_cluster
 
     @property
+    def is_folded(self) -> bool:
+        """Whether scores are scaled where the largest is subtracted, by one multiply-add, and are powers of 2: nothing
+        but -inf takes their place or is added to them before."""
+        a = self.problem
+        plain = a.softcap is None and "mask" not in a.strides and a.fill in (None, -math.inf)
+        return self.by_group and plain and a.scale > 0
+
+    def exp(self, x: Expr) -> Expr:
+        """The weight of a difference of scores."""
+        return Call("near_exp2", (x,), f32) if self.is_folded else near_exp(x)
+
+    @property
     def sees_ahead(self) -> bool:
         """Whether it is known two rounds before whether queries see a key: a warpgroup leaves out a round together, and
         nothing is copied for it."""
