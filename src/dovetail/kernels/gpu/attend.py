@@ -19,6 +19,7 @@ from dovetail.ir.dtype import bf16, f16, f32, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.attend_bits import loads_wide
 from dovetail.kernels.gpu.attend_cluster import WarpKeys
 from dovetail.kernels.gpu.attend_prefetch import prefetched
 from dovetail.kernels.gpu.attend_products import scored, summed
@@ -134,6 +135,7 @@ class _Writer:
         if tile.is_cluster and not self.copies:
             tile = AttendTile.of(problem, self.dtype, replace(device, cluster=0))
         tile = replace(tile, by_group=self.copies and tile.suits_groups(device))
+        tile = replace(tile, wide_mask=loads_wide(tile, aligned.get("keep", 1)))
         self.block, self.d, self.dv = tile, tile.d, tile.dv
         self.warps, self.threads, self.rows = tile.warps, tile.threads, tile.rows
         self.keys = tile.warp_keys if tile.is_cluster else tile.keys

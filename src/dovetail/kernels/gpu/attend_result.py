@@ -97,7 +97,9 @@ def _left_over(tile: AttendTile) -> list[Statement]:
     body = (
         Set("query", divided(own, tile.dv)),
         Set("column", remainder(own, tile.dv)),
-        *_merged(tile, tile.splits, lambda split, last: Load(shares, (split, Name("query"), last)), Name("column"), tile.dv),
+        *_merged(
+            tile, tile.splits, lambda split, last: Load(shares, (split, Name("query"), last)), Name("column"), tile.dv
+        ),
         Store(tile.partial, (*at, within), f32_name("value")),
         When(Call("equal", (within, ZERO), bool_), tuple(last)),
     )

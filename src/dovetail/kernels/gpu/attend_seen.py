@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, u32
+from dovetail.kernels.gpu.attend_bits import has_keys, word_gathered, word_lane, words_allocated, words_loaded
 from dovetail.kernels.gpu.attend_tile import AttendTile, Half
 from dovetail.kernels.gpu.fragments import LANE, divided, less, private, remainder, unrolled
 from dovetail.kernels.gpu.tile import LANES
@@ -54,7 +55,8 @@ def seen_allocated(tile: AttendTile) -> list[Alloc]:
     if not tile.leaves_out:
         return []
     flags = [Alloc("flags", u32, ROUNDS * tile.threads // LANES, "shared")] if tile.sees_ahead else []
-    return [Alloc("sees", bool_, _QUERIES * _words(tile), "private"), *flags]
+    loaded = words_allocated() if tile.wide_mask else Alloc("sees", bool_, _QUERIES * _words(tile), "private")
+    return [loaded, *flags]
 
 
 def _words(tile: AttendTile) -> int:
@@ -70,6 +72,8 @@ def seen_loaded(tile: AttendTile, number: Expr) -> list[Statement]:
     """Load a key of each word for each query; keys beyond the last one are not seen."""
     if not tile.leaves_out:
         return []
+    if tile.wide_mask:
+        return words_loaded(tile, number)
     a, row, source = tile.problem, Name("row"), Tensor("keep", bool_, tile.problem.strides["keep"])
     first = add(Name("top"), mul(remainder(ThreadIndex("warp"), tile.warps), Extent(_QUERIES)))
     query = minimum(add(first, row), Extent(a.queries - 1))
@@ -93,6 +97,8 @@ def where_seen(tile: AttendTile, work: Sequence[Statement]) -> list[Statement]:
 
 def _gathered(tile: AttendTile, when: str = "") -> list[Statement]:
     """The bits of each lane's queries, from what all lanes have loaded, and those of all queries together."""
+    if tile.wide_mask:
+        return [*word_gathered(), *_own_bits(tile, when)]
     row, some = Name("row"), Name("some", u32)
     found: list[Statement] = [Set(some.name, _NONE)]
     for word in range(_words(tile)):
@@ -109,15 +115,23 @@ def _gathered(tile: AttendTile, when: str = "") -> list[Statement]:
                 Set(kept.name, Call("where", (is_own, bits, kept), u32)),
             ),
         ]
+    return [*found, *_own_bits(tile, when)]
+
+
+def _own_bits(tile: AttendTile, when: str) -> list[Statement]:
+    """The bits of a lane's queries from the lanes that have them."""
     mine: list[Statement] = []
     for word in range(_words(tile)):
         for half in tile.halves:
             name = _bits(half, word).name + when
-            mine.append(FromLane(name, f"seen{word}", add(divided(LANE, 4), Extent(8 * half.number)), u32))
+            if tile.wide_mask:
+                mine.append(FromLane(name, "seen", word_lane(half.number, word), u32))
+            else:
+                mine.append(FromLane(name, f"seen{word}", add(divided(LANE, 4), Extent(8 * half.number)), u32))
             # The first key of a lane is its first bit.
             shift = cast_to(mul(remainder(LANE, 4), Extent(2)), u32)
             mine.append(Set(name, Call("shift_right", (Name(name, u32), shift), u32)))
-    return [*found, *mine]
+    return mine
 
 
 def _bits(half: Half, word: int) -> Name:
@@ -150,7 +164,9 @@ class SeenAhead:
         found: list[Statement] = []
         for number, when in enumerate(("", _NEXT)):
             found += [*seen_loaded(self.tile, Extent(number)), *_gathered(self.tile, when), self._told(Extent(number))]
-        return found
+        # Without a key there is no mask, and no round.
+        keys = self.tile.problem.keys
+        return found if isinstance(keys, int) and keys > 0 else [When(has_keys(self.tile), tuple(found))]
 
     def _told(self, slot: Expr) -> Statement:
         warp = ThreadIndex("warp")

@@ -87,6 +87,8 @@ class AttendTile:
     """Rounds of keys that a warp of a cluster has room for."""
     by_group: bool = False
     """Whether four warps multiply their 64 queries together, by keys and values in shared memory."""
+    wide_mask: bool = False
+    """Whether lanes load 16 bools at once, of one query each."""
 
     @staticmethod
     def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
