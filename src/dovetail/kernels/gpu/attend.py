@@ -176,6 +176,9 @@ class _Writer:
         parts = self.block.parts
         shape = (*a.lead, a.heads, blocks, parts)
         *front, block, part = indices(shape, Name("tile"))
+        if self.block.descends:
+            block, *front = indices((blocks, *a.lead, a.heads), Name("tile"))
+            block = Call("sub", (Extent(blocks - 1), block), i64)
         share = [Set("part", part), Set("first_round", mul(Name("part"), Extent(self.block.part_rounds)))]
         allocations = self._allocations()
         place = [

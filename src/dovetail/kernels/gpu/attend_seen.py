@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, u32
 from dovetail.kernels.gpu.attend_bits import has_keys, word_gathered, word_lane, words_allocated, words_loaded
-from dovetail.kernels.gpu.attend_tile import AttendTile, Half
+from dovetail.kernels.gpu.attend_tile import GROUP_WARPS, AttendTile, Half
 from dovetail.kernels.gpu.fragments import LANE, divided, less, private, remainder, unrolled
 from dovetail.kernels.gpu.tile import LANES
 from dovetail.kernels.loops.body import cast_to
@@ -192,8 +192,8 @@ class SeenAhead:
 
     def work(self, work: Sequence[Statement]) -> list[Statement]:
         """What a warpgroup does in a round."""
-        first = mul(divided(ThreadIndex("warp"), self.tile.warps), Extent(self.tile.warps))
-        return self._where(Name("round"), [add(first, Extent(i)) for i in range(self.tile.warps)], work)
+        first = mul(divided(ThreadIndex("warp"), GROUP_WARPS), Extent(GROUP_WARPS))
+        return self._where(Name("round"), [add(first, Extent(i)) for i in range(GROUP_WARPS)], work)
 
     def kept(self) -> list[Statement]:
         """What is seen in the round after the next, before a barrier."""

@@ -14,11 +14,14 @@ from dovetail.kernels.gpu.tile import CHUNK, DEPTH, GROUP_ROWS, LANES, has_warpg
 from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
 from dovetail.kernels.problems.attention import Attention
 
+GROUP_WARPS = GROUP_ROWS // 16
 KEYS = 64
 """Keys that a warp goes through at once."""
 MOST_WARPS = 4
 LONE_WARPS = 8
 """Warps of a block that has a multiprocessor to itself."""
+MANY = 3
+"""Blocks of two warpgroups for each multiprocessor from which on those share keys: half of the copies."""
 FULL = 0.9
 """Blocks for each multiprocessor from which on there are enough."""
 CLUSTER_KEYS = 16
@@ -141,6 +144,11 @@ class AttendTile:
         return Call("near_exp2", (x,), f32) if self.is_folded else near_exp(x)
 
     @property
+    def descends(self) -> bool:
+        """Whether the last queries come first: they may see the most keys, and blocks that take long start early."""
+        return self.parts == 1 and (self.problem.causal or self.leaves_out)
+
+    @property
     def sees_ahead(self) -> bool:
         """Whether it is known two rounds before whether queries see a key: a warpgroup leaves out a round together, and
         nothing is copied for it."""
@@ -148,8 +156,7 @@ class AttendTile:
 
     def suits_groups(self, device: GpuDevice) -> bool:
         """Whether warps may multiply in groups of four; features fill lines of 128 bytes."""
-        a = self.problem
-        fits = a.d % DEPTH == 0 and a.dv % DEPTH == 0 and self.warps == GROUP_ROWS // 16 and self.warp_keys == KEYS
+        fits = _fill_lines(self.problem) and self.warps % GROUP_WARPS == 0 and self.warp_keys == KEYS
         return fits and self.parts == 1 and has_warpgroups(device) and not device.as_parts
 
     @property
@@ -258,6 +265,11 @@ class AttendTile:
         return ZERO if alone else mul(divided(ThreadIndex("warp"), self.warps), Extent(self.warp_keys))
 
 
+def _fill_lines(a: Attention) -> bool:
+    """Whether features fill lines of shared memory, as warpgroups multiply them."""
+    return a.d % DEPTH == 0 and a.dv % DEPTH == 0
+
+
 def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:
     """Warps of a block along queries, and along keys: enough blocks for all multiprocessors, then enough warps."""
     queries = a.queries if isinstance(a.queries, int) else KEYS
@@ -266,6 +278,8 @@ def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:
     for size in (*a.lead, a.heads):
         heads *= size if isinstance(size, int) else 1
     warps = min(MOST_WARPS, max(1, -(-queries // 16)))
+    if _fill_lines(a) and has_warpgroups(device) and heads * (queries // (32 * warps)) >= MANY * device.multiprocessors:
+        return 2 * warps, 1
     while warps > 1 and heads * -(-queries // (16 * warps)) < FULL * device.multiprocessors:
         warps //= 2
     is_lone = heads * -(-queries // (16 * warps)) <= device.multiprocessors
@@ -338,6 +352,6 @@ def near_exp(x: Expr) -> Expr:
 
 
 __all__ = [
-    "HALVES", "KEYS", "MINUS_INFINITY", "PARTIAL", "AttendTile", "Half", "by_key_head", "f32_name", "minus", "near_exp",
+    "GROUP_WARPS", "HALVES", "KEYS", "MINUS_INFINITY", "PARTIAL", "AttendTile", "Half", "by_key_head", "f32_name", "minus", "near_exp",
     "times",
 ]  # fmt: skip
