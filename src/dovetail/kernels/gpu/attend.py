@@ -259,7 +259,9 @@ class _Writer:
         first, k = (Name("top"), ZERO) if name == "q" else (at, ZERO) if name == "k" else (ZERO, at)
         if not self.copies:
             return stored(tile, factor, first, k, self.threads, 0, 1)
-        return [rolled(s) for s in copied(tile, factor, axis, first, k, stage, self.threads, 0, 1)]
+        by_group = self.block.by_group
+        copies = copied(tile, factor, axis, first, k, stage, self.threads, 0, 1, in_columns=by_group)
+        return copies if by_group else [rolled(s) for s in copies]
 
     @property
     def _warp_keys(self) -> WarpKeys:

@@ -228,14 +228,23 @@ def copied(
     at: int,
     of: int,
     index: ThreadIndex = THREAD,
+    *,
+    in_columns: bool = False,
 ) -> list[Statement]:
     """Start the copies of a stage: rows from `first` on, elements of k from `k` on.
 
-    A tile may hold several factors in turn, eight rows of each: this is number `at` of `of`.
+    A tile may hold several factors in turn, eight rows of each: this is number `at` of `of`. With `in_columns` the lines
+    of a thread are a constant apart where that is possible, so that one address and constants give all of them.
     """
 
+    def line_and_chunk(own: Expr, chunks: int) -> tuple[Expr, Expr]:
+        if not in_columns or threads % chunks or tile.lines // of * chunks % threads:
+            return divided(own, chunks), remainder(own, chunks)
+        apart = mul(Name("turn"), Extent(threads // chunks))
+        return add(apart, divided(index, chunks)), remainder(index, chunks)
+
     def by_k(own: Expr) -> list[Statement]:
-        row, chunk = divided(own, tile.chunks), remainder(own, tile.chunks)
+        row, chunk = line_and_chunk(own, tile.chunks)
         column = add(k, mul(chunk, Extent(CHUNK)))
         source, inside = factor.source(add(first, row), column, tile.lines // of)
         target, place = tile.place(stage, spread(row, at, of), chunk)
@@ -243,7 +252,7 @@ def copied(
 
     def by_row(own: Expr) -> list[Statement]:
         per = tile.chunks // of
-        line, chunk = divided(own, per), remainder(own, per)
+        line, chunk = line_and_chunk(own, per)
         source, inside = factor.source(add(first, mul(chunk, Extent(CHUNK))), add(k, line), per * CHUNK)
         target, place = tile.place(stage, line, add(mul(chunk, Extent(of)), Extent(at)))
         return [CopyAsync(target, place, factor.tensor, source, inside)]
