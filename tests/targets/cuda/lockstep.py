@@ -34,6 +34,7 @@ from dovetail.kernels.loops.ir import (
     FenceShared,
     FromLane,
     GridBarrier,
+    GroupBarrier,
     Kernel,
     LoadMatrices,
     Loop,
@@ -218,6 +219,8 @@ class Machine(Matrices):
                 self.copy_box(statement, mask)
             case ClusterBarrier():
                 raise AssertionError("a cluster waits outside of loops and conditions")
+            case GroupBarrier():
+                self.groups_of(mask)
             case WarpBarrier():
                 assert_whole_warps(mask)
 

@@ -39,6 +39,7 @@ from dovetail.kernels.loops.ir import (
     Extent,
     FenceShared,
     GridBarrier,
+    GroupBarrier,
     Kernel,
     LoadMatrices,
     Loop,
@@ -179,7 +180,9 @@ class _Printer(Printer):
                 tensor_cores.matrices(self.text, self.address, statement)
             case Roles():
                 self.roles(statement)
-            case AllocBarriers() | CopyBox() | CopyBulk() | ExpectBytes() | Arrive() | AwaitPhase() | WarpBarrier():
+            case AllocBarriers() | CopyBox() | CopyBulk() | ExpectBytes() | Arrive() | AwaitPhase():
+                self.pipelined(statement)
+            case WarpBarrier() | GroupBarrier():
                 self.pipelined(statement)
             case FenceShared():
                 tensor_cores.fence(self.text)
@@ -286,6 +289,8 @@ class _Printer(Printer):
                 pipeline.await_phase(self.text, self.slot(barrier, at), self.value(phase))
             case WarpBarrier():
                 pipeline.warp_barrier(self.text)
+            case GroupBarrier():
+                pipeline.group_barrier(self.text, self.indices["warp"])
 
     def map_of(self, source: TensorMap) -> str:
         """The address of a tensor map."""

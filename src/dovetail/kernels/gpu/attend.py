@@ -28,6 +28,8 @@ from dovetail.kernels.gpu.attend_rotation import rotated
 from dovetail.kernels.gpu.attend_seen import SeenAhead, seen_allocated, seen_loaded, where_seen
 from dovetail.kernels.gpu.attend_softmax import masks_allocated, weighted
 from dovetail.kernels.gpu.attend_tile import (
+    GROUP,
+    GROUP_WARPS,
     MINUS_INFINITY,
     PARTIAL,
     AttendTile,
@@ -35,6 +37,7 @@ from dovetail.kernels.gpu.attend_tile import (
 )
 from dovetail.kernels.gpu.fragments import (
     LANE,
+    THREAD,
     Factor,
     copied,
     divided,
@@ -49,7 +52,7 @@ from dovetail.kernels.gpu.fragments import (
 from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.policy import WIDEST
 from dovetail.kernels.gpu.shared_tiles import SharedTile
-from dovetail.kernels.gpu.tile import CHUNK, H200
+from dovetail.kernels.gpu.tile import CHUNK, H200, LANES
 from dovetail.kernels.gpu.tile_writer import STATIC_BYTES
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import (
@@ -63,6 +66,7 @@ from dovetail.kernels.loops.ir import (
     Expr,
     Extent,
     FenceShared,
+    GroupBarrier,
     Kernel,
     Launch,
     Loop,
@@ -138,7 +142,7 @@ class _Writer:
         tile = replace(tile, wide_mask=loads_wide(tile, aligned.get("keep", 1)))
         self.block, self.d, self.dv = tile, tile.d, tile.dv
         self.warps, self.threads, self.rows = tile.warps, tile.threads, tile.rows
-        self.keys = tile.warp_keys if tile.is_cluster else tile.keys
+        self.keys = tile.warp_keys if tile.is_cluster or tile.is_apart else tile.keys
         """Keys of a tile in shared memory."""
 
     def _factor(self, name: str) -> Factor:
@@ -156,8 +160,16 @@ class _Writer:
 
     @property
     def stages(self) -> int:
-        """Tiles in shared memory: of a round and of the next one; in a cluster each warp has its own."""
-        return self.block.buffers * self.block.splits if self.block.is_cluster else 2 if self.copies else 1
+        """Tiles in shared memory: of a round and of the next one; in a cluster each warp has its own, and warpgroups
+        may have."""
+        if self.block.is_cluster or self.block.is_apart:
+            return self.block.buffers * self.block.splits
+        return 2 if self.copies else 1
+
+    def _stage(self, number: Expr) -> Expr:
+        """The tile of a round."""
+        found = remainder(number, 2)
+        return add(mul(GROUP, Extent(2)), found) if self.block.is_apart else found
 
     def tile(self, name: str) -> SharedTile:
         match name:
@@ -256,11 +268,14 @@ class _Writer:
         """Queries from the block's first on, or a round of keys or values."""
         tile, factor, axis = self.tile(name), self.factors[name], self.axes[name]
         at = mul(self.block.key_round(number), Extent(self.keys))
+        at = self.block.first_key(number) if self.block.is_apart else at
         first, k = (Name("top"), ZERO) if name == "q" else (at, ZERO) if name == "k" else (ZERO, at)
         if not self.copies:
             return stored(tile, factor, first, k, self.threads, 0, 1)
-        by_group = self.block.by_group
-        copies = copied(tile, factor, axis, first, k, stage, self.threads, 0, 1, in_columns=by_group)
+        by_group, threads, thread = self.block.by_group, self.threads, THREAD
+        if self.block.is_apart and name != "q":
+            threads, thread = GROUP_WARPS * LANES, remainder(THREAD, GROUP_WARPS * LANES)
+        copies = copied(tile, factor, axis, first, k, stage, threads, 0, 1, thread, in_columns=by_group)
         return copies if by_group else [rolled(s) for s in copies]
 
     @property
@@ -290,7 +305,7 @@ class _Writer:
                 return start
             queries = [*self._loaded("q", ZERO, ZERO), CommitCopies(), AwaitCopies(0), Barrier()]
             return [*start, *self._warp_keys.first(), *queries, load]
-        first = [*self._loaded("k", ZERO, ZERO), *self._loaded("v", ZERO, ZERO)]
+        first = [*self._loaded("k", ZERO, self._stage(ZERO)), *self._loaded("v", ZERO, self._stage(ZERO))]
         arrive: list[Statement] = [CommitCopies(), *first, CommitCopies()]
         if self.block.sees_ahead:
             arrive += SeenAhead(self.block).first()
@@ -313,7 +328,8 @@ class _Writer:
         keys: Expr = Extent(a.keys)
         if a.causal and a.fill is not None and math.isinf(a.fill):
             keys = minimum(keys, add(Name("top"), Extent(self.rows)))
-        every = Call("div", (add(keys, Extent(self.keys - 1)), Extent(self.keys)), i64)
+        span = self.block.keys
+        every = Call("div", (add(keys, Extent(span - 1)), Extent(span)), i64)
         if self.block.parts == 1:
             return every
         left = Call("maximum", (Call("sub", (every, Name("first_round")), i64), ZERO), i64)
@@ -338,16 +354,17 @@ class _Writer:
             # Without a warp that copies, threads have no registers for addresses that LLVM computes before a condition.
             return self._warp_keys.after_stages(rounds, is_guarded=not self.device.copying_warp)
         later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
-        start = [Set("later", add(Name("round"), Extent(1))), Set("next", remainder(Name("later"), 2))]
-        arrive: list[Statement] = [AwaitCopies(1), *([FenceShared()] if self.block.by_group else ()), Barrier()]
-        arrive.append(Set("stage", remainder(Name("round"), 2)))
+        barrier = GroupBarrier() if self.block.is_apart else Barrier()
+        start = [Set("later", add(Name("round"), Extent(1))), Set("next", self._stage(Name("later")))]
+        arrive: list[Statement] = [AwaitCopies(1), *([FenceShared()] if self.block.by_group else ()), barrier]
+        arrive.append(Set("stage", self._stage(Name("round"))))
         if self.block.sees_ahead:
             ahead = SeenAhead(self.block)
             copies = [*ahead.copied(later), CommitCopies(), *ahead.loaded()]
-            each = (*start, *copies, *arrive, *ahead.work(work), *ahead.kept(), Barrier(), *ahead.moved())
+            each = (*start, *copies, *arrive, *ahead.work(work), *ahead.kept(), barrier, *ahead.moved())
         else:
             copies = [*later, CommitCopies(), *seen_loaded(self.block, Name("round"))]
-            each = (*start, *copies, *arrive, *where_seen(self.block, work), Barrier())
+            each = (*start, *copies, *arrive, *where_seen(self.block, work), barrier)
         return [Loop("round", self._rounds(), each), AwaitCopies(0), Barrier()]
 
     def _scored(self) -> list[Statement]:

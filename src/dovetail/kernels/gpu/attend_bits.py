@@ -1,7 +1,8 @@
 """A mask of bools as bits, by wide loads: a lane has 32 keys of one query of its warp.
 
-Rows of the mask begin anywhere, as the number of keys is any. So a lane loads the 48 bytes from a multiple of 16 on that
-hold its 32, makes them a number of 48 bits, and shifts that. A load for each key would take four times the instructions.
+Rows of the mask begin anywhere, as the number of keys is any. So a lane loads the 48 bytes from a multiple of 16 on
+that hold its 32, makes them a number of 48 bits, and shifts that. Loads of one key each take four times as many
+instructions.
 """
 
 from __future__ import annotations

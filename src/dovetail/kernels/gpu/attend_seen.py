@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, u32
 from dovetail.kernels.gpu.attend_bits import has_keys, word_gathered, word_lane, words_allocated, words_loaded
-from dovetail.kernels.gpu.attend_tile import GROUP_WARPS, AttendTile, Half
+from dovetail.kernels.gpu.attend_tile import GROUP, GROUP_WARPS, AttendTile, Half
 from dovetail.kernels.gpu.fragments import LANE, divided, less, private, remainder, unrolled
 from dovetail.kernels.gpu.tile import LANES
 from dovetail.kernels.loops.body import cast_to
@@ -183,8 +183,15 @@ class SeenAhead:
 
     def copied(self, copies: Sequence[Statement]) -> list[Statement]:
         """Copies of the next round."""
+        if self.tile.is_apart:
+            return self._where(Name("later"), self._group(), copies)
         every = [Extent(warp) for warp in range(self.tile.threads // LANES)]
         return self._where(Name("later"), every, copies)
+
+    def _group(self) -> list[Expr]:
+        """The warps of a group."""
+        first = mul(GROUP, Extent(GROUP_WARPS))
+        return [add(first, Extent(i)) for i in range(GROUP_WARPS)]
 
     def loaded(self) -> list[Statement]:
         """Load the mask of the round after the next."""
@@ -192,8 +199,7 @@ class SeenAhead:
 
     def work(self, work: Sequence[Statement]) -> list[Statement]:
         """What a warpgroup does in a round."""
-        first = mul(divided(ThreadIndex("warp"), GROUP_WARPS), Extent(GROUP_WARPS))
-        return self._where(Name("round"), [add(first, Extent(i)) for i in range(GROUP_WARPS)], work)
+        return self._where(Name("round"), self._group(), work)
 
     def kept(self) -> list[Statement]:
         """What is seen in the round after the next, before a barrier."""

@@ -15,6 +15,8 @@ from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Num
 from dovetail.kernels.problems.attention import Attention
 
 GROUP_WARPS = GROUP_ROWS // 16
+GROUP = divided(ThreadIndex("warp"), GROUP_WARPS)
+"""The warpgroup of a thread."""
 KEYS = 64
 """Keys that a warp goes through at once."""
 MOST_WARPS = 4
@@ -144,6 +146,12 @@ class AttendTile:
         return Call("near_exp2", (x,), f32) if self.is_folded else near_exp(x)
 
     @property
+    def is_apart(self) -> bool:
+        """Whether each warpgroup copies keys of its own, and waits for none but its warps: one multiplies while another
+        computes weights."""
+        return self.by_group and self.splits > 1 and self.warps == GROUP_WARPS
+
+    @property
     def descends(self) -> bool:
         """Whether the last queries come first: they may see the most keys, and blocks that take long start early."""
         return self.parts == 1 and (self.problem.causal or self.leaves_out)
@@ -256,12 +264,13 @@ class AttendTile:
         """The first key of this warp in a round."""
         if self.is_cluster:
             return mul(self.chunk(number, divided(ThreadIndex("warp"), self.warps)), Extent(self.warp_keys))
-        return add(mul(self.key_round(number), Extent(self.keys)), self.own_keys)
+        first = mul(self.key_round(number), Extent(self.keys))
+        return add(first, mul(GROUP, Extent(self.warp_keys)) if self.is_apart else self.own_keys)
 
     @property
     def own_keys(self) -> Expr:
         """Where the keys of this warp start among those of a tile in shared memory."""
-        alone = self.splits == 1 or self.is_cluster
+        alone = self.splits == 1 or self.is_cluster or self.is_apart
         return ZERO if alone else mul(divided(ThreadIndex("warp"), self.warps), Extent(self.warp_keys))
 
 
@@ -352,6 +361,6 @@ def near_exp(x: Expr) -> Expr:
 
 
 __all__ = [
-    "GROUP_WARPS", "HALVES", "KEYS", "MINUS_INFINITY", "PARTIAL", "AttendTile", "Half", "by_key_head", "f32_name", "minus", "near_exp",
-    "times",
+    "GROUP", "GROUP_WARPS", "HALVES", "KEYS", "MINUS_INFINITY", "PARTIAL", "AttendTile", "Half", "by_key_head",
+    "f32_name", "minus", "near_exp", "times",
 ]  # fmt: skip

@@ -204,7 +204,7 @@ def shared_by(
     count: int,
     body: Callable[[Expr], Sequence[Statement]],
     most: int | None = None,
-    index: ThreadIndex = THREAD,
+    index: Expr = THREAD,
 ) -> list[Statement]:
     """Iterations that the threads of a block share, unrolled: all of a thread's, or `most` of them at a time."""
     turns = -(-count // threads)
@@ -227,13 +227,13 @@ def copied(
     threads: int,
     at: int,
     of: int,
-    index: ThreadIndex = THREAD,
+    index: Expr = THREAD,
     *,
     in_columns: bool = False,
 ) -> list[Statement]:
     """Start the copies of a stage: rows from `first` on, elements of k from `k` on.
 
-    A tile may hold several factors in turn, eight rows of each: this is number `at` of `of`. With `in_columns` the lines
+    A tile may hold several factors in turn, eight rows of each: this is number `at` of `of`. With `in_columns` lines
     of a thread are a constant apart where that is possible, so that one address and constants give all of them.
     """
 
@@ -363,7 +363,7 @@ def zeroed(sums: Tensor, count: int) -> Loop:
 
 
 __all__ = [
-    "LANE", "Coordinate", "Factor", "Gather", "both", "copied", "divided", "is_multiple",
+    "LANE", "THREAD", "Coordinate", "Factor", "Gather", "both", "copied", "divided", "is_multiple",
     "less", "load_left", "load_right", "multiplied", "plus", "private", "remainder", "rolled", "shared_by", "spread",
     "stored", "unrolled", "zeroed",
 ]  # fmt: skip

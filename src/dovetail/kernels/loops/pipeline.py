@@ -133,9 +133,16 @@ class WarpBarrier:
     """No lane of a warp goes on before all have come here; what they stored in shared memory is seen by all."""
 
 
-Pipeline: TypeAlias = AllocBarriers | CopyBox | CopyBulk | ExpectBytes | Arrive | AwaitPhase | WarpBarrier
+@dataclass(frozen=True, slots=True)
+class GroupBarrier:
+    """The same for the four warps of a warpgroup."""
+
+
+Pipeline: TypeAlias = (
+    AllocBarriers | CopyBox | CopyBulk | ExpectBytes | Arrive | AwaitPhase | WarpBarrier | GroupBarrier
+)
 
 __all__ = [
-    "BOX", "MAP_BYTES", "AllocBarriers", "Arrive", "AwaitPhase", "CopyBox", "CopyBulk", "ExpectBytes", "Pipeline",
-    "TensorMap", "Traversal", "WarpBarrier",
+    "BOX", "MAP_BYTES", "AllocBarriers", "Arrive", "AwaitPhase", "CopyBox", "CopyBulk", "ExpectBytes", "GroupBarrier",
+    "Pipeline", "TensorMap", "Traversal", "WarpBarrier",
 ]  # fmt: skip
