@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dovetail.ir.dtype import bool_, f32
+from dovetail.ir.dtype import bool_, f32, i64
 from dovetail.kernels.gpu.attend_tile import (
+    GROUP,
+    GROUP_WARPS,
     HALVES,
     MINUS_INFINITY,
     AttendTile,
+    Half,
     f32_name,
     minus,
     times,
 )
-from dovetail.kernels.gpu.fragments import LANE, both, divided, less, plus, private, remainder, unrolled
+from dovetail.kernels.gpu.fragments import LANE, THREAD, both, divided, less, plus, private, remainder, unrolled
 from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
@@ -43,6 +46,8 @@ def written(tile: AttendTile) -> list[Statement]:
     """The weighted sums over their totals."""
     if tile.parts > 1:
         return _left_over(tile)
+    if tile.is_apart:
+        return _exchanged(tile)
     if tile.splits > 1:
         return _combined(tile)
     sums = private("sums", f32, tile.dv // 8, 4)
@@ -212,6 +217,67 @@ def _merged(
         ),
         *reduced("add", "total", "value"),
     ]
+
+
+def _exchanged(tile: AttendTile) -> list[Statement]:
+    """The same of two warpgroups: each has half of the columns in the end, and tells the other the sums of its half.
+
+    A thread has the rows and columns of the thread of the other group with its number.
+    """
+    count = tile.dv // 16 * 4
+    sums, told = private("sums", f32, 2, count), tile.told
+    thread, e, other = remainder(THREAD, GROUP_WARPS * LANES), Name("e"), Call("sub", (Extent(1), GROUP), i64)
+    kept = [f32_name(name) for half in HALVES for name in (half.most, half.total)]
+
+    def told_by(group: Expr, number: Expr) -> tuple[Expr, ...]:
+        return group, divided(number, 4), thread, remainder(number, 4)
+
+    found: list[Statement] = []
+    for group in range(2):
+        tell = Store(told, told_by(Extent(group), e), Load(sums, (Extent(1 - group), e)))
+        found.append(When(Call("equal", (GROUP, Extent(group)), bool_), (unrolled("e", count, tell),)))
+    found += [Store(told, told_by(GROUP, Extent(count + i)), value) for i, value in enumerate(kept)]
+    found.append(Barrier())
+    for half in HALVES:
+        most, total = (Load(told, told_by(other, Extent(count + 2 * half.number + i))) for i in range(2))
+        found += [Set("other_most", most), Set("other_total", total), *_weighed(tile, half)]
+    for group in range(2):
+        stores = [s for half in HALVES for s in _half_stored(tile, half, group, told_by)]
+        found.append(When(Call("equal", (GROUP, Extent(group)), bool_), tuple(stores)))
+    return [*found, Barrier()]
+
+
+def _weighed(tile: AttendTile, half: Half) -> list[Statement]:
+    """What a group's sums of a query are multiplied by, and those of the other."""
+    own, other, most = f32_name(half.most), f32_name("other_most"), f32_name("most")
+    none = Call("equal", (most, MINUS_INFINITY), bool_)
+    shares = [f32_name(f"{name}{half.number}") for name in ("own_share", "other_share")]
+    total = plus(times(shares[0], f32_name(half.total)), times(shares[1], f32_name("other_total")))
+    return [
+        Set("most", Call("maximum", (own, other), f32)),
+        Set("most", Call("where", (none, Number(0.0, f32), most), f32)),
+        *[Set(s.name, tile.exp(minus(x, most))) for s, x in zip(shares, (own, other), strict=True)],
+        Set("inverse", _inverse(tile, total)),
+        *[Set(s.name, times(s, f32_name("inverse"))) for s in shares],
+    ]
+
+
+def _half_stored(
+    tile: AttendTile, half: Half, group: int, told_by: Callable[[Expr, Expr], tuple[Expr, ...]]
+) -> list[Statement]:
+    """The results of a query in a group's half of the columns."""
+    count = tile.dv // 16 * 4
+    sums, query = private("sums", f32, 2, count), Name(half.query)
+    own, other = (f32_name(f"{name}{half.number}") for name in ("own_share", "other_share"))
+    found: list[Statement] = []
+    for j in range(tile.dv // 16):
+        for e in range(2):
+            number = Extent(4 * j + 2 * half.number + e)
+            more = times(Load(tile.told, told_by(Extent(1 - group), number)), other)
+            value = plus(times(Load(sums, (Extent(group), number)), own), more)
+            column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * (group * tile.dv // 16 + j) + e))
+            found.append(_stored(tile, query, column, value, fits=True))
+    return [When(less(query, Extent(tile.problem.queries)), tuple(found))]
 
 
 def _combined(tile: AttendTile) -> list[Statement]:

@@ -189,10 +189,20 @@ class AttendTile:
         width = (self.dv + CHUNK) * item
         return Tensor("shares", f32, (self.rows * width, width, item), space="shared")
 
+    @property
+    def told(self) -> Tensor:
+        """What two warpgroups tell each other in the end, in fours of a thread: half of its sums, then the largest score
+        and the total of both of its rows."""
+        item = f32.itemsize
+        four = GROUP_WARPS * LANES * 4 * item
+        return Tensor("told", f32, ((self.dv // 16 + 1) * four, four, 4 * item, item), space="shared")
+
     def shares_allocated(self) -> list[Alloc]:
         """Shared memory for the shares, where warps of a block share the keys."""
         if self.splits == 1:
             return []
+        if self.is_apart:
+            return [Alloc("told", f32, self.threads * (self.dv // 4 + 4), "shared")]
         rows = self.problem.queries if self.is_cluster else self.rows
         assert isinstance(rows, int), "few queries are known"
         return [Alloc("shares", f32, self.splits * rows * (self.dv + CHUNK), "shared")]
