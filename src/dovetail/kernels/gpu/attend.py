@@ -19,8 +19,10 @@ from dovetail.ir.dtype import bf16, f16, f32, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu import attend_seen
 from dovetail.kernels.gpu.attend_bits import loads_wide
 from dovetail.kernels.gpu.attend_cluster import WarpKeys
+from dovetail.kernels.gpu.attend_groups import GroupRounds
 from dovetail.kernels.gpu.attend_prefetch import prefetched
 from dovetail.kernels.gpu.attend_products import scored, summed
 from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
@@ -259,6 +261,7 @@ class _Writer:
             *seen_allocated(self.block),
             Alloc("sums", f32, self.dv // 8 * 4, "private"),
             Alloc("scores", f32, self.block.warp_keys // 8 * 4, "private"),
+            *([Alloc("next_scores", f32, self.block.warp_keys // 2, "private")] if self.block.by_group else ()),
             Alloc("q_fragment", self.dtype, self.d // 16 * 8, "private"),
             Alloc("right", self.dtype, max(self.block.warp_keys, self.dv) // 8 * 4, "private"),
             Alloc("weights", self.dtype, self.block.warp_keys // 16 * 8, "private"),
@@ -284,6 +287,10 @@ class _Writer:
         tiles = {name: self.tile(name) for name in ("k", "v")}
         return WarpKeys(self.block, tiles, self.factors, self.axes, self.device.as_parts)
 
+    @property
+    def _groups(self) -> GroupRounds:
+        return GroupRounds(self.block, self.tile("k"), self.tile("v"), self._loaded)
+
     def _queries(self) -> list[Statement]:
         row = mul(remainder(ThreadIndex("warp"), self.warps), Extent(16))
         fragments = private("q_fragment", self.dtype, self.d // 16, 8)
@@ -305,6 +312,8 @@ class _Writer:
                 return start
             queries = [*self._loaded("q", ZERO, ZERO), CommitCopies(), AwaitCopies(0), Barrier()]
             return [*start, *self._warp_keys.first(), *queries, load]
+        if self.block.by_group and attend_seen.OVERLAPS:
+            return [*start, *self._groups.first(self._loaded("q", ZERO, ZERO), load)]
         first = [*self._loaded("k", ZERO, self._stage(ZERO)), *self._loaded("v", ZERO, self._stage(ZERO))]
         arrive: list[Statement] = [CommitCopies(), *first, CommitCopies()]
         if self.block.sees_ahead:
@@ -336,6 +345,8 @@ class _Writer:
         return minimum(left, Extent(self.block.part_rounds))
 
     def _keys(self) -> list[Statement]:
+        if self.block.by_group and attend_seen.OVERLAPS:
+            return self._groups.rounds(self._rounds())
         work = [*self._scored(), *weighted(self.block), *self._summed()]
         if not self.copies:
             loads = [*self._loaded("k", Name("round"), ZERO), *self._loaded("v", Name("round"), ZERO)]

@@ -10,6 +10,7 @@ from dovetail.kernels.gpu.tile import CHUNK, DEPTH
 from dovetail.kernels.loops.ir import (
     ZERO,
     AwaitProducts,
+    Expr,
     Extent,
     Load,
     MultiplyShared,
@@ -22,18 +23,25 @@ from dovetail.kernels.loops.ir import (
 )
 
 
+def multiplied_keys(block: AttendTile, keys: SharedTile, name: str, stage: Expr) -> list[Statement]:
+    """Start the products of queries and keys by a warpgroup, into the scores of this name."""
+    scores = private(name, f32, block.warp_keys // 8, 4)
+    queries = private("q_fragment", block.dtype, block.d // 16, 8)
+    found: list[Statement] = [zeroed(scores, block.warp_keys // 8 * 4)]
+    for part in range(block.d // DEPTH):
+        source, at = keys.place(stage, block.own_keys, Extent(part * DEPTH // CHUNK))
+        left_at = (Extent(part * DEPTH // 16), ZERO)
+        found.append(MultiplyShared(scores, queries, left_at, source, at, block.warp_keys, True, True, 0))
+    return found
+
+
 def scored(block: AttendTile, keys: SharedTile) -> list[Statement]:
     """The products of queries and keys."""
     scores, right = private("scores", f32, block.warp_keys // 8, 4), private("right", block.dtype, 1)
     queries = private("q_fragment", block.dtype, block.d // 16, 8)
     empty = zeroed(scores, block.warp_keys // 8 * 4)
     if block.by_group:
-        found: list[Statement] = [empty]
-        for part in range(block.d // DEPTH):
-            source, at = keys.place(Name("stage"), block.own_keys, Extent(part * DEPTH // CHUNK))
-            left_at = (Extent(part * DEPTH // 16), ZERO)
-            found.append(MultiplyShared(scores, queries, left_at, source, at, block.warp_keys, True, True, 0))
-        return [*found, AwaitProducts(scores, block.warp_keys)]
+        return [*multiplied_keys(block, keys, "scores", Name("stage")), AwaitProducts(scores, block.warp_keys)]
     j, step, k = Name("j"), Name("step"), mul(Name("step"), Extent(16))
     column, at = add(block.own_keys, mul(j, Extent(16))), (mul(j, Extent(8)),)
     return [
@@ -81,4 +89,4 @@ def narrowed(block: AttendTile) -> Statement:
     return unrolled("step", count, NarrowMatrices(weights, at, scores, at))
 
 
-__all__ = ["narrowed", "scored", "summed"]
+__all__ = ["multiplied_keys", "narrowed", "scored", "summed"]

@@ -7,6 +7,7 @@ would touch eight rows of the mask, and loads of masks would take longer than al
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, u32
@@ -38,10 +39,11 @@ from dovetail.kernels.loops.ir import (
 _QUERIES = 16
 """Queries of a warp."""
 _NONE = Number(0, u32)
-_NEXT, _AFTER = "_next", "_after"
-"""After the name of bits: those of the next round, and of the one after it."""
-ROUNDS = 3
-"""Rounds of which it is known whether warps see a key: this one and the two after it."""
+_TIMES = ("", "_next", "_after", "_last")
+"""After the name of bits: those of the round, and of the ones after it."""
+ROUNDS = 4
+"""Rounds of which it is known whether warps see a key: this one and those after it."""
+OVERLAPS = True
 
 
 def _flags(tile: AttendTile) -> Tensor:
@@ -159,10 +161,19 @@ class SeenAhead:
 
     tile: AttendTile
 
+    @property
+    def ahead(self) -> int:
+        return 3 if OVERLAPS else 2
+
+    def where_all(self, number: Expr, work: Sequence[Statement]) -> list[Statement]:
+        """Work of the warps that copy together, where one of them sees a key of a round."""
+        every = [Extent(warp) for warp in range(self.tile.threads // LANES)]
+        return self._where(number, self._group() if self.tile.is_apart else every, work)
+
     def first(self) -> list[Statement]:
-        """What is seen in the first two rounds."""
+        """What is seen in the first rounds."""
         found: list[Statement] = []
-        for number, when in enumerate(("", _NEXT)):
+        for number, when in enumerate(_TIMES[: self.ahead]):
             found += [*seen_loaded(self.tile, Extent(number)), *_gathered(self.tile, when), self._told(Extent(number))]
         # Without a key there is no mask, and no round.
         keys = self.tile.problem.keys
@@ -183,10 +194,7 @@ class SeenAhead:
 
     def copied(self, copies: Sequence[Statement]) -> list[Statement]:
         """Copies of the next round."""
-        if self.tile.is_apart:
-            return self._where(Name("later"), self._group(), copies)
-        every = [Extent(warp) for warp in range(self.tile.threads // LANES)]
-        return self._where(Name("later"), every, copies)
+        return self.where_all(Name("later"), copies)
 
     def _group(self) -> list[Expr]:
         """The warps of a group."""
@@ -195,7 +203,7 @@ class SeenAhead:
 
     def loaded(self) -> list[Statement]:
         """Load the mask of the round after the next."""
-        return [Set("after", add(Name("round"), Extent(2))), *seen_loaded(self.tile, Name("after"))]
+        return [Set("unseen", add(Name("round"), Extent(self.ahead))), *seen_loaded(self.tile, Name("unseen"))]
 
     def work(self, work: Sequence[Statement]) -> list[Statement]:
         """What a warpgroup does in a round."""
@@ -203,12 +211,12 @@ class SeenAhead:
 
     def kept(self) -> list[Statement]:
         """What is seen in the round after the next, before a barrier."""
-        return [*_gathered(self.tile, _AFTER), self._told(remainder(Name("after"), ROUNDS))]
+        return [*_gathered(self.tile, _TIMES[self.ahead]), self._told(remainder(Name("unseen"), ROUNDS))]
 
     def moved(self) -> list[Statement]:
         """The next round becomes this one."""
         found: list[Statement] = []
-        for to, of in (("", _NEXT), (_NEXT, _AFTER)):
+        for to, of in pairwise(_TIMES[: self.ahead + 1]):
             for word in range(_words(self.tile)):
                 for half in self.tile.halves:
                     name = _bits(half, word).name
