@@ -83,7 +83,11 @@ class Matrices(Threads):
     def multiply_shared(self, statement: MultiplyShared, starts: list[tuple[int, int, int]]) -> None:
         buffer, each = self.buffers[statement.sums.pointer]
         sums = buffer.view(np.float32).reshape(self.block, each // 4)
-        for first, left_at, right_at in starts:
+        parts = range(statement.depth // 64)
+        apart = statement.panel_bytes if statement.right_along_k else 64 * 128
+        assert statement.left.space == "private" or len(parts) == 1, "the left factor of a deep product is in registers"
+        for first, left_start, right_start, part in [(*start, part) for start in starts for part in parts]:
+            left_at, right_at = left_start + 64 * part, right_start + apart * part
             if statement.left.space == "private":
                 left = self.registers(statement.left, left_at)
             else:

@@ -200,6 +200,7 @@ class _Printer(Printer):
                     right_along_k=statement.right_along_k,
                     panel_bytes=statement.panel_bytes,
                     left_in_registers=statement.left.space == "private",
+                    depth=statement.depth,
                 )
             case Alloc():
                 self.allocate(statement)

@@ -127,23 +127,25 @@ def multiply_shared(
     right_along_k: bool,
     panel_bytes: int,
     left_in_registers: bool = False,
+    depth: int = 64,
 ) -> None:
     """Start to add the product of 64 rows and some columns over 64 of k to private sums; waits for the one before."""
     if dtype not in (f16, bf16) or columns % 8 or not 8 <= columns <= 256:
         raise GraphError(f"{columns} columns of {dtype.name} on tensor cores", hint="a multiple of 8 up to 256")
     count = columns // 2
     given = [t.let(f"load float, ptr {_word(t, sums, i)}, align 4") for i in range(count)]
-    words = _loaded(t, left, "i32", _LEFT_WORDS) if left_in_registers else []
+    words = _loaded(t, left, "i32", depth // 4) if left_in_registers else []
     others = words or [f"i64 {_descriptor(t, left, left_along_k, panel_bytes)}"]
     others.append(f"i64 {_descriptor(t, right, right_along_k, panel_bytes)}")
     registers = ", ".join(f"${i}" for i in range(count))
     first, last, kind = 2 * count, 2 * count + len(others) - 1, dtype.name
     lines = ["{", ".reg .b64 a, b;", *([] if words else [f"mov.b64 a, ${first};"]), f"mov.b64 b, ${last};"]
     lines.append("wgmma.fence.sync.aligned;")
-    for step in range(4):
+    for step in range(depth // 16):
         if step:
-            lines += [*([] if words else [f"add.s64 a, a, {_STEP[left_along_k]};"])]
-            lines += [f"add.s64 b, b, {_STEP[right_along_k]};"]
+            lines += [] if words else [f"add.s64 a, a, {_STEP[left_along_k]};"]
+            is_panel = right_along_k and step % 4 == 0
+            lines.append(f"add.s64 b, b, {(panel_bytes >> 4) - 3 * _STEP[True] if is_panel else _STEP[right_along_k]};")
         name = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind}"
         each = ", ".join(f"${first + 4 * step + i}" for i in range(4))
         factor, turned = (f"{{{each}}}", "") if words else ("a", f" {int(not left_along_k)},")
@@ -172,8 +174,6 @@ def _through(t: Builder, sums: str, given: Sequence[str], lines: Sequence[str], 
         t.emit(f"store float {part}, ptr {_word(t, sums, i)}, align 4")
 
 
-_LEFT_WORDS = 16
-"""Words of a lane of a left factor of 64 of k."""
 _STEP = {True: 2, False: 128}
 """How far a descriptor moves for the next 16 of k, in units of 16 bytes: along a line, or by 16 lines."""
 _SWIZZLED = 1 << 62

@@ -15,7 +15,7 @@ from typing import Any
 
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, floordiv, product
-from dovetail.ir.dtype import bf16, f16, f32, i64
+from dovetail.ir.dtype import bf16, f16, f32, i32, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
@@ -278,8 +278,14 @@ class _Writer:
         by_group, threads, thread = self.block.by_group, self.threads, THREAD
         if self.block.is_apart and name != "q":
             threads, thread = GROUP_WARPS * LANES, remainder(THREAD, GROUP_WARPS * LANES)
-        copies = copied(tile, factor, axis, first, k, stage, threads, 0, 1, thread, in_columns=by_group)
-        return copies if by_group else [rolled(s) for s in copies]
+        if not by_group or name == "q":
+            copies = copied(tile, factor, axis, first, k, stage, threads, 0, 1, thread, in_columns=by_group)
+            return copies if by_group else [rolled(s) for s in copies]
+        left = minimum(Call("sub", (Extent(self.problem.keys), at), i64), Extent(self.keys))
+        there = Call("cast", (Call("maximum", (left, ZERO), i64),), i32)
+        given = first, k, stage, threads, 0, 1, thread
+        copies = copied(tile, factor, axis, *given, in_columns=True, there=Name("there", i32))
+        return [Set("there", there), *copies]
 
     @property
     def _warp_keys(self) -> WarpKeys:

@@ -6,7 +6,6 @@ from dovetail.ir.dtype import f32
 from dovetail.kernels.gpu.attend_tile import AttendTile, f32_name, times
 from dovetail.kernels.gpu.fragments import load_right, multiplied, private, unrolled, zeroed
 from dovetail.kernels.gpu.shared_tiles import SharedTile
-from dovetail.kernels.gpu.tile import CHUNK, DEPTH
 from dovetail.kernels.loops.ir import (
     ZERO,
     AwaitProducts,
@@ -28,11 +27,9 @@ def multiplied_keys(block: AttendTile, keys: SharedTile, name: str, stage: Expr)
     scores = private(name, f32, block.warp_keys // 8, 4)
     queries = private("q_fragment", block.dtype, block.d // 16, 8)
     found: list[Statement] = [zeroed(scores, block.warp_keys // 8 * 4)]
-    for part in range(block.d // DEPTH):
-        source, at = keys.place(stage, block.own_keys, Extent(part * DEPTH // CHUNK))
-        left_at = (Extent(part * DEPTH // 16), ZERO)
-        found.append(MultiplyShared(scores, queries, left_at, source, at, block.warp_keys, True, True, 0))
-    return found
+    source, at = keys.place(stage, block.own_keys, ZERO)
+    given = queries, (ZERO, ZERO), source, at, block.warp_keys
+    return [*found, MultiplyShared(scores, *given, True, True, keys.panel_bytes, block.d)]
 
 
 def scored(block: AttendTile, keys: SharedTile) -> list[Statement]:
@@ -66,11 +63,10 @@ def summed(block: AttendTile, values: SharedTile, axis: str) -> list[Statement]:
         shrunk = times(Load(sums, at), f32_name(half.shrunk))
         found.append(unrolled("j", block.dv // 8, unrolled("e", 2, Store(sums, at, shrunk))))
     if block.by_group:
-        for part in range(block.warp_keys // DEPTH):
-            source, at = values.place(Name("stage"), add(block.own_keys, Extent(part * DEPTH)), ZERO)
-            left_at, panel = (Extent(part * DEPTH // 16), ZERO), values.panel_bytes
-            found.append(MultiplyShared(sums, weights, left_at, source, at, block.dv, True, False, panel))
-        return [*found, AwaitProducts(sums, block.dv)]
+        source, at = values.place(Name("stage"), block.own_keys, ZERO)
+        given, panel = (weights, (ZERO, ZERO), source, at, block.dv), values.panel_bytes
+        product = MultiplyShared(sums, *given, True, False, panel, block.warp_keys)
+        return [*found, product, AwaitProducts(sums, block.dv)]
     column, k, at = mul(j, Extent(16)), add(block.own_keys, mul(step, Extent(16))), (mul(j, Extent(8)),)
     products = unrolled(
         "step",
