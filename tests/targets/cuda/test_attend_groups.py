@@ -40,7 +40,9 @@ def _attention(
     return library.attention(q, k, v, scale=0.2, **call)
 
 
-def _by_hand(feeds: dict[str, Array], *, fill: float = 0.0, causal: bool = False, softcap: float = 0.0) -> Array:
+def _by_hand(
+    feeds: dict[str, Array], *, fill: float = 0.0, causal: bool = False, window: int = 10**6, softcap: float = 0.0
+) -> Array:
     """The attention in float64, written another way; zeros where no key is seen."""
     q, k, v = (feeds[name].astype(np.float64) for name in "qkv")
     k, v = (np.repeat(x, len(q) // len(x), 0) for x in (k, v))
@@ -49,7 +51,7 @@ def _by_hand(feeds: dict[str, Array], *, fill: float = 0.0, causal: bool = False
         scores = np.tanh(scores / softcap) * softcap
     seen = feeds["keep"] if "keep" in feeds else np.ones(scores.shape[-2:], bool)
     if causal:
-        seen = seen & np.tri(*scores.shape[-2:], dtype=bool)
+        seen = seen & np.tri(*seen.shape, dtype=bool) & ~np.tri(*seen.shape, -window, dtype=bool)
     scores = np.where(seen, scores, fill) + feeds.get("mask", np.zeros(1)).astype(np.float64)
     weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True, initial=-1e30), -1e30))
     total = weights.sum(-1, keepdims=True)
@@ -71,6 +73,7 @@ HIDDEN: dict[str, dict[str, Any]] = {
     "keep_finite": {"keep": True, "fill": -30.0},
     "causal": {"causal": True, "fill": -math.inf},
     "causal_finite": {"causal": True, "fill": -30.0},
+    "window": {"causal": True, "window": 40, "fill": -math.inf},
     "softcap": {"softcap": 3.0},
     "mask": {"mask": True},
 }
@@ -86,7 +89,7 @@ def test_whatever_hides_keys(name: str, device: GpuDevice) -> None:
     value = _attention(queries, keys, **call)
     assert _is_by_group(value, device)
     feeds = feeds_of(Graph.of({"y": value}), {})
-    told = {n: call[n] for n in ("fill", "causal", "softcap") if n in call}
+    told = {n: call[n] for n in ("fill", "causal", "window", "softcap") if n in call}
     assert_close(in_lockstep(Case({"y": value}), feeds, device=device)["y"], _by_hand(feeds, **told), f16)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import bool_, u32
+from dovetail.ir.dtype import bool_, i64, u32
 from dovetail.kernels.gpu.attend_bits import has_keys, word_gathered, word_lane, words_allocated, words_loaded
 from dovetail.kernels.gpu.attend_tile import GROUP, GROUP_WARPS, AttendTile, Half
 from dovetail.kernels.gpu.fragments import LANE, divided, less, private, remainder, unrolled
@@ -136,6 +136,34 @@ def _own_bits(tile: AttendTile, when: str) -> list[Statement]:
     return mine
 
 
+def ranges_seen(tile: AttendTile) -> list[Statement]:
+    """The bits of each lane's queries where they see keys from one to another."""
+    a, every = tile.problem, Number(0xFFFFFFFF, u32)
+    found: list[Statement] = []
+    for half in tile.halves:
+        query = Name(half.query)
+        end = minimum(add(query, Extent(1)), Extent(a.keys)) if a.causal else Extent(a.keys)
+        for word in range(_words(tile)):
+            first = add(tile.first_key(Name("round")), Extent(word * LANES))
+            # The first bits, as many as there are keys before the end.
+            bits = Call("shift_right", (every, _place(_less_by(add(first, Extent(LANES)), end))), u32)
+            if a.causal and a.window is not None:
+                begin = _less_by(add(query, Extent(1)), add(first, Extent(a.window)))
+                bits = Call("bit_and", (bits, Call("shift_left", (every, _place(begin)), u32)), u32)
+            own = cast_to(mul(remainder(LANE, 4), Extent(2)), u32)
+            found.append(Set(_bits(half, word).name, Call("shift_right", (bits, own), u32)))
+    return found
+
+
+def _less_by(x: Expr, y: Expr) -> Expr:
+    return Call("sub", (x, y), i64)
+
+
+def _place(x: Expr) -> Expr:
+    """A number of bits of a word, from 0 to all of them."""
+    return cast_to(minimum(Call("maximum", (x, Extent(0)), i64), Extent(LANES)), u32)
+
+
 def _bits(half: Half, word: int) -> Name:
     return Name(f"sees{half.number}_{word}", u32)
 
@@ -224,4 +252,4 @@ class SeenAhead:
         return found
 
 
-__all__ = ["SeenAhead", "is_seen", "seen_allocated", "seen_loaded", "where_seen"]
+__all__ = ["SeenAhead", "is_seen", "ranges_seen", "seen_allocated", "seen_loaded", "where_seen"]

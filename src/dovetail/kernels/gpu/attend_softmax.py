@@ -6,7 +6,7 @@ import math
 
 from dovetail.ir.dtype import DType, bool_, f32, u8
 from dovetail.kernels.gpu.attend_products import narrowed
-from dovetail.kernels.gpu.attend_seen import is_seen
+from dovetail.kernels.gpu.attend_seen import is_seen, ranges_seen
 from dovetail.kernels.gpu.attend_tile import (
     MINUS_INFINITY,
     AttendTile,
@@ -48,6 +48,7 @@ def weighted(tile: AttendTile) -> list[Statement]:
     j, e = Name("j"), Name("e")
     first = tile.first_key(Name("round"))
     found: list[Statement] = [Set("first_key", add(first, mul(remainder(LANE, 4), Extent(2))))]
+    found += ranges_seen(tile) if tile.sees_ranges else []
     for half in tile.halves:
         at = (j, add(e, Extent(2 * half.number)))
         key = add(Name("first_key"), add(mul(j, Extent(8)), e))
@@ -176,7 +177,9 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
     if tile.leaves_out:
         given["keep"] = is_seen(tile, half)
     seen: list[Expr] = [given["keep"]] if "keep" in given else []
-    if a.causal:
+    if tile.sees_ranges:
+        seen.append(is_seen(tile, half))
+    elif a.causal:
         seen.append(less(key, add(query, Extent(1))))
         if a.window is not None:
             seen.append(less(query, add(key, Extent(a.window))))
@@ -192,7 +195,7 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
             score = Call("where", (visible, score, fill), f32)
     if mask is not None and a.filled == "first":
         score = plus(score, mask)
-    if tile.leaves_out:
+    if tile.leaves_out or tile.sees_ranges:
         return score  # keys beyond the last one are hidden
     return Call("where", (there, score, MINUS_INFINITY), f32)
 

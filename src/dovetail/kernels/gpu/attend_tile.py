@@ -162,6 +162,15 @@ class AttendTile:
         nothing is copied for it."""
         return self.leaves_out and self.by_group
 
+    @property
+    def sees_ranges(self) -> bool:
+        """Whether bits say which keys a query sees, from the first that it sees to the last: compares of every key take
+        far more instructions."""
+        a = self.problem
+        is_ragged = not isinstance(a.keys, int) or a.keys % self.keys != 0
+        hides = a.fill in (None, -math.inf) and not ("mask" in a.strides and a.filled == "first")
+        return self.by_group and not self.leaves_out and hides and (a.causal or is_ragged)
+
     def suits_groups(self, device: GpuDevice) -> bool:
         """Whether warps may multiply in groups of four; features fill lines of 128 bytes."""
         fits = _fill_lines(self.problem) and self.warps % GROUP_WARPS == 0 and self.warp_keys == KEYS
