@@ -22,6 +22,8 @@ KEYS = 64
 MOST_WARPS = 4
 LONE_WARPS = 8
 """Warps of a block that has a multiprocessor to itself."""
+HELD = 96
+"""Registers of a thread for queries and sums, so that scores of two rounds and addresses fit too."""
 MANY = 3
 """Blocks of two warpgroups for each multiprocessor from which on those share keys: half of the copies."""
 FULL = 0.9
@@ -294,8 +296,8 @@ class AttendTile:
 
 
 def _fill_lines(a: Attention) -> bool:
-    """Whether features fill lines of shared memory, as warpgroups multiply them."""
-    return a.d % DEPTH == 0 and a.dv % DEPTH == 0
+    """Whether features fill lines of shared memory, as warpgroups multiply them, and queries and sums fit registers."""
+    return a.d % DEPTH == 0 and a.dv % DEPTH == 0 and a.d // 4 + a.dv // 2 <= HELD
 
 
 def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:
