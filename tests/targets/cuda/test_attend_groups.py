@@ -12,7 +12,6 @@ import pytest
 from dovetail import Graph, library
 from dovetail.ir.dtype import DType, bf16, bool_, f16
 from dovetail.ir.literal import Array
-from dovetail.ir.type import SizeLike
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu import attend_tile
@@ -32,7 +31,7 @@ LONE = replace(H200, multiprocessors=2)
 
 
 def _attention(
-    queries: SizeLike, keys: SizeLike, d: int = 64, dv: int = 64, *, dtype: DType = f16, heads: int = 1, **call: Any
+    queries: int, keys: int | str, d: int = 64, dv: int = 64, *, dtype: DType = f16, heads: int = 1, **call: Any
 ) -> Value:
     groups = call.get("groups") or 1
     q = x_of(dtype, heads, queries, d, name="q")
@@ -51,7 +50,8 @@ def _by_hand(
         scores = np.tanh(scores / softcap) * softcap
     seen = feeds["keep"] if "keep" in feeds else np.ones(scores.shape[-2:], bool)
     if causal:
-        seen = seen & np.tri(*seen.shape, dtype=bool) & ~np.tri(*seen.shape, -window, dtype=bool)
+        row, column = np.arange(scores.shape[-2])[:, None], np.arange(scores.shape[-1])
+        seen = seen & (column <= row) & (column > row - window)
     scores = np.where(seen, scores, fill) + feeds.get("mask", np.zeros(1)).astype(np.float64)
     weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True, initial=-1e30), -1e30))
     total = weights.sum(-1, keepdims=True)

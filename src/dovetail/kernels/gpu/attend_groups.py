@@ -1,7 +1,7 @@
 """Rounds of an attention by warpgroups: the scores of the next round are multiplied while weights are computed.
 
-So keys come two rounds ahead of their weights and values one, and one barrier in a round is enough: what is copied after
-it goes where everything was read before it.
+So keys come two rounds ahead of their weights and values one, and one barrier in a round is enough: what is copied
+after it goes where everything was read before it.
 """
 
 from __future__ import annotations

@@ -202,8 +202,8 @@ class AttendTile:
 
     @property
     def told(self) -> Tensor:
-        """What two warpgroups tell each other in the end, in fours of a thread: half of its sums, then the largest score
-        and the total of both of its rows."""
+        """What two warpgroups tell each other in the end, in fours of a thread: half of its sums, then the largest
+        score and the total of both of its rows."""
         item = f32.itemsize
         four = GROUP_WARPS * LANES * 4 * item
         return Tensor("told", f32, ((self.dv // 16 + 1) * four, four, 4 * item, item), space="shared")

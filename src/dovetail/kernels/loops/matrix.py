@@ -127,8 +127,8 @@ class MultiplyShared:
     panel_bytes: int
     """From one panel of 64 to the next: of a factor with lines along rows, or of a deep one along k."""
     depth: int = 64
-    """Elements of k, a multiple of 64; more than 64 where the left factor is private. A right factor along k has each 64
-    of them in a panel."""
+    """Elements of k, a multiple of 64; more than 64 where the left factor is private. A right factor along k has each
+    64 of them in a panel."""
 
 
 @dataclass(frozen=True, slots=True)
