@@ -34,7 +34,6 @@ from dovetail.kernels.loops.ir import (
     FenceShared,
     FromLane,
     GridBarrier,
-    GroupBarrier,
     Kernel,
     LoadMatrices,
     Loop,
@@ -219,10 +218,9 @@ class Machine(Matrices):
                 self.copy_box(statement, mask)
             case ClusterBarrier():
                 raise AssertionError("a cluster waits outside of loops and conditions")
-            case GroupBarrier():
-                self.groups_of(mask)
-            case WarpBarrier():
-                assert_whole_warps(mask)
+            case WarpBarrier(warps):
+                assert warps in (1, 4), "lanes of a warp or of a warpgroup wait"
+                _ = assert_whole_warps(mask) if warps == 1 else self.groups_of(mask)
 
     def start_pass(self, number: int) -> None:
         following = min(number + 1, self.kernel.passes - 1)

@@ -45,12 +45,13 @@ def _by_hand(
     """The attention in float64, written another way; zeros where no key is seen."""
     q, k, v = (feeds[name].astype(np.float64) for name in "qkv")
     k, v = (np.repeat(x, len(q) // len(x), 0) for x in (k, v))
-    scores = q @ k.swapaxes(-1, -2) * 0.2
+    scores: Array = q @ k.swapaxes(-1, -2) * 0.2
     if softcap:
         scores = np.tanh(scores / softcap) * softcap
     seen = feeds["keep"] if "keep" in feeds else np.ones(scores.shape[-2:], bool)
     if causal:
-        row, column = np.arange(scores.shape[-2])[:, None], np.arange(scores.shape[-1])
+        queries, keys = int(scores.shape[-2]), int(scores.shape[-1])
+        row, column = np.arange(queries)[:, None], np.arange(keys)
         seen = seen & (column <= row) & (column > row - window)
     scores = np.where(seen, scores, fill) + feeds.get("mask", np.zeros(1)).astype(np.float64)
     weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True, initial=-1e30), -1e30))

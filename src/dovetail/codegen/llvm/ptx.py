@@ -39,7 +39,6 @@ from dovetail.kernels.loops.ir import (
     Extent,
     FenceShared,
     GridBarrier,
-    GroupBarrier,
     Kernel,
     LoadMatrices,
     Loop,
@@ -180,28 +179,16 @@ class _Printer(Printer):
                 tensor_cores.matrices(self.text, self.address, statement)
             case Roles():
                 self.roles(statement)
-            case AllocBarriers() | CopyBox() | CopyBulk() | ExpectBytes() | Arrive() | AwaitPhase():
-                self.pipelined(statement)
-            case WarpBarrier() | GroupBarrier():
+            case AllocBarriers() | CopyBox() | CopyBulk() | ExpectBytes() | Arrive() | AwaitPhase() | WarpBarrier():
                 self.pipelined(statement)
             case FenceShared():
                 tensor_cores.fence(self.text)
             case AwaitProducts():
                 tensor_cores.await_products(self.text, self.pointers[statement.sums.pointer], statement.columns)
             case MultiplyShared():
-                tensor_cores.multiply_shared(
-                    self.text,
-                    self.pointers[statement.sums.pointer],
-                    self.address(statement.left, statement.left_at),
-                    self.address(statement.right, statement.right_at),
-                    statement.left.dtype,
-                    columns=statement.columns,
-                    left_along_k=statement.left_along_k,
-                    right_along_k=statement.right_along_k,
-                    panel_bytes=statement.panel_bytes,
-                    left_in_registers=statement.left.space == "private",
-                    depth=statement.depth,
-                )
+                sums, left = self.pointers[statement.sums.pointer], self.address(statement.left, statement.left_at)
+                right = self.address(statement.right, statement.right_at)
+                tensor_cores.multiply_shared(self.text, sums, left, right, statement)
             case Alloc():
                 self.allocate(statement)
             case Barrier():
@@ -288,9 +275,9 @@ class _Printer(Printer):
                 pipeline.arrive(self.text, self.slot(barrier, at))
             case AwaitPhase(barrier, at, phase):
                 pipeline.await_phase(self.text, self.slot(barrier, at), self.value(phase))
-            case WarpBarrier():
-                pipeline.warp_barrier(self.text)
-            case GroupBarrier():
+            case WarpBarrier(warps):
+                if warps == 1:
+                    return pipeline.warp_barrier(self.text)
                 pipeline.group_barrier(self.text, self.indices["warp"])
 
     def map_of(self, source: TensorMap) -> str:

@@ -8,7 +8,15 @@ from dovetail.codegen.llvm import nvvm
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import DType, bf16, f16
-from dovetail.kernels.loops.ir import Expr, LoadMatrices, MultiplyMatrices, NarrowMatrices, ScaleMatrices, Tensor
+from dovetail.kernels.loops.ir import (
+    Expr,
+    LoadMatrices,
+    MultiplyMatrices,
+    MultiplyShared,
+    NarrowMatrices,
+    ScaleMatrices,
+    Tensor,
+)
 
 _SUMS = "{ float, float, float, float }"
 _WORDS = "{ i32, i32, i32, i32 }"
@@ -115,41 +123,29 @@ def fence(t: Builder) -> None:
     t.emit(nvvm.assembly("fence.proxy.async.shared::cta;"))
 
 
-def multiply_shared(
-    t: Builder,
-    sums: str,
-    left: str,
-    right: str,
-    dtype: DType,
-    *,
-    columns: int,
-    left_along_k: bool,
-    right_along_k: bool,
-    panel_bytes: int,
-    left_in_registers: bool = False,
-    depth: int = 64,
-) -> None:
-    """Start to add the product of 64 rows and some columns over 64 of k to private sums; waits for the one before."""
+def multiply_shared(t: Builder, sums: str, left: str, right: str, of: MultiplyShared) -> None:
+    """Start to add a product of 64 rows and some columns to private sums; waits for the one before."""
+    dtype, columns, panel, along_k = of.left.dtype, of.columns, of.panel_bytes, of.right_along_k
     if dtype not in (f16, bf16) or columns % 8 or not 8 <= columns <= 256:
         raise GraphError(f"{columns} columns of {dtype.name} on tensor cores", hint="a multiple of 8 up to 256")
     count = columns // 2
     given = [t.let(f"load float, ptr {_word(t, sums, i)}, align 4") for i in range(count)]
-    words = _loaded(t, left, "i32", depth // 4) if left_in_registers else []
-    others = words or [f"i64 {_descriptor(t, left, left_along_k, panel_bytes)}"]
-    others.append(f"i64 {_descriptor(t, right, right_along_k, panel_bytes)}")
+    words = _loaded(t, left, "i32", of.depth // 4) if of.left.space == "private" else []
+    others = words or [f"i64 {_descriptor(t, left, of.left_along_k, panel)}"]
+    others.append(f"i64 {_descriptor(t, right, along_k, panel)}")
     registers = ", ".join(f"${i}" for i in range(count))
     first, last, kind = 2 * count, 2 * count + len(others) - 1, dtype.name
     lines = ["{", ".reg .b64 a, b;", *([] if words else [f"mov.b64 a, ${first};"]), f"mov.b64 b, ${last};"]
     lines.append("wgmma.fence.sync.aligned;")
-    for step in range(depth // 16):
+    for step in range(of.depth // 16):
         if step:
-            lines += [] if words else [f"add.s64 a, a, {_STEP[left_along_k]};"]
-            is_panel = right_along_k and step % 4 == 0
-            lines.append(f"add.s64 b, b, {(panel_bytes >> 4) - 3 * _STEP[True] if is_panel else _STEP[right_along_k]};")
+            lines += [] if words else [f"add.s64 a, a, {_STEP[of.left_along_k]};"]
+            is_panel = along_k and step % 4 == 0
+            lines.append(f"add.s64 b, b, {(panel >> 4) - 3 * _STEP[True] if is_panel else _STEP[along_k]};")
         name = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind}"
         each = ", ".join(f"${first + 4 * step + i}" for i in range(4))
-        factor, turned = (f"{{{each}}}", "") if words else ("a", f" {int(not left_along_k)},")
-        lines.append(f"{name} {{{registers}}}, {factor}, b, 1, 1, 1,{turned} {int(not right_along_k)};")
+        factor, turned = (f"{{{each}}}", "") if words else ("a", f" {int(not of.left_along_k)},")
+        lines.append(f"{name} {{{registers}}}, {factor}, b, 1, 1, 1,{turned} {int(not along_k)};")
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 1;", "}"]
     _through(t, sums, given, lines, others)
 

@@ -68,7 +68,6 @@ from dovetail.kernels.loops.ir import (
     Expr,
     Extent,
     FenceShared,
-    GroupBarrier,
     Kernel,
     Launch,
     Loop,
@@ -78,6 +77,7 @@ from dovetail.kernels.loops.ir import (
     Statement,
     Tensor,
     ThreadIndex,
+    WarpBarrier,
     add,
     indices,
     minimum,
@@ -371,7 +371,7 @@ class _Writer:
             # Without a warp that copies, threads have no registers for addresses that LLVM computes before a condition.
             return self._warp_keys.after_stages(rounds, is_guarded=not self.device.copying_warp)
         later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
-        barrier = GroupBarrier() if self.block.is_apart else Barrier()
+        barrier = WarpBarrier(GROUP_WARPS) if self.block.is_apart else Barrier()
         start = [Set("later", add(Name("round"), Extent(1))), Set("next", self._stage(Name("later")))]
         arrive: list[Statement] = [AwaitCopies(1), *([FenceShared()] if self.block.by_group else ()), barrier]
         arrive.append(Set("stage", self._stage(Name("round"))))

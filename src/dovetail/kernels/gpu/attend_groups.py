@@ -13,7 +13,7 @@ from dovetail.ir.dtype import f32
 from dovetail.kernels.gpu.attend_products import multiplied_keys, summed
 from dovetail.kernels.gpu.attend_seen import SeenAhead
 from dovetail.kernels.gpu.attend_softmax import weighted
-from dovetail.kernels.gpu.attend_tile import GROUP, AttendTile
+from dovetail.kernels.gpu.attend_tile import GROUP, GROUP_WARPS, AttendTile
 from dovetail.kernels.gpu.fragments import private, remainder, unrolled
 from dovetail.kernels.gpu.shared_tiles import SharedTile
 from dovetail.kernels.loops.ir import (
@@ -25,13 +25,13 @@ from dovetail.kernels.loops.ir import (
     Expr,
     Extent,
     FenceShared,
-    GroupBarrier,
     Load,
     Loop,
     Name,
     Set,
     Statement,
     Store,
+    WarpBarrier,
     add,
     mul,
 )
@@ -72,7 +72,7 @@ class GroupRounds:
     def rounds(self, count: Expr) -> list[Statement]:
         """Weights and sums of each round, and the scores of the one after it."""
         now, later, after = Name("round"), Name("later"), Name("after")
-        barrier = GroupBarrier() if self.block.is_apart else Barrier()
+        barrier = WarpBarrier(GROUP_WARPS) if self.block.is_apart else Barrier()
         start: list[Statement] = [Set("later", add(now, Extent(1))), Set("after", add(now, Extent(2)))]
         start += [Set("stage", self.stage(now)), AwaitCopies(0), FenceShared(), barrier]
         keys, values = self._copied("k", after), self._copied("v", later)

@@ -36,7 +36,6 @@ from dovetail.kernels.loops.pipeline import (
     CopyBox,
     CopyBulk,
     ExpectBytes,
-    GroupBarrier,
     Pipeline,
     TensorMap,
     Traversal,
@@ -381,9 +380,7 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
                 pending.append(part.lane)
             case Number() | Name() | ThreadIndex() | Alloc() | Barrier() | AllReduce() | Ballot() | ClusterBarrier():
                 pass
-            case CommitCopies() | AwaitCopies() | FenceShared() | AwaitProducts() | AllocBarriers():
-                pass
-            case WarpBarrier() | GroupBarrier():
+            case CommitCopies() | AwaitCopies() | FenceShared() | AwaitProducts() | AllocBarriers() | WarpBarrier():
                 pass
 
 
@@ -395,10 +392,9 @@ def _of_tensors(*tensors: Tensor) -> Iterator[Size]:
 __all__ = [
     "ONE", "ZERO", "AllReduce", "Alloc", "AllocBarriers", "Amend", "Arrive", "AtomicUpdate", "AwaitCopies",
     "AwaitPhase", "AwaitProducts", "Ballot", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync",
-    "CopyBox", "CopyBulk", "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier",
-    "GroupBarrier", "Kernel", "Launch", "Load", "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices",
-    "MultiplyShared", "Name", "NarrowMatrices", "Number", "Pipeline", "Prefetch", "Receipt", "Receive", "Roles",
-    "ScaleMatrices", "Set", "Space", "Statement", "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex",
-    "Threaded", "Traversal", "WarpBarrier", "When", "add", "collapsed", "in_block", "in_memory_order", "indices",
-    "minimum", "mul", "sizes_in", "stretched",
+    "CopyBox", "CopyBulk", "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel",
+    "Launch", "Load", "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name",
+    "NarrowMatrices", "Number", "Pipeline", "Prefetch", "Receipt", "Receive", "Roles", "ScaleMatrices", "Set", "Space",
+    "Statement", "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded", "Traversal", "WarpBarrier",
+    "When", "add", "collapsed", "in_block", "in_memory_order", "indices", "minimum", "mul", "sizes_in", "stretched",
 ]  # fmt: skip

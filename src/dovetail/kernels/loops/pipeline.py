@@ -132,17 +132,13 @@ class AwaitPhase:
 class WarpBarrier:
     """No lane of a warp goes on before all have come here; what they stored in shared memory is seen by all."""
 
-
-@dataclass(frozen=True, slots=True)
-class GroupBarrier:
-    """The same for the four warps of a warpgroup."""
+    warps: int = 1
+    """4 where those of a warpgroup wait for each other."""
 
 
-Pipeline: TypeAlias = (
-    AllocBarriers | CopyBox | CopyBulk | ExpectBytes | Arrive | AwaitPhase | WarpBarrier | GroupBarrier
-)
+Pipeline: TypeAlias = AllocBarriers | CopyBox | CopyBulk | ExpectBytes | Arrive | AwaitPhase | WarpBarrier
 
 __all__ = [
-    "BOX", "MAP_BYTES", "AllocBarriers", "Arrive", "AwaitPhase", "CopyBox", "CopyBulk", "ExpectBytes", "GroupBarrier",
-    "Pipeline", "TensorMap", "Traversal", "WarpBarrier",
+    "BOX", "MAP_BYTES", "AllocBarriers", "Arrive", "AwaitPhase", "CopyBox", "CopyBulk", "ExpectBytes", "Pipeline",
+    "TensorMap", "Traversal", "WarpBarrier",
 ]  # fmt: skip
