@@ -14,7 +14,6 @@ from dovetail.ir.dtype import DType, bf16, bool_, f16
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu import attend_tile
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import CopyAsync, Kernel, Loop, MultiplyShared, When
@@ -108,23 +107,23 @@ def test_features_fill_lines(d: int, dv: int) -> None:
         (_attention(80, 80, 96, 96), SMALL),
         (_attention(80, 80, 192, 192), SMALL),
         (_attention(16, 80), SMALL),
+        (_attention(72, "t", keep=x_of(bool_, 72, "t", name="keep"), fill=-math.inf), SMALL),
         (_attention(80, 80), replace(SMALL, tensor_core_shapes=((16, 8, 16),))),
         (_attention(80, 80), replace(SMALL, as_parts=True)),
     ],
-    ids=["lines", "registers", "few_queries", "no_warpgroups", "part"],
+    ids=["lines", "registers", "few_queries", "loads_of_masks", "no_warpgroups", "part"],
 )
 def test_other_attentions_multiply_by_warps(value: Value, device: GpuDevice) -> None:
     assert not _is_by_group(value, device)
 
 
-@pytest.mark.parametrize("queries", [64, 72], ids=["wide_loads", "bool_by_bool"])
+@pytest.mark.parametrize("queries", [64, 128], ids=["two_groups", "one_group"])
 @pytest.mark.parametrize("keys", [0, 1, 130, 203])
 def test_masks_of_any_number_of_keys(queries: int, keys: int) -> None:
-    """Rows of 203 bools begin anywhere; 72 of them are no whole number of loads of 16 bytes."""
+    """Rows of 203 bools begin anywhere."""
     keep = x_of(bool_, queries, "t", name="keep")
     value = _attention(queries, "t", keep=keep, fill=-math.inf, zero_unseen=True)
-    kernel = _kernel(value, SMALL)
-    assert any(getattr(s, "pointer", "") == "mask_words" for s in kernel.body) == (queries == 64)
+    assert _is_by_group(value, SMALL)
     feeds = feeds_of(Graph.of({"y": value}), {"t": keys})
     assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], _by_hand(feeds, fill=-math.inf), f16)
 
@@ -146,16 +145,3 @@ def test_rounds_that_nothing_sees_are_neither_copied_nor_multiplied(queries: int
     wanted = _by_hand(feeds, fill=-math.inf)
     feeds["v"][:, 128:384], feeds["v"][:, 512:] = np.inf, np.nan
     assert_close(in_lockstep(Case({"y": value}), feeds, device=device)["y"], wanted, f16)
-
-
-def test_many_blocks_have_two_warpgroups_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each leaves out rounds of its own."""
-    keep = x_of(bool_, 128, 200, name="keep")
-    value = _attention(128, 200, heads=2, keep=keep, fill=-math.inf, zero_unseen=True)
-    monkeypatch.setattr(attend_tile, "MANY", 2)
-    launch = _kernel(value, SMALL).launch
-    assert launch is not None and (launch.grid, launch.block) == (2, 256)
-    feeds = feeds_of(Graph.of({"y": value}), {})
-    feeds["keep"][:64, 64:] = False
-    feeds["keep"][64:, :128] = False
-    assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], _by_hand(feeds, fill=-math.inf), f16)

@@ -19,10 +19,9 @@ from dovetail.ir.dtype import bf16, f16, f32, i32, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu import attend_seen
 from dovetail.kernels.gpu.attend_bits import loads_wide
 from dovetail.kernels.gpu.attend_cluster import WarpKeys
-from dovetail.kernels.gpu.attend_groups import GroupRounds
+from dovetail.kernels.gpu.attend_groups import GroupRounds, scores_allocated
 from dovetail.kernels.gpu.attend_prefetch import prefetched
 from dovetail.kernels.gpu.attend_products import scored, summed
 from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
@@ -140,8 +139,9 @@ class _Writer:
         self.axes = axes if self.copies else dict.fromkeys(axes, "k")
         if tile.is_cluster and not self.copies:
             tile = AttendTile.of(problem, self.dtype, replace(device, cluster=0))
-        tile = replace(tile, by_group=self.copies and tile.suits_groups(device))
-        tile = replace(tile, wide_mask=loads_wide(tile, aligned.get("keep", 1)))
+        # Masks that are loaded bool by bool take longer than products.
+        suits = tile.suits_groups(device) and (not tile.leaves_out or loads_wide(problem, aligned["keep"]))
+        tile = replace(tile, by_group=self.copies and suits)
         self.block, self.d, self.dv = tile, tile.d, tile.dv
         self.warps, self.threads, self.rows = tile.warps, tile.threads, tile.rows
         self.keys = tile.warp_keys if tile.is_cluster or tile.is_apart else tile.keys
@@ -261,7 +261,7 @@ class _Writer:
             *seen_allocated(self.block),
             Alloc("sums", f32, self.dv // 8 * 4, "private"),
             Alloc("scores", f32, self.block.warp_keys // 8 * 4, "private"),
-            *([Alloc("next_scores", f32, self.block.warp_keys // 2, "private")] if self.block.by_group else ()),
+            *scores_allocated(self.block),
             Alloc("q_fragment", self.dtype, self.d // 16 * 8, "private"),
             Alloc("right", self.dtype, max(self.block.warp_keys, self.dv) // 8 * 4, "private"),
             Alloc("weights", self.dtype, self.block.warp_keys // 16 * 8, "private"),
@@ -318,7 +318,7 @@ class _Writer:
                 return start
             queries = [*self._loaded("q", ZERO, ZERO), CommitCopies(), AwaitCopies(0), Barrier()]
             return [*start, *self._warp_keys.first(), *queries, load]
-        if self.block.by_group and attend_seen.OVERLAPS:
+        if self.block.overlaps:
             return [*start, *self._groups.first(self._loaded("q", ZERO, ZERO), load)]
         first = [*self._loaded("k", ZERO, self._stage(ZERO)), *self._loaded("v", ZERO, self._stage(ZERO))]
         arrive: list[Statement] = [CommitCopies(), *first, CommitCopies()]
@@ -351,7 +351,7 @@ class _Writer:
         return minimum(left, Extent(self.block.part_rounds))
 
     def _keys(self) -> list[Statement]:
-        if self.block.by_group and attend_seen.OVERLAPS:
+        if self.block.overlaps:
             return self._groups.rounds(self._rounds())
         work = [*self._scored(), *weighted(self.block), *self._summed()]
         if not self.copies:
@@ -377,8 +377,8 @@ class _Writer:
         arrive.append(Set("stage", self._stage(Name("round"))))
         if self.block.sees_ahead:
             ahead = SeenAhead(self.block)
-            copies = [*ahead.copied(later), CommitCopies(), *ahead.loaded()]
-            each = (*start, *copies, *arrive, *ahead.work(work), *ahead.kept(), barrier, *ahead.moved())
+            copies = [*ahead.where(Name("later"), later), CommitCopies(), *ahead.loaded()]
+            each = (*start, *copies, *arrive, *ahead.where(Name("round"), work), *ahead.kept(), barrier, *ahead.moved())
         else:
             copies = [*later, CommitCopies(), *seen_loaded(self.block, Name("round"))]
             each = (*start, *copies, *arrive, *where_seen(self.block, work), barrier)

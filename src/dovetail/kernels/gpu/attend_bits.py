@@ -30,6 +30,7 @@ from dovetail.kernels.loops.ir import (
     minimum,
     mul,
 )
+from dovetail.kernels.problems.attention import Attention
 from dovetail.ops.view import quotient
 
 _LOAD = 16
@@ -41,10 +42,9 @@ _FIRST_BITS, _GATHER = 0x01010101, 0x01020408
 """The bits of four bools, and the factor by which they become the four bits from 24 on."""
 
 
-def loads_wide(tile: AttendTile, alignment: int) -> bool:
+def loads_wide(a: Attention, alignment: int) -> bool:
     """Whether the mask has whole loads, the last of which ends where it ends."""
-    a = tile.problem
-    if not tile.sees_ahead or not isinstance(a.queries, int):
+    if not isinstance(a.queries, int):
         return False
     *lead, row, key = a.strides["keep"]
     whole = all(quotient(step, _LOAD) is not None for step in (*lead, a.queries * row))

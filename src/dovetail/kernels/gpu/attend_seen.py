@@ -43,11 +43,10 @@ _TIMES = ("", "_next", "_after", "_last")
 """After the name of bits: those of the round, and of the ones after it."""
 ROUNDS = 4
 """Rounds of which it is known whether warps see a key: this one and those after it."""
-OVERLAPS = True
 
 
 def _flags(tile: AttendTile) -> Tensor:
-    """Which warps see a key, of three rounds in turn."""
+    """Which warps see a key, of some rounds in turn."""
     item = u32.itemsize
     return Tensor("flags", u32, (tile.threads // LANES * item, item), space="shared")
 
@@ -57,7 +56,7 @@ def seen_allocated(tile: AttendTile) -> list[Alloc]:
     if not tile.leaves_out:
         return []
     flags = [Alloc("flags", u32, ROUNDS * tile.threads // LANES, "shared")] if tile.sees_ahead else []
-    loaded = words_allocated() if tile.wide_mask else Alloc("sees", bool_, _QUERIES * _words(tile), "private")
+    loaded = words_allocated() if tile.sees_ahead else Alloc("sees", bool_, _QUERIES * _words(tile), "private")
     return [loaded, *flags]
 
 
@@ -74,7 +73,7 @@ def seen_loaded(tile: AttendTile, number: Expr) -> list[Statement]:
     """Load a key of each word for each query; keys beyond the last one are not seen."""
     if not tile.leaves_out:
         return []
-    if tile.wide_mask:
+    if tile.sees_ahead:
         return words_loaded(tile, number)
     a, row, source = tile.problem, Name("row"), Tensor("keep", bool_, tile.problem.strides["keep"])
     first = add(Name("top"), mul(remainder(ThreadIndex("warp"), tile.warps), Extent(_QUERIES)))
@@ -99,7 +98,7 @@ def where_seen(tile: AttendTile, work: Sequence[Statement]) -> list[Statement]:
 
 def _gathered(tile: AttendTile, when: str = "") -> list[Statement]:
     """The bits of each lane's queries, from what all lanes have loaded, and those of all queries together."""
-    if tile.wide_mask:
+    if tile.sees_ahead:
         return [*word_gathered(), *_own_bits(tile, when)]
     row, some = Name("row"), Name("some", u32)
     found: list[Statement] = [Set(some.name, _NONE)]
@@ -126,7 +125,7 @@ def _own_bits(tile: AttendTile, when: str) -> list[Statement]:
     for word in range(_words(tile)):
         for half in tile.halves:
             name = _bits(half, word).name + when
-            if tile.wide_mask:
+            if tile.sees_ahead:
                 mine.append(FromLane(name, "seen", word_lane(half.number, word), u32))
             else:
                 mine.append(FromLane(name, f"seen{word}", add(divided(LANE, 4), Extent(8 * half.number)), u32))
@@ -182,7 +181,7 @@ def is_seen(tile: AttendTile, half: Half) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class SeenAhead:
-    """What the queries of a block see two rounds ahead: nothing is copied of keys that none of them sees.
+    """What the queries of a warpgroup see some rounds ahead: nothing is copied of keys that none of them sees.
 
     Warps exchange in shared memory whether they see a key, so that those of a group leave out a round together.
     """
@@ -191,12 +190,8 @@ class SeenAhead:
 
     @property
     def ahead(self) -> int:
-        return 3 if OVERLAPS else 2
-
-    def where_all(self, number: Expr, work: Sequence[Statement]) -> list[Statement]:
-        """Work of the warps that copy together, where one of them sees a key of a round."""
-        every = [Extent(warp) for warp in range(self.tile.threads // LANES)]
-        return self._where(number, self._group() if self.tile.is_apart else every, work)
+        """Rounds: keys are copied one or two before the round of their weights, and what is seen is told before."""
+        return 3 if self.tile.overlaps else 2
 
     def first(self) -> list[Statement]:
         """What is seen in the first rounds."""
@@ -212,33 +207,20 @@ class SeenAhead:
         tell = Store(_flags(self.tile), (slot, warp), Name("some", u32))
         return When(Call("equal", (LANE, Extent(0)), bool_), (tell,))
 
-    def _where(self, number: Expr, warps: Sequence[Expr], work: Sequence[Statement]) -> list[Statement]:
-        """Work where one of the warps sees a key."""
-        slot, bits = remainder(number, ROUNDS), Name("bits", u32)
+    def where(self, number: Expr, work: Sequence[Statement]) -> list[Statement]:
+        """Work of a warpgroup, where one of its queries sees a key of a round."""
+        slot, bits, first = remainder(number, ROUNDS), Name("bits", u32), mul(GROUP, Extent(GROUP_WARPS))
         found: list[Statement] = [Set(bits.name, _NONE)]
-        for warp in warps:
+        for warp in [add(first, Extent(i)) for i in range(GROUP_WARPS)]:
             found.append(Set(bits.name, Call("bit_or", (bits, Load(_flags(self.tile), (slot, warp))), u32)))
         return [*found, When(Call("not_equal", (bits, _NONE), bool_), tuple(work))]
 
-    def copied(self, copies: Sequence[Statement]) -> list[Statement]:
-        """Copies of the next round."""
-        return self.where_all(Name("later"), copies)
-
-    def _group(self) -> list[Expr]:
-        """The warps of a group."""
-        first = mul(GROUP, Extent(GROUP_WARPS))
-        return [add(first, Extent(i)) for i in range(GROUP_WARPS)]
-
     def loaded(self) -> list[Statement]:
-        """Load the mask of the round after the next."""
+        """Load the mask of the first round of which it is not known what is seen."""
         return [Set("unseen", add(Name("round"), Extent(self.ahead))), *seen_loaded(self.tile, Name("unseen"))]
 
-    def work(self, work: Sequence[Statement]) -> list[Statement]:
-        """What a warpgroup does in a round."""
-        return self._where(Name("round"), self._group(), work)
-
     def kept(self) -> list[Statement]:
-        """What is seen in the round after the next, before a barrier."""
+        """What is seen in that round, before a barrier."""
         return [*_gathered(self.tile, _TIMES[self.ahead]), self._told(remainder(Name("unseen"), ROUNDS))]
 
     def moved(self) -> list[Statement]:

@@ -55,12 +55,13 @@ def weighted(tile: AttendTile) -> list[Statement]:
         shown = _shown(tile, Load(scores, at), half)
         kept = Store(scores, at, f32_name("weight"))
         more = Call("maximum", (f32_name("round_most"), Load(scores, at)), f32)
-        start, scaled = f32_name(half.most), list[Statement]()
+        start, scaled, below = f32_name(half.most), list[Statement](), list[Statement]()
         weight = tile.exp(minus(Load(scores, at), f32_name("safe")))
         if tile.is_folded:
             factor = Number(tile.problem.scale * math.log2(math.e), f32)
             largest = Call("maximum", (f32_name(half.most), times(f32_name("round_most"), factor)), f32)
             start, scaled = MINUS_INFINITY, [Set("round_most", largest)]
+            below = [Set("below", minus(Number(0.0, f32), f32_name("safe")))]
             weight = tile.exp(Call("fma", (Load(scores, at), factor, f32_name("below")), f32))
         found += [
             Set("round_most", start),
@@ -84,7 +85,7 @@ def weighted(tile: AttendTile) -> list[Statement]:
                     f32,
                 ),
             ),
-            Set("below", minus(Number(0.0, f32), f32_name("safe"))),
+            *below,
             Set(half.shrunk, tile.exp(minus(f32_name(half.most), f32_name("safe")))),
             Set(half.most, f32_name("round_most")),
             Set("round_total", Number(0.0, f32)),

@@ -24,8 +24,6 @@ LONE_WARPS = 8
 """Warps of a block that has a multiprocessor to itself."""
 HELD = 96
 """Registers of a thread for queries and sums, so that scores of two rounds and addresses fit too."""
-MANY = 3
-"""Blocks of two warpgroups for each multiprocessor from which on those share keys: half of the copies."""
 FULL = 0.9
 """Blocks for each multiprocessor from which on there are enough."""
 CLUSTER_KEYS = 16
@@ -94,8 +92,6 @@ class AttendTile:
     """Rounds of keys that a warp of a cluster has room for."""
     by_group: bool = False
     """Whether four warps multiply their 64 queries together, by keys and values in shared memory."""
-    wide_mask: bool = False
-    """Whether lanes load 16 bools at once, of one query each."""
 
     @staticmethod
     def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
@@ -151,17 +147,23 @@ class AttendTile:
     def is_apart(self) -> bool:
         """Whether each warpgroup copies keys of its own, and waits for none but its warps: one multiplies while another
         computes weights."""
-        return self.by_group and self.splits > 1 and self.warps == GROUP_WARPS
+        return self.by_group and self.splits > 1
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the scores of the next round are multiplied while weights are computed: with two warpgroups of a
+        block one does that while the other multiplies, and registers and the first rounds cost more than it gains."""
+        return self.by_group and self.splits == 1
 
     @property
     def descends(self) -> bool:
         """Whether the last queries come first: they may see the most keys, and blocks that take long start early."""
-        return self.parts == 1 and (self.problem.causal or self.leaves_out)
+        return self.by_group and (self.problem.causal or self.leaves_out)
 
     @property
     def sees_ahead(self) -> bool:
-        """Whether it is known two rounds before whether queries see a key: a warpgroup leaves out a round together, and
-        nothing is copied for it."""
+        """Whether it is known some rounds before whether queries see a key: a warpgroup leaves out a round together,
+        and nothing is copied for it."""
         return self.leaves_out and self.by_group
 
     @property
@@ -175,7 +177,7 @@ class AttendTile:
 
     def suits_groups(self, device: GpuDevice) -> bool:
         """Whether warps may multiply in groups of four; features fill lines of 128 bytes."""
-        fits = _fill_lines(self.problem) and self.warps % GROUP_WARPS == 0 and self.warp_keys == KEYS
+        fits = _fill_lines(self.problem) and self.warps == GROUP_WARPS and self.warp_keys == KEYS
         return fits and self.parts == 1 and has_warpgroups(device) and not device.as_parts
 
     @property
@@ -308,8 +310,6 @@ def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:
     for size in (*a.lead, a.heads):
         heads *= size if isinstance(size, int) else 1
     warps = min(MOST_WARPS, max(1, -(-queries // 16)))
-    if _fill_lines(a) and has_warpgroups(device) and heads * (queries // (32 * warps)) >= MANY * device.multiprocessors:
-        return 2 * warps, 1
     while warps > 1 and heads * -(-queries // (16 * warps)) < FULL * device.multiprocessors:
         warps //= 2
     is_lone = heads * -(-queries // (16 * warps)) <= device.multiprocessors
