@@ -1,8 +1,9 @@
 """Attend: attention with an online softmax on tensor cores.
 
 A block has up to 64 queries of one head, 16 for each warp. It goes through the keys 64 at a time, with copies of the
-next ones in flight. Scores stay in registers, where they become the left factor of the second product. Where queries
-are few and keys are many, blocks share the keys, and combine what they found: as a cluster, or in a second kernel.
+next ones in flight. Scores stay in registers, where they become the left factor of the second product. On Hopper the
+four warps of 64 queries multiply together, by keys and values in shared memory. Where queries are few and keys are
+many, blocks share the keys, and combine what they found: as a cluster, or in a second kernel.
 """
 
 from __future__ import annotations
