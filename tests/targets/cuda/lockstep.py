@@ -39,6 +39,7 @@ from dovetail.kernels.loops.ir import (
     Loop,
     MultiplyMatrices,
     MultiplyShared,
+    NarrowMatrices,
     Prefetch,
     Receipt,
     Receive,
@@ -178,6 +179,8 @@ class Machine(Matrices):
                 self.multiply(statement, mask)
             case ScaleMatrices():
                 self.scale(statement, mask)
+            case NarrowMatrices():
+                self.narrow(statement, mask)
             case FenceShared():
                 assert mask.all(), "every thread orders what it copied"
             case AwaitProducts():
@@ -215,8 +218,9 @@ class Machine(Matrices):
                 self.copy_box(statement, mask)
             case ClusterBarrier():
                 raise AssertionError("a cluster waits outside of loops and conditions")
-            case WarpBarrier():
-                assert_whole_warps(mask)
+            case WarpBarrier(warps):
+                assert warps in (1, 4), "lanes of a warp or of a warpgroup wait"
+                _ = assert_whole_warps(mask) if warps == 1 else self.groups_of(mask)
 
     def start_pass(self, number: int) -> None:
         following = min(number + 1, self.kernel.passes - 1)

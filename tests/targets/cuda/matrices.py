@@ -14,6 +14,7 @@ from dovetail.kernels.loops.ir import (
     LoadMatrices,
     MultiplyMatrices,
     MultiplyShared,
+    NarrowMatrices,
     ScaleMatrices,
     Tensor,
 )
@@ -68,6 +69,11 @@ class Matrices(Threads):
         x, y = (self.kept(tensor, at, 16, mask).view(kind).astype(np.float32) for tensor, at in each)
         self.keep(statement.target, statement.target_at, (x * y).astype(kind).view(np.uint16), mask)
 
+    def narrow(self, statement: NarrowMatrices, mask: Array) -> None:
+        wide = self.kept(statement.source, statement.source_at, 32, mask).view(np.float32)
+        narrow = wide.astype(statement.target.dtype.numpy)
+        self.keep(statement.target, statement.target_at, narrow.view(np.uint16), mask)
+
     def matrices(self, statement: MultiplyShared, mask: Array) -> list[tuple[int, int, int]]:
         """The first thread of each warpgroup, and where its factors start."""
         left = self.address(statement.left, statement.left_at, mask)
@@ -77,12 +83,27 @@ class Matrices(Threads):
     def multiply_shared(self, statement: MultiplyShared, starts: list[tuple[int, int, int]]) -> None:
         buffer, each = self.buffers[statement.sums.pointer]
         sums = buffer.view(np.float32).reshape(self.block, each // 4)
-        for first, left_at, right_at in starts:
-            left = self.matrix(statement, statement.left, left_at, 64, statement.left_along_k)
+        parts = range(statement.depth // 64)
+        apart = statement.panel_bytes if statement.right_along_k else 64 * 128
+        assert statement.left.space == "private" or len(parts) == 1, "the left factor of a deep product is in registers"
+        for first, left_start, right_start, part in [(*start, part) for start in starts for part in parts]:
+            left_at, right_at = left_start + 64 * part, right_start + apart * part
+            if statement.left.space == "private":
+                left = self.registers(statement.left, left_at)
+            else:
+                left = self.matrix(statement, statement.left, left_at, 64, statement.left_along_k)
             right = self.matrix(statement, statement.right, right_at, statement.columns, statement.right_along_k)
             made = (left @ right.T).reshape(4, 16, -1, 8).swapaxes(1, 2).reshape(4, -1, 16 * 8)
             each_lane = made.take(_SUMS, -1).reshape(4, -1, LANES, 4).swapaxes(1, 2)
             sums[first : first + 4 * LANES, : statement.columns // 2] += each_lane.reshape(4 * LANES, -1)
+
+    def registers(self, tensor: Tensor, start: int) -> Array:
+        """64 rows along 64 of k, as the threads of a warpgroup have them; `start` is where those of the first are."""
+        raw, each = self.buffers[tensor.pointer]
+        at = start + each * np.arange(4 * LANES)
+        lanes = gathered(raw, at, 64).view(tensor.dtype.numpy).astype(np.float32)
+        steps = lanes.reshape(4, LANES, 4, 8).swapaxes(1, 2).reshape(4, 4, LANES * 8).take(_LEFT, -1)
+        return steps.reshape(4, 4, 16, 16).swapaxes(1, 2).reshape(64, 64)
 
     def matrix(self, statement: MultiplyShared, tensor: Tensor, start: int, rows: int, along_k: bool) -> Array:
         """Rows along 64 of k, as tensor cores find them in shared memory by a descriptor."""

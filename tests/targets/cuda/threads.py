@@ -106,6 +106,8 @@ class Threads:
         if op in _FP8:
             narrow = _FP8[op]
             return xs[0].view(narrow.numpy).astype(dtype.numpy) if op.startswith("f16") else _saturated(xs[0], narrow)
+        if op == "near_exp2":
+            return np.exp2(xs[0])
         if op in ("exp_falling", "near_exp", "fma"):
             return np.exp(xs[0]) if op != "fma" else xs[0] * xs[1] + xs[2]
         found: Any = np.asarray(_OPS[op.removeprefix("fold_").removeprefix("near_")].meaning(*xs))

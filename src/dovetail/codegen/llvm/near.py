@@ -20,9 +20,13 @@ _SMOOTH = frozenset({"erf_f32", "exp_f32", "exp_falling_f32", "sigmoid_f32", "ta
 
 def exp(t: Builder, x: str) -> str:
     """A product and one instruction."""
+    return exp2(t, t.let(f"fmul float {x}, {scalar.literal(math.log2(math.e), f32)}"))
+
+
+def exp2(t: Builder, x: str) -> str:
+    """One instruction."""
     t.use(f"declare float @{nvvm.NEAR_EXP2}(float)")
-    scaled = t.let(f"fmul float {x}, {scalar.literal(math.log2(math.e), f32)}")
-    return t.let(f"call float @{nvvm.NEAR_EXP2}(float {scaled})")
+    return t.let(f"call float @{nvvm.NEAR_EXP2}(float {x})")
 
 
 def erf(t: Builder, x: str) -> str:
@@ -66,7 +70,7 @@ def _clamped(t: Builder, x: str, bound: float) -> str:
 
 
 FUNCTIONS: Mapping[str, Callable[..., str]] = MappingProxyType(
-    {"near_erf": erf, "near_exp": exp, "near_div": quotient, "near_rsqrt": rsqrt}
+    {"near_erf": erf, "near_exp": exp, "near_exp2": exp2, "near_div": quotient, "near_rsqrt": rsqrt}
 )
 """By the ops of the loop language."""
 

@@ -104,6 +104,13 @@ def warp_barrier(t: Builder) -> None:
     t.emit(f"call void @{nvvm.WARP_BARRIER}(i32 -1)")
 
 
+def group_barrier(t: Builder, warp: str) -> None:
+    """A barrier of the warpgroup of a warp, an i64; barrier 0 is that of the whole block."""
+    narrow = t.let(f"trunc i64 {warp} to i32")
+    group = t.let(f"lshr i32 {narrow}, 2")
+    _do(t, "bar.sync $0, 128;", f"i32 {t.let(f'add i32 {group}, 1')}")
+
+
 def _do(t: Builder, text: str, *given: str) -> None:
     constraints = ",".join([_REGISTERS[x.partition(" ")[0]] for x in given] + ["~{memory}"])
     t.emit(nvvm.assembly(text, constraints, ", ".join(given)))

@@ -45,6 +45,7 @@ from dovetail.kernels.loops.ir import (
     MultiplyMatrices,
     MultiplyShared,
     Name,
+    NarrowMatrices,
     Number,
     Pipeline,
     Prefetch,
@@ -174,7 +175,7 @@ class _Printer(Printer):
                 tensor_cores.commit(self.text)
             case AwaitCopies():
                 tensor_cores.wait(self.text, statement.pending)
-            case LoadMatrices() | ScaleMatrices() | MultiplyMatrices():
+            case LoadMatrices() | ScaleMatrices() | NarrowMatrices() | MultiplyMatrices():
                 tensor_cores.matrices(self.text, self.address, statement)
             case Roles():
                 self.roles(statement)
@@ -185,17 +186,9 @@ class _Printer(Printer):
             case AwaitProducts():
                 tensor_cores.await_products(self.text, self.pointers[statement.sums.pointer], statement.columns)
             case MultiplyShared():
-                tensor_cores.multiply_shared(
-                    self.text,
-                    self.pointers[statement.sums.pointer],
-                    self.address(statement.left, statement.left_at),
-                    self.address(statement.right, statement.right_at),
-                    statement.left.dtype,
-                    columns=statement.columns,
-                    left_along_k=statement.left_along_k,
-                    right_along_k=statement.right_along_k,
-                    panel_bytes=statement.panel_bytes,
-                )
+                sums, left = self.pointers[statement.sums.pointer], self.address(statement.left, statement.left_at)
+                right = self.address(statement.right, statement.right_at)
+                tensor_cores.multiply_shared(self.text, sums, left, right, statement)
             case Alloc():
                 self.allocate(statement)
             case Barrier():
@@ -282,8 +275,10 @@ class _Printer(Printer):
                 pipeline.arrive(self.text, self.slot(barrier, at))
             case AwaitPhase(barrier, at, phase):
                 pipeline.await_phase(self.text, self.slot(barrier, at), self.value(phase))
-            case WarpBarrier():
-                pipeline.warp_barrier(self.text)
+            case WarpBarrier(warps):
+                if warps == 1:
+                    return pipeline.warp_barrier(self.text)
+                pipeline.group_barrier(self.text, self.indices["warp"])
 
     def map_of(self, source: TensorMap) -> str:
         """The address of a tensor map."""

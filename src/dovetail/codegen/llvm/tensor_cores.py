@@ -8,7 +8,15 @@ from dovetail.codegen.llvm import nvvm
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import DType, bf16, f16
-from dovetail.kernels.loops.ir import Expr, LoadMatrices, MultiplyMatrices, ScaleMatrices, Tensor
+from dovetail.kernels.loops.ir import (
+    Expr,
+    LoadMatrices,
+    MultiplyMatrices,
+    MultiplyShared,
+    NarrowMatrices,
+    ScaleMatrices,
+    Tensor,
+)
 
 _SUMS = "{ float, float, float, float }"
 _WORDS = "{ i32, i32, i32, i32 }"
@@ -45,7 +53,7 @@ def wait(t: Builder, pending: int) -> None:
 def matrices(
     t: Builder,
     address: Callable[[Tensor, Sequence[Expr]], str],
-    statement: LoadMatrices | ScaleMatrices | MultiplyMatrices,
+    statement: LoadMatrices | ScaleMatrices | NarrowMatrices | MultiplyMatrices,
 ) -> None:
     """What the lanes of a warp do with matrices in their registers."""
     match statement:
@@ -56,6 +64,9 @@ def matrices(
         case ScaleMatrices():
             target = address(statement.target, statement.target_at)
             scale(t, target, address(statement.source, statement.source_at), statement.target.dtype)
+        case NarrowMatrices():
+            target = address(statement.target, statement.target_at)
+            narrow(t, target, address(statement.source, statement.source_at), statement.target.dtype)
         case MultiplyMatrices():
             sums = address(statement.sums, statement.sums_at)
             left, right = address(statement.left, statement.left_at), address(statement.right, statement.right_at)
@@ -70,6 +81,18 @@ def scale(t: Builder, target: str, source: str, dtype: DType) -> None:
     for i in range(4):
         x, y = (t.let(f"load {pair}, ptr {_word(t, pointer, i)}, align 4") for pointer in (target, source))
         t.emit(f"store {pair} {t.let(f'fmul {pair} {x}, {y}')}, ptr {_word(t, target, i)}, align 4")
+
+
+def narrow(t: Builder, target: str, source: str, dtype: DType) -> None:
+    """Eight f32 of a private array to 16-bit floats of another, two at a time."""
+    kind = "half" if dtype is f16 else "bfloat"
+    for i in range(4):
+        pair = "undef"
+        for e in range(2):
+            value = t.let(f"load float, ptr {_word(t, source, 2 * i + e)}, align 4")
+            pair = t.let(f"insertelement <2 x float> {pair}, float {value}, i32 {e}")
+        rounded = t.let(f"fptrunc <2 x float> {pair} to <2 x {kind}>")
+        t.emit(f"store <2 x {kind}> {rounded}, ptr {_word(t, target, i)}, align 4")
 
 
 def load_matrices(t: Builder, target: str, source: str, *, transposed: bool) -> None:
@@ -100,35 +123,31 @@ def fence(t: Builder) -> None:
     t.emit(nvvm.assembly("fence.proxy.async.shared::cta;"))
 
 
-def multiply_shared(
-    t: Builder,
-    sums: str,
-    left: str,
-    right: str,
-    dtype: DType,
-    *,
-    columns: int,
-    left_along_k: bool,
-    right_along_k: bool,
-    panel_bytes: int,
-) -> None:
-    """Start to add the product of 64 rows and some columns over 64 of k to private sums; waits for the one before."""
+def multiply_shared(t: Builder, sums: str, left: str, right: str, of: MultiplyShared) -> None:
+    """Start to add a product of 64 rows and some columns to private sums; waits for the one before."""
+    dtype, columns, panel, along_k = of.left.dtype, of.columns, of.panel_bytes, of.right_along_k
     if dtype not in (f16, bf16) or columns % 8 or not 8 <= columns <= 256:
         raise GraphError(f"{columns} columns of {dtype.name} on tensor cores", hint="a multiple of 8 up to 256")
     count = columns // 2
     given = [t.let(f"load float, ptr {_word(t, sums, i)}, align 4") for i in range(count)]
-    descriptors = [_descriptor(t, left, left_along_k, panel_bytes), _descriptor(t, right, right_along_k, panel_bytes)]
+    words = _loaded(t, left, "i32", of.depth // 4) if of.left.space == "private" else []
+    others = words or [f"i64 {_descriptor(t, left, of.left_along_k, panel)}"]
+    others.append(f"i64 {_descriptor(t, right, along_k, panel)}")
     registers = ", ".join(f"${i}" for i in range(count))
-    kind = dtype.name
-    a, b = 2 * count, 2 * count + 1
-    lines = ["{", ".reg .b64 a, b;", f"mov.b64 a, ${a};", f"mov.b64 b, ${b};", "wgmma.fence.sync.aligned;"]
-    for step in range(4):
+    first, last, kind = 2 * count, 2 * count + len(others) - 1, dtype.name
+    lines = ["{", ".reg .b64 a, b;", *([] if words else [f"mov.b64 a, ${first};"]), f"mov.b64 b, ${last};"]
+    lines.append("wgmma.fence.sync.aligned;")
+    for step in range(of.depth // 16):
         if step:
-            lines += [f"add.s64 a, a, {_STEP[left_along_k]};", f"add.s64 b, b, {_STEP[right_along_k]};"]
+            lines += [] if words else [f"add.s64 a, a, {_STEP[of.left_along_k]};"]
+            is_panel = along_k and step % 4 == 0
+            lines.append(f"add.s64 b, b, {(panel >> 4) - 3 * _STEP[True] if is_panel else _STEP[along_k]};")
         name = f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind}"
-        lines.append(f"{name} {{{registers}}}, a, b, 1, 1, 1, {int(not left_along_k)}, {int(not right_along_k)};")
+        each = ", ".join(f"${first + 4 * step + i}" for i in range(4))
+        factor, turned = (f"{{{each}}}", "") if words else ("a", f" {int(not of.left_along_k)},")
+        lines.append(f"{name} {{{registers}}}, {factor}, b, 1, 1, 1,{turned} {int(not along_k)};")
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 1;", "}"]
-    _through(t, sums, given, lines, descriptors)
+    _through(t, sums, given, lines, others)
 
 
 def await_products(t: Builder, sums: str, columns: int) -> None:
@@ -141,8 +160,9 @@ def _through(t: Builder, sums: str, given: Sequence[str], lines: Sequence[str], 
     """Instructions that change the sums in place, in registers."""
     count = len(given)
     text = "\\0A".join(lines)
-    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["l"] * len(others) + ["~{memory}"])
-    passed = ", ".join([f"float {x}" for x in given] + [f"i64 {x}" for x in others])
+    kinds = ["l" if x.startswith("i64 ") else "r" for x in others]
+    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + kinds + ["~{memory}"])
+    passed = ", ".join([f"float {x}" for x in given] + [*others])
     struct = f"{{ {', '.join(['float'] * count)} }}"
     found = t.let(nvvm.assembly(text, constraints, passed, struct))
     for i in range(count):

@@ -1,8 +1,9 @@
 """Attend: attention with an online softmax on tensor cores.
 
 A block has up to 64 queries of one head, 16 for each warp. It goes through the keys 64 at a time, with copies of the
-next ones in flight. Scores stay in registers, where they become the left factor of the second product. Where queries
-are few and keys are many, blocks share the keys, and combine what they found: as a cluster, or in a second kernel.
+next ones in flight. Scores stay in registers, where they become the left factor of the second product. On Hopper the
+four warps of 64 queries multiply together, by keys and values in shared memory. Where queries are few and keys are
+many, blocks share the keys, and combine what they found: as a cluster, or in a second kernel.
 """
 
 from __future__ import annotations
@@ -15,32 +16,34 @@ from typing import Any
 
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, floordiv, product
-from dovetail.ir.dtype import bf16, f16, f32, i64
+from dovetail.ir.dtype import bf16, f16, f32, i32, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.attend_bits import loads_wide
 from dovetail.kernels.gpu.attend_cluster import WarpKeys
+from dovetail.kernels.gpu.attend_groups import GroupRounds, scores_allocated
 from dovetail.kernels.gpu.attend_prefetch import prefetched
+from dovetail.kernels.gpu.attend_products import scored, summed
 from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
 from dovetail.kernels.gpu.attend_rotation import rotated
-from dovetail.kernels.gpu.attend_seen import seen_allocated, seen_loaded, where_seen
+from dovetail.kernels.gpu.attend_seen import SeenAhead, seen_allocated, seen_loaded, where_seen
 from dovetail.kernels.gpu.attend_softmax import masks_allocated, weighted
 from dovetail.kernels.gpu.attend_tile import (
+    GROUP,
+    GROUP_WARPS,
     MINUS_INFINITY,
     PARTIAL,
     AttendTile,
     by_key_head,
-    f32_name,
-    times,
 )
 from dovetail.kernels.gpu.fragments import (
     LANE,
+    THREAD,
     Factor,
     copied,
     divided,
     load_left,
-    load_right,
-    multiplied,
     private,
     remainder,
     rolled,
@@ -51,7 +54,7 @@ from dovetail.kernels.gpu.fragments import (
 from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.policy import WIDEST
 from dovetail.kernels.gpu.shared_tiles import SharedTile
-from dovetail.kernels.gpu.tile import CHUNK, H200
+from dovetail.kernels.gpu.tile import CHUNK, H200, LANES
 from dovetail.kernels.gpu.tile_writer import STATIC_BYTES
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import (
@@ -64,17 +67,17 @@ from dovetail.kernels.loops.ir import (
     CommitCopies,
     Expr,
     Extent,
+    FenceShared,
     Kernel,
     Launch,
-    Load,
     Loop,
     Name,
     Number,
     Set,
     Statement,
-    Store,
     Tensor,
     ThreadIndex,
+    WarpBarrier,
     add,
     indices,
     minimum,
@@ -137,9 +140,12 @@ class _Writer:
         self.axes = axes if self.copies else dict.fromkeys(axes, "k")
         if tile.is_cluster and not self.copies:
             tile = AttendTile.of(problem, self.dtype, replace(device, cluster=0))
+        # Masks that are loaded bool by bool take longer than products.
+        suits = tile.suits_groups(device) and (not tile.leaves_out or loads_wide(problem, aligned["keep"]))
+        tile = replace(tile, by_group=self.copies and suits)
         self.block, self.d, self.dv = tile, tile.d, tile.dv
         self.warps, self.threads, self.rows = tile.warps, tile.threads, tile.rows
-        self.keys = tile.warp_keys if tile.is_cluster else tile.keys
+        self.keys = tile.warp_keys if tile.is_cluster or tile.is_apart else tile.keys
         """Keys of a tile in shared memory."""
 
     def _factor(self, name: str) -> Factor:
@@ -157,8 +163,16 @@ class _Writer:
 
     @property
     def stages(self) -> int:
-        """Tiles in shared memory: of a round and of the next one; in a cluster each warp has its own."""
-        return self.block.buffers * self.block.splits if self.block.is_cluster else 2 if self.copies else 1
+        """Tiles in shared memory: of a round and of the next one; in a cluster each warp has its own, and warpgroups
+        may have."""
+        if self.block.is_cluster or self.block.is_apart:
+            return self.block.buffers * self.block.splits
+        return 2 if self.copies else 1
+
+    def _stage(self, number: Expr) -> Expr:
+        """The tile of a round."""
+        found = remainder(number, 2)
+        return add(mul(GROUP, Extent(2)), found) if self.block.is_apart else found
 
     def tile(self, name: str) -> SharedTile:
         match name:
@@ -177,6 +191,9 @@ class _Writer:
         parts = self.block.parts
         shape = (*a.lead, a.heads, blocks, parts)
         *front, block, part = indices(shape, Name("tile"))
+        if self.block.descends:
+            block, *front = indices((blocks, *a.lead, a.heads), Name("tile"))
+            block = Call("sub", (Extent(blocks - 1), block), i64)
         share = [Set("part", part), Set("first_round", mul(Name("part"), Extent(self.block.part_rounds)))]
         allocations = self._allocations()
         place = [
@@ -201,7 +218,9 @@ class _Writer:
         shared = shared_bytes(allocations)
         if shared > self.device.shared_bytes:
             return Refused("tiles_fit_shared_memory", f"{shared:,} bytes", f"at most {self.device.shared_bytes:,}")
-        launch = Launch(product(shape), self.threads, shared if shared > STATIC_BYTES else 0)
+        # Tiles of warpgroups are aligned as dynamic shared memory is.
+        is_dynamic = shared > STATIC_BYTES or self.block.by_group
+        launch = Launch(product(shape), self.threads, shared if is_dynamic else 0)
         if parts == 1:
             kernel = Kernel("attend", tuple(self.bindings), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
             return Job(kernel, self.bindings, Tiles(product(shape), self.rows))
@@ -243,6 +262,7 @@ class _Writer:
             *seen_allocated(self.block),
             Alloc("sums", f32, self.dv // 8 * 4, "private"),
             Alloc("scores", f32, self.block.warp_keys // 8 * 4, "private"),
+            *scores_allocated(self.block),
             Alloc("q_fragment", self.dtype, self.d // 16 * 8, "private"),
             Alloc("right", self.dtype, max(self.block.warp_keys, self.dv) // 8 * 4, "private"),
             Alloc("weights", self.dtype, self.block.warp_keys // 16 * 8, "private"),
@@ -252,16 +272,31 @@ class _Writer:
         """Queries from the block's first on, or a round of keys or values."""
         tile, factor, axis = self.tile(name), self.factors[name], self.axes[name]
         at = mul(self.block.key_round(number), Extent(self.keys))
+        at = self.block.first_key(number) if self.block.is_apart else at
         first, k = (Name("top"), ZERO) if name == "q" else (at, ZERO) if name == "k" else (ZERO, at)
         if not self.copies:
             return stored(tile, factor, first, k, self.threads, 0, 1)
-        return [rolled(s) for s in copied(tile, factor, axis, first, k, stage, self.threads, 0, 1)]
+        by_group, threads, thread = self.block.by_group, self.threads, THREAD
+        if self.block.is_apart and name != "q":
+            threads, thread = GROUP_WARPS * LANES, remainder(THREAD, GROUP_WARPS * LANES)
+        if not by_group or name == "q":
+            copies = copied(tile, factor, axis, first, k, stage, threads, 0, 1, thread, in_columns=by_group)
+            return copies if by_group else [rolled(s) for s in copies]
+        left = minimum(Call("sub", (Extent(self.problem.keys), at), i64), Extent(self.keys))
+        there = Call("cast", (Call("maximum", (left, ZERO), i64),), i32)
+        given = first, k, stage, threads, 0, 1, thread
+        copies = copied(tile, factor, axis, *given, in_columns=True, there=Name("there", i32))
+        return [Set("there", there), *copies]
 
     @property
     def _warp_keys(self) -> WarpKeys:
         """How warps of a cluster come to their keys."""
         tiles = {name: self.tile(name) for name in ("k", "v")}
         return WarpKeys(self.block, tiles, self.factors, self.axes, self.device.as_parts)
+
+    @property
+    def _groups(self) -> GroupRounds:
+        return GroupRounds(self.block, self.tile("k"), self.tile("v"), self._loaded)
 
     def _queries(self) -> list[Statement]:
         row = mul(remainder(ThreadIndex("warp"), self.warps), Extent(16))
@@ -284,8 +319,13 @@ class _Writer:
                 return start
             queries = [*self._loaded("q", ZERO, ZERO), CommitCopies(), AwaitCopies(0), Barrier()]
             return [*start, *self._warp_keys.first(), *queries, load]
-        first = [*self._loaded("k", ZERO, ZERO), *self._loaded("v", ZERO, ZERO)]
-        arrive: list[Statement] = [CommitCopies(), *first, CommitCopies(), AwaitCopies(1), Barrier()]
+        if self.block.overlaps:
+            return [*start, *self._groups.first(self._loaded("q", ZERO, ZERO), load)]
+        first = [*self._loaded("k", ZERO, self._stage(ZERO)), *self._loaded("v", ZERO, self._stage(ZERO))]
+        arrive: list[Statement] = [CommitCopies(), *first, CommitCopies()]
+        if self.block.sees_ahead:
+            arrive += SeenAhead(self.block).first()
+        arrive += [AwaitCopies(1), Barrier()]
         return [*start, *self._loaded("q", ZERO, ZERO), *arrive, load]
 
     def _own_queries(self, first: Expr) -> list[Statement]:
@@ -304,17 +344,26 @@ class _Writer:
         keys: Expr = Extent(a.keys)
         if a.causal and a.fill is not None and math.isinf(a.fill):
             keys = minimum(keys, add(Name("top"), Extent(self.rows)))
-        every = Call("div", (add(keys, Extent(self.keys - 1)), Extent(self.keys)), i64)
+        span = self.block.keys
+        every = Call("div", (add(keys, Extent(span - 1)), Extent(span)), i64)
         if self.block.parts == 1:
             return every
         left = Call("maximum", (Call("sub", (every, Name("first_round")), i64), ZERO), i64)
         return minimum(left, Extent(self.block.part_rounds))
 
     def _keys(self) -> list[Statement]:
+        if self.block.overlaps:
+            return self._groups.rounds(self._rounds())
         work = [*self._scored(), *weighted(self.block), *self._summed()]
         if not self.copies:
             loads = [*self._loaded("k", Name("round"), ZERO), *self._loaded("v", Name("round"), ZERO)]
-            each = (Barrier(), *loads, *seen_loaded(self.block), Barrier(), *where_seen(self.block, work))
+            each = (
+                Barrier(),
+                *loads,
+                *seen_loaded(self.block, Name("round")),
+                Barrier(),
+                *where_seen(self.block, work),
+            )
             return [Set("stage", ZERO), Loop("round", self._rounds(), each), Barrier()]
         if self.block.is_cluster:
             rounds = self._warp_keys.rounds(self._scored(), self._summed())
@@ -323,73 +372,24 @@ class _Writer:
             # Without a warp that copies, threads have no registers for addresses that LLVM computes before a condition.
             return self._warp_keys.after_stages(rounds, is_guarded=not self.device.copying_warp)
         later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
-        return [
-            Loop(
-                "round",
-                self._rounds(),
-                (
-                    Set("later", add(Name("round"), Extent(1))),
-                    Set("next", remainder(Name("later"), 2)),
-                    *later,
-                    CommitCopies(),
-                    *seen_loaded(self.block),
-                    AwaitCopies(1),
-                    Barrier(),
-                    Set("stage", remainder(Name("round"), 2)),
-                    *where_seen(self.block, work),
-                    Barrier(),
-                ),
-            ),
-            AwaitCopies(0),
-            Barrier(),
-        ]
+        barrier = WarpBarrier(GROUP_WARPS) if self.block.is_apart else Barrier()
+        start = [Set("later", add(Name("round"), Extent(1))), Set("next", self._stage(Name("later")))]
+        arrive: list[Statement] = [AwaitCopies(1), *([FenceShared()] if self.block.by_group else ()), barrier]
+        arrive.append(Set("stage", self._stage(Name("round"))))
+        if self.block.sees_ahead:
+            ahead = SeenAhead(self.block)
+            copies = [*ahead.where(Name("later"), later), CommitCopies(), *ahead.loaded()]
+            each = (*start, *copies, *arrive, *ahead.where(Name("round"), work), *ahead.kept(), barrier, *ahead.moved())
+        else:
+            copies = [*later, CommitCopies(), *seen_loaded(self.block, Name("round"))]
+            each = (*start, *copies, *arrive, *where_seen(self.block, work), barrier)
+        return [Loop("round", self._rounds(), each), AwaitCopies(0), Barrier()]
 
     def _scored(self) -> list[Statement]:
-        """The products of queries and keys."""
-        scores, right = private("scores", f32, self.block.warp_keys // 8, 4), private("right", self.dtype, 1)
-        j, step, k = Name("j"), Name("step"), mul(Name("step"), Extent(16))
-        queries = private("q_fragment", self.dtype, self.d // 16, 8)
-        column, at = add(self.block.own_keys, mul(j, Extent(16))), (mul(j, Extent(8)),)
-        return [
-            zeroed(scores, self.block.warp_keys // 8 * 4),
-            unrolled(
-                "step",
-                self.d // 16,
-                unrolled(
-                    "j",
-                    self.block.warp_keys // 16,
-                    load_right(right, at, self.tile("k"), "k", Name("stage"), column, k),
-                ),
-                unrolled(
-                    "j", self.block.warp_keys // 8, multiplied(scores, (j, ZERO), queries, (step, ZERO), right, j)
-                ),
-            ),
-        ]
+        return scored(self.block, self.tile("k"))
 
     def _summed(self) -> list[Statement]:
-        """The products of weights and values."""
-        sums, right = private("sums", f32, self.dv // 8, 4), private("right", self.dtype, 1)
-        weights = private("weights", self.dtype, self.block.warp_keys // 16, 8)
-        j, e, step = Name("j"), Name("e"), Name("step")
-        found: list[Statement] = []
-        for half in self.block.halves:
-            at = (j, add(e, Extent(2 * half.number)))
-            shrunk = times(Load(sums, at), f32_name(half.shrunk))
-            found.append(unrolled("j", self.dv // 8, unrolled("e", 2, Store(sums, at, shrunk))))
-        column, k, at = mul(j, Extent(16)), add(self.block.own_keys, mul(step, Extent(16))), (mul(j, Extent(8)),)
-        found.append(
-            unrolled(
-                "step",
-                self.block.warp_keys // 16,
-                unrolled(
-                    "j",
-                    self.dv // 16,
-                    load_right(right, at, self.tile("v"), self.axes["v"], Name("stage"), column, k),
-                ),
-                unrolled("j", self.dv // 8, multiplied(sums, (j, ZERO), weights, (step, ZERO), right, j)),
-            )
-        )
-        return found
+        return summed(self.block, self.tile("v"), self.axes["v"])
 
 
 __all__ = ["offer_attend"]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dovetail.ir.dtype import bool_, f32
+from dovetail.ir.dtype import bool_, f32, i64
 from dovetail.kernels.gpu.attend_tile import (
+    GROUP,
+    GROUP_WARPS,
     HALVES,
     MINUS_INFINITY,
     AttendTile,
+    Half,
     f32_name,
     minus,
-    near_exp,
     times,
 )
-from dovetail.kernels.gpu.fragments import LANE, both, divided, less, plus, private, remainder, unrolled
+from dovetail.kernels.gpu.fragments import LANE, THREAD, both, divided, less, plus, private, remainder, unrolled
 from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
@@ -44,6 +46,8 @@ def written(tile: AttendTile) -> list[Statement]:
     """The weighted sums over their totals."""
     if tile.parts > 1:
         return _left_over(tile)
+    if tile.is_apart:
+        return _exchanged(tile)
     if tile.splits > 1:
         return _combined(tile)
     sums = private("sums", f32, tile.dv // 8, 4)
@@ -71,7 +75,7 @@ def _stored(tile: AttendTile, query: Expr, column: Expr, value: Expr, fits: bool
 def _inverse(tile: AttendTile, total: Expr) -> Expr:
     """What weighted sums are multiplied by."""
     a = tile.problem
-    found: Expr = Call("div", (Number(1.0, f32), total), f32)
+    found: Expr = Call("near_div" if tile.by_group else "div", (Number(1.0, f32), total), f32)
     if a.empty == "zero":
         some = Call("greater", (total, Number(0.0, f32)), bool_)
         found = Call("where", (some, found, Number(0.0, f32)), f32)
@@ -98,7 +102,9 @@ def _left_over(tile: AttendTile) -> list[Statement]:
     body = (
         Set("query", divided(own, tile.dv)),
         Set("column", remainder(own, tile.dv)),
-        *_merged(tile.splits, lambda split, last: Load(shares, (split, Name("query"), last)), Name("column"), tile.dv),
+        *_merged(
+            tile, tile.splits, lambda split, last: Load(shares, (split, Name("query"), last)), Name("column"), tile.dv
+        ),
         Store(tile.partial, (*at, within), f32_name("value")),
         When(Call("equal", (within, ZERO), bool_), tuple(last)),
     )
@@ -175,20 +181,22 @@ def _column_combined(tile: AttendTile, share: Expr, within: Expr, lanes: int = 1
         return Load(tile.partial, (*tile.lead, share, part, last))
 
     return [
-        *_merged(tile.parts, of, within, tile.share, lanes),
+        *_merged(tile, tile.parts, of, within, tile.share, lanes),
         Set("inverse", _inverse(tile, f32_name("total"))),
         _stored(tile, Name("query"), Name("column"), times(f32_name("value"), f32_name("inverse")), fits=True),
     ]
 
 
-def _merged(count: int, of: Callable[[Expr, Expr], Expr], column: Expr, width: int, lanes: int = 1) -> list[Statement]:
+def _merged(
+    tile: AttendTile, count: int, of: Callable[[Expr, Expr], Expr], column: Expr, width: int, lanes: int = 1
+) -> list[Statement]:
     """The largest score, the total and a weighted sum of several parts, always in one order."""
     part: Expr = Name("each")
     if lanes > 1:
         part = add(mul(part, Extent(lanes)), Name("of_lane"))
     most = Call("maximum", (f32_name("most"), of(part, Extent(width))), f32)
     none = Call("equal", (f32_name("most"), MINUS_INFINITY), bool_)
-    share = near_exp(minus(of(part, Extent(width)), f32_name("most")))
+    share = tile.exp(minus(of(part, Extent(width)), f32_name("most")))
 
     def reduced(op: str, *names: str) -> list[Statement]:
         return [AllReduce(name, op, f32, lanes) for name in names] if lanes > 1 else []
@@ -209,6 +217,67 @@ def _merged(count: int, of: Callable[[Expr, Expr], Expr], column: Expr, width: i
         ),
         *reduced("add", "total", "value"),
     ]
+
+
+def _exchanged(tile: AttendTile) -> list[Statement]:
+    """The same of two warpgroups: each has half of the columns in the end, and tells the other the sums of its half.
+
+    A thread has the rows and columns of the thread of the other group with its number.
+    """
+    count = tile.dv // 16 * 4
+    sums, told = private("sums", f32, 2, count), tile.told
+    thread, e, other = remainder(THREAD, GROUP_WARPS * LANES), Name("e"), Call("sub", (Extent(1), GROUP), i64)
+    kept = [f32_name(name) for half in HALVES for name in (half.most, half.total)]
+
+    def told_by(group: Expr, number: Expr) -> tuple[Expr, ...]:
+        return group, divided(number, 4), thread, remainder(number, 4)
+
+    found: list[Statement] = []
+    for group in range(2):
+        tell = Store(told, told_by(Extent(group), e), Load(sums, (Extent(1 - group), e)))
+        found.append(When(Call("equal", (GROUP, Extent(group)), bool_), (unrolled("e", count, tell),)))
+    found += [Store(told, told_by(GROUP, Extent(count + i)), value) for i, value in enumerate(kept)]
+    found.append(Barrier())
+    for half in HALVES:
+        most, total = (Load(told, told_by(other, Extent(count + 2 * half.number + i))) for i in range(2))
+        found += [Set("other_most", most), Set("other_total", total), *_weighed(tile, half)]
+    for group in range(2):
+        stores = [s for half in HALVES for s in _half_stored(tile, half, group, told_by)]
+        found.append(When(Call("equal", (GROUP, Extent(group)), bool_), tuple(stores)))
+    return [*found, Barrier()]
+
+
+def _weighed(tile: AttendTile, half: Half) -> list[Statement]:
+    """What a group's sums of a query are multiplied by, and those of the other."""
+    own, other, most = f32_name(half.most), f32_name("other_most"), f32_name("most")
+    none = Call("equal", (most, MINUS_INFINITY), bool_)
+    shares = [f32_name(f"{name}{half.number}") for name in ("own_share", "other_share")]
+    total = plus(times(shares[0], f32_name(half.total)), times(shares[1], f32_name("other_total")))
+    return [
+        Set("most", Call("maximum", (own, other), f32)),
+        Set("most", Call("where", (none, Number(0.0, f32), most), f32)),
+        *[Set(s.name, tile.exp(minus(x, most))) for s, x in zip(shares, (own, other), strict=True)],
+        Set("inverse", _inverse(tile, total)),
+        *[Set(s.name, times(s, f32_name("inverse"))) for s in shares],
+    ]
+
+
+def _half_stored(
+    tile: AttendTile, half: Half, group: int, told_by: Callable[[Expr, Expr], tuple[Expr, ...]]
+) -> list[Statement]:
+    """The results of a query in a group's half of the columns."""
+    count = tile.dv // 16 * 4
+    sums, query = private("sums", f32, 2, count), Name(half.query)
+    own, other = (f32_name(f"{name}{half.number}") for name in ("own_share", "other_share"))
+    found: list[Statement] = []
+    for j in range(tile.dv // 16):
+        for e in range(2):
+            number = Extent(4 * j + 2 * half.number + e)
+            more = times(Load(tile.told, told_by(Extent(1 - group), number)), other)
+            value = plus(times(Load(sums, (Extent(group), number)), own), more)
+            column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * (group * tile.dv // 16 + j) + e))
+            found.append(_stored(tile, query, column, value, fits=True))
+    return [When(less(query, Extent(tile.problem.queries)), tuple(found))]
 
 
 def _combined(tile: AttendTile) -> list[Statement]:
@@ -242,7 +311,7 @@ def _combined(tile: AttendTile) -> list[Statement]:
         Set("total", Number(0.0, f32)),
     ]
     for s in range(tile.splits):
-        share = near_exp(minus(Load(shares, (Extent(s), Name("row"), Extent(tile.dv))), f32_name("most")))
+        share = tile.exp(minus(Load(shares, (Extent(s), Name("row"), Extent(tile.dv))), f32_name("most")))
         total = times(f32_name(f"share{s}"), Load(shares, (Extent(s), Name("row"), Extent(tile.dv + 1))))
         body += [Set(f"share{s}", share), Set("total", plus(f32_name("total"), total))]
     body.append(Set("inverse", _inverse(tile, f32_name("total"))))

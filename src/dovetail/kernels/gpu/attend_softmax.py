@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from dovetail.ir.dtype import DType, bool_, f32, u8
-from dovetail.kernels.gpu.attend_seen import is_seen
+from dovetail.kernels.gpu.attend_products import narrowed
+from dovetail.kernels.gpu.attend_seen import is_seen, ranges_seen
 from dovetail.kernels.gpu.attend_tile import (
     MINUS_INFINITY,
     AttendTile,
     Half,
     f32_name,
     minus,
-    near_exp,
     times,
 )
 from dovetail.kernels.gpu.fragments import LANE, both, less, plus, private, remainder, unrolled
@@ -48,19 +48,30 @@ def weighted(tile: AttendTile) -> list[Statement]:
     j, e = Name("j"), Name("e")
     first = tile.first_key(Name("round"))
     found: list[Statement] = [Set("first_key", add(first, mul(remainder(LANE, 4), Extent(2))))]
+    found += ranges_seen(tile) if tile.sees_ranges else []
     for half in tile.halves:
         at = (j, add(e, Extent(2 * half.number)))
         key = add(Name("first_key"), add(mul(j, Extent(8)), e))
         shown = _shown(tile, Load(scores, at), half)
+        kept = Store(scores, at, f32_name("weight"))
         more = Call("maximum", (f32_name("round_most"), Load(scores, at)), f32)
+        start, scaled, below = f32_name(half.most), list[Statement](), list[Statement]()
+        weight = tile.exp(minus(Load(scores, at), f32_name("safe")))
+        if tile.is_folded:
+            factor = Number(tile.problem.scale * math.log2(math.e), f32)
+            largest = Call("maximum", (f32_name(half.most), times(f32_name("round_most"), factor)), f32)
+            start, scaled = MINUS_INFINITY, [Set("round_most", largest)]
+            below = [Set("below", minus(Number(0.0, f32), f32_name("safe")))]
+            weight = tile.exp(Call("fma", (Load(scores, at), factor, f32_name("below")), f32))
         found += [
-            Set("round_most", f32_name(half.most)),
+            Set("round_most", start),
             unrolled(
                 "j",
                 tile.warp_keys // 8,
                 unrolled("e", 2, Set("key", key), Store(scores, at, shown), Set("round_most", more)),
             ),
             AllReduce("round_most", "maximum", f32, 4),
+            *scaled,
             # Without a key that is seen the scores are -inf, and their weights 0.
             Set(
                 "safe",
@@ -74,7 +85,8 @@ def weighted(tile: AttendTile) -> list[Statement]:
                     f32,
                 ),
             ),
-            Set(half.shrunk, near_exp(minus(f32_name(half.most), f32_name("safe")))),
+            *below,
+            Set(half.shrunk, tile.exp(minus(f32_name(half.most), f32_name("safe")))),
             Set(half.most, f32_name("round_most")),
             Set("round_total", Number(0.0, f32)),
             unrolled(
@@ -83,15 +95,15 @@ def weighted(tile: AttendTile) -> list[Statement]:
                 unrolled(
                     "e",
                     2,
-                    Set("weight", near_exp(minus(Load(scores, at), f32_name("safe")))),
-                    Store(weights, at, cast_to(f32_name("weight"), tile.dtype)),
+                    Set("weight", weight),
+                    kept if tile.by_group else Store(weights, at, cast_to(f32_name("weight"), tile.dtype)),
                     Set("round_total", plus(f32_name("round_total"), f32_name("weight"))),
                 ),
             ),
             AllReduce("round_total", "add", f32, 4),
             Set(half.total, plus(times(f32_name(half.total), f32_name(half.shrunk)), f32_name("round_total"))),
         ]
-    return found
+    return [*found, narrowed(tile)] if tile.by_group else found
 
 
 def _given(tile: AttendTile) -> list[tuple[str, DType]]:
@@ -152,7 +164,7 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
     key, query = Name("key"), Name(half.query)
     there = less(key, Extent(a.keys))
     inside = minimum(query, Extent(a.queries - 1)), minimum(key, Extent(a.keys - 1))
-    if a.scale != 1.0:
+    if a.scale != 1.0 and not tile.is_folded:
         score = times(score, Number(a.scale, f32))
     if a.softcap is not None:
         bent = Call("tanh", (Call("div", (score, Number(a.softcap, f32)), f32),), f32)
@@ -166,7 +178,9 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
     if tile.leaves_out:
         given["keep"] = is_seen(tile, half)
     seen: list[Expr] = [given["keep"]] if "keep" in given else []
-    if a.causal:
+    if tile.sees_ranges:
+        seen.append(is_seen(tile, half))
+    elif a.causal:
         seen.append(less(key, add(query, Extent(1))))
         if a.window is not None:
             seen.append(less(query, add(key, Extent(a.window))))
@@ -182,7 +196,7 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
             score = Call("where", (visible, score, fill), f32)
     if mask is not None and a.filled == "first":
         score = plus(score, mask)
-    if tile.leaves_out:
+    if tile.leaves_out or tile.sees_ranges:
         return score  # keys beyond the last one are hidden
     return Call("where", (there, score, MINUS_INFINITY), f32)
 

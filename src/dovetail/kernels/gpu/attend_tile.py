@@ -10,15 +10,20 @@ from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import divided
-from dovetail.kernels.gpu.tile import CHUNK, LANES
+from dovetail.kernels.gpu.tile import CHUNK, DEPTH, GROUP_ROWS, LANES, has_warpgroups
 from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
 from dovetail.kernels.problems.attention import Attention
 
+GROUP_WARPS = GROUP_ROWS // 16
+GROUP = divided(ThreadIndex("warp"), GROUP_WARPS)
+"""The warpgroup of a thread."""
 KEYS = 64
 """Keys that a warp goes through at once."""
 MOST_WARPS = 4
 LONE_WARPS = 8
 """Warps of a block that has a multiprocessor to itself."""
+HELD = 96
+"""Registers of a thread for queries and sums, so that scores of two rounds and addresses fit too."""
 FULL = 0.9
 """Blocks for each multiprocessor from which on there are enough."""
 CLUSTER_KEYS = 16
@@ -85,6 +90,8 @@ class AttendTile:
     """Warps without keys: stages before the attention have all of them."""
     buffers: int = 2
     """Rounds of keys that a warp of a cluster has room for."""
+    by_group: bool = False
+    """Whether four warps multiply their 64 queries together, by keys and values in shared memory."""
 
     @staticmethod
     def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
@@ -125,6 +132,55 @@ class AttendTile:
         return hides and not self.is_cluster
 
     @property
+    def is_folded(self) -> bool:
+        """Whether scores are scaled where the largest is subtracted, by one multiply-add, and are powers of 2: nothing
+        but -inf takes their place or is added to them before."""
+        a = self.problem
+        plain = a.softcap is None and "mask" not in a.strides and a.fill in (None, -math.inf)
+        return self.by_group and plain and a.scale > 0
+
+    def exp(self, x: Expr) -> Expr:
+        """The weight of a difference of scores."""
+        return Call("near_exp2", (x,), f32) if self.is_folded else near_exp(x)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether each warpgroup copies keys of its own, and waits for none but its warps: one multiplies while another
+        computes weights."""
+        return self.by_group and self.splits > 1
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the scores of the next round are multiplied while weights are computed: with two warpgroups of a
+        block one does that while the other multiplies, and registers and the first rounds cost more than it gains."""
+        return self.by_group and self.splits == 1
+
+    @property
+    def descends(self) -> bool:
+        """Whether the last queries come first: they may see the most keys, and blocks that take long start early."""
+        return self.by_group and (self.problem.causal or self.leaves_out)
+
+    @property
+    def sees_ahead(self) -> bool:
+        """Whether it is known some rounds before whether queries see a key: a warpgroup leaves out a round together,
+        and nothing is copied for it."""
+        return self.leaves_out and self.by_group
+
+    @property
+    def sees_ranges(self) -> bool:
+        """Whether bits say which keys a query sees, from the first that it sees to the last: compares of every key take
+        far more instructions."""
+        a = self.problem
+        is_ragged = not isinstance(a.keys, int) or a.keys % self.keys != 0
+        hides = a.fill in (None, -math.inf) and not ("mask" in a.strides and a.filled == "first")
+        return self.by_group and not self.leaves_out and hides and (a.causal or is_ragged)
+
+    def suits_groups(self, device: GpuDevice) -> bool:
+        """Whether warps may multiply in groups of four; features fill lines of 128 bytes."""
+        fits = _fill_lines(self.problem) and self.warps == GROUP_WARPS and self.warp_keys == KEYS
+        return fits and self.parts == 1 and has_warpgroups(device) and not device.as_parts
+
+    @property
     def d(self) -> int:
         """Features of queries and keys, padded to fragments."""
         return -(-self.problem.d // 16) * 16
@@ -146,10 +202,20 @@ class AttendTile:
         width = (self.dv + CHUNK) * item
         return Tensor("shares", f32, (self.rows * width, width, item), space="shared")
 
+    @property
+    def told(self) -> Tensor:
+        """What two warpgroups tell each other in the end, in fours of a thread: half of its sums, then the largest
+        score and the total of both of its rows."""
+        item = f32.itemsize
+        four = GROUP_WARPS * LANES * 4 * item
+        return Tensor("told", f32, ((self.dv // 16 + 1) * four, four, 4 * item, item), space="shared")
+
     def shares_allocated(self) -> list[Alloc]:
         """Shared memory for the shares, where warps of a block share the keys."""
         if self.splits == 1:
             return []
+        if self.is_apart:
+            return [Alloc("told", f32, self.threads * (self.dv // 4 + 4), "shared")]
         rows = self.problem.queries if self.is_cluster else self.rows
         assert isinstance(rows, int), "few queries are known"
         return [Alloc("shares", f32, self.splits * rows * (self.dv + CHUNK), "shared")]
@@ -221,13 +287,19 @@ class AttendTile:
         """The first key of this warp in a round."""
         if self.is_cluster:
             return mul(self.chunk(number, divided(ThreadIndex("warp"), self.warps)), Extent(self.warp_keys))
-        return add(mul(self.key_round(number), Extent(self.keys)), self.own_keys)
+        first = mul(self.key_round(number), Extent(self.keys))
+        return add(first, mul(GROUP, Extent(self.warp_keys)) if self.is_apart else self.own_keys)
 
     @property
     def own_keys(self) -> Expr:
         """Where the keys of this warp start among those of a tile in shared memory."""
-        alone = self.splits == 1 or self.is_cluster
+        alone = self.splits == 1 or self.is_cluster or self.is_apart
         return ZERO if alone else mul(divided(ThreadIndex("warp"), self.warps), Extent(self.warp_keys))
+
+
+def _fill_lines(a: Attention) -> bool:
+    """Whether features fill lines of shared memory, as warpgroups multiply them, and queries and sums fit registers."""
+    return a.d % DEPTH == 0 and a.dv % DEPTH == 0 and a.d // 4 + a.dv // 2 <= HELD
 
 
 def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:
@@ -310,6 +382,6 @@ def near_exp(x: Expr) -> Expr:
 
 
 __all__ = [
-    "HALVES", "KEYS", "MINUS_INFINITY", "PARTIAL", "AttendTile", "Half", "by_key_head", "f32_name", "minus", "near_exp",
-    "times",
+    "GROUP", "GROUP_WARPS", "HALVES", "KEYS", "MINUS_INFINITY", "PARTIAL", "AttendTile", "Half", "by_key_head",
+    "f32_name", "minus", "near_exp", "times",
 ]  # fmt: skip

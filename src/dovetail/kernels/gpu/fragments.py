@@ -8,7 +8,7 @@ from math import prod
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import DType, bool_, f32, i64, u32
+from dovetail.ir.dtype import DType, bool_, f32, i32, i64, u32
 from dovetail.kernels.gpu.pixels import Pixels
 from dovetail.kernels.gpu.shared_tiles import LineTile, SharedTile, divided, remainder
 from dovetail.kernels.gpu.tile import CHUNK
@@ -204,7 +204,7 @@ def shared_by(
     count: int,
     body: Callable[[Expr], Sequence[Statement]],
     most: int | None = None,
-    index: ThreadIndex = THREAD,
+    index: Expr = THREAD,
 ) -> list[Statement]:
     """Iterations that the threads of a block share, unrolled: all of a thread's, or `most` of them at a time."""
     turns = -(-count // threads)
@@ -227,26 +227,44 @@ def copied(
     threads: int,
     at: int,
     of: int,
-    index: ThreadIndex = THREAD,
+    index: Expr = THREAD,
+    *,
+    in_columns: bool = False,
+    there: Expr | None = None,
 ) -> list[Statement]:
     """Start the copies of a stage: rows from `first` on, elements of k from `k` on.
 
-    A tile may hold several factors in turn, eight rows of each: this is number `at` of `of`.
+    A tile may hold several factors in turn, eight rows of each: this is number `at` of `of`. With `in_columns` lines
+    of a thread are a constant apart where that is possible, so that one address and constants give all of them;
+    `there`, an i32, is then the number of lines that are there, and all of each.
     """
 
+    def line_and_chunk(own: Expr, chunks: int) -> tuple[Expr, Expr]:
+        if not in_columns or threads % chunks or tile.lines // of * chunks % threads:
+            return divided(own, chunks), remainder(own, chunks)
+        apart = mul(Name("turn"), Extent(threads // chunks))
+        return add(apart, divided(index, chunks)), remainder(index, chunks)
+
+    def is_there(inside: Expr, chunks: int) -> Expr:
+        if there is None or threads % chunks or tile.lines // of * chunks % threads:
+            return inside
+        # Constants are compared with one number.
+        left = Call("sub", (there, Call("cast", (divided(index, chunks),), i32)), i32)
+        return less(Call("cast", (mul(Name("turn"), Extent(threads // chunks)),), i32), left)
+
     def by_k(own: Expr) -> list[Statement]:
-        row, chunk = divided(own, tile.chunks), remainder(own, tile.chunks)
+        row, chunk = line_and_chunk(own, tile.chunks)
         column = add(k, mul(chunk, Extent(CHUNK)))
         source, inside = factor.source(add(first, row), column, tile.lines // of)
         target, place = tile.place(stage, spread(row, at, of), chunk)
-        return [CopyAsync(target, place, factor.tensor, source, inside)]
+        return [CopyAsync(target, place, factor.tensor, source, is_there(inside, tile.chunks))]
 
     def by_row(own: Expr) -> list[Statement]:
         per = tile.chunks // of
-        line, chunk = divided(own, per), remainder(own, per)
+        line, chunk = line_and_chunk(own, per)
         source, inside = factor.source(add(first, mul(chunk, Extent(CHUNK))), add(k, line), per * CHUNK)
         target, place = tile.place(stage, line, add(mul(chunk, Extent(of)), Extent(at)))
-        return [CopyAsync(target, place, factor.tensor, source, inside)]
+        return [CopyAsync(target, place, factor.tensor, source, is_there(inside, per))]
 
     if axis == "k":
         return shared_by(threads, tile.lines // of * tile.chunks, by_k, index=index)
@@ -354,7 +372,7 @@ def zeroed(sums: Tensor, count: int) -> Loop:
 
 
 __all__ = [
-    "LANE", "Coordinate", "Factor", "Gather", "both", "copied", "divided", "is_multiple",
+    "LANE", "THREAD", "Coordinate", "Factor", "Gather", "both", "copied", "divided", "is_multiple",
     "less", "load_left", "load_right", "multiplied", "plus", "private", "remainder", "rolled", "shared_by", "spread",
     "stored", "unrolled", "zeroed",
 ]  # fmt: skip

@@ -25,6 +25,7 @@ from dovetail.kernels.loops.matrix import (
     Matrix,
     MultiplyMatrices,
     MultiplyShared,
+    NarrowMatrices,
     Prefetch,
     ScaleMatrices,
 )
@@ -363,7 +364,7 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
             case CopyAsync():
                 yield from _of_tensors(part.target, part.source)
                 pending += [part.inside, *part.target_at, *part.source_at]
-            case LoadMatrices() | ScaleMatrices():
+            case LoadMatrices() | ScaleMatrices() | NarrowMatrices():
                 yield from _of_tensors(part.target, part.source)
                 pending += [*part.target_at, *part.source_at]
             case MultiplyMatrices():
@@ -393,7 +394,7 @@ __all__ = [
     "AwaitPhase", "AwaitProducts", "Ballot", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync",
     "CopyBox", "CopyBulk", "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel",
     "Launch", "Load", "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name",
-    "Number", "Pipeline", "Prefetch", "Receipt", "Receive", "Roles", "ScaleMatrices", "Set", "Space", "Statement",
-    "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded", "Traversal", "WarpBarrier", "When", "add",
-    "collapsed", "in_block", "in_memory_order", "indices", "minimum", "mul", "sizes_in", "stretched",
+    "NarrowMatrices", "Number", "Pipeline", "Prefetch", "Receipt", "Receive", "Roles", "ScaleMatrices", "Set", "Space",
+    "Statement", "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded", "Traversal", "WarpBarrier",
+    "When", "add", "collapsed", "in_block", "in_memory_order", "indices", "minimum", "mul", "sizes_in", "stretched",
 ]  # fmt: skip

@@ -88,6 +88,16 @@ class ScaleMatrices:
 
 
 @dataclass(frozen=True, slots=True)
+class NarrowMatrices:
+    """Round eight f32 of a private tensor to eight 16-bit floats of another, two in one instruction."""
+
+    target: Tensor
+    target_at: tuple[Expr, ...]
+    source: Tensor
+    source_at: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FenceShared:
     """What this thread has stored in shared memory, or copied there, is seen by `MultiplyShared` after a barrier."""
 
@@ -100,6 +110,9 @@ class MultiplyShared:
     tiles with lines of 128 bytes: along k, or along rows (columns of the right factor) in panels of 64. Warp w of the
     group has rows 16·w to 16·w + 15. With r = lane / 4 and c = 2 · (lane mod 4), sum 4·j + e of a lane, in f32, is at
     row r + 8 · (e / 2) of them and at column 8·j + c + e mod 2.
+
+    A left factor in a private tensor is in the registers of the warps instead: 32 elements of a lane, 8 for each 16 of
+    k, as `MultiplyMatrices` has them. They keep their values until the product is done.
     """
 
     sums: Tensor
@@ -112,7 +125,10 @@ class MultiplyShared:
     left_along_k: bool
     right_along_k: bool
     panel_bytes: int
-    """From one panel of 64 to the next, of a factor with lines along rows."""
+    """From one panel of 64 to the next: of a factor with lines along rows, or of a deep one along k."""
+    depth: int = 64
+    """Elements of k, a multiple of 64; more than 64 where the left factor is private. A right factor along k has each
+    64 of them in a panel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +146,7 @@ Matrix: TypeAlias = (
     | LoadMatrices
     | MultiplyMatrices
     | ScaleMatrices
+    | NarrowMatrices
     | FenceShared
     | MultiplyShared
     | AwaitProducts
@@ -139,5 +156,5 @@ Matrix: TypeAlias = (
 
 __all__ = [
     "AwaitCopies", "AwaitProducts", "CommitCopies", "CopyAsync", "FenceShared", "LoadMatrices", "Matrix",
-    "MultiplyMatrices", "MultiplyShared", "Prefetch", "ScaleMatrices",
+    "MultiplyMatrices", "MultiplyShared", "NarrowMatrices", "Prefetch", "ScaleMatrices",
 ]  # fmt: skip

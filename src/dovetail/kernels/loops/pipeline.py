@@ -132,6 +132,9 @@ class AwaitPhase:
 class WarpBarrier:
     """No lane of a warp goes on before all have come here; what they stored in shared memory is seen by all."""
 
+    warps: int = 1
+    """4 where those of a warpgroup wait for each other."""
+
 
 Pipeline: TypeAlias = AllocBarriers | CopyBox | CopyBulk | ExpectBytes | Arrive | AwaitPhase | WarpBarrier
 

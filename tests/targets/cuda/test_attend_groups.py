@@ -1,0 +1,147 @@
+"""Attention by warpgroups: against NumPy in float64, whatever hides keys, and without copies that nothing reads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, library
+from dovetail.ir.dtype import DType, bf16, bool_, f16
+from dovetail.ir.literal import Array
+from dovetail.ir.value import Value
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import CopyAsync, Kernel, Loop, MultiplyShared, When
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.run import kernels_of
+from tests.targets.cuda.graphs import Case, x_of
+from tests.targets.cuda.judged import feeds_of, in_lockstep
+from tests.tolerances import assert_close
+
+SMALL = replace(H200, multiprocessors=1)
+"""One block fills it: queries go 64 to a block, as those of a long prompt do on a whole device."""
+LONE = replace(H200, multiprocessors=2)
+"""Blocks have a multiprocessor to themselves, and two warpgroups share the keys."""
+
+
+def _attention(
+    queries: int, keys: int | str, d: int = 64, dv: int = 64, *, dtype: DType = f16, heads: int = 1, **call: Any
+) -> Value:
+    groups = call.get("groups") or 1
+    q = x_of(dtype, heads, queries, d, name="q")
+    k, v = (x_of(dtype, heads // groups, keys, n, name=name) for name, n in (("k", d), ("v", dv)))
+    return library.attention(q, k, v, scale=0.2, **call)
+
+
+def _by_hand(
+    feeds: dict[str, Array], *, fill: float = 0.0, causal: bool = False, window: int = 10**6, softcap: float = 0.0
+) -> Array:
+    """The attention in float64, written another way; zeros where no key is seen."""
+    q, k, v = (feeds[name].astype(np.float64) for name in "qkv")
+    k, v = (np.repeat(x, len(q) // len(x), 0) for x in (k, v))
+    scores: Array = q @ k.swapaxes(-1, -2) * 0.2
+    if softcap:
+        scores = np.tanh(scores / softcap) * softcap
+    seen = feeds["keep"] if "keep" in feeds else np.ones(scores.shape[-2:], bool)
+    if causal:
+        queries, keys = int(scores.shape[-2]), int(scores.shape[-1])
+        row, column = np.arange(queries)[:, None], np.arange(keys)
+        seen = seen & (column <= row) & (column > row - window)
+    scores = np.where(seen, scores, fill) + feeds.get("mask", np.zeros(1)).astype(np.float64)
+    weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True, initial=-1e30), -1e30))
+    total = weights.sum(-1, keepdims=True)
+    return weights @ v / np.where(total > 0, total, 1)
+
+
+def _kernel(value: Value, device: GpuDevice) -> Kernel:
+    ((_, made),) = kernels_of(make_plan(Graph.of({"y": value}), target="cuda"), device=device)
+    return made.kernel
+
+
+def _is_by_group(value: Value, device: GpuDevice) -> bool:
+    return any(isinstance(s, MultiplyShared) for s in everything(_kernel(value, device).body))
+
+
+HIDDEN: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "keep": {"keep": True, "fill": -math.inf, "zero_unseen": True},
+    "keep_finite": {"keep": True, "fill": -30.0},
+    "causal": {"causal": True, "fill": -math.inf},
+    "causal_finite": {"causal": True, "fill": -30.0},
+    "window": {"causal": True, "window": 40, "fill": -math.inf},
+    "softcap": {"softcap": 3.0},
+    "mask": {"mask": True},
+}
+
+
+@pytest.mark.parametrize("device", [SMALL, LONE], ids=["small", "lone"])
+@pytest.mark.parametrize("name", HIDDEN)
+def test_whatever_hides_keys(name: str, device: GpuDevice) -> None:
+    call, queries, keys = dict(HIDDEN[name]), 80, 150
+    for mask, dtype in (("keep", bool_), ("mask", f16)):
+        if call.get(mask):
+            call[mask] = x_of(dtype, queries, keys, name=mask)
+    value = _attention(queries, keys, **call)
+    assert _is_by_group(value, device)
+    feeds = feeds_of(Graph.of({"y": value}), {})
+    told = {n: call[n] for n in ("fill", "causal", "window", "softcap") if n in call}
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=device)["y"], _by_hand(feeds, **told), f16)
+
+
+@pytest.mark.parametrize(("d", "dv"), [(128, 64), (64, 128)])
+def test_features_fill_lines(d: int, dv: int) -> None:
+    value = _attention(70, 100, d, dv, dtype=bf16, heads=2, groups=2)
+    assert _is_by_group(value, SMALL)
+    feeds = feeds_of(Graph.of({"y": value}), {})
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], _by_hand(feeds), bf16)
+
+
+@pytest.mark.parametrize(
+    ("value", "device"),
+    [
+        (_attention(80, 80, 96, 96), SMALL),
+        (_attention(80, 80, 192, 192), SMALL),
+        (_attention(16, 80), SMALL),
+        (_attention(72, "t", keep=x_of(bool_, 72, "t", name="keep"), fill=-math.inf), SMALL),
+        (_attention(80, 80), replace(SMALL, tensor_core_shapes=((16, 8, 16),))),
+        (_attention(80, 80), replace(SMALL, as_parts=True)),
+    ],
+    ids=["lines", "registers", "few_queries", "loads_of_masks", "no_warpgroups", "part"],
+)
+def test_other_attentions_multiply_by_warps(value: Value, device: GpuDevice) -> None:
+    assert not _is_by_group(value, device)
+
+
+@pytest.mark.parametrize("queries", [64, 128], ids=["two_groups", "one_group"])
+@pytest.mark.parametrize("keys", [0, 1, 130, 203])
+def test_masks_of_any_number_of_keys(queries: int, keys: int) -> None:
+    """Rows of 203 bools begin anywhere."""
+    keep = x_of(bool_, queries, "t", name="keep")
+    value = _attention(queries, "t", keep=keep, fill=-math.inf, zero_unseen=True)
+    assert _is_by_group(value, SMALL)
+    feeds = feeds_of(Graph.of({"y": value}), {"t": keys})
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], _by_hand(feeds, fill=-math.inf), f16)
+
+
+@pytest.mark.parametrize("queries", [64, 128], ids=["two_groups", "one_group"])
+def test_rounds_that_nothing_sees_are_neither_copied_nor_multiplied(queries: int) -> None:
+    """Values of hidden rounds may be anything, between rounds that are seen and after the last one."""
+    device, keep = SMALL, x_of(bool_, queries, 640, name="keep")
+    value = _attention(queries, 640, keep=keep, fill=-math.inf)
+    kernel = _kernel(value, device)
+    assert kernel.launch is not None and kernel.launch.block == (256 if queries == 64 else 128)
+    (rounds,) = [s for s in everything(kernel.body) if isinstance(s, Loop) and s.variable == "round"]
+    assert any(isinstance(s, CopyAsync) for s in everything(rounds.body)), "the next round is copied in this one"
+    outside = [s for s in rounds.body if not isinstance(s, When)]
+    assert not any(isinstance(s, CopyAsync) for s in everything(outside))
+    feeds = feeds_of(Graph.of({"y": value}), {})
+    columns = np.arange(640)
+    feeds["keep"] = np.tile((columns < 90) | ((columns >= 400) & (columns < 450)), (queries, 1))
+    wanted = _by_hand(feeds, fill=-math.inf)
+    feeds["v"][:, 128:384], feeds["v"][:, 512:] = np.inf, np.nan
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=device)["y"], wanted, f16)
