@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -45,12 +44,9 @@ class Matrices(Threads):
 
     def load_matrices(self, statement: LoadMatrices, mask: Array) -> None:
         assert_whole_warps(mask)
-        source = statement.source
-        if statement.condition is not None and not self.same(statement.condition, mask):
-            source = replace(source, pointer=statement.otherwise)
-        at = self.address(source, statement.source_at, mask, CHUNK)
+        at = self.address(statement.source, statement.source_at, mask, CHUNK)
         assert not (at % 16).any(), "rows of matrices are aligned"
-        rows = gathered(self.buffers[source.pointer][0], at, 16).view(np.uint16)
+        rows = gathered(self.buffers[statement.source.pointer][0], at, 16).view(np.uint16)
         order = _TRANSPOSED if statement.transposed else _LOADED
         found = rows.reshape(-1, LANES * 8).take(order, 1).reshape(self.block, 8)
         self.keep(statement.target, statement.target_at, found, mask)

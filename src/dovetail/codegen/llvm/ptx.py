@@ -6,7 +6,6 @@ A scheduled kernel becomes `ptx_kernel void name(pointers, sizes)`. Blocks take 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from dovetail.codegen.llvm import exchange, fp8, near, nvvm, pipeline, resident, scalar, tensor_cores, words
 from dovetail.codegen.llvm.builder import Builder
@@ -176,7 +175,7 @@ class _Printer(Printer):
             case AwaitCopies():
                 tensor_cores.wait(self.text, statement.pending)
             case LoadMatrices() | ScaleMatrices() | MultiplyMatrices():
-                tensor_cores.matrices(self.text, self.address, self._of_either(statement))
+                tensor_cores.matrices(self.text, self.address, statement)
             case Roles():
                 self.roles(statement)
             case AllocBarriers() | CopyBox() | CopyBulk() | ExpectBytes() | Arrive() | AwaitPhase() | WarpBarrier():
@@ -225,19 +224,6 @@ class _Printer(Printer):
                 address = self.address(statement.tensor, statement.at)
                 pointer = self.pointer(statement.tensor)
                 exchange.atomic_update(self.text, statement.op, pointer, address, value, statement.tensor.dtype)
-
-    def _of_either(
-        self, statement: LoadMatrices | ScaleMatrices | MultiplyMatrices
-    ) -> LoadMatrices | ScaleMatrices | MultiplyMatrices:
-        """A load from one of two allocations, with the pointer of that."""
-        if not isinstance(statement, LoadMatrices) or statement.condition is None:
-            return statement
-        own, condition = statement.source.pointer, self.value(statement.condition)
-        kind, first, other = self.spaces[own], self.pointers[own], self.pointers[statement.otherwise]
-        either = f"{own}.{statement.otherwise}"
-        self.pointers[either] = self.text.let(f"select i1 {condition}, {kind} {first}, {kind} {other}")
-        self.spaces[either] = kind
-        return replace(statement, source=replace(statement.source, pointer=either))
 
     def store(self, statement: Store) -> None:
         tensor = statement.tensor

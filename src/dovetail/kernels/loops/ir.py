@@ -366,8 +366,6 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
             case LoadMatrices() | ScaleMatrices():
                 yield from _of_tensors(part.target, part.source)
                 pending += [*part.target_at, *part.source_at]
-                if isinstance(part, LoadMatrices) and part.condition is not None:
-                    pending.append(part.condition)
             case MultiplyMatrices():
                 yield from _of_tensors(part.sums, part.left, part.right)
                 pending += [*part.sums_at, *part.left_at, *part.right_at]

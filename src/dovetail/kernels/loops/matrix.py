@@ -49,7 +49,6 @@ class LoadMatrices:
 
     Lane 8·m + r gives the address of row r of matrix m, whose 8 elements are dense. Lane 4·r + c receives elements 2·c
     and 2·c + 1 of row r of each matrix, or of column r where they are transposed: eight elements of a private tensor.
-    Without `condition` they are at the same places of another allocation, `otherwise`.
     """
 
     target: Tensor
@@ -57,8 +56,6 @@ class LoadMatrices:
     source: Tensor
     source_at: tuple[Expr, ...]
     transposed: bool = False
-    condition: Expr | None = None
-    otherwise: str = ""
 
 
 @dataclass(frozen=True, slots=True)

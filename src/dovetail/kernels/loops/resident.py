@@ -40,11 +40,10 @@ from dovetail.kernels.loops.resident_bodies import (
     without,
     without_last_barrier,
 )
-from dovetail.kernels.loops.resident_code import Still, with_code_first
 from dovetail.kernels.loops.resident_levels import Levels
 from dovetail.kernels.loops.resident_own import owned, read
 from dovetail.kernels.loops.resident_part import Part
-from dovetail.kernels.loops.resident_passes import IN_FIRST, in_passes, part_in, with_part
+from dovetail.kernels.loops.resident_passes import IN_FIRST, in_passes, with_part
 from dovetail.kernels.loops.resident_rooms import Room, fullest, offsets
 from dovetail.kernels.loops.resident_stream import Free
 from dovetail.kernels.loops.resident_words import PartWords, Words
@@ -155,22 +154,13 @@ class _Resident(Levels):
             (),
             (),
             "tile",
-            tuple(self._with_code(body)),
+            tuple(body),
             sizes=sizes_in((*early, *body, *stream)),
             launch=launch,
             early=tuple(early),
             stream=tuple(stream) if self.streams else (),
             passes=self.passes,
         )
-
-    def _with_code(self, body: Sequence[Statement]) -> list[Statement]:
-        """Parts with their code before their words; what is no part stays."""
-        nbytes = {r.alloc.pointer: r.nbytes for r in self._rooms()}
-        early = [s for n in self.ahead for s in everything(self._renamed(n, self.parts[n].kernel.early))]
-        still = Still(frozenset([s.target.pointer for s in early if isinstance(s, CopyBulk)]), nbytes)
-        return [
-            s if part_in(s) is None else with_part(s, lambda p: with_code_first(p, self.passes, still)) for s in body
-        ]
 
     def _started(self, level: int, stream: list[Statement]) -> list[Statement]:
         """The copies that start at the barrier after a level; some go to the warp that copies."""

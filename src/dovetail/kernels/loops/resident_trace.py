@@ -1,7 +1,7 @@
 """A resident kernel that keeps when its blocks come to each moment of a pass: the cycles of their multiprocessors.
 
-A moment is the start of a part, what follows each barrier of its block and each wait for copies, and its end. One thread of a block stores it
-after the words of the kernel, so that the kernel takes no further argument.
+A moment is the start of a part, what follows each barrier of its block and each wait for copies, and its end. One
+thread of a block stores it after the words of the kernel, so that the kernel takes no further argument.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
 )
-from dovetail.kernels.loops.resident_code import TURN
 from dovetail.kernels.loops.resident_passes import part_in, with_part
 
 CLOCK = Call("clock", (), i64)
@@ -81,11 +80,9 @@ def _is_moment(statement: Statement) -> bool:
     return isinstance(statement, When) and any(isinstance(s, Store) and s.value == CLOCK for s in statement.body)
 
 
-def _has_moments(statement: Statement) -> TypeGuard[Loop | When]:
-    """Whether moments of a part are within a statement: tiles, and what runs once its code is there."""
-    if isinstance(statement, Loop):
-        return statement.kind == "block" or statement.variable == TURN
-    return isinstance(statement, When) and any(isinstance(s, (AwaitPhase, Barrier, Receive)) for s in statement.body)
+def _has_moments(statement: Statement) -> TypeGuard[Loop]:
+    """Whether moments of a part are within a statement: its tiles."""
+    return isinstance(statement, Loop) and statement.kind == "block"
 
 
 @dataclass(slots=True)

@@ -44,8 +44,6 @@ from dovetail.kernels.loops.uniform import Read, Uniform, reads
 
 START = 128
 """Bytes before the first word: the counter of the grid."""
-SPARE = 2
-"""Passes that have words beyond those that there are: what was published, and what no block receives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,4 +231,4 @@ def _is_inside(read: Read, axis: int, nbytes: int, own: Uniform) -> bool:
     return isinstance(last, int) and 0 < last < nbytes
 
 
-__all__ = ["SPARE", "START", "PartWords", "Published", "Received", "Sent", "Words"]
+__all__ = ["START", "PartWords", "Published", "Received", "Sent", "Words"]

@@ -19,7 +19,7 @@ from dovetail.kernels.loops.resident_part import Part
 from dovetail.kernels.loops.resident_stream import THREADS as COPYING_THREADS
 from dovetail.kernels.loops.resident_stream import paced
 from dovetail.kernels.loops.resident_trace import traced
-from dovetail.kernels.loops.resident_words import SPARE, START, Published, Sent, Words
+from dovetail.kernels.loops.resident_words import START, Published, Sent, Words
 from dovetail.kernels.spec import ALIGNMENT, Packed
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.footprints import Footprints
@@ -206,7 +206,7 @@ class ResidentRuns:
         launch = replace(kernel.launch, dependent=device.dependent_launches)
         kernel = replace(kernel, stream=paced(kernel.stream, device.bytes_per_cycle), launch=launch)
         made = self._bound(kernel, names, tabled, tuple(written), passes)
-        kernel, nbytes = made.made.kernel, START + exchange.nbytes * (len(passes) + SPARE)
+        kernel, nbytes = made.made.kernel, START + exchange.nbytes * (len(passes) + 1)
         if device.traced:
             kernel, more = traced(kernel, nbytes)
             nbytes += more
