@@ -53,8 +53,8 @@ _MOST = 1 << 16
 """Registers of a multiprocessor."""
 _DUE = Tensor("due", i64, (i64.itemsize,), space="private")
 """The cycle before which the next copy does not start."""
-_PARTS = 16
-"""Parts of a byte in which rates are counted."""
+_PARTS = 1 << 16
+"""Parts of a cycle in which bytes are counted: a power of two, since a quotient by other numbers takes 20 instructions."""
 _IS_FIRST = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
 
 
@@ -154,7 +154,7 @@ def _with_pace(body: Sequence[Statement], bytes_per_cycle: float) -> list[Statem
             s = replace(s, body=tuple(_with_pace(s.body, bytes_per_cycle)))
         if isinstance(s, (CopyBulk, Prefetch)):
             nbytes = s.nbytes if isinstance(s, Prefetch) else Extent(s.nbytes)
-            cycles = Call("div", (mul(nbytes, Extent(_PARTS)), Extent(round(bytes_per_cycle * _PARTS))), i64)
+            cycles = Call("div", (mul(nbytes, Extent(round(_PARTS / bytes_per_cycle))), Extent(_PARTS)), i64)
             now = Call("clock_after", (Load(_DUE, (ZERO,)),), i64)
             found.append(Store(_DUE, (ZERO,), add(now, cycles)))
         found.append(s)
