@@ -126,3 +126,25 @@ def test_blocks_load_again_only_what_is_missing() -> None:
     first = re.findall(r"^\s*(ld.relaxed.gpu.global.v\S+) {[^}]*}, (\[\S+\]);", ptx, re.MULTILINE)
     assert again and sorted((kind, at) for _, kind, at in again) == sorted(first)
     assert len({missing for missing, _, _ in again}) == len(again), "each has a condition of its own"
+
+
+def test_words_of_one_size_are_compared_at_once() -> None:
+    """Words of two bytes have the number of the launch above the element: one comparison is for all of them."""
+    ptx = to_ptx(_resident().text, "sm_90a")
+    receives = [s for s in everything(_resident().kernel.body) if isinstance(s, Receive)]
+    votes = re.findall(r"setp\.gt\.u32\s+%p\d+, %r\d+, 65535;", ptx)
+    sizes = [{receipt.source.dtype.itemsize for receipt in s.receipts} for s in receives]
+    assert len(votes) == sum(2 in size for size in sizes)
+
+
+def test_blocks_pause_before_they_look_for_words_of_this_pass() -> None:
+    device = replace(RESIDENT, pause=300)
+    plan = dovetail.compile(DECODE.step_graph(_deep("qwen3")), target=target_of(_device(device))).plan
+    every = [made for _, kernels in steps_of(plan, device=device) for made in kernels or ()]
+    (made,) = [made for made in every if made.kernel.counter]
+    receives = [s for s in everything(made.kernel.body) if isinstance(s, Receive)]
+    # What the pass before has sent is there by the time that a pass has started.
+    assert [s.pause for s in receives] == [0, *([300] * (len(receives) - 1))]
+    ptx = to_ptx(made.text, "sm_90a")
+    assert ptx.count("setp.lt.u32 early, gone, 300;") == len(receives) - 1
+    assert "%clock;" not in to_ptx(_resident().text, "sm_90a")

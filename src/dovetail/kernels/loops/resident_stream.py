@@ -54,7 +54,7 @@ _MOST = 1 << 16
 _DUE = Tensor("due", i64, (i64.itemsize,), space="private")
 """The cycle before which the next copy does not start."""
 _PARTS = 1 << 16
-"""Parts of a cycle in which bytes are counted: a power of two, since a quotient by other numbers takes 20 instructions."""
+"""Parts of a cycle in which rates are counted: a power of two, as other quotients take 20 instructions."""
 _IS_FIRST = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
 
 

@@ -140,7 +140,7 @@ class PartWords:
         found, instead = without_shared_copies(found, sizes, got)
         allocations, found = _split(Renaming(lambda n: n, instead).body(found))
         # What the pass before has sent is there by the time that the next one has started.
-        is_early = any(self.received[pointer].is_before for pointer in rooms)
+        is_early = all(self.received[pointer].is_before for pointer in rooms)
         receive = Receive(tuple(receipts), 0 if is_early else self.words.pause)
         if isinstance(found[0], AwaitCopies) and isinstance(found[1], Barrier):
             # One barrier is for what this thread received and for what it copied.
