@@ -139,7 +139,8 @@ def test_words_of_one_size_are_compared_at_once() -> None:
 
 def test_blocks_pause_before_they_look_for_words_of_this_pass() -> None:
     device = replace(RESIDENT, pause=300)
-    plan = dovetail.compile(DECODE.step_graph(_deep("qwen3")), target=target_of(_device(device))).plan
+    graph: Graph = DECODE.step_graph(_deep("qwen3"))
+    plan = dovetail.compile(graph, target=target_of(_device(device))).plan
     every = [made for _, kernels in steps_of(plan, device=device) for made in kernels or ()]
     (made,) = [made for made in every if made.kernel.counter]
     receives = [s for s in everything(made.kernel.body) if isinstance(s, Receive)]

@@ -80,7 +80,7 @@ class Receiver(Protocol):
     pointers: dict[str, str]
     spaces: dict[str, str]
     since: str
-    """The cycle in which the level before ended, as LLVM names it; empty where nothing asks for it."""
+    """The cycle in which the level before ended, as LLVM names it; empty where no block pauses."""
 
     def address(self, tensor: Tensor, at: Sequence[Expr]) -> str: ...
 
