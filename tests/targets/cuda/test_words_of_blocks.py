@@ -145,7 +145,9 @@ def test_blocks_pause_before_they_look_for_words_of_this_pass() -> None:
     (made,) = [made for made in every if made.kernel.counter]
     receives = [s for s in everything(made.kernel.body) if isinstance(s, Receive)]
     # What the pass before has sent is there by the time that a pass has started.
-    assert [s.pause for s in receives] == [0, *([300] * (len(receives) - 1))]
+    first, *rest = [s.pause for s in receives]
+    # Levels with few weights end at almost the same time in all blocks: their words come sooner.
+    assert first == 0 and {*rest} == {180, 300}
     ptx = to_ptx(made.text, "sm_90a")
-    assert ptx.count("setp.lt.u32 early, gone, 300;") == len(receives) - 1
+    assert [ptx.count(f"setp.lt.u32 early, gone, {n};") for n in (180, 300)] == [rest.count(180), rest.count(300)]
     assert "%clock;" not in to_ptx(_resident().text, "sm_90a")

@@ -110,7 +110,7 @@ def to_bf16(w: Writer, x: str, lanes: int = 0) -> str:
 
 def of_bf16(w: Writer, x: str, lanes: int = 0) -> str:
     """A bf16 or a vector of `lanes` as f32."""
-    if w.rounds_to_bf16 and not lanes:
+    if w.takes_halves and not lanes:
         # One instruction takes either half of a register; a shift takes two where it is the upper one.
         pair = w.let(f"insertelement <2 x i16> zeroinitializer, i16 {x}, i32 1")
         return w.let(f"bitcast <2 x i16> {pair} to float")

@@ -18,7 +18,7 @@ from dovetail.ir.dtype import DType
 from dovetail.kernels.loops.ir import Expr, Receive, Tensor
 
 STAMP = "%stamp"
-"""The number of this launch, an i32 that is not 0, among the arguments of a pass."""
+"""The number of this launch, which is not 0, in the upper half of an i32, among the arguments of a pass."""
 STAMPS = (1 << 16) - 1
 """Launches until a number comes again: words of two bytes have two more for it."""
 SIZES = (2, 4)
@@ -63,8 +63,7 @@ def send(t: Builder, address: str, value: str, dtype: DType) -> None:
     kind, bits = scalar.spelled(dtype), 8 * size
     raw = value if kind == f"i{bits}" else t.let(f"bitcast {kind} {value} to i{bits}")
     whole = f"i{2 * bits}"
-    stamp = STAMP if size == 2 else t.let(f"zext i32 {STAMP} to i64")
-    high = t.let(f"shl {whole} {stamp}, {bits}")
+    high = STAMP if size == 2 else t.let(f"shl i64 {t.let(f'zext i32 {STAMP} to i64')}, {bits}")
     word = t.let(f"or {whole} {high}, {t.let(f'zext i{bits} {raw} to {whole}')}")
     register = "r" if size == 2 else "l"
     text = f"st.relaxed.gpu.global.b{2 * bits} [$0], $1;"
@@ -169,8 +168,7 @@ def _missing(t: Builder, share: Share, words: Sequence[str]) -> str:
     """More than the bits of an element where a word has not the number of this launch."""
     if share.size == 2:
         # Elements stay below the numbers: instructions for three operands take two words each.
-        wanted = t.let(f"shl i32 {STAMP}, 16")
-        wrong = [t.let(f"xor i32 {word}, {wanted}") for word in words]
+        wrong = [t.let(f"xor i32 {word}, {STAMP}") for word in words]
     else:
         stamps = [t.let(f"trunc i64 {t.let(f'lshr i64 {word}, 32')} to i32") for word in words]
         wrong = [t.let(f"xor i32 {stamp}, {STAMP}") for stamp in stamps]
@@ -223,7 +221,8 @@ def _stored(t: Builder, target: str, elements: Sequence[str], kind: str) -> None
 def stamp(t: Builder, launches: I64 | str) -> str:
     """The number of a launch in a word: it is not 0, which memory starts with."""
     number = t.let(f"urem i64 {launches}, {STAMPS}")
-    return t.let(f"trunc i64 {t.let(f'add i64 {number}, 1')} to i32")
+    counted = t.let(f"trunc i64 {t.let(f'add i64 {number}, 1')} to i32")
+    return t.let(f"shl i32 {counted}, 16")
 
 
 __all__ = ["MOST_POLLS", "SIZES", "STAMP", "VECTOR", "receive", "send", "stamp"]
