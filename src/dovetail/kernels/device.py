@@ -151,6 +151,9 @@ class GpuDevice:
     bytes_per_cycle: float = 0.0
     """Bytes that memory can bring to each multiprocessor in a cycle, at most: a warp that copies starts no more than
     these; 0 where it starts all at once."""
+    pause: int = 0
+    """Cycles after a level of a resident kernel in which its blocks do not look for words of the next one: words come
+    later than that, and loads of those that look too early delay them."""
     cooperative: Cooperative = "auto"
     """Whether layers that repeat become passes of one cooperative (persistent) kernel: where the estimate of that is
     lower than that of launches, wherever they can (on), or nowhere (off)."""

@@ -20,18 +20,23 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
+    ZERO,
     AwaitPhase,
     Call,
     CopyAsync,
     CopyBulk,
+    ExpectBytes,
     Extent,
     Loop,
     Prefetch,
     Statement,
     Store,
     SubGrid,
+    Tensor,
+    ThreadIndex,
     When,
 )
+from dovetail.kernels.loops.resident_stream import in_turn
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
@@ -138,7 +143,21 @@ def test_each_copy_waits_until_memory_has_brought_the_one_before_it() -> None:
         now, cycles = wait.value.operands
         assert isinstance(now, Call) and now.op == "clock_after" and isinstance(cycles, Call) and cycles.op == "div"
         nbytes, rate = [x.size for x in cycles.operands if isinstance(x, Extent)]
-        assert nbytes == 16 * copy.nbytes and rate == 16 * PACED.bytes_per_cycle
+        assert nbytes == round(65536 / PACED.bytes_per_cycle) * copy.nbytes and rate == 65536
+
+
+def test_the_last_copies_of_a_part_wait_for_those_of_the_part_before() -> None:
+    """Memory brings what is on its way in any order, and blocks need the part before first."""
+    part, place = ThreadIndex("block"), Tensor("weights", bf16, (2,), space="shared")
+    copy = CopyBulk(place, (ZERO,), Tensor("x", bf16, (2,)), (part,), 1024, "own", ZERO)
+    first = SubGrid(4, 32, 0, (ExpectBytes("before", ZERO, 1024), copy))
+    second = SubGrid(4, 32, 0, (ExpectBytes("own", ZERO, 2048), copy, copy))
+    one, other = in_turn((first, second))
+    assert one == first and isinstance(other, SubGrid)
+    assert [type(s) for s in other.body] == [ExpectBytes, CopyBulk, AwaitPhase, CopyBulk]
+    wait = other.body[2]
+    assert isinstance(wait, AwaitPhase) and wait.barrier == "before"
+    assert in_turn((second,)) == (second,)
 
 
 def _without_waits(body: tuple[Statement, ...]) -> tuple[Statement, ...]:

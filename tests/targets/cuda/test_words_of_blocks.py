@@ -120,7 +120,34 @@ def test_a_word_of_an_earlier_launch_is_not_taken(monkeypatch: pytest.MonkeyPatc
 def test_blocks_load_again_only_what_is_missing() -> None:
     """A vector that has all words of this launch is not loaded again while others of the warp are late."""
     ptx = to_ptx(_resident().text, "sm_90a")
-    again = re.findall(r"setp.ne.u32 late, (%r\d+), 0;\s+@late (ld.relaxed.gpu.global.\S+) {[^}]*}, (\[\S+\]);", ptx)
+    again = re.findall(
+        r"setp.gt.u32 late, (%r\d+), (?:0|65535);\s+@late (ld.relaxed.gpu.global.\S+) {[^}]*}, (\[\S+\]);", ptx
+    )
     first = re.findall(r"^\s*(ld.relaxed.gpu.global.v\S+) {[^}]*}, (\[\S+\]);", ptx, re.MULTILINE)
     assert again and sorted((kind, at) for _, kind, at in again) == sorted(first)
     assert len({missing for missing, _, _ in again}) == len(again), "each has a condition of its own"
+
+
+def test_words_of_one_size_are_compared_at_once() -> None:
+    """Words of two bytes have the number of the launch above the element: one comparison is for all of them."""
+    ptx = to_ptx(_resident().text, "sm_90a")
+    receives = [s for s in everything(_resident().kernel.body) if isinstance(s, Receive)]
+    votes = re.findall(r"setp\.gt\.u32\s+%p\d+, %r\d+, 65535;", ptx)
+    sizes = [{receipt.source.dtype.itemsize for receipt in s.receipts} for s in receives]
+    assert len(votes) == sum(2 in size for size in sizes)
+
+
+def test_blocks_pause_before_they_look_for_words_of_this_pass() -> None:
+    device = replace(RESIDENT, pause=300)
+    graph: Graph = DECODE.step_graph(_deep("qwen3"))
+    plan = dovetail.compile(graph, target=target_of(_device(device))).plan
+    every = [made for _, kernels in steps_of(plan, device=device) for made in kernels or ()]
+    (made,) = [made for made in every if made.kernel.counter]
+    receives = [s for s in everything(made.kernel.body) if isinstance(s, Receive)]
+    # What the pass before has sent is there by the time that a pass has started.
+    first, *rest = [s.pause for s in receives]
+    # Levels with few weights end at almost the same time in all blocks: their words come sooner.
+    assert first == 0 and {*rest} == {180, 300}
+    ptx = to_ptx(made.text, "sm_90a")
+    assert [ptx.count(f"setp.lt.u32 early, gone, {n};") for n in (180, 300)] == [rest.count(180), rest.count(300)]
+    assert "%clock;" not in to_ptx(_resident().text, "sm_90a")

@@ -22,6 +22,8 @@ class Builder:
 
     rounds_to_bf16 = False
     """Whether the machine has an instruction that rounds f32 to bf16."""
+    takes_halves = False
+    """Whether one instruction widens either half of a register, at the price of registers."""
 
     def __init__(self) -> None:
         self.lines: list[str | Phi] = []

@@ -12,7 +12,7 @@ from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I1, I64
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.analysis import everything, pointers_in
-from dovetail.kernels.loops.ir import CopyAsync, GridBarrier, Kernel, Launch, Prefetch, Statement, SubGrid
+from dovetail.kernels.loops.ir import CopyAsync, GridBarrier, Kernel, Launch, Prefetch, Receive, Statement, SubGrid
 from dovetail.kernels.loops.resident import NEXT
 from dovetail.kernels.loops.resident_stream import LANES, THREADS, registers_of
 
@@ -51,6 +51,7 @@ class BodyPrinter(Protocol):
     spaces: dict[str, str]
     names: dict[str, str]
     globals: dict[str, str]
+    since: str
 
     def statements(self, body: Sequence[Statement]) -> None: ...
     def barrier(self) -> None: ...
@@ -120,6 +121,8 @@ def grid_barrier(printer: BodyPrinter, statement: GridBarrier) -> None:
     """
     t, counter = printer.text, f"{_POINTER} {printer.pointers[printer.kernel.counter]}"
     printer.barrier()
+    if any(isinstance(s, Receive) and s.pause for s in everything(printer.kernel.body)):
+        printer.since = words.now(t)
     if statement.number is None:
         return printer.statements(statement.meanwhile)
     with t.when(_is_first(printer)):

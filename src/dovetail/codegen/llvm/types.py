@@ -19,6 +19,11 @@ class Writer(Protocol):
         """Whether the machine has an instruction that rounds f32 to bf16."""
         ...
 
+    @property
+    def takes_halves(self) -> bool:
+        """Whether one instruction widens either half of a register, at the price of registers."""
+        ...
+
     def let(self, instruction: str) -> str:
         """Append an instruction with a result, and give the name of the result."""
         ...

@@ -18,7 +18,7 @@ from dovetail.ir.dtype import DType
 from dovetail.kernels.loops.ir import Expr, Receive, Tensor
 
 STAMP = "%stamp"
-"""The number of this launch, an i32 that is not 0, among the arguments of a pass."""
+"""The number of this launch, which is not 0, in the upper half of an i32, among the arguments of a pass."""
 STAMPS = (1 << 16) - 1
 """Launches until a number comes again: words of two bytes have two more for it."""
 SIZES = (2, 4)
@@ -42,6 +42,8 @@ class _Vector(NamedTuple):
 
 _WORDS = {2: _Vector("v4.b32", 4, "i32", "r"), 4: _Vector("v2.b64", 2, "i64", "l")}
 """By the bytes of an element."""
+_ELEMENT = {2: (1 << 16) - 1, 4: 0}
+"""The bits of an element among those that are compared."""
 
 
 class Share(NamedTuple):
@@ -61,8 +63,7 @@ def send(t: Builder, address: str, value: str, dtype: DType) -> None:
     kind, bits = scalar.spelled(dtype), 8 * size
     raw = value if kind == f"i{bits}" else t.let(f"bitcast {kind} {value} to i{bits}")
     whole = f"i{2 * bits}"
-    stamp = STAMP if size == 2 else t.let(f"zext i32 {STAMP} to i64")
-    high = t.let(f"shl {whole} {stamp}, {bits}")
+    high = STAMP if size == 2 else t.let(f"shl i64 {t.let(f'zext i32 {STAMP} to i64')}, {bits}")
     word = t.let(f"or {whole} {high}, {t.let(f'zext i{bits} {raw} to {whole}')}")
     register = "r" if size == 2 else "l"
     text = f"st.relaxed.gpu.global.b{2 * bits} [$0], $1;"
@@ -77,6 +78,8 @@ class Receiver(Protocol):
     indices: dict[str, str]
     pointers: dict[str, str]
     spaces: dict[str, str]
+    since: str
+    """The cycle in which the level before ended, as LLVM names it; empty where no block pauses."""
 
     def address(self, tensor: Tensor, at: Sequence[Expr]) -> str: ...
 
@@ -96,7 +99,21 @@ def receive(printer: Receiver, statement: Receive) -> None:
             source = t.let(f"getelementptr [16 x i8], {printer.spaces[receipt.source.pointer]} {first}, i64 {own}")
             target = t.let(f"getelementptr [8 x i8], {printer.spaces[receipt.target.pointer]} {room}, i64 {own}")
             shares.append(Share(source, target, size))
+    if statement.pause and printer.since:
+        _pause(t, printer.since, statement.pause)
     _await(t, shares)
+
+
+def now(t: Builder) -> str:
+    """The lower half of the cycles of a multiprocessor."""
+    return t.let(nvvm.assembly("mov.u32 $0, %clock;", "=r,~{memory}", "", "i32"))
+
+
+def _pause(t: Builder, since: str, cycles: int) -> None:
+    """Wait until some cycles have gone by."""
+    lines = ("{", ".reg .pred early;", ".reg .b32 gone;", "AGAIN:", "mov.u32 gone, %clock;", "sub.u32 gone, gone, $0;")
+    more = (f"setp.lt.u32 early, gone, {cycles};", "@early bra AGAIN;", "}")
+    t.emit(nvvm.assembly("\\0A".join((*lines, *more)), "r,~{memory}", f"i32 {since}"))
 
 
 def _await(t: Builder, shares: Sequence[Share]) -> None:
@@ -114,8 +131,7 @@ def _await(t: Builder, shares: Sequence[Share]) -> None:
     t.label(again)
     loaded = [_kept(t, room, share) for share, room in zip(shares, rooms, strict=True)]
     missing = [_missing(t, share, words) for share, words in zip(shares, loaded, strict=True)]
-    wrong = reduce(lambda x, y: t.let(f"or i32 {x}, {y}"), missing)
-    late = t.let(f"icmp ne i32 {wrong}, 0")
+    late = _is_late(t, shares, missing)
     t.use(f"declare i1 @{nvvm.ANY}(i32, i1)")
     some = t.let(f"call i1 @{nvvm.ANY}(i32 -1, i1 {late})")
     t.emit(f"br i1 {some}, label %{late_block}, label %{done}")
@@ -138,11 +154,21 @@ def _await(t: Builder, shares: Sequence[Share]) -> None:
             _stored(t, share.target, [t.let(f"trunc i64 {word} to i32") for word in words], "i32")
 
 
+def _is_late(t: Builder, shares: Sequence[Share], missing: Sequence[str]) -> str:
+    """Whether any word is missing: one comparison for all words of a size."""
+    found: list[str] = []
+    for size in dict.fromkeys([share.size for share in shares]):
+        own = [bits for share, bits in zip(shares, missing, strict=True) if share.size == size]
+        whole = reduce(lambda x, y: t.let(f"or i32 {x}, {y}"), own)
+        found.append(t.let(f"icmp ugt i32 {whole}, {_ELEMENT[size]}"))
+    return reduce(lambda x, y: t.let(f"or i1 {x}, {y}"), found)
+
+
 def _missing(t: Builder, share: Share, words: Sequence[str]) -> str:
-    """Not 0 where a word has not the number of this launch."""
+    """More than the bits of an element where a word has not the number of this launch."""
     if share.size == 2:
-        wanted = t.let(f"shl i32 {STAMP}, 16")
-        wrong = [t.let(f"lshr i32 {t.let(f'xor i32 {word}, {wanted}')}, 16") for word in words]
+        # Elements stay below the numbers: instructions for three operands take two words each.
+        wrong = [t.let(f"xor i32 {word}, {STAMP}") for word in words]
     else:
         stamps = [t.let(f"trunc i64 {t.let(f'lshr i64 {word}, 32')} to i32") for word in words]
         wrong = [t.let(f"xor i32 {stamp}, {STAMP}") for stamp in stamps]
@@ -170,7 +196,7 @@ def _loaded(t: Builder, share: Share, before: Sequence[str] = (), missing: str =
     load = f"ld.relaxed.gpu.global.{vector} {{{', '.join(names)}}}, [${count}];"
     given, constraints = [f"{_GLOBAL} {share.source}"], [f"={register}"] * count + ["l"]
     if before:
-        load = f"{{ .reg .pred late; setp.ne.u32 late, ${count + 1}, 0; @late {load} }}"
+        load = f"{{ .reg .pred late; setp.gt.u32 late, ${count + 1}, {_ELEMENT[share.size]}; @late {load} }}"
         given += [f"i32 {missing}", *(f"{kind} {word}" for word in before)]
         constraints += ["r", *(str(i) for i in range(count))]
     text = nvvm.assembly(
@@ -195,7 +221,8 @@ def _stored(t: Builder, target: str, elements: Sequence[str], kind: str) -> None
 def stamp(t: Builder, launches: I64 | str) -> str:
     """The number of a launch in a word: it is not 0, which memory starts with."""
     number = t.let(f"urem i64 {launches}, {STAMPS}")
-    return t.let(f"trunc i64 {t.let(f'add i64 {number}, 1')} to i32")
+    counted = t.let(f"trunc i64 {t.let(f'add i64 {number}, 1')} to i32")
+    return t.let(f"shl i32 {counted}, 16")
 
 
 __all__ = ["MOST_POLLS", "SIZES", "STAMP", "VECTOR", "receive", "send", "stamp"]

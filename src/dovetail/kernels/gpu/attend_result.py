@@ -75,7 +75,7 @@ def _stored(tile: AttendTile, query: Expr, column: Expr, value: Expr, fits: bool
 def _inverse(tile: AttendTile, total: Expr) -> Expr:
     """What weighted sums are multiplied by."""
     a = tile.problem
-    found: Expr = Call("near_div" if tile.by_group else "div", (Number(1.0, f32), total), f32)
+    found: Expr = Call("near_div", (Number(1.0, f32), total), f32)
     if a.empty == "zero":
         some = Call("greater", (total, Number(0.0, f32)), bool_)
         found = Call("where", (some, found, Number(0.0, f32)), f32)

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops import resident_ahead, resident_stream
-from dovetail.kernels.loops.analysis import BARRIER_BYTES, everything
+from dovetail.kernels.loops.analysis import BARRIER_BYTES, everything, shared_bytes
 from dovetail.kernels.loops.composed import Renaming
 from dovetail.kernels.loops.ir import (
     Alloc,
@@ -55,6 +55,8 @@ NEXT = "next."
 """Before the name of a pointer: that of the next pass."""
 _BARRIER_BYTES = 1024
 """Shared memory for the barriers of all parts, before everything else."""
+_FEW_BYTES = 48 << 10
+"""Weights of a block below which all blocks end a level at almost the same time."""
 _OWN = 512
 """Where there is shared memory for what threads sent themselves."""
 
@@ -282,13 +284,27 @@ class _Resident(Levels):
         part = self.parts[number]
         firsts = {own.first: own.tensor for own in self.owned.values()}
         return PartWords(
-            self.words,
+            replace(self.words, pause=self._pause(self.levels[number] + segment)),
             {part.pointers[n]: sent for n, sent in part.sent.items()},
             {part.pointers[n]: got for n, got in part.received.items() if (number, n) not in self.owned},
             f"_{number}_{segment}",
             self.runs[number][-1],
             {part.pointers[n]: firsts[sent.first] for n, sent in part.sent.items() if sent.first in firsts},
         )
+
+    def _pause(self, level: int) -> int:
+        """Cycles in which no block looks for words of the level before; fewer where that had few weights, since its
+        blocks end at almost the same time."""
+        before = [n for n in self.ahead if self.levels[n] == level - 1]
+        nbytes = sum(
+            [shared_bytes([a]) for n in before for a in self._allocations(n) if a.pointer in self._copied_to(n)]
+        )
+        return self.words.pause * 3 // 5 if 0 < nbytes < _FEW_BYTES else self.words.pause
+
+    def _copied_to(self, number: int) -> set[str]:
+        """The allocations that the early copies of a part fill."""
+        every = everything(self.parts[number].kernel.early)
+        return {s.target.pointer for s in every if isinstance(s, (CopyAsync, CopyBulk))}
 
     def _renaming(self, number: int, suffix: str) -> Renaming:
         part = self.parts[number]
@@ -347,8 +363,7 @@ class _Resident(Levels):
     def _rooms(self) -> list[Room]:
         found: list[Room] = []
         for number in range(len(self.parts)):
-            every = everything(self.parts[number].kernel.early)
-            early = {s.target.pointer for s in every if isinstance(s, (CopyAsync, CopyBulk))}
+            early = self._copied_to(number)
             for alloc in self._allocations(number):
                 if alloc.space != "shared":
                     continue

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
+from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -56,8 +57,8 @@ _MOST = 1 << 16
 """Registers of a multiprocessor."""
 _DUE = Tensor("due", i64, (i64.itemsize,), space="private")
 """The cycle before which the next copy does not start."""
-_PARTS = 16
-"""Parts of a byte in which rates are counted."""
+_PARTS = 1 << 16
+"""Parts of a cycle in which rates are counted: a power of two, as other quotients take 20 instructions."""
 _IS_FIRST = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
 
 
@@ -166,6 +167,22 @@ def prefetched(part: SubGrid) -> SubGrid:
     return replace(part, threads=LANES, body=(When(_IS_FIRST, (loop,)),))
 
 
+def in_turn(stream: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """Copies of which few are on their way at a time: before the last ones of a part start, those of the part before
+    have arrived. Memory brings what was asked for in any order, and blocks wait for the first of these first."""
+    found: list[Statement] = []
+    before: str | None = None
+    for s in stream:
+        copies = [i for i, x in enumerate(s.body) if has_bulk([x])] if isinstance(s, SubGrid) else []
+        if isinstance(s, SubGrid) and before is not None and len(copies) > 1:
+            arrived = AwaitPhase(before, ZERO, Call("bit_and", (PASS, Extent(1)), i64))
+            s = replace(s, body=(*s.body[: copies[-1]], arrived, *s.body[copies[-1] :]))
+        expected = [x.barrier for x in everything([s]) if isinstance(x, ExpectBytes)] if copies else []
+        before = expected[-1] if expected else None
+        found.append(s)
+    return tuple(found)
+
+
 def paced(stream: tuple[Statement, ...], bytes_per_cycle: float) -> tuple[Statement, ...]:
     """Copies that start no faster than memory brings them: words of other blocks would wait for those on their way."""
     if not stream or not bytes_per_cycle:
@@ -181,7 +198,7 @@ def _with_pace(body: Sequence[Statement], bytes_per_cycle: float) -> list[Statem
             s = replace(s, body=tuple(_with_pace(s.body, bytes_per_cycle)))
         if isinstance(s, (CopyBulk, Prefetch)):
             nbytes = s.nbytes if isinstance(s, Prefetch) else Extent(s.nbytes)
-            cycles = Call("div", (mul(nbytes, Extent(_PARTS)), Extent(round(bytes_per_cycle * _PARTS))), i64)
+            cycles = Call("div", (mul(nbytes, Extent(round(_PARTS / bytes_per_cycle))), Extent(_PARTS)), i64)
             now = Call("clock_after", (Load(_DUE, (ZERO,)),), i64)
             found.append(Store(_DUE, (ZERO,), add(now, cycles)))
         found.append(s)
@@ -211,6 +228,7 @@ __all__ = [
     "THREADS",
     "Free",
     "in_first_pass",
+    "in_turn",
     "of_others",
     "of_warp",
     "paced",

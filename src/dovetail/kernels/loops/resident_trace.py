@@ -1,7 +1,7 @@
 """A resident kernel that keeps when its blocks come to each moment of a pass: the cycles of their multiprocessors.
 
-A moment is the start of a part, what follows each barrier of its block, and its end. One thread of a block stores it
-after the words of the kernel, so that the kernel takes no further argument.
+A moment is the start of a part, what follows each barrier of its block and each wait for copies, and its end. One
+thread of a block stores it after the words of the kernel, so that the kernel takes no further argument.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.ir import (
     ZERO,
+    AwaitPhase,
     Barrier,
     Call,
     Extent,
@@ -97,7 +98,7 @@ class _Writer:
             if _has_moments(s):
                 s = replace(s, body=tuple(self._within(s.body)))
             yield s
-            if isinstance(s, (Barrier, Receive)):
+            if isinstance(s, (AwaitPhase, Barrier, Receive)):
                 yield self._moment()
 
     def _moment(self) -> Statement:

@@ -86,6 +86,8 @@ class Words:
     published: tuple[Published, ...] = ()
     awaits_passes: bool = True
     """Whether a pass needs more of the one before it than it receives."""
+    pause: int = 0
+    """Cycles after a level in which no block looks for what that has sent."""
 
     def tensor(self, dtype: DType, first: int, strides: Sequence[Any], offset: Any = 0) -> Tensor:
         """A tensor in words, whose first axis is the pass that receives it, and 0 what was published."""
@@ -137,7 +139,9 @@ class PartWords:
         got = {r.target.pointer: r.count for r in receipts}
         found, instead = without_shared_copies(found, sizes, got)
         allocations, found = _split(Renaming(lambda n: n, instead).body(found))
-        receive = Receive(tuple(receipts))
+        # What the pass before has sent is there by the time that the next one has started.
+        is_early = all(self.received[pointer].is_before for pointer in rooms)
+        receive = Receive(tuple(receipts), 0 if is_early else self.words.pause)
         if isinstance(found[0], AwaitCopies) and isinstance(found[1], Barrier):
             # One barrier is for what this thread received and for what it copied.
             return (*allocations, receive, *found)

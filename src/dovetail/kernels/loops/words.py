@@ -27,6 +27,8 @@ class Receive:
     """The threads of a block wait for elements that blocks of this launch write, and copy them to shared memory."""
 
     receipts: tuple[Receipt, ...]
+    pause: int = 0
+    """Cycles after the barrier before it, of the whole block, in which no thread looks for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ MOST_BLOCKS = 2**31 - 1
 DEPENDENT_INTENSITY = 400.0
 """What gained on an H200: MiniLM 1×16 (15 operations a byte) 26 %, 1×128 (92) 17 %, 4×128 (196) 17 %, 32×128 (284)
 10 %, BERT-base 1×128 (107) 11 %, 4×128 (280) 25 %, a prompt of 512 tokens (385) 6 %. More is not measured."""
+PAUSE = 1000
+"""Cycles after a level of a resident kernel in which its blocks look for no words (measured: docs/design/0026)."""
 CLUSTER = 8
 """Blocks of a cluster that every device since Hopper can place."""
 DEFAULT_STREAM = 0
@@ -200,6 +202,7 @@ class Driver:
             copying_warp=self.capability >= (9, 0),
             bytes_per_cycle=self._memory_rate / (1e3 * self._attribute(_CLOCK_KHZ)) / self._attribute(_MULTIPROCESSORS),
             evict_first=self.capability >= (9, 0),
+            pause=PAUSE if self.capability >= (9, 0) else 0,
             cooperative="auto" if self._runs_whole_grids else "off",
         )
 

@@ -17,7 +17,7 @@ from dovetail.kernels.loops.resident import as_resident
 from dovetail.kernels.loops.resident_bodies import refused_part
 from dovetail.kernels.loops.resident_part import Part
 from dovetail.kernels.loops.resident_stream import THREADS as COPYING_THREADS
-from dovetail.kernels.loops.resident_stream import paced
+from dovetail.kernels.loops.resident_stream import in_turn, paced
 from dovetail.kernels.loops.resident_trace import traced
 from dovetail.kernels.loops.resident_words import START, Published, Sent, Words
 from dovetail.kernels.spec import ALIGNMENT, Packed
@@ -181,7 +181,7 @@ class ResidentRuns:
             ]
         )
         device = self.device
-        words = Words(_COUNTER, exchange.nbytes, published, exchange.awaits_passes(passes[0].inner))
+        words = Words(_COUNTER, exchange.nbytes, published, exchange.awaits_passes(passes[0].inner), device.pause)
         after = [part for part in parts if part.passes and part.passes.start]
         if after and (words.awaits_passes or any(part.waits for part in after)):
             return Refused("all_is_sent_after_layers", "a barrier of the grid in each pass", "words")
@@ -204,7 +204,7 @@ class ResidentRuns:
             return kernel
         assert kernel.launch is not None, "it has one"
         launch = replace(kernel.launch, dependent=device.dependent_launches)
-        kernel = replace(kernel, stream=paced(kernel.stream, device.bytes_per_cycle), launch=launch)
+        kernel = replace(kernel, stream=paced(in_turn(kernel.stream), device.bytes_per_cycle), launch=launch)
         made = self._bound(kernel, names, tabled, tuple(written), passes)
         kernel, nbytes = made.made.kernel, START + exchange.nbytes * (len(passes) + 1)
         if device.traced:
