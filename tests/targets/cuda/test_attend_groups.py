@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import CopyAsync, Kernel, Loop, MultiplyShared, When
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.run import kernels_of
+from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import feeds_of, in_lockstep
 from tests.tolerances import assert_close
@@ -145,3 +147,15 @@ def test_rounds_that_nothing_sees_are_neither_copied_nor_multiplied(queries: int
     wanted = _by_hand(feeds, fill=-math.inf)
     feeds["v"][:, 128:384], feeds["v"][:, 512:] = np.inf, np.nan
     assert_close(in_lockstep(Case({"y": value}), feeds, device=device)["y"], wanted, f16)
+
+
+@pytest.mark.parametrize("heads", [2, 8], ids=["two_groups", "one_group"])
+def test_the_widest_features_fit_registers(heads: int, tmp_path: Path) -> None:
+    """As those of a prompt: a mask, and heads of 128."""
+    keep = x_of(bool_, 64, 256, name="keep")
+    value = _attention(64, 256, 128, 128, dtype=bf16, heads=heads, keep=keep, fill=-math.inf)
+    ((_, made),) = kernels_of(make_plan(Graph.of({"y": value}), target="cuda"), device=replace(H200, multiprocessors=2))
+    assert made.kernel.launch is not None and made.kernel.launch.block == (256 if heads == 2 else 128)
+    told = assembled(made, "sm_90a", tmp_path)
+    assert "wgmma.mma_async" in made.text and not spilled_bytes(told), told
+    assert "serialized" not in told, "products overlap with what does not wait for them"

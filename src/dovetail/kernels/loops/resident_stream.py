@@ -169,7 +169,7 @@ def prefetched(part: SubGrid) -> SubGrid:
 
 def in_turn(stream: tuple[Statement, ...]) -> tuple[Statement, ...]:
     """Copies of which few are on their way at a time: before the last ones of a part start, those of the part before
-    have arrived. Memory brings what was asked for in any order, and blocks wait for the first of these first."""
+    have arrived. Memory brings what is on its way in any order, and blocks need the part before first."""
     found: list[Statement] = []
     before: str | None = None
     for s in stream:
