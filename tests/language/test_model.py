@@ -19,6 +19,7 @@ from dovetail.language.programs import Programs
 from dovetail.language.session import Session
 from dovetail.models.decoder import cached_decoder
 from dovetail.models.kv_cache import CacheKind
+from dovetail.targets.cpu.isa import host_device
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
 
 
@@ -232,6 +233,15 @@ def test_a_narrow_cache_is_near_the_wide_one_and_exact_however_it_is_cut(
     assert np.array_equal([cut.extend(ids[:23]), cut.extend(ids[23:])][-1], whole)
     difference = np.abs(whole - wanted.extend(ids)).max()
     assert 0 < difference < near, "it rounds, and not by much"
+
+
+def test_the_cache_of_fast_mode_is_f16(model: LanguageModel) -> None:
+    """Where the machine converts f16; it stays what the caller asks for."""
+    fast = "f16" if host_device().has("f16_conversion") else "f32"
+    assert model.programs.kind == "f32"
+    assert Programs(model.source.decoder, precision="fast").kind == fast
+    assert Programs(model.source.decoder, "f32", precision="fast").kind == "f32"
+    assert Programs(model.source.decoder, precision="fast", target="cuda").kind == "f32"
 
 
 def test_an_unknown_kind_of_cache_is_refused(path: Path) -> None:

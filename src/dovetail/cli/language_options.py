@@ -13,8 +13,8 @@ from dovetail.models.kv_cache import CACHE_KINDS
 FILE = Argument("model", "a GGUF file, or a folder with a checkpoint", {"metavar": "FILE"})
 KV_CACHE = Argument(
     "--kv-cache",
-    "how keys and values are stored: f32, f16, or q8 with a byte for each number (f32)",
-    {"choices": CACHE_KINDS, "default": CACHE_KINDS[0]},
+    "how keys and values are stored: f32, f16, or q8 with a byte for each number (f32, with --precision fast f16)",
+    {"choices": CACHE_KINDS, "default": None},
 )
 ADAPTER = Argument("--adapter", "a GGUF file with a LoRA adapter for the model", {"metavar": "FILE"})
 ADAPTER_SCALE = Argument(

@@ -39,12 +39,13 @@ class LanguageModel:
         path: str | os.PathLike[str],
         *,
         context: int | None = None,
-        kv_cache: CacheKind = "f32",
+        kv_cache: CacheKind | None = None,
         adapter: str | os.PathLike[str] | None = None,
         adapter_scale: float = 1.0,
         **options: Any,
     ) -> None:
-        """`kv_cache` is f32, f16 or q8; `options` are those of `dovetail.compile`.
+        """`kv_cache` is f32, f16 or q8; `options` are those of `dovetail.compile`. Without it the cache is f32,
+        and f16 with `precision="fast"` on a CPU.
 
         `adapter` is a GGUF file with a LoRA adapter, whose updates are taken `adapter_scale` times.
         `context` bounds the positions. Models with factors for long contexts use them where it says more than their

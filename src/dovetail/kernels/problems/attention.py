@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.declare.backward import BackwardOp
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bf16, bool_, f16, f32
 from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops.ir import stretched
 from dovetail.kernels.spec import TensorLocations
@@ -20,6 +22,7 @@ from dovetail.library.attention import Filled, attention
 from dovetail.library.rope import Form
 from dovetail.library.softmax import Empty
 from dovetail.ops.region import anchor_of
+from dovetail.plan.alias import Alias, find_aliases
 
 StoredFloat = Literal["float", "half", "bfloat"]
 _DEFAULTS: Mapping[str, Any] = {
@@ -46,6 +49,8 @@ class Attention:
     dv: int
     stored: StoredFloat
     """The type of elements in memory; they are computed with as f32."""
+    cached: Mapping[str, StoredFloat]
+    """That of keys and of values, which may be f16 where all else is f32."""
     groups: int
     """Heads of queries that share a head of keys and values."""
     strides: Mapping[str, tuple[Size, ...]]
@@ -102,6 +107,52 @@ def attention_call(value: Value, anchor: Value) -> Value:
     return anchor.with_operands(tuple([value.operands[int(v.attrs["index"])] for v in anchor.operands]))
 
 
+@dataclass(frozen=True, slots=True)
+class Widened:
+    """The attention of a region that widens keys or values of f16 and computes nothing else."""
+
+    anchor: Value
+    call: Mapping[str, Any]
+    """Its arguments: those of the region, or views of them, keys and values before they are widened."""
+    places: Mapping[Value, Alias]
+    """Where the elements of each argument are, counted from the operand of the region."""
+    operands: Mapping[Value, Value]
+    """The operand of the region that each argument is."""
+
+    def attention(self, written: Mapping[str, Value], locations: TensorLocations) -> Attention | Refused:
+        """What it computes, with other tensors by name."""
+        return attention_of(self.anchor, self.call, lambda v: self.places.get(v) or locations(v), written)
+
+    def operand(self, name: str) -> Value:
+        """The operand of the region with an argument."""
+        return self.operands[self.places[self.call[name]].root]
+
+    def offset(self, name: str) -> Size:
+        """Bytes before the first element of an argument in that operand."""
+        return self.places[self.call[name]].offset
+
+
+def find_widened(value: Value, locations: TensorLocations) -> Widened | None:
+    """Such an attention; None for other regions."""
+    body = value.attrs["body"]
+    anchor = anchor_of(body)
+    if anchor is None or anchor.op is not attention or body.results != (anchor,):
+        return None
+    call = dict(attention.arguments(anchor.operands, anchor.attrs))
+    call |= {name: call[name].operands[0] for name in ("k", "v") if _widens(call[name])}
+    given = [x for x in call.values() if isinstance(x, Value)]
+    arguments = {leaf.argument(i, v.tensor): v for i, v in enumerate(value.operands)}
+    known = {argument: Alias(argument, 0, locations(v).strides) for argument, v in arguments.items()}
+    found = known | find_aliases([v for v in walk(given) if v not in arguments], known)
+    if any(x not in found or found[x].root not in arguments for x in given):
+        return None
+    return Widened(anchor, call, found, arguments)
+
+
+def _widens(value: Value) -> bool:
+    return value.op is ops.cast and value.dtype is f32 and value.operands[0].dtype is f16
+
+
 def axes_of(anchor: Value) -> tuple[str, ...]:
     """The names of the axes of a result; it may have none of heads."""
     lead = [f"lead{i}" for i in range(anchor.rank - 3)]
@@ -109,7 +160,10 @@ def axes_of(anchor: Value) -> tuple[str, ...]:
 
 
 def attention_of(
-    value: Value, call: Mapping[str, Any], locations: TensorLocations, written: Mapping[str, Value] | None = None
+    value: Value,
+    call: Mapping[str, Any],
+    locations: Callable[[Value], Alias],
+    written: Mapping[str, Value] | None = None,
 ) -> Attention | Refused:
     """The attention of a value with these arguments. `written` are further tensors by name: without any, y."""
     call = {**_DEFAULTS, **call}
@@ -118,7 +172,8 @@ def attention_of(
     tensors: list[Value] = [x for x in (q, k, v, mask, sinks, cos, sin) if x is not None]
     kinds: dict[object, StoredFloat] = {f32: "float", f16: "half", bf16: "bfloat"}
     stored = kinds.get(value.dtype)
-    if stored is None or any(x.dtype is not value.dtype for x in tensors):
+    alike = [x for x in tensors if x not in (k, v) or not (x.dtype is f16 and value.dtype is f32)]
+    if stored is None or any(x.dtype is not value.dtype for x in alike):
         return Refused("tensors_share_a_float_dtype", ", ".join(x.dtype.name for x in tensors), "f32, f16 or bf16")
     if keep is not None and keep.dtype is not bool_:
         return Refused("keep_is_boolean", keep.dtype.name)
@@ -145,6 +200,7 @@ def attention_of(
         d=d,
         dv=dv,
         stored=stored,
+        cached={"k": kinds[k.dtype], "v": kinds[v.dtype]},
         groups=call["groups"] or (_all_heads(q, k) if q.rank > 2 else 1),
         strides=strides,
         scale=1.0 if call["scale"] is None else call["scale"],
@@ -180,7 +236,7 @@ def differentiates_by_head(value: Value) -> bool:
 
 
 def _strides(
-    value: Value, call: Mapping[str, Any], locations: TensorLocations, written: Mapping[str, Value]
+    value: Value, call: Mapping[str, Any], locations: Callable[[Value], Alias], written: Mapping[str, Value]
 ) -> dict[str, tuple[Size, ...]]:
     """The strides of every tensor, broadcast to the axes of queries, keys or scores."""
     full = (*value.shape[:-1], call["k"].shape[-2])
@@ -204,7 +260,7 @@ def _all_heads(q: Value, k: Value) -> int:
     return q.shape[-3] if isinstance(q.shape[-3], int) and k.shape[-3] == 1 else 1
 
 
-def _shared(x: Value, result: Value, locations: TensorLocations) -> tuple[Size, ...]:
+def _shared(x: Value, result: Value, locations: Callable[[Value], Alias]) -> tuple[Size, ...]:
     """The strides of queries, keys or values; one batch or head for all of the result's is read again and again."""
     strides = locations(x).strides
     axes = zip(strides[:-2], x.shape[:-2], result.shape[:-2], strict=True)
@@ -214,9 +270,11 @@ def _shared(x: Value, result: Value, locations: TensorLocations) -> tuple[Size, 
 __all__ = [
     "Attention",
     "StoredFloat",
+    "Widened",
     "attention_call",
     "attention_inside",
     "attention_of",
     "axes_of",
     "differentiates_by_head",
+    "find_widened",
 ]

@@ -18,7 +18,13 @@ from dovetail.kernels.families.row_steps import row_steps
 from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.loops.body import body_of, is_known
 from dovetail.kernels.loops.policy import LoopTarget
-from dovetail.kernels.problems.attention import attention_call, attention_inside, attention_of, axes_of
+from dovetail.kernels.problems.attention import (
+    attention_call,
+    attention_inside,
+    attention_of,
+    axes_of,
+    find_widened,
+)
 from dovetail.kernels.problems.contraction import Contraction, find_contraction
 from dovetail.kernels.problems.region_steps import AXES, find_convolution
 from dovetail.kernels.problems.row_epilogue import RowSteps
@@ -28,6 +34,7 @@ from dovetail.ops.region import anchor_of
 from dovetail.passes.claims import Anchor, Condition
 from dovetail.plan.alias import locate
 from dovetail.plan.plan import Step
+from dovetail.targets.cpu.attention.policy import reads_halves
 from dovetail.targets.cpu.loops import SUPPORT, tiles_for
 
 BY_ROW: tuple[FusedOp[...], ...] = (
@@ -159,6 +166,15 @@ def _is_an_attention(value: Value) -> bool:
     return isinstance(row_steps(_problem(value), anchor, axes_of(anchor), "row"), RowSteps)
 
 
+def _widens_keys(value: Value) -> bool:
+    """Whether a kernel reads keys and values of f16 as they are: that of few queries does, which reads each once."""
+    found = find_widened(value, DENSE)
+    if found is None:
+        return False
+    problem = found.attention({}, DENSE)
+    return not isinstance(problem, Refused) and reads_halves(problem)
+
+
 def _streams_operands(value: Value) -> bool:
     found, anchor = None if _is_integer(value) else find_convolution(value), _inside(value)
     if found is None or found.steps is not None:
@@ -217,6 +233,11 @@ ATTENDED = Condition(
     _is_an_attention,
     "attention has no kernel for its dtypes or sizes, or a step is not compiled",
 )
+WIDENED = Condition(
+    "steps_widen_keys_of_few_queries",
+    _widens_keys,
+    "attention of few queries takes casts of keys and values from f16, and no other steps before it",
+)
 STREAMED = Condition(
     "full_operands_follow_small_windows",
     _streams_operands,
@@ -227,7 +248,7 @@ STREAMED = Condition(
 GEMM = Anchor(epilogue=(SAME_SHAPE, COMPILED, CONTRACTION, LONG), widens=True)
 CONVOLUTION = Anchor(epilogue=(SAME_SHAPE, F32, PIXELS, STREAMED, STEPS, PACKED), widens=True)
 ALONG_ROWS = Anchor(epilogue=(ROWS, SHARED), prologue=(ONE_RESULT, ROWS, SHARED))
-ATTENTION = Anchor(epilogue=(SAME_SHAPE, ATTENDED))
+ATTENTION = Anchor(epilogue=(SAME_SHAPE, ATTENDED), prologue=(ONE_RESULT, WIDENED))
 
 ANCHORS: Mapping[str, Anchor] = {
     **{op.name: GEMM for op in (ops.matmul, library.linear, library.matmul_add, library.swiglu, library.wide_swiglu)},

@@ -45,7 +45,7 @@ def test_scores(d: int) -> None:
     found: list[Array] = []
     for rows in (1, 3):
         s = padded(np.zeros((rows, ATTENTION.few_keys), np.float32))
-        call(streamed_scores_function(NEON, d, rows, prefetches=True), padded(q[:rows]), k, k.strides[0], s)
+        call(streamed_scores_function(NEON, d, rows, "float", prefetches=True), padded(q[:rows]), k, k.strides[0], s)
         wanted = q[:rows].astype(np.float64) @ k[:, :d].T
         assert np.abs(s[:, :LANES] - wanted).max() <= 1e-6 * d
         found.append(s[0, :LANES].copy())
@@ -61,7 +61,7 @@ def test_values(dv: int, count: int) -> None:
     for rows in (1, 3):
         sums = padded(o[:rows])
         given = (padded(p[:rows]), v, v.strides[0], count, sums, old)
-        call(streamed_values_function(NEON, dv, rows, prefetches=True), *given)
+        call(streamed_values_function(NEON, dv, rows, "float", prefetches=True), *given)
         wanted = o[:rows] * old[:rows, None] + p[:rows, :count].astype(np.float64) @ v[:count, :dv]
         assert np.abs(sums[:, :dv] - wanted).max() <= 1e-5
         found.append(sums[0].copy())
@@ -73,5 +73,5 @@ def test_each_line_of_a_group_is_prefetched_once(d: int) -> None:
     parts = LANES if d // LANES % LANES == 0 else 1
     lines = LANES * -(-4 * d // NEON.caches.line)
     for make in (streamed_scores_function, streamed_values_function):
-        assert make(NEON, d, 2, prefetches=True)[0].text.count("call void @llvm.prefetch") * parts == lines
-        assert "call void @llvm.prefetch" not in make(NEON, d, 2, prefetches=False)[0].text
+        assert make(NEON, d, 2, "float", prefetches=True)[0].text.count("call void @llvm.prefetch") * parts == lines
+        assert "call void @llvm.prefetch" not in make(NEON, d, 2, "float", prefetches=False)[0].text

@@ -13,13 +13,13 @@ from functools import lru_cache
 from dovetail.codegen.llvm.handles import F32, I1, I64, Int, Mask, Ptr, Vec, VecI32
 from dovetail.codegen.llvm.maths.vectors import exp_of_negative, fast_tanh
 from dovetail.codegen.llvm.scalar import literal
-from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, VectorBuilder
+from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored, VectorBuilder
 from dovetail.ir.dtype import f32
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.attention.parts import Shared, copy_function, finished, integer, read, written
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import few_regions, packs, padded
-from dovetail.targets.cpu.attention.streamed import streamed_scores_function, streamed_values_function
+from dovetail.targets.cpu.attention.streamed import as_stored, streamed_scores_function, streamed_values_function
 from dovetail.targets.cpu.attention.tile import AttendBuilder
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION
 
@@ -28,26 +28,26 @@ _NOTHING = F32(literal(0.0, f32))
 _ONE = F32(literal(1.0, f32))
 
 
-def _rows_at_once(rows: int, most: int) -> int:
+def rows_at_once(rows: int, most: int) -> int:
     """Rows of queries that share what is loaded, without a remainder."""
     return max(count for count in range(1, max(1, most) + 1) if rows % count == 0)
 
 
 def scored_rows(device: CpuDevice, rows: int) -> int:
     """Rows that are scored at once: a sum for each of them and each key of a vector stays in a register."""
-    return _rows_at_once(rows, (device.registers - 2) // device.lanes - 1)
+    return rows_at_once(rows, (device.registers - 2) // device.lanes - 1)
 
 
 def summed_rows(rows: int) -> int:
     """Rows whose values are added at once."""
-    return _rows_at_once(rows, ATTENTION.few)
+    return rows_at_once(rows, ATTENTION.few)
 
 
 @lru_cache(64)
-def few_scores_function(device: CpuDevice, d: int, rows: int) -> Shared:
+def few_scores_function(device: CpuDevice, d: int, rows: int, stored: Stored) -> Shared:
     """s[i, j] = Σ_c q[i, c] · k[j, c] for rows of queries and as many keys as a vector has lanes. q ends in zeros.
 
-    Each sum has one order, however many rows there are.
+    Each sum has one order, however many rows there are. Keys that are not f32 have whole vectors.
     """
     t = VectorBuilder(device)
     lanes, size = t.lanes, t.bytes
@@ -56,8 +56,8 @@ def few_scores_function(device: CpuDevice, d: int, rows: int) -> Shared:
 
     def added(sums: Sequence[Vec], at: Int, count: int = lanes) -> list[Vec]:
         """Sums with the products of a vector of features."""
-        here = [t.ptr_add(key, at) for key in keys]
-        k = [t.load(x) if count == lanes else t.load_first(x, count) for x in here]
+        here = [t.ptr_add(key, as_stored(t, at, stored)) for key in keys]
+        k = [t.load_as_f32(x, stored) if count == lanes else t.load_first(x, count) for x in here]
         q = [t.load(t.ptr_add(query, at), size) for query in queries]
         return [t.fma(q[i // lanes], k[i % lanes], x) for i, x in enumerate(sums)]
 
@@ -78,7 +78,7 @@ def few_scores_function(device: CpuDevice, d: int, rows: int) -> Shared:
 
 
 @lru_cache(64)
-def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int) -> Shared:
+def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, stored: Stored) -> Shared:
     """o[i, c] = o[i, c] · old[i] + Σ_j p[i, j] · v[j, c] for rows of queries. It prefetches a later key for each.
 
     A sum goes to several accumulators that are added at the end; they do not depend on the number of rows. Features
@@ -98,9 +98,9 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int) -> Sh
     def added(sums: Sequence[Vec], key: I64, part: range, of: int = 0) -> list[Vec]:
         """Sums of all rows with the values of a key; they are accumulators `of` each feature."""
         here, weights = t.ptr_add(v, t.mul(key, stride)), t.ptr_add(p, t.mul(key, 4))
-        places = [t.ptr_add(here, i * size) for i in part]
+        places = [t.ptr_add(here, as_stored(t, i * size, stored)) for i in part]
         values = [
-            t.load(x) if (i + 1) * lanes <= dv else t.load_first(x, dv % lanes)
+            t.load_as_f32(x, stored) if (i + 1) * lanes <= dv else t.load_first(x, dv % lanes)
             for i, x in zip(part, places, strict=True)
         ]
         found = list(sums)
@@ -172,15 +172,16 @@ class FewQueries:
         t, a = self.t, self.a
         *_, apart, step = a.strides["k"]
         keys = t.ptr_add(self.at["k"], t.scaled(following, apart))
-        ahead = a.d * STORED_BYTES[a.stored] if step == STORED_BYTES[a.stored] else 0
+        ahead = a.d * STORED_BYTES[a.cached["k"]] if step == STORED_BYTES[a.cached["k"]] else 0
+        stored: Stored = "float" if packs(a, "v") else a.cached["v"]
         for rows, row, is_first in self._rows_at_once(summed_rows(self.most)):
             p, o = self._of("scores", row, ATTENTION.few_keys), self._of("taken", row, self.dv)
             given = (p, v, stride, count, o, self._of("old", row, 1))
             if self.is_streamed:
                 prefetches = is_first and not packs(a, "v")
-                t.call_shared(streamed_values_function(t.device, a.dv, rows, prefetches=prefetches), *given)
+                t.call_shared(streamed_values_function(t.device, a.dv, rows, stored, prefetches=prefetches), *given)
             else:
-                t.call_shared(few_values_function(t.device, a.dv, rows, ahead), *given, keys, t.size(apart))
+                t.call_shared(few_values_function(t.device, a.dv, rows, ahead, stored), *given, keys, t.size(apart))
 
     def _rows_at_once(self, most: int) -> Iterator[tuple[int, I64, bool]]:
         """Each number of rows at a time, the first of them, and whether they come before all others."""
@@ -241,48 +242,52 @@ class FewQueries:
         return at, self.t.ptr_add(at, 4)
 
     def _block(self, name: str, first: I64, count: I64) -> tuple[Ptr, Int]:
-        """A block of keys or values and the stride of its rows; packed where they are not contiguous f32."""
+        """A block of keys or values and the stride of its rows; packed where they are not contiguous."""
         t, a = self.t, self.a
         *_, row, step = a.strides[name]
         x, stride = t.ptr_add(self.at[name], t.scaled(first, row)), t.size(row)
         if not packs(a, name):
             return x, stride
         width = a.d if name == "k" else a.dv
-        t.call_shared(copy_function(t.device, width, a.stored), x, stride, t.size(step), count, self.room[name])
+        t.call_shared(copy_function(t.device, width, a.cached[name]), x, stride, t.size(step), count, self.room[name])
         return self.room[name], 4 * width
 
-    def _prefetch(self, row: Ptr, width: int) -> None:
-        for at in range(0, 4 * width, self.t.device.caches.line):
+    def _prefetch(self, row: Ptr, bytes: int) -> None:
+        for at in range(0, bytes, self.t.device.caches.line):
             self.t.prefetch(self.t.ptr_add(row, at))
 
-    def _score(self, k: Ptr, stride: Int, v: Ptr, apart: Int, count: I64) -> None:
+    def _score(self, k: Ptr, stride: Int, v: Ptr, apart: Int, count: I64, start: Int = 0) -> None:
+        """The scores of a block of keys from one on, after whole groups."""
         t, a = self.t, self.a
 
-        def score(x: Ptr, stride: Int, first: I64) -> None:
+        read: Stored = "float" if packs(a, "k") else a.cached["k"]
+        value_bytes = a.dv * (4 if packs(a, "v") else STORED_BYTES[a.cached["v"]])
+
+        def score(x: Ptr, stride: Int, first: I64, stored: Stored) -> None:
             for rows, row, is_first in self._rows_at_once(scored_rows(t.device, self.most)):
                 q, s = self._of("queries", row, self.d), self._of("scores", row, ATTENTION.few_keys)
                 prefetches = is_first and not packs(a, "k")
                 scores = (
-                    streamed_scores_function(t.device, a.d, rows, prefetches=prefetches)
+                    streamed_scores_function(t.device, a.d, rows, stored, prefetches=prefetches)
                     if self.is_streamed
-                    else few_scores_function(t.device, a.d, rows)
+                    else few_scores_function(t.device, a.d, rows, stored)
                 )
                 t.call_shared(scores, q, x, stride, t.ptr_add(s, t.mul(first, 4)))
 
         whole = t.sdiv(count, t.lanes)
-        with t.loop(0, whole) as group:
+        with t.loop(t.sdiv(start, t.lanes) if isinstance(start, I64) else start, whole) as group:
             first = t.mul(group, t.lanes)
             x = t.ptr_add(k, t.mul(first, stride))
             if not self.is_streamed:
                 with t.loop(0, t.lanes) as j:
-                    self._prefetch(t.ptr_add(v, t.mul(t.add(first, j), apart)), a.dv)
-            score(x, stride, first)
+                    self._prefetch(t.ptr_add(v, t.mul(t.add(first, j), apart)), value_bytes)
+            score(x, stride, first, read)
         done = t.mul(whole, t.lanes)
         left = t.sub(count, done)
         with t.when(t.icmp("sgt", left, 0)):
             x = t.ptr_add(k, t.mul(done, stride))
-            t.call_shared(copy_function(t.device, a.d, "float"), x, stride, 4, left, self.room["left"])
-            score(self.room["left"], 4 * a.d, done)
+            t.call_shared(copy_function(t.device, a.d, read), x, stride, STORED_BYTES[read], left, self.room["left"])
+            score(self.room["left"], 4 * a.d, done, "float")
 
     def _weigh(self, row: I64, first: I64, count: I64) -> F32:
         """Bend and mask the scores of a row and make weights of them; gives how much older sums shrink."""

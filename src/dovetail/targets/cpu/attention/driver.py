@@ -16,6 +16,7 @@ from dovetail.codegen.llvm.kernel import BEGIN, END, KERNEL, SCRATCH, KernelCode
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim, Size
 from dovetail.targets.cpu.attention.decode import FewQueries
+from dovetail.targets.cpu.attention.half_few import HalfFewQueries
 from dovetail.targets.cpu.attention.half_online import HalfQueries
 from dovetail.targets.cpu.attention.online import ManyQueries
 from dovetail.targets.cpu.attention.pack_kv import PackedHead
@@ -91,19 +92,23 @@ class _Driver(AttendBuilder):
         else:
             self._tile(number)
 
+    @property
+    def _few_queries(self) -> type[FewQueries]:
+        return HalfFewQueries if self.problem.few_halves else FewQueries
+
     def _few(self, number: I64) -> None:
         """All queries of a head of keys, those of several members of a batch where they share it."""
         a = self.problem
         if a.folded is None:
             *lead, shared = self.indices(number, a.few_lead)
-            FewQueries(self, self.locations(lead, self.mul(shared, a.groups), shared, 0), a.few_rows).run()
+            self._few_queries(self, self.locations(lead, self.mul(shared, a.groups), shared, 0), a.few_rows).run()
             return
         *lead, shared, block = self.indices(number, a.few_lead)
         first = self.mul(block, ATTENTION.members)
         members = self.smin(ATTENTION.members, self.sub(self.size(a.lead[a.folded]), first))
         lead.insert(a.folded, first)
         at = self.locations(lead, self.mul(shared, a.groups), shared, 0)
-        FewQueries(self, at, a.few_rows, count=self.mul(members, a.few_rows // ATTENTION.members)).run()
+        self._few_queries(self, at, a.few_rows, count=self.mul(members, a.few_rows // ATTENTION.members)).run()
 
     def _tile(self, number: I64) -> None:
         a = self.problem

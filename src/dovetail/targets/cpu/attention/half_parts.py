@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from dovetail.codegen.llvm.handles import I64, Ptr, Vec
+from dovetail.codegen.llvm.handles import F32, I64, Ptr, Vec
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.attention.parts import Shared, finished, integer, read, written
@@ -33,7 +33,7 @@ _ROW, _FLOATS = WIDE * _VECTOR, 4 * LANES * WIDE
 """Bytes of a row of f16 and of f32, with a number of each query."""
 
 
-class _Halves(VectorBuilder):
+class Halves(VectorBuilder):
     """One function while it is written, with arithmetic on vectors of f16."""
 
     def __init__(self, device: CpuDevice) -> None:
@@ -60,6 +60,22 @@ class _Halves(VectorBuilder):
     def store_four(self, x: str, at: Ptr) -> None:
         self.emit(f"store {self.four} {x}, ptr {at}, align 4")
 
+    def four_op(self, name: str, x: str, y: str) -> str:
+        """An instruction on four numbers of f32."""
+        return self.let(f"{name} {self.four} {x}, {y}")
+
+    def fma_four(self, x: str, y: str, z: str) -> str:
+        name = "llvm.fma.v4f32"
+        self.use(f"declare {self.four} @{name}({self.four}, {self.four}, {self.four})")
+        return self.let(f"call {self.four} @{name}({self.four} {x}, {self.four} {y}, {self.four} {z})")
+
+    def splat_four(self, x: F32) -> str:
+        one = self.let(f"insertelement {self.four} poison, float {x}, i64 0")
+        return self.let(f"shufflevector {self.four} {one}, {self.four} poison, <4 x i32> zeroinitializer")
+
+    def constant_four(self, x: float) -> str:
+        return f"<{', '.join([f'float {x}'] * 4)}>"
+
     def row(self, at: Ptr) -> list[Vec]:
         """A number of each query."""
         return [self.load(self.ptr_add(at, _VECTOR * i), 2) for i in range(WIDE)]
@@ -68,7 +84,7 @@ class _Halves(VectorBuilder):
 @lru_cache(64)
 def half_scores_function(device: CpuDevice, d: int) -> Shared:
     """s[j, i] = Σ_c q[c, i] · k[j, c] for a few keys, in f32."""
-    t = _Halves(device)
+    t = Halves(device)
     rows = [t.ptr_add(Ptr("%k"), t.mul(j, I64("%stride"))) for j in range(KEYS)]
     with t.carry(0, d // (CHAINS * LANES), [ZERO] * (KEYS * WIDE * CHAINS)) as state:
         sums = state.vectors
@@ -95,7 +111,7 @@ def half_scores_function(device: CpuDevice, d: int) -> Shared:
 @lru_cache(64)
 def half_values_function(device: CpuDevice) -> Shared:
     """o[c, i] = o[c, i] · old[i] + Σ_j p[j, i] · v[j, c] for a few features; o and old are f32."""
-    t = _Halves(device)
+    t = Halves(device)
     count = FEATURES * WIDE
     whole = t.sdiv(I64("%count"), TURNS)
     with t.carry(0, whole, [ZERO] * (TURNS * count)) as state:
@@ -107,19 +123,16 @@ def half_values_function(device: CpuDevice) -> Shared:
         left.vectors[:] = _added(t, left.vectors, left.index)
     totals = [t.fadd(x, y) for x, y in zip(left.vectors, state.vectors[count:], strict=True)]
     old = [t.load_four(t.ptr_add(Ptr("%old"), 16 * part)) for part in range(2 * WIDE)]
-    name = "llvm.fma.v4f32"
-    t.use(f"declare {t.four} @{name}({t.four}, {t.four}, {t.four})")
     for cell, total in enumerate(totals):
         for part, four in enumerate(t.wide(total)):
             number = 2 * cell + part
             place = t.ptr_add(Ptr("%o"), 16 * number)
-            given = f"{t.four} {t.load_four(place)}, {t.four} {old[number % len(old)]}, {t.four} {four}"
-            t.store_four(t.let(f"call {t.four} @{name}({given})"), place)
+            t.store_four(t.fma_four(t.load_four(place), old[number % len(old)], four), place)
     given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("old"))
     return finished(t, "attend_half_values", given)
 
 
-def _added(t: _Halves, sums: Sequence[Vec], key: I64) -> list[Vec]:
+def _added(t: Halves, sums: Sequence[Vec], key: I64) -> list[Vec]:
     """Sums of some features with the values of a key."""
     p = t.row(t.ptr_add(Ptr("%p"), t.mul(key, _ROW)))
     at = t.ptr_add(Ptr("%v"), t.mul(key, I64("%stride")))
@@ -133,7 +146,7 @@ def _added(t: _Halves, sums: Sequence[Vec], key: I64) -> list[Vec]:
 @lru_cache(64)
 def narrow_function(device: CpuDevice, width: int) -> Shared:
     """to[r, c] = x[r, c] as f16, rows contiguous; those of x are f32 that are strided."""
-    t = _Halves(device)
+    t = Halves(device)
     with t.loop(0, I64("%rows")) as r:
         row, onto = t.ptr_add(Ptr("%x"), t.mul(r, I64("%stride"))), t.ptr_add(Ptr("%to"), t.mul(r, _ITEM * width))
         for c in range(0, width, LANES):
@@ -143,5 +156,6 @@ def narrow_function(device: CpuDevice, width: int) -> Shared:
 
 
 __all__ = [
-    "CHAINS", "FEATURES", "KEYS", "LANES", "WIDE", "half_scores_function", "half_values_function", "narrow_function",
+    "CHAINS", "FEATURES", "KEYS", "LANES", "WIDE", "Halves", "half_scores_function", "half_values_function",
+    "narrow_function",
 ]  # fmt: skip

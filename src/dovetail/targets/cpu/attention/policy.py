@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dovetail.dataclass import dataclass
+from dovetail.kernels.problems.attention import Attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,11 @@ class AttentionPolicy:
     """Queries of a head up to which lanes run along features."""
     few_keys: int = 256
     """Keys whose scores the workspace of few queries has room for. With FMA by lane this is the block of fast mode:
-    memory is read in longer stretches. Other blocks of few queries have as many keys as those of many."""
+    memory is read in longer stretches. Other blocks of few queries have as many keys as those of many there."""
+    few_block: int = 16
+    """The block of few queries without FMA by lane: all lines of a block of values are prefetched at once."""
+    whole: int = 16
+    """Keys and values of f16 are read as they are where features are multiples of this: whole vectors anywhere."""
     members: int = 16
     """Members of a batch that share keys whose few queries are done together, while these keys are in L1."""
     sum_keys: int = 4
@@ -52,4 +57,11 @@ class AttentionPolicy:
 
 ATTENTION = AttentionPolicy()
 
-__all__ = ["ATTENTION", "AttentionPolicy"]
+
+def reads_halves(of: Attention) -> bool:
+    """Whether keys and values of f16 are read as they are: few queries read each once."""
+    is_few = isinstance(of.queries, int) and of.queries <= ATTENTION.few and of.rotated is None
+    return is_few and of.d % ATTENTION.whole == 0 and of.dv % ATTENTION.whole == 0
+
+
+__all__ = ["ATTENTION", "AttentionPolicy", "reads_halves"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
+from dovetail.codegen.llvm.vector import STORED_BYTES
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.attention import Attention
 from dovetail.kernels.problems.row_epilogue import RowEpilogue, RowSteps
 from dovetail.targets.cpu.attention.parts import key_rows
-from dovetail.targets.cpu.attention.policy import ATTENTION
+from dovetail.targets.cpu.attention.policy import ATTENTION, reads_halves
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION, words_of
 
 
@@ -40,14 +41,17 @@ class Attend(Attention):
     """Steps of a region, which run on finished rows."""
     halves: bool = False
     """Whether many queries are multiplied in f16."""
+    few_halves: bool = False
+    """The same with few."""
     few_block: int = ATTENTION.block
     """Keys whose scores are kept at once with few queries."""
     offsets: tuple[tuple[str, Size], ...] = ()
-    """Bytes before the first element that the epilogue reads of its operands."""
+    """Bytes before the first element that is read of an operand, where it is not where the operand begins."""
 
     @staticmethod
     def on(device: CpuDevice, of: Attention) -> Attend:
-        return Attend(**{f.name: getattr(of, f.name) for f in fields(of)}, device=device)
+        few_block = ATTENTION.block if device.has("fma_by_lane") else ATTENTION.few_block
+        return Attend(**{f.name: getattr(of, f.name) for f in fields(of)}, device=device, few_block=few_block)
 
     def followed_by(self, steps: RowSteps, epilogue: RowEpilogue) -> Attend:
         """The same with steps on its rows: operands and results are tensors with a row for each query."""
@@ -214,6 +218,8 @@ def few_regions(a: Attend, rows: int) -> dict[str, int]:
     found = {"queries": rows * 4 * d, "scores": rows * 4 * ATTENTION.few_keys, "taken": rows * 4 * dv}
     found |= {"state": rows * 8, "old": rows * 4}
     found["left"] = lanes * 4 * a.d
+    if a.few_halves:
+        found["halves"] = rows * 2 * a.d
     found |= {name: ATTENTION.block * 4 * width for name, width in (("k", a.d), ("v", a.dv)) if packs(a, name)}
     return found | row_regions(a, 1)
 
@@ -228,8 +234,11 @@ def row_regions(a: Attend, rows: int) -> dict[str, int]:
 
 
 def packs(a: Attend, name: str) -> bool:
-    """Whether a block of keys or values is packed for few queries."""
-    return a.strides[name][-1] != 4 or a.stored != "float"
+    """Whether a block of keys or values is packed for few queries: not where rows are dense, of f32 or whole f16."""
+    stored = a.cached[name]
+    if a.strides[name][-1] != STORED_BYTES[stored]:
+        return True
+    return stored != "float" and not (stored == "half" and reads_halves(a) and a.device.has("f16_conversion"))
 
 
 def offsets_of(regions: Mapping[str, int]) -> tuple[dict[str, int], int]:

@@ -11,18 +11,27 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from dovetail.codegen.llvm.handles import I64, Int, Ptr, Vec
-from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
+from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored, VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.attention.parts import Shared, finished, integer, read, written
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import padded
 
 
-class _Group:
+def as_stored(t: VectorBuilder, at: Int, stored: Stored) -> Int:
+    """Where a row of stored elements has what a row of f32 has at some byte."""
+    scale = 4 // STORED_BYTES[stored]
+    return at // scale if isinstance(at, int) else t.sdiv(at, scale)
+
+
+class Group:
     """The rows of one group of keys or values, and the row that each part of their features prefetches."""
 
-    def __init__(self, t: VectorBuilder, first: Ptr, stride: I64, width: int, *, prefetches: bool) -> None:
+    def __init__(
+        self, t: VectorBuilder, first: Ptr, stride: I64, width: int, stored: Stored, *, prefetches: bool
+    ) -> None:
         self.t, self.first, self.stride = t, first, stride
+        self.stored: Stored = stored
         self.rows = [t.ptr_add(first, t.mul(j, stride)) for j in range(t.lanes)]
         whole = width // t.lanes
         self.parts = t.lanes if whole % t.lanes == 0 else 1
@@ -32,10 +41,15 @@ class _Group:
         self.left = width % t.lanes
         """Features after whole vectors."""
         self.left_at = whole * t.bytes
-        self.lines = range(0, 4 * width if prefetches else 0, t.device.caches.line)
+        self.lines = range(0, STORED_BYTES[stored] * width if prefetches else 0, t.device.caches.line)
+
+    def loaded(self, at: Int) -> list[Vec]:
+        """A vector of features of each row."""
+        t, place = self.t, as_stored(self.t, at, self.stored)
+        return [t.load_as_f32(t.ptr_add(row, place), self.stored) for row in self.rows]
 
     def vectors(self, part: I64) -> Iterator[Int]:
-        """Where the vectors of a part are in a row. Between them it prefetches its share of the rows ahead."""
+        """Where the vectors of a part are in a row of f32. Between them it prefetches its share of the rows ahead."""
         t = self.t
         start, row = t.mul(part, self.each * t.bytes), t.add(part, t.lanes // 2)
         ahead = [t.ptr_add(self.first, t.mul(t.add(row, j), self.stride)) for j in range(t.lanes // self.parts)]
@@ -47,14 +61,14 @@ class _Group:
 
 
 @lru_cache(64)
-def streamed_scores_function(device: CpuDevice, d: int, rows: int, *, prefetches: bool) -> Shared:
+def streamed_scores_function(device: CpuDevice, d: int, rows: int, stored: Stored, *, prefetches: bool) -> Shared:
     """s[i, j] = Σ_c q[i, c] · k[j, c] for rows of queries and as many keys as a vector has lanes. q ends in zeros.
 
     Each sum has one order, however many rows there are.
     """
     t = VectorBuilder(device)
     lanes, size = t.lanes, t.bytes
-    keys = _Group(t, Ptr("%k"), I64("%stride"), d, prefetches=prefetches)
+    keys = Group(t, Ptr("%k"), I64("%stride"), d, stored, prefetches=prefetches)
     queries = [t.ptr_add(Ptr("%q"), 4 * padded(d, lanes) * i) for i in range(rows)]
 
     def added(sums: Sequence[Vec], at: Int, k: Sequence[Vec]) -> list[Vec]:
@@ -64,7 +78,7 @@ def streamed_scores_function(device: CpuDevice, d: int, rows: int, *, prefetches
 
     with t.carry(0, keys.parts if keys.each else 0, [ZERO] * (rows * lanes)) as state:
         for at in keys.vectors(state.index):
-            state.vectors[:] = added(state.vectors, at, [t.load(t.ptr_add(key, at)) for key in keys.rows])
+            state.vectors[:] = added(state.vectors, at, keys.loaded(at))
     sums = state.vectors
     if keys.left:
         last = [t.load_first(t.ptr_add(key, keys.left_at), keys.left) for key in keys.rows]
@@ -76,7 +90,7 @@ def streamed_scores_function(device: CpuDevice, d: int, rows: int, *, prefetches
 
 
 @lru_cache(64)
-def streamed_values_function(device: CpuDevice, dv: int, rows: int, *, prefetches: bool) -> Shared:
+def streamed_values_function(device: CpuDevice, dv: int, rows: int, stored: Stored, *, prefetches: bool) -> Shared:
     """o[i, c] = o[i, c] · old[i] + Σ_j p[i, j] · v[j, c] for rows of queries, key by key.
 
     Results wait in L1: a group adds to each of them once, so that values need not be read in several passes.
@@ -104,12 +118,12 @@ def streamed_values_function(device: CpuDevice, dv: int, rows: int, *, prefetche
     whole = t.sdiv(total, lanes)
     with t.loop(0, whole) as number:
         first = t.mul(number, lanes)
-        group = _Group(t, t.ptr_add(v, t.mul(first, stride)), stride, dv, prefetches=prefetches)
+        group = Group(t, t.ptr_add(v, t.mul(first, stride)), stride, dv, stored, prefetches=prefetches)
         given = [t.load(t.ptr_add(p, t.add(t.mul(first, 4), 4 * ATTENTION.few_keys * i)), size) for i in range(rows)]
         weights = [[t.splat_lane(x, lane) for lane in range(lanes)] for x in given]
         with t.loop(0, group.parts if group.each else 0) as part:
             for at in group.vectors(part):
-                weighted(at, [t.load(t.ptr_add(row, at)) for row in group.rows], weights)
+                weighted(at, group.loaded(at), weights)
         if group.left:
             last = [t.load_first(t.ptr_add(row, group.left_at), group.left) for row in group.rows]
             weighted(group.left_at, last, weights)
@@ -118,7 +132,7 @@ def streamed_values_function(device: CpuDevice, dv: int, rows: int, *, prefetche
         weights = [[t.load_splat(t.ptr_add(weight, 4 * ATTENTION.few_keys * i))] for i in range(rows)]
         with t.loop(0, dv // lanes) as number:
             at = t.mul(number, size)
-            weighted(at, [t.load(t.ptr_add(here, at))], weights)
+            weighted(at, [t.load_as_f32(t.ptr_add(here, as_stored(t, at, stored)), stored)], weights)
         if dv % lanes:
             at = dv // lanes * size
             weighted(at, [t.load_first(t.ptr_add(here, at), dv % lanes)], weights)
@@ -126,4 +140,4 @@ def streamed_values_function(device: CpuDevice, dv: int, rows: int, *, prefetche
     return finished(t, "attend_streamed_values", given)
 
 
-__all__ = ["streamed_scores_function", "streamed_values_function"]
+__all__ = ["Group", "as_stored", "streamed_scores_function", "streamed_values_function"]

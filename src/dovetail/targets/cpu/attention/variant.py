@@ -13,11 +13,19 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.row_steps import row_steps
-from dovetail.kernels.problems.attention import attention_call, attention_inside, attention_of, axes_of
+from dovetail.kernels.problems.attention import (
+    Attention,
+    attention_call,
+    attention_inside,
+    attention_of,
+    axes_of,
+    find_widened,
+)
 from dovetail.kernels.spec import Job, SharedFunction, Tiles
 from dovetail.library.attention import attention
 from dovetail.ops.region import region
 from dovetail.targets.cpu.attention.driver import AttendCode, attend_code
+from dovetail.targets.cpu.attention.half_few import few_in_halves
 from dovetail.targets.cpu.attention.half_online import multiplies_halves
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend, packs
@@ -78,18 +86,14 @@ def _attention(of: StepProblem[CpuDevice]) -> _Step | Refused:
     """A step as an attention, with the elementwise steps after it if it is a region."""
     anchor = attention_inside(of.value) if of.value.op is region else None
     if anchor is None and of.value.op is region:
-        return Refused("attention_reads_operands", "steps before it")
+        return _widened(of)
     value = of.value if anchor is None else attention_call(of.value, anchor)
     assert isinstance(value.op, FusedOp), "the table lists its ops"
     call: dict[str, Any] = value.op.arguments(value.operands, value.attrs)
     found = attention_of(value, call, of.locations)
     if isinstance(found, Refused):
         return found
-    problem = Attend.on(of.device, found)
-    if of.locations.is_fast:
-        is_long = of.device.has("fma_by_lane") and not packs(problem, "k") and not packs(problem, "v")
-        few_block = ATTENTION.few_keys if is_long else ATTENTION.block
-        problem = replace(problem, halves=multiplies_halves(problem), few_block=few_block)
+    problem = _on(of, found)
     bindings: dict[str, Value] = {n: of.step.results[0] if n == "y" else call[n] for n in problem.pointers}
     if anchor is None:
         return _Step(problem, bindings)
@@ -98,6 +102,33 @@ def _attention(of: StepProblem[CpuDevice]) -> _Step | Refused:
         return steps
     epilogue, function = row_epilogue(steps)
     return _Step(problem.followed_by(steps, epilogue), bindings | dict(steps.bindings), (function,))
+
+
+def _widened(of: StepProblem[CpuDevice]) -> _Step | Refused:
+    """A region that widens keys or values of f16, as an attention that reads them as they are."""
+    widened = find_widened(of.value, of.locations)
+    if widened is None:
+        return Refused("attention_reads_operands", "steps before it")
+    found = widened.attention({"y": of.step.results[0]}, of.locations)
+    if isinstance(found, Refused):
+        return found
+    problem = _on(of, found)
+    if not problem.is_few:
+        return Refused("queries_are_few", str(problem.queries), f"at most {ATTENTION.few}, for keys of f16")
+    given = [name for name in problem.pointers if name != "y"]
+    bindings = {**{name: widened.operand(name) for name in given}, "y": of.step.results[0]}
+    return _Step(replace(problem, offsets=tuple([(name, widened.offset(name)) for name in given])), bindings)
+
+
+def _on(of: StepProblem[CpuDevice], found: Attention) -> Attend:
+    """An attention on the device of a step."""
+    problem = Attend.on(of.device, found)
+    if not of.locations.is_fast:
+        return problem
+    is_long = of.device.has("fma_by_lane") and not packs(problem, "k") and not packs(problem, "v")
+    few_block = ATTENTION.few_keys if is_long else problem.few_block
+    few_halves = few_in_halves(problem)
+    return replace(problem, halves=multiplies_halves(problem), few_halves=few_halves, few_block=few_block)
 
 
 def _job(of: _Step, written: AttendCode) -> Job:

@@ -92,9 +92,9 @@ class Rows(Builder):
             for line in range(0, pace, LINE):
                 self.prefetch(self.ptr_add(Ptr(ahead_at.name), line))
         elif self.moves_sums or (not of.dot.by_lane and not of.layout.is_expanded):
-            distance = BLOCKS.nested_distance if self.moves_sums else BLOCKS.prefetch_distance
+            distance, level = (BLOCKS.nested_distance, 1) if self.moves_sums else (BLOCKS.prefetch_distance, 2)
             for line in range(0, of.layout.group_bytes, LINE):
-                self.prefetch(self.ptr_add(Ptr(panel_at.name), distance + line))
+                self.prefetch(self.ptr_add(Ptr(panel_at.name), distance + line), level=level)
         found: dict[tuple[int, int], str] = {}
         x = [self.ptr_add(start, I64(limbs_at.name)) for start in self.limbs]
         totals = self.group(Ptr(codes_at.name), x, of.layout.words.codes[0])

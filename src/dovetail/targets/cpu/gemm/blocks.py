@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from dovetail.codegen.llvm.function import Signature
 from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH, KernelCode
 from dovetail.codegen.llvm.once import HEAD
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
-from dovetail.kernels.spec import Job
+from dovetail.kernels.spec import Job, SharedFunction
 from dovetail.targets.cpu.gemm.amx_cells import Expansion, TileCells
 from dovetail.targets.cpu.gemm.amx_expand import blocks_function
 from dovetail.targets.cpu.gemm.block_direct import direct_function
@@ -21,6 +22,7 @@ from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
 from dovetail.targets.cpu.gemm.block_lows import lows_function, sums_bytes, sums_function
 from dovetail.targets.cpu.gemm.block_order import rows_function
 from dovetail.targets.cpu.gemm.block_pack import BlockPanels
+from dovetail.targets.cpu.gemm.block_wide import wide_function
 from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS, BLOCKS, Int8Tile
 from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedRows
@@ -52,6 +54,16 @@ def offer_blocks(of: StepProblem[CpuDevice]) -> Offer | Refused:
         return Refused("streams_share_a_panel", str(streams), f"a divisor of {kernel.vectors}")
     tile = Tile(of.device, 1, kernel.vectors)
     return Offer(lambda: _Blocks(of, found, tile, kernel).job(), lambda: found.cost(of.value))
+
+
+def reads_blocks(kernel: BlockKernel) -> bool:
+    """Whether one row reads blocks as they are; spelled out in plain vector code, that would take long to compile."""
+    return not kernel.emulated
+
+
+def one_row_function(kernel: BlockKernel) -> tuple[SharedFunction, Signature]:
+    """Products of one row with blocks that are expanded for several."""
+    return direct_function(kernel) if kernel.dot.by_lane else wide_function(kernel)
 
 
 class _Blocks(PreparedRows):
@@ -108,7 +120,7 @@ def _code(kernel: BlockKernel, of: Block) -> tuple[KernelCode, int]:
     if driver.many.layout.is_expanded:
         functions.append(expand_function(kernel.packed, kernel.dot.lanes))
     if driver.is_direct:
-        functions.append(direct_function(kernel))
+        functions.append(one_row_function(kernel))
     if kernel.lows_apart:
         functions += [sums_function(kernel), lows_function(kernel)]
     return kernel_code("blocks", driver, [*functions, *driver.tile_functions]), driver.room(driver.at.end)
@@ -128,7 +140,7 @@ class _Driver(TileCells):
         blocks = of.deep // packed.block
         self.part = -(-blocks // -(-blocks // most))
         """Blocks along k of the part of a panel that stays in L1."""
-        self.is_direct = kernel.layout.is_expanded and kernel.dot.by_lane and not kernel.emulated
+        self.is_direct = kernel.layout.is_expanded and reads_blocks(kernel)
         """Whether one row reads blocks as they are."""
         is_expanded = self.many.layout.is_expanded
         expanded = self.part * packed.groups * self.many.layout.group_bytes if is_expanded else 0
@@ -176,7 +188,7 @@ class _Driver(TileCells):
             return
         alone = self.icmp("eq", count, 1)
         with self.when(alone):
-            self.call(direct_function(self.kernel)[1], rows, b, sums, self.blocks)
+            self.call(one_row_function(self.kernel)[1], rows, b, sums, self.blocks)
         if self.problem.rows > 1:
             with self.unless(alone):
                 self._multiply_all(self.kernel, rows, b, sums, count)

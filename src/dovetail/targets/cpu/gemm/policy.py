@@ -230,8 +230,11 @@ class BlocksPolicy:
     """Parts of L1 of which KC steps of a panel take one: rows as limbs and what is prefetched are there, too."""
     fast_share: tuple[int, int] = (5, 16)
     """The part of L1 that these steps may take with NEON in fast mode, where rows have few limbs."""
-    prefetch_distance: int = 2048
-    """Bytes of a panel between what one pass reads and what it prefetches."""
+    prefetch_distance: int = 8192
+    """Bytes of a panel between what one pass reads and what it prefetches into L2, which has more requests under way
+    than L1: with wide vectors memory is the limit."""
+    wide_distance: int = 6720
+    """The same from the next block on, where one row unpacks blocks with two levels of scales in registers."""
     nested_distance: int = 512
     """The same for one row with NEON where bytes with two codes are multiplied as they are."""
     speed: int = 2

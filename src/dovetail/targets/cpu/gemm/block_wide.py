@@ -1,0 +1,107 @@
+"""One row of limbs times blocks with two levels of scales, unpacked in registers of wide vectors.
+
+Several rows share what is expanded into L1 once. For one row that is slower than memory: all lines of a block would
+be prefetched while it is expanded, and none while it is multiplied. Here each group unpacks its codes where they are
+multiplied, and prefetches its share of a later block. It computes what it would from expanded blocks, in that order.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I64, Ptr
+from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.kernels.spec import SharedFunction
+from dovetail.targets.cpu.gemm.block_expand import four_codes, group_scale
+from dovetail.targets.cpu.gemm.block_kernel import LINE, Rows
+from dovetail.targets.cpu.gemm.block_limbs import LOW_AT, BlockKernel
+from dovetail.targets.cpu.gemm.block_words import Integer, Term
+from dovetail.targets.cpu.gemm.policy import BLOCKS
+
+_PARAMETERS = (
+    Parameter("ptr", "limbs"), Parameter("ptr", "panel"), Parameter("ptr", "sums"), Parameter("i64", "blocks"),
+)  # fmt: skip
+
+
+@cache
+def wide_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
+    """Products of a row of limbs with a whole panel of blocks: `(limbs, panel, sums, blocks)`."""
+    return shared_function(_Wide(of).written())
+
+
+class _Wide(Rows):
+    """The function that multiplies one row, some vectors of columns of a block after the other."""
+
+    def __init__(self, of: BlockKernel) -> None:
+        super().__init__(of, 1)
+        self.words = Ptr("%panel")
+        """Words of the first of the vectors."""
+
+    def written(self) -> Function:
+        of, packed, lanes = self.of, self.of.packed, self.of.dot.lanes
+        share = packed.block_bytes // self.passes
+        with self.loop(0, I64("%blocks")) as block:
+            panel = self.ptr_add(Ptr("%panel"), self.mul(block, packed.block_bytes))
+            x = self.ptr_add(Ptr("%limbs"), self.mul(block, packed.groups * of.group_bytes))
+            fresh = self.icmp("eq", block, 0)
+            with self.loop(0, self.passes) as number:
+                ahead = self.ptr_add(panel, packed.block_bytes + BLOCKS.wide_distance)
+                ahead = self.ptr_add(ahead, self.mul(number, share))
+                first = self.mul(number, self.width * lanes)
+                self.words = self.ptr_add(panel, self.add(self.mul(first, 4), packed.head_bytes))
+                halves = self.ptr_add(panel, self.mul(first, packed.scales.itemsize))
+                places = [
+                    self.ptr_add(Ptr("%sums"), self.mul(self.add(first, v * lanes), 4)) for v in range(self.width)
+                ]
+                held = [self._before(there, str(fresh)) for there in places]
+                for found, there in zip(self._block(halves, ahead, x, held), places, strict=True):
+                    self.emit(f"store {self.floats} {found}, ptr {there}, align 4")
+        return self.function(Signature(f"{of.name}.wide", _PARAMETERS))
+
+    def _before(self, there: Ptr, fresh: str) -> str:
+        kept = self.let(f"load {self.floats}, ptr {there}, align 4")
+        return self.let(f"select i1 {fresh}, {self.floats} zeroinitializer, {self.floats} {kept}")
+
+    def _block(self, halves: Ptr, ahead: Ptr, x: Ptr, held: list[str]) -> list[str]:
+        """Sums plus the products with a block."""
+        of, packed = self.of, self.of.packed
+        lines = list(range(0, packed.block_bytes // self.passes, LINE))
+        vectors = range(self.width)
+        scale = [self.scales(halves, v, packed) for v in vectors]
+        lows = self.ptr_add(halves, packed.scale_bytes)
+        low = [self.scales(lows, v, packed) for v in vectors] if of.layout.has_low else []
+        for group in range(packed.groups):
+            for line in lines[group * len(lines) // packed.groups : (group + 1) * len(lines) // packed.groups]:
+                self.prefetch(self.ptr_add(ahead, line), level=2)
+            # LLVM would load words that have codes of several groups once, and spill them.
+            self.words = self.opaque(self.words)
+            here = self.ptr_add(x, group * of.group_bytes)
+            totals = self.group(self.words, [here], packed.words.codes[group])
+            for v in vectors:
+                factor = self._of_group(scale[v], packed.words.scales, group, v)
+                held[v] = self.added(totals[0, v], factor, here, held[v])
+            for v in vectors if low else ():
+                factor = self._of_group(low[v], packed.words.lows, group, v)
+                factor = self.let(f"fneg {self.floats} {factor}") if packed.words.lows else factor
+                total = self.load_splat(self.ptr_add(here, LOW_AT), "float", self.floats)
+                held[v] = self.fma(factor, total, held[v])
+        return held
+
+    def codes(self, codes: Ptr, vector: int, terms: tuple[Term, ...]) -> str:
+        """Stored codes of a vector of columns, four steps along k in each lane."""
+        return four_codes(self, terms, self.of.dot.lanes, partial(self._word, codes, vector, self.raw))
+
+    def _of_group(self, scale: str, integers: tuple[Integer, ...], group: int, vector: int) -> str:
+        """The scale of a group, by the block's own."""
+        if not integers:
+            return scale
+        load = partial(self._word, self.words, vector, self.ints)
+        return group_scale(self, scale, self.of.dot.lanes, integers[group], load)
+
+    def _word(self, words: Ptr, vector: int, kind: str, word: int) -> str:
+        at = self.ptr_add(words, 4 * (word * self.of.packed.columns + self.of.dot.lanes * vector))
+        return self.let(f"load {kind}, ptr {at}, align 4")
+
+
+__all__ = ["wide_function"]
