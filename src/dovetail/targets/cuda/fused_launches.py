@@ -88,7 +88,8 @@ class LaunchFusion:
         """Steps with those that they join."""
         found: list[tuple[Step, Kernels]] = [*steps]
         for index in range(len(steps) - 1):
-            joined = self._joined(steps[index], steps[index + 1])
+            # A step that has a prologue is none itself: the step before it would be lost.
+            joined = self._joined(steps[index], steps[index + 1]) if found[index] is steps[index] else None
             if joined is not None:
                 found[index], found[index + 1] = (steps[index][0], None), (steps[index + 1][0], (joined,))
         return found
@@ -197,7 +198,7 @@ class LaunchFusion:
             return kernels
         key = "constants_ahead", id(made.kernel)
         bindings, workspace = made.bindings, made.workspace
-        found = self._kept(key, bindings, lambda: with_constants_ahead(made.kernel, rooms), workspace)
+        found = self._kept(key, bindings, lambda: with_constants_ahead(made.kernel, rooms), workspace, made.packed)
         return (replace(found, checks=made.checks, workspace_bytes=made.workspace_bytes),)
 
     def _in_one_block(self, step: Step, small: GpuKernel, threads: int) -> Kernel | None:
