@@ -147,7 +147,9 @@ class BlockStream:
         sums: list[Statement] = []
         for turn in range(self.at_once):
             block = f"block{turn}"
-            number = add(mul(add(mul(Name("round"), Extent(self.at_once)), Extent(turn)), Extent(together)), Name("own"))
+            number = add(
+                mul(add(mul(Name("round"), Extent(self.at_once)), Extent(turn)), Extent(together)), Name("own")
+            )
             is_whole = count % (together * self.at_once) == 0
             loads.append(Set(block, number))
             made: list[Statement] = []

@@ -122,7 +122,9 @@ class FmaTile:
         def one(own: Expr) -> list[Statement]:
             by_k = factor.runs_along_k
             row, at = (
-                (divided(own, self.depth), remainder(own, self.depth)) if by_k else (remainder(own, rows), divided(own, rows))
+                (divided(own, self.depth), remainder(own, self.depth))
+                if by_k
+                else (remainder(own, rows), divided(own, rows))
             )
             value = cast_to(factor.element(add(first, row), add(k, at)), self.dtype)
             return [Store(self._shared(name, rows), (at, row), value)]

@@ -89,8 +89,8 @@ class LaunchFusion:
         found: list[tuple[Step, Kernels]] = [*steps]
         for index in range(len(steps) - 1):
             # A step that has a prologue is none itself: the step before it would be lost.
-            joined = self._joined(steps[index], steps[index + 1]) if found[index] is steps[index] else None
-            if joined is not None:
+            joined = found[index] is steps[index] and self._joined(steps[index], steps[index + 1])
+            if joined:
                 found[index], found[index + 1] = (steps[index][0], None), (steps[index + 1][0], (joined,))
         return found
 

@@ -27,7 +27,7 @@ from dovetail.targets.cuda.launches import with_launches
 from dovetail.targets.cuda.runner import CudaRunner
 from dovetail.targets.cuda.stored import Steps
 from dovetail.targets.runtime.memory import Memory
-from dovetail.targets.runtime.step_signature import moved_bindings, step_signature
+from dovetail.targets.runtime.step_signature import moved_bindings, step_signature, stored_as
 from dovetail.targets.runtime.store import Store
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _fused(
     known: dict[Hashable, tuple[Step, tuple[GpuKernel, ...]]] = {}
     found: list[tuple[Step, tuple[GpuKernel, ...]]] = []
     for step in plan.phase("run"):
-        signature = step_signature(step, locations)
+        signature = step_signature(step, locations), *[stored_as(v) for v in step.operands]
         was = known.get(signature)
         kernels = None if was is None else _rebound(was[1], was[0], step)
         if kernels is None:
