@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import bool_, f32, i64
+from dovetail.ir.dtype import bool_, f32, i64, u32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import LANE, Factor, divided, is_multiple, less, remainder, shared_by
 from dovetail.kernels.gpu.packed_blocks import BlockFactor, NamedBlock
@@ -30,6 +30,7 @@ from dovetail.kernels.loops.ir import (
     Loop,
     Name,
     Number,
+    Prefetch,
     Set,
     Statement,
     Store,
@@ -58,6 +59,8 @@ class BlockStream:
     warps: int
     at_once: int
     """Blocks of a stream that a thread has in flight."""
+    early: bool = False
+    """Whether weights come to L2 before the kernels before this one have ended."""
 
     @staticmethod
     def of(left: Factor, rights: Sequence[BlockFactor], device: GpuDevice) -> BlockStream | None:
@@ -72,7 +75,8 @@ class BlockStream:
             warps //= 2
         turns = -(-right.count // (warps * (LANES // width)))
         at_once = max(1, min(turns, MOST_WORDS // (right.pack.words * len(rights))))
-        found = BlockStream(left, rights, rows, width, warps, at_once)
+        early = device.dependent_launches and device.bulk_copies
+        found = BlockStream(left, rights, rows, width, warps, at_once, early)
         return found if found.shared_bytes <= device.shared_bytes else None
 
     @property
@@ -129,7 +133,22 @@ class BlockStream:
             staged=staged,
             planes=self.warps,
             plane=ThreadIndex("warp"),
+            early=self._prefetched() if self.early else (),
         )
+
+    def _prefetched(self) -> list[Statement]:
+        """Requests for all words of the block's columns, which are a piece of memory for each vector."""
+        found: list[Statement] = []
+        for right in self.rights:
+            line = right.pack.vector * u32.itemsize
+            aligned = all([is_multiple(count * line, 16) for count in (right.whole, right.first)])
+            if not aligned or not is_multiple(right.columns, self.columns):
+                return []
+            words = Tensor(right.pointer, u32, (right.whole * line, line), right.first * line)
+            request = Prefetch(words, (Name("vector"), Name("side")), Extent(self.columns * line))
+            vectors = right.count * right.pack.words // right.pack.vector
+            found.append(Loop("vector", Extent(vectors), (request,), kind="thread"))
+        return found
 
     @property
     def _column(self) -> Expr:
@@ -142,7 +161,8 @@ class BlockStream:
         if self.lanes > 1:
             own = add(mul(own, Extent(self.lanes)), remainder(LANE, self.lanes))
         rounds = -(-count // (together * self.at_once))
-        start: list[Statement] = [*self._left_loaded(), Barrier(), *each, Set("own", own), *self._columns()]
+        place: list[Statement] = [Set("own", own), *self._columns()]
+        start: list[Statement] = [*self._left_loaded(), Barrier(), *each]
         loads: list[Statement] = []
         sums: list[Statement] = []
         for turn in range(self.at_once):
@@ -161,7 +181,11 @@ class BlockStream:
                 there = Name(block) if is_whole else Call("minimum", (Name(block), Extent(count - 1)), i64)
                 loads += right.words(there, Name("there"), read.used, prefix)
             sums += made if is_whole else [When(less(Name(block), Extent(count)), tuple(made))]
-        found: list[Statement] = [*start, Loop("round", Extent(rounds), (*loads, *sums), rolled=True)]
+        if rounds == 1:
+            # Weights are on their way while rows come.
+            found = [*place, Set("round", ZERO), *loads, *start, *sums]
+        else:
+            found = [*place, *start, Loop("round", Extent(rounds), (*loads, *sums), rolled=True)]
         if self.lanes > 1:
             names = [_sum(s, row).name for s in range(len(self.rights)) for row in range(self.rows)]
             found += [AllReduce(name, "add", f32, self.lanes) for name in names]
