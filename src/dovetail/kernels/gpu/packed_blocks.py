@@ -67,14 +67,28 @@ class PackedBlocks:
         rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
         columns, count = len(rows), rows.shape[-1] // of.bytes
         blocks = rows.reshape(columns, count, of.bytes)
-        words = np.ascontiguousarray(blocks[:, :, self.words_at : self.words_at + 4 * self.words])
-        # Vectors are moved as a whole, of 4, 8 or 16 bytes.
-        whole = words.reshape(-1).view(np.dtype((np.void, 4 * vector))).reshape(columns, count, self.words // vector)
-        found = np.ascontiguousarray(whole.transpose(1, 2, 0)).reshape(-1).view(np.uint8)
-        if self.rest is None:
-            return found
-        rest = blocks[:, :, self.rest_at : self.rest_at + self.rest.itemsize]
-        return np.concatenate([found, np.ascontiguousarray(rest.transpose(1, 0, 2)).reshape(-1)])
+        size = self.words * u32.itemsize
+        found = np.empty(rows.nbytes, np.uint8)
+        words = blocks[:, :, self.words_at : self.words_at + size].view(_VECTORS[vector])
+        _moved(words, found[: count * columns * size].view(_VECTORS[vector]).reshape(count, -1, columns))
+        if self.rest is not None:
+            kind = np.dtype(f"u{self.rest.itemsize}")
+            rest = blocks[:, :, self.rest_at : self.rest_at + kind.itemsize].view(kind)
+            _moved(rest, found[count * columns * size :].view(kind).reshape(count, -1, columns))
+        return found
+
+
+_VECTORS = {1: np.dtype("u4"), 2: np.dtype("u8"), 4: np.dtype("c16")}
+"""What NumPy moves as fast as it can, by the words of a vector."""
+_LINES = 64
+"""Columns that are moved together: what is read of them fits the caches of the host."""
+
+
+def _moved(source: Array, target: Array) -> None:
+    """[columns, blocks, vectors] as [blocks, vectors, columns]."""
+    for first in range(0, len(source), _LINES):
+        some = slice(first, first + _LINES)
+        target[:, :, some] = source[some].transpose(1, 2, 0)
 
 
 @dataclass(frozen=True, slots=True)
