@@ -88,9 +88,10 @@ class LaunchFusion:
         """Steps with those that they join."""
         found: list[tuple[Step, Kernels]] = [*steps]
         for index in range(len(steps) - 1):
-            # A step that has a prologue is none itself: the step before it would be lost.
-            joined = found[index] is steps[index] and self._joined(steps[index], steps[index + 1])
-            if joined:
+            joined = self._joined(steps[index], steps[index + 1])
+            if joined is not None:
+                if found[index] is not steps[index]:
+                    found[index - 1] = steps[index - 1]  # what has a prologue is none: the step before it would be lost
                 found[index], found[index + 1] = (steps[index][0], None), (steps[index + 1][0], (joined,))
         return found
 
@@ -155,8 +156,7 @@ class LaunchFusion:
             return None
         if small.checks:
             return None  # each block would tell the status again
-        (read,) = reads
-        grid = _launch(large.kernel).grid
+        (read,), grid = reads, _launch(large.kernel).grid
         if not isinstance(grid, int) or grid > AT_ONCE * self.device.multiprocessors:
             return None
         if not takes_prologue(large.kernel, read):
