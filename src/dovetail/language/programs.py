@@ -17,6 +17,7 @@ from dovetail.runtime.program import Program
 from dovetail.runtime.source import Described
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.runtime.page_advice import trim, unload_compiler
+from dovetail.targets.target import Target
 
 _GRAPHS: Mapping[str, Mapping[str, Any]] = {
     "prompt": {"seq": "s", "wanted": "w"},
@@ -43,6 +44,9 @@ class Programs:
         # Next to activations of 8 bits the rounding of a cache to 11 is small, and a token reads half the bytes.
         is_narrow = self.on_cpu and not self.is_exact and host_device().has("f16_conversion")
         self.kind: CacheKind = kv_cache or ("f16" if is_narrow else "f32")
+        target = options.get("target", "cpu")
+        self.on_card = (target.name if isinstance(target, Target) else target) == "cuda"
+        """Whether programs run in memory of their own, where a KV cache stays from run to run."""
         self._of, self._options = of, options
         self._compiled: dict[str, Program] = {}
         self._lock = threading.Lock()

@@ -14,6 +14,8 @@ from dovetail.ir.literal import Array
 from dovetail.language.programs import Programs
 from dovetail.models import kv_cache
 from dovetail.models.decoder_shape import DecoderShape
+from dovetail.runtime.program import Program
+from dovetail.targets.runtime.device_array import DeviceArray
 
 PADDING = 32
 """Rows of the cache that a run reads come in multiples of this, so that few sizes are prepared."""
@@ -36,12 +38,14 @@ class Slots:
         """The tokens whose keys and values each slot holds."""
         self._room = 0
         self._caches: dict[str, Array] = {}
+        self._there: dict[str, DeviceArray] = {}
+        """The caches of a single sequence, in the memory of a device: runs write their rows there."""
 
     def extend(self, slot: int, tokens: Sequence[int], wanted: int = 1) -> Array:
         """Take tokens in; the logits after the last ones, as many as are `wanted`."""
         held = self.tokens[slot]
         check_tokens(self.shape, tokens, len(held))
-        self._grow(len(held) + len(tokens))
+        self.make_room(len(held) + len(tokens))
         found: list[Array] = []
         for start in range(0, len(tokens), self._chunk):
             part = tokens[start : start + self._chunk]
@@ -59,7 +63,7 @@ class Slots:
             ((slot, token),) = tokens.items()
             return {slot: self.extend(slot, [token])[0]}
         low, high = min(tokens), max(tokens) + 1
-        self._grow(1 + max(len(self.tokens[slot]) for slot in tokens))
+        self.make_room(1 + max(len(self.tokens[slot]) for slot in tokens))
         for slot in range(low, high):
             # A slot without a token writes after those that it holds, where nothing is read before it is written.
             if slot not in tokens:
@@ -81,12 +85,12 @@ class Slots:
         """The last layer's states of tokens, [tokens, hidden]; the slot holds these tokens afterwards."""
         check_tokens(self.shape, tokens)
         self.trim(slot, 0)
-        self._grow(len(tokens))
+        self.make_room(len(tokens))
         parts: list[Array] = []
         for start in range(0, len(tokens), self._chunk):
             part = tokens[start : start + self._chunk]
             given, _ = self._given(slot, part)
-            parts.append(self._programs.states.run(given)["states"][0])
+            parts.append(self._programs.states.run(self._placed(given, self._programs.states))["states"][0])
             self.tokens[slot] += part
         return np.concatenate(parts)
 
@@ -112,7 +116,7 @@ class Slots:
             # The head takes as long as a layer or more: on a CPU a run computes no logits where none are wanted.
             first = first if self._programs.on_cpu else min(first, len(tokens) - 1)
             program, given["wanted"] = self._programs.prompt, np.arange(first, len(tokens))
-        found = program.run(given)["logits"][0]
+        found = program.run(self._placed(given, program))["logits"][0]
         self.tokens[slot] += tokens
         assert len(self.tokens[slot]) == end, "positions are counted"
         return found
@@ -123,6 +127,13 @@ class Slots:
         given = {"input_ids": np.asarray([tokens], np.int64), "positions": np.arange(first, end)}
         return {**given, "keys": self._keys(end), **self._rows(slot, slot + 1)}, end
 
+    def _placed(self, given: Mapping[str, Array], program: Program) -> Mapping[str, Array | DeviceArray]:
+        """The inputs of a run with the caches of a single sequence where the program runs."""
+        if not self._programs.on_card or self.count > 1:
+            return given
+        self._there = self._there or program.to_device({name: given[name] for name in self._caches})
+        return {**given, **self._there}
+
     def _keys(self, end: int) -> Array:
         """Positions of the rows that a run reads: rows after the last token are after all of its queries, too."""
         return np.arange(min(-(-end // PADDING) * PADDING, self._room))
@@ -130,7 +141,7 @@ class Slots:
     def _rows(self, low: int, high: int) -> dict[str, Array]:
         return {name: cache[low:high] for name, cache in self._caches.items()}
 
-    def _grow(self, length: int) -> None:
+    def make_room(self, length: int) -> None:
         """Make room for a number of tokens; rows that no token has written hold zeros."""
         if length <= self._room:
             return
@@ -138,6 +149,8 @@ class Slots:
         most = -(-of.context // PADDING) * PADDING
         room = min(max(FIRST_ROOM, -(-length // PADDING) * PADDING, self._room * 3 // 2 // PADDING * PADDING), most)
         held = max(map(len, self.tokens))
+        self._caches |= {name: cache.numpy() for name, cache in self._there.items()}
+        self._there = {}
         size = (self.count, of.kv_heads, room)
         for index in range(of.layers):
             wider = kv_cache.zeros(self._programs.kind, index, size, of.width)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dovetail import library
 from dovetail.declare.fused import FusedOp
+from dovetail.ir import leaf
 from dovetail.passes.claims import Condition
 from dovetail.passes.lowerings.conv_transpose import is_a_convolution
 
@@ -36,5 +37,11 @@ TRANSPOSED = Condition(
     strict=False,
 )
 """Of a transposed convolution."""
+PACKED_BLOCKS = Condition(
+    "blocks_are_parameters",
+    lambda value: value.operands[0].op in (leaf.PARAM, leaf.CONST),
+    "kernels of products pack blocks before a run; blocks of a run are spelled out",
+)
+"""Of weights in blocks."""
 
-__all__ = ["EVERYWHERE", "TRANSPOSED"]
+__all__ = ["EVERYWHERE", "PACKED_BLOCKS", "TRANSPOSED"]

@@ -266,3 +266,10 @@ def test_a_gather_that_checks_its_indices_is_no_prologue() -> None:
     kernels = _kernels(_plan(outputs))
     assert len(kernels) == 2 and not any(map(_has_prologue, kernels))
     _judged(outputs)
+
+
+def test_a_step_with_a_prologue_is_no_prologue_itself() -> None:
+    """The norm before the gate became a part of it, and the gate of the product after it: the norm was lost."""
+    x, gain = input("x", f32[1, 32]), param("gain", f32[32])
+    up, gate, down = param("up", f32[32, 64]), param("gate", f32[32, 64]), param("down", f32[64, 32])
+    _judged({"y": library.swiglu(library.rms_norm(x, gain, eps=1e-6), up, gate) @ down}, CLAIMS)

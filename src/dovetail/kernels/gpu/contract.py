@@ -15,9 +15,11 @@ from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.block_stream import BlockStream
 from dovetail.kernels.gpu.few_rows import has_few_rows, stream_of
-from dovetail.kernels.gpu.fma import FmaTile
+from dovetail.kernels.gpu.fma import PIECE, FmaTile
 from dovetail.kernels.gpu.fragments import Factor, is_multiple
+from dovetail.kernels.gpu.packed_blocks import BlockFactor, PackedBlocks
 from dovetail.kernels.gpu.packed_matrix import Transposed
 from dovetail.kernels.gpu.pipelined_tile import PipelinedTile
 from dovetail.kernels.gpu.row_norm import RowNorm
@@ -38,12 +40,25 @@ from dovetail.kernels.loops.ir import (
     stretched,
 )
 from dovetail.kernels.loops.pipeline import BOX
+from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
 from dovetail.kernels.problems.contraction import Contraction, epilogue_of, find_products
 from dovetail.kernels.spec import Job, Packed, TensorLocations
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Step
 
 _LEFT, _RIGHT = "left", "right"
+
+
+def has_known_blocks(of: BlockProduct) -> bool:
+    """Whether kernels read blocks: all columns are known, and nothing else of the step reads the floats."""
+    found = of.contraction
+    others = {found.operand(v) for v in (found.left, *found.operands)}
+    columns = [part.shape[-2] for parts in of.blocks for part in parts]
+    return (
+        found.left.dtype is f32
+        and not others & {found.operand(right) for right in found.rights}
+        and all([isinstance(size, int) for size in (*columns, found.result.shape[-1], found.rights[0].shape[-2])])
+    )
 
 
 def offer_contract(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
@@ -55,6 +70,13 @@ def offer_contract(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     odd = [d.name for d in dtypes if not found.body.scalars.has_dtype(d) or d is bool_]
     if odd:
         return Refused("factors_are_numbers", ", ".join(odd))
+    blocks = of.once(find_block_product)
+    if isinstance(blocks, BlockProduct) and has_known_blocks(blocks):
+        return Offer(
+            lambda: Writer(of.step, found, of.locations, of.device or H200).block_job(blocks),
+            lambda: blocks.cost(of.value),
+            "contract_blocks",
+        )
     return Offer(lambda: Writer(of.step, found, of.locations, of.device or H200).job())
 
 
@@ -153,6 +175,21 @@ class Writer(TileWriter):
         if len(dtypes) == 1 and dtypes <= {f16, bf16}:
             return self.finished(*self._by_tensor_cores(dtypes.pop()))
         return self.finished(self._by_fma())
+
+    def block_job(self, of: BlockProduct) -> Job:
+        """The job with weights in blocks: few rows multiply them as they are, tiles of more expand them."""
+        pack, rights = PackedBlocks(of.name), list[BlockFactor]()
+        wholes = [sum([part.shape[-2] for part in parts if isinstance(part.shape[-2], int)]) for parts in of.blocks]
+        for i, first in self.found.streams:
+            name, (value, *beside) = self._name(self.found.rights[i]), of.blocks[i]
+            self.bindings[name] = Packed(value, pack.layout, pack, tuple(beside))
+            assert isinstance(first, int) and isinstance(self.depth, int), "it was checked"
+            rights.append(BlockFactor(name, pack, self.depth // of.format.elements, wholes[i], first, self.columns))
+        few = None if self.batch else BlockStream.of(self.left(), rights, self.device)
+        if few is not None:
+            return self.finished(few.tiled())
+        engine = FmaTile.of(self.rows, self.columns, self.streams, product(self.batch), self.device, f32)
+        return self.finished(replace(engine, depth=2 * PIECE).tiled(self.left(), rights, self.depth))
 
     def normed(self, x: Value, gain: Value, eps: float, gain_name: str) -> Job | None:
         """The job with normed left rows; None where no tile takes them."""

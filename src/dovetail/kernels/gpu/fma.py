@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv
-from dovetail.ir.dtype import DType, f32
+from dovetail.ir.dtype import DType, bool_, f32, i64
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.fragments import Factor, divided, private, remainder, shared_by, unrolled, zeroed
+from dovetail.kernels.gpu.fragments import Factor, divided, is_multiple, private, remainder, shared_by, unrolled, zeroed
+from dovetail.kernels.gpu.packed_blocks import BlockFactor, NamedBlock
 from dovetail.kernels.gpu.tiled import Element, Tiled
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
@@ -21,16 +22,20 @@ from dovetail.kernels.loops.ir import (
     Load,
     Loop,
     Name,
+    Set,
     Statement,
     Store,
     Tensor,
     ThreadIndex,
+    When,
     add,
     mul,
 )
 
 DEPTH = 16
 """Elements of k in shared memory."""
+PIECE = 16
+"""Elements of a block that a thread expands at a time: in all formats, codes with one scale are as many or more."""
 GROUP = 4
 """Neighbours that a thread loads at once."""
 
@@ -45,6 +50,8 @@ class FmaTile:
     across: int
     streams: int = 1
     dtype: DType = f32
+    depth: int = DEPTH
+    """Elements of k in shared memory."""
 
     @staticmethod
     def of(rows: Size, columns: Size, streams: int, batch: Size, device: GpuDevice, dtype: DType) -> FmaTile:
@@ -78,9 +85,9 @@ class FmaTile:
         return Tensor(name, self.dtype, ((count + GROUP) * item, item), space="shared")
 
     def allocations(self) -> list[Alloc]:
-        shared = [Alloc("a_tile", self.dtype, DEPTH * (self.rows + GROUP), "shared")]
+        shared = [Alloc("a_tile", self.dtype, self.depth * (self.rows + GROUP), "shared")]
         shared += [
-            Alloc(f"b_tile{s}", self.dtype, DEPTH * (self.columns + GROUP), "shared") for s in range(self.streams)
+            Alloc(f"b_tile{s}", self.dtype, self.depth * (self.columns + GROUP), "shared") for s in range(self.streams)
         ]
         count = self.down * self.across * GROUP * GROUP
         return [
@@ -90,18 +97,21 @@ class FmaTile:
             Alloc("b_row", self.dtype, self.streams * self.across * GROUP, "private"),
         ]
 
-    def tiled(self, left: Factor, rights: Sequence[Factor], depth: Size) -> Tiled:
+    def tiled(self, left: Factor, rights: Sequence[Factor | BlockFactor], depth: Size) -> Tiled:
         """What a block does for a tile."""
         elements = [Element(row, column, sums) for row, column, sums in self.elements()]
         body, allocations = self.body(left, rights, depth), self.allocations()
         return Tiled(self.rows, self.columns, self.threads, body, elements, allocations)
 
-    def body(self, left: Factor, rights: Sequence[Factor], depth: Size) -> list[Statement]:
-        k = mul(Name("round"), Extent(DEPTH))
+    def body(self, left: Factor, rights: Sequence[Factor | BlockFactor], depth: Size) -> list[Statement]:
+        k = mul(Name("round"), Extent(self.depth))
         loads = self._loaded("a_tile", self.rows, left, Name("top"), k)
         for s, right in enumerate(rights):
-            loads += self._loaded(f"b_tile{s}", self.columns, right, Name("side"), k)
-        rounds = floordiv(depth + (DEPTH - 1), DEPTH)
+            if isinstance(right, BlockFactor):
+                loads += self._expanded(f"b_tile{s}", right)
+            else:
+                loads += self._loaded(f"b_tile{s}", self.columns, right, Name("side"), k)
+        rounds = floordiv(depth + (self.depth - 1), self.depth)
         return [
             zeroed(self.sums, self.streams * self.down * self.across * GROUP * GROUP),
             Loop("round", Extent(rounds), (Barrier(), *loads, Barrier(), *self._products())),
@@ -112,12 +122,36 @@ class FmaTile:
         def one(own: Expr) -> list[Statement]:
             by_k = factor.runs_along_k
             row, at = (
-                (divided(own, DEPTH), remainder(own, DEPTH)) if by_k else (remainder(own, rows), divided(own, rows))
+                (divided(own, self.depth), remainder(own, self.depth))
+                if by_k
+                else (remainder(own, rows), divided(own, rows))
             )
             value = cast_to(factor.element(add(first, row), add(k, at)), self.dtype)
             return [Store(self._shared(name, rows), (at, row), value)]
 
-        return shared_by(self.threads, rows * DEPTH, one)
+        return shared_by(self.threads, rows * self.depth, one)
+
+    def _expanded(self, name: str, factor: BlockFactor) -> list[Statement]:
+        """Columns in blocks as floats: each thread has half of a column's k, with code of its own for each place."""
+        assert self.threads == 2 * self.columns and self.depth == 2 * PIECE, "two threads share a column"
+        pieces = factor.pack.format.elements // PIECE
+        column, half = remainder(ThreadIndex("thread"), self.columns), divided(ThreadIndex("thread"), self.columns)
+        at = add(mul(Name("round"), Extent(2)), half)
+        there = add(Name("side"), column)
+        found: list[Statement] = [Set("piece", remainder(at, pieces)), Set("block", divided(at, pieces))]
+        if not is_multiple(factor.columns, self.columns):
+            there = Call("minimum", (there, Extent(factor.columns - 1)), i64)
+        for piece in range(pieces):
+            read = NamedBlock(factor.pack, "word")
+            each = [read.element(piece * PIECE + number) for number in range(PIECE)]
+            stores: list[Statement] = [Set("scale", each[0].scale)]
+            stores += [] if each[0].low is None else [Set("low", each[0].low)]
+            for number, one in enumerate(each):
+                line = add(mul(half, Extent(PIECE)), Extent(number))
+                stores.append(Store(self._shared(name, self.columns), (line, column), one.scaled("scale", "low")))
+            body = (*factor.words(Name("block"), there, read.used, "word"), *stores)
+            found.append(When(Call("equal", (Name("piece"), Extent(piece)), bool_), body))
+        return found
 
     def _products(self) -> list[Statement]:
         a_row, b_row = private("a_row", self.dtype, 1), private("b_row", self.dtype, 1)
@@ -145,7 +179,7 @@ class FmaTile:
             )
             more = Store(self.sums, at, Call("add", (Load(self.sums, at), product), self.dtype))
             products.append(unrolled("i", self.down * GROUP, unrolled("j", self.across * GROUP, more)))
-        return [unrolled("k", DEPTH, *loads, *products)]
+        return [unrolled("k", self.depth, *loads, *products)]
 
     @property
     def _at_row(self) -> Expr:
@@ -172,4 +206,4 @@ def _place(own: Expr, grid: int, number: int) -> Expr:
     return add(add(mul(own, Extent(GROUP)), ZERO), Extent(group * grid * GROUP + within))
 
 
-__all__ = ["FmaTile"]
+__all__ = ["PIECE", "FmaTile"]

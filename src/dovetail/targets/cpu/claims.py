@@ -8,7 +8,6 @@ from dataclasses import replace
 from dovetail import library, ops
 from dovetail.declare.backward import backward_name
 from dovetail.declare.fused import FusedOp
-from dovetail.ir import leaf
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.value import Value
 from dovetail.kernels.problems.attention import differentiates_by_head
@@ -26,7 +25,7 @@ from dovetail.passes.memory_rules import (
     MemoryRules,
 )
 from dovetail.passes.regions import RegionLimits
-from dovetail.targets.claimed import EVERYWHERE, TRANSPOSED
+from dovetail.targets.claimed import EVERYWHERE, PACKED_BLOCKS, TRANSPOSED
 from dovetail.targets.cpu.anchors import ANCHORS, BY_ROW
 from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
 from dovetail.targets.cpu.isa import host_device
@@ -45,12 +44,6 @@ _WIDE = Condition(
     lambda value: not is_narrow(value),
     "kernels with register tiles convolve f32; operands are widened, and the result is rounded once",
 )
-_PACKED = Condition(
-    "blocks_are_parameters",
-    lambda value: value.operands[0].op in (leaf.PARAM, leaf.CONST),
-    "kernels of products pack blocks before a run; blocks of a run are spelled out",
-)
-
 _IN_ONE_KERNEL = Condition(
     "attention_differentiates_by_head",
     differentiates_by_head,
@@ -84,7 +77,7 @@ CLAIMS = Claims(
         conv_transpose.name: (TRANSPOSED,),
         ops.conv.name: (_WIDE, _OF_A_RUN),
         library.conv_bias_act.name: (_WIDE,),
-        library.dequantise_blocks.name: (_PACKED,),
+        library.dequantise_blocks.name: (PACKED_BLOCKS,),
         backward_name(library.attention): (_IN_ONE_KERNEL,),
     },
     dtypes=EVERY,

@@ -81,7 +81,8 @@ class BoundPlan:
         for one in self.loaded:
             for value in one.kernel.bindings.values():
                 root = self.plan.root_of(value)
-                if root not in inputs and root not in self.plan.slots and root not in contents:
+                is_here = root not in self.plan.slots or root in self.kept.own
+                if root not in inputs and is_here and root not in contents:
                     content, start = self.kept.place(root)
                     contents[root] = content[start:]
             for packed in one.kernel.packed.values():

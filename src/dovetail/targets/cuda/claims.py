@@ -17,7 +17,7 @@ from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.lowerings.control import is_rewritten
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
-from dovetail.targets.claimed import EVERYWHERE, TRANSPOSED
+from dovetail.targets.claimed import EVERYWHERE, PACKED_BLOCKS, TRANSPOSED
 from dovetail.targets.cuda.anchors import ANCHORS
 from dovetail.targets.cuda.images import CHANNELS_LAST
 
@@ -89,6 +89,7 @@ CLAIMS = Claims(
         **dict.fromkeys(_CONTROL, (_ON_HOST,)),
         ops.conv_transpose.name: (TRANSPOSED,),
         library.attention.name: _ATTENDED,
+        library.dequantise_blocks.name: (PACKED_BLOCKS,),
         library.rope_attention.name: (*_ATTENDED, _ROTATED),
     },
     dtypes=tuple(d for d in EVERY if d is not c64),
@@ -101,6 +102,7 @@ CLAIMS = Claims(
         in_place=(ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE),
         channels_last=CHANNELS_LAST,
         strided_results=frozenset({library.attention.name, library.rope_attention.name}),
+        seen_through=frozenset({library.dequantise_blocks.name}),
         # Small steps may become a part of the step after them, whose blocks read their operands while others write.
         lingering_bytes=1 << 16,
         lingering_steps=8,

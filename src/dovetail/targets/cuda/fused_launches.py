@@ -93,6 +93,8 @@ class LaunchFusion:
         for index, ((step, kernels), (after, others)) in enumerate(pairwise(steps)):
             joined = None if kernels is None or others is None else self._joined((step, kernels), (after, others))
             if joined is not None:
+                if found[index] is not steps[index]:
+                    found[index - 1] = steps[index - 1]  # what has a prologue is none: the step before it would be lost
                 found[index], found[index + 1] = (step, None), (after, (joined,))
         return found
 
@@ -190,7 +192,7 @@ class LaunchFusion:
             return kernels
         key = "constants_ahead", id(made.kernel)
         bindings, workspace = made.bindings, made.workspace
-        found = self._kept(key, bindings, lambda: with_constants_ahead(made.kernel, rooms), workspace)
+        found = self._kept(key, bindings, lambda: with_constants_ahead(made.kernel, rooms), workspace, made.packed)
         return (replace(found, checks=made.checks, workspace_bytes=made.workspace_bytes),)
 
     def _in_one_block(self, step: Step, small: GpuKernel, threads: int) -> Kernel | None:

@@ -6,7 +6,7 @@ its results back, which the report prices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from dovetail.targets.cuda.launches import with_launches
 from dovetail.targets.cuda.runner import CudaRunner
 from dovetail.targets.cuda.stored import Steps
 from dovetail.targets.runtime.memory import Memory
-from dovetail.targets.runtime.step_signature import moved_bindings, step_signature
+from dovetail.targets.runtime.step_signature import moved_bindings, step_signature, stored_as
 from dovetail.targets.runtime.store import Store
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _fused(
     known: dict[Hashable, tuple[Step, tuple[GpuKernel, ...]]] = {}
     found: list[tuple[Step, tuple[GpuKernel, ...]]] = []
     for step in plan.phase("run"):
-        signature = step_signature(step, locations)
+        signature = step_signature(step, locations), *[stored_as(v) for v in step.operands]
         was = known.get(signature)
         kernels = None if was is None else _rebound(was[1], was[0], step)
         if kernels is None:
@@ -103,6 +103,24 @@ def kernels_of(
 ) -> tuple[tuple[Step, GpuKernel], ...]:
     """The kernels of the run phase, in its order."""
     return tuple([(step, kernel) for step, kernels in steps_of(plan, split, device) for kernel in kernels or ()])
+
+
+def wanted_steps(plan: Plan, kernels: Steps) -> Sequence[Step]:
+    """The steps of the bind phase that something reads. Weights that kernels read in blocks are never spelled out."""
+    if has_late_sizes(plan):
+        return plan.phase("bind")
+    found = {plan.root_of(v) for v in plan.graph.outputs.values()}
+    for step, some in zip(plan.phase("run"), kernels, strict=True):
+        on_host = step.operands if some is not None and not some else ()
+        bound = [v for made in some or () for v in made.bindings.values()]
+        packed = [v for made in some or () for one in made.packed.values() for v in (one.value, *one.beside)]
+        found |= {plan.root_of(v) for v in (*on_host, *bound, *packed)}
+    steps: list[Step] = []
+    for step in reversed(plan.phase("bind")):
+        if any(plan.root_of(result) in found for result in step.results) or any(fresh_symbols(step.value)):
+            steps.append(step)
+            found |= {plan.root_of(v) for v in step.operands}
+    return steps[::-1]
 
 
 class CudaGraph:
@@ -170,7 +188,8 @@ class CudaGraph:
         memory.give(plan.graph.parameters, params, bare=True)
         memory.reserve("bound", plan.bound_size)
         memory.reserve("scratch", plan.scratch_size)
-        memory.run(plan.phase("bind"))
+        wanted = wanted_steps(plan, steps)
+        memory.run(wanted)
         memory.release("scratch")
         work: list[LoadedKernel | OnHost] = []
         joined: list[Step] = []
@@ -184,6 +203,7 @@ class CudaGraph:
             if not kernels:
                 work.append(OnHost(step))
         made_by = LateSizesRunner if has_late_sizes(plan) else CudaRunner
+        memory.skipped = tuple([step for step in plan.phase("bind") if step not in wanted])
         return made_by(plan, device, memory, params, tuple(work))
 
 

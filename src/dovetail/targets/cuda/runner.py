@@ -195,6 +195,7 @@ class CudaRunner:
         given = {name: self._read(x) if isinstance(x, DeviceArray) else np.array(x) for name, x in inputs.items()}
         memory.give(self.plan.graph.inputs, given)
         memory.solve(self.bound.symbolic)
+        memory.run_skipped()
         memory.reserve("arena", self.plan.arena_size)
         memory.run(self.plan.phase("run"))
         raise BindError(

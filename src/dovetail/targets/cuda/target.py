@@ -16,6 +16,7 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.plan.served import Served
 from dovetail.settings import Settings
 from dovetail.targets.cuda.claims import CLAIMS, claims
+from dovetail.targets.runtime.step_signature import stored_as
 from dovetail.targets.runtime.store import store_of
 from dovetail.targets.target import CodeView, Considered, Executable, Notation, Serializer, Target
 
@@ -51,13 +52,15 @@ def _considered(plan: Plan, step: Step, device: Callable[[], Driver]) -> Sequenc
 
 
 def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
-    """The steps that run on the host, with the reason where a family raised."""
+    """The steps that run on the host, with the reason where a family raised, and products that read blocks."""
     from dovetail.targets.cuda.run import locations_of
     from dovetail.targets.cuda.select import TABLE
 
     locations = locations_of(plan)
     steps = [s for s in plan.phase("run") if TABLE.select(s, locations, None, CLAIMS.machine) is None]
-    return {step.value: Served(None, why=locations.refused.get(step.value, "")) for step in steps}
+    on_host = {step.value: Served(None, why=locations.refused.get(step.value, "")) for step in steps}
+    stored = [v for v in locations.costs if any([stored_as(x) is not None for x in v.operands])]
+    return {**on_host, **{v: Served("blocks", locations.costs[v]) for v in stored}}
 
 
 LLVM = Notation("llvm", "LLVM", "LLVM, as it is compiled")

@@ -74,6 +74,8 @@ class Memory:
         """Tensors in memory of their own instead of their slot."""
         self.again: dict[Value, Callable[[], Array]] = {}
         """Leaves whose memory was freed, and functions that rebuild their content."""
+        self.skipped: tuple[Step, ...] = ()
+        """Steps of the bind phase that did not run, as no kernel reads what they make."""
         self.sizes: dict[str, int] = {}
         self.numbers: dict[Size, int] = {}
         """Sizes that are computed already, for the symbols that are known."""
@@ -87,6 +89,7 @@ class Memory:
         other = Memory(self.plan, self.prove, self.allocator, self.earlier)
         other.pools, other.own, other.whole = dict(self.pools), dict(self.own), dict(self.whole)
         other.sizes, other.again, other.located = dict(self.sizes), self.again, self.located
+        other.skipped = self.skipped
         return other
 
     def with_own(self, own: Mapping[Value, Array]) -> Memory:
@@ -207,6 +210,13 @@ class Memory:
             assert whole is not None or make is not None, f"{root} has memory"
             found = self.own[root] = _bytes(make() if whole is None and make is not None else cast(Array, whole))
         return found
+
+    def run_skipped(self) -> None:
+        """Make up for the steps of the bind phase that did not run: a run by its meaning reads all that they make."""
+        if self.skipped:
+            self.reserve("scratch", self.plan.scratch_size)
+            self.run(self.skipped)
+            self.release("scratch")
 
     def run(self, steps: Iterable[Step]) -> None:
         for step in steps:

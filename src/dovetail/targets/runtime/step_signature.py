@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
+from dovetail import library, ops
 from dovetail.ir import leaf
 from dovetail.ir.value import Value
 from dovetail.kernels.spec import Binding, Job, Packed, Status, TensorLocations
@@ -50,6 +51,16 @@ def rebound(job: Job, was: Step, now: Step) -> Job | None:
     return replace(job, bindings=bindings, variants=variants) if len(variants) == len(moved) else None
 
 
+def stored_as(value: Value) -> Hashable:
+    """What a tensor is dequantised from: formats and types of its parts; None where it is not."""
+    if value.op is library.dequantise_blocks:
+        return value.attrs_key, value.operands[0].type
+    if value.op is ops.permute or value.op is ops.concat:
+        parts = tuple([stored_as(v) for v in value.operands])
+        return None if None in parts else (value.op, value.attrs_key, parts)
+    return None
+
+
 def moved_bindings(bindings: Mapping[str, B], was: Step, now: Step) -> dict[str, B] | None:
     """The bindings of a step's kernel for a step with an equal signature; None as in `rebound`."""
     move = _moves(was, now)
@@ -60,9 +71,23 @@ def _moves(was: Step, now: Step) -> dict[Value, Value] | None:
     """The tensors of one step by those of another; None where one would be two."""
     move: dict[Value, Value] = {}
     for old, new in zip(_tensors(was), _tensors(now), strict=True):
-        if move.setdefault(old, new) is not new:
-            return None
+        for one, other in _with_sources(old, new):
+            if move.setdefault(one, other) is not other:
+                return None
     return move
+
+
+def _with_sources(old: Value, new: Value) -> list[tuple[Value, Value]]:
+    """A tensor of one step and of another, and what both are dequantised from: kernels bind that in their place."""
+    found = [(old, new)]
+    if stored_as(old) is not None and stored_as(old) == stored_as(new):
+        pairs = zip(old.operands, new.operands, strict=True)
+        found += [
+            pair
+            for one, other in pairs
+            for pair in ([(one, other)] if old.op is library.dequantise_blocks else _with_sources(one, other))
+        ]
+    return found
 
 
 def _tensors(step: Step) -> tuple[Value, ...]:
@@ -87,4 +112,4 @@ def _all(values: Sequence[Value], move: Mapping[Value, Value]) -> list[Value] | 
     return [move[v] for v in values] if all([v in move for v in values]) else None
 
 
-__all__ = ["moved_bindings", "rebound", "step_signature"]
+__all__ = ["moved_bindings", "rebound", "step_signature", "stored_as"]
