@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from dovetail.targets.cuda.code import MOVES_REGISTERS
+from dovetail.targets.cuda.code import is_whole
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 
@@ -22,7 +22,7 @@ def assembled(made: GpuKernel, architecture: str, folder: Path) -> str:
     source = folder / "kernel.ptx"
     source.write_text(ptx, encoding="utf-8")
     # As it is loaded: the driver's linker takes a kernel as a part of a larger program, with fewer registers.
-    whole = [] if MOVES_REGISTERS in ptx else ["-c"]
+    whole = [] if is_whole(ptx) else ["-c"]
     command = [assembler, f"-arch={architecture}", "-v", *whole, "-o", str(folder / "kernel.cubin"), str(source)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 

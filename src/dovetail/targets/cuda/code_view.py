@@ -12,7 +12,7 @@ from dovetail.errors import UnsupportedError
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.plan.plan import Plan, Step
-from dovetail.targets.cuda.code import MOVES_REGISTERS
+from dovetail.targets.cuda.code import is_whole
 from dovetail.targets.cuda.driver import Driver
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.ptx_compiler import to_ptx
@@ -78,7 +78,7 @@ def _written(made: GpuKernel, notation: str, device: Driver | None) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         # Where the driver's linker would ignore instructions, ptxas has the code that runs.
-        if device is not None and not (MOVES_REGISTERS in ptx and _found("ptxas")):
+        if device is not None and not (is_whole(ptx) and _found("ptxas")):
             file.write_bytes(device.assembled(ptx))
         else:
             source = Path(folder) / "kernel.ptx"

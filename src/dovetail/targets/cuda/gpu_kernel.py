@@ -12,6 +12,9 @@ from dovetail.ir.value import Value
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Packed
 
+RESIDENT = "resident"
+"""The name of kernels whose blocks stay for a run of layers."""
+
 
 @dataclass(frozen=True, slots=True)
 class GpuKernel:
@@ -41,4 +44,4 @@ class GpuKernel:
 Kernels: TypeAlias = tuple[GpuKernel, ...] | None
 """The kernels of a step: none where it runs on the host, None where a later step has the one that it shares."""
 
-__all__ = ["GpuKernel", "Kernels"]
+__all__ = ["RESIDENT", "GpuKernel", "Kernels"]

@@ -23,7 +23,7 @@ from dovetail.kernels.loops.resident_words import START, Published, Sent, Words
 from dovetail.kernels.spec import ALIGNMENT, Packed
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.footprints import Footprints
-from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
+from dovetail.targets.cuda.gpu_kernel import RESIDENT, GpuKernel, Kernels
 from dovetail.targets.cuda.repetition import LEAST_PASSES, Repetition, Steps
 from dovetail.targets.cuda.resident_exchange import RECEIVED_BYTES, Exchange
 from dovetail.targets.runtime.result_roots import chained, fresh_results
@@ -189,7 +189,7 @@ class ResidentRuns:
         threads = max([part.launch.block for part in parts]) + COPYING_THREADS
         copying_warp = device.copying_warp and threads <= device.threads_per_block
         kernel = as_resident(
-            "resident",
+            RESIDENT,
             parts,
             blocks=device.multiprocessors,
             room=device.shared_bytes,
