@@ -19,12 +19,10 @@ from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
     AwaitCopies,
-    AwaitPhase,
     Barrier,
     CommitCopies,
     CopyAsync,
     CopyBulk,
-    Extent,
     FenceShared,
     GridBarrier,
     Kernel,
@@ -123,7 +121,7 @@ class _Resident(Levels):
             body.append(When(IN_FIRST, tuple(sent)))
             body.append(GridBarrier(None))
         barriers_before = 0
-        awaited = self._awaited()
+        awaited = {*self.awaited(), *([self.count - 1] if self.words.awaits_passes else [])}
         late: list[Statement] = []
         stream: list[Statement] = [*allocations, *barriers]
         start = [s for n in self.in_order() if self.barrier(n) < 0 for s in self._copied(n, ahead=False)]
@@ -193,14 +191,6 @@ class _Resident(Levels):
         bulk = [n for n in self.ahead if has_bulk(self.parts[n].kernel.early)]
         return [*{Free(self.issue(n)[1], self.is_after(n)): 0 for n in bulk}] if self.streams else []
 
-    def _awaited(self) -> set[int]:
-        """The levels after which blocks wait for each other."""
-        found = {self.levels[n] - 1 for n, part in enumerate(self.parts) if part.waits}
-        for number, part in enumerate(self.parts):
-            inside = range(self.levels[number], self.last(number))
-            found |= set() if {*part.kernel.exchanged} & {*part.sent} else {*inside}
-        return found | ({self.count - 1} if self.words.awaits_passes else set())
-
     def _barriers(self) -> list[AllocBarriers]:
         """The barriers that count bulk copies, of all parts that have them."""
         found: list[AllocBarriers] = []
@@ -245,10 +235,8 @@ class _Resident(Levels):
             at = level - self.levels[number]
             if self.streams and part.launch.block < self.threads and 0 <= at < len(self.segments[number]):
                 body = in_phase(self._renamed(number, self.segments[number][at]), self.runs[number].start)
-                every = [s for s in everything(body) if isinstance(s, AwaitPhase)]
-                # The stages of a ring have as many phases as tiles.
-                waits = [s for s in every if isinstance(s.slot, Extent) and s.turns == 1]
-                own = SubGrid(part.blocks, self.threads, self.first[number], tuple(waits))
+                waits = resident_stream.waits_once(body)
+                own = SubGrid(part.blocks, self.threads, self.first[number], waits)
                 found += in_passes([own] if waits else [], self.runs[number], self.passes)
         return found
 

@@ -75,6 +75,14 @@ class Levels:
         others = [self.issue(other, of) for other in self.ahead for of in (-1, 0, 1)]
         return sum([own < at and at[:2] < end for at in others])
 
+    def awaited(self) -> set[int]:
+        """The levels of a pass after which blocks wait for each other."""
+        found = {self.levels[n] - 1 for n, part in enumerate(self.parts) if part.waits}
+        for number, part in enumerate(self.parts):
+            inside = range(self.levels[number], self.last(number))
+            found |= set() if {*part.kernel.exchanged} & {*part.sent} else {*inside}
+        return found
+
     def is_ordered(self) -> bool:
         """Whether copies that are needed earlier start no later: they arrive in order."""
         by_level = sorted(self.ahead, key=self.levels.__getitem__)

@@ -220,6 +220,12 @@ def _with(part: Any, indices: Mapping[str, Expr], known: dict[int, Any]) -> Any:
     return found
 
 
+def waits_once(body: Sequence[Statement]) -> tuple[AwaitPhase, ...]:
+    """The waits for copies that arrive once in a pass; the stages of a ring have as many phases as tiles."""
+    every = [s for s in everything(body) if isinstance(s, AwaitPhase)]
+    return tuple([s for s in every if isinstance(s.slot, Extent) and s.turns == 1])
+
+
 def _expects(s: Statement) -> bool:
     return isinstance(s, ExpectBytes) or (isinstance(s, When) and any(_expects(x) for x in s.body))
 
@@ -234,4 +240,5 @@ __all__ = [
     "paced",
     "prefetched",
     "registers_of",
+    "waits_once",
 ]
