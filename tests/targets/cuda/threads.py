@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -76,25 +76,25 @@ class Threads:
         return found
 
     def one(self, expr: Expr, mask: Array) -> Array:
-        # Those that are most frequent first.
+        # By type, those that are most frequent first: matching patterns takes longer than most operations here.
+        if type(expr) is Call:
+            return self.apply(expr.op, [self.value(x, mask) for x in expr.operands], expr.dtype)
+        if type(expr) is Number:
+            real = expr.value.real if isinstance(expr.value, complex) else expr.value
+            return _filled(self.block, real, expr.dtype)
+        if type(expr) is Extent:
+            return _filled(self.block, self.size(expr.size), i64)
+        if type(expr) is Load:
+            return self.load(expr.tensor, self.address(expr.tensor, expr.at, mask), mask)
         match expr:
-            case Call(op, operands, dtype):
-                return self.apply(op, [self.value(x, mask) for x in operands], dtype)
-            case Number(value, dtype):
-                real = value.real if isinstance(value, complex) else value
-                return _filled(self.block, real, dtype)
-            case Extent(size):
-                return _filled(self.block, self.size(size), i64)
-            case Load(tensor, at):
-                return self.load(tensor, self.address(tensor, at, mask), mask)
-            case Name(name):
-                return self.names[name]
             case ThreadIndex("block"):
                 return _filled(self.block, self.number, i64)
             case ThreadIndex("thread"):
                 return self.threads
             case ThreadIndex(kind):
                 return self.threads % LANES if kind == "lane" else self.threads // LANES
+            case _:
+                raise AssertionError(expr)
 
     def apply(self, op: str, xs: list[Array], dtype: DType) -> Array:
         if op == "cast":
@@ -106,11 +106,9 @@ class Threads:
         if op in _FP8:
             narrow = _FP8[op]
             return xs[0].view(narrow.numpy).astype(dtype.numpy) if op.startswith("f16") else _saturated(xs[0], narrow)
-        if op == "near_exp2":
-            return np.exp2(xs[0])
         if op in ("exp_falling", "near_exp", "fma"):
             return np.exp(xs[0]) if op != "fma" else xs[0] * xs[1] + xs[2]
-        found: Any = np.asarray(_OPS[op.removeprefix("fold_").removeprefix("near_")].meaning(*xs))
+        found: Any = np.asarray(_meaning(op)(*xs))
         return found if found.dtype == dtype.numpy else found.astype(dtype.numpy)
 
     def address(self, tensor: Tensor, at: Sequence[Expr], mask: Array, nbytes: int | None = None) -> Array:
@@ -156,6 +154,11 @@ class Threads:
             stamp = np.frombuffer(self.stamp.to_bytes(item, "little"), np.uint8)
             raw = np.hstack([raw, np.broadcast_to(stamp, raw.shape)])
         assert scatter(buffer, address[mask], raw), f"two threads store different values in {tensor.pointer}"
+
+
+@cache
+def _meaning(op: str) -> Callable[..., Any]:
+    return _OPS[op.removeprefix("fold_").removeprefix("near_")].meaning
 
 
 def gathered(buffer: Array, first: Array, count: int) -> Array:
