@@ -108,6 +108,8 @@ class Threads:
             return xs[0].view(narrow.numpy).astype(dtype.numpy) if op.startswith("f16") else _saturated(xs[0], narrow)
         if op in ("exp_falling", "near_exp", "fma"):
             return np.exp(xs[0]) if op != "fma" else xs[0] * xs[1] + xs[2]
+        if op == "near_exp2":
+            return np.exp2(xs[0])
         found: Any = np.asarray(_meaning(op)(*xs))
         return found if found.dtype == dtype.numpy else found.astype(dtype.numpy)
 
