@@ -261,9 +261,33 @@ def takes_prologue(kernel: Kernel, read: str) -> bool:
     return not copied and all(isinstance(s, _TAKING) for s in body)
 
 
+class Rewriting:
+    """A body with other parts in place of some. What a body uses twice stays one object."""
+
+    __slots__ = ()
+    done: dict[int, Any]
+    """What was made of each part, by its identity."""
+
+    def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        return tuple([self.of(statement) for statement in body])
+
+    def of(self, part: T) -> T:
+        if id(part) not in self.done:
+            is_several = isinstance(part, tuple)
+            self.done[id(part)] = self._each(part) if is_several else self.made(part)
+        return self.done[id(part)]
+
+    def _each(self, parts: Any) -> tuple[Any, ...]:
+        return tuple([self.of(x) for x in parts])
+
+    def made(self, part: Any) -> Any:
+        """What one part becomes; it asks `of` for those within it."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class Renaming:
-    """New names for the scalars and pointers of a body. What a body uses twice stays one object."""
+class Renaming(Rewriting):
+    """New names for the scalars and pointers of a body."""
 
     local: Callable[[str], str]
     pointers: Mapping[str, str]
@@ -273,18 +297,7 @@ class Renaming:
     """How many of the first axes of a tensor are gone: by its new name, shared memory has one slice along them."""
     done: dict[int, Any] = field(default_factory=dict[int, Any])
 
-    def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        return tuple([self.of(statement) for statement in body])
-
-    def of(self, part: T) -> T:
-        found = self.done.get(id(part))
-        if found is None:
-            found = self.done[id(part)] = self._made(part)
-        return found
-
-    def _made(self, part: Any) -> Any:
-        if isinstance(part, tuple):
-            return tuple([self.of(x) for x in cast(tuple[Any, ...], part)])
+    def made(self, part: Any) -> Any:
         if isinstance(part, Alloc):
             return replace(part, pointer=self.pointer(part.pointer))
         if isinstance(part, Tensor):
@@ -312,6 +325,6 @@ def _launch(kernel: Kernel) -> Launch:
 
 
 __all__ = [
-    "COMPOUND", "COPY_BYTES", "Renaming", "Stage", "as_stages", "copied_whole", "is_stage", "takes_prologue",
-    "with_prologue",
+    "COMPOUND", "COPY_BYTES", "Renaming", "Rewriting", "Stage", "as_stages", "copied_whole", "is_stage",
+    "takes_prologue", "with_prologue",
 ]  # fmt: skip

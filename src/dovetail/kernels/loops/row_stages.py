@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields, replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import bool_
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.composed import COMPOUND, COPY_BYTES, Renaming
+from dovetail.kernels.loops.composed import COMPOUND, COPY_BYTES, Renaming, Rewriting
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -40,7 +40,6 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
 )
 
-T = TypeVar("T")
 _UNROLLED = 4
 """Turns of a stage up to which its loads need not wait for those of the turn before."""
 _RESIDENT = 4
@@ -129,24 +128,13 @@ def _in_turn(statement: Statement) -> tuple[Statement, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moved:
+class _Moved(Rewriting):
     """A body whose loads and stores are those of the block's own part."""
 
     steps: Mapping[str, Size]
     done: dict[int, Any] = field(default_factory=dict[int, Any])
 
-    def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        return tuple([self.of(statement) for statement in body])
-
-    def of(self, part: T) -> T:
-        found = self.done.get(id(part))
-        if found is None:
-            found = self.done[id(part)] = self._made(part)
-        return found
-
-    def _made(self, part: Any) -> Any:
-        if isinstance(part, tuple):
-            return tuple([self.of(x) for x in cast(tuple[Any, ...], part)])
+    def made(self, part: Any) -> Any:
         if not isinstance(part, _ENTERED):
             return part
         kind = cast(type[Any], type(part))

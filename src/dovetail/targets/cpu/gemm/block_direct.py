@@ -25,9 +25,10 @@ AHEAD = 2
 """Blocks between the one that is multiplied and the one that is prefetched."""
 NESTED_AHEAD = 1
 """The same where a block takes less time than others: there lines are prefetched in the order of memory."""
-_PARAMETERS = (
+ROW_PARAMETERS = (
     Parameter("ptr", "limbs"), Parameter("ptr", "panel"), Parameter("ptr", "sums"), Parameter("i64", "blocks"),
 )  # fmt: skip
+"""Of functions that multiply one row."""
 
 
 @cache
@@ -69,7 +70,7 @@ class _Direct(Rows):
                 held = self.let(f"select i1 {fresh}, {self.floats} zeroinitializer, {self.floats} {kept}")
                 found = self._block(words, halves, ahead, x, held)
                 self.emit(f"store {self.floats} {found}, ptr {there}, align 4")
-        return self.function(Signature(f"{of.name}.direct", _PARAMETERS))
+        return self.function(Signature(f"{of.name}.direct", ROW_PARAMETERS))
 
     def _block(self, words: Ptr, halves: Ptr, ahead: Ptr, x: Ptr, held: str) -> str:
         """Sums plus the products with a block."""
@@ -250,4 +251,4 @@ def _sets(codes: tuple[tuple[tuple[Term, ...], ...], ...], most: int) -> list[li
     return found
 
 
-__all__ = ["direct_function"]
+__all__ = ["ROW_PARAMETERS", "direct_function"]

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from functools import cache, partial
 
-from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.function import Function, Signature
 from dovetail.codegen.llvm.handles import I64, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
+from dovetail.targets.cpu.gemm.block_direct import ROW_PARAMETERS
 from dovetail.targets.cpu.gemm.block_expand import four_codes, group_scale
 from dovetail.targets.cpu.gemm.block_kernel import LINE, Rows
 from dovetail.targets.cpu.gemm.block_limbs import LOW_AT, BlockKernel
 from dovetail.targets.cpu.gemm.block_words import Integer, Term
 from dovetail.targets.cpu.gemm.policy import BLOCKS
-
-_PARAMETERS = (
-    Parameter("ptr", "limbs"), Parameter("ptr", "panel"), Parameter("ptr", "sums"), Parameter("i64", "blocks"),
-)  # fmt: skip
 
 
 @cache
@@ -57,7 +54,7 @@ class _Wide(Rows):
                 held = [self._before(there, str(fresh)) for there in places]
                 for found, there in zip(self._block(halves, ahead, x, held), places, strict=True):
                     self.emit(f"store {self.floats} {found}, ptr {there}, align 4")
-        return self.function(Signature(f"{of.name}.wide", _PARAMETERS))
+        return self.function(Signature(f"{of.name}.wide", ROW_PARAMETERS))
 
     def _before(self, there: Ptr, fresh: str) -> str:
         kept = self.let(f"load {self.floats}, ptr {there}, align 4")
