@@ -17,6 +17,7 @@ import pytest
 import dovetail
 from dovetail import f32, models, ops
 from dovetail.bench.transformers import Encoder, encoder
+from dovetail.ir.dtype import DType, bf16, f16
 from dovetail.ir.graph import Graph
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
@@ -45,8 +46,16 @@ def recurrence() -> Graph:
     return Graph.of({"h": found.carries[0], "y": found.outputs[0]}, name="recurrence")
 
 
+def halves(dtype: DType) -> Graph:
+    """Weights that stay in two bytes."""
+    w = ops.cast(param("w", dtype[24, 32]), dtype=f32)
+    return Graph.of(input("x", f32["rows", 32]) @ ops.permute(w, order=(-1, -2)), name="halves")
+
+
 GRAPHS: Mapping[str, Callable[[], Graph]] = {
     "layer": layer,
+    "f16": lambda: halves(f16),
+    "bf16": lambda: halves(bf16),
     "recurrence": recurrence,
     "bert": lambda: models.bert(BERT, batch=1, seq=8),
     "bert of any size": lambda: models.bert(BERT),
@@ -65,7 +74,7 @@ def arrays(graph: Graph, seed: int = 0) -> tuple[dict[str, Array], dict[str, Arr
         shape = [s if isinstance(s, int) else 3 for s in value.shape]
         if value.dtype.kind in ("int", "uint"):
             return rng.integers(0, 2, shape).astype(value.dtype.numpy)
-        return rng.standard_normal(shape).astype(value.dtype.numpy) * 0.1
+        return (rng.standard_normal(shape) * 0.1).astype(value.dtype.numpy)
 
     return (
         {str(v.attrs["name"]): one(v) for v in graph.parameters},

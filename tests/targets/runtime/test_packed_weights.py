@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import dovetail
 from dovetail import Graph, Program, Value, f32, i64, library, ops
 from dovetail.ir import leaf
+from dovetail.kernels.spec import Packed
 from dovetail.targets.cpu.conv.packing import Packing
 from dovetail.targets.cpu.gemm.pack import Panels
 from dovetail.targets.cpu.native import NativeRunner
@@ -116,6 +117,27 @@ def test_arrays_that_came_with_a_graph_go_too() -> None:
     gc.collect()
     assert seen() is None
     assert program.graph.params["w"].tobytes() == program.params["w"].tobytes() == array.tobytes()
+
+
+def test_the_largest_weight_is_packed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads take weights in turn: the largest as the last one would leave one of them idle."""
+    sizes = {"small": 16, "large": 64, "middle": 32}
+    packed: list[int] = []
+
+    def pack(self: Panels, *given: Array) -> Array:
+        packed.append(sum([array.size for array in given]))
+        return original(self, *given)
+
+    def in_turn(pack: Callable[[Packed], Array], bindings: Sequence[Packed]) -> list[Array]:
+        return [pack(binding) for binding in bindings]
+
+    original = Panels.__call__
+    monkeypatch.setattr(Panels, "__call__", pack)
+    monkeypatch.setattr("dovetail.targets.runtime.packed_weights._in_two_threads", in_turn)
+    rows = {name: leaf.input(f"{name} rows", f32["n", 24]) for name in sizes}
+    graph = Graph.of({name: rows[name] @ param(name, 24, size) for name, size in sizes.items()})
+    runner(dovetail.compile(graph, params={name: any_bits(24, size) for name, size in sizes.items()}))
+    assert packed == [24 * 64, 24 * 32, 24 * 16]
 
 
 @pytest.mark.parametrize("constant", [False, True])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import struct
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,10 @@ from dovetail import Graph, f32, ops
 from dovetail.ir.leaf import input, param
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.runtime.compile import compilation, make_request
+from dovetail.targets import cpu
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
+from dovetail.targets.cpu.records import RECORDS
 from dovetail.targets.runtime.build import build
 from dovetail.targets.runtime.registry import CORE, Registry
 from dovetail.targets.runtime.serial import from_bytes, to_bytes
@@ -47,6 +52,18 @@ def test_every_record_of_a_convolution_is_registered(monkeypatch: pytest.MonkeyP
 def test_every_record_of_a_classical_model_is_registered(path: Path) -> None:
     """The test of the exporters' files asks the same of each of them, of the program that it compiles."""
     assert not unregistered(compilation(dovetail.load(path), make_request(target="cpu")).plan)
+
+
+def test_every_packing_and_every_tiler_is_registered() -> None:
+    """A program that holds another one is compiled anew by each process."""
+    found: set[type[Any]] = set()
+    for module in pkgutil.walk_packages(cpu.__path__, f"{cpu.__name__}."):
+        here = vars(importlib.import_module(module.name)).values()
+        kinds = [kind for kind in here if is_dataclass(kind) and isinstance(kind, type)]
+        own = [kind for kind in kinds if kind.__module__ == module.name]
+        found |= {kind for kind in own if any("__call__" in vars(each) for each in kind.__mro__)}
+    assert len(found) > 20, "packings of products and tilers of convolutions"
+    assert not {kind.__name__ for kind in found if RECORDS.name_of(kind) is None}
 
 
 def stored(job: Any) -> tuple[Plan, bytes]:

@@ -16,12 +16,14 @@ from dovetail.targets.runtime.registry import Registry
 def _of_narrow_products() -> Mapping[str, type[Any]]:
     from dovetail.targets.cpu.gemm.bf16_pack import Bf16Panels
     from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
+    from dovetail.targets.cpu.gemm.halves import HalfPanels
     from dovetail.targets.cpu.gemm.int8 import ByteColumns, BytePanels
 
     return {
         "gemm.pack_bf16": Bf16Panels,
         "gemm.block_layout": BlockLayout,
         "gemm.pack_blocks": BlockPanels,
+        "gemm.pack_halves": HalfPanels,
         "gemm.pack_int8": BytePanels,
         "gemm.pack_int8_columns": ByteColumns,
     }

@@ -56,8 +56,11 @@ class PackedWeights:
         self._lock = threading.Lock()
         jobs = [job for part in sections for job in part.jobs if isinstance(job, Job) and not job.variants]
         bindings = {p.key: p for job in jobs for p in job.bindings.values() if isinstance(p, Packed)}
+        # The largest first: threads end together, and the pages of its original are dropped before the others come.
+        largest_first = sorted(bindings.values(), key=self._bytes, reverse=True)
         if bindings:
-            self.made.update(zip(bindings, _in_two_threads(self._packed, list(bindings.values())), strict=True))
+            made = _in_two_threads(self._packed, largest_first)
+            self.made.update(zip([binding.key for binding in largest_first], made, strict=True))
         if isinstance(params, Weights):
             _free_originals(plan, sections, bound, params, _routes(plan, bindings, self.made))
 
@@ -68,6 +71,9 @@ class PackedWeights:
             if found is None:
                 found = self.made[binding.key] = self._packed(binding)
             return found
+
+    def _bytes(self, binding: Packed) -> int:
+        return sum([self.bound.number(value.tensor.bytes) for value in (binding.value, *binding.beside)])
 
     def _packed(self, binding: Packed) -> Array:
         values = (binding.value, *binding.beside)

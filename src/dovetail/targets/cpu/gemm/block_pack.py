@@ -23,7 +23,7 @@ from dovetail.targets.cpu.gemm.block_words import (
 )  # fmt: skip
 from dovetail.targets.cpu.gemm.nested import nest, unnest
 from dovetail.targets.cpu.gemm.six_bits import SIX_BITS, six_bits_apart, six_bits_whole
-from dovetail.targets.runtime.aligned import aligned
+from dovetail.targets.runtime.huge_pages import HUGE_PAGES
 from dovetail.targets.runtime.interpreter import evaluate_values
 from dovetail.targets.runtime.page_advice import unload
 
@@ -163,7 +163,7 @@ class BlockPanels:
         deep = given[0].shape[1] // of.format.bytes * of.format.elements
         width = of.columns // len(self.streams)
         panels = -(-self.size // width)
-        packed = aligned((panels, deep // of.block, of.block_bytes), np.uint8)
+        packed = HUGE_PAGES.array((panels, deep // of.block, of.block_bytes), np.uint8)
         fill = self._fill_words if of.format.halves else self._fill_spelled
         for stream, (right, first) in enumerate(self.streams):
             for start in range(0, panels * width, _ROWS // width * width):

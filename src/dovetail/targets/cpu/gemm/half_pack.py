@@ -23,6 +23,9 @@ SIDE = 8
 _RAW, _HALF, _FLOAT = f"<{SIDE} x i16>", f"<{SIDE} x half>", f"<{SIDE} x float>"
 _LOW = ", ".join([f"i32 {lane // 2 + SIDE * (lane % 2)}" for lane in range(SIDE)])
 _HIGH = ", ".join([f"i32 {SIDE // 2 + lane // 2 + SIDE * (lane % 2)}" for lane in range(SIDE)])
+_PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
+_POWERS = (2.0**-24, 2.0**15)
+"""The smallest and the largest power of two in f16."""
 _LARGEST = """
 define void @largest(ptr %rows, i64 %stride, i64 %steps, ptr %onto, i64 %count) {
 entry:
@@ -61,10 +64,19 @@ def fill(panels: Array, rows: Array, factors: Array | None = None) -> bool:
     whole = count == len(panels) * width and width % SIDE == 0 and steps % SIDE == 0 and rows.size > 0
     if not whole or rows.strides[1] != 2 or panels.strides[2] != 2:
         return False
-    given = 0 if factors is None else np.ascontiguousarray(factors, np.float32).ctypes.data
+    name, given = ("fill", None) if factors is None else _factors(factors)
     source, target = (rows.ctypes.data, rows.strides[0], steps), (panels.ctypes.data, *panels.strides[:2])
-    _function("fill" if factors is None else "scale")(*source, *target, given, count // SIDE, width // SIDE)
+    place = 0 if given is None else given.ctypes.data
+    _function(name)(*source, *target, place, count // SIDE, width // SIDE)
     return True
+
+
+def _factors(factors: Array) -> tuple[str, Array]:
+    """The function that multiplies by powers of two, and the factors in its dtype."""
+    # Powers of two that f16 has give the same bits there, without a conversion of every weight to f32 and back.
+    if factors.max() <= _POWERS[1] and factors.min() >= _POWERS[0]:
+        return "scale", factors.astype(np.float16)
+    return "scale_wide", np.ascontiguousarray(factors, np.float32)
 
 
 def largest(rows: Array) -> Array:
@@ -93,11 +105,16 @@ def _found(name: str) -> Callable[..., None]:
 
 @cache
 def _code() -> Compiled:
-    return compile_text(_LARGEST + _transpose("fill", is_scaled=False) + _transpose("scale", is_scaled=True))
+    moves = [_transpose("fill", ""), _transpose("scale", "half"), _transpose("scale_wide", "float")]
+    return compile_text("\n".join([_PREFETCH, _LARGEST, *moves]))
 
 
-def _transpose(name: str, *, is_scaled: bool) -> str:
-    """Rows as columns of panels: `groups` of eight rows, of which a panel has `each`."""
+def _transpose(name: str, factor: str) -> str:
+    """Rows as columns of panels: `groups` of eight rows, of which a panel has `each`.
+
+    `factor` is the type of a row's factor, empty where rows are moved as they are.
+    """
+    vector = f"<{SIDE} x {factor}>"
     given = "ptr %all, i64 %stride, i64 %steps, ptr %panels, i64 %panel_stride, i64 %pitch, ptr %factors"
     lines = [f"define void @{name}({given}, i64 %groups, i64 %each) {{", "entry:", "  br label %group", "group:"]
     lines += [
@@ -105,6 +122,7 @@ def _transpose(name: str, *, is_scaled: bool) -> str:
         f"  %first = mul i64 %number, {SIDE}",
         "  %start = mul i64 %first, %stride",
         "  %rows = getelementptr i8, ptr %all, i64 %start",
+        f"  %ahead = mul i64 %stride, {SIDE}",
         "  %index = udiv i64 %number, %each",
         "  %before = mul i64 %index, %each",
         "  %lane = sub i64 %number, %before",
@@ -115,15 +133,15 @@ def _transpose(name: str, *, is_scaled: bool) -> str:
     for row in range(SIDE):
         lines.append(f"  %offset{row} = mul i64 %stride, {row}")
         lines.append(f"  %row{row} = getelementptr i8, ptr %rows, i64 %offset{row}")
-        if is_scaled:
+        if factor:
             lines.append(f"  %which{row} = add i64 %first, {row}")
-            lines.append(f"  %there{row} = getelementptr float, ptr %factors, i64 %which{row}")
-            lines.append(f"  %one{row} = load float, ptr %there{row}, align 4")
-            lines.append(f"  %first{row} = insertelement {_FLOAT} poison, float %one{row}, i64 0")
-            splat = f"shufflevector {_FLOAT} %first{row}, {_FLOAT} poison, <{SIDE} x i32> zeroinitializer"
+            lines.append(f"  %there{row} = getelementptr {factor}, ptr %factors, i64 %which{row}")
+            lines.append(f"  %one{row} = load {factor}, ptr %there{row}, align 2")
+            lines.append(f"  %first{row} = insertelement {vector} poison, {factor} %one{row}, i64 0")
+            splat = f"shufflevector {vector} %first{row}, {vector} poison, <{SIDE} x i32> zeroinitializer"
             lines.append(f"  %factor{row} = {splat}")
     lines += ["  br label %along", "along:", "  %step = phi i64 [ 0, %group ], [ %next, %along ]"]
-    held = [_loaded(lines, row, is_scaled=is_scaled) for row in range(SIDE)]
+    held = [_loaded(lines, row, factor) for row in range(SIDE)]
     # Each round interleaves the first half of the vectors with the second: three of them transpose.
     for turn in range(SIDE.bit_length() - 1):
         found: list[str] = []
@@ -145,15 +163,21 @@ def _transpose(name: str, *, is_scaled: bool) -> str:
     return "\n".join(lines)
 
 
-def _loaded(lines: list[str], row: int, *, is_scaled: bool) -> str:
+def _loaded(lines: list[str], row: int, factor: str) -> str:
     lines.append(f"  %at{row} = getelementptr i16, ptr %row{row}, i64 %step")
     lines.append(f"  %bits{row} = load {_RAW}, ptr %at{row}, align 2")
-    if not is_scaled:
+    # The row that is in its place of the next group.
+    lines.append(f"  %next{row} = getelementptr i8, ptr %at{row}, i64 %ahead")
+    lines.append(f"  call void @llvm.prefetch.p0(ptr %next{row}, i32 0, i32 3, i32 1)")
+    if not factor:
         return f"%bits{row}"
     lines.append(f"  %half{row} = bitcast {_RAW} %bits{row} to {_HALF}")
-    lines.append(f"  %wide{row} = fpext {_HALF} %half{row} to {_FLOAT}")
-    lines.append(f"  %scaled{row} = fmul {_FLOAT} %wide{row}, %factor{row}")
-    lines.append(f"  %narrow{row} = fptrunc {_FLOAT} %scaled{row} to {_HALF}")
+    if factor == "half":
+        lines.append(f"  %narrow{row} = fmul {_HALF} %half{row}, %factor{row}")
+    else:
+        lines.append(f"  %wide{row} = fpext {_HALF} %half{row} to {_FLOAT}")
+        lines.append(f"  %scaled{row} = fmul {_FLOAT} %wide{row}, %factor{row}")
+        lines.append(f"  %narrow{row} = fptrunc {_FLOAT} %scaled{row} to {_HALF}")
     lines.append(f"  %found{row} = bitcast {_HALF} %narrow{row} to {_RAW}")
     return f"%found{row}"
 

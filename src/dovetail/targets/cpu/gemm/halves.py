@@ -36,11 +36,12 @@ from dovetail.targets.cpu.gemm.half_pack import fill, largest
 from dovetail.targets.cpu.gemm.policy import HALF_TILES, HALVES, HalfTile
 from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedRows
 from dovetail.targets.cpu.gemm.tile import Tile
-from dovetail.targets.runtime.aligned import aligned
+from dovetail.targets.runtime.huge_pages import HUGE_PAGES
+from dovetail.targets.runtime.page_advice import unload
 
 _Multiply: TypeAlias = Callable[[int], tuple[SharedFunction, Signature]]
 """The function that multiplies a tile of rows."""
-_PANELS = 8
+_PANELS = 64
 """Panels that are written at a time."""
 NO_TILE = Refused("device_widens_halves", "no vectors of f16 as f32", "NEON, or AVX2 with F16C")
 
@@ -95,10 +96,10 @@ class HalfPanels:
         width, deep = self.columns // len(self.streams), given[0].shape[1]
         count = -(-self.size // width)
         if not self.is_scaled:
-            packed = aligned((count, deep, self.columns), np.uint16)
+            packed = HUGE_PAGES.array((count, deep, self.columns), np.uint16)
             self._write(given, packed, None)
             return packed
-        whole = aligned((count, HEAD + 2 * self.columns * deep), np.uint8)
+        whole = HUGE_PAGES.array((count, HEAD + 2 * self.columns * deep), np.uint8)
         panels = whole[:, HEAD:].view(np.uint16).reshape(count, deep, self.columns)
         self._write(given, panels, whole[:, :HEAD].view(np.float32))
         return whole
@@ -135,8 +136,10 @@ class HalfPanels:
         for start in range(0, whole, _PANELS):
             some = range(first + start, first + min(start + _PANELS, whole))
             here = slice(some.start, some.stop)
-            at = ahead + start * width
-            _panels(panels[here], None if powers is None else powers[here], rows[at : at + len(some) * width])
+            given = rows[ahead + start * width :][: len(some) * width]
+            _panels(panels[here], None if powers is None else powers[here], given)
+            # Pages of a mapped file go as they are packed: the largest matrix would be in memory twice.
+            unload(given)
         if len(rows) > ahead + whole * width:
             rest = rows[ahead + whole * width :]
             at = slice(0, len(rest))
