@@ -62,9 +62,9 @@ exhaustive: $(FOR_TEST) ## run the cases and tests that make test leaves out; CI
 quick: $(FOR_TEST) ## run one case of each test and none that takes long: under a minute, while you work
 	@$(PYTEST) $(PARALLEL) --quick $(ARGS)
 
-slow: $(FOR_TEST) ## measure which tests take too long for make quick and make test, and rewrite tests/slow.txt, exhaustive.txt and seconds.txt
-	@$(PYTEST) --note-slow
-	@$(PYTEST) --note-totals
+slow: $(FOR_TEST) ## measure which tests take too long for make quick and make test, and rewrite tests/slow.txt, exhaustive.txt and seconds.txt; ARGS=tests/ops picks some
+	@$(PYTEST) --note-slow $(ARGS)
+	@$(PYTEST) --note-totals $(ARGS)
 
 browser: ## install Chromium, which the tests of the report's page drive; Debian and Ubuntu
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.scheduling import SerialLast
-from tests.tiers import MANY, SLOW, draws_examples, exhaustive_ones, mean_seconds, standard_ones
+from tests.tiers import MANY, SLOW, Totals, draws_examples, exhaustive_ones, mean_seconds, standard_ones
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -45,6 +45,23 @@ def test_lists_name_tests_that_exist(path: Path) -> None:
 def test_files_that_take_long_exist() -> None:
     for file, seconds in mean_seconds().items():
         assert (ROOT / file).is_file() and seconds > 0, f"seconds.txt names {file}, which is gone: make slow"
+
+
+def test_files_that_did_not_run_keep_their_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Torch and JAX are in an environment of their own: where they are absent, their files take no time."""
+    here, other = "tests/test_tiers.py", "tests/test_words.py"
+    before = {
+        "MANY": [f"{here}::test_a", f"{other}::test_b"],
+        "SECONDS": [f"{here} 9", f"{other} 3", "tests/gone.py 5"],
+    }
+    for name, lines in before.items():
+        monkeypatch.setattr(f"tests.tiers.{name}", tmp_path / name)
+        (tmp_path / name).write_text("\n".join([*lines, ""]), encoding="utf-8")
+    totals = Totals()
+    totals.seconds = {f"{here}::test_c": [2.0, 4.0]}
+    totals.pytest_sessionfinish()
+    found = {name: (tmp_path / name).read_text(encoding="utf-8").splitlines() for name in before}
+    assert found == {"MANY": [f"{here}::test_c", f"{other}::test_b"], "SECONDS": [f"{here} 3", f"{other} 3"]}
 
 
 class Recorder:

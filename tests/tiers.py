@@ -33,6 +33,7 @@ LEFT_OUT = (
     "tests/zoo/",
 )
 """Files that start processes, or look at everything there is."""
+ROOT = Path(__file__).resolve().parent.parent
 SLOW = Path(__file__).with_name("slow.txt")
 """Tests whose first case takes long; `make slow` measures and rewrites it."""
 LONG = 0.15
@@ -114,9 +115,11 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.slow: list[str] = []
+        self.files: set[str] = set()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self.files.add(item.nodeid.partition("::")[0])
         began = time.process_time()
         done = yield
         if time.process_time() - began >= LONG:
@@ -127,7 +130,7 @@ class Stopwatch:
         items[:] = [i for i in _first_cases(items) if not _takes_long(i, ())]
 
     def pytest_sessionfinish(self) -> None:
-        _write(SLOW, self.slow)
+        _write(SLOW, [*self.slow, *_unmeasured(SLOW, self.files)])
 
 
 class Totals:
@@ -144,11 +147,20 @@ class Totals:
         return done
 
     def pytest_sessionfinish(self) -> None:
-        _write(MANY, (test for test, took in self.seconds.items() if len(took) > 1 and sum(took) >= LONG_TOGETHER))
         files: dict[str, list[float]] = {}
         for test, took in self.seconds.items():
             files.setdefault(test.partition("::")[0], []).extend(took)
-        _write(SECONDS, (f"{f} {sum(took) / len(took):.2g}" for f, took in files.items() if sum(took) >= LONG_FILE))
+        many = [test for test, took in self.seconds.items() if len(took) > 1 and sum(took) >= LONG_TOGETHER]
+        _write(MANY, [*many, *_unmeasured(MANY, files)])
+        means = [f"{f} {sum(took) / len(took):.2g}" for f, took in files.items() if sum(took) >= LONG_FILE]
+        _write(SECONDS, [*means, *_unmeasured(SECONDS, files)])
+
+
+def _unmeasured(path: Path, files: Collection[str]) -> list[str]:
+    """The lines of a list about files of which no test ran, such as those of torch where there is none."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    named = {line: line.split()[0].partition("::")[0] for line in lines}
+    return [line for line, file in named.items() if file not in files and (ROOT / file).is_file()]
 
 
 def mean_seconds() -> dict[str, float]:

@@ -5,7 +5,7 @@ It judges the schedule without a device: which thread does what, reductions over
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from functools import partial
 
@@ -30,18 +30,16 @@ from dovetail.kernels.loops.ir import (
     CopyBox,
     CopyBulk,
     ExpectBytes,
-    Expr,
     FenceShared,
     FromLane,
     GridBarrier,
-    Kernel,
     LoadMatrices,
     Loop,
+    LoopKind,
     MultiplyMatrices,
     MultiplyShared,
     NarrowMatrices,
     Prefetch,
-    Receipt,
     Receive,
     Roles,
     ScaleMatrices,
@@ -49,33 +47,20 @@ from dovetail.kernels.loops.ir import (
     Statement,
     Store,
     SubGrid,
-    Tensor,
-    ThreadIndex,
     WarpBarrier,
     When,
 )
 from dovetail.kernels.loops.resident import NEXT
-from tests.targets.cuda.matrices import CHUNK, Matrices
-from tests.targets.cuda.phases import PhaseBarrier, Turns, boxed
+from tests.targets.cuda.arithmetic import INTEGERS, apply, less
+from tests.targets.cuda.copies import Copies
+from tests.targets.cuda.phases import Turns
+from tests.targets.cuda.places import Value
 from tests.targets.cuda.resident_blocks import run_resident, run_sub_grid
-from tests.targets.cuda.threads import LANES, NOT_WRITTEN, assert_whole_warps, gathered
+from tests.targets.cuda.threads import LANES, NOT_WRITTEN, assert_whole_warps
 
 
-class Machine(Matrices):
+class Machine(Copies):
     """One launch of a kernel on buffers of bytes."""
-
-    copies_late = False
-    """Whether a warp that copies goes on as late as it may, not as early."""
-
-    def __init__(self, kernel: Kernel, buffers: Mapping[str, tuple[Array, int]], sizes: Mapping[str, int]) -> None:
-        super().__init__(kernel, buffers, sizes)
-        self.groups: list[list[tuple[Array, Array, Array]]] = [[]]
-        """Copies that have not arrived: bytes of shared memory, where, and what."""
-        self.barriers: dict[str, list[PhaseBarrier]] = {}
-        self.turns: Turns | None = None
-        self.role = 0
-        self.stream: Iterator[None] = iter(())
-        """What the warp that copies has left to do: it goes on until it waits."""
 
     def run(self) -> None:
         launch = self.kernel.launch
@@ -93,138 +78,113 @@ class Machine(Matrices):
     def one_block(self, number: int, body: Sequence[Statement]) -> None:
         self.number, self.names = number, {}
         self.is_early = True
-        self.statements(self.kernel.early, np.ones(self.block, bool))
+        self.statements(self.kernel.early, self.own.every)
         self.is_early = False
-        self.statements(body, np.ones(self.block, bool))
+        self.statements(body, self.own.every)
 
     def statements(self, body: Sequence[Statement], mask: Array) -> None:
         for statement in body:
             self.memo = {}
-            self.statement(statement, mask)
+            getattr(self, _METHODS[type(statement)])(statement, mask)
 
-    def statement(self, statement: Statement, mask: Array) -> None:
-        match statement:
-            case Set(name, value):
-                found = self.value(value, mask)
-                before = self.names.get(name)
-                self.names[name] = (
-                    found if before is None or before.dtype != found.dtype else np.where(mask, found, before)
-                )
-            case Store(tensor, at, value):
-                self.store(tensor, self.address(tensor, at, mask), self.value(value, mask), mask)
-            case When(condition, body):
-                inside = mask & self.value(condition, mask).astype(bool)
-                if inside.any():
-                    self.statements(body, inside)
-            case Loop():
-                self.loop(statement, mask)
-            case Alloc(pointer, dtype, count, "shared", int() as offset):
-                nbytes = count * dtype.itemsize
-                assert offset + nbytes <= len(self.shared), "allocations fit what a launch gives"
-                self.buffers[pointer] = self.shared[offset : offset + nbytes], nbytes
-            case SubGrid():
-                assert mask.all(), "every thread comes to work that is shared"
-                run_sub_grid(self, statement)
-            case GridBarrier():
-                raise AssertionError("a grid waits outside of loops and conditions")
-            case Amend():
-                raise AssertionError("no kernel that runs has one")
-            case Alloc(pointer, dtype, count, space):
-                each = 1 if space == "shared" else self.block
-                if pointer not in self.buffers:
-                    self.buffers[pointer] = (
-                        np.full(each * count * dtype.itemsize, NOT_WRITTEN, np.uint8),
-                        count * dtype.itemsize,
-                    )
-            case Barrier():
-                assert mask.all(), "every thread of the block comes to a barrier"
-            case Receive(receipts):
-                assert mask.all(), "all threads of a block receive"
-                for receipt in receipts:
-                    self.receive(receipt, mask)
-            case AllReduce(name, op, dtype, group):
-                assert_whole_warps(mask)
-                rows = self.names[name].reshape(-1, LANES)
-                distance = (group or LANES) // 2
-                while distance:
-                    rows = self.apply(op, [rows, rows[:, np.arange(LANES) ^ distance]], dtype)
-                    distance //= 2
-                self.names[name] = np.where(mask, rows.reshape(-1), self.names[name])
-            case FromLane(name, source, lane, _):
-                assert_whole_warps(mask)
-                asked = self.value(lane, mask)
-                assert ((asked >= 0) & (asked < LANES))[mask].all(), "a warp has the lane"
-                found = self.names[source][self.threads // LANES * LANES + np.where(mask, asked, 0)]
-                self.names[name] = np.where(mask, found, self.names.get(name, found))
-            case Ballot(name, source):
-                assert_whole_warps(mask)
-                bits = self.names[source].astype(np.uint32).reshape(-1, LANES) << np.arange(LANES, dtype=np.uint32)
-                found = np.repeat(np.bitwise_or.reduce(bits, axis=1), LANES)
-                self.names[name] = np.where(mask, found, self.names.get(name, found))
-            case AtomicUpdate(tensor, at, op, value):
-                self.update(tensor, self.address(tensor, at, mask), op, self.value(value, mask), mask)
-            case CopyAsync():
-                self.copy(statement, mask)
-            case Prefetch():
-                self.prefetch(statement, mask)
-            case CommitCopies():
-                self.groups.append([])
-            case AwaitCopies(pending):
-                while len(self.groups) > pending + 1:
-                    for buffer, where, raw in self.groups.pop(0):
-                        buffer[where] = raw
-            case LoadMatrices():
-                self.load_matrices(statement, mask)
-            case MultiplyMatrices():
-                self.multiply(statement, mask)
-            case ScaleMatrices():
-                self.scale(statement, mask)
-            case NarrowMatrices():
-                self.narrow(statement, mask)
-            case FenceShared():
-                assert mask.all(), "every thread orders what it copied"
-            case AwaitProducts():
-                self.groups_of(mask)
-                self.multiplied()
-            case MultiplyShared():
-                self.multiplied()
-                self.products.append(partial(self.multiply_shared, statement, self.matrices(statement, mask)))
-            case Roles():
-                self.roles(statement, mask)
-            case AllocBarriers(name, count, arrivals, is_new):
-                assert mask.all(), "every thread waits for new barriers"
-                if not is_new:
-                    assert len(self.barriers[name]) == count, "they were made before"
-                    return
-                self.barriers[name] = [PhaseBarrier(arrivals) for _ in range(count)]
-            case ExpectBytes(barrier, slot, count):
-                assert mask.sum() == 1, "one thread expects bytes"
-                self.barrier(barrier, slot, mask).arrive(1, count)
-            case Arrive(barrier, slot):
-                self.barrier(barrier, slot, mask).arrive(int(mask.sum()))
-                if not self.copies_late:
-                    next(self.stream, None)
-            case AwaitPhase(barrier, slot, phase):
-                found, left = self.barrier(barrier, slot, mask), self.same(phase, mask)
-                if self.turns is None:
-                    if not found.has_left(left):
-                        next(self.stream, None)
-                    assert found.has_left(left), "nobody else is there to wait for"
-                    return
-                self.turns.until(self.role, lambda: found.has_left(left))
-            case CopyBulk():
-                self.copy_bulk(statement, mask)
-            case CopyBox():
-                self.copy_box(statement, mask)
-            case ClusterBarrier():
-                raise AssertionError("a cluster waits outside of loops and conditions")
-            case WarpBarrier(warps):
-                assert warps in (1, 4), "lanes of a warp or of a warpgroup wait"
-                _ = assert_whole_warps(mask) if warps == 1 else self.groups_of(mask)
+    def set(self, statement: Set, mask: Array) -> None:
+        found, before = self.one(statement.value, mask), self.names.get(statement.name)
+        if before is not None and not self.is_whole(mask):
+            whole, earlier = self.filled(found), self.filled(before)
+            found = whole if earlier.dtype != whole.dtype else np.where(mask, whole, earlier)
+        self.names[statement.name] = found
+
+    def store_one(self, statement: Store, mask: Array) -> None:
+        self.store(statement.tensor, statement.at, self.value(statement.value, mask), mask)
+
+    def when(self, statement: When, mask: Array) -> None:
+        inside = self._inside(self.one(statement.condition, mask), mask)
+        if inside is not None:
+            self.statements(statement.body, inside)
+
+    def _inside(self, holds: Value, mask: Array) -> Array | None:
+        """The threads for which something holds; None where there are none."""
+        if isinstance(holds, int):
+            return mask if holds else None
+        inside = mask & self.filled(holds).astype(bool, copy=False)
+        count = np.count_nonzero(inside)
+        return (self.own.every if count == self.block else inside) if count else None
+
+    def sub_grid(self, statement: SubGrid, mask: Array) -> None:
+        assert mask.all(), "every thread comes to work that is shared"
+        run_sub_grid(self, statement)
+
+    def alloc(self, statement: Alloc, mask: Array) -> None:
+        pointer, nbytes = statement.pointer, statement.count * statement.dtype.itemsize
+        if statement.space == "shared" and statement.offset is not None:
+            assert statement.offset + nbytes <= len(self.shared), "allocations fit what a launch gives"
+            self.buffers[pointer] = self.shared[statement.offset : statement.offset + nbytes], nbytes
+        elif pointer not in self.buffers:
+            each = 1 if statement.space == "shared" else self.block
+            self.buffers[pointer] = np.full(each * nbytes, NOT_WRITTEN, np.uint8), nbytes
+
+    def barrier_of_block(self, statement: Barrier, mask: Array) -> None:
+        assert mask.all(), "every thread of the block comes to a barrier"
+
+    def fence(self, statement: FenceShared, mask: Array) -> None:
+        assert mask.all(), "every thread orders what it copied"
+
+    def barrier_of_warps(self, statement: WarpBarrier, mask: Array) -> None:
+        assert statement.warps in (1, 4), "lanes of a warp or of a warpgroup wait"
+        _ = assert_whole_warps(mask) if statement.warps == 1 else self.groups_of(mask)
+
+    def refuse(self, statement: Statement, mask: Array) -> None:
+        raise AssertionError(_REFUSED[type(statement)])
+
+    def all_reduce(self, statement: AllReduce, mask: Array) -> None:
+        assert_whole_warps(mask)
+        before = self.named(statement.name)
+        rows = before.reshape(-1, LANES)
+        distance = (statement.group or LANES) // 2
+        while distance:
+            rows = apply(statement.op, [rows, rows[:, np.arange(LANES) ^ distance]], statement.dtype)
+            distance //= 2
+        self.names[statement.name] = np.where(mask, rows.reshape(-1), before)
+
+    def from_lane(self, statement: FromLane, mask: Array) -> None:
+        assert_whole_warps(mask)
+        asked = self.value(statement.lane, mask)
+        assert ((asked >= 0) & (asked < LANES))[mask].all(), "a warp has the lane"
+        self._keep(
+            statement.name, self.named(statement.source)[self.threads // LANES * LANES + np.where(mask, asked, 0)], mask
+        )
+
+    def ballot(self, statement: Ballot, mask: Array) -> None:
+        assert_whole_warps(mask)
+        bits = self.named(statement.source).astype(np.uint32).reshape(-1, LANES) << np.arange(LANES, dtype=np.uint32)
+        self._keep(statement.name, np.repeat(np.bitwise_or.reduce(bits, axis=1), LANES), mask)
+
+    def _keep(self, name: str, found: Array, mask: Array) -> None:
+        self.names[name] = np.where(mask, found, self.filled(self.names.get(name, found)))
+
+    def await_products(self, statement: AwaitProducts, mask: Array) -> None:
+        self.groups_of(mask)
+        self.multiplied()
+
+    def multiply_later(self, statement: MultiplyShared, mask: Array) -> None:
+        self.multiplied()
+        self.products.append(partial(self.multiply_shared, statement, self.matrices(statement, mask)))
+
+    def update(self, statement: AtomicUpdate, mask: Array) -> None:
+        """Atomic updates; threads come in reverse, since kernels must not depend on their order."""
+        tensor = statement.tensor
+        address, value = self.address(tensor, statement.at, mask), self.value(statement.value, mask)
+        assert tensor.space == "global" and tensor.dtype.bits in (32, 64) and tensor.dtype.is_integer
+        item = tensor.dtype.itemsize
+        assert not (address[mask] % item).any(), "atomic updates are aligned"
+        buffer = self.buffers[tensor.pointer][0]
+        for at, x in zip(address[mask][::-1], value[mask][::-1], strict=True):
+            one = buffer[at : at + item].view(tensor.dtype.numpy)
+            one[...] = apply(statement.op, [one, np.asarray([x], tensor.dtype.numpy)], tensor.dtype)
 
     def start_pass(self, number: int) -> None:
         following = min(number + 1, self.kernel.passes - 1)
-        self.names = {"pass": np.full(self.block, number)}
+        self.names = {"pass": number}
         for name in self.kernel.tabled:
             self.buffers[name], self.buffers[NEXT + name] = (self.buffers[f"{name}.{at}"] for at in (number, following))
 
@@ -240,100 +200,25 @@ class Machine(Matrices):
 
         self.turns.run((run, run))
 
-    def barrier(self, name: str, slot: Expr, mask: Array) -> PhaseBarrier:
-        return self.barriers[name][self.same(slot, mask)]
-
-    def copy_box(self, statement: CopyBox, mask: Array) -> None:
-        assert mask.sum() == 1, "one thread copies a box"
-        of = statement.source
-        buffer, start = self.buffers[of.pointer]
-        sizes, strides = [self.size(n) for n in of.sizes], [self.size(n) for n in of.strides]
-        at, taps = [self.same(x, mask) for x in statement.at], [self.same(x, mask) for x in statement.taps]
-        raw = boxed(buffer, start + self.size(of.offset), sizes, strides, at, of.box_lines, of.traversal, taps)
-        target = int(self.address(statement.target, statement.target_at, mask)[mask][0])
-        assert target % 1024 == 0 and not any(stride % 16 for stride in strides), "boxes start where the swizzle begins"
-        assert len(raw) == statement.nbytes
-        where = target + np.arange(len(raw))
-        shared = self.buffers[statement.target.pointer][0]
-        shared[where] = NOT_WRITTEN
-        self.barrier(statement.barrier, statement.slot, mask).copies.append((shared, where, raw))
-
-    def copy_bulk(self, statement: CopyBulk, mask: Array) -> None:
-        sources = self.address(statement.source, statement.source_at, mask, CHUNK)[mask]
-        targets = self.address(statement.target, statement.target_at, mask, CHUNK)[mask]
-        assert not (sources % 16).any() and not (targets % 16).any() and not statement.nbytes % 16, "copies are aligned"
-        buffer, shared = self.buffers[statement.source.pointer][0], self.buffers[statement.target.pointer][0]
-        for source, target in zip(sources, targets, strict=True):
-            where = target + np.arange(statement.nbytes)
-            shared[where] = NOT_WRITTEN
-            raw = buffer[source : source + statement.nbytes].copy()
-            assert raw.size == statement.nbytes, "a copy is inside of its tensor"
-            self.barrier(statement.barrier, statement.slot, mask).copies.append((shared, where, raw))
-
-    def update(self, tensor: Tensor, address: Array, op: str, value: Array, mask: Array) -> None:
-        """Atomic updates; threads come in reverse, since kernels must not depend on their order."""
-        assert tensor.space == "global" and tensor.dtype.bits in (32, 64) and tensor.dtype.is_integer
-        item = tensor.dtype.itemsize
-        assert not (address[mask] % item).any(), "atomic updates are aligned"
-        buffer = self.buffers[tensor.pointer][0]
-        for at, x in zip(address[mask][::-1], value[mask][::-1], strict=True):
-            one = buffer[at : at + item].view(tensor.dtype.numpy)
-            one[...] = self.apply(op, [one, np.asarray([x], tensor.dtype.numpy)], tensor.dtype)
-
-    def prefetch(self, statement: Prefetch, mask: Array) -> None:
-        """Nothing happens, but what is asked for must be there."""
-        early, self.is_early = self.is_early, False
-        first = self.address(statement.source, statement.source_at, mask)[mask]
-        self.is_early = early
-        nbytes = self.value(statement.nbytes, mask)[mask]
-        assert not (first % 16).any() and not (nbytes % 16).any() and (nbytes > 0).all(), "requests are aligned"
-        assert (first + nbytes <= len(self.buffers[statement.source.pointer][0])).all(), "requests are inside"
-
-    def receive(self, receipt: Receipt, mask: Array) -> None:
-        """Blocks come in the order of what they need: every word must be there."""
-        source, item = receipt.source, receipt.source.dtype.itemsize
-        (first,) = set(self.address(source, receipt.source_at, mask).tolist())
-        assert first % 16 == 0 and 2 * item * receipt.count % 16 == 0, "words are loaded as vectors"
-        words = self.buffers[source.pointer][0][first : first + 2 * item * receipt.count].reshape(-1, 2, item)
-        stamps = np.frombuffer(self.stamp.to_bytes(item, "little"), np.uint8)
-        there = (words[:, 1] == stamps).all(-1)
-        assert len(words) == receipt.count and there.all(), f"nobody sends {int((~there).sum())} words of {receipt}"
-        self.buffers[receipt.target.pointer][0][: item * receipt.count] = words[:, 0].reshape(-1)
-
-    def copy(self, statement: CopyAsync, mask: Array) -> None:
-        """Copies arrive when they are waited for; until then shared memory holds what was there, spoiled."""
-        inside = self.value(statement.inside, mask).astype(bool) & mask
-        count = statement.nbytes
-        assert count == 16 or inside[mask].all(), "small copies are whole"
-        word = None if count < 16 else CHUNK
-        source = self.address(statement.source, statement.source_at, inside, word)
-        target = self.address(statement.target, statement.target_at, mask, word)
-        assert not (source % count).any() and not (target[mask] % count).any(), "copies are aligned"
-        raw = np.zeros((self.block, count), np.uint8)
-        raw[inside] = gathered(self.buffers[statement.source.pointer][0], source[inside], count)
-        buffer = self.buffers[statement.target.pointer][0]
-        where = target[mask][:, None] + np.arange(count)
-        buffer[where] = NOT_WRITTEN
-        self.groups[-1].append((buffer, where, raw[mask]))
-
     def loop(self, statement: Loop, mask: Array) -> None:
-        extent = self.value(statement.extent, mask).astype(np.int64)
-        first, step = np.zeros(self.block, np.int64), 1
-        if statement.kind in ("block", "warp", "thread", "lane"):
-            # Not remembered: the id of this expression is soon that of another one.
-            first = self.one(ThreadIndex(statement.kind), mask)
-            step = {"block": self.grid, "warp": self.block // LANES, "thread": self.block, "lane": LANES}[
-                statement.kind
-            ]
-        hidden = self.names.pop(statement.variable, None)
-        at = first
-        while (inside := mask & (at < extent)).any():
-            self.names[statement.variable] = at
+        variable, extent = statement.variable, self.one(statement.extent, mask)
+        hidden = self.names.pop(variable, None)
+        add, at, step = INTEGERS["add"], self.first(statement.kind), self.step(statement.kind)
+        while (inside := self._inside(less(at, extent), mask)) is not None:
+            self.names[variable] = at
             self.statements(statement.body, inside)
-            at = at + step
-        self.names.pop(statement.variable, None)
+            at = add(at, step)
+        self.names.pop(variable, None)
         if hidden is not None:
-            self.names[statement.variable] = hidden
+            self.names[variable] = hidden
+
+    def first(self, kind: LoopKind) -> Value:
+        """The first iteration of a loop, of each thread."""
+        return self.number if kind == "block" else self.own.indices.get(kind, 0)
+
+    def step(self, kind: LoopKind) -> int:
+        """How many iterations run at once."""
+        return {"block": self.grid, "warp": self.block // LANES, "thread": self.block, "lane": LANES}.get(kind, 1)
 
 
 def _between_barriers(body: Sequence[Statement]) -> list[list[Statement]]:
@@ -346,5 +231,48 @@ def _between_barriers(body: Sequence[Statement]) -> list[list[Statement]]:
             found[-1].append(statement)
     return found
 
+
+_METHODS = {
+    Set: "set",
+    Store: "store_one",
+    When: "when",
+    Loop: "loop",
+    Alloc: "alloc",
+    SubGrid: "sub_grid",
+    Roles: "roles",
+    Barrier: "barrier_of_block",
+    WarpBarrier: "barrier_of_warps",
+    FenceShared: "fence",
+    AllReduce: "all_reduce",
+    FromLane: "from_lane",
+    Ballot: "ballot",
+    AtomicUpdate: "update",
+    Receive: "receive",
+    CopyAsync: "copy",
+    CommitCopies: "commit",
+    AwaitCopies: "await_copies",
+    Prefetch: "prefetch",
+    CopyBulk: "copy_bulk",
+    CopyBox: "copy_box",
+    AllocBarriers: "alloc_barriers",
+    ExpectBytes: "expect",
+    Arrive: "arrive",
+    AwaitPhase: "await_phase",
+    LoadMatrices: "load_matrices",
+    MultiplyMatrices: "multiply",
+    ScaleMatrices: "scale",
+    NarrowMatrices: "narrow",
+    MultiplyShared: "multiply_later",
+    AwaitProducts: "await_products",
+    GridBarrier: "refuse",
+    ClusterBarrier: "refuse",
+    Amend: "refuse",
+}
+"""What runs a statement: a method by its name, since tests replace some."""
+_REFUSED: dict[type[Statement], str] = {
+    GridBarrier: "a grid waits outside of loops and conditions",
+    ClusterBarrier: "a cluster waits outside of loops and conditions",
+    Amend: "no kernel that runs has one",
+}
 
 __all__ = ["Machine"]

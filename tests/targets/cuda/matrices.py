@@ -18,7 +18,8 @@ from dovetail.kernels.loops.ir import (
     ScaleMatrices,
     Tensor,
 )
-from tests.targets.cuda.threads import LANES, Threads, assert_whole_warps, gathered, scatter
+from tests.targets.cuda.places import gathered
+from tests.targets.cuda.threads import LANES, Threads, assert_whole_warps
 
 CHUNK = 8
 """Bytes of half of an asynchronous copy, for bounds."""
@@ -112,13 +113,8 @@ class Matrices(Threads):
         words = raw.view(np.uint16)[start // 2 + _swizzled(rows, along_k, statement.panel_bytes)]
         return words.view(tensor.dtype.numpy).astype(np.float32)
 
-    def kept(self, tensor: Tensor, at: Sequence[Expr], count: int, mask: Array) -> Array:
-        """Bytes of a private tensor, of each thread."""
-        return gathered(self.buffers[tensor.pointer][0], self.address(tensor, at, mask), count)
-
     def keep(self, tensor: Tensor, at: Sequence[Expr], words: Array, mask: Array) -> None:
-        first = self.address(tensor, at, mask)[mask]
-        scatter(self.buffers[tensor.pointer][0], first, words.view(np.uint8)[mask])
+        self.scatter(tensor, at, words.view(np.uint8), mask)
 
 
 @cache

@@ -21,20 +21,22 @@ def run_sub_grid(machine: Machine, statement: SubGrid) -> None:
     """The part of a block in work that few blocks share: it has indices, scalars and private memory of its own."""
     first = (machine.number - statement.first) % machine.grid
     for number in range(first, statement.blocks, machine.grid):
-        _part_of(machine, statement, number).statements(statement.body, np.ones(statement.threads, bool))
+        own = _part_of(machine, statement, number)
+        own.statements(statement.body, own.own.every)
 
 
 def _part_of(machine: Machine, statement: SubGrid, number: int) -> Machine:
     own = copy(machine)
-    own.block, own.grid, own.number = statement.threads, statement.blocks, number
-    passes = {name: x[: statement.threads] for name, x in machine.names.items() if name == "pass"}
-    own.threads, own.names, own.memo = np.arange(statement.threads), passes, {}
+    own.resize(statement.threads)
+    own.grid, own.number = statement.blocks, number
+    passes = {name: x for name, x in machine.names.items() if name == "pass"}
+    own.names, own.memo = passes, {}
     return own
 
 
 def run_resident(machine: Machine) -> None:
     """A kernel whose blocks all run at the same time: they come backwards, from one barrier of the grid to the next."""
-    kernel, every = machine.kernel, np.ones(machine.block, bool)
+    kernel = machine.kernel
     buffer, start = machine.buffers[kernel.counter]
     threads = machine.block - (STREAM_THREADS if kernel.stream else 0)
     count = buffer[start : start + 8].view(np.int64)
@@ -47,12 +49,12 @@ def run_resident(machine: Machine) -> None:
         one.buffers |= {NEXT + name: machine.buffers[f"{name}.0"] for name in kernel.tabled}
         one.barriers = {}
         one.is_early = True
-        one.statements(kernel.early, every)
-        one.block, one.threads = threads, machine.threads[:threads]
+        one.statements(kernel.early, one.own.every)
+        one.resize(threads)
         blocks.append(one)
         one.stream = _copying(one)
         next(one.stream, None)
-    every = every[:threads]
+    every = machine.expressions[threads].every
     for number in range(kernel.passes):
         for one in blocks:
             one.start_pass(number)
@@ -76,14 +78,15 @@ def run_resident(machine: Machine) -> None:
 def _copying(block: Machine) -> Iterator[None]:
     """All passes of the warp that copies, as early as its block lets it: it stops where it waits."""
     own = copy(block)
-    own.block, own.threads, own.is_early, own.buffers = LANES, np.arange(LANES), True, dict(block.buffers)
+    own.resize(LANES)
+    own.is_early, own.buffers = True, dict(block.buffers)
     for number in range(own.kernel.passes):
         own.start_pass(number)
         yield from _until_it_waits(own, own.kernel.stream)
 
 
 def _until_it_waits(machine: Machine, body: Sequence[Statement]) -> Iterator[None]:
-    mask = np.ones(machine.block, bool)
+    mask = machine.own.every
     for s in body:
         machine.memo = {}
         if isinstance(s, AwaitPhase):

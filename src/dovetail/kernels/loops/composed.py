@@ -95,6 +95,10 @@ _BARRIERS: Mapping[type, str] = {
     AwaitPhase: "barrier",
 }
 """The fields that hold names of barriers in shared memory."""
+_ENTERED: Mapping[type, tuple[str, ...]] = {
+    kind: tuple([f.name for f in fields(cast(Any, kind))]) for kind in (*COMPOUND, *_LOCAL, *_BARRIERS)
+}
+"""What a renaming changes or looks into, and its fields."""
 _TAKING = (*COMPOUND, *_BARRIERS, Set, Loop, AllReduce, FromLane, Ballot, Alloc, Barrier, CommitCopies, AwaitCopies)
 """What is in a kernel that takes a prologue."""
 _STAGED = (Set, Loop, AllReduce, FromLane, Alloc, Store, When, AtomicUpdate, Barrier)
@@ -306,13 +310,15 @@ class Renaming(Rewriting):
             space = "shared" if pointer in self.in_shared else part.space
             return replace(part, pointer=pointer, space=space, strides=(0,) * gone + part.strides[gone:])
         kind = cast(type[Any], type(part))
-        if kind not in COMPOUND and kind not in _LOCAL and kind not in _BARRIERS:
+        if kind not in _ENTERED:
             return part
-        changed = {name: self.local(getattr(part, name)) for name in _LOCAL.get(kind, ())}
-        if kind in _BARRIERS:
-            changed[_BARRIERS[kind]] = self.pointer(getattr(part, _BARRIERS[kind]))
-        kept = {f.name: getattr(part, f.name) for f in fields(part) if f.name not in changed}
-        return kind(**changed, **{name: self.of(x) for name, x in kept.items()})
+        own, barrier = _LOCAL.get(kind, ()), _BARRIERS.get(kind)
+        values: list[Any] = []
+        for name in _ENTERED[kind]:
+            value = getattr(part, name)
+            is_barrier = name == barrier
+            values.append(self.local(value) if name in own else self.pointer(value) if is_barrier else self.of(value))
+        return kind(*values)
 
     def pointer(self, name: str) -> str:
         """Memory of the body's own is named like its scalars."""

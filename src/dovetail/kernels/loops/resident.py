@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import accumulate
 
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops import resident_ahead, resident_stream
-from dovetail.kernels.loops.analysis import BARRIER_BYTES, everything, shared_bytes
+from dovetail.kernels.loops.analysis import BARRIER_BYTES, shared_bytes
 from dovetail.kernels.loops.composed import Renaming
 from dovetail.kernels.loops.ir import (
     Alloc,
@@ -21,8 +22,6 @@ from dovetail.kernels.loops.ir import (
     AwaitCopies,
     Barrier,
     CommitCopies,
-    CopyAsync,
-    CopyBulk,
     FenceShared,
     GridBarrier,
     Kernel,
@@ -95,6 +94,8 @@ class _Resident(Levels):
         super().__init__(parts, blocks, passes)
         self.room, self.tabled, self.words, self.words_first = room, tabled, words, words_first
         self.threads = max(part.launch.block for part in parts)
+        self.allocations = [part.allocations() for part in parts]
+        self.filled = [part.copied_to() for part in parts]
         self.owned = owned(parts, self.runs, self.first, _BARRIER_BYTES - _OWN)
         self.streams = copying_warp and any(has_bulk(parts[i].kernel.early) for i in self.ahead)
         early = [only_prefetches(part.kernel.early) for part in parts]
@@ -221,7 +222,7 @@ class _Resident(Levels):
         before, found = self._before(number, at, found)
         if part.received or part.sent:
             found = read(found, {part.pointers[n]: own for (i, n), own in self.owned.items() if i == number})
-            sizes = {f"{a.pointer}_{number}": a.count for a in self._allocations(number) if a.space == "shared"}
+            sizes = {f"{a.pointer}_{number}": a.count for a in self.allocations[number] if a.space == "shared"}
             found = self._exchange(number, at).body(found, sizes)
         body, is_rare = without_last_barrier((*first, *before, *found), self.blocks), self.is_after(number)
         whole = SubGrid(part.blocks, part.launch.block, self.first[number], body, is_rare)
@@ -284,26 +285,14 @@ class _Resident(Levels):
         """Cycles in which no block looks for words of the level before; fewer where that had few weights, since its
         blocks end at almost the same time."""
         before = [n for n in self.ahead if self.levels[n] == level - 1]
-        nbytes = sum(
-            [shared_bytes([a]) for n in before for a in self._allocations(n) if a.pointer in self._copied_to(n)]
-        )
+        nbytes = sum([shared_bytes([a]) for n in before for a in self.allocations[n] if a.pointer in self.filled[n]])
         return self.words.pause * 3 // 5 if 0 < nbytes < _FEW_BYTES else self.words.pause
-
-    def _copied_to(self, number: int) -> set[str]:
-        """The allocations that the early copies of a part fill."""
-        every = everything(self.parts[number].kernel.early)
-        return {s.target.pointer for s in every if isinstance(s, (CopyAsync, CopyBulk))}
 
     def _renaming(self, number: int, suffix: str) -> Renaming:
         part = self.parts[number]
         barriers = [s.name for s in part.kernel.body if isinstance(s, AllocBarriers)]
-        own = {name: f"{name}_{number}" for name in (*(a.pointer for a in self._allocations(number)), *barriers)}
+        own = {name: f"{name}_{number}" for name in (*(a.pointer for a in self.allocations[number]), *barriers)}
         return Renaming(lambda n: f"{n}_{number}{suffix}", {**part.pointers, **own})
-
-    def _allocations(self, number: int) -> list[Alloc]:
-        kernel = self.parts[number].kernel
-        every = [s for s in (*everything(kernel.early), *everything(kernel.body)) if isinstance(s, Alloc)]
-        return [*{a.pointer: a for a in every}.values()]
 
     def _copies(self, number: int) -> list[Statement]:
         """The copies of a part, of this pass or of the next one."""
@@ -351,8 +340,8 @@ class _Resident(Levels):
     def _rooms(self) -> list[Room]:
         found: list[Room] = []
         for number in range(len(self.parts)):
-            early = self._copied_to(number)
-            for alloc in self._allocations(number):
+            early = self.filled[number]
+            for alloc in self.allocations[number]:
                 if alloc.space != "shared":
                     continue
                 first = 2 * self.levels[number]
@@ -364,10 +353,18 @@ class _Resident(Levels):
                 found.append(Room(replace(alloc, pointer=f"{alloc.pointer}_{number}"), slots))
             own = frozenset({2 * self.levels[number]})
             found += [Room(alloc, own) for alloc in self._near(number).values()]
-            for at, segment in enumerate(self.segments[number]):
+            for at, allocs in enumerate(self._got[number]):
                 slot = frozenset({2 * (self.levels[number] + at)})
-                renamed = self._renaming(number, "").body(segment)
-                found += [Room(alloc, slot) for alloc in self._exchange(number, at).rooms(renamed)]
+                found += [Room(alloc, slot) for alloc in allocs]
+        return found
+
+    @cached_property
+    def _got(self) -> list[list[list[Alloc]]]:
+        """Shared memory for what each segment of each part receives."""
+        found: list[list[list[Alloc]]] = []
+        for number, segments in enumerate(self.segments):
+            renamed = [self._renaming(number, "").body(segment) for segment in segments]
+            found.append([self._exchange(number, at).rooms(body) for at, body in enumerate(renamed)])
         return found
 
     def _offsets(self) -> dict[str, int] | None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from dovetail.dataclass import dataclass
-from dovetail.kernels.loops.ir import Alloc, Kernel, Launch
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import Alloc, CopyAsync, CopyBulk, Kernel, Launch
 from dovetail.kernels.loops.resident_words import Received, Sent
 
 
@@ -39,6 +40,15 @@ class Part:
     def blocks(self) -> int:
         assert isinstance(self.launch.grid, int), "it was checked"
         return self.launch.grid
+
+    def allocations(self) -> list[Alloc]:
+        """The memory of its blocks and threads."""
+        every = [s for s in (*everything(self.kernel.early), *everything(self.kernel.body)) if isinstance(s, Alloc)]
+        return [*{a.pointer: a for a in every}.values()]
+
+    def copied_to(self) -> set[str]:
+        """The allocations that its early copies fill."""
+        return {s.target.pointer for s in everything(self.kernel.early) if isinstance(s, (CopyAsync, CopyBulk))}
 
 
 __all__ = ["Part"]

@@ -44,6 +44,8 @@ class Exchange:
     """What the last pass also writes to memory, for kernels that read it later."""
     nbytes: int = 0
     """Bytes of the words of a pass."""
+    loads: dict[int, frozenset[str]] = field(default_factory=dict[int, frozenset[str]])
+    """By the number of a part, the pointers through which it loads."""
 
     def __post_init__(self) -> None:
         for number in range(len(self.passes[0])):
@@ -53,7 +55,7 @@ class Exchange:
                     self._exchange_workspace(number, name)
                 elif name in made.bindings:
                     self._exchange(number, name)
-        if any(_is_loaded(self.part(i).kernel, n) and (i, n) not in self.received for i, n in self.sent):
+        if any(n in self._loaded(i) and (i, n) not in self.received for i, n in self.sent):
             # No part sends what a kernel finds where it writes.
             self.sent, self.received, self.kept, self.nbytes = {}, {}, set(), 0
 
@@ -174,9 +176,16 @@ class Exchange:
     def _every_read(self) -> Iterator[Pointer]:
         for i in range(len(self.passes[0])):
             made = self.part(i)
+            loaded = self._loaded(i)
             for n in made.kernel.pointers:
-                if n in made.bindings and (n not in made.kernel.written or _is_loaded(made.kernel, n)):
+                if n in made.bindings and (n not in made.kernel.written or n in loaded):
                     yield i, n
+
+    def _loaded(self, number: int) -> frozenset[str]:
+        """The pointers through which a part loads."""
+        if number not in self.loads:
+            self.loads[number] = frozenset([t.pointer for t, _ in reads(self.part(number).kernel.body)])
+        return self.loads[number]
 
     def _read(self, made: GpuKernel, name: str) -> Value:
         """What a kernel reads through a pointer: where it works in place, what is there before."""
@@ -193,10 +202,6 @@ def _only_stores(kernel: Kernel, name: str) -> bool:
     """Whether a kernel only stores elements through a pointer."""
     atomic = any(isinstance(s, AtomicUpdate) and s.tensor.pointer == name for s in everything(kernel.body))
     return not atomic
-
-
-def _is_loaded(kernel: Kernel, name: str) -> bool:
-    return any(tensor.pointer == name for tensor, _ in reads(kernel.body))
 
 
 def _receives(kernel: Kernel, name: str) -> bool:
