@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,10 @@ from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend
 from dovetail.targets.cpu.isa import Host, host_device
 from dovetail.targets.cpu.jit import compile_text
-from tests.kernels.machines import code_for
+from tests.kernels.machines import code_for, loops
 
+NEON = Host("aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod,+fullfp16", 128, 32)
+_SUM = r"\tfml[as]\tv(\d+)\.8h"
 HEADS, SHARED = 4, 2
 KEYS, ROOM = symbol("n"), symbol("room")
 needs_f16 = pytest.mark.skipif(
@@ -129,6 +132,16 @@ def test_a_row_has_the_same_bits_alone_and_among_others() -> None:
     assert scores[0][0, :8].tobytes() == scores[1][0, :8].tobytes()
     assert np.abs(sums[0] - p[0, :8] @ k.astype(np.float64)).max() < 0.02
     assert sums[0].tobytes() == sums[1].tobytes()
+
+
+def test_neighbours_add_to_different_sums() -> None:
+    """Queues hold few instructions that wait for the one before: four sums of two rows take turns."""
+    shared = few_half_values_function(NEON.device, 128, 2, prefetches=True)
+    code = code_for(NEON, shared[0].text, optimize=False)
+    hottest = max(loops(code), key=lambda body: len(re.findall(_SUM, body)))
+    found = re.findall(_SUM, hottest)
+    assert len(found) >= 28
+    assert all(len({*found[i : i + 4]}) == 4 for i in range(0, 28, 4))
 
 
 def test_avx512_widens_as_it_loads() -> None:

@@ -20,11 +20,11 @@ from dovetail.kernels.spec import Job, Template
 from dovetail.library.block_formats import FORMATS
 from dovetail.runtime.program import Program
 from dovetail.targets.cpu import backend
-from dovetail.targets.cpu.gemm.block_direct import direct_function
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
 from dovetail.targets.cpu.gemm.block_order import rows_function
 from dovetail.targets.cpu.gemm.block_words import block_words
 from dovetail.targets.cpu.gemm.blocks import block_dot
+from dovetail.targets.cpu.gemm.direct_order import direct_function
 from dovetail.targets.cpu.gemm.policy import AMX, BLOCK_DOTS
 from dovetail.targets.cpu.gemm.prepared_rows import equal_rows
 from dovetail.targets.cpu.isa import Host, host_device
@@ -309,6 +309,21 @@ def test_one_row_of_two_levels_stays_in_registers(name: str, exact: bool) -> Non
     assert hottest.count(instruction) >= kernel.packed.block // 4 * kernel.limbs
     # What all groups of a block share may wait on the stack, what a group needs may not.
     assert len(written_to_stack(hottest)) < kernel.packed.groups
+
+
+def test_one_row_of_six_bits_prefetches_a_line_at_a_time() -> None:
+    """Into both caches; with all lines of a share at once, L1 has no room for what products load."""
+    here, instruction = MACHINES["neon"]
+    dot = block_dot(here.device)
+    assert dot is not None
+    kernel = BlockKernel.of("q6_k", dot, exact=False, registers=here.vector_registers)
+    code = code_for(here, direct_function(kernel)[0].text, optimize=False)
+    hottest = max(loops(code), key=lambda body: body.count(instruction))
+    found = re.findall(rf"pldl[12]keep|\t{instruction}\t", hottest)
+    lines = -(-kernel.packed.block_bytes // kernel.vectors // 64)
+    assert found.count("pldl1keep") == found.count("pldl2keep") == lines
+    between = "".join(["." if word.startswith("\t") else word[4] for word in found])
+    assert re.fullmatch(r"\.*(12\.+)+", between), "products are between lines"
 
 
 @needs_dot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,18 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.library.block_formats import FORMATS
 from dovetail.targets.cpu import backend
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel
+from dovetail.targets.cpu.gemm.block_order import rows_function
 from dovetail.targets.cpu.gemm.block_pack import spelled
 from dovetail.targets.cpu.gemm.blocks import block_dot
 from dovetail.targets.cpu.gemm.nested import LEVELS, NESTED, nest, unnest
-from dovetail.targets.cpu.isa import host_device
+from dovetail.targets.cpu.isa import Host, host_device
 from tests.block_arrays import random_blocks
 from tests.kernels.bytes import SDOT
+from tests.kernels.machines import code_for, loops, written_to_stack
 
 K, N = 512, 40
 DEVICES = {"here": host_device(), "sdot": SDOT}
+NEON = Host("aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod", 128, 32)
 
 
 @pytest.mark.parametrize("name", NESTED)
@@ -76,3 +80,39 @@ def test_products_are_those_of_rounded_activations(
     near = (1e-3 if FORMATS[name].levels == 3 else 5e-5) * np.abs(wanted).max()
     for m in (1, 11):
         assert np.abs(program.run({"x": x[:m]})["y"] - wanted[:m]).max() <= near
+
+
+@pytest.mark.parametrize("k", [32, 160])
+@pytest.mark.parametrize("name", ["q4_0", "q4_1"])
+def test_one_row_of_few_groups(name: Any, k: int) -> None:
+    """Low halves of a group are multiplied before it comes: there is none after the last."""
+    dot = block_dot(DEVICES["here"])
+    if dot is None or not BlockKernel.of(name, dot, exact=False, registers=32).is_nested:
+        pytest.skip("this machine multiplies codes one by one")
+    blocks = random_blocks(name, N, k)
+    w = ops.permute(library.dequantise_blocks(leaf.param("w", u8[blocks.shape]), format=name), order=(-1, -2))
+    graph = Graph.of({"y": leaf.input("x", f32[symbol("m"), k]) @ w})
+    program = dovetail.compile(graph, cache="off", precision="fast").bind({"w": blocks})
+    x = np.random.default_rng(k).normal(size=(3, k)).astype(np.float32)
+    codes, scale, low = spelled(name, blocks)
+    matrix = codes.reshape(N, -1, 32) * scale[..., None].astype(np.float64) + (0.0 if low is None else low[..., None])
+    wanted = rounded(x) @ matrix.reshape(N, k).T
+    together = program.run({"x": x})["y"]
+    for row in range(3):
+        alone = program.run({"x": x[row : row + 1]})["y"][0]
+        assert np.abs(alone - wanted[row]).max() <= 5e-5 * np.abs(wanted).max()
+        assert alone.tobytes() == together[row].tobytes()
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_1"])
+def test_one_row_multiplies_bytes_among_low_halves(name: str) -> None:
+    """Of two products one takes a byte as it is: no more than one instruction is between them."""
+    dot = block_dot(NEON.device)
+    assert dot is not None
+    kernel = BlockKernel.of(name, dot, exact=False, registers=NEON.vector_registers)
+    code = code_for(NEON, rows_function(kernel, 1)[0].text, optimize=False)
+    hottest = max(loops(code), key=lambda body: body.count("sdot"))
+    found = "".join(["." if word == "sdot" else "&" for word in re.findall(r"\t(sdot|and)\tv", hottest)])
+    assert found.count(".") == 2 * found.count("&") == kernel.group // 4 * kernel.vectors
+    assert "&&" not in found and "..." not in found
+    assert not written_to_stack(hottest)

@@ -79,12 +79,9 @@ def few_half_values_function(device: CpuDevice, dv: int, rows: int, *, prefetche
         given = [t.ptr_add(p, t.add(t.mul(first, 4), 4 * ATTENTION.few_keys * i)) for i in range(rows)]
         weights = [_weights(t, at) for at in given]
         with t.loop(0, group.parts) as part:
-            for at in group.vectors(part):
-                values = [t.load(t.ptr_add(row, at), 2) for row in group.rows]
-                for result, some in zip(results, weights, strict=True):
-                    found = t.fmul(values[0], some[0])
-                    for value, weight in zip(values[1:], some[1:], strict=True):
-                        found = t.fma(value, weight, found)
+            places = list(group.vectors(part))
+            for result, sums in zip(results, _weighted(t, group, places, weights), strict=True):
+                for at, found in zip(places, sums, strict=True):
                     _add(t, found, t.constant_four(1 / _WEIGHT), t.ptr_add(result, t.mul(at, 2)))
     with t.loop(whole, total) as key:
         row, weight = t.ptr_add(v, t.mul(key, stride)), t.ptr_add(p, t.mul(key, 4))
@@ -95,6 +92,22 @@ def few_half_values_function(device: CpuDevice, dv: int, rows: int, *, prefetche
                 _add(t, value, splat, t.ptr_add(result, t.mul(number, 4 * LANES)))
     given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("old"))
     return finished(t, "attend_few_half_values", given)
+
+
+def _weighted(t: Halves, group: Group, places: Sequence[Int], weights: Sequence[Sequence[Vec]]) -> list[list[Vec]]:
+    """Sums of a group's values at some vectors of features, for each row of weights.
+
+    Neighbours add to different sums: queues hold few instructions that wait for the one before.
+    """
+    sums: list[list[Vec]] = []
+    for j, row in enumerate(group.rows):
+        values = [t.load(t.ptr_add(row, at), 2) for at in places]
+        if j == 0:
+            sums = [[t.fmul(value, some[0]) for value in values] for some in weights]
+        else:
+            pairs = zip(weights, sums, strict=True)
+            sums = [[t.fma(v, some[j], x) for v, x in zip(values, held, strict=True)] for some, held in pairs]
+    return sums
 
 
 def _weights(t: Halves, at: Ptr) -> Sequence[Vec]:

@@ -7,20 +7,17 @@ fast mode the scale of a block multiplies the sum of its groups, which takes an 
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Ptr
-from dovetail.codegen.llvm.kernel import shared_function
-from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.block_expand import four_codes
 from dovetail.targets.cpu.gemm.block_kernel import LINE, Rows
-from dovetail.targets.cpu.gemm.block_limbs import FAST, BlockKernel, splat
+from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, splat
 from dovetail.targets.cpu.gemm.block_words import Integer, Term, in_byte
 
-TOGETHER, WHOLE_TOGETHER = 2, 4
-"""Groups whose products are computed at once, at most: each has a sum and four steps of a row, of each limb. Four codes
-of six bits are in the same words, and with one limb there are registers for all."""
+TOGETHER = 2
+"""Groups whose products are computed at once, at most: each has a sum and four steps of a row, of each limb."""
 AHEAD = 2
 """Blocks between the one that is multiplied and the one that is prefetched."""
 NESTED_AHEAD = 1
@@ -31,21 +28,14 @@ ROW_PARAMETERS = (
 """Of functions that multiply one row."""
 
 
-@cache
-def direct_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
-    """Products of a row of limbs with a whole panel of blocks: `(limbs, panel, sums, blocks)`."""
-    return shared_function(_Direct(of).written())
-
-
-class _Direct(Rows):
+class Direct(Rows):
     """The function that multiplies one row, a vector of columns of a block after the other."""
 
     def __init__(self, of: BlockKernel) -> None:
         super().__init__(of, 1)
         self.width = 1
-        most = WHOLE_TOGETHER if of.packed.is_whole and of.limbs == FAST else TOGETHER
         groups = range(of.packed.groups)
-        self.sets = _sets(of.packed.words.codes, most)
+        self.sets = word_sets(of.packed.words.codes, TOGETHER)
         if of.is_nested:
             # Groups share no words: two at once are enough, as each has two sums.
             self.sets = [list(groups[first : first + TOGETHER]) for first in groups[::TOGETHER]]
@@ -68,16 +58,16 @@ class _Direct(Rows):
                 there = self.ptr_add(Ptr("%sums"), self.mul(first, 4))
                 kept = self.let(f"load {self.floats}, ptr {there}, align 4")
                 held = self.let(f"select i1 {fresh}, {self.floats} zeroinitializer, {self.floats} {kept}")
-                found = self._block(words, halves, ahead, x, held)
+                found = self.block_sums(words, halves, ahead, x, held)
                 self.emit(f"store {self.floats} {found}, ptr {there}, align 4")
         return self.function(Signature(f"{of.name}.direct", ROW_PARAMETERS))
 
-    def _block(self, words: Ptr, halves: Ptr, ahead: Ptr, x: Ptr, held: str) -> str:
+    def block_sums(self, words: Ptr, halves: Ptr, ahead: Ptr, x: Ptr, held: str) -> str:
         """Sums plus the products with a block."""
         packed = self.of.packed
         lines = list(range(0, packed.block_bytes // self.passes, LINE))
-        at = _At(self, words, x)
-        integers = _Integers(self, at)
+        at = At(self, words, x)
+        integers = Integers(self, at)
         scale = self.scales(halves, 0, packed)
         totals: dict[int, str] = {}
         done, inside = 0, "zeroinitializer"
@@ -95,16 +85,16 @@ class _Direct(Rows):
                     inside = self.fma(total, factor, inside)
                 else:
                     steps = self.let(f"fmul {self.floats} {scale}, {factor}")
-                    held = self.added(total, steps, self._group(at.x, done), held)
+                    held = self.added(total, steps, self.group_at(at.x, done), held)
                 done += 1
         return self.fma(inside, scale, held) if self.scales_blocks else held
 
-    def _set(self, at: _At, groups: list[int]) -> dict[int, str]:
+    def _set(self, at: At, groups: list[int]) -> dict[int, str]:
         """The integers of some groups times their codes, in f32: words that have codes of several are loaded once."""
         of = self.of
         starts = [(group, limb) for group in groups for limb in range(of.limbs)]
         sums = {
-            (group, limb): self.number(self.ptr_add(self._group(at.x, group), of.start_at(limb)), "i32")
+            (group, limb): self.number(self.ptr_add(self.group_at(at.x, group), of.start_at(limb)), "i32")
             for group, limb in starts
         }
         at.wait_for(sums[starts[-1]], self.ints)
@@ -115,13 +105,13 @@ class _Direct(Rows):
             codes = {group: self._codes(at.words, loaded, of.packed.words.codes[group][step]) for group in groups}
             for limb in range(of.limbs):
                 for group in groups:
-                    factor = self.factor(self._group(at.x, group), limb, step)
+                    factor = self.factor(self.group_at(at.x, group), limb, step)
                     sums[group, limb] = self.dot(sums[group, limb], codes[group], factor)
-        return {g: self.joined([sums[g, limb] for limb in range(of.limbs)], self._group(at.x, g)) for g in groups}
+        return {g: self.joined([sums[g, limb] for limb in range(of.limbs)], self.group_at(at.x, g)) for g in groups}
 
-    def _nested(self, at: _At, group: int, low: str) -> str:
+    def _nested(self, at: At, group: int, low: str) -> str:
         """The same of a group whose low halves of bytes and whole bytes have sums of their own, which do not wait."""
-        x, codes, whole = self._group(at.x, group), self.of.packed.words.codes[group], "zeroinitializer"
+        x, codes, whole = self.group_at(at.x, group), self.of.packed.words.codes[group], "zeroinitializer"
         half = len(codes) // 2
         for step in range(half):
             loaded: dict[int, str] = {}
@@ -130,7 +120,7 @@ class _Direct(Rows):
             whole = self.dot(whole, code, self.factor(x, 0, half + step))
         return self.joined([self.let(f"add {self.ints} {self.sixteen_times(low)}, {whole}")], x)
 
-    def _group(self, x: Ptr, group: int) -> Ptr:
+    def group_at(self, x: Ptr, group: int) -> Ptr:
         """The limbs of one group of a block."""
         return self.ptr_add(x, group * self.of.group_bytes)
 
@@ -140,6 +130,10 @@ class _Direct(Rows):
                 loaded[word] = self.word(words, word)
             return loaded[word]
 
+        return self.codes_of(load, terms)
+
+    def codes_of(self, load: Callable[[int], str], terms: tuple[Term, ...]) -> str:
+        """Stored codes of some columns, four steps along k in the bytes of each lane."""
         if _is_chain(terms):
             first, *others = sorted(terms, key=lambda term: term.shift)
             whole = self._moved(load(first.word), first.shift)
@@ -181,10 +175,10 @@ class _Direct(Rows):
         return self.let(f"load {self.raw}, ptr {at}, align 16")
 
 
-class _At:
+class At:
     """Pointers to the words of some columns and to the limbs of a block: what is loaded early would be spilled."""
 
-    def __init__(self, into: _Direct, words: Ptr, x: Ptr) -> None:
+    def __init__(self, into: Direct, words: Ptr, x: Ptr) -> None:
         self.into, self.words, self.x = into, words, x
 
     def wait_for(self, found: str, kind: str) -> None:
@@ -192,10 +186,10 @@ class _At:
         self.words, self.x = (self.into.after(pointer, found, kind) for pointer in (self.words, self.x))
 
 
-class _Integers:
+class Integers:
     """The integers of a block's groups for some columns: those of four groups are the bytes of words, made at once."""
 
-    def __init__(self, into: _Direct, at: _At) -> None:
+    def __init__(self, into: Direct, at: At) -> None:
         self.into, self.at = into, at
         self.made: dict[tuple[tuple[Term, ...], int], str] = {}
 
@@ -234,7 +228,7 @@ def _is_chain(terms: tuple[Term, ...]) -> bool:
     return least == 0
 
 
-def _sets(codes: tuple[tuple[tuple[Term, ...], ...], ...], most: int) -> list[list[int]]:
+def word_sets(codes: tuple[tuple[tuple[Term, ...], ...], ...], most: int) -> list[list[int]]:
     """Groups whose codes are in the same words, those with the most words in common first."""
     words = [{term.word for term in steps[0]} for steps in codes]
     left, found = list(range(len(codes))), list[list[int]]()
@@ -251,4 +245,4 @@ def _sets(codes: tuple[tuple[tuple[Term, ...], ...], ...], most: int) -> list[li
     return found
 
 
-__all__ = ["ROW_PARAMETERS", "direct_function"]
+__all__ = ["ROW_PARAMETERS", "At", "Direct", "Integers", "word_sets"]

@@ -245,6 +245,18 @@ class Rows(Builder):
             four = self.load_splat(self.ptr_add(x, start + 4 * step), "i32", self.ints)
         return self.let(f"bitcast {self.ints} {four} to {self.raw}")
 
+    def dot_by_lane(self, held: str, codes: str, limbs: str, lane: int) -> str:
+        """Sums plus codes times one of four steps in a register of limbs, in order, with NEON."""
+        lanes = self.of.dot.lanes
+        four = self.let(
+            f"shufflevector {self.ints} {limbs}, {self.ints} poison, <{lanes} x i32> {splat(str(lane), lanes, 'i32')}"
+        )
+        return self.placed(self.dot(held, codes, self.let(f"bitcast {self.ints} {four} to {self.raw}")), self.ints)
+
+    def placed(self, x: str, kind: str) -> str:
+        """The same number, computed before the next one that is placed. No instruction comes of it."""
+        return self.let(f'call {kind} asm sideeffect "", "=w,0"({kind} {x})')
+
     def scales(self, pointer: Ptr, vector: int, layout: BlockLayout | None = None) -> str:
         """Scales of some columns in f32."""
         size, lanes = (layout or self.of.layout).scales.itemsize, self.of.dot.lanes

@@ -17,6 +17,7 @@ from dovetail.dataclass import dataclass
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.block_kernel import LINE, Rows
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, splat
+from dovetail.targets.cpu.gemm.nested_order import NestedRow
 
 _LEAST_ROWS = 4
 """Fewer rows leave no registers for the codes of four steps of all their vectors."""
@@ -31,6 +32,8 @@ Key = TypeVar("Key")
 @cache
 def rows_function(of: BlockKernel, rows: int) -> tuple[SharedFunction, Signature]:
     """Adds products of rows of limbs with a panel to sums: `(limbs, pitch, panel, sums, stride, groups, fresh)`."""
+    if of.is_nested and rows == 1 and not of.layout.is_expanded and not of.emulated:
+        return shared_function(NestedRow(of).written())
     is_ordered = of.dot.by_lane and not of.emulated and not of.layout.is_narrow and rows >= _LEAST_ROWS
     return shared_function((InOrder if is_ordered else Rows)(of, rows).written())
 
@@ -143,7 +146,7 @@ class InOrder(Rows):
             for step in range(_STEPS):
                 for row, vector in self.cells:
                     held_sum = sums[limb, row, vector]
-                    sums[limb, row, vector] = self._dot_by_lane(held_sum, four[vector, step], limbs[row], step)
+                    sums[limb, row, vector] = self.dot_by_lane(held_sum, four[vector, step], limbs[row], step)
                     if step < _STEPS - 1:
                         continue
                     if is_complete:
@@ -158,7 +161,7 @@ class InOrder(Rows):
                     for vector in range(self.width):
                         four[vector, step] = self._four_codes(then[0], vector, then[1])
                 if is_last_turn and step == _STEPS - 2:
-                    scales = [self._placed(self.scales(panel, vector), self.floats) for vector in range(self.width)]
+                    scales = [self.placed(self.scales(panel, vector), self.floats) for vector in range(self.width)]
                 if lines:
                     self.prefetch(lines.pop(0))
         found: dict[Cell, str] = {}
@@ -166,7 +169,7 @@ class InOrder(Rows):
             factor = scales[vector]
             if not of.sums_are_scaled:
                 factor = self.let(f"fmul {self.floats} {factor}, {self.load_splat(x[row], 'float', self.floats)}")
-            found[row, vector] = self._placed(self.fma(totals[row, vector], factor, held[row, vector]), self.floats)
+            found[row, vector] = self.placed(self.fma(totals[row, vector], factor, held[row, vector]), self.floats)
             sums[0, row, vector] = self._start(next_x, 0, (row, vector))
             if vector == self.width - 1:
                 limbs[row] = self._four_steps(next_x[row], *self.turns[0])
@@ -187,7 +190,7 @@ class InOrder(Rows):
             total = self.fma(floats, splat(f"{float(of.place(limb))}", of.dot.lanes, "float"), total)
         else:
             total = self.let(f"fadd {self.floats} {floats}, {total}")
-        return self._placed(total, self.floats)
+        return self.placed(total, self.floats)
 
     def _start(self, x: list[Ptr], limb: int, cell: Cell) -> str:
         return self.number(self.ptr_add(x[cell[0]], self.start_at(limb)), "i32")
@@ -203,16 +206,6 @@ class InOrder(Rows):
 
     def _four_codes(self, codes: Ptr, vector: int, step: int) -> str:
         return self.codes(codes, vector, self.of.layout.words.codes[0][step])
-
-    def _dot_by_lane(self, held: str, codes: str, limbs: str, lane: int) -> str:
-        mask = splat(str(lane), self.of.dot.lanes, "i32")
-        four = self.let(f"shufflevector {self.ints} {limbs}, {self.ints} poison, <{self.of.dot.lanes} x i32> {mask}")
-        factor = self.let(f"bitcast {self.ints} {four} to {self.raw}")
-        return self._placed(self.dot(held, codes, factor), self.ints)
-
-    def _placed(self, x: str, kind: str) -> str:
-        """The same number, computed before the next one that is placed. No instruction comes of it."""
-        return self.let(f'call {kind} asm sideeffect "", "=w,0"({kind} {x})')
 
 
 def _names(phis: dict[Key, Phi]) -> dict[Key, str]:

@@ -15,7 +15,6 @@ from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
 from dovetail.kernels.spec import Job, SharedFunction
 from dovetail.targets.cpu.gemm.amx_cells import Expansion, TileCells
 from dovetail.targets.cpu.gemm.amx_expand import blocks_function
-from dovetail.targets.cpu.gemm.block_direct import direct_function
 from dovetail.targets.cpu.gemm.block_expand import expand_function
 from dovetail.targets.cpu.gemm.block_kernel import LINE
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
@@ -23,6 +22,7 @@ from dovetail.targets.cpu.gemm.block_lows import lows_function, sums_bytes, sums
 from dovetail.targets.cpu.gemm.block_order import rows_function
 from dovetail.targets.cpu.gemm.block_pack import BlockPanels
 from dovetail.targets.cpu.gemm.block_wide import wide_function
+from dovetail.targets.cpu.gemm.direct_order import direct_function
 from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS, BLOCKS, Int8Tile
 from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedRows

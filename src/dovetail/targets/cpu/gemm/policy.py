@@ -235,7 +235,7 @@ class BlocksPolicy:
     than L1: with wide vectors memory is the limit."""
     wide_distance: int = 6720
     """The same from the next block on, where one row unpacks blocks with two levels of scales in registers."""
-    nested_distance: int = 512
+    nested_distance: int = 2048
     """The same for one row with NEON where bytes with two codes are multiplied as they are."""
     speed: int = 2
     """Multiplications in the time of one of f32, where chunks for threads are cut."""
