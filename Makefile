@@ -77,13 +77,13 @@ test-cuda: ## run the tests of NVIDIA GPUs with the Python of the environment; n
 sanitize-cuda: ## run small programs on an NVIDIA GPU under compute-sanitizer, for at most a minute; ARGS="step" picks some
 	@PYTHONPATH=src:. $(PYTHON) -m tests.targets.cuda.sanitized $(ARGS)
 
-bench-cuda: ## measure models on an NVIDIA GPU beside torch, with the Python of the environment; ARGS="minilm_1x16 --compile"
+bench-cuda: ## measure models on an NVIDIA GPU beside torch and JAX, with the Python of the environment; ARGS="minilm_1x16 --compile --max-autotune 100 --jax"
 	@PYTHONPATH=src $(PYTHON) benchmarks/cuda/models.py $(ARGS)
 
 check-cuda: ## all of that in six minutes at most: conformance, the first call, compute-sanitizer, products; ARGS="sanitize" picks parts
 	@PYTHONPATH=src:. $(PYTHON) benchmarks/cuda/on_device.py $(ARGS)
 
-bench-decode: ## measure one token of decoders on an NVIDIA GPU beside torch; ARGS="--shape qwen3_0.6b --cached 512 --compile"
+bench-decode: ## measure one token of decoders on an NVIDIA GPU beside torch and JAX; ARGS="--shape qwen3_0.6b --cached 512 --compile --max-autotune 100 --jax"
 	@PYTHONPATH=src $(PYTHON) benchmarks/cuda/decode.py $(ARGS)
 
 test-deep: $(FOR_TEST) ## run the tests with many more random examples

@@ -179,7 +179,7 @@ def main() -> int:
     found, clock = device(args.stub)
     torch: Any = None
     if clock is time.perf_counter and not args.alone:
-        from models import torch_here  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+        from peers import torch_here  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 
         torch = torch_here()
     for name in args.name or NAMES:

@@ -1,10 +1,11 @@
 """One token of a decoder, or a prompt, on an NVIDIA GPU beside torch: bf16 weights, a KV cache updated in place.
 
     PYTHONPATH=src python3 benchmarks/cuda/decode.py [--shape NAME ...] [--cached N ...] [--tokens N]
-        [--compile [MODE ...]] [--kernels] [--resident auto|on|off] [--both]
+        [--compile [MODE ...]] [--max-autotune [SECONDS]] [--jax [xla] [cudnn]] [--kernels]
+        [--resident auto|on|off] [--both]
 
 Our caches are donated inputs whose length is a symbol; those of torch are buffers of a fixed size, which it updates in
-place. Peers are torch eager, eager in a CUDA graph and, with --compile, torch.compile in three modes. `models.py` says
+place. Peers are torch eager, eager in a CUDA graph and, by flags, torch.compile and JAX (`peers.py`). `models.py` says
 how times and errors are taken. `floor` is the time in which 4 TB/s read weights and cache once, in milliseconds.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -31,12 +32,13 @@ from dovetail.models import LlamaShape
 from dovetail.models.llama_cache import with_rows
 
 sys.path.insert(0, str(Path(__file__).parent))
+import jax_decode  # pyright: ignore[reportMissingImports]
+from peers import MODES, Peers, Wanted, add_flags, profiled, raced, torch_here, wanted  # pyright: ignore
 
 ROOM = 64
 """Rows of a cache beyond those that are filled."""
 READ_BYTES = 4.0e12
 """Bytes a second of the floor."""
-MODES = ("default", "reduce-overhead", "max-autotune")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +246,9 @@ def peer_of(
 
 
 def measured(
-    torch: Any, name: str, cached: int, *, tokens: int, modes: Sequence[str], kernels: bool, both: bool = False
+    torch: Any, name: str, cached: int, *, tokens: int, beside: Wanted, kernels: bool, both: bool = False
 ) -> None:
     """One line for a shape, a length of the cache and a number of tokens."""
-    from models import graphed, profiled, raced  # pyright: ignore
-
     from dovetail.targets.cuda.driver import driver
 
     of = SHAPES[name]
@@ -261,41 +261,42 @@ def measured(
     first = time.perf_counter() - start
     network = peer_of(torch, of, weights, feeds, "cuda", torch.bfloat16)
     given = [torch.from_numpy(feeds[n]).cuda() for n in ("input_ids", "positions")]
-    contenders: dict[str, Any] = {"dovetail": lambda: program.run(ours, outputs="device")}
+    peers = Peers({"dovetail": lambda: program.run(ours, outputs="device")})
     was = driver().description
     ways: Mapping[str, Cooperative] = {"launches": "off", "resident": "on"} if both else {}
     for way, mode in ways.items():
         driver().description = replace(was, cooperative=mode)
         other = dovetail.compile(graph, target="cuda").bind(weights)
         there: Any = other.to_device(feeds)
-        contenders[way] = lambda other=other, there=there: other.run(there, outputs="device")
+        peers.steps[way] = lambda other=other, there=there: other.run(there, outputs="device")
     driver().description = was
     with torch.no_grad():
         theirs = network(*given).double().cpu().numpy()
         exact = peer_of(torch, of, weights, feeds, "cuda", torch.float64)(*given).cpu().numpy()
-        contenders["eager"] = lambda: network(*given)
-        contenders["eager_graph"] = graphed(torch, contenders["eager"])
-        for mode in modes:
-            torch._dynamo.reset()
-            other = torch.compile(network, fullgraph=True, dynamic=False, mode=mode)
-            for _ in range(3):
-                other(*given)
-            contenders[mode] = lambda other=other: other(*given)
-        times: Mapping[str, float] = raced(torch, contenders)
-    errors = [float(np.linalg.norm(x.astype(np.float64) - exact) / np.linalg.norm(exact)) for x in (got, theirs)]
+        peers.add_torch(torch, network, given, beside.modes)
+        by_jax = peers.add_jax(
+            beside.attentions, lambda jax, attention: jax_decode.step_of(jax, of, weights, feeds, attention)
+        )
+        found = {name: np.asarray(step.result) for name, step in by_jax.items()}
+        times: Mapping[str, float] = raced(torch, peers.steps)
+
+    def error(found: Any) -> float:
+        return float(np.linalg.norm(found.astype(np.float64) - exact) / np.linalg.norm(exact))
+
+    others = "".join(f" {name}_error={error(logits):.1e}" for name, logits in found.items())
     best = min(t for n, t in times.items() if n not in ("dovetail", *ways))
     moved = traffic(of, weights, cached + tokens - 1)
     work = f"decode_{name}_{cached}" if tokens == 1 else f"prompt_{name}_{cached}+{tokens}"
     line = " ".join(f"{n}={t * 1e3:.4f}" for n, t in times.items())
     print(
         f"bench {work} target=cuda dtype=bf16 {line} ratio={best / times['dovetail']:.2f} "
-        f"error={errors[0]:.1e} torch_error={errors[1]:.1e} first_call={first:.2f}s "
+        f"error={error(got):.1e} torch_error={error(theirs):.1e}{others} first_call={first:.2f}s "
         f"steps={len(program.plan.phase('run'))} floor={moved / READ_BYTES * 1e3:.4f} "
-        f"bandwidth={moved / times['dovetail'] / 1e12:.2f}TB/s",
+        f"bandwidth={moved / times['dovetail'] / 1e12:.2f}TB/s{peers.told}",
         flush=True,
     )
     if kernels:
-        profiled(torch, contenders["dovetail"])
+        profiled(torch, peers.steps["dovetail"])
 
 
 def main() -> None:
@@ -305,7 +306,8 @@ def main() -> None:
     parser.add_argument(
         "--tokens", type=int, default=1, help="more than 1: a prompt; with --cached 0 torch has it causal"
     )
-    parser.add_argument("--compile", nargs="*", choices=MODES, help="beside torch.compile in these modes, or in all")
+    parser.add_argument("--compile", nargs="*", choices=MODES, help="beside torch.compile in these modes, or in both")
+    add_flags(parser)
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--dependent", choices=["always", "never"], help="whether kernels start while others run")
     parser.add_argument(
@@ -316,8 +318,7 @@ def main() -> None:
     )
     parser.add_argument("--both", action="store_true", help="measure it on and off beside what the estimates choose")
     args = parser.parse_args()
-    from models import torch_here  # pyright: ignore
-
+    beside = wanted(args, () if args.compile is None else args.compile or MODES)
     torch: Any = torch_here()
     if torch is None:
         return
@@ -334,7 +335,7 @@ def main() -> None:
                 name,
                 cached,
                 tokens=args.tokens,
-                modes=() if args.compile is None else args.compile or MODES,
+                beside=beside,
                 kernels=args.kernels,
                 both=args.both,
             )

@@ -223,7 +223,7 @@ def peer_of(torch: Any, shape: Shape, weights: Mapping[str, Any], dtype: Any, de
 
 def measured(torch: Any, name: str, *, modes: Sequence[str], kernels: bool) -> None:
     """One line for a shape."""
-    from models import Peers, graphed, profiled, raced  # pyright: ignore
+    from peers import PEER_SECONDS, Peers, profiled, raced  # pyright: ignore
 
     from dovetail.targets.cuda.driver import driver
     from dovetail.targets.cuda.run import residency_of
@@ -247,18 +247,10 @@ def measured(torch: Any, name: str, *, modes: Sequence[str], kernels: bool) -> N
     given = torch.from_numpy(feed["x"]).cuda()
     peers = Peers(steps)
 
-    def compiled(mode: str) -> Any:
-        torch._dynamo.reset()
-        other = torch.compile(network, fullgraph=True, dynamic=False, mode=mode)
-        return lambda: other(given)
-
     with torch.inference_mode():
         theirs = network(given).double().cpu().numpy()
         exact = peer_of(torch, shape, weights, torch.float64)(given.double()).cpu().numpy()
-        peers.add("eager", lambda: lambda: network(given))
-        peers.add("eager_graph", lambda: graphed(torch, lambda: network(given)))
-        for mode in modes:
-            peers.add(mode, lambda mode=mode: compiled(mode))
+        peers.add_torch(torch, network, (given,), dict.fromkeys(modes, PEER_SECONDS))
         times: Mapping[str, float] = raced(torch, peers.steps)
     errors = {
         way: float(np.linalg.norm(x.astype(np.float64) - exact) / np.linalg.norm(exact))
@@ -283,7 +275,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="*", default=["reduce-overhead"], help="modes of torch.compile")
     parser.add_argument("--kernels", action="store_true")
     args = parser.parse_args()
-    from models import torch_here  # pyright: ignore
+    from peers import torch_here  # pyright: ignore
 
     torch: Any = torch_here()
     if torch is None:

@@ -1,25 +1,24 @@
 """Models on an NVIDIA GPU beside torch: fp16 networks, and products of matrices and convolutions beside cuBLAS, cuDNN.
 
     PYTHONPATH=src python3 benchmarks/cuda/models.py [name ...] [--compile] [--modes default,reduce-overhead]
+        [--max-autotune [SECONDS]] [--jax [xla] [cudnn]]
 
 Inputs and outputs stay on the device. Each round runs every contender back to back for a tenth of a second, in turn;
 the median of the rounds counts, and ratio is the time of the best peer over ours. Peers are torch eager, eager in a
-CUDA graph and, with --compile, torch.compile in three modes, of which --modes picks some; torch has images with
-channels innermost, and cuDNN searches its algorithms. Products also run by cuBLASLt, with the fastest of eight
-algorithms. A peer that fails or takes too long to prepare is left out and named. Errors are relative L2 against float64
-on the same rounded weights.
+CUDA graph and, with --compile, torch.compile in two modes, of which --modes picks some; --max-autotune is a third one,
+with a time limit, and --jax the same network jitted by JAX. torch has images with channels innermost, and cuDNN
+searches its algorithms. Products also run by cuBLASLt, with the fastest of eight algorithms. A peer that fails or takes
+too long to prepare is left out and named. Errors are relative L2 against float64 on the same rounded weights.
 """
 
 from __future__ import annotations
 
 import argparse
-import signal
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +34,20 @@ from dovetail.targets.cuda.driver import driver
 
 sys.path.insert(0, str(Path(__file__).parent))
 import cublaslt  # pyright: ignore[reportMissingImports]
+from peers import (  # pyright: ignore
+    MODES,
+    Peers,
+    Step,
+    Wanted,
+    add_flags,
+    graphed,
+    profiled,
+    raced,
+    timed,
+    torch_here,
+    wanted,
+)
 
-ROUNDS, SECONDS = 7, 0.1
-MODES = ("default", "reduce-overhead", "max-autotune")
-PEER_SECONDS = 120
-"""For a peer to be ready."""
-Step = Callable[[], object]
 MODELS: Mapping[str, tuple[Shape, Callable[[], onnx.ModelProto]]] = {
     "minilm_1x16": (MINILM, lambda: encoder(MINILM, 1, 16)),
     "minilm_1x128": (MINILM, lambda: encoder(MINILM, 1, 128)),
@@ -107,88 +114,7 @@ def batched(model: onnx.ModelProto, images: int) -> onnx.ModelProto:
     return model
 
 
-def torch_here() -> Any:
-    """torch with a CUDA device; None where there is none, which is printed."""
-    try:
-        import torch as untyped  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        print("torch is not installed: nothing to compare with")
-        return None
-    torch: Any = untyped
-    if not torch.cuda.is_available():
-        print("there is no CUDA device")
-        return None
-    return torch
-
-
-@dataclass(slots=True)
-class Peers:
-    """Contenders by name, and why others are none."""
-
-    steps: dict[str, Step] = field(default_factory=dict[str, Step])
-    failed: dict[str, str] = field(default_factory=dict[str, str])
-
-    def add(self, name: str, make: Callable[[], Step]) -> None:
-        """Prepare a contender and run it once; one that fails is left out."""
-
-        def late(*_: object) -> None:
-            raise TimeoutError(f"not ready within {PEER_SECONDS} s")
-
-        before = signal.signal(signal.SIGALRM, late)
-        signal.alarm(PEER_SECONDS)
-        try:
-            step = make()
-            step()
-            self.steps[name] = step
-        except Exception as error:  # whatever it is, the others run
-            self.failed[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"
-        finally:
-            signal.alarm(0)
-            signal.signal(signal.SIGALRM, before)
-
-    @property
-    def told(self) -> str:
-        """Those that failed, for the end of a line."""
-        return "".join(f" {name}=failed({why})" for name, why in self.failed.items())
-
-
-def raced(torch: Any, contenders: Mapping[str, Step]) -> dict[str, float]:
-    """The median seconds of each, in turns."""
-    counts: dict[str, int] = {}
-    for name, step in contenders.items():
-        for _ in range(5):
-            step()
-        counts[name] = max(5, int(SECONDS / max(_timed(torch, step, 20), 1e-7)))
-    rounds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(ROUNDS):
-        for name, step in contenders.items():
-            rounds[name].append(_timed(torch, step, counts[name]))
-    return {name: statistics.median(times) for name, times in rounds.items()}
-
-
-def _timed(torch: Any, step: Step, count: int) -> float:
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(count):
-        step()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / count
-
-
-def graphed(torch: Any, step: Step) -> Step:
-    """A step of torch in a CUDA graph."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
-
-
-def model(torch: Any, name: str, *, modes: Sequence[str], kernels: bool) -> None:
+def model(torch: Any, name: str, *, beside: Wanted, kernels: bool) -> None:
     """One line for a model."""
     import importlib
 
@@ -210,33 +136,40 @@ def model(torch: Any, name: str, *, modes: Sequence[str], kernels: bool) -> None
     ours = program.to_device(feeds)
     peers = Peers({"dovetail": lambda: program.run(ours, outputs="device")})
 
-    def compiled(mode: str) -> Step:
-        torch._dynamo.reset()
-        other = torch.compile(network, fullgraph=True, dynamic=False, mode=mode)
-        return lambda: other(*there)
-
-    def eager() -> object:
-        return network(*there)
-
     with torch.inference_mode():
         theirs = network(*there).float().cpu().numpy()
-        peers.add("eager", lambda: eager)
-        peers.add("eager_graph", lambda: graphed(torch, eager))
-        for mode in modes:
-            peers.add(mode, lambda mode=mode: compiled(mode))
+        peers.add_torch(torch, network, there, beside.modes)
+        by_jax = peers.add_jax(beside.attentions, lambda jax, attention: _jitted(jax, shape, weights, feeds, attention))
         times = raced(torch, peers.steps)
         exact = _exact(torch, shape, weights, feeds)
-    errors = [float(np.linalg.norm(x.astype(np.float64) - exact) / np.linalg.norm(exact)) for x in (got, theirs)]
+
+    def error(found: Any) -> float:
+        return float(np.linalg.norm(np.asarray(found).astype(np.float64) - exact) / np.linalg.norm(exact))
+
+    others = "".join(f" {n}_error={error(step.result):.1e}" for n, step in by_jax.items())
     best = min([t for n, t in times.items() if n != "dovetail"], default=float("nan"))
     line = " ".join(f"{n}={t * 1e3:.4f}" for n, t in times.items())
     print(
         f"bench {name} target=cuda dtype=f16 {line} ratio={best / times['dovetail']:.2f} "
-        f"error={errors[0]:.1e} torch_error={errors[1]:.1e} first_call={first:.2f}s "
+        f"error={error(got):.1e} torch_error={error(theirs):.1e}{others} first_call={first:.2f}s "
         f"steps={len(program.plan.phase('run'))}{peers.told}",
         flush=True,
     )
     if kernels:
         profiled(torch, peers.steps["dovetail"])
+
+
+def _jitted(
+    jax: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[str, Any], attention: str
+) -> Callable[[], Any]:
+    """The same network by JAX, on its device."""
+    import importlib
+
+    jax_models: Any = importlib.import_module("dovetail.bench.jax_models")
+
+    held, given = jax_models.arranged(weights), [jax.numpy.asarray(x) for x in feeds.values()]
+    run = jax.jit(jax_models.function(shape, attention))
+    return lambda: run(held, *given)
 
 
 def _exact(torch: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
@@ -248,16 +181,6 @@ def _exact(torch: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[
     wide = {n: w.astype(np.float64) if w.dtype == np.float16 else w for n, w in weights.items()}
     given = [torch.from_numpy(x.astype(np.float64) if x.dtype == np.float16 else x).cuda() for x in feeds.values()]
     return torch_models.module(shape, wide).cuda().double()(*given).cpu().numpy()
-
-
-def profiled(torch: Any, step: Step) -> None:
-    """The kernels of a run by time."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
-        for _ in range(10):
-            step()
-        torch.cuda.synchronize()
-    for event in sorted(found.key_averages(), key=lambda e: -e.device_time_total)[:12]:
-        print(f"    {event.device_time_total / 10:9.1f} us {event.count // 10:4d} x {event.key[:80]}", flush=True)
 
 
 def product(torch: Any, rows: int, depth: int, columns: int, kind: str) -> None:
@@ -278,7 +201,7 @@ def product(torch: Any, rows: int, depth: int, columns: int, kind: str) -> None:
 
     def lt() -> Step:
         x, w = there
-        step, y = cublaslt.product(torch, x, w, graphed, _timed)  # pyright: ignore
+        step, y = cublaslt.product(torch, x, w, graphed, timed)  # pyright: ignore
         written.append(y)
         return step  # pyright: ignore
 
@@ -340,8 +263,9 @@ def convolution(torch: Any, images: int, channels: int, filters: int, size: int,
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name", nargs="*")
-    parser.add_argument("--compile", action="store_true", help="beside torch.compile in all modes")
+    parser.add_argument("--compile", action="store_true", help=f"beside torch.compile: {', '.join(MODES)}")
     parser.add_argument("--modes", default="", help=f"modes of torch.compile, with commas between: {','.join(MODES)}")
+    add_flags(parser)
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--dependent", action="store_true", help="kernels start while the one before still runs")
     args = parser.parse_args()
@@ -349,6 +273,7 @@ def main() -> None:
     unknown = {*modes} - {*MODES}
     if unknown:
         parser.error(f"--modes {','.join(sorted(unknown))}: there are {', '.join(MODES)}")
+    beside = wanted(args, modes)
     torch = torch_here()
     if torch is None:
         return
@@ -365,7 +290,7 @@ def main() -> None:
             rows["convolution_" + "x".join(map(str, sizes))] = lambda sizes=sizes: convolution(torch, *sizes)
     for name in MODELS:
         if not args.name or name in args.name:
-            rows[name] = lambda name=name: model(torch, name, modes=modes, kernels=args.kernels)
+            rows[name] = lambda name=name: model(torch, name, beside=beside, kernels=args.kernels)
     for name, row in rows.items():
         try:
             row()

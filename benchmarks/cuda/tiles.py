@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("shape", nargs="*", help="such as 4096x768x3072")
     parser.add_argument("--tiles", action="store_true")
     args = parser.parse_args()
-    from models import torch_here  # pyright: ignore
+    from peers import torch_here  # pyright: ignore
 
     torch: Any = torch_here()
     if torch is None:

@@ -65,7 +65,7 @@ def table(found: list[Any], cycles: Any, hertz: float) -> list[str]:
 
 def main() -> None:
     import decode
-    from models import raced, torch_here  # pyright: ignore
+    from peers import raced, torch_here  # pyright: ignore
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=[*decode.SHAPES], default="qwen3_0.6b")

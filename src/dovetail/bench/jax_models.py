@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
@@ -17,15 +17,17 @@ from dovetail.bench.workloads import Shape
 from dovetail.ir.literal import Array
 
 Weights = Mapping[str, Any]
+Attention = Literal["xla", "cudnn"] | None
+"""How jax computes attention; None is as it chooses."""
 
 
-def function(shape: Shape) -> Callable[..., Any]:
+def function(shape: Shape, attention: Attention = None) -> Callable[..., Any]:
     """The network of these sizes: it takes its weights, and the inputs of the ONNX model in their order."""
     match shape:
         case Encoder():
-            return partial(_encoder, shape)
+            return partial(_encoder, shape, attention)
         case Decoder():
-            return partial(_decoder, shape)
+            return partial(_decoder, shape, attention)
         case Resnet():
             return partial(_resnet, shape)
         case UnetBlock():
@@ -35,7 +37,7 @@ def function(shape: Shape) -> Callable[..., Any]:
 def arranged(weights: Mapping[str, Array]) -> dict[str, Any]:
     """The weights on the device: of a convolution with its inputs and outputs last."""
     return {n: jnp.asarray(a.transpose(2, 3, 1, 0) if a.ndim == 4 and n.endswith(".weight") else a)
-            for n, a in weights.items() if a.dtype == np.float32}  # fmt: skip
+            for n, a in weights.items() if np.issubdtype(a.dtype, np.floating)}  # fmt: skip
 
 
 def _linear(w: Weights, name: str, x: Any) -> Any:
@@ -44,16 +46,18 @@ def _linear(w: Weights, name: str, x: Any) -> Any:
 
 
 def _norm(w: Weights, name: str, x: Any) -> Any:
-    mean = x.mean(-1, keepdims=True)
-    scaled = (x - mean) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-12)
-    return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
+    wide = x.astype(jnp.float32)
+    scaled = (wide - wide.mean(-1, keepdims=True)) * jax.lax.rsqrt(wide.var(-1, keepdims=True) + 1e-12)
+    return scaled.astype(x.dtype) * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
 def _rms(w: Weights, name: str, x: Any) -> Any:
-    return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * w[f"{name}.weight"]
+    wide = x.astype(jnp.float32)
+    scaled = wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-5)
+    return scaled.astype(x.dtype) * w[f"{name}.weight"]
 
 
-def _encoder(of: Encoder, w: Weights, input_ids: Any, attention_mask: Any) -> Any:
+def _encoder(of: Encoder, attention: Attention, w: Weights, input_ids: Any, attention_mask: Any) -> Any:
     batch, seq = input_ids.shape
     x = _norm(w, "norm", w["words"][input_ids] + w["places"][:seq])
     mask = attention_mask[:, None, None, :].astype(bool)
@@ -62,8 +66,8 @@ def _encoder(of: Encoder, w: Weights, input_ids: Any, attention_mask: Any) -> An
         q, k, v = (
             _linear(w, f"{at}.{part}", x).reshape(batch, seq, of.heads, -1) for part in ("query", "key", "value")
         )
-        mixed = jax.nn.dot_product_attention(q, k, v, mask=mask).reshape(batch, seq, of.hidden)
-        x = _norm(w, f"{at}.norm1", _linear(w, f"{at}.dense", mixed) + x)
+        mixed = jax.nn.dot_product_attention(q, k, v, mask=mask, implementation=attention)
+        x = _norm(w, f"{at}.norm1", _linear(w, f"{at}.dense", mixed.reshape(batch, seq, of.hidden)) + x)
         inner = jax.nn.gelu(_linear(w, f"{at}.up", x), approximate=False)
         x = _norm(w, f"{at}.norm2", _linear(w, f"{at}.down", inner) + x)
     return x
@@ -74,11 +78,11 @@ def _turned(x: Any, cos: Any, sin: Any) -> Any:
     return x * cos + jnp.concatenate((-high, low), axis=-1) * sin
 
 
-def _decoder(of: Decoder, w: Weights, input_ids: Any, *past: Any) -> Any:
+def _decoder(of: Decoder, attention: Attention, w: Weights, input_ids: Any, *past: Any) -> Any:
     seq, cached = input_ids.shape[1], past[0].shape[2] if past else 0
     angles = np.outer(np.arange(cached, cached + seq), 10000.0 ** (-np.arange(0, of.size, 2) / of.size))
     doubled = np.concatenate((angles, angles), axis=-1).astype(np.float32)[:, None, :]
-    cos, sin = np.cos(doubled), np.sin(doubled)
+    cos, sin = (part.astype(w["words"].dtype) for part in (np.cos(doubled), np.sin(doubled)))
     x = w["words"][input_ids]
     for i in range(of.layers):
         at = f"layers.{i}"
@@ -88,7 +92,7 @@ def _decoder(of: Decoder, w: Weights, input_ids: Any, *past: Any) -> Any:
         if past:
             keys, values = (p.transpose(0, 2, 1, 3) for p in past[2 * i : 2 * i + 2])
             k, v = jnp.concatenate((keys, k), axis=1), jnp.concatenate((values, v), axis=1)
-        mixed = jax.nn.dot_product_attention(q, k, v, is_causal=seq > 1)
+        mixed = jax.nn.dot_product_attention(q, k, v, is_causal=seq > 1, implementation=attention)
         x = x + _linear(w, f"{at}.dense", mixed.reshape(1, seq, -1))
         h = _rms(w, f"{at}.norm2", x)
         x = x + _linear(w, f"{at}.down", jax.nn.silu(_linear(w, f"{at}.gate", h)) * _linear(w, f"{at}.up", h))

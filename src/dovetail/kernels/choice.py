@@ -37,6 +37,8 @@ class Offer:
     """The name in reports, where a row of the table offers several kernels."""
     variant: Callable[[], Variant] | None = None
     """The kernel for sizes that are known later; None where sizes are known now."""
+    work: Callable[[], float] | None = None
+    """Seconds of its arithmetic, where its tiles tell them; None is by the machine model."""
 
 
 Answer: TypeAlias = Offer | Sequence[Offer] | Refused

@@ -3,7 +3,8 @@
 A decoder's step, an encoder and layers of products, each with launches that steps share and as a persistent kernel.
 Each program runs in a process of its own for each tool, all at once; what they find is one line each, and time limits
 all of them. A first round without a tool fills the cache, so that tools watch kernels and no compiler. Races are sought
-in shared memory alone: the tool knows no other.
+in shared memory alone: the tool knows no other. `KNOWN` has the one report that is no race, which is told by its name;
+any other one in the same run is a failure.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +28,68 @@ import dovetail
 from dovetail import Graph, bf16, f16, library, param
 from dovetail.models import BertShape, LlamaShape, bert, llama_cached, random_weights
 from dovetail.targets.cuda.driver import Driver, Function, Module, driver
+from dovetail.targets.cuda.gpu_kernel import RESIDENT
 from dovetail.targets.cuda.target import target_for
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 LAYERS, KEYS, STEPS = 4, 16, 3
-SHAPE = LlamaShape(layers=LAYERS, hidden=128, heads=4, kv_heads=2, inner=192, vocabulary=256, dtype=bf16)
+SHAPE = LlamaShape(layers=LAYERS, hidden=256, heads=4, kv_heads=2, inner=256, vocabulary=256, dtype=bf16)
+NARROW = replace(SHAPE, hidden=128, inner=192)
+"""Its products have 128 threads of a block in a persistent kernel, where all other parts have 256."""
 FAILED = 86
 """The exit status of a tool that found something."""
+MOST = 100_000
+"""Hazards that racecheck prints."""
 _SUMMARY = re.compile(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (.*)")
+_DISPLAYED = re.compile(r"RACECHECK SUMMARY: (\d+) hazards? displayed")
+_HAZARD = re.compile(
+    r"Potential (\w+) hazard detected at __shared__ (0x\w+) in block .*\n"
+    r"=+ +(Read|Write) Thread \((\d+),0,0\) at (\w+)\+.*\n"
+    r"=+ +(Read|Write) Thread \((\d+),0,0\) at (\w+)\+"
+)
 _ROOT = Path(__file__).parents[3]
 
 
-def step_graph() -> Graph:
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """Two accesses that racecheck finds in no order: its kind, and the thread and the kernel of each, by access."""
+
+    kind: str
+    threads: Mapping[str, int]
+    kernels: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A report that is no race."""
+
+    name: str
+    program: str
+    threads: int
+    """Those of a block that have met at a barrier of their own before."""
+
+    def takes(self, hazard: Hazard) -> bool:
+        """Whether a hazard is between one of these threads, which stored, and another one, which loads after both have
+        met at a barrier of all that compute."""
+        stored, loaded = hazard.threads.get("Write", self.threads), hazard.threads.get("Read", 0)
+        return (hazard.kind, hazard.kernels) == ("RAW", {RESIDENT}) and stored < self.threads <= loaded
+
+
+KNOWN = Known("a_barrier_of_fewer_threads_before", "narrow-persistent", 128)
+"""Racecheck loses the order of a barrier after one that some of its threads met at alone (docs/design/0026 has a case
+of its own that shows it). `step-persistent` has the same stages, loads and barriers, and none of fewer threads."""
+
+
+def step_graph(shape: LlamaShape = SHAPE) -> Graph:
     """One token of a decoder; with a batch of any size its attention would have a grid that is not counted."""
-    return llama_cached(SHAPE, batch=1, seq=1)
+    return llama_cached(shape, batch=1, seq=1)
 
 
-def step(device: Callable[[], Driver], cache: str) -> bytes:
+def step(device: Callable[[], Driver], cache: str, shape: LlamaShape = SHAPE) -> bytes:
     """A few tokens of a decoder whose cache stays on the device."""
-    graph = step_graph()
+    graph = step_graph(shape)
     program = dovetail.compile(graph, target=target_for(device), cache=cache).bind(random_weights(graph))
-    size = (1, SHAPE.kv_heads, KEYS, SHAPE.width)
+    size = (1, shape.kv_heads, KEYS, shape.width)
     fed: dict[str, Any] = {f"{s}_cache.{i}": np.zeros(size, bf16.numpy) for s in "kv" for i in range(LAYERS)}
     fed |= {"input_ids": np.array([[3]]), "positions": np.arange(1), "keys": np.arange(KEYS)}
     there = dict(program.to_device(fed))
@@ -57,6 +99,11 @@ def step(device: Callable[[], Driver], cache: str) -> bytes:
         there["input_ids"], there["positions"] = found["next_ids"], found["next_positions"]
         tokens.append(found["next_ids"].numpy().tobytes())
     return b"".join(tokens)
+
+
+def narrow(device: Callable[[], Driver], cache: str) -> bytes:
+    """The same with parts of fewer threads than a block has."""
+    return step(device, cache, NARROW)
 
 
 def encoder(device: Callable[[], Driver], cache: str) -> bytes:
@@ -94,7 +141,7 @@ def ring(device: Callable[[], Driver], cache: str) -> bytes:
     return layers(device, cache, 4096, 1056)
 
 
-PROGRAMS = {"step": step, "encoder": encoder, "layers": layers, "ring": ring}
+PROGRAMS = {"step": step, "narrow": narrow, "encoder": encoder, "layers": layers, "ring": ring}
 NAMES = tuple(f"{name}{kind}" for name in PROGRAMS for kind in ("", "-persistent"))
 
 
@@ -116,6 +163,32 @@ def run(name: str, cache: str, device: Callable[[], Driver] = driver) -> int:
     assert bool(count) is bool(persistent), f"{name}: {count} persistent kernels"
     assert PROGRAMS[plain](lambda: here, cache) == first, "programs are equal to the bit"
     return count
+
+
+def hazards(output: str) -> list[Hazard] | None:
+    """What racecheck found; None where it did not print all of it."""
+    found = [
+        Hazard(kind, {one: int(first), other: int(second)}, frozenset({a, b}))
+        for kind, _, one, first, a, other, second, b in _HAZARD.findall(output)
+    ]
+    displayed = _DISPLAYED.findall(output)
+    return found if displayed and int(displayed[-1]) == len(found) < MOST else None
+
+
+def known(name: str, kind: str, output: str, status: int) -> str:
+    """What is told of a report that is known and no race; "" of every other one."""
+    if (kind, status, name) != ("racecheck", FAILED, KNOWN.program):
+        return ""
+    found = hazards(output)
+    if not found or not all(KNOWN.takes(hazard) for hazard in found):
+        return ""
+    return f"known, and no race: {KNOWN.name} ({len(found)} hazards)"
+
+
+def last_words(output: str) -> str:
+    """The last lines of the program itself."""
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith("=====")]
+    return " | ".join(lines[-2:])[:300]
 
 
 def told(output: str, status: int) -> str:
@@ -145,9 +218,16 @@ def main() -> int:
     end = time.monotonic() + options.within
     with tempfile.TemporaryDirectory() as folder:
         names = options.programs or NAMES
-        watched = [tool, "--error-exitcode", str(FAILED), "--print-limit", "4", "--tool"]
+        watched = [tool, "--error-exitcode", str(FAILED), "--print-limit", str(MOST), "--tool"]
+        hazard = ["--racecheck-report", "hazard"]
         rounds: list[dict[tuple[str, str], list[str]]] = [{(name, "alone"): [] for name in names}]
-        rounds += [{(name, kind): [*watched, kind] for kind in options.tools for name in names}]
+        rounds += [
+            {
+                (name, kind): [*watched, kind, *(hazard if kind == "racecheck" else ())]
+                for kind in options.tools
+                for name in names
+            }
+        ]
         bad = False
         for several in rounds:
             started = {key: _started(before, key[0], folder) for key, before in several.items()}
@@ -160,9 +240,14 @@ def main() -> int:
                     process.kill()
                     output, status, said = process.communicate()[0], 1, f"not done within {options.within:g} s"
                 ran = re.search(r"ran \d+ persistent kernels", output)
-                fine = status == 0 and ran is not None
+                is_known = known(name, kind, output, status)
+                fine = (status == 0 or bool(is_known)) and ran is not None
                 bad |= not fine
-                summary = ran[0] if kind == "alone" and ran is not None else said or told(output, status)
+                summary = is_known or said or told(output, status)
+                if ran is None:
+                    summary = f"it did not end: {last_words(output)} | {summary}"
+                elif kind == "alone":
+                    summary = ran[0]
                 print(f"{name:20} {kind:10} {'ok ' if fine else 'BAD'} {summary}", flush=True)
     return int(bad)
 

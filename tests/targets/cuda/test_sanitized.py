@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
 import dovetail
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import AllocBarriers, AwaitPhase, SubGrid
+from dovetail.kernels.loops.ir import AllocBarriers, AwaitPhase, Kernel, SubGrid
 from dovetail.kernels.loops.resident_stream import THREADS
+from dovetail.models import LlamaShape
 from dovetail.targets.cuda.driver import Driver
 from dovetail.targets.cuda.run import steps_of
 from tests.targets.cuda import sanitized
@@ -29,14 +31,69 @@ def test_a_program_without_the_kernel_of_its_name_fails(monkeypatch: pytest.Monk
         sanitized.run("nothing-persistent", "off", SimulatedDriver)
 
 
-def test_the_layers_of_its_decoder_are_passes_whose_threads_arrive_and_wait_themselves() -> None:
-    """Racecheck takes no other thread's word for it that copies are over, or may start."""
+@cache
+def _persistent(shape: LlamaShape) -> tuple[Kernel, int]:
+    """The kernel of a decoder's step, and the threads of its blocks that compute."""
     device = replace(H200, cluster=8, dependent_launches=True, bulk_copies=True, copying_warp=True, cooperative="on")
-    plan = dovetail.compile(sanitized.step_graph(), target="cuda", cache="off").plan
+    plan = dovetail.compile(sanitized.step_graph(shape), target="cuda", cache="off").plan
     every = [made.kernel for _, kernels in steps_of(plan, device=device) for made in kernels or ()]
     (kernel,) = [kernel for kernel in every if kernel.counter]
     assert kernel.launch is not None and kernel.passes == sanitized.LAYERS
-    threads = kernel.launch.block - THREADS
+    return kernel, kernel.launch.block - THREADS
+
+
+def test_one_decoder_has_parts_of_fewer_threads_and_the_other_has_none() -> None:
+    """What racecheck reports of the first alone is known to be no race."""
+    for shape, fewest in ((sanitized.SHAPE, 256), (sanitized.NARROW, sanitized.KNOWN.threads)):
+        kernel, threads = _persistent(shape)
+        assert threads == 256
+        assert min([s.threads for s in everything(kernel.body) if isinstance(s, SubGrid)]) == fewest
+
+
+def _reported(*hazards: tuple[str, int, int], displayed: int | None = None, kernel: str = "resident") -> str:
+    """What racecheck prints of hazards: their kind, and the threads that store and load."""
+    text = "ran 1 persistent kernels\n"
+    for kind, stored, loaded in hazards:
+        text += f"""========= Error: Potential {kind} hazard detected at __shared__ 0xc800 in block (20,0,0) :
+=========     Write Thread ({stored},0,0) at {kernel}+0x51f0
+=========     Read Thread ({loaded},0,0) at {kernel}+0x5a40
+=========     Current Value : 0
+========= \n"""
+    count = len(hazards) if displayed is None else displayed
+    return f"{text}========= RACECHECK SUMMARY: {count} hazards displayed ({count} errors, 0 warnings)\n"
+
+
+def _known(output: str, name: str = "narrow-persistent", kind: str = "racecheck", status: int = 86) -> str:
+    return sanitized.known(name, kind, output, status)
+
+
+def test_the_known_report_is_told_by_its_name() -> None:
+    found = _known(_reported(("RAW", 64, 196), ("RAW", 32, 160)))
+    assert found == f"known, and no race: {sanitized.KNOWN.name} (2 hazards)"
+
+
+def test_a_program_that_does_not_end_says_why() -> None:
+    output = "Traceback\nAssertionError: programs are equal to the bit\n" + _reported(("RAW", 64, 196))
+    output = output.replace("ran 1 persistent kernels\n", "")
+    assert sanitized.last_words(output) == "Traceback | AssertionError: programs are equal to the bit"
+
+
+def test_every_other_report_is_a_failure() -> None:
+    fine = ("RAW", 64, 196)
+    others = [("RAW", 64, 100), ("RAW", 196, 64), ("RAW", 160, 196), ("WAR", 64, 196), ("WAW", 64, 196)]
+    for other in others:
+        assert not _known(_reported(fine, other)), other
+    assert not _known(_reported(fine, kernel="attend"))
+    assert not _known(_reported(fine, displayed=2)), "one of them was not understood"
+    assert not _known(_reported()), "it failed for another reason"
+    assert not _known(_reported(fine), name="step-persistent")
+    assert not _known(_reported(fine), kind="memcheck")
+    assert not _known(_reported(fine), status=1)
+
+
+def test_the_layers_of_its_decoder_are_passes_whose_threads_arrive_and_wait_themselves() -> None:
+    """Racecheck takes no other thread's word for it that copies are over, or may start."""
+    kernel, threads = _persistent(sanitized.NARROW)
     waits: dict[bool, set[str]] = {True: set(), False: set()}
     for s in everything(kernel.body):
         if isinstance(s, SubGrid):

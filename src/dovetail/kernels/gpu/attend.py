@@ -9,38 +9,32 @@ many, blocks share the keys, and combine what they found: as a cluster, or in a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
-from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, floordiv, product
-from dovetail.ir.dtype import bf16, f16, f32, i32, i64
-from dovetail.ir.value import Value
+from dovetail.ir.dtype import f32, i32, i64
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.attend_bits import loads_wide
+from dovetail.kernels.gpu.attend_choice import group_tile, seconds_of, warp_tile
 from dovetail.kernels.gpu.attend_cluster import WarpKeys
 from dovetail.kernels.gpu.attend_groups import GroupRounds, scores_allocated
 from dovetail.kernels.gpu.attend_prefetch import prefetched
 from dovetail.kernels.gpu.attend_products import scored, summed
 from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
-from dovetail.kernels.gpu.attend_rotation import rotated
 from dovetail.kernels.gpu.attend_seen import SeenAhead, seen_allocated, seen_loaded, where_seen
 from dovetail.kernels.gpu.attend_softmax import masks_allocated, weighted
+from dovetail.kernels.gpu.attend_sources import AXES, AttendSources, sources_of
 from dovetail.kernels.gpu.attend_tile import (
     GROUP,
     GROUP_WARPS,
     MINUS_INFINITY,
     PARTIAL,
     AttendTile,
-    by_key_head,
 )
 from dovetail.kernels.gpu.fragments import (
     LANE,
     THREAD,
-    Factor,
     copied,
     divided,
     load_left,
@@ -52,9 +46,8 @@ from dovetail.kernels.gpu.fragments import (
     zeroed,
 )
 from dovetail.kernels.gpu.passes import in_passes
-from dovetail.kernels.gpu.policy import WIDEST
 from dovetail.kernels.gpu.shared_tiles import SharedTile
-from dovetail.kernels.gpu.tile import CHUNK, H200, LANES
+from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.gpu.tile_writer import STATIC_BYTES
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import (
@@ -75,7 +68,6 @@ from dovetail.kernels.loops.ir import (
     Number,
     Set,
     Statement,
-    Tensor,
     ThreadIndex,
     WarpBarrier,
     add,
@@ -84,82 +76,40 @@ from dovetail.kernels.loops.ir import (
     mul,
     sizes_in,
 )
-from dovetail.kernels.problems.attention import Attention, attention_of
-from dovetail.kernels.spec import Job, TensorLocations, Tiles
-from dovetail.ops.view import quotient
-from dovetail.plan.plan import Step
-
-_TILES = ("q", "k", "v")
+from dovetail.kernels.spec import Job, Tiles
 
 
 def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
-    """The kernel of an attention of 16-bit floats."""
-    value = of.value
-    if not isinstance(value.op, FusedOp):
-        return Refused("op_is_attention", value.op.name)
-    call: dict[str, Any] = value.op.arguments(value.operands, value.attrs)
-    found = attention_of(value, call, of.locations)
+    """The kernel of an attention of 16-bit floats whose warps multiply for themselves."""
+    found = of.once(sources_of)
     if isinstance(found, Refused):
         return found
-    if value.dtype not in (f16, bf16):
-        return Refused("tensor_cores_have_the_dtype", value.dtype.name, "f16 or bf16")
-    if max(found.d, found.dv) > WIDEST:
-        return Refused("features_fit_registers", str(max(found.d, found.dv)), f"at most {WIDEST}")
-    bindings = {name: of.step.results[0] if name == "y" else call[name] for name in found.pointers}
-    found = by_key_head(found)
-    return Offer(lambda: _Writer(of.step, found, bindings, of.locations, of.device or H200).job())
+    tile = warp_tile(found)
+    name = "attend_cluster" if tile.is_cluster else "attend_parts" if tile.parts > 1 else ""
+    return Offer(lambda: _Writer(found, tile).job(), name=name, work=lambda: seconds_of(tile, found.device))
 
 
-def _is_dense(factor: Factor, axis: str, alignment: int) -> bool:
-    """Whether 16 bytes along an axis can be copied at once; steps between rows may be symbolic."""
-    item = factor.tensor.dtype.itemsize
-    *lead, row, k = factor.tensor.strides
-    dense, along, size = (k, row, factor.depth) if axis == "k" else (row, k, factor.rows)
-    apart = (factor.tensor.offset, *lead, along, alignment)
-    aligned = all(quotient(step, CHUNK * item) is not None for step in apart)
-    return factor.read is None and dense == item and isinstance(size, int) and size % CHUNK == 0 and aligned
+def offer_attend_groups(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The same where four warps multiply together, which is faster in most cases."""
+    found = of.once(sources_of)
+    if isinstance(found, Refused):
+        return found
+    tile = group_tile(found)
+    if isinstance(tile, Refused):
+        return tile
+    return Offer(lambda: _Writer(found, tile).job(), work=lambda: seconds_of(tile, found.device))
 
 
 class _Writer:
-    def __init__(
-        self,
-        step: Step,
-        problem: Attention,
-        bindings: Mapping[str, Value],
-        locations: TensorLocations,
-        device: GpuDevice,
-    ) -> None:
-        self.step, self.problem, self.bindings, self.locations = step, problem, bindings, locations
-        self.dtype, self.device = step.value.dtype, device
-        tile = AttendTile.of(problem, self.dtype, device)
+    def __init__(self, sources: AttendSources, tile: AttendTile) -> None:
+        self.problem, self.bindings, self.device = sources.problem, sources.bindings, sources.device
+        self.dtype, self.factors, self.copies = sources.dtype, sources.factors, sources.copies
         self.lead = tile.lead
-        aligned = locations.alignment(dict(bindings))
-        self.factors = {name: self._factor(name) for name in _TILES}
-        axes: dict[str, str] = {"q": "k", "k": "k", "v": "row"}
-        self.copies = all([_is_dense(f, axes[name], aligned[name]) for name, f in self.factors.items()])
-        self.axes = axes if self.copies else dict.fromkeys(axes, "k")
-        if tile.is_cluster and not self.copies:
-            tile = AttendTile.of(problem, self.dtype, replace(device, cluster=0))
-        # Masks that are loaded bool by bool take longer than products.
-        suits = tile.suits_groups(device) and (not tile.leaves_out or loads_wide(problem, aligned["keep"]))
-        tile = replace(tile, by_group=self.copies and suits)
+        self.axes = AXES if self.copies else dict.fromkeys(AXES, "k")
         self.block, self.d, self.dv = tile, tile.d, tile.dv
         self.warps, self.threads, self.rows = tile.warps, tile.threads, tile.rows
         self.keys = tile.warp_keys if tile.is_cluster or tile.is_apart else tile.keys
         """Keys of a tile in shared memory."""
-
-    def _factor(self, name: str) -> Factor:
-        """Queries, keys or values along what is summed: features, or keys for the values."""
-        a = self.problem
-        strides = a.strides[name]
-        lead = self.lead if name == "q" else (*self.lead[:-1], divided(self.lead[-1], a.groups))
-        if name == "v":
-            tensor = Tensor("v", self.dtype, (*strides[:-2], strides[-1], strides[-2]))
-            return Factor(tensor, lead, a.dv, a.keys)
-        tensor = Tensor(name, self.dtype, strides)
-        rows = a.queries if name == "q" else a.keys
-        read = None if a.rotated is None else partial(rotated, a, self.dtype, tensor, name)
-        return Factor(tensor, lead, rows, a.d, read, ahead=name == "k")
 
     @property
     def stages(self) -> int:
@@ -222,7 +172,8 @@ class _Writer:
         is_dynamic = shared > STATIC_BYTES or self.block.by_group
         launch = Launch(product(shape), self.threads, shared if is_dynamic else 0)
         if parts == 1:
-            kernel = Kernel("attend", tuple(self.bindings), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
+            name = "attend_groups" if self.block.by_group else "attend"
+            kernel = Kernel(name, tuple(self.bindings), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
             return Job(kernel, self.bindings, Tiles(product(shape), self.rows))
         workspace = {PARTIAL: self.block.partial_bytes}
         if self.block.is_cluster:
@@ -254,7 +205,7 @@ class _Writer:
 
     def _allocations(self) -> list[Alloc]:
         # Parts of a resident kernel take queries from where they are.
-        tiles = _TILES[1:] if self.block.is_cluster and self.device.as_parts else _TILES
+        tiles = [*AXES][1:] if self.block.is_cluster and self.device.as_parts else [*AXES]
         return [
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in tiles),
             *self.block.shares_allocated(),
@@ -392,4 +343,4 @@ class _Writer:
         return summed(self.block, self.tile("v"), self.axes["v"])
 
 
-__all__ = ["offer_attend"]
+__all__ = ["offer_attend", "offer_attend_groups"]

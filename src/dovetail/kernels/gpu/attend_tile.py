@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from math import prod
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import divided
-from dovetail.kernels.gpu.tile import CHUNK, DEPTH, GROUP_ROWS, LANES, has_warpgroups
+from dovetail.kernels.gpu.tile import CHUNK, GROUP_ROWS, LANES
 from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
 from dovetail.kernels.problems.attention import Attention
 
@@ -22,8 +23,6 @@ KEYS = 64
 MOST_WARPS = 4
 LONE_WARPS = 8
 """Warps of a block that has a multiprocessor to itself."""
-HELD = 96
-"""Registers of a thread for queries and sums, so that scores of two rounds and addresses fit too."""
 FULL = 0.9
 """Blocks for each multiprocessor from which on there are enough."""
 CLUSTER_KEYS = 16
@@ -175,11 +174,6 @@ class AttendTile:
         hides = a.fill in (None, -math.inf) and not ("mask" in a.strides and a.filled == "first")
         return self.by_group and not self.leaves_out and hides and (a.causal or is_ragged)
 
-    def suits_groups(self, device: GpuDevice) -> bool:
-        """Whether warps may multiply in groups of four; features fill lines of 128 bytes."""
-        fits = _fill_lines(self.problem) and self.warps == GROUP_WARPS and self.warp_keys == KEYS
-        return fits and self.parts == 1 and has_warpgroups(device) and not device.as_parts
-
     @property
     def d(self) -> int:
         """Features of queries and keys, padded to fragments."""
@@ -193,7 +187,7 @@ class AttendTile:
     @property
     def lead(self) -> tuple[Name, ...]:
         """The index along each axis before that of queries."""
-        return (*(Name(f"b{i}") for i in range(len(self.problem.lead))), Name("head"))
+        return lead_of(self.problem)
 
     @property
     def shares(self) -> Tensor:
@@ -297,19 +291,21 @@ class AttendTile:
         return ZERO if alone else mul(divided(ThreadIndex("warp"), self.warps), Extent(self.warp_keys))
 
 
-def _fill_lines(a: Attention) -> bool:
-    """Whether features fill lines of shared memory, as warpgroups multiply them, and queries and sums fit registers."""
-    return a.d % DEPTH == 0 and a.dv % DEPTH == 0 and a.d // 4 + a.dv // 2 <= HELD
+def lead_of(a: Attention) -> tuple[Name, ...]:
+    """The index along each axis before that of queries."""
+    return (*(Name(f"b{i}") for i in range(len(a.lead))), Name("head"))
+
+
+def _head_count(a: Attention) -> int:
+    """Heads of all leading axes; axes whose size is a symbol count as one."""
+    return prod([size for size in (*a.lead, a.heads) if isinstance(size, int)])
 
 
 def _warps(a: Attention, device: GpuDevice) -> tuple[int, int]:
     """Warps of a block along queries, and along keys: enough blocks for all multiprocessors, then enough warps."""
     queries = a.queries if isinstance(a.queries, int) else KEYS
     keys = a.keys if isinstance(a.keys, int) else KEYS * MOST_WARPS
-    heads = 1
-    for size in (*a.lead, a.heads):
-        heads *= size if isinstance(size, int) else 1
-    warps = min(MOST_WARPS, max(1, -(-queries // 16)))
+    heads, warps = _head_count(a), min(MOST_WARPS, max(1, -(-queries // 16)))
     while warps > 1 and heads * -(-queries // (16 * warps)) < FULL * device.multiprocessors:
         warps //= 2
     is_lone = heads * -(-queries // (16 * warps)) <= device.multiprocessors
@@ -335,10 +331,7 @@ def _parts(a: Attention, device: GpuDevice) -> int:
         if a.keys <= KEYS * MOST_WARPS:
             return 1
         rounds = -(-a.keys // KEYS)
-    heads = 1
-    for size in (*a.lead, a.heads):
-        heads *= size if isinstance(size, int) else 1
-    return max(1, min(MOST_PARTS, rounds, 2 * device.multiprocessors // heads))
+    return max(1, min(MOST_PARTS, rounds, 2 * device.multiprocessors // _head_count(a)))
 
 
 def _resident_parts(a: Attention, device: GpuDevice) -> int:
@@ -383,5 +376,5 @@ def near_exp(x: Expr) -> Expr:
 
 __all__ = [
     "GROUP", "GROUP_WARPS", "HALVES", "KEYS", "MINUS_INFINITY", "PARTIAL", "AttendTile", "Half", "by_key_head",
-    "f32_name", "minus", "near_exp", "times",
+    "f32_name", "lead_of", "minus", "near_exp", "times",
 ]  # fmt: skip

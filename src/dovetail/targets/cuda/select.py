@@ -19,7 +19,7 @@ from dovetail.kernels.families.map import offer_map
 from dovetail.kernels.families.move import offer_move
 from dovetail.kernels.families.rows import ROWS, offer_rows
 from dovetail.kernels.families.view_fusion import offer_weave
-from dovetail.kernels.gpu.attend import offer_attend
+from dovetail.kernels.gpu.attend import offer_attend, offer_attend_groups
 from dovetail.kernels.gpu.contract import offer_contract
 from dovetail.kernels.gpu.passes import Passes
 from dovetail.kernels.gpu.tile import H200
@@ -60,7 +60,12 @@ TABLE: Table[GpuDevice | None] = Table(
             Row("rows", offer_rows),
             Row("weave", offer_weave),
         ),
-        _kind("attention", lambda v: v.op in (library.attention, library.rope_attention), Row("attend", offer_attend)),
+        _kind(
+            "attention",
+            lambda v: v.op in (library.attention, library.rope_attention),
+            Row("attend_groups", offer_attend_groups),
+            Row("attend", offer_attend),
+        ),
         *WINDOWS,
         _kind("contraction", _is_a_contraction, Row("contract", offer_contract)),
         _kind(

@@ -42,11 +42,11 @@ def _considered(plan: Plan, step: Step, device: Callable[[], Driver]) -> Sequenc
     from dovetail.targets.cuda.run import locations_of, residency_of
     from dovetail.targets.cuda.select import TABLE
 
-    found = TABLE.considered(step, locations_of(plan), None, CLAIMS.machine)
     try:
-        chosen = residency_of(plan, device().description)
+        here = device().description
     except UnsupportedError:
-        return found
+        return TABLE.considered(step, locations_of(plan), None, CLAIMS.machine)
+    found, chosen = TABLE.considered(step, locations_of(plan), here, CLAIMS.machine), residency_of(plan, here)
     steps = list(plan.phase("run"))
     return found if chosen is None or steps.index(step) not in chosen.steps else [*found, *chosen.rows]
 

@@ -71,6 +71,11 @@ class _Found(Generic[D]):
         return isinstance(self.answer, Offer) and self.answer.variant is not None
 
     @property
+    def tells_work(self) -> bool:
+        """Whether its arithmetic is estimated by its tiles, not by the machine model."""
+        return isinstance(self.answer, Offer) and self.answer.work is not None
+
+    @property
     def cost(self) -> Cost | None:
         """Its own work and traffic; None where it counts what the op declares, or sizes are known later."""
         tells = None if self.is_late or not isinstance(self.answer, Offer) else self.answer.cost
@@ -81,7 +86,9 @@ class _Found(Generic[D]):
         own = self.cost
         cost, speed = (kernel_cost(step.value), self.row.speed) if own is None else (own, 1.0)
         # A size that is symbolic may come out below 0 where the model assumes a small one.
-        work, traffic = max(0.0, machine.work(cost)) / speed, max(0.0, machine.traffic(cost))
+        tells = self.answer.work if isinstance(self.answer, Offer) else None
+        work = max(0.0, machine.work(cost)) / speed if tells is None else tells()
+        traffic = max(0.0, machine.traffic(cost))
         return Estimate(machine.overlapped(work, traffic), machine.bound(work, traffic, estimate(cost.bytes)))
 
 
@@ -220,7 +227,8 @@ def _told(
     reason = ""
     if one is not winner and winner is not None and ratio is not None:
         near = f"equal within the model's noise of {NOISE:.0%}, and {winner.name} comes first"
-        reason = near if abs(ratio - 1) <= NOISE or ratio < 1 else f"{ratio:.2f} times {winner.name}"
+        is_near = (abs(ratio - 1) <= NOISE or ratio < 1) and not (one.tells_work and winner.tells_work)
+        reason = near if is_near else f"{ratio:.2f} times {winner.name}"
     return Considered(one.name, one is winner, reason, price.seconds, kind=one.kind, bound=price.bound, ratio=ratio)
 
 

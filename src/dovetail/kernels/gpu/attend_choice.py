@@ -1,0 +1,132 @@
+"""Which kernel an attention has: by warpgroups where conditions allow it and the estimate is lower, else by warps.
+
+Both are estimated in cycles of a multiprocessor, fitted to an H200 (docs/design/0018). A round is 64 queries by 64
+keys; a warp has 16 of the queries, and tensor cores of its own quarter of the multiprocessor.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from dovetail.declare.machine import estimate
+from dovetail.kernels.choice import Refused
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.attend_sources import AttendSources
+from dovetail.kernels.gpu.attend_tile import GROUP_WARPS, AttendTile
+from dovetail.kernels.gpu.tile import DEPTH, GROUP_ROWS, MULTIPLY_CYCLES, has_warpgroups
+
+HELD = 96
+"""Registers of a thread for queries and sums, so that scores of two rounds and addresses fit too."""
+GROUPS = (1, 2)
+"""Warpgroups of a block, which share its keys."""
+IS_FASTER = "warpgroups_are_faster"
+"""The condition that the estimates decide."""
+WARP_BLOCK, GROUP_BLOCK = 9.4, 11.5
+"""Cycles of a block before its first round and after its last, by warps and by warpgroups, for each feature of a key
+and of a value."""
+SHARE_CYCLES = 2.6
+"""The same of warps along keys, which combine what they found."""
+WARP_FACTOR = 2.3
+"""What a round takes by warps, over its products."""
+GROUP_LATENCY, GROUP_START, GROUP_WORK = 4.7, 245, 1.84
+"""Cycles of a round by a warpgroup: for each feature, whatever others do meanwhile, and for each warpgroup of the
+multiprocessor; the same for each feature."""
+APART_CYCLES = 750
+"""Further cycles of a round whose keys two warpgroups share."""
+WARP_MASK, GROUP_MASK = 2000, 400
+"""Further cycles of a round for a mask of bools, by warps and by warpgroups, which load bits ahead."""
+REGISTERS, FEATURE_REGISTERS, APART_REGISTERS = 104, 0.4, -28
+"""Of a thread, for each feature, and where two warpgroups share keys, which have no scores of the next round."""
+
+MOST_REGISTERS = 255
+
+
+def warp_tile(sources: AttendSources) -> AttendTile:
+    """The tile whose warps multiply for themselves."""
+    tile = AttendTile.of(sources.problem, sources.dtype, sources.device)
+    if tile.is_cluster and not sources.copies:
+        return AttendTile.of(sources.problem, sources.dtype, replace(sources.device, cluster=0))
+    return tile
+
+
+def group_tile(sources: AttendSources) -> AttendTile | Refused:
+    """The tile whose warps multiply in groups of four, or why there is none."""
+    a, device, warps = sources.problem, sources.device, warp_tile(sources)
+    groups = [AttendTile(a, sources.dtype, GROUP_WARPS, splits, by_group=True) for splits in GROUPS]
+    if not has_warpgroups(device):
+        return Refused("device_multiplies_by_warpgroups", device.architecture, "wgmma, as sm_90a has it")
+    if device.as_parts:
+        return Refused("kernel_is_a_launch", "a part of a resident kernel")
+    if a.d % DEPTH or a.dv % DEPTH:
+        return Refused("features_fill_lines", f"{a.d} and {a.dv}", f"multiples of {DEPTH}")
+    held = a.d // 4 + a.dv // 2
+    if held > HELD:
+        return Refused("queries_and_sums_fit_registers", f"{held} of a thread", f"at most {HELD}")
+    if warps.parts > 1:
+        return Refused("a_block_has_all_keys", f"{warps.parts} blocks for the keys of a head")
+    if not sources.copies:
+        return Refused("factors_are_copied_in_vectors", expected="16 bytes that are adjacent and aligned")
+    if groups[0].leaves_out and not sources.wide:
+        # Masks that are loaded bool by bool take longer than products.
+        return Refused("mask_is_loaded_in_vectors", expected="rows of 16 bools that are adjacent and aligned")
+    own, other = min([cycles_of(tile, device) for tile in groups]), cycles_of(warps, device)
+    if own >= other:
+        return Refused(IS_FASTER, f"{own:,.0f} cycles", f"less than {other:,.0f}, by warps")
+    return min(groups, key=lambda tile: cycles_of(tile, device))
+
+
+def seconds_of(tile: AttendTile, device: GpuDevice) -> float:
+    """Seconds that an attention computes."""
+    return cycles_of(tile, device) / device.hertz
+
+
+def cycles_of(tile: AttendTile, device: GpuDevice) -> float:
+    """Cycles from the start of the first block to the end of the last; infinite where no block fits."""
+    a, fit = tile.problem, _resident(tile, device)
+    if not fit:
+        return math.inf
+    heads = math.prod([estimate(size) for size in (*a.lead, a.heads)])
+    keys = estimate(a.keys)
+    blocks = heads * math.ceil(estimate(a.queries) / tile.rows) * tile.parts / device.multiprocessors
+    at_once = min(math.ceil(blocks), fit)
+    rounds = math.ceil(keys / (tile.keys * tile.parts))
+    # Blocks of causal queries have half of the rounds in the mean, and the longest starts first.
+    mean = rounds * (0.5 + 0.5 * tile.rows / max(keys, tile.rows) if a.causal else 1.0)
+    around, each = _block_cycles(tile), _round_cycles(tile, at_once)
+    turns = blocks / fit
+    # Two turns are not shared out: multiprocessors that have one block less wait for the others.
+    turns = turns if turns > 2 else math.ceil(turns)
+    return max(around + rounds * each, turns * (around + mean * each))
+
+
+def _resident(tile: AttendTile, device: GpuDevice) -> int:
+    """Blocks of a multiprocessor at once, by shared memory and by registers."""
+    item, features = tile.dtype.itemsize, tile.d + tile.dv
+    nbytes = (tile.rows * tile.d + 2 * tile.keys * features) * item
+    nbytes += sum([alloc.count * alloc.dtype.itemsize for alloc in tile.shares_allocated()])
+    registers = REGISTERS + FEATURE_REGISTERS * features + (APART_REGISTERS if tile.is_apart else 0)
+    by_registers = device.registers // (tile.threads * min(MOST_REGISTERS, registers))
+    return min(device.shared_bytes // nbytes, int(by_registers))
+
+
+def _block_cycles(tile: AttendTile) -> float:
+    features = tile.d + tile.dv
+    if tile.by_group:
+        return GROUP_BLOCK * features
+    return (WARP_BLOCK + (SHARE_CYCLES * tile.splits if tile.splits > 1 else 0)) * features
+
+
+def _round_cycles(tile: AttendTile, blocks: int) -> float:
+    """Cycles of a round of all blocks of a multiprocessor. Each warp has a quarter of it, and those of a warpgroup all
+    four."""
+    features, quarters = tile.d + tile.dv, blocks * tile.warps * tile.splits / GROUP_WARPS
+    masks = "keep" in tile.problem.strides
+    if tile.by_group:
+        work = GROUP_START + GROUP_WORK * features + (GROUP_MASK if masks else 0)
+        return GROUP_LATENCY * features + quarters * work + (APART_CYCLES if tile.is_apart else 0)
+    products = GROUP_ROWS * tile.warp_keys * features
+    return max(1.0, quarters) * (WARP_FACTOR * MULTIPLY_CYCLES * products + (WARP_MASK if masks else 0))
+
+
+__all__ = ["IS_FASTER", "cycles_of", "group_tile", "seconds_of", "warp_tile"]

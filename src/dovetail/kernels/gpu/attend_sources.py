@@ -1,0 +1,89 @@
+"""What an attention on a GPU reads: its problem, where its factors are, and whether vectors of them can be copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from dovetail.dataclass import dataclass
+from dovetail.declare.fused import FusedOp
+from dovetail.ir.dtype import DType, bf16, f16
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused, StepProblem
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.attend_bits import loads_wide
+from dovetail.kernels.gpu.attend_rotation import rotated
+from dovetail.kernels.gpu.attend_tile import by_key_head, lead_of
+from dovetail.kernels.gpu.fragments import Factor, divided
+from dovetail.kernels.gpu.policy import WIDEST
+from dovetail.kernels.gpu.tile import CHUNK, H200
+from dovetail.kernels.loops.ir import Tensor
+from dovetail.kernels.problems.attention import Attention, attention_of
+from dovetail.ops.view import quotient
+
+AXES: Mapping[str, str] = MappingProxyType({"q": "k", "k": "k", "v": "row"})
+"""Along which axis queries, keys and values are dense where vectors of them are copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttendSources:
+    """An attention and its factors in memory."""
+
+    problem: Attention
+    dtype: DType
+    bindings: Mapping[str, Value]
+    device: GpuDevice
+    factors: Mapping[str, Factor]
+    copies: bool
+    """Whether 16 bytes of each factor can be copied at once."""
+    wide: bool
+    """Whether 16 bools of the mask can be loaded at once."""
+
+
+def sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
+    """What an attention of 16-bit floats reads."""
+    value = of.value
+    if not isinstance(value.op, FusedOp):
+        return Refused("op_is_attention", value.op.name)
+    call: dict[str, Any] = value.op.arguments(value.operands, value.attrs)
+    found = attention_of(value, call, of.locations)
+    if isinstance(found, Refused):
+        return found
+    if value.dtype not in (f16, bf16):
+        return Refused("tensor_cores_have_the_dtype", value.dtype.name, "f16 or bf16")
+    if max(found.d, found.dv) > WIDEST:
+        return Refused("features_fit_registers", str(max(found.d, found.dv)), f"at most {WIDEST}")
+    bindings = {name: of.step.results[0] if name == "y" else call[name] for name in found.pointers}
+    problem = by_key_head(found)
+    aligned = of.locations.alignment(dict(bindings))
+    factors = {name: _factor(problem, value.dtype, name) for name in AXES}
+    copies = all([_is_dense(factor, AXES[name], aligned[name]) for name, factor in factors.items()])
+    wide = "keep" in problem.strides and loads_wide(problem, aligned["keep"])
+    return AttendSources(problem, value.dtype, bindings, of.device or H200, factors, copies, wide)
+
+
+def _factor(a: Attention, dtype: DType, name: str) -> Factor:
+    """Queries, keys or values along what is summed: features, or keys for the values."""
+    strides, own = a.strides[name], lead_of(a)
+    lead = own if name == "q" else (*own[:-1], divided(own[-1], a.groups))
+    if name == "v":
+        return Factor(Tensor("v", dtype, (*strides[:-2], strides[-1], strides[-2])), lead, a.dv, a.keys)
+    tensor = Tensor(name, dtype, strides)
+    rows = a.queries if name == "q" else a.keys
+    read = None if a.rotated is None else partial(rotated, a, dtype, tensor, name)
+    return Factor(tensor, lead, rows, a.d, read, ahead=name == "k")
+
+
+def _is_dense(factor: Factor, axis: str, alignment: int) -> bool:
+    """Whether 16 bytes along an axis can be copied at once; steps between rows may be symbolic."""
+    item = factor.tensor.dtype.itemsize
+    *lead, row, k = factor.tensor.strides
+    dense, along, size = (k, row, factor.depth) if axis == "k" else (row, k, factor.rows)
+    apart = (factor.tensor.offset, *lead, along, alignment)
+    aligned = all(quotient(step, CHUNK * item) is not None for step in apart)
+    return factor.read is None and dense == item and isinstance(size, int) and size % CHUNK == 0 and aligned
+
+
+__all__ = ["AXES", "AttendSources", "sources_of"]
