@@ -4,6 +4,7 @@ and words that blocks receive from each other."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Self
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from dovetail.kernels.loops.ir import (
 from tests.targets.cuda.matrices import CHUNK, Matrices
 from tests.targets.cuda.phases import PhaseBarrier, Turns, boxed
 from tests.targets.cuda.places import gathered
-from tests.targets.cuda.threads import NOT_WRITTEN
+from tests.targets.cuda.threads import LANES, NOT_WRITTEN
 
 
 class Copies(Matrices):
@@ -43,6 +44,8 @@ class Copies(Matrices):
         self.barriers: dict[str, list[PhaseBarrier]] = {}
         self.turns: Turns | None = None
         self.role = 0
+        self.cluster: list[Self] = [self]
+        """The blocks that copy to each other's shared memory; one where none does."""
         self.stream: Iterator[None] = iter(())
         """What the warp that copies has left to do: it goes on until it waits."""
 
@@ -58,7 +61,15 @@ class Copies(Matrices):
         self.barrier(statement.barrier, statement.slot, mask).arrive(1, statement.count)
 
     def arrive(self, statement: Arrive, mask: Array) -> None:
-        self.barrier(statement.barrier, statement.slot, mask).arrive(int(mask.sum()))
+        if statement.blocks == 1:
+            self.barrier(statement.barrier, statement.slot, mask).arrive(int(mask.sum()))
+        else:
+            number, lanes = self.same(statement.slot, mask), (self.threads % LANES)[mask]
+            for block, machine in enumerate(self.cluster):
+                machine.barriers[statement.barrier][number].arrive(int((lanes == block).sum()))
+            assert len(self.cluster) == statement.blocks and lanes.max() < statement.blocks, (
+                "a lane arrives at each block"
+            )
         if not self.copies_late:
             next(self.stream, None)
 
@@ -85,9 +96,11 @@ class Copies(Matrices):
         assert target % 1024 == 0 and not any(stride % 16 for stride in strides), "boxes start where the swizzle begins"
         assert len(raw) == statement.nbytes
         where = target + np.arange(len(raw))
-        shared = self.buffers[statement.target.pointer][0]
-        shared[where] = NOT_WRITTEN
-        self.barrier(statement.barrier, statement.slot, mask).copies.append((shared, where, raw))
+        assert statement.blocks in (1, len(self.cluster)), "all blocks of a cluster get a copy"
+        for machine in self.cluster if statement.blocks > 1 else [self]:
+            shared = machine.buffers[statement.target.pointer][0]
+            shared[where] = NOT_WRITTEN
+            machine.barriers[statement.barrier][self.same(statement.slot, mask)].copies.append((shared, where, raw))
 
     def copy_bulk(self, statement: CopyBulk, mask: Array) -> None:
         sources = self.address(statement.source, statement.source_at, mask, CHUNK)[mask]

@@ -6,12 +6,12 @@ It judges the schedule without a device: which thread does what, reductions over
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from functools import partial
 
 import numpy as np
 
 from dovetail.ir.literal import Array
+from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
@@ -52,8 +52,8 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.resident import NEXT
 from tests.targets.cuda.arithmetic import INTEGERS, apply, less
+from tests.targets.cuda.cluster_blocks import run_cluster, run_roles
 from tests.targets.cuda.copies import Copies
-from tests.targets.cuda.phases import Turns
 from tests.targets.cuda.places import Value
 from tests.targets.cuda.resident_blocks import run_resident, run_sub_grid
 from tests.targets.cuda.threads import LANES, NOT_WRITTEN, assert_whole_warps
@@ -70,6 +70,9 @@ class Machine(Copies):
         assert launch is not None and self.grid % launch.cluster == 0, "clusters have all their blocks"
         with np.errstate(all="ignore"):
             for first in reversed(range(0, self.grid, launch.cluster)):
+                if launch.cluster > 1 and any(isinstance(s, CopyBox) for s in everything(self.kernel.body)):
+                    run_cluster(self, range(first, first + launch.cluster))
+                    continue
                 for part in _between_barriers(self.kernel.body):
                     # Blocks come backwards, those of a cluster, too: none may need what another writes before it.
                     for number in reversed(range(first, first + launch.cluster)):
@@ -189,16 +192,7 @@ class Machine(Copies):
             self.buffers[name], self.buffers[NEXT + name] = (self.buffers[f"{name}.{at}"] for at in (number, following))
 
     def roles(self, statement: Roles, mask: Array) -> None:
-        """Both bodies, in turns."""
-        first = self.threads < statement.warps * LANES
-        self.turns = Turns(2)
-
-        def run(index: int) -> None:
-            own = copy(self)
-            own.role, own.names, own.memo, own.groups, own.products = index, dict(self.names), {}, [[]], []
-            own.statements(*((statement.body, mask & first) if index == 0 else (statement.other, mask & ~first)))
-
-        self.turns.run((run, run))
+        run_roles([self], statement, mask)
 
     def loop(self, statement: Loop, mask: Array) -> None:
         variable, extent = statement.variable, self.one(statement.extent, mask)

@@ -145,7 +145,7 @@ class Turns:
         self.waiting.pop(index, None)
 
     def _next(self, index: int) -> None:
-        others = sorted(self.alive - {index}) or sorted(self.alive)
+        others = sorted(self.alive, key=lambda other: (other <= index, other))
         self.running = others[0] if others else -1
         self.condition.notify_all()
 

@@ -8,7 +8,7 @@ from dovetail import Graph, library, ops
 from dovetail.ir.dtype import DType, bf16, f32
 from dovetail.ir.leaf import input
 from dovetail.ir.value import Value
-from dovetail.kernels.gpu.narrow_results import ITEM, WIDTH
+from dovetail.kernels.gpu.narrow_results import ITEM, WIDTHS
 from dovetail.kernels.gpu.tile import CHUNK
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Store
@@ -52,11 +52,16 @@ def _banks(address: int, nbytes: int) -> list[int]:
     return [(address // BANK_BYTES + i) % BANKS for i in range(nbytes // BANK_BYTES)]
 
 
-def test_lanes_that_store_or_load_together_have_different_banks() -> None:
-    pitch = (WIDTH + CHUNK) * ITEM
+@pytest.mark.parametrize("width", WIDTHS)
+def test_lanes_that_store_together_have_different_banks(width: int) -> None:
+    pitch = (width + CHUNK) * ITEM
     pairs = [_banks(lane // 4 * pitch + lane % 4 * BANK_BYTES, BANK_BYTES) for lane in range(LANES)]
     assert len({bank for banks in pairs for bank in banks}) == BANKS
-    groups = WIDTH // CHUNK
+
+
+def test_lanes_that_load_a_long_line_together_have_different_banks() -> None:
+    width = max(WIDTHS)
+    pitch, groups = (width + CHUNK) * ITEM, width // CHUNK
     chunks = [_banks(lane // groups * pitch + lane % groups * CHUNK * ITEM, CHUNK * ITEM) for lane in range(LANES)]
     for first in range(0, LANES, 8):  # 16 bytes for each of eight lanes are one turn
         assert len({bank for banks in chunks[first : first + 8] for bank in banks}) == BANKS

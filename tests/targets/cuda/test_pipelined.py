@@ -92,6 +92,25 @@ def test_the_first_columns_of_weights_come_before_other_kernels_end(depth: int) 
     assert np.linalg.norm(found.astype(np.float64) - exact) <= 1e-3 * np.linalg.norm(exact)
 
 
+def test_weights_are_transposed_where_their_streams_have_no_whole_panels() -> None:
+    """Two streams of 96 columns are a tile of 192; along columns they would be two panels of 128."""
+    u, g = (param(name, f16[136, 96]) for name in "ug")
+    fed = input("u", f16[136, 96]), input("g", f16[136, 96])
+    x = input("x", f16[120, 136])
+    random = np.random.default_rng(2)
+    a, b, c = (random.normal(size=s).astype(np.float16) / 4 for s in ((120, 136), (136, 96), (136, 96)))
+    device = SimulatedDriver()
+    wide = [BlockTile(64, columns, 4, 1, 2, by_warpgroup=True) for columns in (256, 192)]
+    with patch.object(tiles, "PIPELINED_TILES", tuple(wide)):
+        plans = [make_plan(Graph.of({"y": library.swiglu(x, *of)}), target="cuda") for of in ((u, g), fed)]
+        packed = [made.packed for plan in plans for _, made in kernels_of(plan)]
+        found = CudaGraph(plans[0], lambda: device).bind({"u": b, "g": c}).run({"x": a})["y"]
+    assert [one.layout for one in packed[0].values()] == ["transposed"] * 2 and not packed[1]
+    up, gate = (a.astype(np.float64) @ w.astype(np.float64) for w in (b, c))
+    exact = gate / (1 + np.exp(-gate)) * up
+    assert np.linalg.norm(found.astype(np.float64) - exact) <= 1e-3 * np.linalg.norm(exact)
+
+
 @pytest.mark.parametrize("tile", PIPELINED_TILES, ids=lambda t: f"{t.rows}x{t.columns}x{t.stages}")
 def test_every_tile_becomes_ptx(tile: BlockTile) -> None:
     x, w = x_of(bf16, 4096, 768), x_of(bf16, 768, 768, name="w")

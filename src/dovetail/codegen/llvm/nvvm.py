@@ -62,6 +62,8 @@ EVICT_FIRST = 'call i64 asm "createpolicy.fractional.L2::evict_first.b64 $0, 1.0
 """The policy of bytes that L2 drops before others. It has no effect of its own: LLVM makes one for many copies."""
 CLUSTER_BARRIER = assembly("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;")
 """All threads of a cluster wait for each other, and see what the others wrote: release and acquire by default."""
+CLUSTER_START = assembly("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;")
+"""The same without what they wrote to global memory, which would take a fence of the device."""
 
 
 def threads(count: int, resident: int | None = None, cluster: int = 1) -> str:

@@ -36,6 +36,19 @@ def arrive(t: Builder, barrier: str) -> None:
     _do(t, "mbarrier.arrive.shared::cta.b64 _, [$0];", f"i32 {barrier}")
 
 
+def arrive_at(t: Builder, barrier: str, block: str) -> None:
+    """Arrive at the barrier of a block of the cluster, an i64, at the same place as one of this block."""
+    lines = (
+        "{",
+        ".reg .b32 there;",
+        "mapa.shared::cluster.u32 there, $0, $1;",
+        "mbarrier.arrive.shared::cluster.b64 _, [there];",
+        "}",
+    )
+    narrow = t.let(f"trunc i64 {block} to i32")
+    _do(t, "\\0A".join(lines), f"i32 {barrier}", f"i32 {narrow}")
+
+
 def await_phase(t: Builder, barrier: str, phase: str) -> None:
     """Wait until a barrier has left a phase, an i64."""
     lines = (
@@ -71,16 +84,25 @@ def prefetch_map(t: Builder, source: str) -> None:
     _do(t, "prefetch.tensormap [$0];", f"i64 {source}")
 
 
-def copy_box(t: Builder, target: str, source: str, at: Sequence[str], taps: Sequence[str], barrier: str) -> None:
-    """Copy a box from an index along each axis on, innermost first; pixels of images where there are `taps`."""
+def copy_box(
+    t: Builder, target: str, source: str, at: Sequence[str], taps: Sequence[str], barrier: str, blocks: int = 1
+) -> None:
+    """Copy a box from an index along each axis on, innermost first; pixels of images where there are `taps`.
+
+    All blocks of a cluster of `blocks` get it.
+    """
     rank, mode = len(at), "im2col" if taps else "tile"
     name = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.{mode}.mbarrier::complete_tx::bytes"
     indices = [f"i32 {t.let(f'trunc i64 {index} to i32')}" for index in at]
     offsets = [f"i16 {t.let(f'trunc i64 {tap} to i16')}" for tap in taps]
     places = [f"${2 + i}" for i in range(rank)]
+    name += ".multicast::cluster" if blocks > 1 else ""
     text = f"{name} [$0], [$1, {{{', '.join(places)}}}], [${2 + rank}]"
     if taps:
         text += f", {{{', '.join(f'${3 + rank + i}' for i in range(len(taps)))}}}"
+    if blocks > 1:
+        text += f", ${3 + rank + len(taps)}"
+        offsets.append(f"i16 {(1 << blocks) - 1}")
     _do(t, f"{text};", f"i32 {place(t, target)}", f"i64 {source}", *indices, f"i32 {barrier}", *offsets)
 
 
@@ -117,6 +139,6 @@ def _do(t: Builder, text: str, *given: str) -> None:
 
 
 __all__ = [
-    "arrive", "await_phase", "copy_box", "copy_bulk", "expect", "initialise", "map_of", "place", "prefetch_map",
-    "set_registers", "slot", "warp_barrier", "word_of",
+    "arrive", "arrive_at", "await_phase", "copy_box", "copy_bulk", "expect", "initialise", "map_of", "place",
+    "prefetch_map", "set_registers", "slot", "warp_barrier", "word_of",
 ]  # fmt: skip

@@ -196,8 +196,8 @@ class _Printer(Printer):
                 self.allocate(statement)
             case Barrier():
                 self.barrier()
-            case ClusterBarrier():
-                self.text.emit(nvvm.CLUSTER_BARRIER)
+            case ClusterBarrier(ordered):
+                self.text.emit(nvvm.CLUSTER_BARRIER if ordered else nvvm.CLUSTER_START)
             case SubGrid():
                 resident.sub_grid(self, statement)
             case GridBarrier():
@@ -265,7 +265,8 @@ class _Printer(Printer):
                 target = self.address(statement.target, statement.target_at)
                 source = self.map_of(statement.source)
                 at, taps = [self.value(x) for x in statement.at], [self.value(x) for x in statement.taps]
-                pipeline.copy_box(self.text, target, source, at, taps, self.slot(statement.barrier, statement.slot))
+                slot = self.slot(statement.barrier, statement.slot)
+                pipeline.copy_box(self.text, target, source, at, taps, slot, statement.blocks)
             case CopyBulk():
                 target = self.address(statement.target, statement.target_at)
                 source = self.address(statement.source, statement.source_at)
@@ -274,8 +275,10 @@ class _Printer(Printer):
                 pipeline.copy_bulk(self.text, target, source, statement.nbytes, slot, evict_first=once)
             case ExpectBytes(barrier, at, count):
                 pipeline.expect(self.text, self.slot(barrier, at), count)
-            case Arrive(barrier, at):
+            case Arrive(barrier, at, 1):
                 pipeline.arrive(self.text, self.slot(barrier, at))
+            case Arrive(barrier, at):
+                pipeline.arrive_at(self.text, self.slot(barrier, at), self.indices["lane"])
             case AwaitPhase(barrier, at, phase):
                 pipeline.await_phase(self.text, self.slot(barrier, at), self.value(phase))
             case WarpBarrier(warps):

@@ -14,7 +14,8 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attend_sources import AttendSources
 from dovetail.kernels.gpu.attend_tile import GROUP_WARPS, AttendTile
-from dovetail.kernels.gpu.tile import DEPTH, GROUP_ROWS, MULTIPLY_CYCLES, has_warpgroups
+from dovetail.kernels.gpu.tile import DEPTH, GROUP_ROWS, has_warpgroups
+from dovetail.kernels.gpu.tile_cost import MULTIPLY_CYCLES
 
 HELD = 96
 """Registers of a thread for queries and sums, so that scores of two rounds and addresses fit too."""

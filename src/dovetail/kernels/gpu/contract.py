@@ -47,6 +47,8 @@ from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Step
 
 _LEFT, _RIGHT = "left", "right"
+TURNED_GAIN = 0.9
+"""The share of the time that transposed weights must save: they are packed when they are bound."""
 
 
 def has_known_blocks(of: BlockProduct) -> bool:
@@ -220,6 +222,9 @@ class Writer(TileWriter):
         other = axes[0] if len(set(axes)) == 1 else ""
         axis, other = (axis, other) if axis and other else ("", "")
         found = self._pipelined(left, rights, axis, other)
+        turned = self._turned(left, axis, found) if other == "row" else None
+        if turned is not None:
+            (rights, found), other = turned, "k"
         if found is not None:
             assert isinstance(self.depth, int), "it was checked"
             ahead = "right" in early
@@ -228,6 +233,25 @@ class Writer(TileWriter):
         tile, parts = tile_of(*self._sizes, self.streams, self.device)
         engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, parts, early)
         return replace(engine.tiled(self.device), cycles=self._cycles(tile, parts, has_producer=False)), parts
+
+    def _turned(
+        self, left: Factor, axis: str, found: tuple[BlockTile, int] | None
+    ) -> tuple[list[Factor], tuple[BlockTile, int]] | None:
+        """Weights that are transposed when they are bound, and their tile; None where another is about as good.
+
+        Lines of columns go in panels of 64 for each stream; lines along k take any multiple of 8 columns.
+        """
+        pack = Transposed()
+        rights = None if found is None else self._transposed(pack)
+        other = None if rights is None else self._pipelined(left, rights, axis, "k")
+        if found is None or rights is None or other is None:
+            return None
+        was, now = (self._cycles(*each, has_producer=True) for each in (found, other))
+        if now > TURNED_GAIN * was:
+            return None
+        for v in map(self.found.operand, self.found.rights):
+            self.bindings[self.names[v]] = Packed(v, pack.layout, pack)
+        return rights, other
 
     @property
     def _sizes(self) -> tuple[Size, Size, Size, Size]:

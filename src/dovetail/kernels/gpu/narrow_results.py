@@ -2,8 +2,8 @@
 
 Half as many bytes go through shared memory as for sums, without bank conflicts: a line of 64 results and a chunk of
 padding starts four banks after the one before, so that eight rows of pairs, and eight chunks of a row, are in different
-banks. What an epilogue loads must then be the same for all rows, such as a bias: a thread has pairs of columns, which
-are no whole sectors of memory.
+banks; with lines of 32, eight rows of pairs are. What an epilogue loads must then be the same for all rows, such as a
+bias: a thread has pairs of columns, which are no whole sectors of memory.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 
-WIDTH = 64
-"""Results of a line in shared memory."""
+WIDTHS = (64, 32)
+"""Results of a line in shared memory: as many as divide the columns of a tile."""
 ITEM = 2
-_PITCH = (WIDTH + CHUNK) * ITEM
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +50,15 @@ class NarrowResults:
     """Whether a row and a column are those of the result."""
 
     @property
+    def width(self) -> int:
+        """Results of a line; 0 where lines would end in the middle."""
+        return next((width for width in WIDTHS if self.columns % width == 0 and width % self.producer.width == 0), 0)
+
+    @property
     def fits(self) -> bool:
         """Whether there is one result, of 16 bits, whose operands are the same for all rows."""
         sums = sum([len(element.sums) for chunk in self.producer.chunks for element in chunk.elements])
-        if self.columns % WIDTH or sums > NARROW_SUMS:
+        if not self.width or sums > NARROW_SUMS:
             return False  # with more sums it is slower: 4096×768→3072 took 36 µs by 128×256 tiles, not 32
         row, column = Name("row"), Name("column")
         stores = self.written(self.producer.chunks[0].elements[0], row, column)
@@ -64,7 +68,7 @@ class NarrowResults:
 
     def statements(self) -> tuple[list[Statement], list[Statement]]:
         """What comes before the sums, and what comes after them. Operands are loaded a chunk ahead."""
-        every, together = self.producer.chunks, WIDTH // self.producer.width
+        every, together = self.producer.chunks, self.width // self.producer.width
         chunks = [every[at : at + together] for at in range(0, len(every), together)]
         computed = [self._computed(number, some) for number, some in enumerate(chunks)]
         found: list[Statement] = []
@@ -97,7 +101,7 @@ class NarrowResults:
 
     def _stored(self, chunk: Chunk) -> Iterator[Statement]:
         """The results of a warp from shared memory, 16 bytes for each thread."""
-        groups = WIDTH // CHUNK
+        groups = self.width // CHUNK
         column = mul(remainder(LANE, groups), Extent(CHUNK))
         first = add(add(Name("side"), Extent(chunk.column)), column)
         for turn in range(WARP_ROWS * groups // LANES):
@@ -112,7 +116,7 @@ class NarrowResults:
 
     def _staged(self, of: Tensor, first: int) -> Tensor:
         """The room of each warp for a chunk, from a column on: warp, row, column."""
-        strides = (self.producer.staged.strides[0], _PITCH, ITEM)
+        strides = (self.producer.staged.strides[0], (self.width + CHUNK) * ITEM, ITEM)
         return Tensor(self.producer.staged.pointer, of.dtype, strides, first * ITEM, space="shared")
 
 

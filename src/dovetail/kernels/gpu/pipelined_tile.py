@@ -50,7 +50,6 @@ GROUP = 128
 REGISTERS, MOST_REGISTERS, COPYING = 65_536, 240, 24
 """Registers of a multiprocessor, the most of a thread that multiplies, and those of one that copies."""
 _STAGE, _PHASE, _BEFORE, _AHEAD = Name("stage"), Name("phase"), Name("before"), Name("ahead")
-_FIRST_LANE = less(LANE, ONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +103,13 @@ class PipelinedTile:
         ]
         start: list[Statement] = [Set(_STAGE.name, ZERO), Set(_PHASE.name, ZERO), Set(_BEFORE.name, ZERO)]
         start += [Set(_AHEAD.name, Extent(self.ahead))] if self.early else []
-        producer = Producer(tile.threads, start, self._copies(), self._chunks(), staged, self.width, self._registers())
+        end = self._end() if tile.cluster > 1 else ()
+        copies, chunks, registers = self._copies(), self._chunks(), self._registers()
+        producer = Producer(tile.threads, start, copies, chunks, staged, self.width, registers, end)
         is_new = not self.early
         barriers = (
             AllocBarriers(FULL, tile.stages, 1, is_new),
-            AllocBarriers(EMPTY, tile.stages, warps, is_new),
+            AllocBarriers(EMPTY, tile.stages, warps * tile.cluster, is_new),
         )
         return Tiled(
             tile.rows,
@@ -121,6 +122,7 @@ class PipelinedTile:
             resident=tile.blocks,
             early=self._first_copies() if self.early else (),
             producer=producer,
+            cluster=tile.cluster,
         )
 
     @property
@@ -154,7 +156,10 @@ class PipelinedTile:
     def _products(self) -> list[Statement]:
         """The sums of a tile. A product that starts waits for the one before, whose stage is then empty."""
         core, sums = self.core, self._sums
-        released = When(both(_FIRST_LANE, less(ZERO, Name("round"))), (Arrive(EMPTY, _BEFORE),))
+        cluster = self.tile.cluster
+        lanes = less(LANE, Extent(cluster))
+        arrival = Arrive(EMPTY, _BEFORE, cluster)
+        released = When(both(lanes, less(ZERO, Name("round"))), (arrival,))
         body = (
             AwaitPhase(FULL, _STAGE, _PHASE),
             core.shared_product(_STAGE, self._group, sums),
@@ -166,7 +171,7 @@ class PipelinedTile:
             zeroed(sums, self.tile.columns // 2),
             Loop("round", Extent(self.rounds), body),
             AwaitProducts(sums, self.tile.columns),
-            When(_FIRST_LANE, (Arrive(EMPTY, _BEFORE),)),
+            When(lanes, (arrival,)),
         ]
 
     @property
@@ -181,20 +186,22 @@ class PipelinedTile:
     def _rows(self, number: Expr) -> list[CopyBox]:
         """The boxes of the left factor in a round."""
         tile, rows = self.core.left_tile, self.tile.rows
-        return self._boxes(tile, self.left, self.left_axis, Name("top"), self._number(number), rows, 0)
+        return self._boxes(tile, self.left, self.left_axis, Name("top"), self._number(number), rows, 0, 1)
 
     def _columns(self, number: Expr) -> list[CopyBox]:
-        """The boxes of the right factors in a round."""
+        """The boxes of the right factors in a round, or the share of them that this block copies for its cluster."""
         tile, each = self.core.right_tile, self.tile.columns // len(self.rights)
         found: list[CopyBox] = []
         for at, right in enumerate(self.rights):
-            side = Name("side")
-            found += self._boxes(tile, right, self.right_axis, side, self._number(number), each, at * each)
+            skipped, side = at * each, Name("side")
+            number_ = self._number(number)
+            found += self._boxes(tile, right, self.right_axis, side, number_, each, skipped, self.tile.cluster)
         return found
 
     def _expected(self) -> ExpectBytes:
-        """All bytes of a stage."""
-        return ExpectBytes(FULL, _STAGE, sum(box.nbytes for box in (*self._rows(ZERO), *self._columns(ZERO))))
+        """All bytes of a stage, whichever block copies them."""
+        boxes = (*self._rows(ZERO), *self._columns(ZERO))
+        return ExpectBytes(FULL, _STAGE, sum([box.nbytes * box.blocks for box in boxes]))
 
     def _copies(self) -> list[Statement]:
         """The copies of a tile, each stage as soon as it is empty."""
@@ -208,6 +215,11 @@ class PipelinedTile:
         body = (AwaitPhase(EMPTY, _STAGE, empty), *boxes, *self._following())
         return [Loop("round", Extent(self.rounds), body, rolled=True)]
 
+    def _end(self) -> list[Statement]:
+        """Wait until all stages are empty: other blocks of the cluster arrive at barriers of this one until then."""
+        body = (AwaitPhase(EMPTY, _STAGE, Call("sub", (ONE, _PHASE), i64)), *self._following())
+        return [Loop("round", Extent(self.tile.stages), body, rolled=True)]
+
     def _first_copies(self) -> list[Statement]:
         """Columns of the first stages, which need nothing that other kernels write."""
         round_ = (Set(_STAGE.name, Name("round")), self._expected(), *self._columns(Name("round")))
@@ -215,23 +227,37 @@ class PipelinedTile:
         return [When(one, (Loop("round", Extent(self.ahead), round_, rolled=True),))]
 
     def _boxes(
-        self, tile: SharedTile, factor: Factor, axis: str, first: Expr, number: Expr, rows: int, skipped: int
+        self,
+        tile: SharedTile,
+        factor: Factor,
+        axis: str,
+        first: Expr,
+        number: Expr,
+        rows: int,
+        skipped: int,
+        blocks: int,
     ) -> list[CopyBox]:
-        """Rows of a factor from `first` on, in a round, to the rows of a tile after `skipped` ones."""
+        """Rows of a factor from `first` on, in a round, to the rows of a tile after `skipped` ones.
+
+        Of `blocks` blocks that need them, each copies an equal share of the lines, to all of them.
+        """
         of, k = factor.tensor, mul(number, Extent(DEPTH))
+        lines = (rows if axis == "k" else DEPTH) // blocks
+        share = ZERO if blocks == 1 else mul(remainder(ThreadIndex("block"), blocks), Extent(lines))
         if axis == "k":
-            target, at = tile.place(_STAGE, Extent(skipped), ZERO)
+            target, at = tile.place(_STAGE, add(Extent(skipped), share), ZERO)
             pixels = _pixels(factor)
             if pixels is not None and factor.gather is not None:
                 start, taps = pixels.start(factor.gather.place(first), number)
                 return [CopyBox(target, at, pixels.source(of, rows), start, FULL, _STAGE, taps)]
-            matrix = TensorMap(of.pointer, of.offset, (factor.depth, factor.rows), (of.strides[0],), rows)
-            return [CopyBox(target, at, matrix, (k, first), FULL, _STAGE)]
-        matrix = TensorMap(of.pointer, of.offset, (factor.rows, factor.depth), (of.strides[1],), DEPTH)
+            matrix = TensorMap(of.pointer, of.offset, (factor.depth, factor.rows), (of.strides[0],), lines)
+            return [CopyBox(target, at, matrix, (k, add(first, share)), FULL, _STAGE, blocks=blocks)]
+        matrix = TensorMap(of.pointer, of.offset, (factor.rows, factor.depth), (of.strides[1],), lines)
         found: list[CopyBox] = []
         for panel in range(0, rows, BOX):
-            target, at = tile.place(_STAGE, ZERO, Extent((skipped + panel) // CHUNK))
-            found.append(CopyBox(target, at, matrix, (add(first, Extent(panel)), k), FULL, _STAGE))
+            target, at = tile.place(_STAGE, share, Extent((skipped + panel) // CHUNK))
+            start = add(first, Extent(panel)), add(k, share)
+            found.append(CopyBox(target, at, matrix, start, FULL, _STAGE, blocks=blocks))
         return found
 
     def _chunks(self) -> list[Chunk]:

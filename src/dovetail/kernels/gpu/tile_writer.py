@@ -25,6 +25,7 @@ from dovetail.kernels.loops.ir import (
     AllocBarriers,
     Barrier,
     Call,
+    ClusterBarrier,
     Expr,
     Extent,
     Kernel,
@@ -127,6 +128,8 @@ class TileWriter(ABC):
         def each_tile(*body: Statement) -> Loop:
             return Loop("tile", Extent(tiles), (*place, *body), kind="block")
 
+        # Blocks copy to others of their cluster once these have barriers.
+        waits = (ClusterBarrier(ordered=False),) if tiled.cluster > 1 else ()
         statements: tuple[Statement, ...]
         producer, grid = tiled.producer, tiles
         if producer is None:
@@ -136,17 +139,19 @@ class TileWriter(ABC):
             given, written = self._by_warps(tiled, producer)
             consume = (*producer.start, each_tile(*given, *tiled.body, *written))
             one = less(ThreadIndex("thread"), Extent(producer.first + 1))
-            produce = (*producer.start, When(one, (each_tile(*producer.body),)))
-            statements = (*tiled.allocations, Roles(producer.first // LANES, consume, produce, producer.registers))
+            produce = (*producer.start, When(one, (each_tile(*producer.body), *producer.end)))
+            roles = Roles(producer.first // LANES, consume, produce, producer.registers)
+            statements = (*tiled.allocations, *(() if tiled.early else waits), roles)
             # Blocks stay and go on to further tiles, whose copies start while results are written.
-            grid = min(tiles, self.device.multiprocessors * tiled.resident) if isinstance(tiles, int) else tiles
+            at_once = self.device.multiprocessors * tiled.resident // tiled.cluster * tiled.cluster
+            grid = min(tiles, at_once) if isinstance(tiles, int) else tiles
         # Barriers that copies before the wait need are made then.
-        shared_tiles = [a for a in tiled.allocations if not isinstance(a, Alloc) or a.space == "shared"]
-        shared_tiles = [replace(a, is_new=True) if isinstance(a, AllocBarriers) else a for a in shared_tiles]
-        early = (*shared_tiles, Set("tile", ThreadIndex("block")), *place, *tiled.early) if tiled.early else ()
+        kept = [a for a in tiled.allocations if not isinstance(a, Alloc) or a.space == "shared"]
+        new = [replace(a, is_new=True) if isinstance(a, AllocBarriers) else a for a in kept]
+        early = (*new, *waits, Set("tile", ThreadIndex("block")), *place, *tiled.early) if tiled.early else ()
         shared = shared_bytes(tiled.allocations)
         dynamic = shared if shared > STATIC_BYTES or tiled.is_aligned else 0
-        launch = Launch(grid, tiled.threads, dynamic, tiled.resident, cycles=tiled.cycles)
+        launch = Launch(grid, tiled.threads, dynamic, tiled.resident, cluster=tiled.cluster, cycles=tiled.cycles)
         written = self._results() if parts == 1 else (PARTIAL,)
         return self._kernel(self.name if parts == 1 else f"{self.name}_parts", statements, launch, written, early)
 

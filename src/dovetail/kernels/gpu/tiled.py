@@ -57,6 +57,8 @@ class Tiled:
     """An estimate of all tiles together, without the start of the kernel; 0 where there is none."""
     scale: RowScale | None = None
     """What multiplies sums of several planes; None where nothing does."""
+    cluster: int = 1
+    """Blocks of a cluster, which have the same columns and copy them for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class Producer:
     """Columns of a chunk."""
     registers: tuple[int, int]
     """Registers of a thread that multiplies, and of one that copies."""
+    end: Sequence[Statement] = ()
+    """What it does after its last tile."""
 
 
 __all__ = ["Chunk", "Element", "Producer", "RowScale", "Tiled"]

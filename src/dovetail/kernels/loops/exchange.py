@@ -45,6 +45,9 @@ class AtomicUpdate:
 class ClusterBarrier:
     """No thread of a cluster of blocks goes on before all have come here; what they stored in memory is seen by all."""
 
+    ordered: bool = True
+    """False where only barriers in shared memory are seen, which are then new."""
+
 
 Exchange: TypeAlias = FromLane | Ballot | AtomicUpdate | ClusterBarrier
 

@@ -76,6 +76,8 @@ class CopyBox:
     slot: Expr
     taps: tuple[Expr, ...] = ()
     """How far from each pixel of a traversal it reads along each spatial axis, innermost first."""
+    blocks: int = 1
+    """Blocks of the cluster: all of them get the box (multicast), at the same place, and their barriers count it."""
 
     @property
     def nbytes(self) -> int:
@@ -115,6 +117,8 @@ class Arrive:
 
     barrier: str
     slot: Expr
+    blocks: int = 1
+    """Blocks of the cluster, where lane i, of as many lanes, arrives at the barrier of block i."""
 
 
 @dataclass(frozen=True, slots=True)
