@@ -113,6 +113,8 @@ class Waits:
     """From level to level where blocks receive what others send. GPT-2 alone gives 0.51."""
     barrier: float = 1.78e-6
     """The same where they wait at a barrier of the grid, and then read from L2."""
+    arrival: float = 1.52e-6
+    """The same before a product whose weights are near: its estimate has what it reads. By a ViT of 197 tokens."""
     hidden: float = 0.12
     """The share of the time of reading weights that passes while blocks wait."""
 

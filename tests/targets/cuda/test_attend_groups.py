@@ -126,6 +126,20 @@ def test_other_attentions_multiply_by_warps(value: Value, device: GpuDevice) -> 
     assert not _is_by_group(value, device)
 
 
+@pytest.mark.parametrize("name", ["plain", "keep", "causal"])
+def test_lone_blocks_go_through_one_round_of_keys_with_twice_the_warps(name: str) -> None:
+    """As the few heads of a ViT: 16 queries to a block, and 32 keys to a warp."""
+    call = dict(HIDDEN[name])
+    if "keep" in call:
+        call["keep"] = x_of(bool_, 20, 100, name="keep")
+    value, device = _attention(20, 100, 32, 32, **call), replace(H200, multiprocessors=8)
+    launch = _kernel(value, device).launch
+    assert launch is not None and launch.grid == 2 and launch.block == 4 * 32
+    feeds = feeds_of(Graph.of({"y": value}), {})
+    told = {n: call[n] for n in ("fill", "causal") if n in call}
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=device)["y"], _by_hand(feeds, **told), f16)
+
+
 @pytest.mark.parametrize("keys", [0, 1, 130, 203])
 def test_masks_of_any_number_of_keys(groups: int, keys: int) -> None:
     """Rows of 203 bools begin anywhere."""

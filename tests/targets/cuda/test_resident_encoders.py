@@ -14,7 +14,7 @@ from dovetail import Graph
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import Kernel, MultiplyMatrices, SubGrid
+from dovetail.kernels.loops.ir import Kernel, MultiplyMatrices, MultiplyShared, SubGrid
 from dovetail.plan.plan import Plan
 from dovetail.targets.cuda.resident_choice import Residency
 from dovetail.targets.cuda.resident_runs import ResidentRuns
@@ -78,6 +78,15 @@ def test_layers_of_an_encoder_are_passes_of_one_kernel(name: str) -> None:
     assert np.linalg.norm(found.astype(np.float64) - wanted) <= 1e-2 * np.linalg.norm(wanted)
 
 
+def test_an_attention_by_warpgroups_is_made_by_warps() -> None:
+    """The attention of a whole Whisper-like encoder multiplies out of shared memory, which no part does."""
+    shape = ENCODERS.WhisperShape(ENCODERS.Layers(4, 128, 2, 128), mels=8, frames=300)
+    graph: Graph = ENCODERS.graph_of(shape)
+    launched = _kernels(graph, replace(FEW, multiprocessors=2, cooperative="off"))
+    assert any([isinstance(s, MultiplyShared) for k in launched if not k.maps for s in everything(k.body)])
+    assert any([k.counter for k in _kernels(graph, replace(FEW, multiprocessors=2, cooperative="on"))])
+
+
 @pytest.mark.parametrize("name", TINY)
 def test_parts_have_products_without_tensor_maps_and_take_turns(name: str) -> None:
     graph: Graph = ENCODERS.graph_of(TINY[name])
@@ -123,7 +132,7 @@ def test_the_lower_estimate_decides_and_both_are_told(name: str, resident: bool)
 
 def test_figures_of_the_device_decide() -> None:
     assert _choice("gpt2", words=1e-6).refused is not None
-    assert _choice("vit_tiny", words=1e-7, barrier=1e-7).refused is None
+    assert _choice("vit_tiny", words=1e-7, barrier=1e-7, arrival=1e-7).refused is None
     assert _choice("llama_1b", dependent_launch=1e-7).refused is not None
     assert _choice("qwen3_0.6b", words=1.01e-6).refused is None
     assert _choice("qwen3_0.6b", words=1.01e-6, hidden=0.0).refused is not None
@@ -136,6 +145,6 @@ def test_a_kernel_that_loses_is_not_composed(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError("composed")
 
     monkeypatch.setattr(ResidentRuns, "_composed", composed)
-    assert _choice("vit_tiny").refused is not None
+    assert _choice("vit_base").refused is not None
     with pytest.raises(AssertionError, match="composed"):
         _choice("llama_1b")

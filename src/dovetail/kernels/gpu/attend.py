@@ -117,7 +117,7 @@ class _Writer:
         may have."""
         if self.block.is_cluster or self.block.is_apart:
             return self.block.buffers * self.block.splits
-        return 2 if self.copies else 1
+        return 2 if self.copies and not self.block.is_one_round else 1
 
     def _stage(self, number: Expr) -> Expr:
         """The tile of a round."""
@@ -322,6 +322,9 @@ class _Writer:
                 return rounds
             # Without a warp that copies, threads have no registers for addresses that LLVM computes before a condition.
             return self._warp_keys.after_stages(rounds, is_guarded=not self.device.copying_warp)
+        if self.block.is_one_round:
+            body = (*seen_loaded(self.block, Name("round")), AwaitCopies(0), Barrier(), Set("stage", ZERO))
+            return [Loop("round", Extent(1), (*body, *where_seen(self.block, work))), Barrier()]
         later = [*self._loaded("k", Name("later"), Name("next")), *self._loaded("v", Name("later"), Name("next"))]
         barrier = WarpBarrier(GROUP_WARPS) if self.block.is_apart else Barrier()
         start = [Set("later", add(Name("round"), Extent(1))), Set("next", self._stage(Name("later")))]

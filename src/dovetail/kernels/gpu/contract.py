@@ -19,6 +19,7 @@ from dovetail.kernels.gpu.block_stream import BlockStream
 from dovetail.kernels.gpu.few_rows import has_few_rows, stream_of
 from dovetail.kernels.gpu.fma import PIECE, FmaTile
 from dovetail.kernels.gpu.fragments import Factor, is_multiple
+from dovetail.kernels.gpu.near_tile import NearTile
 from dovetail.kernels.gpu.packed_blocks import BlockFactor, PackedBlocks
 from dovetail.kernels.gpu.packed_matrix import Transposed
 from dovetail.kernels.gpu.pipelined_tile import PipelinedTile
@@ -221,6 +222,9 @@ class Writer(TileWriter):
         # All streams share a tile of shared memory, which has lines along one axis.
         other = axes[0] if len(set(axes)) == 1 else ""
         axis, other = (axis, other) if axis and other else ("", "")
+        near = self._near(dtype, left, rights, axis, other)
+        if near is not None:
+            return near.tiled(self.device), 1
         found = self._pipelined(left, rights, axis, other)
         turned = self._turned(left, axis, found) if other == "row" else None
         if turned is not None:
@@ -278,6 +282,12 @@ class Writer(TileWriter):
                         self.bindings[self.names[v]] = Packed(v, layout.layout, layout)
                     return few if ring is None else ring
         return stream(rights, axes)
+
+    def _near(self, dtype: DType, left: Factor, rights: list[Factor], axis: str, other: str) -> NearTile | None:
+        """The tile of a part of a resident kernel whose weights are constant; None where a block has several."""
+        if not self.device.as_parts or self.batch or not all(map(self._is_constant, rights)):
+            return None
+        return NearTile.of(dtype, left, rights, (axis, other), (self.rows, self.columns, self.depth), self.device)
 
     def _ring(self, few: StreamTile) -> StreamRing | None:
         """A tile with packed weights as a ring of stages; None where another is as good."""

@@ -321,7 +321,7 @@ def private(name: str, dtype: DType, *counts: int) -> Tensor:
 
 
 def load_left(
-    target: Tensor, at: tuple[Expr, ...], tile: SharedTile, axis: str, stage: Expr, row: Expr, k: Expr
+    target: Tensor, at: tuple[Expr, ...], tile: SharedTile | LineTile, axis: str, stage: Expr, row: Expr, k: Expr
 ) -> LoadMatrices:
     """A 16×16 fragment of the left factor; `row` and `k` are multiples of 16."""
     down, along = add(remainder(LANE, CHUNK), mul(remainder(divided(LANE, 8), 2), Extent(8))), divided(LANE, 16)

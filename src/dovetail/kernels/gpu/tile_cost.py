@@ -71,7 +71,8 @@ class Work:
     def stage_cycles(self, tile: BlockTile, parts: int) -> float:
         """Cycles of a stage of all blocks."""
         blocks = parts * self.blocks(tile)
-        fit = tile.resident(self.device)
+        # Blocks of a part take turns.
+        fit = 1 if self.device.as_parts else tile.resident(self.device)
         # Blocks of one multiprocessor share its tensor cores, and hide each other's latency.
         at_once = -(-blocks // self.device.multiprocessors)
         product = GROUP_CYCLES if tile.by_warpgroup else MULTIPLY_CYCLES

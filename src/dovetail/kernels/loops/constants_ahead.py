@@ -41,7 +41,9 @@ def with_constants_ahead(kernel: Kernel, ahead: Mapping[str, Alloc]) -> Kernel:
     names = {name: name for name in kernel.pointers} | {name: room.pointer for name, room in ahead.items()}
     moved = Renaming(lambda n: n, names, frozenset([room.pointer for room in rooms])).body(kernel.body)
     copies = [s for name, room in ahead.items() for s in copied_whole(name, room)]
-    early = (*rooms, *copies, CommitCopies())
+    # They are one group with other copies.
+    others = [s for s in kernel.early if not isinstance(s, CommitCopies)]
+    early = (*rooms, *others, *copies, CommitCopies())
     body = (*rooms, AwaitCopies(0), Barrier(), *moved)
     return replace(kernel, body=body, early=early, sizes=sizes_in((*early, *body)))
 

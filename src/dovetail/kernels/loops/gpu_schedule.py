@@ -49,6 +49,7 @@ from dovetail.kernels.loops.ir import (
     mul,
     sizes_in,
 )
+from dovetail.kernels.loops.row_registers import in_registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,8 @@ def _by_warp(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
     """A tile for each warp; its lanes share the loops."""
     warps = shape.row_warps
     body = _Team(shape, "lane", shape.lanes).statements(kernel.body)
+    counts = [extent(loop) for loop in parallel(kernel.body)]
+    body = in_registers(body, max([-(-count // shape.lanes) for count in counts if count is not None]))
     chunks = (tiles + (warps - 1)) // warps
     tile = add(mul(Name("chunk"), Extent(warps)), ThreadIndex("warp"))
     inside = When(Call("less", (Name(kernel.tile), Extent(tiles)), bool_), body)

@@ -42,8 +42,10 @@ _KNOWN = (
     AllocBarriers, CopyBulk, ExpectBytes, WarpBarrier,
 )  # fmt: skip
 """The statements of a part."""
-TENSOR_MAPS, TURNS = "copies_need_no_tensor_maps", "blocks_take_turns"
+TENSOR_MAPS, TURNS, STATEMENTS = "copies_need_no_tensor_maps", "blocks_take_turns", "statements_are_known"
 """Conditions that another kernel for the same step may hold."""
+ROWS = "rows"
+"""The shared memory that holds the left rows of the only tile of a block."""
 PASS = Name("pass")
 """The number of a pass."""
 
@@ -61,11 +63,16 @@ def refused_part(kernel: Kernel, blocks: int) -> Refused | None:
     every = (*everything(kernel.early), *everything(kernel.body))
     unknown = [type(s).__name__ for s in every if not isinstance(s, _KNOWN)]
     if unknown:
-        return Refused("statements_are_known", ", ".join(dict.fromkeys(unknown)), "loops, copies, products of warps")
+        return Refused(STATEMENTS, ", ".join(dict.fromkeys(unknown)), "loops, copies, products of warps")
     waits = sum(isinstance(s, ClusterBarrier) for s in everything(kernel.body))
     if waits != sum(isinstance(s, ClusterBarrier) for s in kernel.body):
         return Refused("clusters_wait_between_segments", "a barrier of a cluster in a loop")
     return None
+
+
+def has_rows(kernel: Kernel) -> bool:
+    """Whether a kernel has the rows of its tile, and all of its weights, in shared memory."""
+    return any([isinstance(s, Alloc) and s.pointer == ROWS for s in kernel.body])
 
 
 def segments_of(body: tuple[Statement, ...]) -> list[tuple[Statement, ...]]:
@@ -142,10 +149,13 @@ def awaiting(body: tuple[Statement, ...], pending: int) -> tuple[Statement, ...]
 
 __all__ = [
     "PASS",
+    "ROWS",
+    "STATEMENTS",
     "TENSOR_MAPS",
     "TURNS",
     "awaiting",
     "has_bulk",
+    "has_rows",
     "in_phase",
     "only_prefetches",
     "refused_part",

@@ -18,7 +18,6 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.block_stages import is_repeatable, takes_stages, with_stages
 from dovetail.kernels.loops.composed import Stage, as_stages, is_stage, with_prologue
-from dovetail.kernels.loops.constants_ahead import takes_constants_ahead, with_constants_ahead
 from dovetail.kernels.loops.gpu_schedule import GpuShape
 from dovetail.kernels.loops.ir import Alloc, Kernel, Launch
 from dovetail.kernels.spec import Packed, TensorLocations
@@ -28,12 +27,13 @@ from dovetail.targets.cuda import prologues
 from dovetail.targets.cuda.footprints import Footprints, aligned
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.loops import SHAPE
-from dovetail.targets.cuda.near_constants import rooms_of_constants
+from dovetail.targets.cuda.near_constants import constants_ahead, rooms_of_constants
 from dovetail.targets.cuda.normed_products import with_normed_rows
-from dovetail.targets.cuda.repetition import key_of, longest_repetition
+from dovetail.targets.cuda.repetition import Repetition, Steps, key_of, longest_repetition
 from dovetail.targets.cuda.resident_choice import Prices, Residency, levels_told
+from dovetail.targets.cuda.resident_norms import NormedTiles
 from dovetail.targets.cuda.resident_products import by_warps
-from dovetail.targets.cuda.resident_runs import ResidentRuns
+from dovetail.targets.cuda.resident_runs import IS_APART, ResidentRuns
 from dovetail.targets.cuda.row_launches import RowLaunches
 from dovetail.targets.cuda.select import finished, make_kernels
 from dovetail.targets.cuda.shared_first import in_order, shared_first
@@ -62,6 +62,8 @@ class LaunchFusion:
     """Shared kernels by what they are made of: layers repeat."""
     stages: dict[Hashable, Kernel | None] = field(default_factory=dict[Hashable, Kernel | None])
     """Kernels as stages, by the kernel of the step and the shape of its blocks."""
+    normed: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, GpuKernel | None])
+    """Products with the norm before them, by what they are made of."""
     residency: Residency | None = None
     """What was chosen for layers that repeat; None where that is off."""
 
@@ -72,7 +74,8 @@ class LaunchFusion:
         """The kernels of each step, with those that are shared."""
         known = self.memory, self.locations, self.device, self._kept
         alone = SplitProducts(*known).split(self._with_prologues(RowLaunches(*known).shared(steps)))
-        launched = [(step, self._constants_ahead(kernels)) for step, kernels in self._sharing(alone)]
+        ahead = self.locations, AT_ONCE * self.device.multiprocessors, self._kept
+        launched = [(step, constants_ahead(kernels, *ahead)) for step, kernels in self._sharing(alone)]
         if self.device.cooperative == "off":
             return tuple(launched)
         own, order = self, shared_first(steps, self.memory)
@@ -107,41 +110,65 @@ class LaunchFusion:
                 found[i] = (found[i][0], (made,) if i == run[-1] else None)
         return found
 
-    def _as_passes(
-        self, steps: Sequence[tuple[Step, Kernels]], launched: Sequence[tuple[Step, Kernels]]
-    ) -> list[tuple[Step, Kernels]] | None:
+    def _as_passes(self, steps: Steps, launched: Steps) -> list[tuple[Step, Kernels]] | None:
         """Steps with layers as passes of one kernel; None where that cannot be, or takes longer by the estimates."""
         found = [*steps]
         again = longest_repetition([key_of(kernels) for _, kernels in found])
         if again is None:
             self.residency = Residency(refused=Refused("layers_repeat", f"{len(steps)} steps", "three equal layers"))
             return None
-        prices, is_judged = Prices(self.device), self.device.cooperative == "auto"
-        covered = [launched[at] for at in again.steps]
-        seconds = prices.launched(covered)
-        least = Residency(
-            len(again.every), seconds, prices.least(covered), "a level for each launch", None, again.steps
+        prices, covered = Prices(self.device), [launched[at] for at in again.steps]
+        self._judge(
+            again, prices.launched(covered), prices.hoped(covered), "a level for each launch, and none for norms"
         )
-        self.residency = least.judged if is_judged else least
-        if self.residency.refused is not None:
-            return None  # a kernel of all layers is not made to be thrown away
+        if self.residency is None or self.residency.refused is not None:
+            return None
         by_warps(found, again, self.locations, self.device)
+        made = self._composed([*found], steps, launched, again, joins=True)
+        if isinstance(made, Refused) and self.normed and self.residency.refused is None:
+            made = self._composed(found, steps, launched, again, joins=False)
+        if not isinstance(made, Refused):
+            return made
+        self.residency = replace(self.residency, refused=made)
+        return None
+
+    def _composed(
+        self, found: list[tuple[Step, Kernels]], steps: Steps, launched: Steps, again: Repetition, *, joins: bool
+    ) -> list[tuple[Step, Kernels]] | Refused:
+        """Layers as one kernel, with or without norms within the products after them."""
+        NormedTiles(self.memory, self.locations, self.device, self.normed, self._kept).join(found, again, joins=joins)
         for index in range(1, len(found)):
             self._take_stages(found, index)
-        again = longest_repetition([key_of(kernels) for _, kernels in found]) or again
-        seconds, passes = prices.launched([launched[at] for at in again.steps]), again.covered / again.length
-
-        def judge(kernel: Kernel, one: Sequence[tuple[Step, Kernels]]) -> Refused | None:
-            taken = prices.resident(one, kernel) * passes
-            known = Residency(len(again.every), seconds, taken, levels_told(kernel), None, again.steps)
-            self.residency = known.judged if is_judged else known
-            return self.residency.refused
-
-        made = ResidentRuns(self.memory, self.device).fused(found, steps, again, judge)
-        if isinstance(made, Refused):
-            self.residency = replace(self.residency, refused=made)
-            return None
+        repeated = longest_repetition([key_of(kernels) for _, kernels in found])
+        if joins and repeated is None:
+            return Refused("layers_repeat", "norms within products of some layers alone")
+        again = repeated or again
+        made = self._as_one(found, steps, launched, again)
+        if isinstance(made, Refused) and made.condition == IS_APART and again.covered % again.length:
+            # Of a pass that ends early less is in memory of its own: that layer is launched.
+            made = self._as_one(found, steps, launched, replace(again, covered=again.passes * again.length))
         return made
+
+    def _as_one(
+        self, found: Steps, steps: Steps, launched: Steps, again: Repetition
+    ) -> list[tuple[Step, Kernels]] | Refused:
+        prices = Prices(self.device)
+        seconds, passes = prices.launched([launched[at] for at in again.steps]), again.covered / again.length
+        least = prices.least([found[at] for at in again.steps])
+        refused = self._judge(again, seconds, least, "a level for each kernel")
+        if refused is not None:
+            return refused  # a kernel of all layers is not made to be thrown away
+
+        def judge(kernel: Kernel, one: Steps) -> Refused | None:
+            return self._judge(again, seconds, prices.resident(one, kernel) * passes, levels_told(kernel))
+
+        return ResidentRuns(self.memory, self.device).fused(found, steps, again, judge)
+
+    def _judge(self, again: Repetition, launched: float, resident: float, levels: str) -> Refused | None:
+        """Keep both estimates; what refuses passes by them."""
+        known = Residency(len(again.every), launched, resident, levels, None, again.steps)
+        self.residency = known.judged if self.device.cooperative == "auto" else known
+        return self.residency.refused
 
     def _joined(
         self, before: tuple[Step, tuple[GpuKernel, ...]], after: tuple[Step, tuple[GpuKernel, ...]]
@@ -164,36 +191,15 @@ class LaunchFusion:
         # A kernel that copies its weights before the one before it has ended copies gains of a norm too.
         constants = {n: small.bindings[n] for n in prologue.pointers if large.kernel.early}
         ahead = rooms_of_constants(constants, self.locations)
+        given = large.kernel, prologue, read.pointer, read.names, read.counts
         made = self._kept(
             (id(small.kernel), id(large.kernel), read.keep, *read.names.values()),
             read.bindings,
-            lambda: with_prologue(
-                large.kernel,
-                prologue,
-                read.pointer,
-                read.names,
-                read.counts,
-                result=read.result,
-                keep=read.keep,
-                ahead=ahead,
-            ),
+            lambda: with_prologue(*given, result=read.result, keep=read.keep, ahead=ahead),
             packed=large.packed,
         )
         fits = _launch(made.kernel).shared_bytes <= self.device.shared_bytes
         return replace(made, checks=large.checks) if fits else None
-
-    def _constants_ahead(self, kernels: Kernels) -> Kernels:
-        """The kernel of a step with its constants in shared memory before the kernels before it have ended."""
-        if kernels is None or len(kernels) != 1 or not takes_constants_ahead(kernels[0].kernel):
-            return kernels
-        (made,) = kernels
-        grid, rooms = _launch(made.kernel).grid, rooms_of_constants(made.bindings, self.locations)
-        if not rooms or not isinstance(grid, int) or grid > AT_ONCE * self.device.multiprocessors:
-            return kernels
-        key = "constants_ahead", id(made.kernel)
-        bindings, workspace = made.bindings, made.workspace
-        found = self._kept(key, bindings, lambda: with_constants_ahead(made.kernel, rooms), workspace, made.packed)
-        return (replace(found, checks=made.checks, workspace_bytes=made.workspace_bytes),)
 
     def _in_one_block(self, step: Step, small: GpuKernel, threads: int) -> Kernel | None:
         """The kernel of a step as one block of `threads` threads runs it."""

@@ -34,6 +34,9 @@ class GpuKernel:
     """The pointers to weights that are packed when parameters are bound."""
     counter_bytes: int = 0
     """Bytes of the counter and of the words after it, which are the kernel's own from run to run."""
+    reread: tuple[str, ...] = ()
+    """The pointers to what several blocks read although one of them could write it: nothing that the kernel writes may
+    take that memory."""
 
     @property
     def has_more(self) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from dovetail.ir.dim import product
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.composed import COPY_BYTES
+from dovetail.kernels.loops.constants_ahead import takes_constants_ahead, with_constants_ahead
 from dovetail.kernels.loops.ir import Alloc
 from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.alias import is_dense
+from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 
 AHEAD_BYTES = 16 << 10
 """Bytes of such a constant, at most."""
@@ -29,4 +32,18 @@ def rooms_of_constants(bindings: Mapping[str, Value], locations: TensorLocations
     return found
 
 
-__all__ = ["rooms_of_constants"]
+def constants_ahead(kernels: Kernels, locations: TensorLocations, most: int, kept: Callable[..., GpuKernel]) -> Kernels:
+    """The kernel of a step with its constants in shared memory before the kernels before it have ended; `most` is the
+    grid up to which that pays, and `kept` makes one kernel for equal layers."""
+    if kernels is None or len(kernels) != 1 or not takes_constants_ahead(kernels[0].kernel):
+        return kernels
+    (made,) = kernels
+    launch, rooms = made.kernel.launch, rooms_of_constants(made.bindings, locations)
+    if not rooms or launch is None or not isinstance(launch.grid, int) or launch.grid > most:
+        return kernels
+    key = "constants_ahead", id(made.kernel)
+    found = kept(key, made.bindings, lambda: with_constants_ahead(made.kernel, rooms), made.workspace, made.packed)
+    return (replace(found, checks=made.checks, workspace_bytes=made.workspace_bytes),)
+
+
+__all__ = ["constants_ahead", "rooms_of_constants"]

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from dovetail.dataclass import dataclass
 from dovetail.declare.cost import estimate, kernel_cost
 from dovetail.declare.machine import Machine
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.families.rows import ROWS as ROWS_KERNEL
 from dovetail.kernels.loops.ir import GridBarrier, Kernel, SubGrid
+from dovetail.kernels.loops.resident_bodies import has_rows
 from dovetail.kernels.loops.resident_passes import part_in, starts_late
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.gpu_kernel import Kernels
+from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.repetition import Steps
 from dovetail.targets.cuda.resident_exchange import RECEIVED_BYTES
 from dovetail.targets.target import Considered
@@ -89,20 +91,36 @@ class Prices:
         return sum([len(kernels or ()) for _, kernels in steps]) * launch + self.work(steps)
 
     def least(self, steps: Steps) -> float:
-        """Seconds of the same steps as a resident kernel with a level for each launch, before there is one: blocks send
-        what is small enough."""
-        waits, found = self.device.waits, 0.0
-        for step, kernels in steps:
-            large = any([estimate(result.tensor.bytes) > RECEIVED_BYTES for result in step.results])
-            # A cache that is updated in place is not read whole by the next kernel.
-            sent = not large or any(over is not None for over in step.overs)
-            found += len(kernels or ()) * (waits.words if sent else waits.barrier)
+        """Seconds of the same steps as a resident kernel with a level for each of their kernels, before there is one:
+        blocks send what is small enough."""
+        found = sum([self._hop(step, made) for step, kernels in steps for made in kernels or ()])
         return found + self.work(steps) - self._hidden(steps)
+
+    def hoped(self, steps: Steps) -> float:
+        """The same before products of many rows are made as parts: their weights are near, and they norm the rows that
+        they read. Their work is that of launches."""
+        found, own = 0.0, [(step, made) for step, kernels in steps for made in kernels or ()]
+        for (step, made), after in zip_longest(own, [bool(made.kernel.maps) for _, made in own[1:]]):
+            is_joined = made.kernel.name == ROWS_KERNEL and bool(after)
+            near = 0.0 if is_joined else self.device.waits.arrival
+            found += near if is_joined or made.kernel.maps else self._hop(step, made)
+        return found + self.work(steps) - self._hidden(steps)
+
+    def _hop(self, step: Step, made: GpuKernel) -> float:
+        """Seconds of the wait for a part."""
+        waits = self.device.waits
+        large = any([estimate(result.tensor.bytes) > RECEIVED_BYTES for result in step.results])
+        # A cache that is updated in place is not read whole by the next kernel.
+        if not large or any(over is not None for over in step.overs):
+            return waits.words
+        return waits.arrival if has_rows(made.kernel) else waits.barrier
 
     def resident(self, steps: Steps, kernel: Kernel) -> float:
         """Seconds of a pass of a kernel whose parts are those of steps."""
         waits, (words, barriers) = self.device.waits, hops(kernel)
-        return words * waits.words + barriers * waits.barrier + self.work(steps) - self._hidden(steps)
+        near = min(barriers, sum([has_rows(made.kernel) for _, kernels in steps for made in kernels or ()]))
+        waited = words * waits.words + (barriers - near) * waits.barrier + near * waits.arrival
+        return waited + self.work(steps) - self._hidden(steps)
 
     def _hidden(self, steps: Steps) -> float:
         """What weights take that are copied while blocks wait."""

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.loops.resident_bodies import TENSOR_MAPS, TURNS, refused_part
+from dovetail.kernels.loops.resident_bodies import STATEMENTS, TENSOR_MAPS, TURNS, has_rows, refused_part
 from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
@@ -19,7 +19,7 @@ def by_warps(
 ) -> None:
     """Give layers kernels whose blocks can take turns, without tensor maps: the maps of all passes would not fit the
     arguments of a launch, and copies before a kernel starts are those of its first turn."""
-    warps = replace(device, tensor_core_shapes=device.tensor_core_shapes[:1], dependent_launches=False)
+    warps = replace(device, tensor_core_shapes=device.tensor_core_shapes[:1], dependent_launches=False, as_parts=True)
     known: dict[Hashable, tuple[GpuKernel, ...]] = {}
     for index in range(again.first, again.first + again.covered):
         step, kernels = found[index]
@@ -37,7 +37,7 @@ def by_warps(
 
 def _is_replaced(made: GpuKernel, blocks: int) -> bool:
     refused = refused_part(made.kernel, blocks)
-    return refused is not None and refused.condition in (TENSOR_MAPS, TURNS)
+    return refused is not None and refused.condition in (TENSOR_MAPS, TURNS, STATEMENTS)
 
 
 def _no_faster(others: Sequence[GpuKernel], kernels: Sequence[GpuKernel]) -> tuple[GpuKernel, ...]:
@@ -45,6 +45,9 @@ def _no_faster(others: Sequence[GpuKernel], kernels: Sequence[GpuKernel]) -> tup
     cycles = sum([_cycles(made) for made in kernels]) / max(1, len(others))
     found: list[GpuKernel] = []
     for made in others:
+        if has_rows(made.kernel):
+            found.append(made)
+            continue
         launch = made.kernel.launch
         assert launch is not None, "it was scheduled"
         kernel = replace(made.kernel, launch=replace(launch, cycles=max(cycles, launch.cycles)))

@@ -22,7 +22,7 @@ from dovetail.kernels.loops.resident_trace import traced
 from dovetail.kernels.loops.resident_words import START, Published, Sent, Words
 from dovetail.kernels.spec import ALIGNMENT, Packed
 from dovetail.plan.plan import Step
-from dovetail.targets.cuda.footprints import Footprints
+from dovetail.targets.cuda.footprints import Footprints, meet
 from dovetail.targets.cuda.gpu_kernel import RESIDENT, GpuKernel, Kernels
 from dovetail.targets.cuda.repetition import LEAST_PASSES, Repetition, Steps
 from dovetail.targets.cuda.resident_exchange import RECEIVED_BYTES, Exchange
@@ -32,6 +32,8 @@ MOST_AFTER = 4
 """Kernels after all layers that the last pass runs, at most: all passes carry the code of them."""
 ARGUMENT_BYTES = 4000
 """Arguments of a kernel that every driver takes."""
+IS_APART = "rows_are_read_apart"
+"""The condition that no block writes where another one reads rows that both compute."""
 _COUNTER = "blocks"
 Judge: TypeAlias = Callable[[Kernel, Steps], Refused | None]
 """Sees a kernel and the steps of a pass of it, and may refuse it."""
@@ -169,6 +171,8 @@ class ResidentRuns:
 
     def _composed(self, passes: Sequence[_Pass], steps: range, most: int) -> _Composed | Refused:
         """One kernel for passes, each of which has the same kernels with other pointers."""
+        if any([self._is_disturbed(made, of.inner) for of in passes for made in of.kernels if made is not None]):
+            return Refused(IS_APART, "a result where blocks read rows of others", "results elsewhere")
         exchange = Exchange(self.memory, [of.kernels for of in passes], steps, most)
         names: dict[_Place, str] = {}
         written: dict[str, None] = {}
@@ -211,6 +215,11 @@ class ResidentRuns:
             kernel, more = traced(kernel, nbytes)
             nbytes += more
         return replace(made, made=replace(made.made, kernel=kernel, counter_bytes=nbytes), steps=steps)
+
+    def _is_disturbed(self, made: GpuKernel, inner: Mapping[Value, Size]) -> bool:
+        """Whether a block may write where another one of the same kernel still reads."""
+        read = [self.memory.span(made.bindings[n], inner) for n in made.reread]
+        return meet(read, self.memory.spans(made, True, inner))
 
     def _part(
         self,
@@ -357,4 +366,4 @@ def _kernels(steps: Steps, own: range) -> list[GpuKernel]:
     return [made for at in own for made in steps[at][1] or ()]
 
 
-__all__ = ["Judge", "ResidentRuns"]
+__all__ = ["IS_APART", "Judge", "ResidentRuns"]

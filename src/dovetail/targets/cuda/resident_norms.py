@@ -1,0 +1,102 @@
+"""Norms of layers that repeat as the start of the products that read them: levels of a resident kernel less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from functools import partial
+
+from dovetail.dataclass import dataclass
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.loops.analysis import pointers_in
+from dovetail.kernels.loops.constants_ahead import with_constants_ahead
+from dovetail.kernels.loops.ir import Kernel
+from dovetail.kernels.loops.resident_bodies import ROWS, has_rows
+from dovetail.kernels.loops.row_prologue import RowKernel, with_row_prologue
+from dovetail.kernels.spec import TensorLocations
+from dovetail.plan.plan import Step
+from dovetail.targets.cuda.footprints import Footprints, taken
+from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
+from dovetail.targets.cuda.loops import SHAPE
+from dovetail.targets.cuda.near_constants import rooms_of_constants
+from dovetail.targets.cuda.repetition import Repetition
+from dovetail.targets.cuda.select import make_kernels
+
+
+@dataclass(frozen=True, slots=True)
+class NormedTiles:
+    """Finds norms whose rows the tiles of one product read, and joins the two."""
+
+    memory: Footprints
+    locations: TensorLocations
+    device: GpuDevice
+    known: dict[Hashable, GpuKernel | None]
+    """Kernels by what they are made of: layers repeat."""
+    kept: Callable[..., GpuKernel]
+
+    def join(self, found: list[tuple[Step, Kernels]], again: Repetition, *, joins: bool = True) -> None:
+        """Give products of layers the kernel of the step before them, if it `joins` them, and their constants."""
+        for index in range(max(1, again.first), again.first + again.covered if joins else 0):
+            (step, kernels), (after, others) = found[index - 1], found[index]
+            if kernels is None or others is None or len(kernels) != 1 or len(others) != 1:
+                continue
+            joined = self._joined(step, kernels[0], after, others[0])
+            if joined is not None:
+                found[index - 1], found[index] = (step, None), (after, (joined,))
+        self._bring(found, again)
+
+    def _bring(self, found: list[tuple[Step, Kernels]], again: Repetition) -> None:
+        """Let constants such as gains come with the weights of products, before blocks wait for others."""
+        for index in again.steps:
+            step, kernels = found[index]
+            if kernels is None or len(kernels) != 1 or not has_rows(kernels[0].kernel):
+                continue
+            (made,) = kernels
+            constants = {n: v for n, v in made.bindings.items() if n not in pointers_in(made.kernel.early)}
+            rooms = rooms_of_constants(constants, self.locations)
+            if rooms:
+                key = "constants with weights", id(made.kernel)
+                kept = self.kept(key, made.bindings, partial(with_constants_ahead, made.kernel, rooms))
+                found[index] = step, (replace(made, kernel=kept.kernel, text=kept.text),)
+
+    def _joined(self, step: Step, small: GpuKernel, after: Step, large: GpuKernel) -> GpuKernel | None:
+        read = [(name, v) for name, v in large.bindings.items() if v in step.results]
+        if len(read) != 1 or taken(step) or {*step.results} & {*taken(after)} or small.has_more or small.checks:
+            return None
+        ((pointer, result),) = read
+        whole = all([self.memory.is_whole(v) for v in step.results])
+        width = result.shape[-1]
+        if not whole or self.memory.readers.get(result, 0) > 1 or large.workspace or not isinstance(width, int):
+            return None
+        by_value = {v: name for name, v in large.bindings.items()}
+        names = {n: f"before_{n}" if v is result else by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
+        key = "normed tile", id(small.kernel), id(large.kernel), pointer, *names.items()
+        own = next(n for n, v in small.bindings.items() if v is result)
+        bindings = {n: v for n, v in large.bindings.items() if n != pointer}
+        bindings |= {names[n]: v for n, v in small.bindings.items() if v is not result}
+        if key not in self.known:
+            kernel = self._composed(step, large.kernel, width, pointer, names, own)
+            self.known[key] = None if kernel is None else self.kept(key, bindings, lambda: kernel)
+        made = self.known[key]
+        read_before = tuple([names[n] for n in small.bindings if n not in small.kernel.written])
+        return made and replace(made, bindings=bindings, packed=large.packed, checks=large.checks, reread=read_before)
+
+    def _composed(
+        self, step: Step, kernel: Kernel, width: int, pointer: str, names: dict[str, str], result: str
+    ) -> Kernel | None:
+        launch = kernel.launch
+        if launch is None or not has_rows(kernel):
+            return None
+        warps = launch.block // SHAPE.lanes
+        shape = replace(SHAPE, threads=launch.block, row_warps=warps, row_threads=launch.block)
+        plain = replace(self.device, dependent_launches=False)
+        kernels = make_kernels(step, self.locations, None, plain, shape)
+        rows = RowKernel.of(kernels[0].kernel, width) if len(kernels) == 1 else None
+        if rows is None:
+            return None
+        made = with_row_prologue(kernel, rows, pointer, names, result=result, room=ROWS)
+        fits = made is not None and made.launch is not None and made.launch.shared_bytes <= self.device.shared_bytes
+        return made if fits else None
+
+
+__all__ = ["NormedTiles"]
