@@ -35,8 +35,17 @@ def apply(op: str, xs: Sequence[Array], dtype: DType) -> Array:
         return np.exp(xs[0]) if op != "fma" else xs[0] * xs[1] + xs[2]
     if op == "near_exp2":
         return np.exp2(xs[0])
+    if op == "take_bytes":
+        return _taken_bytes(*xs)
     found: Any = np.asarray(_meaning(op)(*xs))
     return found if found.dtype == dtype.numpy else found.astype(dtype.numpy)
+
+
+def _taken_bytes(x: Array, y: Array, selector: Array) -> Array:
+    """Four of the bytes of two words, which four bits each of a selector number."""
+    both = np.stack([x, y], axis=-1).astype("<u4").view(np.uint8)
+    numbers = np.stack([(selector >> 4 * i) & 7 for i in range(4)], axis=-1)
+    return np.take_along_axis(both, numbers.astype(np.int64), axis=-1).view("<u4")[..., 0]
 
 
 @cache

@@ -74,3 +74,12 @@ def test_what_a_kernel_is_written_by_tells_steps_apart(what: str) -> None:
     plan, builder = steps_of(*PAIRS[what](input("x", f32[8, 8]), param("w", f32[8, 8])))
     signatures = [step_signature(step, builder.locations) for step in plan.phase("run")]
     assert len(signatures) == len(set(signatures)) == 2
+
+
+def test_all_of_a_tensor_is_no_view_where_views_are_not_seen() -> None:
+    split, plain = ops.neg(input("a", f32[2, 4, 8])), ops.neg(input("b", f32[2, 32]))
+    plan, builder = steps_of(ops.exp(ops.merge(split, axis=-1)), ops.exp(plain))
+    one, two = (step for step in plan.phase("run") if step.value.op is ops.exp)
+    for sees_views in (False, True):
+        found = [step_signature(step, builder.locations, sees_views=sees_views) for step in (one, two)]
+        assert (found[0] == found[1]) is not sees_views

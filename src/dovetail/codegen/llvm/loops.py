@@ -219,19 +219,23 @@ class Printer:
             if stride == tensor.dtype.itemsize and dense is None:
                 dense = index
             elif stride != 0:
-                offset = self.product(stride, index)
+                offset = self.product(stride, index, tensor.dtype)
                 place = place if offset == "0" else self.text.let(f"getelementptr i8, {pointer} {place}, i64 {offset}")
         if dense is None or dense == Extent(0):
             return place
         kind = scalar.stored(tensor.dtype)
         return self.text.let(f"getelementptr inbounds {kind}, {pointer} {place}, i64 {self.value(dense)}")
 
-    def product(self, stride: Size, index: Expr) -> str:
+    def product(self, stride: Size, index: Expr, dtype: DType) -> str:
         if isinstance(index, Extent):
             whole = index.size * stride
             if isinstance(whole, int):
                 return str(whole)
-        return self.text.let(f"mul nsw i64 {self.value(index)}, {self.size(stride)}")
+        return self.text.let(f"mul nsw i64 {self.value(index)}, {self.stride(stride, dtype)}")
+
+    def stride(self, stride: Size, dtype: DType) -> str:
+        """The bytes from one element of a tensor to the next along an axis."""
+        return self.size(stride)
 
 
 def function(kernel: Kernel) -> tuple[str, tuple[str, ...]]:

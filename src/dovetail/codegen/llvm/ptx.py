@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dovetail.codegen.llvm import exchange, fp8, near, nvvm, pipeline, resident, scalar, tensor_cores, words
+from dovetail.codegen.llvm import exchange, fp8, near, nvvm, permuted, pipeline, resident, scalar, tensor_cores, words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
@@ -15,7 +15,8 @@ from dovetail.codegen.llvm.maths import functions
 from dovetail.codegen.llvm.maths.remainder import with_exact_remainders
 from dovetail.codegen.llvm.scopes import Scopes
 from dovetail.errors import GraphError
-from dovetail.ir.dtype import bool_, f32, f64, i64, u32
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import DType, bool_, f32, f64, i64, u32
 from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, everything, shared_bytes
 from dovetail.kernels.loops.exchange import AtomicUpdate, Ballot, FromLane
 from dovetail.kernels.loops.ir import (
@@ -64,12 +65,12 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.pipeline import MAP_BYTES
 from dovetail.kernels.loops.policy import ScalarSupport
 
-LANES = 32
+LANES, VECTOR = 32, 16
 SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f64),))
 """What kernels for GPUs compute with: there is no C library."""
 
 
-_INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS, "clock": resident.clock, "clock_after": resident.clock_after}
+_INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS, **permuted.FUNCTIONS, **resident.CLOCKS}
 """Ops of the loop language that GPUs alone have."""
 
 
@@ -149,6 +150,11 @@ class _Printer(Printer):
     def has_a_block_for_each(self, statement: Loop) -> bool:
         """Whether the launch has exactly one block for each iteration."""
         return statement.extent == Extent(self.blocks)
+
+    def stride(self, stride: Size, dtype: DType) -> str:
+        """LLVM joins loads of neighbours where it sees that the first is aligned: a size tells no divisor of itself."""
+        is_known = isinstance(stride, int) or dtype is not f32 or any(factor % VECTOR for _, factor in stride.terms)
+        return super().stride(stride, dtype) if is_known else self.text.let(f"and i64 {self.size(stride)}, {-VECTOR}")
 
     def one(self, expr: Expr) -> str:
         """Quotients of 16-bit floats may be off by 2 units of f32 before they are rounded, which is far faster."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Protocol
 
 from dovetail.codegen.llvm import nvvm, pipeline, words
@@ -160,6 +161,10 @@ def clock_after(t: Builder, due: str) -> str:
     return t.let(nvvm.assembly(text, "=&l,l,~{memory}", f"i64 {due}", "i64"))
 
 
+CLOCKS: Mapping[str, Callable[..., str]] = MappingProxyType({"clock": clock, "clock_after": clock_after})
+"""By the ops of the loop language."""
+
+
 def _is_first(printer: BodyPrinter) -> I1:
     return printer.text.icmp("eq", I64(printer.indices["thread"]), 0)
 
@@ -297,6 +302,6 @@ def notes(functions: Sequence[str]) -> list[str]:
 
 
 __all__ = [
-    "ROLLED", "BodyPrinter", "barrier_of_some", "blocks_at_once", "clock", "clock_after", "functions", "grid_barrier",
-    "notes", "sub_grid",
+    "CLOCKS", "ROLLED", "BodyPrinter", "barrier_of_some", "blocks_at_once", "clock", "clock_after", "functions",
+    "grid_barrier", "notes", "sub_grid",
 ]  # fmt: skip

@@ -23,6 +23,10 @@ Place: TypeAlias = tuple[int, ...]
 _WHOLE = 1 << 23
 """From this float on neighbours are 1 apart: its lowest bits are an integer."""
 _WHOLE_BITS = 0x4B000000
+_FIRST_BYTE = 0x7440
+"""Which bytes of a word and of these bits are a float: byte 0 of the word, and the upper three of the bits."""
+_FOUR = 0x01010101
+"""A byte times this is a word of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,14 @@ class Bits:
         if self.most >= _WHOLE:
             assert not self.offset, "large integers are none that a code becomes"
             return cast_to(self.expr, f32)
-        shifted = Call("bitcast", (_u32("bit_or", self.expr, _WHOLE_BITS),), f32)
+        lifted = _lifted(self.expr)
+        if lifted is None:
+            bits = _u32("bit_or", self.expr, _WHOLE_BITS)
+        else:
+            # One instruction takes a byte and sets the exponent; others are those of four bytes at once.
+            word, byte = lifted
+            bits = Call("take_bytes", (word, Number(_WHOLE_BITS, u32), Number(_FIRST_BYTE + byte, u32)), u32)
+        shifted = Call("bitcast", (bits,), f32)
         return Call("sub", (shifted, Number(_WHOLE - self.offset, f32)), f32)
 
 
@@ -61,6 +72,25 @@ class BlockElement:
 
 def _u32(op: str, x: Expr, y: Expr | int) -> Expr:
     return Call(op, (x, Number(y, u32) if isinstance(y, int) else y), u32)
+
+
+def _lifted(expr: Expr) -> tuple[Expr, int] | None:
+    """An integer of bits of one byte as a byte of a word, by operations on four bytes at once; None where it is not."""
+    match expr:
+        case Call("bit_and", (Name() as word, Number(255))):
+            return word, 0
+        case Call("bit_and", (Call("shift_right", (Name() as word, Number(by))), Number(255))) if int(by.real) % 8 == 0:
+            return word, int(by.real) // 8
+        case Call("bit_and" | "bit_xor" as op, (x, Number(bits))) if bits.real < 256:
+            inner = _lifted(x)
+            return None if inner is None else (_u32(op, inner[0], int(bits.real) * _FOUR), inner[1])
+        case Call("shift_right", (x, Number(by))) if by.real < 8:
+            inner = _lifted(x)
+            moved = int(by.real)
+            left = (255 >> moved) * _FOUR
+            return None if inner is None else (_u32("bit_and", _u32("shift_right", inner[0], moved), left), inner[1])
+        case _:
+            return None
 
 
 @lru_cache(maxsize=len(FORMATS))

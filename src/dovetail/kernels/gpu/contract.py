@@ -16,6 +16,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.block_stream import BlockStream
+from dovetail.kernels.gpu.copied_blocks import CopiedBlocks
 from dovetail.kernels.gpu.few_rows import has_few_rows, stream_of
 from dovetail.kernels.gpu.fma import PIECE, FmaTile
 from dovetail.kernels.gpu.fragments import Factor, is_multiple
@@ -90,7 +91,9 @@ def normed_product(of: StepProblem[GpuDevice | None], x: Value, gain: Value, eps
     if isinstance(found, Refused):
         return None
     writer = Writer(of.step, found, of.locations, of.device or H200)
-    return writer.normed(x, gain, eps, gain_name)
+    blocks = of.once(find_block_product)
+    known = blocks if isinstance(blocks, BlockProduct) and has_known_blocks(blocks) else None
+    return writer.normed(x, gain, eps, gain_name, known)
 
 
 class Writer(TileWriter):
@@ -181,6 +184,18 @@ class Writer(TileWriter):
 
     def block_job(self, of: BlockProduct) -> Job:
         """The job with weights in blocks: few rows multiply them as they are, tiles of more expand them."""
+        rights = self._block_rights(of)
+        tile = self._copied_blocks(of, rights)
+        if tile is not None:
+            return self.finished(tile.tiled())
+        few = None if self.batch else BlockStream.of(self.left(), rights, self.device)
+        if few is not None:
+            return self.finished(few.tiled())
+        engine = FmaTile.of(self.rows, self.columns, self.streams, product(self.batch), self.device, f32)
+        return self.finished(replace(engine, depth=2 * PIECE).tiled(self.left(), rights, self.depth))
+
+    def _block_rights(self, of: BlockProduct) -> list[BlockFactor]:
+        """The right factor of each stream in blocks, packed when parameters are bound."""
         pack, rights = PackedBlocks(of.name), list[BlockFactor]()
         wholes = [sum([part.shape[-2] for part in parts if isinstance(part.shape[-2], int)]) for parts in of.blocks]
         for i, first in self.found.streams:
@@ -188,26 +203,39 @@ class Writer(TileWriter):
             self.bindings[name] = Packed(value, pack.layout, pack, tuple(beside))
             assert isinstance(first, int) and isinstance(self.depth, int), "it was checked"
             rights.append(BlockFactor(name, pack, self.depth // of.format.elements, wholes[i], first, self.columns))
-        few = None if self.batch else BlockStream.of(self.left(), rights, self.device)
-        if few is not None:
-            return self.finished(few.tiled())
-        engine = FmaTile.of(self.rows, self.columns, self.streams, product(self.batch), self.device, f32)
-        return self.finished(replace(engine, depth=2 * PIECE).tiled(self.left(), rights, self.depth))
+        return rights
 
-    def normed(self, x: Value, gain: Value, eps: float, gain_name: str) -> Job | None:
-        """The job with normed left rows; None where no tile takes them."""
+    def _copied_blocks(self, of: BlockProduct, rights: Sequence[BlockFactor]) -> CopiedBlocks | None:
+        """The tile of one row with few columns, whose blocks are copied; None where another one serves."""
+        tile = None if self.batch else CopiedBlocks.of(self.left(), rights, self.device)
+        for (i, _), right in zip(self.found.streams, rights if tile else (), strict=tile is not None):
+            assert tile is not None, "it has rights"
+            value, *beside = of.blocks[i]
+            self.bindings[right.pointer] = Packed(value, tile.pack.layout, tile.pack, tuple(beside))
+        return tile
+
+    def normed(self, x: Value, gain: Value, eps: float, gain_name: str, blocks: BlockProduct | None) -> Job | None:
+        """The job with normed left rows, times weights that may be in blocks; None where no tile takes them."""
         left, depth = self.left(), self.depth
         name = left.tensor.pointer
         if name in {self._name(v) for v in (*self.found.rights, *self.found.operands)} or not isinstance(depth, int):
             return None
+        if blocks is None and x.dtype is f32:
+            return None
         self.bindings[name] = x
+        norm = RowNorm(Tensor(gain_name, gain.dtype, (gain.dtype.itemsize,)), eps, depth)
+        if blocks is not None:
+            tile = self._copied_blocks(blocks, self._block_rights(blocks))
+            if tile is None or not tile.takes_norm:
+                return None
+            self.bindings[gain_name] = gain
+            return self.finished(replace(tile, norm=norm).tiled())
         rights = self.rights()
         axes = [right.dense_axis(self.alignment(right)) for right in rights]
         few = self._few_rows(x.dtype, left, rights, axes, early="right" in self.early(left, rights))
         if few is None or not few.takes_norm:
             return None
         self.bindings[gain_name] = gain
-        norm = RowNorm(Tensor(gain_name, gain.dtype, (gain.dtype.itemsize,)), eps, depth)
         return self.finished(replace(few, norm=norm).tiled())
 
     def _by_tensor_cores(self, dtype: DType) -> tuple[Tiled, int]:

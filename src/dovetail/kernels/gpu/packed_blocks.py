@@ -69,8 +69,8 @@ class PackedBlocks:
         blocks = rows.reshape(columns, count, of.bytes)
         size = self.words * u32.itemsize
         found = np.empty(rows.nbytes, np.uint8)
-        words = blocks[:, :, self.words_at : self.words_at + size].view(_VECTORS[vector])
-        _moved(words, found[: count * columns * size].view(_VECTORS[vector]).reshape(count, -1, columns))
+        words = blocks[:, :, self.words_at : self.words_at + size].view(VECTORS[vector])
+        _moved(words, found[: count * columns * size].view(VECTORS[vector]).reshape(count, -1, columns))
         if self.rest is not None:
             kind = np.dtype(f"u{self.rest.itemsize}")
             rest = blocks[:, :, self.rest_at : self.rest_at + kind.itemsize].view(kind)
@@ -78,7 +78,7 @@ class PackedBlocks:
         return found
 
 
-_VECTORS = {1: np.dtype("u4"), 2: np.dtype("u8"), 4: np.dtype("c16")}
+VECTORS = {1: np.dtype("u4"), 2: np.dtype("u8"), 4: np.dtype("c16")}
 """What NumPy moves as fast as it can, by the words of a vector."""
 _LINES = 64
 """Columns that are moved together: what is read of them fits the caches of the host."""
@@ -149,4 +149,4 @@ class NamedBlock:
         return Call("bit_and", (found, Number(255, u32)), u32)
 
 
-__all__ = ["BlockFactor", "NamedBlock", "PackedBlocks"]
+__all__ = ["VECTORS", "BlockFactor", "NamedBlock", "PackedBlocks"]

@@ -11,6 +11,7 @@ from dovetail.declare.machine import HostStep
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.dtype import NARROW, bf16, c64, f16
 from dovetail.ir.value import Value
+from dovetail.kernels.gpu.attend_row import has_one_query
 from dovetail.kernels.gpu.policy import ROTATED_QUERIES, WIDEST
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
@@ -28,7 +29,7 @@ MOST_UNROLLED = 64
 
 
 def _tensor_cores_have(value: Value) -> bool:
-    return value.dtype in (bf16, f16)
+    return value.dtype in (bf16, f16) or has_one_query(value)
 
 
 def _features_fit(value: Value) -> bool:
@@ -43,7 +44,9 @@ def _queries_are_few(value: Value) -> bool:
 
 _ATTENDED = (
     Condition(
-        "tensor_cores_have_the_dtype", _tensor_cores_have, "the kernel multiplies f16 or bf16; cast the inputs to one"
+        "tensor_cores_have_the_dtype",
+        _tensor_cores_have,
+        "the kernel of several queries multiplies f16 or bf16; cast the inputs to one",
     ),
     Condition("features_fit_registers", _features_fit, f"the kernel keeps at most {WIDEST} features of a head"),
 )

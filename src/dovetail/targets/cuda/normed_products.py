@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
-from dovetail.ir.dtype import bf16
+from dovetail.ir.dtype import bf16, f32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import StepProblem
 from dovetail.kernels.device import GpuDevice
@@ -64,7 +64,12 @@ def _normed(step: Step, locations: TensorLocations) -> tuple[Value, Value] | Non
         return None
     x, gain = value.operands
     # Rows without their scale are of any size, which f16 does not hold.
-    if x.type != value.type or {x.dtype, gain.dtype} != {bf16} or not locations.is_constant(gain):
+    if (
+        x.type != value.type
+        or x.dtype is not gain.dtype
+        or x.dtype not in (bf16, f32)
+        or not locations.is_constant(gain)
+    ):
         return None
     dense = all(is_dense(v.tensor, locations(v).strides) for v in (x, gain))
     return (x, gain) if dense and locations.alignment({GAIN: gain})[GAIN] % ALIGNMENT == 0 else None

@@ -69,12 +69,13 @@ def _fused(
     known: dict[Hashable, tuple[Step, tuple[GpuKernel, ...]]] = {}
     found: list[tuple[Step, tuple[GpuKernel, ...]]] = []
     for step in plan.phase("run"):
-        signature = step_signature(step, locations), *[stored_as(v) for v in step.operands]
+        # The first layer often reads a view of what the others read as it is.
+        signature = step_signature(step, locations, sees_views=False), *[stored_as(v) for v in step.operands]
         was = known.get(signature)
         kernels = None if was is None else _rebound(was[1], was[0], step)
         if kernels is None:
             kernels = make_kernels(step, locations, split, device)
-            known.setdefault(signature, (step, kernels))
+            known[signature] = step, kernels
         found.append((step, kernels))
     if not device.cluster or has_late_sizes(plan):
         return tuple(found), None

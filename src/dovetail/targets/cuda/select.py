@@ -20,6 +20,7 @@ from dovetail.kernels.families.move import offer_move
 from dovetail.kernels.families.rows import ROWS, offer_rows
 from dovetail.kernels.families.view_fusion import offer_weave
 from dovetail.kernels.gpu.attend import offer_attend, offer_attend_groups
+from dovetail.kernels.gpu.attend_row import offer_attend_row
 from dovetail.kernels.gpu.contract import offer_contract
 from dovetail.kernels.gpu.passes import Passes
 from dovetail.kernels.gpu.tile import H200
@@ -65,6 +66,7 @@ TABLE: Table[GpuDevice | None] = Table(
             lambda v: v.op in (library.attention, library.rope_attention),
             Row("attend_groups", offer_attend_groups),
             Row("attend", offer_attend),
+            Row("attend_row", offer_attend_row),
         ),
         *WINDOWS,
         _kind("contraction", _is_a_contraction, Row("contract", offer_contract)),

@@ -10,25 +10,33 @@ from dovetail import library, ops
 from dovetail.ir import leaf
 from dovetail.ir.value import Value
 from dovetail.kernels.spec import Binding, Job, Packed, Status, TensorLocations
+from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Step
 
 B = TypeVar("B", Value, Packed)
 
 
-def step_signature(step: Step, locations: TensorLocations) -> Hashable:
-    """Everything that decides the kernel of a step: op, attributes, types, constants, and where tensors are stored."""
+def step_signature(step: Step, locations: TensorLocations, *, sees_views: bool = True) -> Hashable:
+    """Everything that decides the kernel of a step: op, attributes, types, constants, and where tensors are stored.
+
+    Unless it `sees_views`, an operand that is all of another tensor in its order is as one that is no view.
+    """
     value = step.value
     roots: dict[Value, int] = {}
-    operands = tuple([_operand(v, locations, roots) for v in value.operands])
+    operands = tuple([_operand(v, locations, roots, sees_views) for v in value.operands])
     over = tuple([None if v is None else roots.get(locations(v).root, -1) for v in step.overs])
     results = tuple([(at.offset, at.strides) for at in map(locations, step.results)])
     return value.op, value.attrs_key, value.type, operands, results, over
 
 
-def _operand(value: Value, locations: TensorLocations, roots: dict[Value, int]) -> Hashable:
+def _operand(value: Value, locations: TensorLocations, roots: dict[Value, int], sees_views: bool) -> Hashable:
     at = locations(value)
     root = at.root
     views: list[Hashable] = []
+    is_whole = at.offset == 0 and value.tensor.bytes == root.tensor.bytes and is_dense(value.tensor, at.strides)
+    if is_whole and not sees_views and value is not root and root.operands:
+        number = roots.setdefault(root, len(roots))
+        return (), value.type, value.type, 0, at.strides, None, root in locations.bound, number
     while value is not root and value.operands:
         views.append((value.op, value.attrs_key, value.type))
         value = value.operands[0]

@@ -1,0 +1,140 @@
+"""One row times weights in blocks that bulk copies bring to shared memory, as launches and in a persistent kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail
+from dovetail import Value, library, ops
+from dovetail.ir.dtype import f32, u8
+from dovetail.ir.literal import Array
+from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import Alloc, CopyBulk
+from dovetail.models.decoder import cached_decoder
+from dovetail.models.decoder_shape import DecoderShape, DecoderStyle, parameter_shapes
+from dovetail.targets.cuda.run import kernels_of
+from tests.block_arrays import random_blocks
+from tests.targets.cuda.simulated import SimulatedDriver, target_of
+
+DEVICE = replace(H200, multiprocessors=8, cluster=4, dependent_launches=True, bulk_copies=True, cooperative="off")
+
+
+def _driver(**changes: Any) -> SimulatedDriver:
+    found = SimulatedDriver()
+    found.description = replace(DEVICE, **changes)
+    return found
+
+
+def _floats(name: str, blocks: Array) -> Array:
+    """What blocks mean, by the reference in float64."""
+    builder = dovetail.Builder("floats")
+    builder.output("y", library.dequantise_blocks(builder.param("w", u8[blocks.shape]), format=name))  # pyright: ignore[reportArgumentType]
+    return dovetail.evaluate(builder.graph(), {}, params={"w": blocks}, lift=True)["y"]
+
+
+def _weights(builder: dovetail.Builder, name: str, kind: str, blocks: Array) -> Value:
+    stored = builder.param(name, u8[blocks.shape])
+    return ops.permute(library.dequantise_blocks(stored, format=kind), order=(-1, -2))  # pyright: ignore[reportArgumentType]
+
+
+def _run(builder: dovetail.Builder, params: dict[str, Array], x: Array) -> tuple[Array, int]:
+    """The result, and the kernels that copy in bulk."""
+    device = _driver()
+    program = dovetail.compile(builder.graph(), target=target_of(device), cache="off").bind(params)
+    kernels = [made.kernel for _, made in kernels_of(program.plan, device=device.description)]
+    copying = [any(isinstance(s, CopyBulk) for s in everything(kernel.early)) for kernel in kernels]
+    return program(x=x)["y"], sum(copying)
+
+
+def _assert_near(found: Array, wanted: Array) -> None:
+    assert np.abs(found - wanted).max() < 2e-6 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(("kind", "columns", "depth"), [("q8_0", 64, 256), ("q4_1", 32, 512), ("mxfp4", 16, 256)])
+def test_columns_of_a_block_are_copied_whole(kind: str, columns: int, depth: int) -> None:
+    blocks = random_blocks(kind, columns, depth, 7)
+    builder = dovetail.Builder("product")
+    builder.output("y", builder.input("x", f32[1, depth]) @ _weights(builder, "w", kind, blocks))
+    given = np.random.default_rng(1).normal(size=(1, depth)).astype(np.float32)
+    found, copying = _run(builder, {"w": blocks}, given)
+    _assert_near(found, given.astype(np.float64) @ _floats(kind, blocks).T)
+    assert copying == 1
+
+
+def test_both_streams_of_a_gate_are_copied() -> None:
+    blocks = [random_blocks("q8_0", 64, 256, seed) for seed in (1, 2)]
+    builder = dovetail.Builder("gate")
+    x = builder.input("x", f32[1, 256])
+    up, gate = (_weights(builder, name, "q8_0", b) for name, b in zip("ug", blocks, strict=True))
+    builder.output("y", library.swiglu(x, up, gate))
+    given = np.random.default_rng(1).normal(size=(1, 256)).astype(np.float32)
+    found, copying = _run(builder, dict(zip("ug", blocks, strict=True)), given)
+    a, b = (given.astype(np.float64) @ _floats("q8_0", each).T for each in blocks)
+    _assert_near(found, a * b / (1 + np.exp(-b)))
+    assert copying == 1
+
+
+def test_a_norm_before_blocks_is_in_the_product() -> None:
+    """Gains multiply the row where it goes to shared memory, and its scale multiplies sums."""
+    blocks, rng = random_blocks("q8_0", 64, 256, 7), np.random.default_rng(1)
+    builder = dovetail.Builder("normed")
+    x, gain = builder.input("x", f32[1, 256]), builder.param("gain", f32[256])
+    builder.output("y", library.rms_norm(x, gain, eps=1e-3) @ _weights(builder, "w", "q8_0", blocks))
+    given, gains = rng.normal(size=(1, 256)).astype(np.float32), rng.normal(size=256).astype(np.float32)
+    device = _driver()
+    program = dovetail.compile(builder.graph(), target=target_of(device), cache="off")
+    found = program.bind({"w": blocks, "gain": gains})(x=given)["y"]
+    wide = given.astype(np.float64)
+    normed = wide / np.sqrt((wide**2).mean() + 1e-3) * gains
+    _assert_near(found, normed @ _floats("q8_0", blocks).T)
+    (made,) = [made.kernel for _, made in kernels_of(program.plan, device=device.description)]
+    assert any(isinstance(s, Alloc) and s.pointer == "squares" for s in made.body)
+
+
+@pytest.mark.parametrize(("kind", "columns", "depth"), [("q8_0", 12, 256), ("q8_0", 16, 96), ("q4_k", 8, 1024)])
+def test_columns_or_blocks_that_are_not_shared_evenly_are_read_from_memory(kind: str, columns: int, depth: int) -> None:
+    blocks = random_blocks(kind, columns, depth, 7)
+    builder = dovetail.Builder("product")
+    builder.output("y", builder.input("x", f32[1, depth]) @ _weights(builder, "w", kind, blocks))
+    given = np.random.default_rng(1).normal(size=(1, depth)).astype(np.float32)
+    found, copying = _run(builder, {"w": blocks}, given)
+    _assert_near(found, given.astype(np.float64) @ _floats(kind, blocks).T)
+    assert copying == 0
+
+
+DECODER = DecoderShape(
+    layers=4, hidden=128, heads=4, kv_heads=2, width=32, inner=128, vocabulary=16, context=64, eps=1e-6,
+    is_tied=True, style=DecoderStyle(normed_heads=True),
+)  # fmt: skip
+
+
+def _token(cached: int) -> dict[str, Array]:
+    rng, size = np.random.default_rng(5), (1, DECODER.kv_heads, 16, DECODER.width)
+    found: dict[str, Array] = {"input_ids": np.array([[7]]), "positions": np.array([cached])}
+    found["keys"] = np.arange(cached + 1)
+    for layer in range(DECODER.layers):
+        found |= {f"{side}_cache.{layer}": rng.normal(size=size).astype(np.float32) for side in "kv"}
+    return found
+
+
+@pytest.mark.exhaustive
+def test_all_layers_of_a_decoder_in_blocks_are_one_kernel() -> None:
+    """As for weights of 16 bits; the cpu judges it."""
+    shapes = parameter_shapes(DECODER)
+    graph = cached_decoder(DECODER, {name: "q8_0" if len(shape) == 2 else "f32" for name, shape in shapes.items()})
+    params: dict[str, Array] = {
+        name: random_blocks("q8_0", *shape, seed) if len(shape) == 2 else np.ones(shape, np.float32)
+        for seed, (name, shape) in enumerate(shapes.items())
+    }
+    device = _driver(cooperative="on")
+    card = dovetail.compile(graph, target=target_of(device), cache="off").bind(params)
+    found, wanted = card.run(_token(9)), dovetail.compile(graph, cache="off").bind(params).run(_token(9))
+    for name, value in wanted.items():
+        assert np.abs(np.asarray(found[name]) - value).max() < 1e-5 * np.abs(value).max()
+    assert [line for line in device.log if line.startswith("launch")].count("launch resident") == 1
+    assert "launch contract" not in device.log
