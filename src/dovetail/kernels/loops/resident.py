@@ -347,15 +347,13 @@ class _Resident(Levels):
                 first = 2 * self.levels[number]
                 if number in self.ahead and alloc.pointer in early:
                     first = 2 * self.barrier(number) + 1
-                # No pass follows the one that has levels after the layers: these have slots of their own.
-                count = 2 * (self.count if self.is_after(number) else self.layers)
-                slots = frozenset([s % count for s in range(first, 2 * self.last(number) + 1)])
-                found.append(Room(replace(alloc, pointer=f"{alloc.pointer}_{number}"), slots))
-            own = frozenset({2 * self.levels[number]})
-            found += [Room(alloc, own) for alloc in self._near(number).values()]
+                named = replace(alloc, pointer=f"{alloc.pointer}_{number}")
+                found.append(self._room(number, named, range(first, 2 * self.last(number) + 1)))
+            level = 2 * self.levels[number]
+            found += [self._room(number, alloc, range(level, level + 1)) for alloc in self._near(number).values()]
             for at, allocs in enumerate(self._got[number]):
-                slot = frozenset({2 * (self.levels[number] + at)})
-                found += [Room(alloc, slot) for alloc in allocs]
+                slots = range(level + 2 * at, level + 2 * at + 1)
+                found += [self._room(number, alloc, slots) for alloc in allocs]
         return found
 
     @cached_property
@@ -366,6 +364,12 @@ class _Resident(Levels):
             renamed = [self._renaming(number, "").body(segment) for segment in segments]
             found.append([self._exchange(number, at).rooms(body) for at, body in enumerate(renamed)])
         return found
+
+    def _room(self, number: int, alloc: Alloc, slots: range) -> Room:
+        """Shared memory of a part in some slots, which are below 0 in the pass before."""
+        in_last = frozenset([s for s in slots if s >= 0] if self.runs[number].stop == self.passes else ())
+        layer = frozenset(() if self.is_after(number) else [s % (2 * self.layers) for s in slots])
+        return Room(alloc, layer, in_last)
 
     def _offsets(self) -> dict[str, int] | None:
         """A place in shared memory for each allocation, after those of barriers; None without room."""

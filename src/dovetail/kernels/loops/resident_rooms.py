@@ -15,10 +15,17 @@ class Room:
 
     alloc: Alloc
     slots: frozenset[int]
+    """Of a pass that others follow, with the same numbers in the next one; none for what comes after all layers."""
+    last: frozenset[int] = frozenset()
+    """Of the last pass: it starts no copies of a next one, may end early, and what comes after all layers is in it."""
 
     @property
     def nbytes(self) -> int:
         return shared_bytes([self.alloc])
+
+    def meets(self, other: Room) -> bool:
+        """Whether both are needed at the same time."""
+        return bool(self.slots & other.slots or self.last & other.last)
 
 
 def offsets(rooms: Sequence[Room], start: int, end: int) -> dict[str, int] | None:
@@ -27,7 +34,7 @@ def offsets(rooms: Sequence[Room], start: int, end: int) -> dict[str, int] | Non
     for room in sorted(rooms, key=lambda r: -r.nbytes):
         at = start
         for first, other in sorted(placed, key=lambda pair: pair[0]):
-            if room.slots & other.slots and first < at + room.nbytes and at < first + other.nbytes:
+            if room.meets(other) and first < at + room.nbytes and at < first + other.nbytes:
                 at = first + other.nbytes
         if at + room.nbytes > end:
             return None
@@ -37,7 +44,7 @@ def offsets(rooms: Sequence[Room], start: int, end: int) -> dict[str, int] | Non
 
 def fullest(rooms: Sequence[Room], slots: int) -> str:
     """The slot that needs the most shared memory."""
-    needs = [sum(r.nbytes for r in rooms if slot in r.slots) for slot in range(slots)]
+    needs = [sum(r.nbytes for r in rooms if slot in r.slots or slot in r.last) for slot in range(slots)]
     return f"{max(needs):,} bytes at level {needs.index(max(needs)) // 2}"
 
 

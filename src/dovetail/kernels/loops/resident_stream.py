@@ -59,7 +59,7 @@ _DUE = Tensor("due", i64, (i64.itemsize,), space="private")
 """The cycle before which the next copy does not start."""
 _PARTS = 1 << 16
 """Parts of a cycle in which rates are counted: a power of two, as other quotients take 20 instructions."""
-_IS_FIRST = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
+IS_FIRST = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
 
 
 def registers_of(threads: int) -> tuple[int, int] | None:
@@ -138,7 +138,7 @@ def of_warp(body: Sequence[Statement], free: Free | None = None) -> list[Stateme
                 first = [] if free is None else [free.awaited]
                 found.append(replace(s, threads=LANES, body=(*first, *of_warp(s.body))))
             case Loop(kind="thread"):
-                found.append(When(_IS_FIRST, (replace(s, kind="serial", rolled=True),)))
+                found.append(When(IS_FIRST, (replace(s, kind="serial", rolled=True),)))
             case When():
                 found.append(replace(s, body=tuple(of_warp(s.body, free))))
             case _:
@@ -164,7 +164,7 @@ def prefetched(part: SubGrid) -> SubGrid:
     at = Name("of_warp")
     body = cast(tuple[Statement, ...], _with(part.body, {"warp": at, "lane": ZERO}, {}))
     loop = Loop(at.name, Extent(part.threads // LANES), body, rolled=True)
-    return replace(part, threads=LANES, body=(When(_IS_FIRST, (loop,)),))
+    return replace(part, threads=LANES, body=(When(IS_FIRST, (loop,)),))
 
 
 def in_turn(stream: tuple[Statement, ...]) -> tuple[Statement, ...]:
@@ -231,6 +231,8 @@ def _expects(s: Statement) -> bool:
 
 
 __all__ = [
+    "IS_FIRST",
+    "LANES",
     "THREADS",
     "Free",
     "in_first_pass",
