@@ -68,8 +68,6 @@ from dovetail.kernels.loops.policy import ScalarSupport
 LANES, VECTOR = 32, 16
 SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f64),))
 """What kernels for GPUs compute with: there is no C library."""
-
-
 _INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS, **permuted.FUNCTIONS, **resident.CLOCKS}
 """Ops of the loop language that GPUs alone have."""
 
@@ -123,9 +121,8 @@ class _Printer(Printer):
     def marked(self, loop: Loop) -> str:
         """LLVM vectorises no loops for a GPU. A loop of products by a warpgroup stays a loop."""
         # The assembler would unroll a dozen iterations of hundreds of registers: two seconds instead of a tenth of one.
-        return (
-            resident.ROLLED if loop.rolled or any(isinstance(s, MultiplyShared) for s in everything(loop.body)) else ""
-        )
+        is_rolled = loop.rolled or any(isinstance(s, MultiplyShared) for s in everything(loop.body))
+        return resident.ROLLED if is_rolled else ""
 
     def iterations(self, statement: Loop) -> None:
         if statement.kind == "unrolled":

@@ -51,6 +51,8 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.row_registers import in_registers
 
+_FEW_ROWS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class GpuShape:
@@ -140,8 +142,10 @@ def _by_warp(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
     """A tile for each warp; its lanes share the loops."""
     warps = shape.row_warps
     body = _Team(shape, "lane", shape.lanes).statements(kernel.body)
-    counts = [extent(loop) for loop in parallel(kernel.body)]
-    body = in_registers(body, max([-(-count // shape.lanes) for count in counts if count is not None]))
+    # Few rows, such as those of a token's heads, become stages of other kernels, whose copies start before them.
+    if not isinstance(tiles, int) or tiles > _FEW_ROWS:
+        counts = [extent(loop) for loop in parallel(kernel.body)]
+        body = in_registers(body, max([-(-count // shape.lanes) for count in counts if count is not None]))
     chunks = (tiles + (warps - 1)) // warps
     tile = add(mul(Name("chunk"), Extent(warps)), ThreadIndex("warp"))
     inside = When(Call("less", (Name(kernel.tile), Extent(tiles)), bool_), body)

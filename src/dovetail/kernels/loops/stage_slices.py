@@ -80,8 +80,8 @@ def _guard(body: Body, wanted: Mapping[str, Slice | None], blocks: int) -> Index
     """The index along the slices that a stage writes; None where it writes more than one."""
     found: set[Index] = set()
     for s in everything(body):
-        if not isinstance(s, Store) or not s.at:
-            continue  # the status of a run is no tensor
+        if not isinstance(s, Store) or not s.at or s.tensor.space == "private":
+            continue  # the status of a run is no tensor, and what a thread keeps is for nobody else
         slice_ = wanted.get(s.tensor.pointer)
         if slice_ is None:
             return None
