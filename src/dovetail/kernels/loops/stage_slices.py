@@ -81,7 +81,7 @@ def _guard(body: Body, wanted: Mapping[str, Slice | None], blocks: int) -> Index
     found: set[Index] = set()
     for s in everything(body):
         if not isinstance(s, Store) or not s.at or s.tensor.space == "private":
-            continue  # the status of a run is no tensor, and what a thread keeps is for nobody else
+            continue  # the status of a run is no tensor, and registers of a thread are no result
         slice_ = wanted.get(s.tensor.pointer)
         if slice_ is None:
             return None
