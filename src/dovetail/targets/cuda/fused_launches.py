@@ -140,7 +140,7 @@ class LaunchFusion:
         for index in range(1, len(found)):
             self._take_stages(found, index)
         repeated = longest_repetition([key_of(kernels) for _, kernels in found])
-        if joins and repeated is None:
+        if joins and self.normed and repeated is None:
             return Refused("layers_repeat", "norms within products of some layers alone")
         again = repeated or again
         made = self._as_one(found, steps, launched, again)
