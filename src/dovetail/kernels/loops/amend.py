@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
-from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.analysis import everything, results
 from dovetail.kernels.loops.expr import Call, Expr, Extent, Load, Name, ThreadIndex
 from dovetail.kernels.loops.ir import Amend, Kernel, Loop, Set, Statement, Store, When, add, mul
 from dovetail.kernels.loops.uniform import Uniform, at_block, reads
@@ -36,12 +36,12 @@ def opened(kernel: Kernel, stages: Sequence[Body], same: Mapping[str, str], bloc
     found: dict[str, Body] = {a.source.pointer: () for a in amends}
     early = {tensor.pointer for tensor, _ in reads(kernel.opening)}
     for stage in stages:
-        written = {s.tensor.pointer for s in everything(stage) if isinstance(s, Store) and s.at}
-        for name in written:
+        stores = results(stage)
+        for name in {s.tensor.pointer for s in stores}:
             read = same.get(name, name)
             mine = [a for a in amends if a.source.pointer == read]
             made = _amended(mine[0], stage, name, kernel.body, blocks) if len(mine) == 1 else None
-            shared = all(s.tensor.space == "shared" for s in everything(stage) if isinstance(s, Store) and s.at)
+            shared = all(s.tensor.space == "shared" for s in stores)
             if made is not None and not found[read]:
                 found[read] = made
             elif read in early or not shared:

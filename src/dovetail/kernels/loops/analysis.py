@@ -76,6 +76,12 @@ def everything(body: Sequence[Statement]) -> Iterator[Statement]:
             yield from everything(statement.other)
 
 
+def results(body: Sequence[Statement]) -> list[Store]:
+    """Stores that other threads may read: the status of a run is no tensor, and registers belong to one thread."""
+    stores = [s for s in everything(body) if isinstance(s, Store) and s.at]
+    return [s for s in stores if s.tensor.space != "private"]
+
+
 SHARED_ALIGNMENT = 1024
 """Bytes: where allocations of dynamic shared memory start, so that tensor cores can read swizzled tiles there."""
 BARRIER_BYTES = 8
@@ -190,5 +196,6 @@ __all__ = [
     "pointers_in",
     "reads_what_it_wrote",
     "reductions",
+    "results",
     "shared_bytes",
 ]

@@ -52,6 +52,7 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.row_registers import in_registers
 
 _FEW_ROWS = 32
+"""Rows such as those of a token's heads, which become stages of other kernels. They were not measured in registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,6 @@ def _by_warp(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
     """A tile for each warp; its lanes share the loops."""
     warps = shape.row_warps
     body = _Team(shape, "lane", shape.lanes).statements(kernel.body)
-    # Few rows, such as those of a token's heads, become stages of other kernels, whose copies start before them.
     if not isinstance(tiles, int) or tiles > _FEW_ROWS:
         counts = [extent(loop) for loop in parallel(kernel.body)]
         body = in_registers(body, max([-(-count // shape.lanes) for count in counts if count is not None]))

@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
-from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.analysis import results
 from dovetail.kernels.loops.ir import (
     Expr,
     Extent,
     Name,
-    Store,
     Tensor,
 )
 from dovetail.kernels.loops.stage_narrowing import Body, Index, narrowed
@@ -79,9 +78,7 @@ def _slice(found: Sequence[Read], own: Uniform) -> Slice | None:
 def _guard(body: Body, wanted: Mapping[str, Slice | None], blocks: int) -> Index | None:
     """The index along the slices that a stage writes; None where it writes more than one."""
     found: set[Index] = set()
-    for s in everything(body):
-        if not isinstance(s, Store) or not s.at or s.tensor.space == "private":
-            continue  # the status of a run is no tensor, and registers of a thread are no result
+    for s in results(body):
         slice_ = wanted.get(s.tensor.pointer)
         if slice_ is None:
             return None
