@@ -25,6 +25,7 @@ from dovetail.targets.cpu.gemm.block_order import rows_function
 from dovetail.targets.cpu.gemm.block_words import block_words
 from dovetail.targets.cpu.gemm.blocks import block_dot
 from dovetail.targets.cpu.gemm.direct_order import direct_function
+from dovetail.targets.cpu.gemm.nested import NESTED
 from dovetail.targets.cpu.gemm.policy import AMX, BLOCK_DOTS
 from dovetail.targets.cpu.gemm.prepared_rows import equal_rows
 from dovetail.targets.cpu.isa import Host, host_device
@@ -160,7 +161,8 @@ def test_rows_have_the_same_bits_however_they_are_cut() -> None:
 def test_one_row_has_the_bits_that_it_has_among_others(precision: str) -> None:
     """Blocks with two levels of scales have a kernel of their own for one row; tiles of many rows are others again.
 
-    With NEON in fast mode it scales whole blocks, and f32 rounds elsewhere.
+    With NEON in fast mode it scales whole blocks, and f32 rounds elsewhere; where low halves and whole bytes have a sum
+    each, one of them is rounded to an integer of the group first.
     """
     params: dict[str, Array] = {}
     x = leaf.input("x", f32[symbol("m"), K])
@@ -179,7 +181,8 @@ def test_one_row_has_the_bits_that_it_has_among_others(precision: str) -> None:
         among = {name: whole[name][row : row + 1] for name in FORMATS}
         assert [n for n in FORMATS if n not in near and alone[n].tobytes() != among[n].tobytes()] == []
         for name in near:
-            assert np.abs(alone[name] - among[name]).max() < 2e-6 * np.abs(among[name]).max(), name
+            bound = 2e-5 if name in NESTED else 2e-6
+            assert np.abs(alone[name] - among[name]).max() < bound * np.abs(among[name]).max(), name
 
 
 @needs_dot
@@ -311,12 +314,13 @@ def test_one_row_of_two_levels_stays_in_registers(name: str, exact: bool) -> Non
     assert len(written_to_stack(hottest)) < kernel.packed.groups
 
 
-def test_one_row_of_six_bits_prefetches_a_line_at_a_time() -> None:
+@pytest.mark.parametrize("name", ["q4_k", "q6_k"])
+def test_one_row_in_order_prefetches_a_line_at_a_time(name: str) -> None:
     """Into both caches; with all lines of a share at once, L1 has no room for what products load."""
     here, instruction = MACHINES["neon"]
     dot = block_dot(here.device)
     assert dot is not None
-    kernel = BlockKernel.of("q6_k", dot, exact=False, registers=here.vector_registers)
+    kernel = BlockKernel.of(name, dot, exact=False, registers=here.vector_registers)
     code = code_for(here, direct_function(kernel)[0].text, optimize=False)
     hottest = max(loops(code), key=lambda body: body.count(instruction))
     found = re.findall(rf"pldl[12]keep|\t{instruction}\t", hottest)
@@ -324,6 +328,35 @@ def test_one_row_of_six_bits_prefetches_a_line_at_a_time() -> None:
     assert found.count("pldl1keep") == found.count("pldl2keep") == lines
     between = "".join(["." if word.startswith("\t") else word[4] for word in found])
     assert re.fullmatch(r"\.*(12\.+)+", between), "products are between lines"
+
+
+def test_one_row_of_bytes_with_two_codes_waits_for_no_sum() -> None:
+    """Low halves and whole bytes have a sum each, which multiply-adds join; lows are taken away in the same loop."""
+    here, instruction = MACHINES["neon"]
+    dot = block_dot(here.device)
+    assert dot is not None
+    kernel = BlockKernel.of("q4_k", dot, exact=False, registers=here.vector_registers)
+    code = code_for(here, direct_function(kernel)[0].text, optimize=False)
+    hottest = max(loops(code), key=lambda body: body.count(instruction))
+    groups, quads = kernel.packed.groups, kernel.packed.groups // 4
+    assert hottest.count(instruction) == kernel.packed.block // 4 + 2 * quads
+    assert not re.search(r"\t(shl|[su]cvtf)\t", hottest)
+    # Three for each group, of which the first has no sum, one for the highest limb of lows, and two that scale a block.
+    assert hottest.count("\tfmla\t") == 3 * groups - 1 + 3
+    assert not re.findall(rf"({instruction}\t[^\n]*\n\s*){{3}}", hottest), "others are between products"
+
+
+@needs_dot
+@pytest.mark.parametrize("largest", [1e-20, 1.0, 1e32])
+def test_one_row_of_bytes_with_two_codes_has_the_range_of_others(largest: float) -> None:
+    """What both sums are too large by is finite times the scale of a row, and exact."""
+    params: dict[str, Array] = {}
+    x = leaf.input("x", f32[symbol("m"), K])
+    program = compiled(Graph.of({"y": x @ weights(params, "w", "q4_k")}), params, precision="fast")
+    given = rows(3)
+    whole = program.run({"x": given})["y"].astype(np.float64)
+    scaled = np.concatenate([program.run({"x": given[i : i + 1] * np.float32(largest)})["y"] for i in range(3)])
+    assert np.abs(scaled / np.float64(largest) - whole).max() < 2e-3 * np.abs(whole).max()
 
 
 @needs_dot
@@ -351,7 +384,7 @@ def test_rows_are_cut_into_equal_blocks() -> None:
 
 @pytest.mark.parametrize("name", ["q4_k", "q6_k"])
 def test_one_row_loads_a_word_once_for_all_groups_in_it(name: str) -> None:
-    """Halves of a byte are codes of two groups; of a group a row has its bytes and three numbers."""
+    """Halves of a byte are codes of two groups; of a group a row has its bytes and three numbers, or four."""
     here, instruction = MACHINES["neon"]
     dot = block_dot(here.device)
     assert dot is not None
@@ -359,7 +392,7 @@ def test_one_row_loads_a_word_once_for_all_groups_in_it(name: str) -> None:
     code = code_for(here, direct_function(kernel)[0].text, optimize=False)
     hottest = max(loops(code), key=lambda body: body.count(instruction))
     loads = len(re.findall(r"\tldu?r\t[qsd]", hottest)) + 2 * len(re.findall(r"\tldp\t[qsd]", hottest))
-    of_row = kernel.packed.groups * (kernel.group // 16 + 3)
+    of_row = kernel.packed.groups * (kernel.group // 16 + 3 + kernel.sums_apart)
     assert loads <= kernel.packed.words.count + of_row + 16
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,8 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.spec import Job
 from dovetail.runtime.program import Program
-from dovetail.targets.cpu.gemm.half_kernel import STEPS, HalfKernel, rows_function
+from dovetail.targets.cpu.gemm.half_kernel import STEPS, HalfKernel
+from dovetail.targets.cpu.gemm.half_order import rows_function
 from dovetail.targets.cpu.gemm.halves import HalfPanels, half_tile
 from dovetail.targets.cpu.isa import Host, host_device
 from dovetail.targets.cpu.native import NativeGraph
@@ -193,6 +195,19 @@ def test_loops_keep_sums_in_registers(machine: Host, name: str) -> None:
             # One vector of two is converted, the other one's bits are moved: that is what both pipes have time for.
             widened = [hottest.count(word) for word in ("fcvtl", "sshll")]
             assert widened == ([2 * STEPS, 2 * STEPS] if halves and machine is NEON else [0, 0])
+
+
+def test_one_row_of_f16_is_widened_among_products() -> None:
+    """With NEON: among those of the step before, and each line is prefetched into both caches."""
+    tile = half_tile(NEON.device)
+    assert tile is not None
+    code = code_for(NEON, rows_function(HalfKernel("f16", tile), 1, is_spread=False)[0].text, optimize=False)
+    (hottest,) = loops(code)
+    found = re.findall(r"\tfcvtl2?\t|\tfmla\t|pldl[12]keep", hottest)
+    words = "".join([{"\tfm": "*", "\tfc": "w", "pld": ""}[word[:3]] for word in found])
+    assert words == "ww" + "w**" * (2 * STEPS - 2) + "****"
+    lines = 2 * STEPS * tile.columns // 64
+    assert found.count("pldl1keep") == found.count("pldl2keep") == lines
 
 
 @pytest.mark.parametrize("size", [6e-8, 1e-6, 6e4])

@@ -20,8 +20,6 @@ TOGETHER = 2
 """Groups whose products are computed at once, at most: each has a sum and four steps of a row, of each limb."""
 AHEAD = 2
 """Blocks between the one that is multiplied and the one that is prefetched."""
-NESTED_AHEAD = 1
-"""The same where a block takes less time than others: there lines are prefetched in the order of memory."""
 ROW_PARAMETERS = (
     Parameter("ptr", "limbs"), Parameter("ptr", "panel"), Parameter("ptr", "sums"), Parameter("i64", "blocks"),
 )  # fmt: skip
@@ -34,33 +32,35 @@ class Direct(Rows):
     def __init__(self, of: BlockKernel) -> None:
         super().__init__(of, 1)
         self.width = 1
-        groups = range(of.packed.groups)
+        self.parameters = ROW_PARAMETERS
         self.sets = word_sets(of.packed.words.codes, TOGETHER)
-        if of.is_nested:
-            # Groups share no words: two at once are enough, as each has two sums.
-            self.sets = [list(groups[first : first + TOGETHER]) for first in groups[::TOGETHER]]
         self.scales_blocks = of.sums_are_scaled
         """Whether the scale of a block multiplies the sum of its groups."""
-        self.ahead = NESTED_AHEAD if of.is_nested else AHEAD
+        self.ahead = AHEAD
 
     def written(self) -> Function:
         of, packed, lanes = self.of, self.of.packed, self.of.dot.lanes
         share = packed.block_bytes // self.passes
+        for vector in range(self.passes):
+            place = self.ptr_add(Ptr("%sums"), 4 * lanes * vector)
+            self.emit(f"store {self.floats} zeroinitializer, ptr {place}, align 4")
         with self.loop(0, I64("%blocks")) as block:
             panel = self.ptr_add(Ptr("%panel"), self.mul(block, packed.block_bytes))
             x = self.ptr_add(Ptr("%limbs"), self.mul(block, packed.groups * of.group_bytes))
-            fresh = self.icmp("eq", block, 0)
+            self.at_block(block)
             with self.loop(0, self.passes) as number:
                 ahead = self.ptr_add(self.ptr_add(panel, self.ahead * packed.block_bytes), self.mul(number, share))
                 first = self.mul(number, lanes)
                 words = self.ptr_add(panel, self.add(self.mul(first, 4), packed.head_bytes))
                 halves = self.ptr_add(panel, self.mul(first, packed.scales.itemsize))
                 there = self.ptr_add(Ptr("%sums"), self.mul(first, 4))
-                kept = self.let(f"load {self.floats}, ptr {there}, align 4")
-                held = self.let(f"select i1 {fresh}, {self.floats} zeroinitializer, {self.floats} {kept}")
+                held = self.let(f"load {self.floats}, ptr {there}, align 4")
                 found = self.block_sums(words, halves, ahead, x, held)
                 self.emit(f"store {self.floats} {found}, ptr {there}, align 4")
-        return self.function(Signature(f"{of.name}.direct", ROW_PARAMETERS))
+        return self.function(Signature(f"{of.name}.direct", self.parameters))
+
+    def at_block(self, block: I64) -> None:
+        """Compute what all vectors of columns of a block share."""
 
     def block_sums(self, words: Ptr, halves: Ptr, ahead: Ptr, x: Ptr, held: str) -> str:
         """Sums plus the products with a block."""
@@ -73,8 +73,6 @@ class Direct(Rows):
         done, inside = 0, "zeroinitializer"
         for number, some in enumerate(self.sets):
             share = slice(number, None, len(self.sets))
-            if self.of.is_nested:
-                share = slice(*[(number + i) * len(lines) // len(self.sets) for i in range(2)])
             for line in lines[share]:
                 self.prefetch(self.ptr_add(ahead, line))
             totals |= self._set(at, some)
@@ -82,7 +80,7 @@ class Direct(Rows):
             while done in totals:
                 factor, total = integers.floats(packed.words.scales[done]), totals.pop(done)
                 if self.scales_blocks:
-                    inside = self.fma(total, factor, inside)
+                    inside = self.plus(total, factor, inside)
                 else:
                     steps = self.let(f"fmul {self.floats} {scale}, {factor}")
                     held = self.added(total, steps, self.group_at(at.x, done), held)
@@ -98,8 +96,6 @@ class Direct(Rows):
             for group, limb in starts
         }
         at.wait_for(sums[starts[-1]], self.ints)
-        if of.is_nested:
-            return {group: self._nested(at, group, sums[group, 0]) for group in groups}
         for step in range(of.group // 4):
             loaded: dict[int, str] = {}
             codes = {group: self._codes(at.words, loaded, of.packed.words.codes[group][step]) for group in groups}
@@ -109,16 +105,9 @@ class Direct(Rows):
                     sums[group, limb] = self.dot(sums[group, limb], codes[group], factor)
         return {g: self.joined([sums[g, limb] for limb in range(of.limbs)], self.group_at(at.x, g)) for g in groups}
 
-    def _nested(self, at: At, group: int, low: str) -> str:
-        """The same of a group whose low halves of bytes and whole bytes have sums of their own, which do not wait."""
-        x, codes, whole = self.group_at(at.x, group), self.of.packed.words.codes[group], "zeroinitializer"
-        half = len(codes) // 2
-        for step in range(half):
-            loaded: dict[int, str] = {}
-            low = self.dot(low, self._codes(at.words, loaded, codes[step]), self.factor(x, 0, step))
-            code = self._codes(at.words, loaded, codes[half + step])
-            whole = self.dot(whole, code, self.factor(x, 0, half + step))
-        return self.joined([self.let(f"add {self.ints} {self.sixteen_times(low)}, {whole}")], x)
+    def plus(self, x: str, y: str, z: str) -> str:
+        """A product that is added to a number, or to nothing, which would take a register to be cleared."""
+        return self.let(f"fmul {self.floats} {x}, {y}") if z == "zeroinitializer" else self.fma(x, y, z)
 
     def group_at(self, x: Ptr, group: int) -> Ptr:
         """The limbs of one group of a block."""

@@ -27,6 +27,8 @@ EXACT, FAST = 3, 1
 """Limbs."""
 LOW_AT = 4
 """Bytes of a group of limbs before its sum, which the lows of the weights multiply; its scale is first."""
+ABOVE = 2
+"""Numbers of a group before 16 times its scale, where low halves and whole bytes have a sum each."""
 NUMBERS_AT = 16
 """Bytes of a group of limbs before what its sums start with."""
 MOST_NEXT_TO_EXPANDED = 4
@@ -100,6 +102,11 @@ class BlockKernel:
         return self.packed.has_low and not self.layout.has_low
 
     @property
+    def sums_apart(self) -> bool:
+        """Whether one row has a sum for low halves of bytes and one for whole bytes, and takes away lows itself."""
+        return self.is_nested and self.lows_apart
+
+    @property
     def vectors(self) -> int:
         """Vectors of a panel's row."""
         return self.layout.columns // self.dot.lanes
@@ -151,6 +158,11 @@ class BlockKernel:
         return self.start_at(self.starts) if self.dot.by_lane else None
 
     @property
+    def alone_at(self) -> int:
+        """The same of one row with two sums."""
+        return self.start_at(self.starts + 1)
+
+    @property
     def sums_are_scaled(self) -> bool:
         """Whether that is for sums times the group's scale: one instruction scales them and takes it away."""
         return self.dot.by_lane and self.limbs == FAST
@@ -163,7 +175,8 @@ class BlockKernel:
     @property
     def limbs_at(self) -> int:
         """Bytes of a group before its limbs: its scale, its sum, and what sums start and end with."""
-        return -(-self.start_at(self.starts + (self.joined_at is not None)) // 16) * 16
+        count = self.starts + (self.joined_at is not None) + self.sums_apart
+        return -(-self.start_at(count) // 16) * 16
 
     def place(self, limb: int) -> int:
         """What one of a limb counts."""
@@ -276,6 +289,8 @@ class _NestedRow(_Row):
         whole, inverse = self.fast_scale(x, LEVELS)
         # Sums are 16 times the products.
         scale = self.let(f"fmul float {whole}, 0.0625")
+        if of.sums_apart:
+            scale = self._of_few_bits(scale)
         scaled = self.times(x, inverse)
         scaled = self.let(f"fsub {self.floats} {scaled}, {self._sixteenths(scaled)}")
         integers = self.integers(scaled, LEVELS.bit_length())
@@ -290,7 +305,15 @@ class _NestedRow(_Row):
         missing = _weighted(self, low, -16 * zero, high, 16 * (8 - zero) - zero)
         # One row moves its sums of low halves up by four bits, with their start: what that loses is added last.
         kept = self.let(f"ashr i32 {missing}, 4")
-        self.store_number("i32", self.let(f"add i32 {kept}, {MAGIC >> 4}"), self.ptr_add(target, of.start_at(0)))
+        alone = self.let(f"add i32 {kept}, {MAGIC >> 4}")
+        if of.sums_apart:
+            # Or it has another for whole bytes, and what both are too large by is added first.
+            alone = self.let(f"add i32 {missing}, {MAGIC}")
+            many = self.let(f"fmul float {scale}, 16.0")
+            self.emit(f"store float {many}, ptr {self.ptr_add(target, 4 * ABOVE)}, align 4")
+            above = self.let(f"fmul float {scale}, {-17.0 * BIAS}")
+            self.store_number("float", above, self.ptr_add(target, of.alone_at))
+        self.store_number("i32", alone, self.ptr_add(target, of.start_at(0)))
         lost = self.let(f"sitofp i32 {self.let(f'and i32 {missing}, 15')} to float")
         last = self.let(f"fsub float {lost}, {of.bias}")
         # Several rows share codes that are moved up, less 8.
@@ -299,6 +322,11 @@ class _NestedRow(_Row):
         self.store_number("i32", start, self.ptr_add(target, of.start_at(1)))
         self.store_number("float", self.let(f"fmul float {scale}, {last}"), self.ptr_add(target, of.joined_at))
         self.store_bytes(integers, target, of.limbs_at)
+
+    def _of_few_bits(self, scale: str) -> str:
+        """A scale rounded to 16 bits: what sums are too large by, times it, is exact in f32."""
+        bits = self.let(f"add i32 {self.let(f'bitcast float {scale} to i32')}, 128")
+        return self.let(f"bitcast i32 {self.let(f'and i32 {bits}, -256')} to float")
 
     def _sixteenths(self, x: str) -> str:
         """A sixteenth of the second half, rounded to integers, in place of the first, and zeros after it."""
@@ -326,5 +354,5 @@ def _weighted(into: Builder, x: str, one: int, y: str, other: int) -> str:
 
 
 __all__ = [
-    "EXACT", "FAST", "LOW_AT", "MAGIC", "BlockKernel", "Limbs", "limbs_function", "splat",
+    "ABOVE", "BIAS", "EXACT", "FAST", "LOW_AT", "MAGIC", "BlockKernel", "Limbs", "limbs_function", "splat",
 ]  # fmt: skip

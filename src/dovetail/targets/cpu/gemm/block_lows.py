@@ -15,7 +15,7 @@ from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.block_expand import four_codes
 from dovetail.targets.cpu.gemm.block_kernel import Rows
 from dovetail.targets.cpu.gemm.block_limbs import EXACT, FAST, LOW_AT, BlockKernel, Limbs, splat
-from dovetail.targets.cpu.gemm.block_words import Term, in_byte
+from dovetail.targets.cpu.gemm.block_words import Integer, Term, in_byte
 
 LIMBS_AT = 16
 """Bytes of the sums of a block before their limbs; minus their scale is first."""
@@ -43,6 +43,15 @@ def sums_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
 def lows_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
     """Takes lows of a panel away: `(limbs, pitch, panel, sums, stride, blocks, rows)`, with sums as limbs."""
     return shared_function(_Lows(of).written())
+
+
+def integer_quads(of: tuple[Integer, ...]) -> list[tuple[Term, ...]]:
+    """Where the integers of four groups each are: in order in the bytes of words."""
+    found = [in_byte(integer) for integer in of]
+    assert [place for place, _ in found] == [group % 4 for group in range(len(of))], "four are the bytes of a word"
+    quads = [[terms for _, terms in found[first : first + 4]] for first in range(0, len(of), 4)]
+    assert all(terms == four[0] for four in quads for terms in four), "four are at the same place of bytes"
+    return [four[0] for four in quads]
 
 
 class _Sums(Limbs):
@@ -77,7 +86,7 @@ class _Lows(Rows):
 
     def __init__(self, of: BlockKernel) -> None:
         super().__init__(of, 1)
-        self.quads = [self._quad(first) for first in range(0, of.packed.groups, 4)]
+        self.quads = integer_quads(of.packed.words.lows)
 
     def written(self) -> Function:
         of, packed, lanes = self.of, self.of.packed, self.of.dot.lanes
@@ -99,13 +108,6 @@ class _Lows(Rows):
                     self.emit(f"store {self.floats} {found}, ptr {there}, align 4")
         kinds = ("ptr limbs", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 blocks", "i64 rows")
         return self.function(Signature(f"{of.name}.lows", tuple([Parameter(*each.split()) for each in kinds])))
-
-    def _quad(self, first: int) -> tuple[Term, ...]:
-        """Where the integers of four groups are: in order in the bytes of words."""
-        found = [in_byte(integer) for integer in self.of.packed.words.lows[first : first + 4]]
-        assert [place for place, _ in found] == [0, 1, 2, 3], "integers of four groups are the bytes of a word"
-        assert all(terms == found[0][1] for _, terms in found), "integers of four groups are at the same place of bytes"
-        return found[0][1]
 
     def _integers(self, words: Ptr) -> list[str]:
         """Those of four groups each, of some columns."""
@@ -137,4 +139,4 @@ class _Lows(Rows):
         return self.let(f"sitofp {self.ints} {total} to {self.floats}")
 
 
-__all__ = ["lows_function", "sums_bytes", "sums_function"]
+__all__ = ["LIMBS_AT", "integer_quads", "lows_function", "sums_bytes", "sums_function"]

@@ -161,6 +161,10 @@ class _Driver(TileCells):
     def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         """Multiply the rows of the cell with its panel, KC steps along k at a time: a part of the panel stays in L1."""
         self._products(rows, b, sums, count)
+        if not self.is_direct:
+            self._take_lows(rows, b, sums, count)
+
+    def _take_lows(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         if self.kernel.lows_apart:
             of, stride = self.problem, self.shape.tile.row_bytes
             limbs = self.ptr_add(rows, self.sums_at)
@@ -188,10 +192,14 @@ class _Driver(TileCells):
             return
         alone = self.icmp("eq", count, 1)
         with self.when(alone):
-            self.call(one_row_function(self.kernel)[1], rows, b, sums, self.blocks)
+            lows = [self.ptr_add(rows, self.sums_at)] if self.kernel.sums_apart else []
+            self.call(one_row_function(self.kernel)[1], rows, b, sums, self.blocks, *lows)
+            if not self.kernel.sums_apart:
+                self._take_lows(rows, b, sums, count)
         if self.problem.rows > 1:
             with self.unless(alone):
                 self._multiply_all(self.kernel, rows, b, sums, count)
+                self._take_lows(rows, b, sums, count)
 
     def _multiply_all(self, kernel: BlockKernel, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         packed, blocks = kernel.packed, self.blocks

@@ -17,6 +17,7 @@ from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.block_direct import At, Direct, Integers, word_sets
 from dovetail.targets.cpu.gemm.block_kernel import LINE
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel
+from dovetail.targets.cpu.gemm.nested_direct import NestedDirect
 
 TOGETHER = 4
 """Groups whose products are computed at once: their codes are in the same words."""
@@ -28,8 +29,11 @@ NEAR, FAR = 1, 3
 def direct_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
     """Products of a row of limbs with a whole panel of blocks: `(limbs, panel, sums, blocks)`.
 
+    Where it takes away lows, too, their limbs follow.
     Others take longer than memory does whatever their order is: codes of five bits have 10 GB/s.
     """
+    if of.sums_apart:
+        return shared_function(NestedDirect(of).written())
     is_ordered = of.packed.is_whole and of.sums_are_scaled
     return shared_function((InOrder if is_ordered else Direct)(of).written())
 
@@ -94,7 +98,7 @@ class InOrder(Direct):
             made["factor"] = self.placed(integers.floats(self.of.packed.words.scales[group]), self.floats)
 
         def add() -> None:
-            self.inside = self.placed(self.fma(made["total"], made["factor"], self.inside), self.floats)
+            self.inside = self.placed(self.plus(made["total"], made["factor"], self.inside), self.floats)
 
         return [join, convert, add]
 

@@ -69,27 +69,28 @@ class _Halves(Builder):
         if self.of.tile.by_lane:
             return [four for pair in range(self.vectors // 2) for four in self._pair(start, pair)]
         at = [self.ptr_add(start, 2 * self.lanes * v) for v in range(self.vectors)]
-        return [self._widened(self.let(f"load {self.shorts}, ptr {there}, align 16")) for there in at]
+        return [self.widened(self.let(f"load {self.shorts}, ptr {there}, align 16")) for there in at]
 
     def _pair(self, start: Ptr, pair: int) -> list[str]:
         """Two vectors of one load."""
+        return [self.widened(some, is_moved=self.is_moved(half)) for half, some in enumerate(self.halves(start, pair))]
+
+    def halves(self, start: Ptr, pair: int, how: str = "load") -> list[str]:
+        """The same as they are stored."""
         both, found = f"<{2 * self.lanes} x i16>", list[str]()
-        two = self.let(f"load {both}, ptr {self.ptr_add(start, 4 * self.lanes * pair)}, align 16")
+        two = self.let(f"{how} {both}, ptr {self.ptr_add(start, 4 * self.lanes * pair)}, align 16")
         for half in range(2):
             mask = ", ".join([f"i32 {self.lanes * half + lane}" for lane in range(self.lanes)])
-            some = self.let(f"shufflevector {both} {two}, {both} poison, {self.ints} <{mask}>")
-            found.append(self._widened(some, is_moved=self.is_moved(half)))
+            found.append(self.let(f"shufflevector {both} {two}, {both} poison, {self.ints} <{mask}>"))
         return found
 
     def is_moved(self, v: int) -> bool:
         """Whether a vector's bits are moved: every other one is, as the two ways of widening use different pipes."""
         return self.of.is_moved and v % 2 == 0
 
-    def _widened(self, some: str, *, is_moved: bool = False) -> str:
+    def widened(self, some: str, *, is_moved: bool = False) -> str:
         if is_moved:
-            # The sign is carried along to the three bits below its place, which are cleared.
-            bits = self._shifted("sext", some, _PLACE)
-            bits = self.let(f"and {self.ints} {bits}, {splat(_KEPT, count=self.lanes)}")
+            bits = self.cleared(self.moved(some))
         elif self.of.name == "bf16":
             bits = self._shifted("zext", some, 16)
         else:
@@ -98,6 +99,14 @@ class _Halves(Builder):
                 f"fpext {halves} {self.let(f'bitcast {self.shorts} {some} to {halves}')} to {self.floating}"
             )
         return self.let(f"bitcast {self.ints} {bits} to {self.floating}")
+
+    def moved(self, some: str) -> str:
+        """Bits of f16 at the place of an f32's: the sign is carried along to the three bits below its place."""
+        return self._shifted("sext", some, _PLACE)
+
+    def cleared(self, bits: str) -> str:
+        """The same without these three."""
+        return self.let(f"and {self.ints} {bits}, {splat(_KEPT, count=self.lanes)}")
 
     def _shifted(self, how: str, some: str, places: int) -> str:
         wide = self.let(f"{how} {self.shorts} {some} to {self.ints}")
@@ -109,7 +118,7 @@ class _Halves(Builder):
         return [self.let(f"load {self.floating}, ptr {there}, align 16") for there in at]
 
 
-class _Rows(_Halves):
+class Rows(_Halves):
     """The function that multiplies rows with a part of a panel, and adds that to sums."""
 
     def __init__(self, of: HalfKernel, rows: int, *, is_spread: bool) -> None:
@@ -131,12 +140,7 @@ class _Rows(_Halves):
         self._prefetch(Ptr(panel_at.name), I64(step.name))
         at = self.mul(I64(step.name), 4)
         factors = [self._factors(self.ptr_add(self.ptr_add(row, HEAD), at)) for row in self.x]
-        for part in range(STEPS):
-            read = self.floats if self.is_spread else self.weights
-            weights = read(Ptr(panel_at.name), part)
-            for row in range(self.rows):
-                for v in range(self.vectors):
-                    found[row, v] = self._fma(weights[v], factors[row][part], found[row, v])
+        self.multiply(Ptr(panel_at.name), factors, found)
         following = I64(self.let(f"add nuw nsw i64 {step.name}, {STEPS}"))
         carried: list[tuple[Phi, object, object]] = [
             (step, 0, following),
@@ -160,6 +164,15 @@ class _Rows(_Halves):
         given = tuple([Parameter(*each.split()) for each in kinds])
         how = "spread" if self.is_spread else self.of.name
         return self.function(Signature(f"halves.{how}.{self.rows}", given))
+
+    def multiply(self, panel: Ptr, factors: list[list[str]], found: dict[tuple[int, int], str]) -> None:
+        """Add products of an iteration to sums."""
+        for part in range(STEPS):
+            read = self.floats if self.is_spread else self.weights
+            weights = read(panel, part)
+            for row in range(self.rows):
+                for v in range(self.vectors):
+                    found[row, v] = self.fma(weights[v], factors[row][part], found[row, v])
 
     def _prefetch(self, panel: Ptr, step: I64) -> None:
         """Prefetch weights further along k: where a panel is spelled out, a step of what follows for each step."""
@@ -192,7 +205,7 @@ class _Rows(_Halves):
         mask = splat(lane, count=self.lanes)
         return self.let(f"shufflevector {self.floating} {x}, {self.floating} poison, {self.ints} {mask}")
 
-    def _fma(self, x: str, y: str, z: str) -> str:
+    def fma(self, x: str, y: str, z: str) -> str:
         name, kind = f"llvm.fma.v{self.lanes}f32", self.floating
         self.use(f"declare {kind} @{name}({kind}, {kind}, {kind})")
         return self.let(f"call {kind} @{name}({kind} {x}, {kind} {y}, {kind} {z})")
@@ -273,15 +286,6 @@ class _Scaled(Largest):
 
 
 @cache
-def rows_function(of: HalfKernel, rows: int, *, is_spread: bool) -> tuple[SharedFunction, Signature]:
-    """Adds products of rows with a panel, or one that is spelled out, to sums, unless they are fresh.
-
-    `(rows, pitch, panel, sums, stride, deep, fresh, ahead)`; `ahead` is prefetched while the panel is multiplied.
-    """
-    return shared_function(_Rows(of, rows, is_spread=is_spread).written())
-
-
-@cache
 def spread_function(of: HalfKernel) -> tuple[SharedFunction, Signature]:
     """Spells a panel out as f32: `(panel, target, deep)`."""
     return shared_function(_Spread(of).written())
@@ -295,11 +299,12 @@ def row_function(of: HalfKernel) -> tuple[SharedFunction, Signature]:
 
 __all__ = [
     "HEAD",
+    "LINE",
     "STEPS",
     "HalfKernel",
     "Largest",
+    "Rows",
     "row_function",
-    "rows_function",
     "splat",
     "spread_function",
 ]  # fmt: skip

@@ -29,9 +29,9 @@ from dovetail.targets.cpu.gemm.half_kernel import (
     STEPS,
     HalfKernel,
     row_function,
-    rows_function,
     spread_function,
 )
+from dovetail.targets.cpu.gemm.half_order import rows_function
 from dovetail.targets.cpu.gemm.half_pack import fill, largest
 from dovetail.targets.cpu.gemm.policy import HALF_TILES, HALVES, HalfTile
 from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedRows

@@ -282,6 +282,8 @@ class HalvesPolicy:
     """Parts of L1 of which KC steps of a panel, spelled out, take one."""
     prefetch_distance: int = 2048
     """Bytes of a panel between what is read and what is prefetched."""
+    far_distance: int = 8192
+    """The same of what is prefetched into L2, for one row of f16 with NEON."""
 
 
 HALVES = HalvesPolicy()
