@@ -6,7 +6,7 @@ the stages to come; other dtypes are multiplied one by one, with sums in registe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,11 +20,13 @@ from dovetail.kernels.gpu.copied_blocks import CopiedBlocks
 from dovetail.kernels.gpu.few_rows import has_few_rows, stream_of
 from dovetail.kernels.gpu.fma import PIECE, FmaTile
 from dovetail.kernels.gpu.fragments import Factor, is_multiple
+from dovetail.kernels.gpu.head_rows import HeadResults, Heads
 from dovetail.kernels.gpu.near_tile import NearTile
 from dovetail.kernels.gpu.packed_blocks import BlockFactor, PackedBlocks
 from dovetail.kernels.gpu.packed_matrix import Transposed
 from dovetail.kernels.gpu.pipelined_tile import PipelinedTile
 from dovetail.kernels.gpu.row_norm import RowNorm
+from dovetail.kernels.gpu.scaled_rows import GAIN, ReadSquares, RowSquares, WrittenSquares
 from dovetail.kernels.gpu.stream import StreamTile
 from dovetail.kernels.gpu.stream_ring import StreamRing
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
@@ -42,7 +44,7 @@ from dovetail.kernels.loops.ir import (
     stretched,
 )
 from dovetail.kernels.loops.pipeline import BOX
-from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
+from dovetail.kernels.problems.blocks import BlockProduct, find_block_product, has_known_blocks
 from dovetail.kernels.problems.contraction import Contraction, epilogue_of, find_products
 from dovetail.kernels.spec import Job, Packed, TensorLocations
 from dovetail.plan.alias import is_dense
@@ -51,18 +53,6 @@ from dovetail.plan.plan import Step
 _LEFT, _RIGHT = "left", "right"
 TURNED_GAIN = 0.9
 """The share of the time that transposed weights must save: they are packed when they are bound."""
-
-
-def has_known_blocks(of: BlockProduct) -> bool:
-    """Whether kernels read blocks: all columns are known, and nothing else of the step reads the floats."""
-    found = of.contraction
-    others = {found.operand(v) for v in (found.left, *found.operands)}
-    columns = [part.shape[-2] for parts in of.blocks for part in parts]
-    return (
-        found.left.dtype is f32
-        and not others & {found.operand(right) for right in found.rights}
-        and all([isinstance(size, int) for size in (*columns, found.result.shape[-1], found.rights[0].shape[-2])])
-    )
 
 
 def offer_contract(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
@@ -84,22 +74,12 @@ def offer_contract(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     return Offer(lambda: Writer(of.step, found, of.locations, of.device or H200).job())
 
 
-def normed_product(of: StepProblem[GpuDevice | None], x: Value, gain: Value, eps: float, gain_name: str) -> Job | None:
-    """The kernel of a contraction whose left operand is the RMS norm of `x`: it reads `x` in its place, and the gain
-    through `gain_name`. None where its rows are not few, or something else reads that operand too."""
-    found = of.once(find_products)
-    if isinstance(found, Refused):
-        return None
-    writer = Writer(of.step, found, of.locations, of.device or H200)
-    blocks = of.once(find_block_product)
-    known = blocks if isinstance(blocks, BlockProduct) and has_known_blocks(blocks) else None
-    return writer.normed(x, gain, eps, gain_name, known)
-
-
 class Writer(TileWriter):
     """The job of one contraction while it is put together."""
 
     name = "contract"
+    _scale: ReadSquares | None = None
+    """The factors of rows of a left operand that is normed; None where it is read as it is."""
 
     def __init__(self, step: Step, found: Contraction, locations: TensorLocations, device: GpuDevice) -> None:
         self.step, self.found, self.locations, self.device = step, found, locations, device
@@ -140,6 +120,8 @@ class Writer(TileWriter):
         view = self.found.left
         at = self.found.body.views[view]
         tensor = Tensor(self._name(view), view.dtype, (*self.fronts[_LEFT], at.strides[-1]), at.offset)
+        if self._scale is not None:
+            tensor = self._scale.of.gained
         return Factor(tensor, self.lead, self.rows, self.depth)
 
     def rights(self) -> list[Factor]:
@@ -238,6 +220,48 @@ class Writer(TileWriter):
         self.bindings[gain_name] = gain
         return self.finished(replace(few, norm=norm).tiled())
 
+    def squared(self, gain: Value) -> tuple[Job, RowSquares] | None:
+        """The job with its result times a gain, and its squares; None where no producer copies for the product."""
+        dtype, (result, *others) = self.found.left.dtype, self.step.results
+        if others or self.batch or not isinstance(self.columns, int) or result.dtype is not dtype:
+            return None
+        tiled, parts = self._by_tensor_cores(dtype)
+        across = -(-self.columns // tiled.columns)
+        if parts > 1 or tiled.producer is None:
+            return None
+        squares = RowSquares(self.rows, self.columns, across, dtype)
+        self._squares = WrittenSquares(squares, tiled.columns)
+        self.bindings[GAIN] = gain
+        return self.finished(tiled), squares
+
+    def scaled(
+        self, normed: Value, scale: ReadSquares, heads: Sequence[Heads] = (), tensors: Mapping[str, Value] | None = None
+    ) -> Job | None:
+        """The job with a factor for each row; None where no producer copies for it, or rows are others.
+
+        Heads, with the tensors of their pointers, take the place of results.
+        """
+        left, others = self.found.left, (*self.found.rights, *self.found.operands)
+        same = self.rows == scale.of.rows and self.depth == scale.of.columns and not self.batch
+        at = self.found.body.views[left]
+        if not same or at.offset or self.found.operand(left) is not normed or left.dtype is not scale.of.dtype:
+            return None
+        if normed in map(self.found.operand, others):
+            return None
+        self.bindings.pop(self.names[normed])
+        self._scale = scale
+        tiled, parts = self._by_tensor_cores(left.dtype)
+        if parts > 1 or tiled.producer is None:
+            return None
+        if heads:
+            ends = sum([part.count for part in heads]) * tiled.columns
+            fits = isinstance(self.rows, int) and HeadResults(tiled.producer, tiled.columns, self.rows, heads).fits
+            if ends != self.columns or not fits or self.found.operands:
+                return None
+            self._heads = heads
+            self.bindings |= tensors or {}
+        return self.finished(tiled)
+
     def _by_tensor_cores(self, dtype: DType) -> tuple[Tiled, int]:
         """The tiles, and into how many parts their depth goes."""
         left, rights = self.left(), self.rights()
@@ -260,8 +284,9 @@ class Writer(TileWriter):
         if found is not None:
             assert isinstance(self.depth, int), "it was checked"
             ahead = "right" in early
-            made = PipelinedTile(found[0], dtype, left, rights, axis, other, self.depth, found[1], ahead).tiled()
-            return replace(made, cycles=self._cycles(*found, has_producer=True)), found[1]
+            engine = PipelinedTile(found[0], dtype, left, rights, axis, other, self.depth, found[1], ahead, self._scale)
+
+            return replace(engine.tiled(), cycles=self._cycles(*found, has_producer=True)), found[1]
         tile, parts = tile_of(*self._sizes, self.streams, self.device)
         engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, parts, early)
         return replace(engine.tiled(self.device), cycles=self._cycles(tile, parts, has_producer=False)), parts
@@ -363,4 +388,4 @@ class Writer(TileWriter):
             yield Store(Tensor(f"y{i}", result.dtype, strides), at, value)
 
 
-__all__ = ["normed_product", "offer_contract"]
+__all__ = ["Writer", "offer_contract"]

@@ -13,6 +13,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, bool_, f32, i64
 from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, less, private, remainder, zeroed
 from dovetail.kernels.gpu.pixels import Pixels
+from dovetail.kernels.gpu.scaled_rows import ReadSquares
 from dovetail.kernels.gpu.shared_tiles import SharedTile
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.tile import CHUNK, DEPTH, LANES, WARP_ROWS, BlockTile
@@ -67,6 +68,8 @@ class PipelinedTile:
     """Into how many equal parts k goes; `part` says which one a block has."""
     early: bool = False
     """Whether columns are constants, whose first stages a block copies while kernels before it still run."""
+    scale: ReadSquares | None = None
+    """The factors of rows; None where there are none."""
 
     @staticmethod
     def takes(factors: Sequence[Factor]) -> bool:
@@ -105,7 +108,8 @@ class PipelinedTile:
         start += [Set(_AHEAD.name, Extent(self.ahead))] if self.early else []
         end = self._end() if tile.cluster > 1 else ()
         copies, chunks, registers = self._copies(), self._chunks(), self._registers()
-        producer = Producer(tile.threads, start, copies, chunks, staged, self.width, registers, end)
+        given = () if self.scale is None else self.scale.given()
+        producer = Producer(tile.threads, start, copies, chunks, staged, self.width, registers, end, given)
         is_new = not self.early
         barriers = (
             AllocBarriers(FULL, tile.stages, 1, is_new),
@@ -115,7 +119,7 @@ class PipelinedTile:
             tile.rows,
             tile.columns // streams,
             tile.threads + GROUP,
-            self._products(),
+            [*self._products(), *(() if self.scale is None else self.scale.factors())],
             (),
             (*allocations, *barriers),
             is_aligned=True,
@@ -274,7 +278,10 @@ class PipelinedTile:
                 row = add(divided(LANE, 4), Extent(8 * half))
                 column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
                 places = [(Extent(s * across + first + j), Extent(2 * half + e)) for s in range(streams)]
-                found.append(Element(row, column, tuple([Load(self._sums, at) for at in places])))
+                sums: list[Expr] = [Load(self._sums, at) for at in places]
+                if self.scale is not None:
+                    sums = [self.scale.scaled(total, half) for total in sums]
+                found.append(Element(row, column, tuple(sums)))
             chunks.append(Chunk(top, 8 * first, found))
         return chunks
 

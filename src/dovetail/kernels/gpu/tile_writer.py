@@ -12,9 +12,11 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, is_multiple, less, remainder, spread
+from dovetail.kernels.gpu.head_rows import STATUS, HeadResults, Heads
 from dovetail.kernels.gpu.hoisted import Hoisted
 from dovetail.kernels.gpu.narrow_results import NarrowResults
 from dovetail.kernels.gpu.passes import in_passes
+from dovetail.kernels.gpu.scaled_rows import ROWS, SQUARES, WrittenSquares
 from dovetail.kernels.gpu.tile import CHUNK, LANES, WARP_ROWS
 from dovetail.kernels.gpu.tiled import Element, Producer, Tiled
 from dovetail.kernels.gpu.widened import widened
@@ -80,10 +82,14 @@ class TileWriter(ABC):
     streams: int
     _partial: Tensor | None = None
     """Where sums go, if not to results."""
+    _squares: WrittenSquares | None = None
+    """What is left for the norm after this product; None where that is nothing."""
+    _heads: Sequence[Heads] = ()
+    """What heads of the product become, in place of its results."""
 
     def alignment(self, factor: Factor) -> int:
         """The bytes that the start of a factor's operand is a multiple of."""
-        bound = self.bindings[factor.tensor.pointer]
+        bound = self.bindings.get(factor.tensor.pointer)
         return self.locations.alignment({"": bound})[""] if isinstance(bound, Value) else ALIGNMENT
 
     def early(self, left: Factor, rights: Sequence[Factor]) -> tuple[str, ...]:
@@ -94,7 +100,8 @@ class TileWriter(ABC):
         return tuple([side for side, factors in sides if all(map(self._is_constant, factors))])
 
     def _is_constant(self, factor: Factor) -> bool:
-        return self.locations.is_constant(self.bindings[factor.tensor.pointer])
+        bound = self.bindings.get(factor.tensor.pointer)
+        return bound is not None and self.locations.is_constant(bound)
 
     @abstractmethod
     def stores(self, element: Element, at: tuple[Expr, ...]) -> Iterator[Store]:
@@ -137,7 +144,7 @@ class TileWriter(ABC):
             statements = (*tiled.allocations, each_tile(*given, *tiled.body, *written))
         else:
             given, written = self._by_warps(tiled, producer)
-            consume = (*producer.start, each_tile(*given, *tiled.body, *written))
+            consume = (*producer.start, each_tile(*given, *producer.given, *tiled.body, *written))
             one = less(ThreadIndex("thread"), Extent(producer.first + 1))
             produce = (*producer.start, When(one, (each_tile(*producer.body), *producer.end)))
             roles = Roles(producer.first // LANES, consume, produce, producer.registers)
@@ -156,7 +163,11 @@ class TileWriter(ABC):
         return self._kernel(self.name if parts == 1 else f"{self.name}_parts", statements, launch, written, early)
 
     def _results(self) -> tuple[str, ...]:
-        return tuple(f"y{i}" for i in range(len(self.step.results)))
+        if self._heads:
+            told = [STATUS.pointer] if any(part.appended for part in self._heads) else []
+            return (*(part.target.pointer for part in self._heads), *told)
+        left = () if self._squares is None else (ROWS, SQUARES)
+        return (*(f"y{i}" for i in range(len(self.step.results))), *left)
 
     def _kernel(
         self,
@@ -167,7 +178,7 @@ class TileWriter(ABC):
         early: tuple[Statement, ...] = (),
     ) -> Kernel:
         used = pointers_in((*early, *body))
-        pointers = [n for n in (PARTIAL, FOLDED, *self.bindings) if n in used and n not in written]
+        pointers = [n for n in (PARTIAL, FOLDED, ROWS, SQUARES, *self.bindings) if n in used and n not in written]
         sizes = sizes_in((*early, *body))
         every, maps = (*pointers, *written), maps_in(body)
         return Kernel(name, every, written, "tile", body, sizes=sizes, launch=launch, early=early, maps=maps)
@@ -260,13 +271,17 @@ class TileWriter(ABC):
         Operands of the epilogue are loaded two chunks ahead, those of the first two before the products: a warp has
         few others to wait with.
         """
+        if self._heads:
+            assert isinstance(self.rows, int), "it was checked"
+            return HeadResults(producer, tiled.columns, self.rows, self._heads).statements()
         narrow = NarrowResults(
             producer,
             tiled.columns,
             lambda element, row, column: self._written(element, (*self.lead, row, column)),
             lambda row, column: self._inside(row, column, tiled),
         )
-        if narrow.fits:
+        squares = self._squares
+        if narrow.fits and squares is None:
             return narrow.statements()
         groups = producer.width // CHUNK
         turns = range(WARP_ROWS * groups // LANES)
@@ -291,9 +306,10 @@ class TileWriter(ABC):
                     element = Element(lines[turn], column, sums)
                     made += map(given.store, self._written(element, (*self.lead, row, add(first, Extent(e)))))
                 inside = self._inside(row, first, tiled)
+                each = made if squares is None else squares.stored(turn, made, given)
                 loads[-1] += [When(inside, tuple(given.sets))] if given.sets else []
-                stores[-1].append(When(inside, tuple(made)))
-        found: list[Statement] = []
+                stores[-1].append(When(inside, tuple(each)))
+        found: list[Statement] = [] if squares is None else squares.start(turns)
         for number, chunk in enumerate(producer.chunks):
             ahead += loads[number] if number < AHEAD else []
             for element in chunk.elements:
@@ -302,6 +318,10 @@ class TileWriter(ABC):
                     found.append(Store(producer.staged, at, value))
             found += [WarpBarrier(), *stores[number], WarpBarrier()]
             found += loads[number + AHEAD] if number + AHEAD < len(loads) else []
+        if squares is not None:
+            rows = [add(add(Name("top"), producer.chunks[0].row), line) for line in lines]
+            inside = [self._inside(row, Name("side"), tiled) for row in rows]
+            found += [s for turn in turns for s in squares.end(turn, rows[turn], inside[turn], groups)]
         return ahead, found
 
     def _to_shared(self, tiled: Tiled) -> list[Statement]:

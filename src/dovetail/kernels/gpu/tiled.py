@@ -91,6 +91,8 @@ class Producer:
     """Registers of a thread that multiplies, and of one that copies."""
     end: Sequence[Statement] = ()
     """What it does after its last tile."""
+    given: Sequence[Statement] = ()
+    """What those that multiply load for a tile before its sums."""
 
 
 __all__ = ["Chunk", "Element", "Producer", "RowScale", "Tiled"]

@@ -6,6 +6,7 @@ from dovetail import library
 from dovetail.dataclass import dataclass
 from dovetail.declare.cost import type_bytes
 from dovetail.declare.machine import Cost
+from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.problems.contraction import Contraction, find_contraction
@@ -56,4 +57,16 @@ def find_block_product(of: StepProblem[object]) -> BlockProduct | Refused:
     return BlockProduct(contraction, names.pop(), blocks)
 
 
-__all__ = ["BlockProduct", "find_block_product"]
+def has_known_blocks(of: BlockProduct) -> bool:
+    """Whether kernels read blocks: all columns are known, and nothing else of the step reads the floats."""
+    found = of.contraction
+    others = {found.operand(v) for v in (found.left, *found.operands)}
+    columns = [part.shape[-2] for parts in of.blocks for part in parts]
+    return (
+        found.left.dtype is f32
+        and not others & {found.operand(right) for right in found.rights}
+        and all([isinstance(size, int) for size in (*columns, found.result.shape[-1], found.rights[0].shape[-2])])
+    )
+
+
+__all__ = ["BlockProduct", "find_block_product", "has_known_blocks"]

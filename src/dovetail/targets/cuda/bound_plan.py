@@ -12,8 +12,9 @@ from dovetail.dataclass import dataclass
 from dovetail.errors import OutOfMemoryError
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.kernels.spec import ALIGNMENT
+from dovetail.kernels.spec import ALIGNMENT, Packed
 from dovetail.plan.plan import Plan, Step
+from dovetail.targets.cuda.code import in_threads
 from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver, Function
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.memory import NAME, CudaAllocator, CudaBuffer
@@ -85,10 +86,7 @@ class BoundPlan:
                 if root not in inputs and is_here and root not in contents:
                     content, start = self.kept.place(root)
                     contents[root] = content[start:]
-            for packed in one.kernel.packed.values():
-                if packed.key not in contents:
-                    made = packed.pack(*(self.kept.view(v) for v in (packed.value, *packed.beside)))
-                    contents[packed.key] = np.ascontiguousarray(made).reshape(-1).view(np.uint8)
+        contents |= self._packed()
         ends, end = dict[Base, int](), 0
         for root, content in contents.items():
             ends[root] = end
@@ -107,6 +105,16 @@ class BoundPlan:
         # Runs on streams of their own do not wait for the default stream.
         self.driver.wait_for(DEFAULT_STREAM)
         return {root: buffer.address + at for root, at in ends.items()}, buffer
+
+    def _packed(self) -> dict[Base, Array]:
+        """The bytes of packed weights by their keys. Threads share them: NumPy moves elements without the lock."""
+        every = {packed.key: packed for one in self.loaded for packed in one.kernel.packed.values()}
+        given = [[self.kept.view(v) for v in (packed.value, *packed.beside)] for packed in every.values()]
+
+        def made(pair: tuple[Packed, list[Array]]) -> Array:
+            return np.ascontiguousarray(pair[0].pack(*pair[1])).reshape(-1).view(np.uint8)
+
+        return dict(zip(every, in_threads(made, zip(every.values(), given, strict=True)), strict=True))
 
     def new(self, nbytes: int) -> CudaBuffer:
         """Memory of the device; where it is short, that of earlier runs is given up."""

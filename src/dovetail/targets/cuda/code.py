@@ -47,13 +47,13 @@ def ptx_of(kernels: Iterable[GpuKernel], device: Driver, store: Store | None) ->
         parts = {"text": _digest(made.text.encode()), "architecture": device.architecture, **toolchain()}
         return _kept(store, Key("ptx", parts), lambda: device.ptx(made).encode()).decode()
 
-    return dict(zip(distinct, _in_threads(compiled, distinct.values()), strict=True))
+    return dict(zip(distinct, in_threads(compiled, distinct.values()), strict=True))
 
 
 def modules_of(ptx: Iterable[str], device: Driver, store: Store | None) -> dict[str, Module]:
     """Loaded code by its PTX."""
     distinct = list(dict.fromkeys(ptx))
-    return dict(zip(distinct, _in_threads(lambda text: _module(text, device, store), distinct), strict=True))
+    return dict(zip(distinct, in_threads(lambda text: _module(text, device, store), distinct), strict=True))
 
 
 def is_whole(ptx: str) -> bool:
@@ -89,7 +89,7 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=20).hexdigest()
 
 
-def _in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """The results of work for each item, in their order; the first error is raised."""
     listed = list(items)
     threads = min(len(listed), MOST_THREADS, os.cpu_count() or 1)
@@ -99,4 +99,4 @@ def _in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
         return list(pool.map(work, listed))
 
 
-__all__ = ["is_whole", "modules_of", "ptx_of", "toolchain"]
+__all__ = ["in_threads", "is_whole", "modules_of", "ptx_of", "toolchain"]

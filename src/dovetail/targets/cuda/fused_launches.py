@@ -19,7 +19,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.block_stages import is_repeatable, takes_stages, with_stages
 from dovetail.kernels.loops.composed import Stage, as_stages, is_stage, with_prologue
 from dovetail.kernels.loops.gpu_schedule import GpuShape
-from dovetail.kernels.loops.ir import Alloc, Kernel, Launch
+from dovetail.kernels.loops.ir import Alloc, Kernel
 from dovetail.kernels.spec import Packed, TensorLocations
 from dovetail.library import attention, rope_attention
 from dovetail.plan.plan import Plan, Step
@@ -29,6 +29,7 @@ from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.loops import SHAPE
 from dovetail.targets.cuda.near_constants import constants_ahead, rooms_of_constants
 from dovetail.targets.cuda.normed_products import with_normed_rows
+from dovetail.targets.cuda.norms_between import NormsBetween
 from dovetail.targets.cuda.repetition import Repetition, Steps, key_of, longest_repetition
 from dovetail.targets.cuda.resident_choice import Prices, Residency, levels_told
 from dovetail.targets.cuda.resident_norms import NormedTiles
@@ -74,6 +75,7 @@ class LaunchFusion:
         """The kernels of each step, with those that are shared."""
         known = self.memory, self.locations, self.device, self._kept
         alone = SplitProducts(*known).split(self._with_prologues(RowLaunches(*known).shared(steps)))
+        alone = NormsBetween(*known).joined(alone)
         ahead = self.locations, AT_ONCE * self.device.multiprocessors, self._kept
         launched = [(step, constants_ahead(kernels, *ahead)) for step, kernels in self._sharing(alone)]
         if self.device.cooperative == "off":
@@ -179,10 +181,10 @@ class LaunchFusion:
             return None
         (small,), (large,) = kernels, others
         read = prologues.read_by_next(self.memory, before, after)
-        grid = _launch(large.kernel).grid
+        grid = large.launch.grid
         if read is None or not isinstance(grid, int) or grid > AT_ONCE * self.device.multiprocessors:
             return None
-        prologue = self._in_one_block(step, small, _launch(large.kernel).block)
+        prologue = self._in_one_block(step, small, large.launch.block)
         if prologue is None:
             return None
         known = self.locations, self.device, self.stages, self._kept
@@ -198,7 +200,7 @@ class LaunchFusion:
             lambda: with_prologue(*given, result=read.result, keep=read.keep, ahead=ahead),
             packed=large.packed,
         )
-        fits = _launch(made.kernel).shared_bytes <= self.device.shared_bytes
+        fits = made.launch.shared_bytes <= self.device.shared_bytes
         return replace(made, checks=large.checks) if fits else None
 
     def _in_one_block(self, step: Step, small: GpuKernel, threads: int) -> Kernel | None:
@@ -247,7 +249,7 @@ class LaunchFusion:
             step, kernels = found[index]
             if kernels is None or not self._is_small(step, kernels):
                 break
-            stage = self._in_one_block(step, kernels[0], _launch(large.kernel).block)
+            stage = self._in_one_block(step, kernels[0], large.launch.block)
             if stage is not None and is_repeatable(stage) and self.memory.read_by(step, {*own, last}, last):
                 own[index] = (step, kernels[0], stage)
             elif any(self.memory.must_wait(small, kernels[0], {}) for _, small, _ in own.values()):
@@ -265,7 +267,7 @@ class LaunchFusion:
         attends = step.value.op in (attention, rope_attention)
         if kernels is None or len(kernels) != 1 or not attends or self._is_small(step, kernels):
             return None
-        made, launch = kernels[0], _launch(kernels[0].kernel)
+        made, launch = kernels[0], kernels[0].launch
         at_once = isinstance(launch.grid, int) and launch.grid <= self.device.multiprocessors
         return made if at_once and not made.packed and not made.counters and takes_stages(made.kernel) else None
 
@@ -333,7 +335,7 @@ class LaunchFusion:
             return replace(kernel, shared=tuple([n for n in kernel.pointers if n not in constant]))
 
         made = self._kept(key, bindings, composed, workspace)
-        fits = _launch(made.kernel).shared_bytes <= self.device.shared_bytes
+        fits = made.launch.shared_bytes <= self.device.shared_bytes
         return replace(made, checks=checks, workspace_bytes=large.workspace_bytes) if fits else None
 
     def _as_stages(self, steps: Sequence[tuple[Step, Kernels]]) -> GpuKernel:
@@ -390,11 +392,6 @@ class LaunchFusion:
         if key not in self.known:
             self.known[key] = finished(make(), bindings, self.locations, self.device, workspace, packed)
         return replace(self.known[key], bindings=bindings, workspace=workspace, packed=packed)
-
-
-def _launch(kernel: Kernel) -> Launch:
-    assert kernel.launch is not None, "it was scheduled"
-    return kernel.launch
 
 
 __all__ = ["LaunchFusion"]

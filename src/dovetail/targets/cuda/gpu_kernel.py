@@ -9,7 +9,7 @@ from typing import TypeAlias
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
-from dovetail.kernels.loops.ir import Kernel
+from dovetail.kernels.loops.ir import Kernel, Launch
 from dovetail.kernels.spec import Packed
 
 RESIDENT = "resident"
@@ -37,6 +37,11 @@ class GpuKernel:
     reread: tuple[str, ...] = ()
     """The pointers to what several blocks read although one of them could write it: nothing that the kernel writes may
     take that memory."""
+
+    @property
+    def launch(self) -> Launch:
+        assert self.kernel.launch is not None, "it was scheduled"
+        return self.kernel.launch
 
     @property
     def has_more(self) -> bool:

@@ -13,7 +13,7 @@ from dovetail.ir.dtype import bf16, f32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.contract import normed_product
+from dovetail.kernels.gpu.contract_norms import normed_product
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import ALIGNMENT, TensorLocations
 from dovetail.library import rms_norm
@@ -40,7 +40,7 @@ def with_normed_rows(
     `known` has kernels by those that they replace, and `kept` makes one kernel for equal layers.
     """
     (step, (small,)), (next_step, (large,)) = before, after
-    norm = _normed(step, locations)
+    norm = normed_by(step, locations)
     if norm is None or not set(norm) <= set(small.bindings.values()) or GAIN in large.bindings or not large.packed:
         return None
     x, gain = norm
@@ -57,7 +57,7 @@ def with_normed_rows(
     return kept((*key, "scaled sums"), bindings, lambda: kernel, packed=large.packed)
 
 
-def _normed(step: Step, locations: TensorLocations) -> tuple[Value, Value] | None:
+def normed_by(step: Step, locations: TensorLocations) -> tuple[Value, Value] | None:
     """What a step norms and the gain, where products may read these instead of its result."""
     value = step.value
     if value.op is not rms_norm or locations.strict or len(value.operands) != 2:
@@ -75,4 +75,4 @@ def _normed(step: Step, locations: TensorLocations) -> tuple[Value, Value] | Non
     return (x, gain) if dense and locations.alignment({GAIN: gain})[GAIN] % ALIGNMENT == 0 else None
 
 
-__all__ = ["with_normed_rows"]
+__all__ = ["normed_by", "with_normed_rows"]

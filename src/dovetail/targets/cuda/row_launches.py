@@ -47,6 +47,8 @@ COPIED_BYTES = 20 << 10
 VECTOR_BYTES = 8
 """Bytes that a thread loads or stores at once: wider vectors leave lanes of a row of 128 elements without work."""
 MOST_STEPS = 8
+ROW_STAGES = "row_stages"
+"""The name of kernels with a block for each token."""
 FEWEST = 2
 """Tokens for each block of a cluster up to which steps are its stages."""
 _Own = tuple[Step, GpuKernel]
@@ -307,7 +309,7 @@ class RowLaunches:
 
         def composed() -> Kernel:
             rooms = [room for v, room in inner.items() if v not in copied]
-            kernel = as_row_stages("row_stages", stages, rooms, tuple(copied.values()), tokens, BLOCK.threads)
+            kernel = as_row_stages(ROW_STAGES, stages, rooms, tuple(copied.values()), tokens, BLOCK.threads)
             return replace(kernel, shared=tuple(again))
 
         return replace(self.kept(key, bindings, composed), checks=checks)
@@ -338,4 +340,4 @@ def _row_strides(value: Value) -> tuple[Size, ...]:
     return (*strides[:AXIS], 0, *strides[AXIS + 1 :])
 
 
-__all__ = ["RowLaunches"]
+__all__ = ["MOST_STEPS", "ROW_STAGES", "RowLaunches"]
