@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from dovetail.ir import leaf
 from dovetail.ir.dtype import u8, u32
 from dovetail.ir.literal import Array
 from dovetail.kernels.gpu.block_elements import BlockReader
-from dovetail.kernels.gpu.packed_blocks import PackedBlocks
+from dovetail.kernels.gpu.packed_blocks import NamedBlock, PackedBlocks
+from dovetail.kernels.gpu.spread_bits import SPREAD, spread, with_spread
 from dovetail.kernels.loops.ir import Call, Expr, Name, Number
 from dovetail.library.block_formats import FORMATS
 from dovetail.library.dequantise_blocks import dequantise_blocks
 from dovetail.targets.runtime.interpreter import evaluate_values
 from tests.block_arrays import random_blocks
+from tests.targets.cuda.arithmetic import apply
 
 _OPS = {op.name: op for op in ops.ALL}
 
@@ -37,6 +40,8 @@ def _computed(expr: Expr, given: dict[str, Array], known: dict[int, Array]) -> A
     xs = [_value(x, given, known) for x in expr.operands]
     if expr.op == "cast":
         return xs[0].astype(expr.dtype.numpy)
+    if expr.op == "take_bytes":
+        return apply(expr.op, xs, u32)
     return xs[0].view(expr.dtype.numpy) if expr.op == "bitcast" else _OPS[expr.op].meaning(*xs)
 
 
@@ -45,7 +50,7 @@ def test_elements_are_those_of_the_op(kind: str) -> None:
     of, blocks = FORMATS[kind], random_blocks(kind, 5, FORMATS[kind].elements, 3)
     stored = leaf.input("blocks", u8[blocks.shape])
     (wanted,) = evaluate_values([dequantise_blocks(stored, format=kind)], {stored: blocks})  # pyright: ignore[reportArgumentType]
-    reader = BlockReader(kind, lambda byte: Name(f"byte{byte}", u32))
+    reader = BlockReader(of, lambda byte: Name(f"byte{byte}", u32))
     given = {f"byte{i}": blocks[:, i].astype(np.uint32) for i in range(of.bytes)}
     for number in range(of.elements):
         one, known = reader.element(number), dict[int, Array]()
@@ -59,4 +64,30 @@ def test_packing_keeps_every_byte_and_adds_none(kind: str) -> None:
     blocks = random_blocks(kind, 6, 2 * FORMATS[kind].elements, 3)
     packed = PackedBlocks(kind)(blocks[:4], blocks[4:])
     assert packed.nbytes == blocks.nbytes
-    np.testing.assert_array_equal(np.sort(packed), np.sort(blocks.reshape(-1)))
+    if kind in SPREAD:
+        assert np.unpackbits(packed).sum() == np.unpackbits(blocks).sum()
+    else:
+        np.testing.assert_array_equal(np.sort(packed), np.sort(blocks.reshape(-1)))
+
+
+@pytest.mark.parametrize("kind", [*SPREAD])
+def test_fifth_bits_are_in_the_bytes_of_their_codes(kind: str) -> None:
+    """The numbers are those of the file, bit by bit, and one operation takes four codes."""
+    of, blocks = with_spread(kind), random_blocks(kind, 5, 32, 3)
+    stored, packed = leaf.input("blocks", u8[blocks.shape]), leaf.input("packed", u8[blocks.shape])
+    (wanted,) = evaluate_values([dequantise_blocks(stored, format=kind)], {stored: blocks})  # pyright: ignore[reportArgumentType]
+    parts = of.parts(packed)
+    kept = [part for part in (parts.codes, parts.scale, parts.low) if part is not None]
+    codes, scale, *low = evaluate_values(kept, {packed: spread(kind, blocks)})
+    floats = codes.astype(np.float32) * scale
+    np.testing.assert_array_equal(floats + low[0] if low else floats, wanted)
+    read = NamedBlock(PackedBlocks(kind), "word")
+    taken = [call for number in range(4) for call in _calls(read.element(number).code) if call.op == "take_bytes"]
+    assert len(taken) == 4 and len({repr(call.operands[0]) for call in taken}) == 1
+
+
+def _calls(expr: Expr) -> Iterator[Call]:
+    if isinstance(expr, Call):
+        yield expr
+        for operand in expr.operands:
+            yield from _calls(operand)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from typing import Any, Literal, TypeAlias
 
 from dovetail.declare.fused import Call, FusedOp, Variant
@@ -54,6 +55,12 @@ class Group:
         """Declare what members must have in common besides the shared operand and their options."""
         self.kind_of = of
         return of
+
+    def with_kinds(self, merged: Callable[[Hashable], Hashable]) -> Group:
+        """The same group, in which members of several kinds are of one."""
+        found, kind_of = copy(self), self.kind_of
+        found.kind_of = lambda member: merged(kind_of(member))
+        return found
 
     def joined(self, build: Joined) -> Joined:
         """Declare how members become one."""

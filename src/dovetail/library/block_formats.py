@@ -15,7 +15,7 @@ import numpy as np
 from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
-from dovetail.ir.dtype import DType, f16, f32, i8, u16, u32
+from dovetail.ir.dtype import DType, f16, f32, i8, u8, u16, u32
 from dovetail.ir.value import Value
 
 BlockFormat = Literal[
@@ -240,8 +240,8 @@ def _iq4_xs(block: Value) -> BlockParts:
     high = ops.concat(*[ops.bit_and(ops.shift_right(pairs, at), 3) for at in range(0, 16, 2)], axis=-1)
     low = _pairs(_bytes(block, 4, 8))
     scales = ops.bit_or(ops.cast(low, dtype=u16), ops.shift_left(high, 4))
-    steps = _floats(scales) - 32.0
-    return BlockParts(_grouped(codes, 32), _for_groups(_half(block, 0) * steps))
+    steps = _above(ops.cast(scales, dtype=u8), 32)
+    return BlockParts(_grouped(codes, 32), _scaled(block, 0, steps), steps=steps)
 
 
 def _mxfp4(block: Value) -> BlockParts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field, replace
 from typing import Literal
 
@@ -64,6 +64,8 @@ class Claims:
     """Whether its products of bytes are faster than those of floats, so that dequantised factors stay bytes."""
     fuses_itself: bool = False
     """Whether it has a compiler that fuses: it is handed primitives, and nothing is fused, joined or marked before."""
+    merges_kinds: Callable[[Hashable], Hashable] | None = None
+    """Members of a group that have one kind by this are computed as one; None where kinds are what the group says."""
     unrolls_at_most: int = 64
     """How many trips of a loop are unrolled where loops are not native."""
     memory: MemoryRules = field(default_factory=MemoryRules)

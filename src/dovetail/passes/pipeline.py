@@ -248,12 +248,18 @@ def vocabulary(setup: Setup) -> Vocabulary:
     on = setup.without.isdisjoint
     return Vocabulary(
         ops=worthwhile(setup),
-        groups=[] if "join" in setup.without else [g for g in setup.groups if on([g.name])],
+        groups=[] if "join" in setup.without else [g for g in _groups(setup) if on([g.name])],
         rewrites=[] if "canonicalize" in setup.without else [rule for rule in RULES if on([rule.name])],
         identities=[identity for identity in ALGEBRA if on([identity.name])],
         strict=setup.strict,
         finder=_by_egglog() if setup.engine == "egglog" else None,
     )
+
+
+def _groups(setup: Setup) -> list[Group]:
+    """The groups, with members of those kinds that the target computes as one."""
+    merged = setup.claims.merges_kinds
+    return [*setup.groups] if merged is None else [group.with_kinds(merged) for group in setup.groups]
 
 
 def _by_egglog() -> Finder:
@@ -265,7 +271,7 @@ def _by_egglog() -> Finder:
 def _join(state: State, setup: Setup) -> State:
     if setup.engine in SEARCHING and "fuse" not in setup.without:
         return state
-    admitted = [g for g in setup.groups if not setup.strict or g.numerics == "exact"]
+    admitted = [g for g in _groups(setup) if not setup.strict or g.numerics == "exact"]
     groups = [g for g in admitted if g.name not in setup.without]
     return state.after(join(state.graph, groups, machine=setup.claims.machine, sizes=setup.sizes, log=state.log))
 

@@ -43,6 +43,7 @@ def apply(op: str, xs: Sequence[Array], dtype: DType) -> Array:
 
 def _taken_bytes(x: Array, y: Array, selector: Array) -> Array:
     """Four of the bytes of two words, which four bits each of a selector number."""
+    x, y, selector = np.broadcast_arrays(x, y, selector)
     both = np.stack([x, y], axis=-1).astype("<u4").view(np.uint8)
     numbers = np.stack([(selector >> 4 * i) & 7 for i in range(4)], axis=-1)
     return np.take_along_axis(both, numbers.astype(np.int64), axis=-1).view("<u4")[..., 0]

@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import library
-from dovetail.ir.dtype import bool_, f32
+from dovetail import library, ops
+from dovetail.ir.dtype import DType, bool_, f16, f32
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
 
-def _run(keys: int, heads: int, shared: int, how: str, **device: Any) -> tuple[Any, Any, SimulatedDriver]:
+def _run(
+    keys: int, heads: int, shared: int, how: str, kind: DType = f32, **device: Any
+) -> tuple[Any, Any, SimulatedDriver]:
     builder, rng = dovetail.Builder("attention"), np.random.default_rng(2)
     q = builder.input("q", f32[2, heads, 1, 32])
-    k, v = builder.input("k", f32[1, shared, "t", 32]), builder.input("v", f32[1, shared, "t", 64])
+    k, v = builder.input("k", kind[1, shared, "t", 32]), builder.input("v", kind[1, shared, "t", 64])
     given: dict[str, Any] = {"q": rng.normal(size=(2, heads, 1, 32)).astype(np.float32) * 3}
-    given |= {n: rng.normal(size=(1, shared, keys, d)).astype(np.float32) for n, d in (("k", 32), ("v", 64))}
+    given |= {n: rng.normal(size=(1, shared, keys, d)).astype(kind.numpy) for n, d in (("k", 32), ("v", 64))}
+    k, v = (x if kind is f32 else ops.cast(x, dtype=f32) for x in (k, v))
     more: dict[str, Any] = {}
     if how in ("keep", "none"):
         more["fill"] = -np.inf
@@ -50,6 +53,14 @@ def test_one_query_is_near_float64(keys: int, heads: int, shared: int, how: str)
     found, wanted, device = _run(keys, heads, shared, how)
     np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-6)
     assert "launch attend_row" in device.log
+
+
+@pytest.mark.parametrize(("keys", "heads", "shared", "how"), [(70, 2, 1, "keep"), (33, 2, 2, "")])
+def test_keys_and_values_of_f16_are_read_as_they_are(keys: int, heads: int, shared: int, how: str) -> None:
+    """No kernel widens them before."""
+    found, wanted, device = _run(keys, heads, shared, how, f16)
+    np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-6)
+    assert [line for line in device.log if line.startswith("launch")] == ["launch attend_row"]
 
 
 def test_one_block_takes_all_keys_of_a_head_where_heads_are_many() -> None:

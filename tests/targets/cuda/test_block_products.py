@@ -17,6 +17,7 @@ from dovetail.ir.literal import Array
 from dovetail.language.programs import Programs
 from dovetail.language.slots import Slots
 from dovetail.library.block_formats import FORMATS
+from dovetail.targets.runtime import store as stores
 from tests.block_arrays import random_blocks
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
@@ -109,6 +110,22 @@ def test_the_card_holds_the_bytes_of_the_file() -> None:
     dovetail.compile(builder.graph(), target=target_of(device), cache="off").bind({"w": blocks})
     held = sum(memory.nbytes for memory in device.memory.values())
     assert blocks.nbytes <= held < blocks.nbytes + 4096
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "q6_k", "iq4_xs"])
+def test_programs_with_blocks_are_kept_for_other_processes(kind: str, tmp_path: Path) -> None:
+    """Kernels come from the store, and pack blocks as before."""
+    blocks = random_blocks(kind, 8, 256, 7)
+    builder = dovetail.Builder("product")
+    builder.output("y", builder.input("x", f32[1, 256]) @ _weights(builder, "w", kind, blocks))
+    given, found = np.random.default_rng(1).normal(size=(1, 256)).astype(np.float32), list[Array]()
+    device = SimulatedDriver()
+    for _ in range(2):
+        stores._store.cache_clear()  # pyright: ignore[reportPrivateUsage]
+        program = dovetail.compile(builder.graph(), target=target_of(device), cache=str(tmp_path))
+        found.append(program.bind({"w": blocks})(x=given)["y"])
+    assert stores.Store(tmp_path, 1 << 30).status().entries.get("program") == 1
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_a_refused_index_is_told_although_weights_were_never_spelled_out() -> None:

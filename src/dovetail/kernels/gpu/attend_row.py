@@ -15,8 +15,8 @@ from typing import Any
 from dovetail import library
 from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
-from dovetail.ir.dim import floordiv, product
-from dovetail.ir.dtype import bool_, f32, i64, u8
+from dovetail.ir.dim import Size, floordiv, product
+from dovetail.ir.dtype import DType, bool_, f16, f32, i64, u8, u16, u64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
@@ -38,6 +38,7 @@ from dovetail.kernels.gpu.attend_tile import PARTIAL
 from dovetail.kernels.gpu.fragments import LANE, both, divided, less, remainder
 from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.tile import H200, LANES
+from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -64,8 +65,9 @@ from dovetail.kernels.loops.ir import (
     mul,
     sizes_in,
 )
-from dovetail.kernels.problems.attention import Attention, attention_of
-from dovetail.kernels.spec import Binding, Job, Tiles
+from dovetail.kernels.problems.attention import Attention, Widened, attention_of, find_widened
+from dovetail.kernels.spec import Binding, Job, TensorLocations, Tiles
+from dovetail.ops.region import region
 
 AT_ONCE = 2
 """Keys of a lane that are on their way together."""
@@ -82,17 +84,38 @@ def has_one_query(value: Value) -> bool:
     return known and plain and call["q"].shape[-2] == 1 and call["fill"] in (None, -math.inf) and call["empty"] == "nan"
 
 
+def widens_keys(value: Value, locations: TensorLocations) -> Widened | None:
+    """An attention of one query that reads keys or values of f16, and computes with them as f32; None for others."""
+    found = find_widened(value, locations) if value.op is region else None
+    return found if found is not None and has_one_query(found.anchor) else None
+
+
+def attends(value: Value, locations: TensorLocations) -> bool:
+    """Whether a step is an attention and nothing else."""
+    return value.op in (library.attention, library.rope_attention) or widens_keys(value, locations) is not None
+
+
 def offer_attend_row(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The kernel of an attention of one query."""
-    value = of.value
+    value, y = of.value, of.step.results[0]
+    widened = widens_keys(value, of.locations)
+    if widened is not None:
+        found = widened.attention({"y": y}, of.locations)
+        if isinstance(found, Refused):
+            return found
+        given = [name for name in found.pointers if name != "y"]
+        offsets = {name: widened.offset(name) for name in given}
+        operands = {name: widened.operand(name) for name in given}
+        aligned = [n for n, nbytes in of.locations.alignment(operands).items() if nbytes % u64.itemsize == 0]
+        return Offer(lambda: _job(found, of.device or H200, {**operands, "y": y}, offsets, frozenset(aligned)))
     if not isinstance(value.op, FusedOp) or not has_one_query(value):
         return Refused("attention_of_f32_has_one_query", str(value.type))
     call: dict[str, Any] = value.op.arguments(value.operands, value.attrs)
     found = attention_of(value, call, of.locations)
     if isinstance(found, Refused):
         return found
-    bindings = {name: of.step.results[0] if name == "y" else call[name] for name in found.pointers}
-    return Offer(lambda: _job(found, of.device or H200, bindings))
+    bindings = {name: y if name == "y" else call[name] for name in found.pointers}
+    return Offer(lambda: _job(found, of.device or H200, bindings, {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +124,18 @@ class RowWriter:
 
     tile: RowTile
     device: GpuDevice
+    offsets: Mapping[str, Size]
+    """Bytes before the first element of a tensor, where there are some."""
+    aligned: frozenset[str] = frozenset()
+    """Tensors whose address is a multiple of 8."""
 
     @property
     def problem(self) -> Attention:
         return self.tile.problem
+
+    def _stored(self, name: str) -> DType:
+        """The type of a tensor in memory."""
+        return f16 if self.problem.cached.get(name) == "half" else f32
 
     def job(self, bindings: Mapping[str, Binding]) -> Job:
         of = self.problem
@@ -137,12 +168,35 @@ class RowWriter:
         groups = self.problem.groups
         shared = head if name == "q" or groups == 1 else divided(head, groups)
         *front, last = self.problem.strides[name]
-        tensor = Tensor(name, f32, (*front, SHARING * VECTOR * last, VECTOR * last, last))
+        strides = (*front, SHARING * VECTOR * last, VECTOR * last, last)
+        tensor = Tensor(name, self._stored(name), strides, self.offsets.get(name, 0))
         width = self.problem.dv if name == "v" else self.problem.d
-        found: list[Set] = []
+        place, found = (*lead, shared, row), list[Set]()
+        if self._in_words(name):
+            return self._halves_loaded(name, place, width, prefix)
         for i in range(width // SHARING):
             at = (Extent(i // VECTOR), remainder(LANE, SHARING), Extent(i % VECTOR))
-            found.append(Set(f"{prefix}_{i}", Load(tensor, (*lead, shared, row, *at))))
+            found.append(Set(f"{prefix}_{i}", cast_to(Load(tensor, (*place, *at)), f32)))
+        return found
+
+    def _in_words(self, name: str) -> bool:
+        """Whether four neighbouring elements of f16 are one word of 64 bits in memory: LLVM sees no alignment where
+        sizes are not known, and would load one by one."""
+        *front, last = self.problem.strides[name]
+        at = (*front, self.offsets.get(name, 0))
+        is_half = name in self.aligned and self._stored(name) is f16 and last == f16.itemsize
+        return is_half and all([floordiv(s, u64.itemsize) * u64.itemsize == s for s in at])
+
+    def _halves_loaded(self, name: str, place: tuple[Expr, ...], width: int, prefix: str) -> list[Set]:
+        *front, last = self.problem.strides[name]
+        strides = (*front, SHARING * VECTOR * last, VECTOR * last)
+        tensor, found = Tensor(name, u64, strides, self.offsets.get(name, 0)), list[Set]()
+        for i in range(width // SHARING // VECTOR):
+            word = Name(f"{prefix}_word{i}", u64)
+            found.append(Set(word.name, Load(tensor, (*place, Extent(i), remainder(LANE, SHARING)))))
+            for j in range(VECTOR):
+                bits = cast_to(Call("shift_right", (word, Number(16 * j, u64)), u64) if j else word, u16)
+                found.append(Set(f"{prefix}_{VECTOR * i + j}", cast_to(Call("bitcast", (bits,), f16), f32)))
         return found
 
     def _prefetched(self, place: tuple[Statement, ...]) -> tuple[Statement, ...]:
@@ -154,10 +208,12 @@ class RowWriter:
         count = minimum(Extent(each), Call("sub", (Name("last"), Name("first")), i64))
         for name, width in (("k", of.d), ("v", of.dv)):
             *_, row, last = of.strides[name]
-            if row != width * f32.itemsize or last != f32.itemsize:
+            kind = self._stored(name)
+            if row != width * kind.itemsize or last != kind.itemsize:
                 return ()
-            source = Tensor(name, f32, of.strides[name])
-            found.append(Prefetch(source, (*lead, head, Name("first"), ZERO), mul(count, Extent(width * f32.itemsize))))
+            source = Tensor(name, kind, of.strides[name], self.offsets.get(name, 0))
+            nbytes = mul(count, Extent(width * kind.itemsize))
+            found.append(Prefetch(source, (*lead, head, Name("first"), ZERO), nbytes))
         start = mul(Name("part"), Extent(self.tile.span))
         ends = minimum(add(start, Extent(self.tile.span)), Extent(of.keys))
         inside = both(less(Name("first"), Name("last")), equal(LANE, ZERO))
@@ -235,7 +291,7 @@ class RowWriter:
         at = (*self.tile.lead, Extent(r), Name(f"near{u}"))
         kinds = {name: dtype for name, dtype in (("mask", f32), ("keep", u8)) if name in self.problem.strides}
         return [
-            Set(f"{name}{r}_{u}", Load(Tensor(name, dtype, self.problem.strides[name]), at))
+            Set(f"{name}{r}_{u}", Load(Tensor(name, dtype, self.problem.strides[name], self.offsets.get(name, 0)), at))
             for name, dtype in kinds.items()
         ]
 
@@ -251,8 +307,14 @@ class RowWriter:
         return Call("where", (seen, found, LEAST), f32)
 
 
-def _job(problem: Attention, device: GpuDevice, bindings: Mapping[str, Binding]) -> Job:
-    return RowWriter(RowTile.of(problem, device), device).job(bindings)
+def _job(
+    problem: Attention,
+    device: GpuDevice,
+    bindings: Mapping[str, Binding],
+    offsets: Mapping[str, Size],
+    aligned: frozenset[str] = frozenset(),
+) -> Job:
+    return RowWriter(RowTile.of(problem, device), device, offsets, aligned).job(bindings)
 
 
-__all__ = ["has_one_query", "offer_attend_row"]
+__all__ = ["attends", "has_one_query", "offer_attend_row", "widens_keys"]

@@ -13,11 +13,11 @@ from typing import TypeAlias
 from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.ir import leaf
-from dovetail.ir.dtype import bool_, f16, f32, i8, u8, u16, u32, u64
+from dovetail.ir.dtype import f16, f32, i8, u8, u16, u32
 from dovetail.ir.value import Op, Value
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import Call, Expr, Name, Number
-from dovetail.library.block_formats import FORMATS, BlockParts
+from dovetail.library.block_formats import FORMATS, BlockParts, Format
 
 Place: TypeAlias = tuple[int, ...]
 _WHOLE = 1 << 23
@@ -25,6 +25,8 @@ _WHOLE = 1 << 23
 _WHOLE_BITS = 0x4B000000
 _FIRST_BYTE = 0x7440
 """Which bytes of a word and of these bits are a float: byte 0 of the word, and the upper three of the bits."""
+_EVERY_SECOND = 0x4420
+"""Which bytes of a word and of 0 are the first and the third, and nothing."""
 _FOUR = 0x01010101
 """A byte times this is a word of it."""
 
@@ -49,7 +51,7 @@ class Bits:
         else:
             # One instruction takes a byte and sets the exponent; others are those of four bytes at once.
             word, byte = lifted
-            bits = Call("take_bytes", (word, Number(_WHOLE_BITS, u32), Number(_FIRST_BYTE + byte, u32)), u32)
+            bits = _taken(word, Number(_WHOLE_BITS, u32), Number(_FIRST_BYTE + byte, u32))
         shifted = Call("bitcast", (bits,), f32)
         return Call("sub", (shifted, Number(_WHOLE - self.offset, f32)), f32)
 
@@ -77,36 +79,47 @@ def _u32(op: str, x: Expr, y: Expr | int) -> Expr:
 def _lifted(expr: Expr) -> tuple[Expr, int] | None:
     """An integer of bits of one byte as a byte of a word, by operations on four bytes at once; None where it is not."""
     match expr:
-        case Call("bit_and", (Name() as word, Number(255))):
+        case Call("bit_and", (Name() | Call("bit_xor", (Call("take_bytes"), _)) as word, Number(255))):
             return word, 0
+        case Call(
+            "bit_and",
+            (Call("shift_right", (Call("bit_xor", (Call("take_bytes"), _)) as word, Number(by))), Number(255)),
+        ):
+            return word, int(by.real) // 8
         case Call("bit_and", (Call("shift_right", (Name() as word, Number(by))), Number(255))) if int(by.real) % 8 == 0:
             return word, int(by.real) // 8
         case Call("bit_and" | "bit_xor" as op, (x, Number(bits))) if bits.real < 256:
             inner = _lifted(x)
             return None if inner is None else (_u32(op, inner[0], int(bits.real) * _FOUR), inner[1])
-        case Call("shift_right", (x, Number(by))) if by.real < 8:
+        case Call("shift_right" | "shift_left" as op, (x, Number(by))) if by.real < 8:
             inner = _lifted(x)
             moved = int(by.real)
-            left = (255 >> moved) * _FOUR
-            return None if inner is None else (_u32("bit_and", _u32("shift_right", inner[0], moved), left), inner[1])
+            # Bits of the neighbouring byte, and those that would go there, are none of this one.
+            left = 255 >> moved if op == "shift_right" else 255 << moved & 255
+            return None if inner is None else (_u32("bit_and", _u32(op, inner[0], moved), left * _FOUR), inner[1])
+        case Call("bit_or", (x, y)):
+            one, other = _lifted(x), _lifted(y)
+            if one is None or other is None or one[1] != other[1]:
+                return None
+            return _u32("bit_or", one[0], other[0]), one[1]
         case _:
             return None
 
 
-@lru_cache(maxsize=len(FORMATS))
-def _traced(name: str) -> tuple[Value, BlockParts]:
+@lru_cache(maxsize=2 * len(FORMATS))
+def traced(of: Format) -> tuple[Value, BlockParts]:
     """The parts of one block of a format, and the block."""
-    block = leaf.input("block", u8[1, FORMATS[name].bytes])
-    return block, FORMATS[name].parts(block)
+    block = leaf.input("block", u8[1, of.bytes])
+    return block, of.parts(block)
 
 
 class BlockReader:
     """The elements of a block whose bytes are given."""
 
-    def __init__(self, name: str, byte: Callable[[int], Expr]) -> None:
+    def __init__(self, of: Format, byte: Callable[[int], Expr]) -> None:
         """`byte` gives a byte of the block as u32."""
-        self.format = FORMATS[name]
-        self._block, self._parts = _traced(name)
+        self.format = of
+        self._block, self._parts = traced(of)
         self._byte = byte
         self._known: dict[tuple[Value, Place], Bits | Expr] = {}
 
@@ -282,15 +295,23 @@ _COMPUTED: Mapping[Op, Callable[[Value, list[Bits | Expr]], Bits | Expr]] = {
 
 
 def _looked_up(table: Value, at: Bits) -> Bits:
-    """One of 16 bytes, which are constants in two words."""
+    """One of 16 bytes, which are constants in four words: for four codes at once, each in a byte of a word."""
     entries = [int(x) + 128 for x in table.attrs["value"].array.tolist()]
     assert len(entries) == 16 and at.most < 16, "four bits choose"
-    words = [sum(x << 8 * i for i, x in enumerate(entries[start : start + 8])) for start in (0, 8)]
-    is_high = Call("less", (Number(7, u32), at.expr), bool_)
-    word = Call("where", (is_high, Number(words[1], u64), Number(words[0], u64)), u64)
-    by = cast_to(_u32("shift_left", _u32("bit_and", at.expr, 7), 3), u64)
-    found = cast_to(Call("shift_right", (word, by), u64), u32)
-    return Bits(_u32("bit_and", found, 255), 255, -128)
+    words = [Number(sum(x << 8 * i for i, x in enumerate(entries[i : i + 4])), u32) for i in range(0, 16, 4)]
+    lifted = _lifted(at.expr)
+    codes, byte = (at.expr, 0) if lifted is None else lifted
+    # A selector has its codes next to each other, four bits each.
+    pairs = _u32("bit_or", codes, _u32("shift_right", codes, 4))
+    chosen = _u32("bit_and", _taken(pairs, Number(0, u32), Number(_EVERY_SECOND, u32)), 0x7777)
+    low, high = _taken(words[0], words[1], chosen), _taken(words[2], words[3], chosen)
+    is_high = _u32("mul", _u32("bit_and", _u32("shift_right", codes, 3), _FOUR), 255)
+    found = _u32("bit_xor", low, _u32("bit_and", _u32("bit_xor", low, high), is_high))
+    return Bits(_u32("bit_and", _u32("shift_right", found, 8 * byte) if byte else found, 255), 255, -128)
 
 
-__all__ = ["BlockElement", "BlockReader"]
+def _taken(x: Expr, y: Expr, selector: Expr) -> Expr:
+    return Call("take_bytes", (x, y, selector), u32)
+
+
+__all__ = ["BlockElement", "BlockReader", "traced"]

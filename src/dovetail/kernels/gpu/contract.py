@@ -16,6 +16,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.block_stream import BlockStream
+from dovetail.kernels.gpu.block_units import has_known_blocks, units_of
 from dovetail.kernels.gpu.copied_blocks import CopiedBlocks
 from dovetail.kernels.gpu.few_rows import has_few_rows, stream_of
 from dovetail.kernels.gpu.fma import PIECE, FmaTile
@@ -44,7 +45,7 @@ from dovetail.kernels.loops.ir import (
     stretched,
 )
 from dovetail.kernels.loops.pipeline import BOX
-from dovetail.kernels.problems.blocks import BlockProduct, find_block_product, has_known_blocks
+from dovetail.kernels.problems.blocks import BlockProduct, find_blocks
 from dovetail.kernels.problems.contraction import Contraction, epilogue_of, find_products
 from dovetail.kernels.spec import Job, Packed, TensorLocations
 from dovetail.plan.alias import is_dense
@@ -64,7 +65,7 @@ def offer_contract(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     odd = [d.name for d in dtypes if not found.body.scalars.has_dtype(d) or d is bool_]
     if odd:
         return Refused("factors_are_numbers", ", ".join(odd))
-    blocks = of.once(find_block_product)
+    blocks = of.once(find_blocks)
     if isinstance(blocks, BlockProduct) and has_known_blocks(blocks):
         return Offer(
             lambda: Writer(of.step, found, of.locations, of.device or H200).block_job(blocks),
@@ -178,13 +179,15 @@ class Writer(TileWriter):
 
     def _block_rights(self, of: BlockProduct) -> list[BlockFactor]:
         """The right factor of each stream in blocks, packed when parameters are bound."""
-        pack, rights = PackedBlocks(of.name), list[BlockFactor]()
+        assert isinstance(self.depth, int), "it was checked"
+        units = units_of(self.step.value, self.locations)
+        pack, rights = PackedBlocks(of.names[0], units, self.depth), list[BlockFactor]()
         wholes = [sum([part.shape[-2] for part in parts if isinstance(part.shape[-2], int)]) for parts in of.blocks]
         for i, first in self.found.streams:
             name, (value, *beside) = self._name(self.found.rights[i]), of.blocks[i]
             self.bindings[name] = Packed(value, pack.layout, pack, tuple(beside))
-            assert isinstance(first, int) and isinstance(self.depth, int), "it was checked"
-            rights.append(BlockFactor(name, pack, self.depth // of.format.elements, wholes[i], first, self.columns))
+            assert isinstance(first, int), "it was checked"
+            rights.append(BlockFactor(name, pack, self.depth // pack.format.elements, wholes[i], first, self.columns))
         return rights
 
     def _copied_blocks(self, of: BlockProduct, rights: Sequence[BlockFactor]) -> CopiedBlocks | None:

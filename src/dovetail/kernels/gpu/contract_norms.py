@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.block_units import has_known_blocks
 from dovetail.kernels.gpu.contract import Writer
 from dovetail.kernels.gpu.head_rows import Heads
 from dovetail.kernels.gpu.scaled_rows import ReadSquares, RowSquares
 from dovetail.kernels.gpu.tile import H200
-from dovetail.kernels.problems.blocks import BlockProduct, find_block_product, has_known_blocks
+from dovetail.kernels.problems.blocks import BlockProduct, find_blocks
 from dovetail.kernels.problems.contraction import find_products
 from dovetail.kernels.spec import Job
 
@@ -23,7 +24,7 @@ def normed_product(of: StepProblem[GpuDevice | None], x: Value, gain: Value, eps
     if isinstance(found, Refused):
         return None
     writer = Writer(of.step, found, of.locations, of.device or H200)
-    blocks = of.once(find_block_product)
+    blocks = of.once(find_blocks)
     known = blocks if isinstance(blocks, BlockProduct) and has_known_blocks(blocks) else None
     return writer.normed(x, gain, eps, gain_name, known)
 

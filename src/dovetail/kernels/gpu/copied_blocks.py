@@ -10,20 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, f32, u32
-from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import LANE, Factor, divided, remainder, shared_by, spread
-from dovetail.kernels.gpu.packed_blocks import VECTORS, BlockFactor, NamedBlock, PackedBlocks
+from dovetail.kernels.gpu.packed_blocks import BlockFactor, NamedBlock
+from dovetail.kernels.gpu.packed_tiles import SHARING, PackedTiles
 from dovetail.kernels.gpu.row_norm import RowNorm
 from dovetail.kernels.gpu.stream import ARRIVED, WEIGHT_BYTES
 from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.gpu.tiled import RowScale, Tiled
-from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -51,8 +48,6 @@ from dovetail.kernels.loops.ir import (
 )
 
 WARPS = 8
-SHARING = LANES // CHUNK
-"""Lanes that share a column."""
 MOST_COLUMNS = 64
 COPY_BYTES = 12 << 10
 """Bytes of one bulk copy, at most."""
@@ -62,48 +57,6 @@ MOST_HELD = 64
 """Elements of the row that a thread holds in registers."""
 AT_ONCE = 2
 """Columns of a thread whose sums are on their way together."""
-
-
-@dataclass(frozen=True, slots=True)
-class PackedTiles:
-    """[tiles, turns, groups of eight columns, warps, vectors, lanes, words of a vector], and then, of each tile, what
-    is no whole word, in the same order: a tile is one piece of memory, and lanes read it without conflicts of banks."""
-
-    blocks: PackedBlocks
-    columns: int
-    """Of a tile."""
-    warps: int
-
-    @property
-    def layout(self) -> str:
-        return f"{self.blocks.name} in tiles of {self.columns} columns for {self.warps} warps"
-
-    def tile_bytes(self, count: int) -> int:
-        """Of a tile with some blocks in each column."""
-        return self.columns * count * self.blocks.format.bytes
-
-    def __call__(self, *parts: Array) -> Array:
-        """From blocks [columns, bytes] of some columns after the other."""
-        pack, width = self.blocks, self.blocks.format.bytes
-        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        count, tiles = rows.shape[-1] // width, len(rows) // self.columns
-        blocks = rows.reshape(len(rows), count, width)
-        size = pack.words * u32.itemsize
-        found = np.empty((tiles, self.tile_bytes(count)), np.uint8)
-        words = found[:, : self.columns * count * size]
-        self._moved(blocks[..., pack.words_at : pack.words_at + size].view(VECTORS[pack.vector]), words)
-        if pack.rest is not None:
-            rest = blocks[..., pack.rest_at : pack.rest_at + pack.rest.itemsize].view(f"u{pack.rest.itemsize}")
-            self._moved(rest, found[:, self.columns * count * size :])
-        return found
-
-    def _moved(self, source: Array, target: Array) -> None:
-        """[columns, blocks, vectors] of a kind to their places, tile by tile."""
-        turns, groups = source.shape[1] // (self.warps * SHARING), self.columns // CHUNK
-        order = target.view(source.dtype).reshape(len(target), turns, groups, self.warps, -1, SHARING, CHUNK)
-        given = source.reshape(len(target), groups, CHUNK, turns, self.warps, SHARING, -1)
-        for tile, own in zip(order, given, strict=True):
-            tile[...] = own.transpose(2, 0, 3, 5, 4, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +81,7 @@ class CopiedBlocks:
             return None
         warps = next((n for n in (WARPS, WARPS // 2, WARPS // 4, 1) if right.count % (n * SHARING) == 0), None)
         columns = _width(rights, right.columns, device.multiprocessors)
-        # Blocks of 256 elements are too few for all lanes that share a column.
+        # Blocks of 256 elements that are no units are too few for all lanes that share a column.
         if warps is None or columns is None or right.pack.format.elements > MOST_HELD:
             return None
         found = CopiedBlocks(left, rights, columns, warps, device.evict_first)
@@ -137,7 +90,7 @@ class CopiedBlocks:
 
     @property
     def pack(self) -> PackedTiles:
-        return PackedTiles(self.rights[0].pack, self.columns, self.warps)
+        return PackedTiles(self.rights[0].pack, self.columns, self.warps, self.rights[0].count)
 
     @property
     def threads(self) -> int:
@@ -146,7 +99,7 @@ class CopiedBlocks:
     @property
     def turns(self) -> int:
         """Blocks of a column that a thread has."""
-        return self.rights[0].count // (self.warps * SHARING)
+        return self.pack.turns
 
     @property
     def elements(self) -> int:
@@ -156,7 +109,7 @@ class CopiedBlocks:
     @property
     def stream_bytes(self) -> int:
         """Weights of a tile of one stream."""
-        return self.pack.tile_bytes(self.rights[0].count)
+        return self.pack.bytes
 
     @property
     def weight_bytes(self) -> int:
@@ -254,8 +207,13 @@ class CopiedBlocks:
             group = add(mul(Name("group"), Extent(together)), Extent(own))
             each += [s for stream in range(streams) for s in self._stored(stream, own, group)]
         if groups == together:
-            return [*start, Set("group", ZERO), *each]
-        return [*start, *self._row_held(), Loop("group", Extent(groups // together), tuple(each), rolled=True)]
+            return [*start, *self._row_sums(), Set("group", ZERO), *each]
+        return [
+            *start,
+            *self._row_held(),
+            *self._row_sums(),
+            Loop("group", Extent(groups // together), tuple(each), rolled=True),
+        ]
 
     @property
     def _holds_row(self) -> bool:
@@ -267,6 +225,27 @@ class CopiedBlocks:
         turns = range(self.turns if self._holds_row else 0)
         every = [(turn, i) for turn in turns for i in range(self.elements)]
         return [Set(f"held{turn}_{i}", self._loaded(turn, i)) for turn, i in every]
+
+    @property
+    def _adds(self) -> bool:
+        """Whether the format adds something to code * scale."""
+        return NamedBlock(self.rights[0].pack, "").element(0).low is not None
+
+    def _row_sums(self) -> list[Statement]:
+        """The sums of the elements of the row that a group of codes multiplies: what is added to all of these codes
+        multiplies it, in all columns of a thread."""
+        group, found = self.rights[0].pack.format.group, list[Statement]()
+        for turn in range(self.turns if self._adds else 0):
+            for first in range(0, self.elements, group):
+                left = [self._x(turn, first + i) for i in range(group)]
+                while len(left) > 1:
+                    left = [Call("add", (x, y), f32) for x, y in zip(left[::2], left[1::2], strict=True)]
+                found.append(Set(f"row{turn}_{first}", left[0]))
+        return found
+
+    def _x(self, turn: int, number: int) -> Expr:
+        """An element of the row, in a register or in shared memory."""
+        return Name(f"held{turn}_{number}", f32) if self._holds_row else self._loaded(turn, number)
 
     def _loaded(self, turn: int, number: int) -> Load:
         """An element of the row that belongs to a thread's block of a turn."""
@@ -327,52 +306,24 @@ class CopiedBlocks:
             prefix = f"word{stream}_{own}_{turn}_"
             read = NamedBlock(self.rights[0].pack, prefix)
             made = self._block_summed(read, total, turn)
-            found += [*self._words(stream, group, turn, sorted(read.used), prefix), *made]
-        return found
-
-    def _words(self, stream: int, group: Expr, turn: int, used: Sequence[int], prefix: str) -> list[Statement]:
-        """The words of a block that are used, under names; the last one is what is no whole word."""
-        pack, item = self.rights[0].pack, u32.itemsize
-        groups, line = self.columns // CHUNK, pack.vector * item
-        vectors = pack.words // pack.vector
-        # turns, groups, warps, vectors, lanes, words
-        by_warp = vectors * LANES * line
-        strides = (groups * self.warps * by_warp, self.warps * by_warp, by_warp, LANES * line, line, item)
-        start = stream * self.stream_bytes
-        words = Tensor("weights", u32, strides, start, space="shared")
-        found: list[Statement] = []
-        for number in used:
-            if number < pack.words:
-                vector, at = divmod(number, pack.vector)
-                place = (Extent(turn), group, ThreadIndex("warp"), Extent(vector), LANE, Extent(at))
-                value: Expr = Load(words, place)
-            else:
-                assert pack.rest is not None, "it is used"
-                size = pack.rest.itemsize
-                after = start + self.turns * groups * self.warps * by_warp
-                strides = (groups * self.threads * size, self.threads * size, size)
-                rest = Tensor("weights", pack.rest, strides, after, space="shared")
-                value = cast_to(Load(rest, (Extent(turn), group, Name("warp_lane"))), u32)
-            found.append(Set(f"{prefix}{number}", value))
+            words = self.pack.words(read.used, stream * self.stream_bytes, group, turn, prefix)
+            found += [*words, *made]
         return found
 
     def _block_summed(self, read: NamedBlock, total: Name, turn: int) -> list[Statement]:
-        """A block times its elements of the row. Where a format adds nothing, the scale multiplies a group's sum."""
+        """A block times its elements of the row. The scale multiplies a group's sum, and what a format adds that of the
+        row."""
         of, found = read.pack.format, list[Statement]()
         for first in range(0, of.elements, of.group):
             group = [read.element(first + i) for i in range(of.group)]
-            low = group[0].low
-            part = total if low is not None else Name(f"{total.name}_{turn}", f32)
-            if low is None:
-                found.append(Set(part.name, Number(0, f32)))
-            else:
-                found += [Set("scale", group[0].scale), Set("low", low)]
+            part = Name(f"{total.name}_{turn}", f32)
+            found.append(Set(part.name, Number(0, f32)))
             for i, one in enumerate(group):
-                weight = one.code if low is None else one.scaled("scale", "low")
-                x = Name(f"held{turn}_{first + i}", f32) if self._holds_row else self._loaded(turn, first + i)
-                found.append(Set(part.name, Call("fma", (weight, x, part), f32)))
-            if low is None:
-                found.append(Set(total.name, Call("fma", (group[0].scale, part, total), f32)))
+                found.append(Set(part.name, Call("fma", (one.code, self._x(turn, first + i), part), f32)))
+            found.append(Set(total.name, Call("fma", (group[0].scale, part, total), f32)))
+            low = group[0].low
+            if low is not None:
+                found.append(Set(total.name, Call("fma", (low, Name(f"row{turn}_{first}", f32), total), f32)))
         return found
 
     def _stored(self, stream: int, own: int, group: Expr) -> list[Statement]:
@@ -396,4 +347,4 @@ def _sum(stream: int, own: int) -> Name:
     return Name(f"sum{stream}_{own}", f32)
 
 
-__all__ = ["CopiedBlocks", "PackedTiles"]
+__all__ = ["CopiedBlocks"]

@@ -1,12 +1,13 @@
 """Weights in blocks as kernels of GPUs read them: words of neighbouring columns are neighbours, packed at bind time.
 
 A block is whole 32-bit words and, in some formats, one or two bytes more. Packed, all bytes of the file are there and
-no others. The lanes of a warp have a column each, so that what they read at once is one piece of memory.
+no others; blocks of 256 elements become units of 32, and the six bits of a scale a byte. The lanes of a warp have a
+column each, so that what they read at once is one piece of memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -15,26 +16,39 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, u8, u16, u32
 from dovetail.ir.literal import Array
 from dovetail.kernels.gpu.block_elements import BlockElement, BlockReader
+from dovetail.kernels.gpu.block_units import TOGETHER, Units
+from dovetail.kernels.gpu.fragments import divided
+from dovetail.kernels.gpu.spread_bits import spread, with_spread
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Load, Name, Number, Set, Tensor
-from dovetail.library.block_formats import FORMATS, Format
+from dovetail.library.block_formats import Format
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBlocks:
-    """[blocks, vectors, columns, words of a vector], and then [blocks, columns] of what is no whole word."""
+    """[blocks, vectors, columns, words of a vector], then [blocks, columns] of what is no whole word, and then what
+    units share, for each eight of them."""
 
     name: str
-    """Of the format."""
+    """Of the format, where blocks are those of the file."""
+    units: Units | None = None
+    """What blocks are made into; None where they stay what they are."""
+    depth: int = 0
+    """Elements of a column, where it is made into units: different formats have different bytes."""
 
     @property
     def format(self) -> Format:
-        return FORMATS[self.name]
+        return with_spread(self.name) if self.units is None else self.units.format
+
+    @property
+    def bytes(self) -> int:
+        """Of a block, less what several share."""
+        return self.format.bytes if self.units is None else self.units.bytes
 
     @property
     def words(self) -> int:
         """Of a block."""
-        return self.format.bytes // u32.itemsize
+        return self.bytes // u32.itemsize
 
     @property
     def vector(self) -> int:
@@ -44,13 +58,13 @@ class PackedBlocks:
     @property
     def rest(self) -> DType | None:
         """What is no whole word; None where there is nothing."""
-        return {0: None, 1: u8, 2: u16}[self.format.bytes % u32.itemsize]
+        return {0: None, 1: u8, 2: u16}[self.bytes % u32.itemsize]
 
     @property
     def rest_at(self) -> int:
         """Where it is in a block: at the start, unless scales are at the end."""
-        is_last = bool(self.format.halves) and self.format.halves[0] > 0
-        return self.format.bytes - self.format.bytes % u32.itemsize if is_last else 0
+        is_last = self.units is not None or (bool(self.format.halves) and self.format.halves[0] > 0)
+        return self.bytes - self.bytes % u32.itemsize if is_last else 0
 
     @property
     def words_at(self) -> int:
@@ -58,37 +72,73 @@ class PackedBlocks:
         return 0 if self.rest is None or self.rest_at else self.rest.itemsize
 
     @property
+    def shared(self) -> DType | None:
+        """What eight units share; None where blocks have all that is theirs."""
+        return None if self.units is None else {2: u16, 4: u32}[self.units.half_bytes]
+
+    @property
     def layout(self) -> str:
-        return f"{self.name} by columns"
+        return f"{self.name if self.units is None else self.units.name} by columns"
+
+    def nbytes(self, columns: int, count: int) -> int:
+        """Of some columns with `count` blocks each."""
+        shared = 0 if self.shared is None else count // TOGETHER * self.shared.itemsize
+        return columns * (count * self.bytes + shared)
+
+    def count(self, rows: Array) -> int:
+        """Blocks of a row."""
+        return rows.shape[-1] // self.bytes if self.units is None else self.depth // self.format.elements
+
+    def split(self, rows: Array) -> list[Array]:
+        """Rows of blocks as vectors, what is no whole word, and what units share: [columns, blocks, …] of each."""
+        if self.units is None or self.shared is None:
+            blocks, size = spread(self.name, rows.reshape(len(rows), -1, self.bytes)), self.words * u32.itemsize
+            found = [_viewed(blocks, self.words_at, size, VECTORS[self.vector])]
+            return (
+                found
+                if self.rest is None
+                else [*found, _viewed(blocks, self.rest_at, self.rest.itemsize, self.rest.numpy)]
+            )
+        words, integers, shared = self.units.split(rows, self.depth)
+        if self.rest is None:
+            words, integers = np.concatenate([words, integers.view(np.uint32)], axis=-1), None
+        found = [words.view(VECTORS[self.vector])]
+        rest = [] if self.rest is None or integers is None else [integers.view(self.rest.numpy)]
+        return [*found, *rest, shared.view(self.shared.numpy)]
 
     def __call__(self, *parts: Array) -> Array:
         """From blocks [columns, bytes] of some columns after the other."""
-        of, vector = self.format, self.vector
-        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        columns, count = len(rows), rows.shape[-1] // of.bytes
-        blocks = rows.reshape(columns, count, of.bytes)
-        size = self.words * u32.itemsize
-        found = np.empty(rows.nbytes, np.uint8)
-        words = blocks[:, :, self.words_at : self.words_at + size].view(VECTORS[vector])
-        _moved(words, found[: count * columns * size].view(VECTORS[vector]).reshape(count, -1, columns))
-        if self.rest is not None:
-            kind = np.dtype(f"u{self.rest.itemsize}")
-            rest = blocks[:, :, self.rest_at : self.rest_at + kind.itemsize].view(kind)
-            _moved(rest, found[count * columns * size :].view(kind).reshape(count, -1, columns))
+        columns, count = sum([len(part) for part in parts]), self.count(parts[0])
+        found = np.empty(self.nbytes(columns, count), np.uint8)
+        for first, some in pieces(parts):
+            at = 0
+            for source in self.split(some):
+                size = columns * source.shape[1] * source.shape[2] * source.itemsize
+                target = found[at : at + size].view(source.dtype).reshape(*source.shape[1:], columns)
+                target[:, :, first : first + len(some)] = source.transpose(1, 2, 0)
+                at += size
         return found
 
 
 VECTORS = {1: np.dtype("u4"), 2: np.dtype("u8"), 4: np.dtype("c16")}
 """What NumPy moves as fast as it can, by the words of a vector."""
-_LINES = 64
-"""Columns that are moved together: what is read of them fits the caches of the host."""
+_PIECE = 1 << 19
+"""Bytes of a matrix that are moved together, about: they fit the caches of the host."""
 
 
-def _moved(source: Array, target: Array) -> None:
-    """[columns, blocks, vectors] as [blocks, vectors, columns]."""
-    for first in range(0, len(source), _LINES):
-        some = slice(first, first + _LINES)
-        target[:, :, some] = source[some].transpose(1, 2, 0)
+def pieces(parts: Iterable[Array], columns: int = 1) -> Iterator[tuple[int, Array]]:
+    """Some rows of matrices at a time, as many as are multiples of a number, and that of the first of them in all."""
+    start = 0
+    for part in parts:
+        most = max(1, _PIECE // part.shape[-1] // columns) * columns
+        for first in range(0, len(part), most):
+            yield start + first, part[first : first + most]
+        start += len(part)
+
+
+def _viewed(blocks: Array, start: int, size: int, kind: np.dtype) -> Array:
+    """Some bytes of each block as numbers."""
+    return np.ascontiguousarray(blocks[:, :, start : start + size]).view(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +155,8 @@ class BlockFactor:
     columns: Size
 
     def words(self, block: Expr, column: Expr, used: Iterable[int], prefix: str) -> list[Set]:
-        """The words of a block that are used, under names; the last one is what is no whole word."""
+        """The words of a block that are used, under names; the last ones are what is no whole word, and what units
+        share."""
         pack, item = self.pack, u32.itemsize
         line = pack.vector * item
         strides = (pack.words * self.whole * item, self.whole * line, line, item)
@@ -116,11 +167,13 @@ class BlockFactor:
                 vector, at = divmod(number, pack.vector)
                 value: Expr = Load(words, (block, Extent(vector), column, Extent(at)))
             else:
-                assert pack.rest is not None, "it is used"
-                size = pack.rest.itemsize
-                after = self.count * pack.words * self.whole * item
-                rest = Tensor(self.pointer, pack.rest, (self.whole * size, size), after + self.first * size)
-                value = cast_to(Load(rest, (block, column)), u32)
+                is_rest = number == pack.words
+                kind, at = (pack.rest, block) if is_rest else (pack.shared, divided(block, TOGETHER))
+                assert kind is not None, "it is used"
+                size = kind.itemsize
+                after = self.count * self.whole * (pack.words * item if is_rest else pack.bytes)
+                rest = Tensor(self.pointer, kind, (self.whole * size, size), after + self.first * size)
+                value = cast_to(Load(rest, (at, column)), u32)
             found.append(Set(f"{prefix}{number}", value))
         return found
 
@@ -131,7 +184,7 @@ class NamedBlock:
     def __init__(self, pack: PackedBlocks, prefix: str) -> None:
         self.pack, self.prefix = pack, prefix
         self.used: set[int] = set()
-        self._reader = BlockReader(pack.name, self._byte)
+        self._reader = BlockReader(pack.format, self._byte)
 
     def element(self, number: int) -> BlockElement:
         return self._reader.element(number)
@@ -142,6 +195,8 @@ class NamedBlock:
         word, byte = divmod(at, u32.itemsize)
         if pack.rest is not None and pack.rest_at <= number < pack.rest_at + pack.rest.itemsize:
             word, byte = pack.words, number - pack.rest_at
+        if number >= pack.bytes:
+            word, byte = pack.words + 1, number - pack.bytes
         self.used.add(word)
         found: Expr = Name(f"{self.prefix}{word}", u32)
         if byte:
@@ -149,4 +204,4 @@ class NamedBlock:
         return Call("bit_and", (found, Number(255, u32)), u32)
 
 
-__all__ = ["VECTORS", "BlockFactor", "NamedBlock", "PackedBlocks"]
+__all__ = ["BlockFactor", "NamedBlock", "PackedBlocks", "pieces"]

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from dovetail import library
+from collections.abc import Hashable
+
+from dovetail import library, ops
 from dovetail.dataclass import dataclass
 from dovetail.declare.cost import type_bytes
 from dovetail.declare.machine import Cost
-from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.problems.contraction import Contraction, find_contraction
 from dovetail.kernels.problems.stored_weights import cost_with, find_stored
+from dovetail.kernels.spec import TensorLocations
 from dovetail.library.block_formats import FORMATS, Format
 
 
 @dataclass(frozen=True, slots=True)
 class BlockProduct:
-    """A contraction whose right operands are all dequantised from blocks of one format."""
+    """A contraction whose right operands are all dequantised from blocks."""
 
     contraction: Contraction
-    name: str
-    """Of the format."""
+    names: tuple[str, ...]
+    """Of all formats, in order."""
     blocks: tuple[tuple[Value, ...], ...]
     """For each right operand the blocks of its columns, [columns, bytes], one part after the other."""
+
+    @property
+    def name(self) -> str:
+        """Of the only format."""
+        (found,) = self.names
+        return found
 
     @property
     def format(self) -> Format:
@@ -35,8 +43,8 @@ class BlockProduct:
         return cost_with(step, sum([type_bytes(v.type) for v in floats]) - sum([type_bytes(b.type) for b in stored]))
 
 
-def find_block_product(of: StepProblem[object]) -> BlockProduct | Refused:
-    """A step as products with weights in blocks."""
+def find_blocks(of: StepProblem[object]) -> BlockProduct | Refused:
+    """A step as products with weights in blocks of any formats."""
     contraction = of.once(find_contraction)
     if isinstance(contraction, Refused):
         return contraction
@@ -51,22 +59,49 @@ def find_block_product(of: StepProblem[object]) -> BlockProduct | Refused:
     if isinstance(found, Refused):
         return found
     names = {str(part.attrs["format"]) for parts in found for part in parts}
-    if len(names) > 1:
-        return Refused("blocks_have_one_format", ", ".join(sorted(names)))
     blocks = tuple([tuple([part.operands[0] for part in parts]) for parts in found])
-    return BlockProduct(contraction, names.pop(), blocks)
+    return BlockProduct(contraction, tuple(sorted(names)), blocks)
 
 
-def has_known_blocks(of: BlockProduct) -> bool:
-    """Whether kernels read blocks: all columns are known, and nothing else of the step reads the floats."""
-    found = of.contraction
-    others = {found.operand(v) for v in (found.left, *found.operands)}
-    columns = [part.shape[-2] for parts in of.blocks for part in parts]
-    return (
-        found.left.dtype is f32
-        and not others & {found.operand(right) for right in found.rights}
-        and all([isinstance(size, int) for size in (*columns, found.result.shape[-1], found.rights[0].shape[-2])])
-    )
+def find_block_product(of: StepProblem[object]) -> BlockProduct | Refused:
+    """A step as products with weights in blocks of one format."""
+    found = of.once(find_blocks)
+    if isinstance(found, BlockProduct) and len(found.names) > 1:
+        return Refused("blocks_have_one_format", ", ".join(found.names))
+    return found
 
 
-__all__ = ["BlockProduct", "find_block_product", "has_known_blocks"]
+def formats_alike(value: Value, locations: TensorLocations) -> frozenset[str]:
+    """The formats of the blocks that a step's weights are dequantised from, and of those of all steps that are the same
+    but for their tensors: layers of a model may have different ones."""
+    return locations.once(_formats).get(_shape(value), formats_of(value))
+
+
+def _formats(locations: TensorLocations) -> dict[Hashable, frozenset[str]]:
+    found: dict[Hashable, frozenset[str]] = {}
+    for value in locations.steps:
+        some = formats_of(value)
+        if some:
+            key = _shape(value)
+            found[key] = found.get(key, frozenset()) | some
+    return found
+
+
+def _shape(value: Value) -> Hashable:
+    return value.op, value.attrs_key, value.type, tuple([v.type for v in value.operands])
+
+
+def formats_of(value: Value) -> frozenset[str]:
+    """The formats of the operands of a step."""
+    found: set[str] = set()
+    left = [*value.operands]
+    while left:
+        weights = left.pop()
+        if weights.op is library.dequantise_blocks:
+            found.add(str(weights.attrs["format"]))
+        elif weights.op in (ops.permute, ops.concat):
+            left += weights.operands
+    return frozenset(found)
+
+
+__all__ = ["BlockProduct", "find_block_product", "find_blocks", "formats_alike", "formats_of"]

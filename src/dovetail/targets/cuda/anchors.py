@@ -42,6 +42,12 @@ def _go_along_the_rows(value: Value) -> bool:
     return isinstance(offer_rows(_problem(value)), Offer)
 
 
+def _widens_keys(value: Value) -> bool:
+    from dovetail.kernels.gpu.attend_row import widens_keys
+
+    return widens_keys(value, _problem(value).locations) is not None
+
+
 CONVOLUTION = Anchor(
     epilogue=(
         Condition(
@@ -60,7 +66,20 @@ NORM = Anchor(
         ),
     )
 )
-ANCHORS: Mapping[str, Anchor] = {**dict.fromkeys(CONVOLVED, CONVOLUTION), **dict.fromkeys(NORMS, NORM)}
+ATTENTION = Anchor(
+    prologue=(
+        Condition(
+            "steps_widen_keys",
+            _widens_keys,
+            "attention of one query takes casts of keys and values from f16, and no other steps before it",
+        ),
+    )
+)
+ANCHORS: Mapping[str, Anchor] = {
+    **dict.fromkeys(CONVOLVED, CONVOLUTION),
+    **dict.fromkeys(NORMS, NORM),
+    library.attention.name: ATTENTION,
+}
 """By the name of an op."""
 
 __all__ = ["ANCHORS"]

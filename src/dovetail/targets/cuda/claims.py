@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from dovetail import library, ops
 from dovetail.declare.cost import Machine, Peak
@@ -77,6 +77,13 @@ _ON_HOST = Condition(
 )
 
 
+def _merged(kind: Hashable) -> Hashable:
+    """Blocks whose scales are integers times an f16 are units of one layout, whatever their format is."""
+    from dovetail.kernels.gpu.block_units import is_nested  # only models with blocks need it
+
+    return "units" if isinstance(kind, str) and is_nested(kind) else kind
+
+
 def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
     """The claims; the user's own ops are expanded, since nothing generates kernels for them here."""
     return CLAIMS
@@ -97,6 +104,7 @@ CLAIMS = Claims(
     },
     dtypes=tuple(d for d in EVERY if d is not c64),
     regions=RegionLimits(steps=32, inputs=16, apart=NARROW),
+    merges_kinds=_merged,
     unrolls_at_most=MOST_UNROLLED,
     batches_regions=True,
     anchors=ANCHORS,

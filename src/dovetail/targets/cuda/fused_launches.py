@@ -16,12 +16,12 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.attend_row import attends
 from dovetail.kernels.loops.block_stages import is_repeatable, takes_stages, with_stages
 from dovetail.kernels.loops.composed import Stage, as_stages, is_stage, with_prologue
 from dovetail.kernels.loops.gpu_schedule import GpuShape
 from dovetail.kernels.loops.ir import Alloc, Kernel
 from dovetail.kernels.spec import Packed, TensorLocations
-from dovetail.library import attention, rope_attention
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda import prologues
 from dovetail.targets.cuda.footprints import Footprints, aligned
@@ -264,8 +264,8 @@ class LaunchFusion:
     def _taker(self, step: Step, kernels: Kernels) -> GpuKernel | None:
         """The kernel of an attention whose blocks may run others first: all of them run at once. Blocks of a product
         would each compute what all of them need."""
-        attends = step.value.op in (attention, rope_attention)
-        if kernels is None or len(kernels) != 1 or not attends or self._is_small(step, kernels):
+        attended = attends(step.value, self.locations)
+        if kernels is None or len(kernels) != 1 or not attended or self._is_small(step, kernels):
             return None
         made, launch = kernels[0], kernels[0].launch
         at_once = isinstance(launch.grid, int) and launch.grid <= self.device.multiprocessors

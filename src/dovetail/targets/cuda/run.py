@@ -39,7 +39,8 @@ def locations_of(plan: Plan) -> TensorLocations:
     from dovetail.targets.cuda.loops import LOOPS
 
     bound = {result for step in plan.phase("bind") for result in step.results}
-    return TensorLocations(plan.locate, bound, bool(plan.options.get("strict")), target=LOOPS)
+    steps = tuple([step.value for step in plan.phase("run")])
+    return TensorLocations(plan.locate, bound, bool(plan.options.get("strict")), target=LOOPS, steps=steps)
 
 
 def steps_of(
@@ -61,6 +62,7 @@ def _fused(
     plan: Plan, split: SplitLimits | None, device: GpuDevice
 ) -> tuple[tuple[tuple[Step, Kernels], ...], Residency | None]:
     # A program from the store has its kernels: it does without code generation.
+    from dovetail.kernels.gpu.block_units import units_of
     from dovetail.targets.cuda.fused_launches import LaunchFusion
     from dovetail.targets.cuda.select import make_kernels
 
@@ -70,9 +72,11 @@ def _fused(
     found: list[tuple[Step, tuple[GpuKernel, ...]]] = []
     for step in plan.phase("run"):
         # The first layer often reads a view of what the others read as it is.
-        signature = step_signature(step, locations, sees_views=False), *[stored_as(v) for v in step.operands]
+        units = units_of(step.value, locations)
+        stored = [stored_as(v, any_format=units is not None) for v in step.operands]
+        signature = step_signature(step, locations, sees_views=False), units, *stored
         was = known.get(signature)
-        kernels = None if was is None else _rebound(was[1], was[0], step)
+        kernels = None if was is None else _rebound(was[1], was[0], step, any_format=units is not None)
         if kernels is None:
             kernels = make_kernels(step, locations, split, device)
             known[signature] = step, kernels
@@ -88,11 +92,12 @@ def has_late_sizes(plan: Plan) -> bool:
     return any(True for step in plan.phase("run") for _ in fresh_symbols(step.value))
 
 
-def _rebound(kernels: tuple[GpuKernel, ...], was: Step, now: Step) -> tuple[GpuKernel, ...] | None:
+def _rebound(kernels: tuple[GpuKernel, ...], was: Step, now: Step, *, any_format: bool) -> tuple[GpuKernel, ...] | None:
     """The kernels of a step for one with an equal signature; None where they bind what it does not have."""
     found: list[GpuKernel] = []
     for made in kernels:
-        bindings, packed = moved_bindings(made.bindings, was, now), moved_bindings(made.packed, was, now)
+        bindings = moved_bindings(made.bindings, was, now, any_format=any_format)
+        packed = moved_bindings(made.packed, was, now, any_format=any_format)
         if bindings is None or packed is None:
             return None
         found.append(replace(made, bindings=bindings, packed=packed))

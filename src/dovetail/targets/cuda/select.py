@@ -68,6 +68,7 @@ TABLE: Table[GpuDevice | None] = Table(
             Row("attend", offer_attend),
             Row("attend_row", offer_attend_row),
         ),
+        _kind("widened_attention", lambda v: v.op is region, Row("attend_row", offer_attend_row)),
         *WINDOWS,
         _kind("contraction", _is_a_contraction, Row("contract", offer_contract)),
         _kind(

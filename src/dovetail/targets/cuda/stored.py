@@ -7,8 +7,11 @@ import struct
 from dataclasses import replace
 from typing import TypeAlias
 
+from dovetail.kernels.gpu.block_units import Units
+from dovetail.kernels.gpu.packed_blocks import PackedBlocks
 from dovetail.kernels.gpu.packed_filters import DepthwiseByTap, FiltersByTap, FoldedFilters
 from dovetail.kernels.gpu.packed_matrix import Transposed
+from dovetail.kernels.gpu.packed_tiles import PackedTiles
 from dovetail.kernels.loops.ir import Kernel, Launch, TensorMap, Traversal
 from dovetail.plan.plan import Plan
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
@@ -23,10 +26,13 @@ RECORDS = Registry(
         "launch": Launch,
         "tensor_map": TensorMap,
         "traversal": Traversal,
+        "gpu.pack.blocks": PackedBlocks,
         "gpu.pack.by_tap": FiltersByTap,
         "gpu.pack.depthwise": DepthwiseByTap,
         "gpu.pack.folded": FoldedFilters,
+        "gpu.pack.tiles": PackedTiles,
         "gpu.pack.transposed": Transposed,
+        "gpu.units": Units,
     }
 )
 """The dataclasses that a stored plan may hold."""

@@ -59,41 +59,46 @@ def rebound(job: Job, was: Step, now: Step) -> Job | None:
     return replace(job, bindings=bindings, variants=variants) if len(variants) == len(moved) else None
 
 
-def stored_as(value: Value) -> Hashable:
-    """What a tensor is dequantised from: formats and types of its parts; None where it is not."""
+def stored_as(value: Value, *, any_format: bool = False) -> Hashable:
+    """What a tensor is dequantised from: types of its parts and, unless it may be any, their formats; None where it is
+    not."""
     if value.op is library.dequantise_blocks:
-        return value.attrs_key, value.operands[0].type
+        return value.type if any_format else (value.attrs_key, value.operands[0].type)
     if value.op is ops.permute or value.op is ops.concat:
-        parts = tuple([stored_as(v) for v in value.operands])
+        parts = tuple([stored_as(v, any_format=any_format) for v in value.operands])
         return None if None in parts else (value.op, value.attrs_key, parts)
     return None
 
 
-def moved_bindings(bindings: Mapping[str, B], was: Step, now: Step) -> dict[str, B] | None:
-    """The bindings of a step's kernel for a step with an equal signature; None as in `rebound`."""
-    move = _moves(was, now)
+def moved_bindings(bindings: Mapping[str, B], was: Step, now: Step, *, any_format: bool = False) -> dict[str, B] | None:
+    """The bindings of a step's kernel for a step with an equal signature, which may have blocks of another format; None
+    as in `rebound`."""
+    move = _moves(was, now, any_format=any_format)
     return None if move is None else cast("dict[str, B] | None", _moved(bindings, move))
 
 
-def _moves(was: Step, now: Step) -> dict[Value, Value] | None:
+def _moves(was: Step, now: Step, *, any_format: bool = False) -> dict[Value, Value] | None:
     """The tensors of one step by those of another; None where one would be two."""
     move: dict[Value, Value] = {}
     for old, new in zip(_tensors(was), _tensors(now), strict=True):
-        for one, other in _with_sources(old, new):
+        for one, other in _with_sources(old, new, any_format):
             if move.setdefault(one, other) is not other:
                 return None
     return move
 
 
-def _with_sources(old: Value, new: Value) -> list[tuple[Value, Value]]:
+def _with_sources(old: Value, new: Value, any_format: bool) -> list[tuple[Value, Value]]:
     """A tensor of one step and of another, and what both are dequantised from: kernels bind that in their place."""
     found = [(old, new)]
-    if stored_as(old) is not None and stored_as(old) == stored_as(new):
+    before, after = (stored_as(v, any_format=any_format) for v in found[0])
+    if before is not None and before == after:
         pairs = zip(old.operands, new.operands, strict=True)
         found += [
             pair
             for one, other in pairs
-            for pair in ([(one, other)] if old.op is library.dequantise_blocks else _with_sources(one, other))
+            for pair in (
+                [(one, other)] if old.op is library.dequantise_blocks else _with_sources(one, other, any_format)
+            )
         ]
     return found
 
