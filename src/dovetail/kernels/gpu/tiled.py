@@ -72,6 +72,18 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlap:
+    """Products of a tile whose first rounds leave time for something else."""
+
+    sums: Tensor
+    """Those of a thread."""
+    count: int
+    rounds: int
+    products: Callable[[Sequence[Sequence[Statement]]], list[Statement]]
+    """The products of a tile, with work that is done while those of each of the first rounds run."""
+
+
+@dataclass(frozen=True, slots=True)
 class Producer:
     """A thread of a warpgroup beyond those that multiply, which copies to shared memory."""
 
@@ -91,6 +103,8 @@ class Producer:
     """Registers of a thread that multiplies, and of one that copies."""
     end: Sequence[Statement] = ()
     """What it does after its last tile."""
+    overlap: Overlap | None = None
+    """How others do something else while they multiply; None where they cannot."""
 
 
-__all__ = ["Chunk", "Element", "Producer", "RowScale", "Tiled"]
+__all__ = ["Chunk", "Element", "Overlap", "Producer", "RowScale", "Tiled"]
