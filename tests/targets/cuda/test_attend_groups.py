@@ -18,7 +18,8 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu import attend_choice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import CopyAsync, Kernel, Loop, MultiplyShared, When
+from dovetail.kernels.loops.ir import Alloc, CopyAsync, Kernel, Loop, MultiplyShared, When
+from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.run import kernels_of
 from tests.targets.cuda.assembled import assembled, spilled_bytes
@@ -100,6 +101,53 @@ def test_whatever_hides_keys(name: str, groups: int) -> None:
     feeds = feeds_of(Graph.of({"y": value}), {})
     told = {n: call[n] for n in ("fill", "causal", "window", "softcap") if n in call}
     assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], _by_hand(feeds, **told), f16)
+
+
+@pytest.mark.parametrize("keys", [40, 64, 100, 128, 150])
+@pytest.mark.parametrize("hides", [False, True], ids=["alone", "and_keep"])
+def test_masks_of_keys_are_loaded_once_for_all_queries(keys: int, hides: bool, groups: int) -> None:
+    """Padding, which is the same for all queries: keys of one round, of two, and of more than tiles hold at once."""
+    call: dict[str, Any] = {"mask": x_of(f16, 1, keys, name="mask")}
+    if hides:
+        call |= {"keep": x_of(bool_, 70, keys, name="keep"), "fill": -math.inf, "zero_unseen": True}
+    value = _attention(70, keys, **call)
+    by_group = _is_by_group(value, SMALL, groups if keys % 16 == 0 or not hides else None)
+    feeds = feeds_of(Graph.of({"y": value}), {})
+    feeds["mask"][0, ::3] = -65504
+    expected = _by_hand(feeds, fill=-math.inf if hides else 0.0)
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], expected, f16)
+    if by_group and groups == 1:
+        loads = [at for tensor, at in reads(_kernel(value, SMALL).body) if tensor.pointer == "mask"]
+        assert len(loads) == min(2, -(-keys // 64)) or hides, "one for the first round, and one for the next"
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(128, 128), (70, 64), (128, 100)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_block_goes_through_all_queries_of_many_heads(queries: int, keys: int, masked: bool) -> None:
+    """Two blocks of 64 queries, one after the other, with the same keys: six heads have six blocks, not twelve."""
+    call: dict[str, Any] = {"mask": x_of(f16, 1, keys, name="mask")} if masked else {}
+    value = _attention(queries, keys, heads=6, **call)
+    kernel = _kernel(value, SMALL)
+    assert kernel.launch is not None and kernel.launch.grid == 6 and kernel.launch.block == 128
+    feeds = feeds_of(Graph.of({"y": value}), {})
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], _by_hand(feeds), f16)
+
+
+def test_one_warpgroup_writes_16_bytes_a_thread(groups: int) -> None:
+    """Two write halves of columns where they are."""
+    kernel = _kernel(_attention(80, 150), SMALL)
+    assert any([isinstance(s, Alloc) and s.pointer == "staged" for s in everything(kernel.body)]) == (groups == 1)
+
+
+def test_the_last_of_few_rounds_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 128 keys, scores are multiplied twice and not a third time, and no loop copies keys beyond the last."""
+    monkeypatch.setattr(attend_choice, "WARP_BLOCK", 1e9)
+    monkeypatch.setattr(attend_choice, "APART_CYCLES", 1e9)
+    for keys, loops, products in ((64, 0, 2), (128, 0, 4), (192, 1, 3)):
+        kernel = _kernel(_attention(64, keys), SMALL)
+        every = [*everything(kernel.body)]
+        assert len([s for s in every if isinstance(s, Loop) and s.variable == "round"]) == loops
+        assert len([s for s in every if isinstance(s, MultiplyShared)]) == products
 
 
 @pytest.mark.parametrize(("d", "dv"), [(128, 64), (64, 128)])

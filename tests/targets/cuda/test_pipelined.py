@@ -27,6 +27,7 @@ from dovetail.kernels.loops.ir import (
     Kernel,
     Launch,
     Name,
+    Number,
     Roles,
     Store,
     Tensor,
@@ -183,3 +184,29 @@ def test_near_erf_is_erf_to_16_bits() -> None:
     exact = np.array([erf(v) for v in x])
     assert np.abs(made - exact).max() < 3e-5
     assert made[0] == -1 and made[-1] == 1
+    # Half of 1 + erf bounds the square alone: beyond it the polynomial goes on, and ends at 0 and 1.
+    square = np.minimum(x * x, tables.NEAR_ERF_BOUND**2)
+    half = np.clip(np.polyval(tables.NEAR_ERF, square) * x / 2 + 0.5, 0, 1)
+    assert np.abs(half - (1 + exact) / 2).max() < 1.5e-5
+    assert half[0] == 0 and half[-1] == 1
+
+
+def test_gelu_has_one_function_for_its_half_and_its_erf() -> None:
+    x, half, one = Name("x", f16), Number(0.5, f16), Number(1.0, f16)
+    erf_of_x = Call("erf", (Call("div", (x, Number(2.0**0.5, f16)), f16),), f16)
+    more = Call("add", (erf_of_x, one), f16)
+    wide = Call("cast", (x,), f32)
+    scale = Number(1 / Number(2.0**0.5, f16).rounded, f32)
+    for made in (
+        Call("mul", (Call("mul", (half, x), f16), more), f16),
+        Call("mul", (x, Call("mul", (half, more), f16)), f16),
+    ):
+        stored = widened(Store(Tensor("y", f16, (2,)), (ZERO,), made)).value
+        assert stored == Call("cast", (Call("mul", (wide, Call("near_half_erf", (wide, scale), f32)), f32),), f16)
+    other = Call("mul", (x, more), f16)
+    (found,) = (s for s in [widened(Store(Tensor("y", f16, (2,)), (ZERO,), other)).value] if isinstance(s, Call))
+    assert found.operands[0] == Call(
+        "mul",
+        (wide, Call("add", (Call("near_erf", (Call("mul", (wide, scale), f32),), f32), Number(1.0, f32)), f32)),
+        f32,
+    )

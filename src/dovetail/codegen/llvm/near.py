@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
@@ -41,6 +42,36 @@ def erf(t: Builder, x: str) -> str:
     return _clamped(t, t.let(f"fmul float {found}, {inside}"), 1.0)
 
 
+def half_erf(t: Builder, x: str, factor: str) -> str:
+    """(1 + erf(factor · x)) / 2, between 0 and 1, where the factor is a literal.
+
+    Only the square is bounded: beyond that the polynomial grows with x, and the last multiply-add ends at 0 or 1
+    without a further instruction. NaN becomes 0, and what it is times stays NaN.
+    """
+    scale: float = struct.unpack("<d", struct.pack("<Q", int(factor, 16)))[0]
+    t.use("declare float @llvm.fma.f32(float, float, float)")
+    t.use("declare float @llvm.minimum.f32(float, float)")
+    t.use(f"declare float @{nvvm.SATURATED_FMA}(float, float, float)")
+    bound = scalar.literal((tables.NEAR_ERF_BOUND / scale) ** 2, f32)
+    square = t.let(f"call float @llvm.minimum.f32(float {t.let(f'fmul float {x}, {x}')}, float {bound})")
+    last = len(tables.NEAR_ERF) - 1
+    powers = [c / 2 * scale ** (2 * (last - i) + 1) for i, c in enumerate(tables.NEAR_ERF)]
+    found = scalar.literal(powers[0], f32)
+    for coefficient in powers[1:]:
+        given = f"float {found}, float {square}, float {scalar.literal(coefficient, f32)}"
+        found = t.let(f"call float @llvm.fma.f32({given})")
+    half = scalar.literal(0.5, f32)
+    return t.let(f"call float @{nvvm.SATURATED_FMA}(float {found}, float {x}, float {half})")
+
+
+def held(t: Builder, x: str) -> str:
+    """The same number by an instruction that is no copy: the assembler takes copies of sums for the sums themselves,
+    and serialises products during which they are read. Grids have one axis, which it does not know."""
+    t.use(f"declare i32 @{nvvm.GRID_Y}()")
+    one = t.let(f"uitofp i32 {t.let(f'call i32 @{nvvm.GRID_Y}()')} to float")
+    return t.let(f"fmul float {x}, {one}")
+
+
 def rsqrt(t: Builder, x: str) -> str:
     """One instruction: 1 / sqrt(x) to 2 units in the last place."""
     t.use(f"declare float @{nvvm.NEAR_RSQRT}(float)")
@@ -70,7 +101,15 @@ def _clamped(t: Builder, x: str, bound: float) -> str:
 
 
 FUNCTIONS: Mapping[str, Callable[..., str]] = MappingProxyType(
-    {"near_erf": erf, "near_exp": exp, "near_exp2": exp2, "near_div": quotient, "near_rsqrt": rsqrt}
+    {
+        "near_div": quotient,
+        "near_erf": erf,
+        "near_exp": exp,
+        "near_exp2": exp2,
+        "near_half_erf": half_erf,
+        "held": held,
+        "near_rsqrt": rsqrt,
+    }
 )
 """By the ops of the loop language."""
 

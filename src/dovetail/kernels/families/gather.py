@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dovetail import ops
 from dovetail.dataclass import dataclass
-from dovetail.ir.dim import Size
+from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import bool_, i64, u64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
@@ -27,9 +27,9 @@ from dovetail.kernels.loops.ir import (
     collapsed,
     sizes_in,
 )
-from dovetail.kernels.loops.policy import TilePolicy
-from dovetail.kernels.loops.tiling import cut, word
+from dovetail.kernels.loops.tiling import cut, vector_width, word
 from dovetail.kernels.spec import Job, Status, TensorLocations, Tiles
+from dovetail.ops.view import quotient
 from dovetail.plan.alias import dense_strides
 
 
@@ -57,18 +57,18 @@ def _gathered(value: Value, x: Value, indices: Value, locations: TensorLocations
         at = int(value.attrs["axis"]) + x.rank
         rows = (0,) * at, by, (0,) * (x.rank - at - 1)
         found = (*read[:at], *(0,) * indices.rank, *read[at + 1 :])
-        return _job(value, _sum(rows), found, [Picked(read[at], x.shape[at])], locations.target.tiles)
+        return _job(value, _sum(rows), found, [Picked(read[at], x.shape[at])], locations)
     if value.op is ops.gather_elements:
         at = int(value.attrs["axis"]) + x.rank
         found = (*read[:at], 0, *read[at + 1 :])
-        return _job(value, by, found, [Picked(read[at], x.shape[at])], locations.target.tiles)
+        return _job(value, by, found, [Picked(read[at], x.shape[at])], locations)
     batch: int = value.attrs["batch"]
     depth = indices.shape[-1]
     assert isinstance(depth, int), "the type rule asks for it"
     rest = batch + depth
     found = (*read[:batch], *(0,) * (indices.rank - 1 - batch), *read[rest:])
     picked = [Picked(read[batch + d], x.shape[batch + d], d * by[-1]) for d in range(depth)]
-    return _job(value, (*by[:-1], *(0,) * (x.rank - rest)), found, picked, locations.target.tiles)
+    return _job(value, (*by[:-1], *(0,) * (x.rank - rest)), found, picked, locations)
 
 
 def _sum(parts: Sequence[tuple[Size, ...]]) -> tuple[Size, ...]:
@@ -76,13 +76,15 @@ def _sum(parts: Sequence[tuple[Size, ...]]) -> tuple[Size, ...]:
 
 
 def _job(
-    value: Value, by: tuple[Size, ...], read: tuple[Size, ...], picked: Sequence[Picked], tiles: TilePolicy
+    value: Value, by: tuple[Size, ...], read: tuple[Size, ...], picked: Sequence[Picked], locations: TensorLocations
 ) -> Job:
     """Loops over the result; the indices are read as soon as it is known which."""
     x, indices = value.operands
     dtype = word(value.dtype)
     shape, (target, by, read) = collapsed(value.shape, [dense_strides(value.tensor), by, read])
-    boxes = cut(shape, dtype.itemsize, tiles)
+    tiles = locations.target.tiles
+    width = _width(shape, by, [Tensor("y", dtype, target), Tensor("x", dtype, read)], picked, value, locations)
+    boxes = cut(shape, dtype.itemsize, tiles, width)
     depth = 1 + max((a for a, stride in enumerate(by) if stride != 0), default=-1)
     early: list[Statement] = []
     for d, one in enumerate(picked):
@@ -97,6 +99,24 @@ def _job(
     )
     kernel = Kernel("gather", ("x", "i", "status", "y"), ("status", "y"), "tile", body, sizes=sizes_in(body))
     return Job(kernel, {"x": x, "i": indices, "status": Status(), "y": value}, Tiles(boxes.tiles, boxes.work))
+
+
+def _width(
+    shape: tuple[Size, ...],
+    by: tuple[Size, ...],
+    tensors: Sequence[Tensor],
+    picked: Sequence[Picked],
+    value: Value,
+    locations: TensorLocations,
+) -> int:
+    """Neighbours that a thread moves at once: those of a row that one index picks, where there are many rows."""
+    tiles, count = locations.target.tiles, product(shape)
+    if not shape or by[-1] != 0 or not isinstance(count, int) or count < tiles.woven_elements:
+        return 1
+    width = vector_width(shape, tensors, locations.alignment({"x": value.operands[0], "y": value}), tiles)
+    while width > 1 and any(quotient(one.stride, width * value.dtype.itemsize) is None for one in picked):
+        width //= 2
+    return width
 
 
 STATUS = Tensor("status", i64, ())

@@ -23,8 +23,10 @@ from dovetail.kernels.gpu.attend_prefetch import prefetched
 from dovetail.kernels.gpu.attend_products import scored, summed
 from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
 from dovetail.kernels.gpu.attend_seen import SeenAhead, seen_allocated, seen_loaded, where_seen
+from dovetail.kernels.gpu.attend_shifts import Shifts
 from dovetail.kernels.gpu.attend_softmax import masks_allocated, weighted
 from dovetail.kernels.gpu.attend_sources import AXES, AttendSources, sources_of
+from dovetail.kernels.gpu.attend_staged import are_staged, staged_allocated
 from dovetail.kernels.gpu.attend_tile import (
     GROUP,
     GROUP_WARPS,
@@ -104,7 +106,7 @@ class _Writer:
     def __init__(self, sources: AttendSources, tile: AttendTile) -> None:
         self.problem, self.bindings, self.device = sources.problem, sources.bindings, sources.device
         self.dtype, self.factors, self.copies = sources.dtype, sources.factors, sources.copies
-        self.lead = tile.lead
+        self.lead, self.staged = tile.lead, are_staged(sources, tile)
         self.axes = AXES if self.copies else dict.fromkeys(AXES, "k")
         self.block, self.d, self.dv = tile, tile.d, tile.dv
         self.warps, self.threads, self.rows = tile.warps, tile.threads, tile.rows
@@ -139,7 +141,7 @@ class _Writer:
         a = self.problem
         blocks = floordiv(a.queries + (self.rows - 1), self.rows)
         parts = self.block.parts
-        shape = (*a.lead, a.heads, blocks, parts)
+        shape = (*a.lead, a.heads, blocks if self.block.turns == 1 else 1, parts)
         *front, block, part = indices(shape, Name("tile"))
         if self.block.descends:
             block, *front = indices((blocks, *a.lead, a.heads), Name("tile"))
@@ -155,13 +157,7 @@ class _Writer:
             Loop(
                 "tile",
                 Extent(product(shape)),
-                (
-                    *place,
-                    Set("top", mul(block, Extent(self.rows))),
-                    *self._queries(),
-                    *self._keys(),
-                    *written(self.block),
-                ),
+                (*place, *(self._turns() if self.block.turns > 1 else self._turn(mul(block, Extent(self.rows))))),
                 kind="block",
             ),
         )
@@ -192,6 +188,24 @@ class _Writer:
         every = ((kernel, product(shape)), self._combining())
         return in_passes(every, self.bindings, workspace)
 
+    def _turn(self, top: Expr) -> list[Statement]:
+        """The results of some queries."""
+        return [Set("top", top), *self._queries(), *self._keys(), *self._written()]
+
+    def _written(self) -> list[Statement]:
+        return written(self.block, staged=self.staged)
+
+    def _turns(self) -> list[Statement]:
+        """The results of all queries, block by block, with the same keys and values in shared memory."""
+        found: list[Statement] = []
+        for turn in range(self.block.turns):
+            found += [Set("top", Extent(turn * self.rows)), *self._started()]
+            first = self._loaded("q", ZERO, ZERO)
+            found += self._groups.later(self._fragments()) if turn else self._groups.first(first, self._fragments())
+            following = [Set("top", Extent((turn + 1) * self.rows)), *first] if turn + 1 < self.block.turns else []
+            found += [*self._groups.few_rounds(turn, following), *self._written()]
+        return [*found, Barrier()]
+
     def _combining(self) -> tuple[Kernel, Size]:
         """The kernel that combines the parts of the keys: a block for each query, a thread for each column."""
         a = self.problem
@@ -211,6 +225,8 @@ class _Writer:
             *self.block.shares_allocated(),
             *(masks_allocated(self.block) if self.block.is_cluster else ()),
             *seen_allocated(self.block),
+            *Shifts(self.block).allocated(),
+            *([staged_allocated(self.block)] if self.staged else ()),
             Alloc("sums", f32, self.dv // 8 * 4, "private"),
             Alloc("scores", f32, self.block.warp_keys // 8 * 4, "private"),
             *scores_allocated(self.block),
@@ -249,18 +265,30 @@ class _Writer:
     def _groups(self) -> GroupRounds:
         return GroupRounds(self.block, self.tile("k"), self.tile("v"), self._loaded)
 
-    def _queries(self) -> list[Statement]:
-        row = mul(remainder(ThreadIndex("warp"), self.warps), Extent(16))
-        fragments = private("q_fragment", self.dtype, self.d // 16, 8)
-        step = Name("step")
-        load = unrolled(
+    @property
+    def _warp_row(self) -> Expr:
+        """The first query of a warp in a tile."""
+        return mul(remainder(ThreadIndex("warp"), self.warps), Extent(16))
+
+    def _fragments(self) -> Statement:
+        """The queries of a warp in its registers."""
+        fragments, step = private("q_fragment", self.dtype, self.d // 16, 8), Name("step")
+        return unrolled(
             "step",
             self.d // 16,
-            load_left(fragments, (step, ZERO), self.tile("q"), "k", ZERO, row, mul(step, Extent(16))),
+            load_left(fragments, (step, ZERO), self.tile("q"), "k", ZERO, self._warp_row, mul(step, Extent(16))),
         )
-        start: list[Statement] = [zeroed(private("sums", f32, 1), self.dv // 8 * 4), *self._own_queries(row)]
+
+    def _started(self) -> list[Statement]:
+        """No sums yet."""
+        empty = zeroed(private("sums", f32, 1), self.dv // 8 * 4)
+        found: list[Statement] = [empty, *self._own_queries(self._warp_row)]
         for half in self.block.halves:
-            start += [Set(half.most, MINUS_INFINITY), Set(half.total, Number(0.0, f32))]
+            found += [Set(half.most, MINUS_INFINITY), Set(half.total, Number(0.0, f32))]
+        return found
+
+    def _queries(self) -> list[Statement]:
+        load, start = self._fragments(), self._started()
         if not self.copies:
             return [*start, *self._loaded("q", ZERO, ZERO), Barrier(), load]
         if self.block.is_cluster:

@@ -17,6 +17,8 @@ from dovetail.kernels.gpu.attend_tile import GROUP_WARPS, AttendTile
 from dovetail.kernels.gpu.tile import DEPTH, GROUP_ROWS, has_warpgroups
 from dovetail.kernels.gpu.tile_cost import MULTIPLY_CYCLES
 
+MOST_TURNS = 2
+"""Times 64 queries that a block goes through one after the other: each has instructions of its own."""
 HELD = 96
 """Registers of a thread for queries and sums, so that scores of two rounds and addresses fit too."""
 GROUPS = (1, 2)
@@ -54,7 +56,7 @@ def warp_tile(sources: AttendSources) -> AttendTile:
 def group_tile(sources: AttendSources) -> AttendTile | Refused:
     """The tile whose warps multiply in groups of four, or why there is none."""
     a, device, warps = sources.problem, sources.device, warp_tile(sources)
-    groups = [AttendTile(a, sources.dtype, GROUP_WARPS, splits, by_group=True) for splits in GROUPS]
+    groups = _groups(sources)
     if not has_warpgroups(device):
         return Refused("device_multiplies_by_warpgroups", device.architecture, "wgmma, as sm_90a has it")
     if device.as_parts:
@@ -77,6 +79,16 @@ def group_tile(sources: AttendSources) -> AttendTile | Refused:
     return min(groups, key=lambda tile: cycles_of(tile, device))
 
 
+def _groups(sources: AttendSources) -> list[AttendTile]:
+    """Blocks of one warpgroup, of two, and of one that goes through all queries where it has all keys at once."""
+    a = sources.problem
+    found = [AttendTile(a, sources.dtype, GROUP_WARPS, splits, by_group=True) for splits in GROUPS]
+    turns = -(-a.queries // GROUP_ROWS) if isinstance(a.queries, int) else 1
+    if 1 < turns <= MOST_TURNS and found[0].few_rounds:
+        found.append(replace(found[0], turns=turns))
+    return found
+
+
 def seconds_of(tile: AttendTile, device: GpuDevice) -> float:
     """Seconds that an attention computes."""
     return cycles_of(tile, device) / device.hertz
@@ -89,9 +101,9 @@ def cycles_of(tile: AttendTile, device: GpuDevice) -> float:
         return math.inf
     heads = math.prod([estimate(size) for size in (*a.lead, a.heads)])
     keys = estimate(a.keys)
-    blocks = heads * math.ceil(estimate(a.queries) / tile.rows) * tile.parts / device.multiprocessors
+    blocks = heads * math.ceil(estimate(a.queries) / (tile.rows * tile.turns)) * tile.parts / device.multiprocessors
     at_once = min(math.ceil(blocks), fit)
-    rounds = math.ceil(keys / (tile.keys * tile.parts))
+    rounds = tile.turns * math.ceil(keys / (tile.keys * tile.parts))
     # Blocks of causal queries have half of the rounds in the mean, and the longest starts first.
     mean = rounds * (0.5 + 0.5 * tile.rows / max(keys, tile.rows) if a.causal else 1.0)
     around, each = _block_cycles(tile), _round_cycles(tile, at_once)

@@ -12,11 +12,13 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import f32
 from dovetail.kernels.gpu.attend_products import multiplied_keys, summed
 from dovetail.kernels.gpu.attend_seen import SeenAhead
+from dovetail.kernels.gpu.attend_shifts import Shifts
 from dovetail.kernels.gpu.attend_softmax import weighted
 from dovetail.kernels.gpu.attend_tile import AttendTile
 from dovetail.kernels.gpu.fragments import private, remainder, unrolled
 from dovetail.kernels.gpu.shared_tiles import SharedTile
 from dovetail.kernels.loops.ir import (
+    ONE,
     ZERO,
     Alloc,
     AwaitCopies,
@@ -36,6 +38,8 @@ from dovetail.kernels.loops.ir import (
 )
 
 _NEXT = "next_scores"
+TILES = 2
+"""Rounds of keys, and of values, that shared memory has room for."""
 
 
 def scores_allocated(block: AttendTile) -> list[Alloc]:
@@ -54,45 +58,73 @@ class GroupRounds:
     """Copies of the keys ("k") or values ("v") of a round to a tile."""
 
     def _copied(self, name: str, number: Expr) -> list[Statement]:
-        return self.loaded(name, number, remainder(number, 2))
+        return self.loaded(name, number, remainder(number, TILES))
 
     def first(self, queries: Sequence[Statement], fragments: Statement) -> list[Statement]:
         """Queries, what is copied before the first round, and its scores."""
+        few = self.block.few_rounds
         copies = [*queries, *self._copied("k", ZERO), CommitCopies()]
-        copies += [*self._copied("v", ZERO), *self._copied("k", Extent(1)), CommitCopies()]
-        ahead = SeenAhead(self.block).first() if self.block.sees_ahead else []
-        arrive = [AwaitCopies(1), FenceShared(), Barrier(), fragments]
-        scores = multiplied_keys(self.block, self.keys, "scores", ZERO)
-        return [*copies, *ahead, *arrive, *scores, self._done("scores")]
+        copies += [*self._copied("v", ZERO), *(() if few == 1 else self._copied("k", ONE)), CommitCopies()]
+        shifts = Shifts(self.block)
+        ahead = [*shifts.loaded(ZERO), *(SeenAhead(self.block).first() if self.block.sees_ahead else ())]
+        if few > 1:
+            copies += [*self._copied("v", ONE), CommitCopies()]
+        arrive = [AwaitCopies(max(1, few)), FenceShared(), Barrier()]
+        return [*copies, *ahead, *shifts.kept(ZERO), *arrive, *self._first_scores(fragments)]
+
+    def _first_scores(self, fragments: Statement) -> list[Statement]:
+        return [fragments, *multiplied_keys(self.block, self.keys, "scores", ZERO), self._done("scores")]
+
+    def later(self, fragments: Statement) -> list[Statement]:
+        """Further queries, which were copied during rounds of those before, and the scores of their first round."""
+        return [AwaitCopies(0), Barrier(), *self._first_scores(fragments)]
 
     def _done(self, name: str) -> Statement:
         return AwaitProducts(private(name, f32, 1), self.block.warp_keys)
 
     def rounds(self, count: Expr) -> list[Statement]:
         """Weights and sums of each round, and the scores of the one after it."""
+        if self.block.few_rounds:
+            return [*self.few_rounds(0, ()), Barrier()]
         now, later, after = Name("round"), Name("later"), Name("after")
-        start: list[Statement] = [Set("later", add(now, Extent(1))), Set("after", add(now, Extent(2)))]
-        start += [Set("stage", remainder(now, 2)), AwaitCopies(0), FenceShared(), Barrier()]
+        start: list[Statement] = [Set("later", add(now, ONE)), Set("after", add(now, Extent(2)))]
+        start += [Set("stage", remainder(now, TILES)), AwaitCopies(0), FenceShared(), Barrier()]
         keys, values = self._copied("k", after), self._copied("v", later)
-        scores = multiplied_keys(self.block, self.keys, _NEXT, remainder(later, 2))
+        scores = multiplied_keys(self.block, self.keys, _NEXT, remainder(later, TILES))
         work = [*weighted(self.block), *summed(self.block, self.values, "row")]
-        moved = self._moved()
+        shifts, moved = Shifts(self.block), self._moved()
+        start += shifts.loaded(later)
         if self.block.sees_ahead:
             seen = SeenAhead(self.block)
             copies = [*seen.where(after, keys), *seen.where(later, values), CommitCopies(), *seen.loaded()]
-            each = [
-                *start,
-                *copies,
-                *scores,
-                *seen.where(now, work),
-                self._done(_NEXT),
-                *seen.kept(),
-                *seen.moved(),
-                moved,
-            ]
+            each = [*start, *copies, *scores, *seen.where(now, work), self._done(_NEXT), *seen.kept(), *seen.moved()]
         else:
-            each = [*start, *keys, *values, CommitCopies(), *scores, *work, self._done(_NEXT), moved]
-        return [Loop("round", count, tuple(each)), AwaitCopies(0), Barrier()]
+            each = [*start, *keys, *values, CommitCopies(), *scores, *work, self._done(_NEXT)]
+        return [Loop("round", count, (*each, *shifts.kept(later), moved)), AwaitCopies(0), Barrier()]
+
+    def few_rounds(self, turn: int, queries: Sequence[Statement]) -> list[Statement]:
+        """The same where all keys and values are on their way from the start: the last round starts nothing.
+
+        The queries of the next turn are copied once all warps have those of this one in registers.
+        """
+        found: list[Statement] = []
+        shifts, few = Shifts(self.block), self.block.few_rounds
+        for number in range(few):
+            later, is_last = Extent(number + 1), number + 1 == few
+            found += [Set("round", Extent(number)), Set("stage", Extent(number))]
+            if turn == 0:
+                on_their_way = few - 1 - number + (1 if queries and number else 0)
+                found += [AwaitCopies(on_their_way), FenceShared(), Barrier()]
+                found += [] if is_last else shifts.loaded(later)
+            elif queries and number == 0:
+                found.append(Barrier())
+            found += [*queries, CommitCopies()] if queries and number == 0 else []
+            found += [] if is_last else multiplied_keys(self.block, self.keys, _NEXT, later)
+            found += [*weighted(self.block), *summed(self.block, self.values, "row")]
+            found += [] if is_last else [self._done(_NEXT)]
+            found += [] if is_last or turn else shifts.kept(later)
+            found += [] if is_last else [self._moved()]
+        return found
 
     def _moved(self) -> Statement:
         """The scores of the next round become those of the round."""

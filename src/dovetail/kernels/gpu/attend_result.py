@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 from dovetail.ir.dtype import bool_, f32, i64
+from dovetail.kernels.gpu.attend_staged import staged_written
 from dovetail.kernels.gpu.attend_tile import (
     GROUP,
     GROUP_WARPS,
@@ -42,26 +44,35 @@ from dovetail.kernels.loops.ir import (
 )
 
 
-def written(tile: AttendTile) -> list[Statement]:
-    """The weighted sums over their totals."""
+def written(tile: AttendTile, *, staged: bool = False) -> list[Statement]:
+    """The weighted sums over their totals; `staged` where they go through shared memory of each warp."""
     if tile.parts > 1:
         return _left_over(tile)
     if tile.is_apart:
         return _exchanged(tile)
     if tile.splits > 1:
         return _combined(tile)
-    sums = private("sums", f32, tile.dv // 8, 4)
-    found: list[Statement] = []
+    inverses = [Set(f"inverse{half.number}", _inverse(tile, f32_name(half.total))) for half in HALVES]
+    if staged:
+        return [*inverses, *staged_written(tile, lambda half: _own_results(tile, half))]
+    found: list[Statement] = [*inverses]
     for half in HALVES:
-        found.append(Set("inverse", _inverse(tile, f32_name(half.total))))
-        for j in range(tile.dv // 8):
-            columns = [add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e)) for e in range(2)]
-            values = [Load(sums, (Extent(j), Extent(2 * half.number + e))) for e in range(2)]
-            stores = [
-                _stored(tile, Name(half.query), column, times(value, f32_name("inverse")), 8 * j + 8 <= tile.problem.dv)
-                for column, value in zip(columns, values, strict=True)
-            ]
+        every = _own_results(tile, half)
+        for j, pair in enumerate(zip(every[::2], every[1::2], strict=True)):
+            fits = 8 * j + 8 <= tile.problem.dv
+            stores = [_stored(tile, Name(half.query), column, value, fits) for column, value in pair]
             found.append(When(less(Name(half.query), Extent(tile.problem.queries)), tuple(stores)))
+    return found
+
+
+def _own_results(tile: AttendTile, half: Half) -> list[tuple[Expr, Expr]]:
+    """The results of a row of a lane: columns, and weighted sums over the total."""
+    sums = private("sums", f32, tile.dv // 8, 4)
+    found: list[tuple[Expr, Expr]] = []
+    for j, e in product(range(tile.dv // 8), range(2)):
+        column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
+        total = times(Load(sums, (Extent(j), Extent(2 * half.number + e))), f32_name(f"inverse{half.number}"))
+        found.append((column, cast_to(total, tile.dtype)))
     return found
 
 

@@ -7,6 +7,7 @@ import math
 from dovetail.ir.dtype import DType, bool_, f32, u8
 from dovetail.kernels.gpu.attend_products import narrowed
 from dovetail.kernels.gpu.attend_seen import is_seen, ranges_seen
+from dovetail.kernels.gpu.attend_shifts import LOG2_E, Shifts
 from dovetail.kernels.gpu.attend_tile import (
     MINUS_INFINITY,
     AttendTile,
@@ -58,7 +59,7 @@ def weighted(tile: AttendTile) -> list[Statement]:
         start, scaled, below = f32_name(half.most), list[Statement](), list[Statement]()
         weight = tile.exp(minus(Load(scores, at), f32_name("safe")))
         if tile.is_folded:
-            factor = Number(tile.problem.scale * math.log2(math.e), f32)
+            factor = _in_powers(tile)
             largest = Call("maximum", (f32_name(half.most), times(f32_name("round_most"), factor)), f32)
             start, scaled = MINUS_INFINITY, [Set("round_most", largest)]
             below = [Set("below", minus(Number(0.0, f32), f32_name("safe")))]
@@ -158,13 +159,20 @@ def masks_moved(tile: AttendTile) -> list[Statement]:
     return found
 
 
+def _in_powers(tile: AttendTile) -> Number:
+    """What a product of a query and a key is multiplied by to be a power of 2."""
+    return Number(tile.problem.scale * LOG2_E.value, f32)
+
+
 def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
     """A score as the softmax sees it."""
     a = tile.problem
     key, query = Name("key"), Name(half.query)
     there = less(key, Extent(a.keys))
     inside = minimum(query, Extent(a.queries - 1)), minimum(key, Extent(a.keys - 1))
-    if a.scale != 1.0 and not tile.is_folded:
+    if tile.in_powers and not tile.is_folded:
+        score = times(score, _in_powers(tile))
+    elif a.scale != 1.0 and not tile.is_folded:
         score = times(score, Number(a.scale, f32))
     if a.softcap is not None:
         bent = Call("tanh", (Call("div", (score, Number(a.softcap, f32)), f32),), f32)
@@ -184,7 +192,9 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
         seen.append(less(key, add(query, Extent(1))))
         if a.window is not None:
             seen.append(less(query, add(key, Extent(a.window))))
-    mask = cast_to(given["mask"], f32) if "mask" in given else None
+    shifts = Shifts(tile)
+    own = add(mul(remainder(LANE, 4), Extent(2)), add(mul(Name("j"), Extent(8)), Name("e")))
+    mask = shifts.at(own) if shifts.are_ahead else shifts.of(given["mask"]) if "mask" in given else None
     if mask is not None and a.filled != "first":
         score = plus(score, mask)
     if seen:
@@ -196,8 +206,9 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
             score = Call("where", (visible, score, fill), f32)
     if mask is not None and a.filled == "first":
         score = plus(score, mask)
-    if tile.leaves_out or tile.sees_ranges:
-        return score  # keys beyond the last one are hidden
+    is_full = tile.by_group and isinstance(a.keys, int) and a.keys % tile.keys == 0
+    if tile.leaves_out or tile.sees_ranges or is_full:
+        return score  # keys beyond the last one are hidden, or there are none
     return Call("where", (there, score, MINUS_INFINITY), f32)
 
 

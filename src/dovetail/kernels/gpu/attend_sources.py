@@ -40,6 +40,8 @@ class AttendSources:
     """Whether 16 bytes of each factor can be copied at once."""
     wide: bool
     """Whether 16 bools of the mask can be loaded at once."""
+    aligned: int
+    """The bytes that the start of the results is a multiple of."""
 
 
 def sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
@@ -61,7 +63,7 @@ def sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
     factors = {name: _factor(problem, value.dtype, name) for name in AXES}
     copies = all([_is_dense(factor, AXES[name], aligned[name]) for name, factor in factors.items()])
     wide = "keep" in problem.strides and loads_wide(problem, aligned["keep"])
-    return AttendSources(problem, value.dtype, bindings, of.device or H200, factors, copies, wide)
+    return AttendSources(problem, value.dtype, bindings, of.device or H200, factors, copies, wide, aligned["y"])
 
 
 def _factor(a: Attention, dtype: DType, name: str) -> Factor:

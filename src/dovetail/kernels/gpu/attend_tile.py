@@ -91,6 +91,8 @@ class AttendTile:
     """Rounds of keys that a warp of a cluster has room for."""
     by_group: bool = False
     """Whether four warps multiply their 64 queries together, by keys and values in shared memory."""
+    turns: int = 1
+    """Queries that such a block goes through one after the other, with all keys in shared memory."""
 
     @staticmethod
     def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
@@ -131,6 +133,12 @@ class AttendTile:
         return is_alone and isinstance(keys, int) and 0 < keys <= self.keys
 
     @property
+    def few_rounds(self) -> int:
+        """Rounds of a warpgroup where none needs a tile of shared memory that another one had; 0 where any may."""
+        keys, is_loop = self.problem.keys, not self.overlaps or self.leaves_out or self.problem.causal
+        return 0 if is_loop or not isinstance(keys, int) or keys > 2 * self.keys else -(-keys // self.keys)
+
+    @property
     def leaves_out(self) -> bool:
         """Whether rounds are left out in which no query of a warp sees a key: a mask of bools hides keys, so that they
         weigh nothing whatever their scores are."""
@@ -138,21 +146,22 @@ class AttendTile:
         return hides and not self.is_cluster
 
     @property
+    def in_powers(self) -> bool:
+        """Whether scores are powers of 2, which one instruction weighs: nothing but -inf takes their place."""
+        return self.by_group and self.problem.softcap is None and self.problem.fill in (None, -math.inf)
+
+    @property
     def is_folded(self) -> bool:
-        """Whether scores are scaled where the largest is subtracted, by one multiply-add, and are powers of 2: nothing
-        but -inf takes their place or is added to them before."""
-        a = self.problem
-        plain = a.softcap is None and "mask" not in a.strides and a.fill in (None, -math.inf)
-        return self.by_group and plain and a.scale > 0
+        """Whether such scores are scaled where the largest is subtracted, by one multiply-add: nothing is added."""
+        return self.in_powers and "mask" not in self.problem.strides and self.problem.scale > 0
 
     def exp(self, x: Expr) -> Expr:
         """The weight of a difference of scores."""
-        return Call("near_exp2", (x,), f32) if self.is_folded else near_exp(x)
+        return Call("near_exp2", (x,), f32) if self.in_powers else near_exp(x)
 
     @property
     def is_apart(self) -> bool:
-        """Whether each warpgroup copies keys of its own, and waits for none but its warps: one multiplies while another
-        computes weights."""
+        """Whether warpgroups copy and wait for their own keys alone: one multiplies while another computes weights."""
         return self.by_group and self.splits > 1
 
     @property
@@ -168,8 +177,7 @@ class AttendTile:
 
     @property
     def sees_ahead(self) -> bool:
-        """Whether it is known some rounds before whether queries see a key: a warpgroup leaves out a round together,
-        and nothing is copied for it."""
+        """Whether it is known some rounds before whether queries see a key: nothing is copied for rounds without."""
         return self.leaves_out and self.by_group
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from dovetail.dataclass import dataclass
 from dovetail.kernels.gpu.fragments import LANE, divided, remainder
@@ -38,6 +39,24 @@ ITEM = 2
 
 
 @dataclass(frozen=True, slots=True)
+class _Part:
+    """Results of a thread in one chunk."""
+
+    loads: Sequence[Statement]
+    stores: Sequence[Statement]
+    """To shared memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Chunks that go through shared memory side by side."""
+
+    parts: Sequence[_Part]
+    written: Sequence[Statement]
+    """From there to the results."""
+
+
+@dataclass(frozen=True, slots=True)
 class NarrowResults:
     """The results of the warps of a block, chunk by chunk."""
 
@@ -48,6 +67,9 @@ class NarrowResults:
     """The stores of an element at a row and a column of the result."""
     inside: Callable[[Expr, Expr], Expr]
     """Whether a row and a column are those of the result."""
+    top: Name = Name("top")
+    side: Name = Name("side")
+    """The first row and column of the tile."""
 
     @property
     def width(self) -> int:
@@ -68,45 +90,63 @@ class NarrowResults:
 
     def statements(self) -> tuple[list[Statement], list[Statement]]:
         """What comes before the sums, and what comes after them. Operands are loaded a chunk ahead."""
+        first, *others = self._lines
+        found: list[Statement] = []
+        for line, after in zip_longest((first, *others), others):
+            found += [s for part in line.parts for s in part.stores]
+            found += [s for part in (after.parts if after else ()) for s in part.loads]
+            found += line.written
+        return [s for part in first.parts for s in part.loads], found
+
+    def pieces(self) -> tuple[list[Statement], list[list[Statement]]]:
+        """The same in equal pieces of work, each of which loads the operands of the next one."""
+        parts = [part for line in self._lines for part in line.parts]
+        found = [[*part.stores, *(after.loads if after else ())] for part, after in zip_longest(parts, parts[1:])]
+        each = len(self._lines[0].parts)
+        for number, line in enumerate(self._lines):
+            found[(number + 1) * each - 1] += line.written
+        return list(parts[0].loads), found
+
+    @property
+    def _lines(self) -> list[_Line]:
         every, together = self.producer.chunks, self.width // self.producer.width
         chunks = [every[at : at + together] for at in range(0, len(every), together)]
-        computed = [self._computed(number, some) for number, some in enumerate(chunks)]
-        found: list[Statement] = []
-        for number, some in enumerate(chunks):
-            found += computed[number][1]
-            found += computed[number + 1][0] if number + 1 < len(chunks) else []
-            found += [WarpBarrier(), *self._stored(some[0]), WarpBarrier()]
-        return computed[0][0], found
+        return [
+            _Line(
+                [self._computed(number, place, chunk) for place, chunk in enumerate(some)],
+                [WarpBarrier(), *self._stored(some[0]), WarpBarrier()],
+            )
+            for number, some in enumerate(chunks)
+        ]
 
-    def _computed(self, number: int, chunks: Sequence[Chunk]) -> tuple[list[Statement], list[Statement]]:
+    def _computed(self, number: int, place: int, chunk: Chunk) -> _Part:
         """The loads of operands, and the results of this thread in shared memory."""
         loads: list[Statement] = []
         stores: list[Statement] = []
-        for place, chunk in enumerate(chunks):
-            first = add(Name("side"), Extent(chunk.column))
-            for pair, elements in enumerate(_pairs(chunk.elements)):
-                given, own = Hoisted(f"given{number % 2}_{place}_{pair}_"), list[Statement]()
-                for element in elements:
-                    (made,) = self.written(element, Name("top"), add(first, element.column))
-                    staged = self._staged(made.tensor, place * self.producer.width)
-                    at = (ThreadIndex("warp"), element.row, element.column)
-                    own.append(Store(staged, at, given.store(made).value))
-                if given.sets:
-                    # Columns are multiples of eight: both of a pair are inside, or none is.
-                    inside = self.inside(Name("top"), add(first, elements[0].column))
-                    loads.append(When(inside, tuple(given.sets)))
-                    own = [When(inside, tuple(own))]
-                stores += own
-        return loads, stores
+        first = add(self.side, Extent(chunk.column))
+        for pair, elements in enumerate(_pairs(chunk.elements)):
+            given, own = Hoisted(f"given{number % 2}_{place}_{pair}_"), list[Statement]()
+            for element in elements:
+                (made,) = self.written(element, self.top, add(first, element.column))
+                staged = self._staged(made.tensor, place * self.producer.width)
+                at = (ThreadIndex("warp"), element.row, element.column)
+                own.append(Store(staged, at, given.store(made).value))
+            if given.sets:
+                # Columns are multiples of eight: both of a pair are inside, or none is.
+                inside = self.inside(self.top, add(first, elements[0].column))
+                loads.append(When(inside, tuple(given.sets)))
+                own = [When(inside, tuple(own))]
+            stores += own
+        return _Part(loads, stores)
 
     def _stored(self, chunk: Chunk) -> Iterator[Statement]:
         """The results of a warp from shared memory, 16 bytes for each thread."""
         groups = self.width // CHUNK
         column = mul(remainder(LANE, groups), Extent(CHUNK))
-        first = add(add(Name("side"), Extent(chunk.column)), column)
+        first = add(add(self.side, Extent(chunk.column)), column)
         for turn in range(WARP_ROWS * groups // LANES):
             line = divided(add(LANE, Extent(turn * LANES)), groups)
-            row = add(add(Name("top"), chunk.row), line)
+            row = add(add(self.top, chunk.row), line)
             made: list[Store] = []
             for e in range(CHUNK):
                 (store,) = self.written(chunk.elements[0], row, add(first, Extent(e)))

@@ -17,7 +17,7 @@ from dovetail.kernels.gpu.scaled_rows import ReadSquares
 from dovetail.kernels.gpu.shared_tiles import SharedTile
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.tile import CHUNK, DEPTH, LANES, WARP_ROWS, BlockTile
-from dovetail.kernels.gpu.tiled import Chunk, Element, Producer, Tiled
+from dovetail.kernels.gpu.tiled import Chunk, Element, Overlap, Producer, Tiled
 from dovetail.kernels.loops.ir import (
     ONE,
     ZERO,
@@ -109,7 +109,9 @@ class PipelinedTile:
         end = self._end() if tile.cluster > 1 else ()
         copies, chunks, registers = self._copies(), self._chunks(), self._registers()
         given = () if self.scale is None else self.scale.given()
-        producer = Producer(tile.threads, start, copies, chunks, staged, self.width, registers, end, given)
+        alone = tile.cluster == tile.blocks == self.parts == 1
+        overlap = Overlap(self._sums, tile.columns // 2, self.rounds, self._overlapped_products) if alone else None
+        producer = Producer(tile.threads, start, copies, chunks, staged, self.width, registers, end, given, overlap)
         is_new = not self.early
         barriers = (
             AllocBarriers(FULL, tile.stages, 1, is_new),
@@ -177,6 +179,20 @@ class PipelinedTile:
             AwaitProducts(sums, self.tile.columns),
             When(lanes, (arrival,)),
         ]
+
+    def _overlapped_products(self, works: Sequence[Sequence[Statement]]) -> list[Statement]:
+        """The same with some work while products of each of the first rounds run."""
+        sums = self._sums
+        first = less(LANE, ONE)
+        release = When(first, (Arrive(EMPTY, _BEFORE),))
+        start = (AwaitPhase(FULL, _STAGE, _PHASE), self.core.shared_product(_STAGE, self._group, sums))
+        end = (Set(_BEFORE.name, _STAGE), *self._following())
+        found: list[Statement] = [zeroed(sums, self.tile.columns // 2)]
+        for number, work in enumerate(works):
+            found += [*start, *([release] if number else ()), *end, *work]
+        rest = self.rounds - len(works)
+        found += [Loop("round", Extent(rest), (*start, release, *end))] if rest else []
+        return [*found, AwaitProducts(sums, self.tile.columns), release]
 
     @property
     def ahead(self) -> int:

@@ -14,6 +14,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, is_multiple, less, remainder, spread
 from dovetail.kernels.gpu.head_rows import STATUS, HeadResults, Heads
 from dovetail.kernels.gpu.hoisted import Hoisted
+from dovetail.kernels.gpu.late_results import LateResults
 from dovetail.kernels.gpu.narrow_results import NarrowResults
 from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.scaled_rows import ROWS, SQUARES, WrittenSquares
@@ -143,15 +144,20 @@ class TileWriter(ABC):
             given, written = self._by_threads(tiled) or ([], self._epilogue(tiled))
             statements = (*tiled.allocations, each_tile(*given, *tiled.body, *written))
         else:
-            given, written = self._by_warps(tiled, producer)
-            consume = (*producer.start, each_tile(*given, *producer.given, *tiled.body, *written))
+            # Blocks stay and go on to further tiles, whose copies start while results are written.
+            at_once = self.device.multiprocessors * tiled.resident // tiled.cluster * tiled.cluster
+            grid = min(tiles, at_once) if isinstance(tiles, int) else tiles
+            late = self._late(tiled, producer) if grid != tiles and parts == 1 else None
+            if late is None:
+                given, written = self._by_warps(tiled, producer)
+                consume = (*producer.start, each_tile(*given, *producer.given, *tiled.body, *written))
+            else:
+                tiled = replace(tiled, allocations=(*tiled.allocations, late.allocation))
+                consume = (*producer.start, *late.start, each_tile(*late.tile()), *late.end)
             one = less(ThreadIndex("thread"), Extent(producer.first + 1))
             produce = (*producer.start, When(one, (each_tile(*producer.body), *producer.end)))
             roles = Roles(producer.first // LANES, consume, produce, producer.registers)
             statements = (*tiled.allocations, *(() if tiled.early else waits), roles)
-            # Blocks stay and go on to further tiles, whose copies start while results are written.
-            at_once = self.device.multiprocessors * tiled.resident // tiled.cluster * tiled.cluster
-            grid = min(tiles, at_once) if isinstance(tiles, int) else tiles
         # Barriers that copies before the wait need are made then.
         kept = [a for a in tiled.allocations if not isinstance(a, Alloc) or a.space == "shared"]
         new = [replace(a, is_new=True) if isinstance(a, AllocBarriers) else a for a in kept]
@@ -265,6 +271,21 @@ class TileWriter(ABC):
             ahead.append(When(inside, tuple(given.sets)))
         return ahead, [*self._to_shared(tiled), Barrier(), When(inside, tuple(made)), Barrier()]
 
+    def _narrow(self, tiled: Tiled, producer: Producer) -> NarrowResults:
+        return NarrowResults(
+            producer,
+            tiled.columns,
+            lambda element, row, column: self._written(element, (*self.lead, row, column)),
+            lambda row, column: self._inside(row, column, tiled),
+        )
+
+    def _late(self, tiled: Tiled, producer: Producer) -> LateResults | None:
+        """Results that are computed during the products of the next tile; None where that cannot be."""
+        narrow = self._narrow(tiled, producer)
+        others = self._heads or self._squares is not None or producer.given
+        can = narrow.fits and not others and not self.lead and not self.device.as_parts
+        return LateResults.of(narrow) if can else None
+
     def _by_warps(self, tiled: Tiled, producer: Producer) -> tuple[list[Statement], list[Statement]]:
         """The results of each warp, through shared memory of its own, in vectors; with loads that come before sums.
 
@@ -274,13 +295,7 @@ class TileWriter(ABC):
         if self._heads:
             assert isinstance(self.rows, int), "it was checked"
             return HeadResults(producer, tiled.columns, self.rows, self._heads).statements()
-        narrow = NarrowResults(
-            producer,
-            tiled.columns,
-            lambda element, row, column: self._written(element, (*self.lead, row, column)),
-            lambda row, column: self._inside(row, column, tiled),
-        )
-        squares = self._squares
+        narrow, squares = self._narrow(tiled, producer), self._squares
         if narrow.fits and squares is None:
             return narrow.statements()
         groups = producer.width // CHUNK

@@ -72,6 +72,18 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlap:
+    """Products of a tile whose first rounds leave time for something else."""
+
+    sums: Tensor
+    """Those of a thread."""
+    count: int
+    rounds: int
+    products: Callable[[Sequence[Sequence[Statement]]], list[Statement]]
+    """The products of a tile, with work that is done while those of each of the first rounds run."""
+
+
+@dataclass(frozen=True, slots=True)
 class Producer:
     """A thread of a warpgroup beyond those that multiply, which copies to shared memory."""
 
@@ -93,6 +105,8 @@ class Producer:
     """What it does after its last tile."""
     given: Sequence[Statement] = ()
     """What those that multiply load for a tile before its sums."""
+    overlap: Overlap | None = None
+    """How others do something else while they multiply; None where they cannot."""
 
 
-__all__ = ["Chunk", "Element", "Producer", "RowScale", "Tiled"]
+__all__ = ["Chunk", "Element", "Overlap", "Producer", "RowScale", "Tiled"]
