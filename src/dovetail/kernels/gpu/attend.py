@@ -23,7 +23,7 @@ from dovetail.kernels.gpu.attend_prefetch import prefetched
 from dovetail.kernels.gpu.attend_products import scored, summed
 from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
 from dovetail.kernels.gpu.attend_seen import SeenAhead, seen_allocated, seen_loaded, where_seen
-from dovetail.kernels.gpu.attend_softmax import masks_allocated, weighted
+from dovetail.kernels.gpu.attend_softmax import masks_allocated, masks_loaded, weighted
 from dovetail.kernels.gpu.attend_sources import AXES, AttendSources, sources_of
 from dovetail.kernels.gpu.attend_tile import (
     GROUP,
@@ -209,7 +209,7 @@ class _Writer:
         return [
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in tiles),
             *self.block.shares_allocated(),
-            *(masks_allocated(self.block) if self.block.is_cluster else ()),
+            *(masks_allocated(self.block) if self.block.holds_masks else ()),
             *seen_allocated(self.block),
             Alloc("sums", f32, self.dv // 8 * 4, "private"),
             Alloc("scores", f32, self.block.warp_keys // 8 * 4, "private"),
@@ -261,6 +261,8 @@ class _Writer:
         start: list[Statement] = [zeroed(private("sums", f32, 1), self.dv // 8 * 4), *self._own_queries(row)]
         for half in self.block.halves:
             start += [Set(half.most, MINUS_INFINITY), Set(half.total, Number(0.0, f32))]
+        if self.block.holds_masks and not self.block.is_cluster:
+            start += masks_loaded(self.block, ZERO)
         if not self.copies:
             return [*start, *self._loaded("q", ZERO, ZERO), Barrier(), load]
         if self.block.is_cluster:

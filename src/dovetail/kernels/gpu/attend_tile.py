@@ -131,6 +131,12 @@ class AttendTile:
         return is_alone and isinstance(keys, int) and 0 < keys <= self.keys
 
     @property
+    def holds_masks(self) -> bool:
+        """Whether lanes load what is added to scores before they wait for keys: it takes as long to come."""
+        alone = self.is_one_round and "mask" in self.problem.strides and "keep" not in self.problem.strides
+        return self.is_cluster or alone
+
+    @property
     def leaves_out(self) -> bool:
         """Whether rounds are left out in which no query of a warp sees a key: a mask of bools hides keys, so that they
         weigh nothing whatever their scores are."""
@@ -325,6 +331,9 @@ def _warps(a: Attention, device: GpuDevice) -> tuple[int, int, int]:
     if is_lone and warps == 1 and 1 < splits < every and keys <= KEYS * splits:
         # One round of keys, which twice as many warps go through in less time.
         return warps, 2 * splits, KEYS // 2
+    if is_lone and splits == 1 and keys:
+        # What is no key would be copied as zeros, and multiplied.
+        return warps, splits, min(KEYS, -(-keys // 16) * 16)
     return warps, splits, KEYS
 
 
