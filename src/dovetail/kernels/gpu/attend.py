@@ -24,7 +24,7 @@ from dovetail.kernels.gpu.attend_products import scored, summed
 from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
 from dovetail.kernels.gpu.attend_seen import SeenAhead, seen_allocated, seen_loaded, where_seen
 from dovetail.kernels.gpu.attend_shifts import Shifts
-from dovetail.kernels.gpu.attend_softmax import masks_allocated, weighted
+from dovetail.kernels.gpu.attend_softmax import masks_allocated, masks_loaded, weighted
 from dovetail.kernels.gpu.attend_sources import AXES, AttendSources, sources_of
 from dovetail.kernels.gpu.attend_staged import are_staged, staged_allocated
 from dovetail.kernels.gpu.attend_tile import (
@@ -223,7 +223,7 @@ class _Writer:
         return [
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in tiles),
             *self.block.shares_allocated(),
-            *(masks_allocated(self.block) if self.block.is_cluster else ()),
+            *(masks_allocated(self.block) if self.block.holds_masks else ()),
             *seen_allocated(self.block),
             *Shifts(self.block).allocated(),
             *([staged_allocated(self.block)] if self.staged else ()),
@@ -289,6 +289,8 @@ class _Writer:
 
     def _queries(self) -> list[Statement]:
         load, start = self._fragments(), self._started()
+        if self.block.holds_masks and not self.block.is_cluster:
+            start += masks_loaded(self.block, ZERO)
         if not self.copies:
             return [*start, *self._loaded("q", ZERO, ZERO), Barrier(), load]
         if self.block.is_cluster:

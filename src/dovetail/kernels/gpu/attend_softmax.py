@@ -180,7 +180,7 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
     given: dict[str, Expr] = {}
     for name, dtype in _given(tile):
         given[name] = Load(Tensor(name, dtype, a.strides[name]), (*tile.lead, *inside))
-        if tile.is_cluster:
+        if tile.holds_masks:
             held = Load(_held(tile, name, half), (Name("j"), Name("e")))
             given[name] = Call("not_equal", (held, Number(0, u8)), bool_) if dtype is bool_ else held
     if tile.leaves_out:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
+from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bf16, f16
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attend_bits import loads_wide
 from dovetail.kernels.gpu.attend_rotation import rotated
-from dovetail.kernels.gpu.attend_tile import by_key_head, lead_of
+from dovetail.kernels.gpu.attend_tile import lead_of
 from dovetail.kernels.gpu.fragments import Factor, divided
 from dovetail.kernels.gpu.policy import WIDEST
 from dovetail.kernels.gpu.tile import CHUNK, H200
@@ -88,4 +90,21 @@ def _is_dense(factor: Factor, axis: str, alignment: int) -> bool:
     return factor.read is None and dense == item and isinstance(size, int) and size % CHUNK == 0 and aligned
 
 
-__all__ = ["AXES", "AttendSources", "sources_of"]
+def by_key_head(a: Attention) -> Attention:
+    """The same attention with the queries of all heads that share keys as the rows of one head, where each has one.
+
+    Keys and values are then read once for all of them.
+    """
+    if a.queries != 1 or not 1 < a.groups <= 16 or a.causal:
+        return a
+
+    def rows(strides: tuple[Size, ...]) -> tuple[Size, ...]:
+        *lead, head, _, last = strides
+        return (*lead, head * a.groups, head, last)
+
+    moved = ("q", "y", "mask", "keep", "cos_q", "sin_q")
+    strides = {name: rows(s) if name in moved else s for name, s in a.strides.items()}
+    return replace(a, heads=a.shared, queries=a.groups, groups=1, strides=strides)
+
+
+__all__ = ["AXES", "AttendSources", "by_key_head", "sources_of"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from math import prod
 
 from dovetail.dataclass import dataclass
@@ -137,6 +136,12 @@ class AttendTile:
         """Rounds of a warpgroup where none needs a tile of shared memory that another one had; 0 where any may."""
         keys, is_loop = self.problem.keys, not self.overlaps or self.leaves_out or self.problem.causal
         return 0 if is_loop or not isinstance(keys, int) or keys > 2 * self.keys else -(-keys // self.keys)
+
+    @property
+    def holds_masks(self) -> bool:
+        """Whether lanes load what is added to scores before they wait for keys: it takes as long to come."""
+        alone = self.is_one_round and "mask" in self.problem.strides and "keep" not in self.problem.strides
+        return self.is_cluster or alone
 
     @property
     def leaves_out(self) -> bool:
@@ -333,6 +338,9 @@ def _warps(a: Attention, device: GpuDevice) -> tuple[int, int, int]:
     if is_lone and warps == 1 and 1 < splits < every and keys <= KEYS * splits:
         # One round of keys, which twice as many warps go through in less time.
         return warps, 2 * splits, KEYS // 2
+    if is_lone and splits == 1 and keys:
+        # What is no key would be copied as zeros, and multiplied.
+        return warps, splits, min(KEYS, -(-keys // 16) * 16)
     return warps, splits, KEYS
 
 
@@ -359,23 +367,6 @@ def _resident_parts(a: Attention, device: GpuDevice) -> int:
     return max(1, min(MOST_PARTS, device.multiprocessors // heads)) if isinstance(heads, int) else device.cluster
 
 
-def by_key_head(a: Attention) -> Attention:
-    """The same attention with the queries of all heads that share keys as the rows of one head, where each has one.
-
-    Keys and values are then read once for all of them.
-    """
-    if a.queries != 1 or not 1 < a.groups <= 16 or a.causal:
-        return a
-
-    def rows(strides: tuple[Size, ...]) -> tuple[Size, ...]:
-        *lead, head, _, last = strides
-        return (*lead, head * a.groups, head, last)
-
-    moved = ("q", "y", "mask", "keep", "cos_q", "sin_q")
-    strides = {name: rows(s) if name in moved else s for name, s in a.strides.items()}
-    return replace(a, heads=a.shared, queries=a.groups, groups=1, strides=strides)
-
-
 def f32_name(name: str) -> Name:
     return Name(name, f32)
 
@@ -394,6 +385,6 @@ def near_exp(x: Expr) -> Expr:
 
 
 __all__ = [
-    "GROUP", "GROUP_WARPS", "HALVES", "KEYS", "MINUS_INFINITY", "PARTIAL", "AttendTile", "Half", "by_key_head",
-    "f32_name", "lead_of", "minus", "near_exp", "times",
+    "GROUP", "GROUP_WARPS", "HALVES", "KEYS", "MINUS_INFINITY", "PARTIAL", "AttendTile", "Half", "f32_name", "lead_of",
+    "minus", "near_exp", "times",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""Products of a part of a resident kernel: a tile whose factors are whole in shared memory.
+"""Products of a part of a resident kernel, or of a launch of few rows: a tile whose factors are whole in shared memory.
 
-Weights arrive while blocks wait for the part before, as they need nothing of it. What is left after that wait is one
-read of the rows of a tile, or a norm of them, and the products of all of k. A block has one tile, so that tiles are as
-small as leaves no multiprocessor without one.
+Weights arrive while blocks wait for the part or the kernel before, as they need nothing of it. What is left after that
+wait is one read of the rows of a tile, or a norm of them, and the products of all of k. A block has one tile, so that
+tiles are as small as leaves no multiprocessor without one.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ NEAR_TILES = (
     BlockTile(64, 128, 2, 4, 1),
 )
 """All of 256 threads, which read rows together."""
+LAUNCHED_TILES = (BlockTile(16, 16, 1, 1, 1, warps_deep=8), *NEAR_TILES)
+"""The same of a launched kernel, whose blocks do not wait for each other."""
 MOST_BYTES = 160 << 10
 """Shared memory of a tile, at most: weights of other parts are on their way at the same time."""
 READ_CYCLES = 650
@@ -92,7 +94,8 @@ class NearTile(TensorCoreTile):
             return None
         if len(rights) != 1 or axis != "k" or not other or depth % DEPTH:
             return None
-        found = [NearTile(tile, dtype, left, rights, axis, other, depth) for tile in NEAR_TILES]
+        tiles = LAUNCHED_TILES if device.dependent_launches else NEAR_TILES
+        found = [NearTile(tile, dtype, left, rights, axis, other, depth) for tile in tiles]
         fitting = [
             one
             for one in found
@@ -229,4 +232,4 @@ class NearTile(TensorCoreTile):
         ]
 
 
-__all__ = ["NEAR_TILES", "NearTile"]
+__all__ = ["LAUNCHED_TILES", "NEAR_TILES", "READ_CYCLES", "NearTile"]

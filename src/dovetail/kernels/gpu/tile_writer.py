@@ -21,7 +21,7 @@ from dovetail.kernels.gpu.scaled_rows import ROWS, SQUARES, WrittenSquares
 from dovetail.kernels.gpu.tile import CHUNK, LANES, WARP_ROWS
 from dovetail.kernels.gpu.tiled import Element, Producer, Tiled
 from dovetail.kernels.gpu.widened import widened
-from dovetail.kernels.loops.analysis import maps_in, pointers_in, shared_bytes
+from dovetail.kernels.loops.analysis import STATIC_BYTES, maps_in, pointers_in, shared_bytes
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -62,8 +62,6 @@ FEW = 16
 """Sums of a thread up to which it writes its results where they are."""
 AHEAD = 2
 """Chunks of results whose operands are loaded while others are computed."""
-STATIC_BYTES = 48 << 10
-"""Shared memory that a kernel may have without a setting."""
 
 
 class TileWriter(ABC):

@@ -25,7 +25,29 @@ def widened_rows(kernel: Kernel) -> Kernel:
     for s in reversed(sets):
         if s.name in names or s.name in summed:
             summed |= _sums(s.value)
-    return replace(kernel, body=_body(kernel.body, names, frozenset(summed))) if names else kernel
+    kernel = replace(kernel, body=_body(kernel.body, names, frozenset(summed))) if names else kernel
+    stored = [s.tensor for s in everything(kernel.body) if isinstance(s, Store) and s.tensor.pointer in kernel.written]
+    is_narrow = all([tensor.dtype in NARROW for tensor in stored])
+    return replace(kernel, body=_near(kernel.body)) if is_narrow else kernel
+
+
+def _near(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """The same where the graph has scalars of f32: results of 16 bits need neither a mean in f64 nor the nearest
+    reciprocal root."""
+    found: list[Statement] = []
+    for s in body:
+        match s:
+            case Loop() | When():
+                found.append(replace(s, body=_near(s.body)))
+            case Set(name, Call("cast", (Call("mul", (_, Number()), wide_dtype),), dtype) as value) if (
+                dtype is f32 and wide_dtype is f64
+            ):
+                found.append(Set(name, _total(value)))
+            case Set(name, Call("rsqrt", operands, dtype)) if dtype is f32:
+                found.append(Set(name, Call("near_rsqrt", operands, f32)))
+            case _:
+                found.append(s)
+    return tuple(found)
 
 
 def _sums(value: Expr) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType
@@ -17,6 +18,7 @@ from dovetail.kernels.loops.ir import (
     Extent,
     GridBarrier,
     Kernel,
+    Launch,
     Load,
     Loop,
     Name,
@@ -86,6 +88,8 @@ SHARED_ALIGNMENT = 1024
 """Bytes: where allocations of dynamic shared memory start, so that tensor cores can read swizzled tiles there."""
 BARRIER_BYTES = 8
 """Bytes of a barrier in shared memory."""
+STATIC_BYTES = 48 << 10
+"""Shared memory that a kernel may have without a setting."""
 
 
 def shared_bytes(body: Sequence[Statement]) -> int:
@@ -93,6 +97,12 @@ def shared_bytes(body: Sequence[Statement]) -> int:
     sizes = [s.count * s.dtype.itemsize for s in everything(body) if isinstance(s, Alloc) and s.space == "shared"]
     sizes += [s.count * BARRIER_BYTES for s in everything(body) if isinstance(s, AllocBarriers)]
     return sum([-(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in sizes])
+
+
+def with_rooms(launch: Launch, body: Sequence[Statement]) -> Launch:
+    """A launch that has the shared memory of a body with more allocations."""
+    nbytes = shared_bytes(body)
+    return replace(launch, shared_bytes=nbytes) if launch.shared_bytes or nbytes > STATIC_BYTES else launch
 
 
 def reductions(body: Sequence[Statement]) -> list[Reduced]:
@@ -187,6 +197,7 @@ def loads_in(expr: Expr) -> Iterator[Load]:
 
 __all__ = [
     "SHARED_ALIGNMENT",
+    "STATIC_BYTES",
     "Reduced",
     "elements",
     "everything",
@@ -198,4 +209,5 @@ __all__ = [
     "reductions",
     "results",
     "shared_bytes",
+    "with_rooms",
 ]

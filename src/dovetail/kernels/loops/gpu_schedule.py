@@ -78,6 +78,8 @@ class GpuShape:
     """Threads of a block that shares a long row; None where its length decides."""
     groups_in_flight: int = 4
     """Groups of neighbours of a long row that a thread loads before it waits; of single elements four times as many."""
+    row_registers: bool = False
+    """Whether results of rows are in registers until a group is known, also where rows are few."""
 
 
 def schedule(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
@@ -143,7 +145,7 @@ def _by_warp(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
     """A tile for each warp; its lanes share the loops."""
     warps = shape.row_warps
     body = _Team(shape, "lane", shape.lanes).statements(kernel.body)
-    if not isinstance(tiles, int) or tiles > _FEW_ROWS:
+    if shape.row_registers or not isinstance(tiles, int) or tiles > _FEW_ROWS:
         counts = [extent(loop) for loop in parallel(kernel.body)]
         body = in_registers(body, max([-(-count // shape.lanes) for count in counts if count is not None]))
     chunks = (tiles + (warps - 1)) // warps

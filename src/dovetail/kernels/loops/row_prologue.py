@@ -90,42 +90,81 @@ class RowKernel:
         return RowKernel(body, own.name, rows, warps, width, kernel.pointers, kernel.written)
 
 
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Where a kernel fills shared memory with the rows of its tile."""
+
+    kernel: Kernel
+    read: str
+    """The pointer through which it reads them."""
+    loop: Loop
+    """What a block does for its tile."""
+    fill: Statement
+    rows: Tensor
+    """Row and column."""
+    lines: int
+
+    @staticmethod
+    def of(kernel: Kernel, read: str, room: str) -> Filling | None:
+        """None where a kernel does not fill the memory `room` in one place."""
+        *allocations, loop = kernel.body
+        if not isinstance(loop, Loop) or loop.kind != "block":
+            return None
+        fills = [s for s in loop.body if any(tensor.pointer == read for tensor, _ in reads((s,)))]
+        filled = {s.tensor for f in fills for s in everything((f,)) if isinstance(s, Store)}
+        if len(fills) != 1 or {tensor.pointer for tensor in filled} != {room}:
+            return None
+        (tile,), alloc = filled, next(s for s in allocations if isinstance(s, Alloc) and s.pointer == room)
+        (pitch, *_), item = [s for s in tile.strides[1:] if isinstance(s, int)], alloc.dtype.itemsize
+        rows = Tensor(room, alloc.dtype, (pitch, item), space="shared")
+        return Filling(kernel, read, loop, fills[0], rows, alloc.count * item // pitch)
+
+    def filled(self, each: Sequence[Statement], read: Sequence[str], written: Sequence[str], cycles: float) -> Kernel:
+        """The kernel with other statements in place of those that read rows, and the pointers that they have."""
+        kernel, launch = self.kernel, self.kernel.launch
+        assert launch is not None, "it was scheduled"
+        body = tuple([x for s in self.loop.body for x in (each if s is self.fill else [s])])
+        whole = (*kernel.body[:-1], replace(self.loop, body=body))
+        written = (*written, *kernel.written)
+        others = [n for n in kernel.pointers if n != self.read and n not in kernel.written]
+        every = (*dict.fromkeys([*others, *read]), *written)
+        launch = replace(launch, cycles=launch.cycles + cycles)
+        sizes = sizes_in((*kernel.early, *whole))
+        return replace(kernel, pointers=every, written=written, body=whole, sizes=sizes, launch=launch)
+
+
 def with_row_prologue(
-    kernel: Kernel, before: RowKernel, read: str, pointers: Mapping[str, str], *, result: str, room: str
+    kernel: Kernel,
+    before: RowKernel,
+    read: str,
+    pointers: Mapping[str, str],
+    *,
+    result: str,
+    room: str,
+    keep: bool = False,
 ) -> Kernel | None:
     """A kernel whose blocks each compute the rows that their tile reads through the pointer `read`.
 
     `before` writes these as its `result`; here they go to the shared memory `room`, which the kernel would fill with
-    them. Blocks of the first columns also write other results, where others read them. `pointers` says what the
-    pointers of `before` are called in the whole kernel. None where the kernel does not fill that memory in one place.
+    them. Blocks of the first columns also write other results, where others read them, and the rows themselves where
+    others read these too (`keep`). `pointers` says what the pointers of `before` are called in the whole kernel. None
+    where the kernel does not fill that memory in one place.
     """
-    *allocations, loop = kernel.body
-    launch = kernel.launch
-    if not isinstance(loop, Loop) or loop.kind != "block" or launch is None or before.warps * LANES != launch.block:
+    found, launch = Filling.of(kernel, read, room), kernel.launch
+    if found is None or launch is None or before.warps * LANES != launch.block:
         return None
-    fills = [s for s in loop.body if any(tensor.pointer == read for tensor, _ in reads((s,)))]
-    filled = {s.tensor for f in fills for s in everything((f,)) if isinstance(s, Store)}
-    if len(fills) != 1 or {tensor.pointer for tensor in filled} != {room}:
-        return None
-    (tile,), alloc = filled, next(s for s in allocations if isinstance(s, Alloc) and s.pointer == room)
-    (pitch, *_), item = [s for s in tile.strides[1:] if isinstance(s, int)], alloc.dtype.itemsize
-    turns, left = divmod(alloc.count * item // pitch, before.warps)
+    turns, left = divmod(found.lines, before.warps)
     if left:
         return None
-    rows = Tensor(room, alloc.dtype, (pitch, item), space="shared")
-    each = _rows(before, rows, turns, pointers, pointers[result])
-    filled_first = [x for s in loop.body for x in (each if s is fills[0] else [s])]
-    whole = (*allocations, replace(loop, body=tuple(filled_first)))
-    written = (*(pointers[n] for n in before.written if n != result), *kernel.written)
-    others = [n for n in kernel.pointers if n != read and n not in kernel.written]
+    each = _rows(before, found.rows, turns, pointers, pointers[result], keep=keep)
+    kept = [pointers[n] for n in before.written if keep or n != result]
     read_too = [pointers[n] for n in before.pointers if n not in before.written]
-    every = (*dict.fromkeys([*others, *read_too]), *written)
-    launch = replace(launch, cycles=launch.cycles + NORM_CYCLES + turns * LINE_CYCLES)
-    sizes = sizes_in((*kernel.early, *whole))
-    return replace(kernel, pointers=every, written=written, body=whole, sizes=sizes, launch=launch)
+    return found.filled(each, read_too, kept, NORM_CYCLES + turns * LINE_CYCLES)
 
 
-def _rows(before: RowKernel, rows: Tensor, turns: int, pointers: Mapping[str, str], result: str) -> list[Statement]:
+def _rows(
+    before: RowKernel, rows: Tensor, turns: int, pointers: Mapping[str, str], result: str, *, keep: bool
+) -> list[Statement]:
     """The rows of a tile, some for each warp. Where there are no more of them they repeat the last one: without a
     condition the loads of all rows of a warp are on their way at once, and stores come after them."""
     others = frozenset([pointers[n] for n in before.written]) - {result}
@@ -143,7 +182,7 @@ def _rows(before: RowKernel, rows: Tensor, turns: int, pointers: Mapping[str, st
             Set(f"{before.row}_before{turn}", minimum(row, Extent(before.rows - 1))),
             *renamed[:first],
         ]
-        rests.append(_Placed(rows, line, result, others, is_kept).body(renamed[first:]))
+        rests.append(_Placed(rows, line, result, others, is_kept, keep).body(renamed[first:]))
     # Rows of a warp take turns, so that one computes while another waits for other lanes.
     return [*loads, *(s for each in zip(*rests, strict=True) for s in each)]
 
@@ -164,19 +203,23 @@ class _Placed:
     result: str
     others: frozenset[str]
     is_kept: Expr
+    keep: bool
+    """Whether these blocks write the result too."""
 
     def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        return tuple([self._of(s) for s in body])
+        return tuple([x for s in body for x in self._of(s)])
 
-    def _of(self, s: Statement) -> Statement:
+    def _of(self, s: Statement) -> tuple[Statement, ...]:
+        every = [*everything((s,))]
+        written = {x.tensor.pointer for x in every if isinstance(x, Store)}
+        if written and written <= self.others:
+            return (When(self.is_kept, (s,)),)
+        if self.keep and written == {self.result} and not any([isinstance(x, (Loop, When)) for x in every[1:]]):
+            # Neighbours of a row are stored at once, in either place.
+            return *replace(self, keep=False)._of(s), When(self.is_kept, (s,))
         if isinstance(s, Store) and s.tensor.pointer == self.result:
-            return replace(s, tensor=self.rows, at=(self.line, s.at[1]))
-        if isinstance(s, (Loop, When)):
-            written = {x.tensor.pointer for x in everything((s,)) if isinstance(x, Store)}
-            if written and written <= self.others:
-                return When(self.is_kept, (s,))
-            return replace(s, body=self.body(s.body))
-        return When(self.is_kept, (s,)) if isinstance(s, Store) and s.tensor.pointer in self.others else s
+            return (replace(s, tensor=self.rows, at=(self.line, s.at[1])),)
+        return (replace(s, body=self.body(s.body)),) if isinstance(s, (Loop, When)) else (s,)
 
 
-__all__ = ["RowKernel", "with_row_prologue"]
+__all__ = ["LINE_CYCLES", "NORM_CYCLES", "Filling", "RowKernel", "with_row_prologue"]

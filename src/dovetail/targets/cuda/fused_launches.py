@@ -28,6 +28,7 @@ from dovetail.targets.cuda.footprints import Footprints, aligned
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.loops import SHAPE
 from dovetail.targets.cuda.near_constants import constants_ahead, rooms_of_constants
+from dovetail.targets.cuda.near_launches import NearLaunches, Told
 from dovetail.targets.cuda.normed_products import with_normed_rows
 from dovetail.targets.cuda.norms_between import NormsBetween
 from dovetail.targets.cuda.repetition import Repetition, Steps, key_of, longest_repetition
@@ -38,7 +39,6 @@ from dovetail.targets.cuda.resident_runs import IS_APART, ResidentRuns
 from dovetail.targets.cuda.row_launches import RowLaunches
 from dovetail.targets.cuda.select import finished, make_kernels
 from dovetail.targets.cuda.shared_first import in_order, shared_first
-from dovetail.targets.cuda.split_products import SplitProducts
 
 STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
 """Stages of one kernel all have the same number of threads."""
@@ -65,6 +65,8 @@ class LaunchFusion:
     """Kernels as stages, by the kernel of the step and the shape of its blocks."""
     normed: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, GpuKernel | None])
     """Products with the norm before them, by what they are made of."""
+    joins: dict[int, Told] = field(default_factory=dict[int, Told])
+    """Both ways for each step that the product after it could take, by its number."""
     residency: Residency | None = None
     """What was chosen for layers that repeat; None where that is off."""
 
@@ -74,7 +76,7 @@ class LaunchFusion:
     def fused(self, steps: Sequence[tuple[Step, tuple[GpuKernel, ...]]]) -> tuple[tuple[Step, Kernels], ...]:
         """The kernels of each step, with those that are shared."""
         known = self.memory, self.locations, self.device, self._kept
-        alone = SplitProducts(*known).split(self._with_prologues(RowLaunches(*known).shared(steps)))
+        alone = NearLaunches(*known, told=self.joins).launched(self._with_prologues(RowLaunches(*known).shared(steps)))
         alone = NormsBetween(*known).joined(alone)
         ahead = self.locations, AT_ONCE * self.device.multiprocessors, self._kept
         launched = [(step, constants_ahead(kernels, *ahead)) for step, kernels in self._sharing(alone)]
@@ -82,12 +84,10 @@ class LaunchFusion:
             return tuple(launched)
         own, order = self, shared_first(steps, self.memory)
         if order != sorted(order):
-            moved = [steps[number][0] for number in order]
-            own = LaunchFusion(self.plan, self.locations, self.device, moved, self.known, self.stages)
+            own = replace(self, order=[steps[number][0] for number in order], normed={}, residency=None)
         joined = own._with_prologues([steps[number] for number in order])
         resident = own._as_passes(joined, [launched[number] for number in order])
-        found = own.residency
-        self.residency = found and replace(found, steps=[order[at] for at in found.steps])
+        self.residency = own.residency and replace(own.residency, steps=[order[at] for at in own.residency.steps])
         if resident is None:
             return tuple(launched)
         return tuple(in_order(own._sharing(resident), order, [step for step, _ in steps]))

@@ -40,7 +40,7 @@ class NormedTiles:
             (step, kernels), (after, others) = found[index - 1], found[index]
             if kernels is None or others is None or len(kernels) != 1 or len(others) != 1:
                 continue
-            joined = self._joined(step, kernels[0], after, others[0])
+            joined = self.joined(step, kernels[0], after, others[0], keeps=False)
             if joined is not None:
                 found[index - 1], found[index] = (step, None), (after, (joined,))
         self._bring(found, again)
@@ -59,42 +59,48 @@ class NormedTiles:
                 kept = self.kept(key, made.bindings, partial(with_constants_ahead, made.kernel, rooms))
                 found[index] = step, (replace(made, kernel=kept.kernel, text=kept.text),)
 
-    def _joined(self, step: Step, small: GpuKernel, after: Step, large: GpuKernel) -> GpuKernel | None:
+    def joined(self, step: Step, small: GpuKernel, after: Step, large: GpuKernel, *, keeps: bool) -> GpuKernel | None:
+        """A product that computes the rows of the step before it, and writes them where others read them too, if it
+        `keeps` them; None where it cannot."""
         read = [(name, v) for name, v in large.bindings.items() if v in step.results]
         if len(read) != 1 or taken(step) or {*step.results} & {*taken(after)} or small.has_more or small.checks:
             return None
         ((pointer, result),) = read
         whole = all([self.memory.is_whole(v) for v in step.results])
         width = result.shape[-1]
-        if not whole or self.memory.readers.get(result, 0) > 1 or large.workspace or not isinstance(width, int):
+        if not whole or large.workspace or not isinstance(width, int):
+            return None
+        keep = self.memory.readers.get(result, 0) > 1
+        if keep and not keeps:
             return None
         by_value = {v: name for name, v in large.bindings.items()}
         names = {n: f"before_{n}" if v is result else by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
-        key = "normed tile", id(small.kernel), id(large.kernel), pointer, *names.items()
+        key = "normed tile", id(small.kernel), id(large.kernel), pointer, keep, *names.items()
         own = next(n for n, v in small.bindings.items() if v is result)
         bindings = {n: v for n, v in large.bindings.items() if n != pointer}
-        bindings |= {names[n]: v for n, v in small.bindings.items() if v is not result}
+        bindings |= {names[n]: v for n, v in small.bindings.items() if keep or v is not result}
         if key not in self.known:
-            kernel = self._composed(step, large.kernel, width, pointer, names, own)
+            composed = partial(self._composed, step, large.kernel, width, pointer, names)
+            kernel = composed(result=own, keep=keep)
             self.known[key] = None if kernel is None else self.kept(key, bindings, lambda: kernel)
         made = self.known[key]
         read_before = tuple([names[n] for n in small.bindings if n not in small.kernel.written])
         return made and replace(made, bindings=bindings, packed=large.packed, checks=large.checks, reread=read_before)
 
     def _composed(
-        self, step: Step, kernel: Kernel, width: int, pointer: str, names: dict[str, str], result: str
+        self, step: Step, kernel: Kernel, width: int, pointer: str, names: dict[str, str], *, result: str, keep: bool
     ) -> Kernel | None:
         launch = kernel.launch
         if launch is None or not has_rows(kernel):
             return None
         warps = launch.block // SHAPE.lanes
-        shape = replace(SHAPE, threads=launch.block, row_warps=warps, row_threads=launch.block)
+        shape = replace(SHAPE, threads=launch.block, row_warps=warps, row_threads=launch.block, row_registers=True)
         plain = replace(self.device, dependent_launches=False)
         kernels = make_kernels(step, self.locations, None, plain, shape)
         rows = RowKernel.of(kernels[0].kernel, width) if len(kernels) == 1 else None
         if rows is None:
             return None
-        made = with_row_prologue(kernel, rows, pointer, names, result=result, room=ROWS)
+        made = with_row_prologue(kernel, rows, pointer, names, result=result, room=ROWS, keep=keep)
         fits = made is not None and made.launch is not None and made.launch.shared_bytes <= self.device.shared_bytes
         return made if fits else None
 

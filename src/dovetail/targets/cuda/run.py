@@ -31,7 +31,9 @@ from dovetail.targets.runtime.step_signature import moved_bindings, step_signatu
 from dovetail.targets.runtime.store import Store
 
 if TYPE_CHECKING:
+    from dovetail.targets.cuda.fused_launches import LaunchFusion
     from dovetail.targets.cuda.resident_choice import Residency
+    from dovetail.targets.target import Considered
 
 
 def locations_of(plan: Plan) -> TensorLocations:
@@ -55,12 +57,24 @@ def steps_of(
 
 def residency_of(plan: Plan, device: GpuDevice = H200) -> Residency | None:
     """Whether layers that repeat are passes of one kernel, and why; None where the device has no such kernels."""
-    return _fused(plan, None, device)[1]
+    fusion = _fused(plan, None, device)[1]
+    return fusion and fusion.residency
+
+
+def choices_of(plan: Plan, step: Step, device: GpuDevice = H200) -> Sequence[Considered]:
+    """Whether the product after a step computes it, and whether layers are passes of one kernel, as a report tells."""
+    fusion, number = _fused(plan, None, device)[1], list(plan.phase("run")).index(step)
+    if fusion is None:
+        return ()
+    found = fusion.residency
+    is_resident = found is not None and found.refused is None
+    joins = () if is_resident else fusion.joins.get(number, ())
+    return (*joins, *(found.rows if found is not None and number in found.steps else ()))
 
 
 def _fused(
     plan: Plan, split: SplitLimits | None, device: GpuDevice
-) -> tuple[tuple[tuple[Step, Kernels], ...], Residency | None]:
+) -> tuple[tuple[tuple[Step, Kernels], ...], LaunchFusion | None]:
     # A program from the store has its kernels: it does without code generation.
     from dovetail.kernels.gpu.block_units import units_of
     from dovetail.targets.cuda.fused_launches import LaunchFusion
@@ -84,7 +98,7 @@ def _fused(
     if not device.cluster or has_late_sizes(plan):
         return tuple(found), None
     fusion = LaunchFusion(plan, locations, device)
-    return fusion.fused(found), fusion.residency
+    return fusion.fused(found), fusion
 
 
 def has_late_sizes(plan: Plan) -> bool:
@@ -213,4 +227,4 @@ class CudaGraph:
         return made_by(plan, device, memory, params, tuple(work))
 
 
-__all__ = ["CudaGraph", "kernels_of", "locations_of", "residency_of", "steps_of"]
+__all__ = ["CudaGraph", "choices_of", "kernels_of", "locations_of", "residency_of", "steps_of"]

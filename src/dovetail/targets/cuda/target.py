@@ -38,17 +38,16 @@ def _start(device: Callable[[], Driver]) -> None:
 
 
 def _considered(plan: Plan, step: Step, device: Callable[[], Driver]) -> Sequence[Considered]:
-    """The kernels for a step, and where it is one of layers that repeat, whether these are passes of one kernel."""
-    from dovetail.targets.cuda.run import locations_of, residency_of
+    """The kernels for a step, whether the product after it computes it, and where it is one of layers that repeat,
+    whether these are passes of one kernel."""
+    from dovetail.targets.cuda.run import choices_of, locations_of
     from dovetail.targets.cuda.select import TABLE
 
     try:
         here = device().description
     except UnsupportedError:
         return TABLE.considered(step, locations_of(plan), None, CLAIMS.machine)
-    found, chosen = TABLE.considered(step, locations_of(plan), here, CLAIMS.machine), residency_of(plan, here)
-    steps = list(plan.phase("run"))
-    return found if chosen is None or steps.index(step) not in chosen.steps else [*found, *chosen.rows]
+    return [*TABLE.considered(step, locations_of(plan), here, CLAIMS.machine), *choices_of(plan, step, here)]
 
 
 def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:

@@ -1,0 +1,219 @@
+"""Norms and attentions of few rows as the start of the launched products that read them: launches less.
+
+A product whose weights are near (`kernels/gpu/near_tile.py`) copies all of them before the kernel before it has ended.
+Each of its blocks then norms the rows of its own tile, or attends for them, straight to where products read them, and
+blocks of the first columns write what others read too. The product before such a norm is whole: every block would read
+all parts of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import field, replace
+from typing import TypeAlias
+
+from dovetail.dataclass import dataclass
+from dovetail.ir.value import Value
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.families.rows import ROWS as ROWS_KERNEL
+from dovetail.kernels.gpu.near_tile import READ_CYCLES
+from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, shared_bytes
+from dovetail.kernels.loops.constants_ahead import with_constants_first
+from dovetail.kernels.loops.head_prologue import ATTEND_CYCLES, ROWS, HeadKernel, with_head_prologue
+from dovetail.kernels.loops.ir import Kernel
+from dovetail.kernels.loops.resident_bodies import ROWS as NEAR_ROWS
+from dovetail.kernels.loops.resident_bodies import has_rows
+from dovetail.kernels.loops.row_prologue import LINE_CYCLES, NORM_CYCLES
+from dovetail.kernels.spec import TensorLocations
+from dovetail.library import attention
+from dovetail.plan.plan import Step
+from dovetail.targets.cuda.footprints import Footprints, meet, taken
+from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
+from dovetail.targets.cuda.near_constants import rooms_of_constants
+from dovetail.targets.cuda.resident_norms import NormedTiles
+from dovetail.targets.cuda.select import make_kernels
+from dovetail.targets.cuda.split_products import SplitProducts
+from dovetail.targets.target import Considered
+
+Made: TypeAlias = tuple[Step, Kernels]
+Told: TypeAlias = tuple[Considered, ...]
+"""Both ways for a step that the product after it could take, as a report tells them."""
+IS_FASTER, IS_APART = "fewer_launches_are_faster", "results_are_apart"
+"""The conditions for a step within the product that reads it: estimates, and memory that no block still reads."""
+
+
+@dataclass(slots=True)
+class NearLaunches:
+    """Finds the steps of a plan that products take where launches depend on each other."""
+
+    memory: Footprints
+    locations: TensorLocations
+    device: GpuDevice
+    kept: Callable[..., GpuKernel]
+    near: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, "GpuKernel | None"])
+    """Products with weights near, by the kernel that each of them replaces."""
+    known: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, "GpuKernel | None"])
+    """Products with what they take, by what they are made of: layers repeat."""
+    told: dict[int, Told] = field(default_factory=dict[int, Told])
+    """By the number of a step."""
+
+    def launched(self, whole: Sequence[Made]) -> list[Made]:
+        """The kernels of each step, with products in parts of k, or with norms and attentions in the products after
+        them, where that takes less by the estimates."""
+        found = SplitProducts(self.memory, self.locations, self.device, self.kept).split(whole)
+        if not self.device.dependent_launches:
+            return found
+        for index in range(1, len(found)):
+            made = self._normed(whole, found, index)
+            if made is not None:
+                first, is_split = index + 1 - len(made), found[index][1] != whole[index][1]
+                found[first : index + 1] = [(found[first + i][0], kernels) for i, kernels in enumerate(made)]
+                if is_split and index + 1 < len(found):
+                    found[index + 1] = whole[index + 1]  # it added up parts of this product
+        for index in range(1, len(found)):
+            (before, _), (step, kernels) = found[index - 1 : index + 1]
+            attended = self._attended(found[index - 1], (step, kernels), index, is_whole=kernels == whole[index][1])
+            if attended is not None:
+                found[index - 1 : index + 1] = [(before, None), (step, (attended,))]
+        return [(step, self._lone(kernels)) for step, kernels in found]
+
+    def _lone(self, kernels: Kernels) -> Kernels:
+        """A product with weights near whose blocks take more than half of the shared memory of a multiprocessor: two of
+        them would start where blocks of the kernel before leave room, while other multiprocessors have none."""
+        if not kernels or not has_rows(kernels[0].kernel):
+            return kernels
+        (made,) = kernels
+        launch = made.kernel.launch
+        assert launch is not None, "it was scheduled"
+        least = self.device.shared_bytes // 2 + SHARED_ALIGNMENT
+        launch = replace(launch, shared_bytes=max(least, shared_bytes(made.kernel.body)))
+        key = "lone", id(made.kernel)
+        kept = self.kept(key, made.bindings, lambda: replace(made.kernel, launch=launch))
+        return (replace(made, kernel=kept.kernel, text=kept.text),)
+
+    def _normed(self, whole: Sequence[Made], found: Sequence[Made], index: int) -> list[Kernels] | None:
+        """The kernels of a product, of the norm before it and of the product before that, if that one changes; None
+        where they stay as they are."""
+        (step, norm), (after, product) = whole[index - 1], whole[index]
+        large = self._near(after, product)
+        if large is None or norm is None or len(norm) != 1 or norm[0].kernel.name != ROWS_KERNEL:
+            return None
+        tiles = NormedTiles(self.memory, self.locations, self.device, self.known, self.kept)
+        joined = tiles.joined(step, norm[0], after, large, keeps=True)
+        if joined is None or self._disturbs(index, norm[0], large):
+            return None
+        now, was = _cycles((joined,)), _cycles(found[index][1]) + self._launch + NORM_CYCLES + LINE_CYCLES
+        first = None
+        if found[index - 1][1] != norm:  # it adds up parts
+            before, kernels = whole[index - 2]
+            other = self._near(before, kernels)
+            first = kernels if other is None else (other,)
+            now, was = now + _cycles(first), was + _cycles(found[index - 2][1])
+        if not self._is_faster(index, now, was):
+            return None
+        kernels = (self._ahead(joined),)
+        return [None, kernels] if first is None else [first, None, kernels]
+
+    def _attended(self, before: Made, after: Made, index: int, *, is_whole: bool) -> GpuKernel | None:
+        """A product with weights near whose blocks each compute the attention before it; None where they do not."""
+        (step, attends), (next_step, products) = before, after
+        if attends is None or products is None or len(attends) != 1 or len(products) != 1:
+            return None
+        (small,), large = attends, self._near(next_step, products) if is_whole else products[0]
+        if step.value.op is not attention or large is None or not has_rows(large.kernel):
+            return None
+        (result,) = step.results
+        read = [n for n, v in large.bindings.items() if self.locations(v).root is result]
+        if len(read) != 1 or self.memory.readers.get(result) != 1 or result in taken(next_step) or taken(step):
+            return None
+        if small.has_more or small.checks or small.workspace or len(small.kernel.written) != 1:
+            return None
+        by_value = {v: name for name, v in large.bindings.items()}
+        names = {n: by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
+        key = "attended", id(small.kernel), id(large.kernel), *names.items()
+        bindings = {n: v for n, v in large.bindings.items() if n != read[0]}
+        bindings |= {names[n]: v for n, v in small.bindings.items() if v is not result}
+        if key not in self.known:
+            kernel = self._with_heads(result, small.kernel, large.kernel, read[0], names)
+            self.known[key] = None if kernel is None else self.kept(key, bindings, lambda: kernel)
+        made = self.known[key]
+        if made is None or self._disturbs(index, small, large):
+            return None
+        was = _cycles(products) + self._launch + ATTEND_CYCLES + READ_CYCLES
+        fast = self._is_faster(index, _cycles((made,)), was)
+        return replace(made, bindings=bindings, checks=large.checks) if fast else None
+
+    def _with_heads(
+        self, result: Value, small: Kernel, large: Kernel, read: str, names: dict[str, str]
+    ) -> Kernel | None:
+        *lead, heads, queries, width = result.shape
+        if not isinstance(heads, int) or not isinstance(queries, int) or not isinstance(width, int):
+            return None
+        row, of = heads * width * result.dtype.itemsize, self.locations(result).strides
+        if of[-3:] != (row // heads, row, result.dtype.itemsize) or any([n != 1 for n in lead[:-1]]):
+            return None
+        if lead and lead[-1] != 1 and (queries % ROWS or of[-4] != queries * row):
+            return None  # a tile would have rows of two attentions
+        found = HeadKernel.of(small, heads, queries)
+        made = found and with_head_prologue(large, found, read, names, result=small.written[0], room=NEAR_ROWS)
+        fits = made is not None and made.launch is not None and made.launch.shared_bytes <= self.device.shared_bytes
+        return made if fits else None
+
+    def _near(self, step: Step, kernels: Kernels) -> GpuKernel | None:
+        """A product with its weights near; None where it has none, or copies by tensor maps."""
+        if kernels is None or len(kernels) != 1 or taken(step) or kernels[0].packed or kernels[0].kernel.maps:
+            return None
+        (made,) = kernels
+        launch, key = made.kernel.launch, id(made.kernel)
+        if launch is None or not launch.cycles:
+            return None
+        if key not in self.near:
+            others = make_kernels(step, self.locations, None, replace(self.device, as_parts=True))
+            fits = len(others) == 1 and has_rows(others[0].kernel)
+            self.near[key] = others[0] if fits and others[0].bindings.keys() == made.bindings.keys() else None
+        other = self.near[key]
+        return other and replace(other, bindings=made.bindings)
+
+    def _ahead(self, made: GpuKernel) -> GpuKernel:
+        """A product with the gains of its norm in shared memory before the kernel before it has ended."""
+        rooms = rooms_of_constants({n: made.bindings[n] for n in made.reread}, self.locations)
+        kernel = with_constants_first(made.kernel, rooms) if rooms else None
+        if kernel is None:
+            return made
+        kept = self.kept(("gains before weights", id(made.kernel)), made.bindings, lambda: kernel)
+        return replace(made, kernel=kept.kernel, text=kept.text)
+
+    @property
+    def _launch(self) -> float:
+        """Cycles of a launch."""
+        return self.device.waits.dependent_launch * self.device.hertz
+
+    def _disturbs(self, index: int, small: GpuKernel, large: GpuKernel) -> bool:
+        """Whether a block that is over may have written what another one still reads."""
+        if not meet(self.memory.spans(small, False), self.memory.spans(large, True)):
+            return False
+        self._tell(index, None, 0.0, IS_APART, "a result in memory that other blocks still read", "memory of its own")
+        return True
+
+    def _is_faster(self, index: int, now: float, was: float) -> bool:
+        """Whether a step within the product `index` takes less by the estimates, in cycles; both are told."""
+        found, expected = (cycles / self.device.hertz * 1e6 for cycles in (now, was))
+        self._tell(index, now, was, IS_FASTER, f"{found:.2f} µs", f"less than {expected:.2f} µs, as launches")
+        return now < was
+
+    def _tell(self, index: int, now: float | None, was: float, condition: str, found: str, expected: str) -> None:
+        is_taken, hertz = now is not None and now < was, self.device.hertz
+        reason = f"not: {condition.replace('_', ' ')} (found {found}, expected {expected})"
+        within = Considered("within_product", is_taken, "" if is_taken else reason, now and now / hertz, "launches")
+        if not is_taken:
+            within = replace(within, condition=condition, found=found, expected=expected)
+        why = "the blocks of the product after it compute it in less time" if is_taken else ""
+        apart = Considered("launch", not is_taken, why, was / hertz if was else None, "launches")
+        self.told[index - 1] = within, apart
+
+
+def _cycles(kernels: Kernels) -> float:
+    return sum([made.kernel.launch.cycles for made in kernels or () if made.kernel.launch is not None])
+
+
+__all__ = ["IS_APART", "IS_FASTER", "NearLaunches", "Told"]
