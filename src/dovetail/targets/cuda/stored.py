@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from dovetail.kernels.gpu.packed_filters import DepthwiseByTap, FiltersByTap, FoldedFilters
 from dovetail.kernels.gpu.packed_matrix import Transposed
-from dovetail.kernels.loops.ir import Kernel, Launch, TensorMap, Traversal
+from dovetail.kernels.loops.ir import Cycles, Kernel, Launch, TensorMap, Traversal
 from dovetail.plan.plan import Plan
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.runtime.registry import Registry
@@ -21,6 +21,7 @@ RECORDS = Registry(
         "gpu.kernel": GpuKernel,
         "loops": Kernel,
         "launch": Launch,
+        "cycles": Cycles,
         "tensor_map": TensorMap,
         "traversal": Traversal,
         "gpu.pack.by_tap": FiltersByTap,
