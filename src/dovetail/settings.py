@@ -22,6 +22,9 @@ ENGINES = ("egraph", "greedy", "egglog")
 BF16 = "bf16"
 PRECISIONS = ("exact", "fast", BF16)
 """How the factors of products are read, the default first."""
+TUNE_ALWAYS, TUNE_OFF = "always", "off"
+TUNINGS = ("auto", TUNE_ALWAYS, TUNE_OFF)
+"""When the waits of persistent kernels are measured, the default first."""
 
 
 def _option(default: _T, doc: str, choices: tuple[_T, ...] = ()) -> _T:
@@ -88,6 +91,15 @@ class Settings:
     )
     cache_limit: int = _option(
         1 << 30, "Bytes that the folder of the cache may hold; the least recently used entries are removed beyond it."
+    )
+    tune: str = _option(
+        "auto",
+        "Whether the waits of a persistent kernel on a GPU (how long blocks wait before they look for what others "
+        "send, how fast copies start) are measured, which takes about a second: `auto` in the first run of a program "
+        "with eight layers or more, once for each card, where a cache keeps what it finds; `always` in the first run "
+        "of each program, with or without a cache; `off` never, so that estimates are used. Results do not depend on "
+        "it.",
+        choices=TUNINGS,
     )
     print_report: bool = _option(
         False, "Print the report of every compilation to stderr. It exists as data in any case."

@@ -137,6 +137,8 @@ class Gpu:
     architecture: str
     """What kernels are compiled for."""
     calibration: dict[str, Any] | None
+    tuned: list[dict[str, Any]]
+    """What persistent kernels wait, where that was measured."""
     reason: str
     """Why there is none."""
     add: str
@@ -145,15 +147,17 @@ class Gpu:
 
 def card(settings: Settings, *, measure: bool = False, device: Callable[[], Any] | None = None) -> Gpu:
     """The GPU of this machine; it is calibrated first, if that is wanted."""
-    from dovetail.targets.cuda import calibration
+    from dovetail.targets.cuda import calibration, tuning
     from dovetail.targets.cuda.driver import driver
+    from dovetail.targets.runtime.store import store_of
 
     try:
         here = (device or driver)()
         known = calibration.calibrate(here, settings) if measure else calibration.stored(here, settings)
-        return Gpu(asdict(here.card), here.architecture, None if known is None else asdict(known), "", "")
+        tuned = [asdict(one) for one in tuning.kept(store_of(settings), here)]
+        return Gpu(asdict(here.card), here.architecture, None if known is None else asdict(known), tuned, "", "")
     except DovetailError as error:
-        return Gpu(None, "", None, error.message, error.hint)
+        return Gpu(None, "", None, [], error.message, error.hint)
 
 
 def meshed(mesh: Mapping[str, int], settings: Settings, measure: bool = False) -> dict[str, Any]:

@@ -29,8 +29,8 @@ def _part_of(machine: Machine, statement: SubGrid, number: int) -> Machine:
     own = copy(machine)
     own.resize(statement.threads)
     own.grid, own.number = statement.blocks, number
-    passes = {name: x for name, x in machine.names.items() if name == "pass"}
-    own.names, own.memo = passes, {}
+    given = {"pass", *(one.name for one in machine.kernel.cycles)}
+    own.names, own.memo = {name: x for name, x in machine.names.items() if name in given}, {}
     return own
 
 

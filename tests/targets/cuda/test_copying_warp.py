@@ -25,9 +25,11 @@ from dovetail.kernels.loops.ir import (
     Call,
     CopyAsync,
     CopyBulk,
+    Cycles,
     ExpectBytes,
     Extent,
     Loop,
+    Name,
     Prefetch,
     Statement,
     Store,
@@ -55,7 +57,7 @@ SMALL_ROOM = replace(COPYING, shared_bytes=48 << 10)
 """Weights of all parts do not fit at once: copies wait until those of other parts were read."""
 
 
-def _layers(count: int, width: int = 256) -> Graph:
+def layers_of(count: int, width: int = 256) -> Graph:
     x = input("x", bf16[1, width])
     for layer in range(count):
         normed = library.rms_norm(x, param(f"gain{layer}", bf16[width]), eps=1e-6)
@@ -71,7 +73,7 @@ def _resident(graph: Graph, device: GpuDevice) -> GpuKernel:
     return made
 
 
-def _drawn(graph: Graph) -> dict[str, Any]:
+def drawn_of(graph: Graph) -> dict[str, Any]:
     random, found = np.random.default_rng(3), dict[str, Any]()
     for v in (*graph.inputs, *graph.parameters):
         shape = tuple(int(str(n)) for n in v.shape)
@@ -82,7 +84,7 @@ def _drawn(graph: Graph) -> dict[str, Any]:
 
 def _runs(graph: Graph, description: GpuDevice) -> tuple[list[Array], Array]:
     """What two runs find, and the reference."""
-    drawn = _drawn(graph)
+    drawn = drawn_of(graph)
     x = {"x": drawn.pop("x")}
     device = simulated.SimulatedDriver()
     device.description = description
@@ -97,7 +99,7 @@ def _of(kind: type[Statement], body: Sequence[Statement]) -> int:
 
 @pytest.mark.parametrize("device", [COPYING, PACED, SMALL_ROOM], ids=["all_fit", "paced", "some_fit"])
 def test_results_are_those_of_threads_that_copy_themselves(device: GpuDevice) -> None:
-    graph = _layers(4)
+    graph = layers_of(4)
     found, wanted = _runs(graph, device)
     same, _ = _runs(graph, replace(device, copying_warp=False))
     np.testing.assert_array_equal(found[0], found[1])
@@ -106,11 +108,11 @@ def test_results_are_those_of_threads_that_copy_themselves(device: GpuDevice) ->
 
 
 def test_blocks_that_are_full_have_none() -> None:
-    most = _resident(_layers(4), APART).kernel.launch
+    most = _resident(layers_of(4), APART).kernel.launch
     assert (
-        most is not None and _resident(_layers(4), replace(COPYING, threads_per_block=most.block + 128)).kernel.stream
+        most is not None and _resident(layers_of(4), replace(COPYING, threads_per_block=most.block + 128)).kernel.stream
     )
-    full = _resident(_layers(4), replace(COPYING, threads_per_block=most.block + 127)).kernel
+    full = _resident(layers_of(4), replace(COPYING, threads_per_block=most.block + 127)).kernel
     assert full.launch == most and not full.stream and _of(CopyBulk, full.body)
 
 
@@ -119,14 +121,14 @@ def test_a_warp_that_is_late_waits_for_no_phase_that_is_over(blocks: int, monkey
     """Blocks without any columns wait for nobody: they are through with all passes before their warps have started."""
     monkeypatch.setattr(lockstep.Machine, "copies_late", True)
     description = replace(COPYING, multiprocessors=blocks)
-    parts = [s for s in _resident(_layers(4), description).kernel.body if isinstance(s, SubGrid)]
+    parts = [s for s in _resident(layers_of(4), description).kernel.body if isinstance(s, SubGrid)]
     assert (max(part.blocks for part in parts) < blocks) is (blocks == 40)
-    found, wanted = _runs(_layers(4), description)
+    found, wanted = _runs(layers_of(4), description)
     assert np.linalg.norm(found[0] - wanted) <= 1e-2 * np.linalg.norm(wanted)
 
 
 def test_one_warp_starts_all_bulk_copies() -> None:
-    made, before = _resident(_layers(4), COPYING).kernel, _resident(_layers(4), APART).kernel
+    made, before = _resident(layers_of(4), COPYING).kernel, _resident(layers_of(4), APART).kernel
     assert made.launch is not None and before.launch is not None and made.launch.block == before.launch.block + 128
     assert _of(CopyBulk, made.stream) and not _of(CopyBulk, (*made.early, *made.body)) and not before.stream
     # Copies of gains are few bytes: those who read them start them.
@@ -134,7 +136,7 @@ def test_one_warp_starts_all_bulk_copies() -> None:
 
 
 def test_each_copy_waits_until_memory_has_brought_the_one_before_it() -> None:
-    made = _resident(_layers(4), PACED)
+    made = _resident(layers_of(4), PACED)
     copies = [body for s in everything(made.kernel.stream) for body in _bodies(s) if _of(CopyBulk, body)]
     pairs = [pair for body in copies for pair in pairwise(body) if isinstance(pair[1], CopyBulk)]
     assert len(pairs) == _of(CopyBulk, made.kernel.stream) == to_ptx(made.text, "sm_90a").count("%clock64")
@@ -142,8 +144,11 @@ def test_each_copy_waits_until_memory_has_brought_the_one_before_it() -> None:
         assert isinstance(wait, Store) and isinstance(wait.value, Call) and isinstance(copy, CopyBulk)
         now, cycles = wait.value.operands
         assert isinstance(now, Call) and now.op == "clock_after" and isinstance(cycles, Call) and cycles.op == "div"
-        nbytes, rate = [x.size for x in cycles.operands if isinstance(x, Extent)]
-        assert nbytes == round(65536 / PACED.bytes_per_cycle) * copy.nbytes and rate == 65536
+        product, rate = cycles.operands
+        assert isinstance(product, Call) and product.operands == (Extent(copy.nbytes), Name("pace"))
+        assert rate == Extent(65536)
+    # The pace is an argument: cycles for 64 KB.
+    assert made.kernel.cycles == (Cycles("pace", round(65536 / PACED.bytes_per_cycle), 3, 65536),)
 
 
 def test_the_last_copies_of_a_part_wait_for_those_of_the_part_before() -> None:
@@ -202,7 +207,7 @@ def test_a_copy_that_does_not_wait_for_its_room_spoils_results(monkeypatch: pyte
 
     monkeypatch.setattr(simulated.SimulatedDriver, "ptx", hasty)
     try:
-        found, wanted = _runs(_layers(4), SMALL_ROOM)
+        found, wanted = _runs(layers_of(4), SMALL_ROOM)
     except AssertionError as error:
         assert "no more threads arrive than a phase has" in str(error)
         return
@@ -223,5 +228,5 @@ def test_kernels_of_whole_sizes_spill_nothing(name: str, copying_warp: bool, tmp
 
 
 def test_threads_that_compute_have_the_registers_of_those_that_copy(tmp_path: Path) -> None:
-    told = assembled(_resident(_layers(4, 1024), replace(COPYING, multiprocessors=132)), "sm_90a", tmp_path)
+    told = assembled(_resident(layers_of(4, 1024), replace(COPYING, multiprocessors=132)), "sm_90a", tmp_path)
     assert not spilled_bytes(told) and "'setmaxnreg' ignored" not in told, told

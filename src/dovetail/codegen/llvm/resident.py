@@ -184,13 +184,17 @@ def functions(
     body.threads -= THREADS if kernel.stream else 0
     registers = registers_of(body.threads) if kernel.stream else None
     body.names["pass"] = "%pass"
+    waits = {one.name: f"%c{i}" for i, one in enumerate(kernel.cycles)}
+    body.names |= waits
     body.statements(kernel.body)
     body.text.ret()
     entry = make(seen)
+    entry.names |= waits
     table = _Table(entry, len(plain), alignment)
     for index, name in enumerate(kernel.tabled):
         entry.pointers[NEXT + name] = table.pointer(index, name, "0")
     entry.statements(kernel.early)
+    numbers = [*(f"i64 %s{i}" for i in range(len(kernel.sizes))), *(f"i64 {name}" for name in waits.values())]
     t, blocks = entry.text, _blocks(kernel)
     passes = len([s for s in kernel.body if isinstance(s, GridBarrier) and s.number is not None])
     counter = f"{_POINTER} {entry.pointers[kernel.counter]}"
@@ -211,7 +215,7 @@ def functions(
             given = [f"{_POINTER} {entry.pointers[name]}" for name in plain]
             for at in (number, later):
                 given += [f"{_POINTER} {table.pointer(i, n, str(at))}" for i, n in enumerate(kernel.tabled)]
-            given += [f"i64 %s{i}" for i in range(len(kernel.sizes))]
+            given += numbers
             arrived = t.let(f"add i64 {before}, {t.let(f'mul i64 {number}, {passes * blocks}')}")
             t.emit(f"call void @{kernel.name}.body({', '.join(given)}, i64 {number}, i64 {arrived}, i32 {stamp})")
         with t.when(_is_first(entry)):
@@ -232,10 +236,9 @@ def functions(
     t.ret()
     known = dict(alignment) | {NEXT + name: alignment.get(name, 1) for name in kernel.tabled}
     spelled = [f"{_POINTER}{attributes_of(seen, n, known)} %p{i}" for i, n in enumerate(seen.pointers)]
-    sizes = [f"i64 %s{i}" for i in range(len(kernel.sizes))]
     table_of = [f"ptr byval([{len(kernel.tabled) * kernel.passes} x i64]) align 8 %table"] if kernel.tabled else []
-    inner = ", ".join([*spelled, *sizes, "i64 %pass", "i64 %arrived", f"i32 {words.STAMP}"])
-    outer = ", ".join([*spelled[: len(plain)], *table_of, *sizes])
+    inner = ", ".join([*spelled, *numbers, "i64 %pass", "i64 %arrived", f"i32 {words.STAMP}"])
+    outer = ", ".join([*spelled[: len(plain)], *table_of, *numbers])
     heads = (
         f"define internal void @{kernel.name}.body({inner}) alwaysinline convergent nounwind",
         f"define {nvvm.KERNEL} void @{kernel.name}({outer}) {attributes}",

@@ -76,6 +76,7 @@ class Receiver(Protocol):
     text: Builder
     threads: int
     indices: dict[str, str]
+    names: dict[str, str]
     pointers: dict[str, str]
     spaces: dict[str, str]
     since: str
@@ -100,7 +101,7 @@ def receive(printer: Receiver, statement: Receive) -> None:
             target = t.let(f"getelementptr [8 x i8], {printer.spaces[receipt.target.pointer]} {room}, i64 {own}")
             shares.append(Share(source, target, size))
     if statement.pause and printer.since:
-        _pause(t, printer.since, statement.pause)
+        _pause(t, printer.since, printer.names[statement.pause])
     _await(t, shares)
 
 
@@ -109,11 +110,12 @@ def now(t: Builder) -> str:
     return t.let(nvvm.assembly("mov.u32 $0, %clock;", "=r,~{memory}", "", "i32"))
 
 
-def _pause(t: Builder, since: str, cycles: int) -> None:
+def _pause(t: Builder, since: str, cycles: str) -> None:
     """Wait until some cycles have gone by."""
+    limit = t.let(f"trunc i64 {cycles} to i32")
     lines = ("{", ".reg .pred early;", ".reg .b32 gone;", "AGAIN:", "mov.u32 gone, %clock;", "sub.u32 gone, gone, $0;")
-    more = (f"setp.lt.u32 early, gone, {cycles};", "@early bra AGAIN;", "}")
-    t.emit(nvvm.assembly("\\0A".join((*lines, *more)), "r,~{memory}", f"i32 {since}"))
+    more = ("setp.lt.u32 early, gone, $1;", "@early bra AGAIN;", "}")
+    t.emit(nvvm.assembly("\\0A".join((*lines, *more)), "r,r,~{memory}", f"i32 {since}, i32 {limit}"))
 
 
 def _await(t: Builder, shares: Sequence[Share]) -> None:

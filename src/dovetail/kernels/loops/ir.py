@@ -41,7 +41,7 @@ from dovetail.kernels.loops.pipeline import (
     Traversal,
     WarpBarrier,
 )
-from dovetail.kernels.loops.words import Amend, Receipt, Receive
+from dovetail.kernels.loops.words import Amend, Cycles, Receipt, Receive
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +208,13 @@ class Kernel:
     """Pointers of the body that each pass has its own of: in pass 3, `w` is the pointer `w.3`, and `next.w` is `w.4`.
     In `early`, `next.w` is `w.0`."""
     counter: str = ""
-    """The pointer to what counts the blocks that come to barriers of the grid: it only ever grows. Stamped memory
-    follows it."""
+    """The pointer to what counts blocks at barriers of the grid, and only ever grows. Stamped memory follows it."""
     exchanged: tuple[str, ...] = ()
     """Pointers to a workspace that blocks of a cluster write whole before one of its barriers, and read after it."""
     maps: tuple[TensorMap, ...] = ()
     """Tensors that the tensor memory accelerator copies from, in the order of the arguments, after the sizes."""
+    cycles: tuple[Cycles, ...] = ()
+    """Numbers of cycles that a resident kernel waits, in the order of the arguments, after the sizes."""
 
     @property
     def table(self) -> range:
@@ -344,9 +345,8 @@ def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
                 yield from _of_tensors(part.source, part.target)
                 pending += [*part.lead, part.first, *part.target_at]
             case Receive():
-                for each in part.receipts:
-                    yield from _of_tensors(each.target, each.source)
-                    pending += each.source_at
+                yield from _of_tensors(*[x for each in part.receipts for x in (each.target, each.source)])
+                pending += [x for each in part.receipts for x in each.source_at]
             case CopyBulk():
                 yield from _of_tensors(part.target, part.source)
                 pending += [*part.target_at, *part.source_at, part.slot]

@@ -43,6 +43,7 @@ from dovetail.kernels.loops.resident_levels import Levels
 from dovetail.kernels.loops.resident_own import owned, read
 from dovetail.kernels.loops.resident_part import Part
 from dovetail.kernels.loops.resident_passes import IN_FIRST, in_passes, with_part
+from dovetail.kernels.loops.resident_pauses import pauses
 from dovetail.kernels.loops.resident_rooms import Room, fullest, offsets
 from dovetail.kernels.loops.resident_stream import Free
 from dovetail.kernels.loops.resident_words import PartWords, Words
@@ -52,8 +53,6 @@ NEXT = "next."
 """Before the name of a pointer: that of the next pass."""
 _BARRIER_BYTES = 1024
 """Shared memory for the barriers of all parts, before everything else."""
-_FEW_BYTES = 48 << 10
-"""Weights of a block below which all blocks end a level at almost the same time."""
 _OWN = 512
 """Where there is shared memory for what threads sent themselves."""
 
@@ -164,6 +163,7 @@ class _Resident(Levels):
             early=tuple(early),
             stream=tuple(stream) if self.streams else (),
             passes=self.passes,
+            cycles=pauses(body, self.words.pause, self._weights, self.layers, self.passes),
         )
 
     def _started(self, level: int, stream: list[Statement]) -> list[Statement]:
@@ -273,20 +273,19 @@ class _Resident(Levels):
         part = self.parts[number]
         firsts = {own.first: own.tensor for own in self.owned.values()}
         return PartWords(
-            replace(self.words, pause=self._pause(self.levels[number] + segment)),
+            self.words,
             {part.pointers[n]: sent for n, sent in part.sent.items()},
             {part.pointers[n]: got for n, got in part.received.items() if (number, n) not in self.owned},
             f"_{number}_{segment}",
             self.runs[number][-1],
+            self.levels[number] + segment,
             {part.pointers[n]: firsts[sent.first] for n, sent in part.sent.items() if sent.first in firsts},
         )
 
-    def _pause(self, level: int) -> int:
-        """Cycles in which no block looks for words of the level before; fewer where that had few weights, since its
-        blocks end at almost the same time."""
-        before = [n for n in self.ahead if self.levels[n] == level - 1]
-        nbytes = sum([shared_bytes([a]) for n in before for a in self.allocations[n] if a.pointer in self.filled[n]])
-        return self.words.pause * 3 // 5 if 0 < nbytes < _FEW_BYTES else self.words.pause
+    def _weights(self, level: int) -> int:
+        """Bytes of weights that a block has copied for a level."""
+        own = [n for n in self.ahead if self.levels[n] == level]
+        return sum([shared_bytes([a]) for n in own for a in self.allocations[n] if a.pointer in self.filled[n]])
 
     def _renaming(self, number: int, suffix: str) -> Renaming:
         part = self.parts[number]

@@ -26,10 +26,12 @@ from dovetail.kernels.loops.ir import (
     Call,
     CopyAsync,
     CopyBulk,
+    Cycles,
     ExpectBytes,
     Expr,
     Extent,
     FenceShared,
+    Kernel,
     Load,
     Loop,
     Name,
@@ -57,8 +59,8 @@ _MOST = 1 << 16
 """Registers of a multiprocessor."""
 _DUE = Tensor("due", i64, (i64.itemsize,), space="private")
 """The cycle before which the next copy does not start."""
-_PARTS = 1 << 16
-"""Parts of a cycle in which rates are counted: a power of two, as other quotients take 20 instructions."""
+PACE, PACE_BYTES = "pace", 1 << 16
+"""The cycles in which a warp starts copies of these bytes: a power of two, as other quotients take 20 instructions."""
 IS_FIRST = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
 
 
@@ -183,22 +185,24 @@ def in_turn(stream: tuple[Statement, ...]) -> tuple[Statement, ...]:
     return tuple(found)
 
 
-def paced(stream: tuple[Statement, ...], bytes_per_cycle: float) -> tuple[Statement, ...]:
+def paced(kernel: Kernel, bytes_per_cycle: float) -> Kernel:
     """Copies that start no faster than memory brings them: words of other blocks would wait for those on their way."""
-    if not stream or not bytes_per_cycle:
-        return stream
+    if not kernel.stream or not bytes_per_cycle:
+        return kernel
+    pace = Cycles(PACE, round(PACE_BYTES / bytes_per_cycle), kernel.passes, PACE_BYTES)
     unset = When(Call("equal", (PASS, ZERO), bool_), (Store(_DUE, (ZERO,), Number(0, i64)),))
-    return (Alloc(_DUE.pointer, i64, 1, "private"), unset, *_with_pace(stream, bytes_per_cycle))
+    stream = (Alloc(_DUE.pointer, i64, 1, "private"), unset, *_with_pace(kernel.stream))
+    return replace(kernel, stream=stream, cycles=(*kernel.cycles, pace))
 
 
-def _with_pace(body: Sequence[Statement], bytes_per_cycle: float) -> list[Statement]:
+def _with_pace(body: Sequence[Statement]) -> list[Statement]:
     found: list[Statement] = []
     for s in body:
         if isinstance(s, (SubGrid, When, Loop)):
-            s = replace(s, body=tuple(_with_pace(s.body, bytes_per_cycle)))
+            s = replace(s, body=tuple(_with_pace(s.body)))
         if isinstance(s, (CopyBulk, Prefetch)):
             nbytes = s.nbytes if isinstance(s, Prefetch) else Extent(s.nbytes)
-            cycles = Call("div", (mul(nbytes, Extent(round(_PARTS / bytes_per_cycle))), Extent(_PARTS)), i64)
+            cycles = Call("div", (mul(nbytes, Name(PACE)), Extent(PACE_BYTES)), i64)
             now = Call("clock_after", (Load(_DUE, (ZERO,)),), i64)
             found.append(Store(_DUE, (ZERO,), add(now, cycles)))
         found.append(s)
@@ -233,6 +237,8 @@ def _expects(s: Statement) -> bool:
 __all__ = [
     "IS_FIRST",
     "LANES",
+    "PACE",
+    "PACE_BYTES",
     "THREADS",
     "Free",
     "in_first_pass",

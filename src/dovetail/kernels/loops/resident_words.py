@@ -39,6 +39,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from dovetail.kernels.loops.resident_bodies import PASS
+from dovetail.kernels.loops.resident_pauses import pause_of
 from dovetail.kernels.loops.shared_copies import without_shared_copies
 from dovetail.kernels.loops.uniform import Read, Uniform, reads
 
@@ -115,6 +116,7 @@ class PartWords:
     suffix: str
     last: int
     """The last pass that sends anything."""
+    level: int = 0
     owned: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Shared memory, an element for each thread, for what is sent through a pointer and its own thread reads later."""
 
@@ -139,9 +141,9 @@ class PartWords:
         got = {r.target.pointer: r.count for r in receipts}
         found, instead = without_shared_copies(found, sizes, got)
         allocations, found = _split(Renaming(lambda n: n, instead).body(found))
-        # What the pass before has sent is there by the time that the next one has started.
         is_early = all(self.received[pointer].is_before for pointer in rooms)
-        receive = Receive(tuple(receipts), 0 if is_early else self.words.pause)
+        pause = pause_of(self.level, is_early=is_early) if self.words.pause else ""
+        receive = Receive(tuple(receipts), pause)
         if isinstance(found[0], AwaitCopies) and isinstance(found[1], Barrier):
             # One barrier is for what this thread received and for what it copied.
             return (*allocations, receive, *found)

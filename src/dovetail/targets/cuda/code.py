@@ -44,7 +44,7 @@ def ptx_of(kernels: Iterable[GpuKernel], device: Driver, store: Store | None) ->
     distinct = {made.text: made for made in kernels}
 
     def compiled(made: GpuKernel) -> str:
-        parts = {"text": _digest(made.text.encode()), "architecture": device.architecture, **toolchain()}
+        parts = {"text": digest(made.text.encode()), "architecture": device.architecture, **toolchain()}
         return _kept(store, Key("ptx", parts), lambda: device.ptx(made).encode()).decode()
 
     return dict(zip(distinct, in_threads(compiled, distinct.values()), strict=True))
@@ -64,7 +64,7 @@ def is_whole(ptx: str) -> bool:
 def _module(ptx: str, device: Driver, store: Store | None) -> Module:
     if is_whole(ptx):
         return Module(device, ptx.encode())
-    parts = {"ptx": _digest(ptx.encode()), "architecture": device.architecture, "driver": str(device.version)}
+    parts = {"ptx": digest(ptx.encode()), "architecture": device.architecture, "driver": str(device.version)}
     key = Key("cubin", parts)
     try:
         return Module(device, _kept(store, key, lambda: device.assembled(ptx)))
@@ -85,7 +85,8 @@ def _kept(store: Store | None, key: Key, make: Callable[[], bytes]) -> bytes:
     return found
 
 
-def _digest(content: bytes) -> str:
+def digest(content: bytes) -> str:
+    """What tells a text from others."""
     return hashlib.blake2b(content, digest_size=20).hexdigest()
 
 
@@ -99,4 +100,4 @@ def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
         return list(pool.map(work, listed))
 
 
-__all__ = ["in_threads", "is_whole", "modules_of", "ptx_of", "toolchain"]
+__all__ = ["digest", "in_threads", "is_whole", "modules_of", "ptx_of", "toolchain"]

@@ -144,6 +144,7 @@ class Frame:
             address = self.addresses.get(base)
             arguments.append(0 if address is None else address + offset)
         arguments += [number(size) for size in made.kernel.sizes]
+        arguments += [one.count for one in made.kernel.cycles]
         matrices = matrices_of(made.kernel, number)
         words = made.kernel.table
         return Launch(one.function, number(shape.grid), shape.block, shape.shared_bytes, arguments, matrices, words)

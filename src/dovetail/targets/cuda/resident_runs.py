@@ -76,7 +76,8 @@ class _Composed:
 
     @property
     def argument_bytes(self) -> int:
-        return 8 * (len(self.made.kernel.pointers) + len(self.made.kernel.sizes))
+        kernel = self.made.kernel
+        return 8 * (len(kernel.pointers) + len(kernel.sizes) + len(kernel.cycles))
 
     @property
     def printed(self) -> GpuKernel:
@@ -213,7 +214,7 @@ class ResidentRuns:
         assert kernel.launch is not None, "it has one"
         launch = replace(kernel.launch, dependent=device.dependent_launches)
         stream = self._with_next(in_turn(kernel.stream), steps.stop, names, len(passes))
-        kernel = replace(kernel, stream=paced(stream, device.bytes_per_cycle), launch=launch)
+        kernel = paced(replace(kernel, stream=stream, launch=launch), device.bytes_per_cycle)
         made = self._bound(kernel, names, tabled, tuple(written), passes)
         kernel, nbytes = made.made.kernel, START + exchange.nbytes * (len(passes) + 1)
         if device.traced:

@@ -18,6 +18,7 @@ from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.kernels.spec import TensorLocations
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.plan import Plan, Step
+from dovetail.settings import TUNE_OFF
 from dovetail.targets.cuda.bound_plan import LoadedKernel, OnHost
 from dovetail.targets.cuda.code import modules_of, ptx_of
 from dovetail.targets.cuda.driver import Driver, Function, driver
@@ -26,6 +27,7 @@ from dovetail.targets.cuda.late_sizes import LateSizesRunner
 from dovetail.targets.cuda.launches import with_launches
 from dovetail.targets.cuda.runner import CudaRunner
 from dovetail.targets.cuda.stored import Steps
+from dovetail.targets.cuda.tuning import Tuner
 from dovetail.targets.runtime.memory import Memory
 from dovetail.targets.runtime.step_signature import moved_bindings, step_signature, stored_as
 from dovetail.targets.runtime.store import Store
@@ -152,9 +154,10 @@ class CudaGraph:
         device: Callable[[], Driver] = driver,
         store: Store | None = None,
         built: tuple[Steps, dict[str, str]] | None = None,
+        tune: str = TUNE_OFF,
     ) -> None:
         """`built` is what another process compiled: kernels by step, and their PTX."""
-        self.plan, self.device, self.store = plan, device, store
+        self.plan, self.device, self.store, self.tune = plan, device, store, tune
         self._built = built
         self._lock = Lock()
 
@@ -222,9 +225,11 @@ class CudaGraph:
                 joined.clear()
             if not kernels:
                 work.append(OnHost(step))
-        made_by = LateSizesRunner if has_late_sizes(plan) else CudaRunner
         memory.skipped = tuple([step for step in plan.phase("bind") if step not in wanted])
-        return made_by(plan, device, memory, params, tuple(work))
+        if has_late_sizes(plan):
+            return LateSizesRunner(plan, device, memory, params, tuple(work))
+        tuner = Tuner(self.tune, self.store, device, self.built(device)[1])
+        return CudaRunner(plan, device, memory, params, tuple(work), tuner)
 
 
 __all__ = ["CudaGraph", "choices_of", "kernels_of", "locations_of", "residency_of", "steps_of"]

@@ -23,6 +23,7 @@ from dovetail.targets.cuda.memory import NAME
 from dovetail.targets.cuda.repeat import Repeated
 from dovetail.targets.cuda.shortage import shortage
 from dovetail.targets.cuda.timing import run_timed
+from dovetail.targets.cuda.tuning import Tuner
 from dovetail.targets.runtime.device_array import DeviceArray
 from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.foreign import ForeignBuffer, adopted, is_foreign
@@ -49,10 +50,11 @@ class CudaRunner:
         kept: Memory,
         params: Mapping[str, Array],
         work: tuple[LoadedKernel | OnHost, ...],
+        tuner: Tuner,
     ) -> None:
         bound = self.bound = BoundPlan(plan, device, kept, params, work)
         bound.reclaim = self._reclaim
-        self.plan, self.driver = plan, device
+        self.plan, self.driver, self.tuner = plan, device, tuner
         self._overwritten = tuple([d.input for d in plan.donations])
         self._idle: OrderedDict[Key, list[Frame]] = OrderedDict()
         self._count = 0
@@ -323,12 +325,14 @@ class CudaRunner:
             self.driver.wait_for(old.stream)
             old.release()
         try:
-            return Frame(self.bound, inputs, to_host=to_host, graph=graph)
+            found = Frame(self.bound, inputs, to_host=to_host, graph=graph)
         except OutOfMemoryError as error:
             given = [found_leaf(v, inputs[v.attrs["name"]]) for v in self.plan.graph.inputs]
             sizes = solve_symbols([*given, *self.bound.symbolic], dict(self.bound.kept.sizes))
             workspaces = [one.kernel.workspace_bytes for one in self.bound.loaded]
             raise shortage(self.plan, workspaces, sizes, error.free, NAME) from None
+        self.tuner.settle(found, inputs)
+        return found
 
     def _reclaim(self) -> None:
         """Give the memory of frames that wait for later runs back to the pool."""

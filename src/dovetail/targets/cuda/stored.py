@@ -12,7 +12,7 @@ from dovetail.kernels.gpu.packed_blocks import PackedBlocks
 from dovetail.kernels.gpu.packed_filters import DepthwiseByTap, FiltersByTap, FoldedFilters
 from dovetail.kernels.gpu.packed_matrix import Transposed
 from dovetail.kernels.gpu.packed_tiles import PackedTiles
-from dovetail.kernels.loops.ir import Kernel, Launch, TensorMap, Traversal
+from dovetail.kernels.loops.ir import Cycles, Kernel, Launch, TensorMap, Traversal
 from dovetail.plan.plan import Plan
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.runtime.registry import Registry
@@ -24,6 +24,7 @@ RECORDS = Registry(
         "gpu.kernel": GpuKernel,
         "loops": Kernel,
         "launch": Launch,
+        "cycles": Cycles,
         "tensor_map": TensorMap,
         "traversal": Traversal,
         "gpu.pack.blocks": PackedBlocks,

@@ -73,7 +73,7 @@ def target_for(device: Callable[[], Driver]) -> Target:
     def compiled(plan: Plan, settings: Settings) -> Executable:
         from dovetail.targets.cuda.run import CudaGraph
 
-        return CudaGraph(plan, device, store_of(settings))
+        return CudaGraph(plan, device, store_of(settings), tune=settings.tune)
 
     def made_from() -> Mapping[str, str]:
         from dovetail.targets.cuda.code import toolchain
@@ -101,7 +101,7 @@ def target_for(device: Callable[[], Driver]) -> Target:
         from dovetail.targets.cuda import stored
         from dovetail.targets.cuda.run import CudaGraph
 
-        return CudaGraph(plan, device, store_of(settings), stored.from_bytes(plan, content))
+        return CudaGraph(plan, device, store_of(settings), stored.from_bytes(plan, content), settings.tune)
 
     def machine(settings: Settings) -> Machine:
         try:
