@@ -72,9 +72,9 @@ browser: ## install Chromium, which the tests of the report's page drive; Debian
 		else sudo apt-get update -qq && sudo apt-get install -qq -y chromium; fi; }
 
 test-cuda: ## run the tests of NVIDIA GPUs with the Python of the environment; needs a device
-	@PYTHONPATH=src:. $(PYTHON) -m pytest tests/targets/cuda -q $(ARGS)
+	@PYTHONPATH=src:. $(PYTHON) -m pytest tests/targets/cuda -q -p no:benchmark $(ARGS)
 
-sanitize-cuda: ## run small programs on an NVIDIA GPU under compute-sanitizer, for at most a minute; ARGS="step" picks some
+sanitize-cuda: ## run small programs on an NVIDIA GPU under compute-sanitizer, for at most a minute and a half; ARGS="step" picks some
 	@PYTHONPATH=src:. $(PYTHON) -m tests.targets.cuda.sanitized $(ARGS)
 
 bench-cuda: ## measure models on an NVIDIA GPU beside torch and JAX, with the Python of the environment; ARGS="minilm_1x16 --compile --max-autotune 100 --jax"

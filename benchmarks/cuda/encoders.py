@@ -1,6 +1,7 @@
 """A ViT and a Whisper-like encoder on an NVIDIA GPU beside torch: fp16, batch 1, pre-norm layers without a mask.
 
-    PYTHONPATH=src python3 benchmarks/cuda/encoders.py [--shape NAME ...] [--modes reduce-overhead] [--kernels]
+    PYTHONPATH=src python3 benchmarks/cuda/encoders.py [--shape NAME ...] [--modes reduce-overhead]
+        [--max-autotune [SECONDS]] [--jax [xla] [cudnn]] [--kernels]
 
 Every shape is measured as the estimates choose (dovetail), with layers as launches, and as passes of one persistent
 kernel; the lines after it have both estimates. `models.py` says how times and errors are taken.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.value import Value
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+import jax_encoder  # pyright: ignore[reportMissingImports]
 
 EPS = 1e-5
 
@@ -221,9 +224,9 @@ def peer_of(torch: Any, shape: Shape, weights: Mapping[str, Any], dtype: Any, de
     return Peer().eval()
 
 
-def measured(torch: Any, name: str, *, modes: Sequence[str], kernels: bool) -> None:
-    """One line for a shape."""
-    from peers import PEER_SECONDS, Peers, profiled, raced  # pyright: ignore
+def measured(torch: Any, name: str, *, beside: Any, kernels: bool) -> None:
+    """One line for a shape; `beside` are the peers beside torch eager."""
+    from peers import Peers, profiled, raced  # pyright: ignore
 
     from dovetail.targets.cuda.driver import driver
     from dovetail.targets.cuda.run import residency_of
@@ -250,11 +253,15 @@ def measured(torch: Any, name: str, *, modes: Sequence[str], kernels: bool) -> N
     with torch.inference_mode():
         theirs = network(given).double().cpu().numpy()
         exact = peer_of(torch, shape, weights, torch.float64)(given.double()).cpu().numpy()
-        peers.add_torch(torch, network, (given,), dict.fromkeys(modes, PEER_SECONDS))
+        peers.add_torch(torch, network, (given,), beside.modes)
+        by_jax = peers.add_jax(
+            beside.attentions, lambda jax, way: jax_encoder.step_of(jax, shape, weights, feed["x"], way, EPS)
+        )
+        found = {name: np.asarray(step.result) for name, step in by_jax.items()}
         times: Mapping[str, float] = raced(torch, peers.steps)
     errors = {
         way: float(np.linalg.norm(x.astype(np.float64) - exact) / np.linalg.norm(exact))
-        for way, x in {**got, "torch": theirs}.items()
+        for way, x in {**got, "torch": theirs, **found}.items()
     }
     best = min(t for n, t in times.items() if n not in got)
     line = " ".join(f"{n}={t * 1e3:.4f}" for n, t in times.items())
@@ -274,15 +281,17 @@ def main() -> None:
     parser.add_argument("--shape", nargs="*", choices=[*SHAPES], default=[*SHAPES])
     parser.add_argument("--modes", nargs="*", default=["reduce-overhead"], help="modes of torch.compile")
     parser.add_argument("--kernels", action="store_true")
+    from peers import add_flags, torch_here, wanted  # pyright: ignore
+
+    add_flags(parser)
     args = parser.parse_args()
-    from peers import torch_here  # pyright: ignore
 
     torch: Any = torch_here()
     if torch is None:
         return
     for name in args.shape:
         try:
-            measured(torch, name, modes=args.modes, kernels=args.kernels)
+            measured(torch, name, beside=wanted(args, args.modes), kernels=args.kernels)
         except Exception as error:  # the other shapes are measured
             print(f"bench {name} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}", flush=True)
 

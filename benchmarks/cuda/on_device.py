@@ -37,7 +37,7 @@ PARTS = {
     ),
     "first_call": Part(("benchmarks/cuda/first_call.py", "minilm_1x16"), 45),
     "calls": Part(("benchmarks/cuda/calls.py", "minilm_1x16"), 100),
-    "sanitize": Part(("-m", "tests.targets.cuda.sanitized", "--within", "60"), 70),
+    "sanitize": Part(("-m", "tests.targets.cuda.sanitized", "--within", "90"), 100),
     "encoders": Part(("benchmarks/cuda/encoders.py", "--shape", "vit_base", "whisper_tiny", "vit_tiny"), 100),
     "decoders": Part(("benchmarks/cuda/decode.py", "--cached", "512", "--both"), 60),
     "products": Part(("benchmarks/cuda/models.py", "products"), 60),

@@ -1,10 +1,10 @@
 """Small programs under compute-sanitizer: `make sanitize-cuda`. Arguments are names of programs; without any, all run.
 
-A decoder's step, an encoder and layers of products, each with launches that steps share and as a persistent kernel.
-Each program runs in a process of its own for each tool, all at once; what they find is one line each, and time limits
-all of them. A first round without a tool fills the cache, so that tools watch kernels and no compiler. Races are sought
-in shared memory alone: the tool knows no other. `KNOWN` has the one report that is no race, which is told by its name;
-any other one in the same run is a failure.
+A decoder's step, also with weights in blocks, an encoder and layers of products, each with launches that steps share
+and as a persistent kernel. Each program runs in a process of its own for each tool, all at once; what they find is one
+line each, and time limits all of them. A first round without a tool fills the cache, so that tools watch kernels and no
+compiler. Races are sought in shared memory alone: the tool knows no other. `KNOWN` has the one report that is no race,
+which is told by its name; any other one in the same run is a failure.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,21 @@ import numpy as np
 import dovetail
 from dovetail import Graph, bf16, f16, library, param
 from dovetail.models import BertShape, LlamaShape, bert, llama_cached, random_weights
+from dovetail.models.decoder import cached_decoder
+from dovetail.models.decoder_shape import DecoderShape, DecoderStyle, parameter_shapes
 from dovetail.targets.cuda.driver import Driver, Function, Module, driver
 from dovetail.targets.cuda.gpu_kernel import RESIDENT
 from dovetail.targets.cuda.target import target_for
+from tests.block_arrays import random_blocks
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 LAYERS, KEYS, STEPS = 4, 16, 3
 SHAPE = LlamaShape(layers=LAYERS, hidden=256, heads=4, kv_heads=2, inner=256, vocabulary=256, dtype=bf16)
+IN_BLOCKS = DecoderShape(
+    layers=LAYERS, hidden=1024, heads=16, kv_heads=2, width=64, inner=1024, vocabulary=256, context=64, eps=1e-6,
+    is_tied=True, style=DecoderStyle(normed_heads=True),
+)  # fmt: skip
+"""Products of this depth have 256 threads with weights in blocks too."""
 NARROW = replace(SHAPE, hidden=128, inner=192)
 """Its products have 128 threads of a block in a persistent kernel, where all other parts have 256."""
 FAILED = 86
@@ -141,7 +150,37 @@ def ring(device: Callable[[], Driver], cache: str) -> bytes:
     return layers(device, cache, 4096, 1056)
 
 
-PROGRAMS = {"step": step, "narrow": narrow, "encoder": encoder, "layers": layers, "ring": ring}
+def blocks_graph(kind: str) -> Graph:
+    """One token of a decoder with weights in blocks of a format."""
+    sizes = parameter_shapes(IN_BLOCKS)
+    return cached_decoder(IN_BLOCKS, {name: kind if len(size) == 2 else "f32" for name, size in sizes.items()})
+
+
+def in_blocks(device: Callable[[], Driver], cache: str, kind: str) -> bytes:
+    """A few tokens of that decoder."""
+    params: dict[str, Any] = {
+        name: random_blocks(kind, *size, seed) if len(size) == 2 else np.ones(size, np.float32)
+        for seed, (name, size) in enumerate(parameter_shapes(IN_BLOCKS).items())
+    }
+    program = dovetail.compile(blocks_graph(kind), target=target_for(device), cache=cache).bind(params)
+    size = (1, IN_BLOCKS.kv_heads, KEYS, IN_BLOCKS.width)
+    fed: dict[str, Any] = {f"{s}_cache.{i}": np.zeros(size, np.float32) for s in "kv" for i in range(LAYERS)}
+    fed |= {"input_ids": np.array([[3]]), "positions": np.array([9]), "keys": np.arange(10)}
+    there = program.to_device(fed)
+    found = [program.run(there, outputs="device")["logits"].numpy().tobytes() for _ in range(STEPS)]
+    assert len(set(found)) == 1, "runs are equal to the bit"
+    return found[0]
+
+
+PROGRAMS = {
+    "step": step,
+    "narrow": narrow,
+    "encoder": encoder,
+    "layers": layers,
+    "ring": ring,
+    "q8_0": partial(in_blocks, kind="q8_0"),
+    "q4_0": partial(in_blocks, kind="q4_0"),
+}
 NAMES = tuple(f"{name}{kind}" for name in PROGRAMS for kind in ("", "-persistent"))
 
 
@@ -201,11 +240,36 @@ def told(output: str, status: int) -> str:
     return " | ".join([last, *(lines[-6:] if status not in (0, FAILED) else lines[1:9])])[:700]
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A process that prints to a file. Into a pipe that is not read yet a tool prints no more than 64 KB: it would then
+    take no more reports from the device, and blocks of a kernel would wait in vain for the one that reports."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    @classmethod
+    def of(cls, command: Sequence[str], output: Path, environment: Mapping[str, str] | None = None) -> Running:
+        with output.open("wb") as file:
+            started = subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
+        return cls(started, output)
+
+    def ended(self, end: float) -> tuple[str, int | None]:
+        """What it has printed, and its status; None where it has not ended by a time of the monotonic clock."""
+        status = None
+        try:
+            status = self.process.wait(max(0.1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        return self.output.read_text(errors="replace"), status
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("programs", nargs="*", metavar="program", help=", ".join(NAMES))
     parser.add_argument("--tools", nargs="+", default=TOOLS, help="tools of compute-sanitizer")
-    parser.add_argument("--within", type=float, default=60.0, help="seconds for all of them")
+    parser.add_argument("--within", type=float, default=90.0, help="seconds for all of them")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -230,15 +294,11 @@ def main() -> int:
         ]
         bad = False
         for several in rounds:
-            started = {key: _started(before, key[0], folder) for key, before in several.items()}
-            for (name, kind), process in started.items():
-                begun = time.monotonic()
-                try:
-                    output, _ = process.communicate(timeout=max(0.1, end - begun))
-                    status, said = process.returncode, ""
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    output, status, said = process.communicate()[0], 1, f"not done within {options.within:g} s"
+            started = {key: _started(before, *key, folder) for key, before in several.items()}
+            for (name, kind), one in started.items():
+                output, status = one.ended(end)
+                said = "" if status is not None else f"not done within {options.within:g} s"
+                status = 1 if status is None else status
                 ran = re.search(r"ran \d+ persistent kernels", output)
                 is_known = known(name, kind, output, status)
                 fine = (status == 0 or bool(is_known)) and ran is not None
@@ -252,16 +312,10 @@ def main() -> int:
     return int(bad)
 
 
-def _started(before: list[str], name: str, folder: str) -> subprocess.Popen[str]:
-    cache = str(Path(folder) / name)
-    return subprocess.Popen(
-        [*before, sys.executable, "-m", "tests.targets.cuda.sanitized", "--child", name],
-        cwd=_ROOT,
-        env={**os.environ, "PYTHONPATH": "src:.", "DOVETAIL_CACHE": cache},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def _started(before: list[str], name: str, kind: str, folder: str) -> Running:
+    own = {**os.environ, "PYTHONPATH": "src:.", "DOVETAIL_CACHE": str(Path(folder) / name)}
+    command = [*before, sys.executable, "-m", "tests.targets.cuda.sanitized", "--child", name]
+    return Running.of(command, Path(folder) / f"{name}.{kind}.txt", own)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,30 @@ assert all(program.run(given)["y"].tobytes() == first for _ in range(200))
 print("same")
 """
 
+WAITING = """
+import sys, time, numpy as np, dovetail
+from dataclasses import replace
+from dovetail import Graph, bf16, library
+from dovetail.codegen.llvm import words
+from dovetail.models import random_weights
+from dovetail.targets.cuda.driver import driver
+
+words.MOST_POLLS = 1 << int(sys.argv[1]) if len(sys.argv) > 1 else 1 << 12
+words.send = lambda *given: None
+driver().description = replace(driver().description, cooperative="on")
+x = dovetail.input("x", bf16[1, 128])
+for layer in range(4):
+    normed = library.rms_norm(x, dovetail.param(f"gain{layer}", bf16[128]), eps=1e-6)
+    x = x + normed @ dovetail.param(f"w{layer}", bf16[128, 128])
+graph = Graph.of({"y": x})
+program = dovetail.compile(graph, target="cuda", cache="off").bind(random_weights(graph))
+there, begun = program.to_device({"x": np.ones((1, 128), bf16.numpy)}), time.monotonic()
+try:
+    program.run(there, outputs="device")["y"].numpy()
+except dovetail.DeviceError as error:
+    print("after", round(time.monotonic() - begun, 2), "s:", error)
+"""
+
 
 def run(text: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
@@ -85,6 +110,14 @@ def test_a_thousand_replays_are_equal_to_the_bit() -> None:
 def test_a_lost_device_is_an_error_and_the_process_goes_on() -> None:
     said = run(LOST).communicate(timeout=300)[0]
     assert "went on 2" in said, said
+
+
+def test_a_kernel_whose_blocks_wait_in_vain_says_where() -> None:
+    """Blocks send nothing here; what the first of them wrote is read after the context of the device was lost."""
+    said = run(WAITING).communicate(timeout=300)[0]
+    assert re.search(
+        r"the device was lost: .* block \d+ waited in pass 0 for what other blocks send to part \d", said
+    ), said
 
 
 def test_two_processes_share_a_card() -> None:

@@ -15,6 +15,7 @@ import pytest
 from dovetail.targets.reference.interpreter import evaluate
 from tests.bench.small import SMALL
 from tests.targets.cuda.benchmark import benchmark
+from tests.targets.cuda.test_resident_encoders import ENCODERS, TINY
 
 PEERS = benchmark("peers")
 DECODE = benchmark("decode")
@@ -94,6 +95,21 @@ def test_a_step_in_jax_is_near_the_reference(name: str, cached: int, tokens: int
     first = np.asarray(call())
     assert _error(first, wanted) < 2e-2
     np.testing.assert_array_equal(np.asarray(call()), first, "caches that come back have the same rows")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["vit", "whisper"])
+def test_an_encoder_in_jax_is_near_the_reference(name: str) -> None:
+    """In f32: attention of f16 by JAX needs a GPU."""
+    jax: Any = pytest.importorskip("jax")
+    shape = replace(TINY[name], of=replace(TINY[name].of, layers=1))
+    graph = ENCODERS.graph_of(shape)
+    weights = {key: content.astype(np.float32) for key, content in ENCODERS.weights_of(graph).items()}
+    x = ENCODERS.feed_of(shape)["x"].astype(np.float32)
+    wanted = evaluate(graph, ENCODERS.feed_of(shape), params=ENCODERS.weights_of(graph), lift=True)["y"]
+    call = benchmark("jax_encoder").step_of(jax, shape, weights, x, "xla")
+    assert _error(call(), wanted) < 1e-4
 
 
 @pytest.mark.filterwarnings("ignore")

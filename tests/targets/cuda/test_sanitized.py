@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 import dovetail
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import AllocBarriers, AwaitPhase, Kernel, SubGrid
+from dovetail.kernels.loops.ir import AllocBarriers, AwaitPhase, CopyBulk, Kernel, SubGrid
 from dovetail.kernels.loops.resident_stream import THREADS
 from dovetail.models import LlamaShape
 from dovetail.targets.cuda.driver import Driver
@@ -29,6 +32,25 @@ def test_a_program_without_the_kernel_of_its_name_fails(monkeypatch: pytest.Monk
     assert sanitized.run("nothing", "off", SimulatedDriver) == 0
     with pytest.raises(AssertionError, match="0 persistent kernels"):
         sanitized.run("nothing-persistent", "off", SimulatedDriver)
+
+
+def test_a_process_that_prints_much_does_not_wait_until_others_have_ended(tmp_path: Path) -> None:
+    """A tool that cannot print takes no reports from the device, and the kernel stops."""
+    there = tmp_path / "printed"
+    awaits = f"import os, time\nwhile not os.path.exists({str(there)!r}): time.sleep(0.01)"
+    prints = f"print('x' * 300_000, flush=True); open({str(there)!r}, 'w').close(); print('end')"
+    started = [
+        sanitized.Running.of([sys.executable, "-c", text], tmp_path / f"{i}.txt")
+        for i, text in enumerate((awaits, prints))
+    ]
+    end = time.monotonic() + 20
+    (first, status), (second, other) = [one.ended(end) for one in started]
+    assert (first, status, other) == ("", 0, 0) and len(second) == 300_005
+
+
+def test_a_process_that_does_not_end_is_stopped(tmp_path: Path) -> None:
+    started = sanitized.Running.of([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "late.txt")
+    assert started.ended(time.monotonic()) == ("", None)
 
 
 @cache
@@ -101,3 +123,15 @@ def test_the_layers_of_its_decoder_are_passes_whose_threads_arrive_and_wait_them
     assert waits[False] and waits[False] <= waits[True]
     free = [s for s in kernel.body if isinstance(s, AllocBarriers) and s.name.startswith(("free", "last"))]
     assert free and all(one.arrivals == threads for one in free)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["q8_0", "q4_0"])
+def test_a_decoder_in_blocks_has_no_parts_of_fewer_threads(kind: str) -> None:
+    """None of racecheck's reports is taken for the known one."""
+    device = replace(H200, cluster=8, dependent_launches=True, bulk_copies=True, copying_warp=True, cooperative="on")
+    plan = dovetail.compile(sanitized.blocks_graph(kind), target="cuda", cache="off").plan
+    every = [made.kernel for _, kernels in steps_of(plan, device=device) for made in kernels or ()]
+    (kernel,) = [kernel for kernel in every if kernel.counter]
+    assert {s.threads for s in kernel.body if isinstance(s, SubGrid)} == {256}
+    assert any(isinstance(s, CopyBulk) for s in everything(kernel.stream))

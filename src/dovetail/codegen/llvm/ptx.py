@@ -80,7 +80,7 @@ class _Printer(Printer):
         self.text.rounds_to_bf16 = True
         # Resident kernels without a warp that copies have no register left for it.
         self.text.takes_halves = bool(kernel.stream)
-        self.since = ""
+        self.since, self.part = "", 0
         if kernel.launch is None:
             raise GraphError(f"{kernel.name} has no launch shape", hint="schedule the kernel for a GPU first")
         self.kernel, self.threads, self.blocks = kernel, kernel.launch.block, kernel.launch.grid

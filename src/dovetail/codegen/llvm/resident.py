@@ -13,8 +13,20 @@ from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I1, I64
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.analysis import everything, pointers_in
-from dovetail.kernels.loops.ir import CopyAsync, GridBarrier, Kernel, Launch, Prefetch, Receive, Statement, SubGrid
+from dovetail.kernels.loops.ir import (
+    CopyAsync,
+    Expr,
+    GridBarrier,
+    Kernel,
+    Launch,
+    Prefetch,
+    Receive,
+    Statement,
+    SubGrid,
+    Tensor,
+)
 from dovetail.kernels.loops.resident import NEXT
+from dovetail.kernels.loops.resident_passes import part_in
 from dovetail.kernels.loops.resident_stream import LANES, THREADS, registers_of
 
 _POINTER = f"ptr addrspace({nvvm.GLOBAL})"
@@ -25,15 +37,16 @@ _AWAIT = "\\0A".join(
         ".reg .b32 polls;",
         ".reg .pred arrived, late;",
         "mov.b32 polls, 0;",
+        "setp.ne.u32 late, polls, 0;",
         "AGAIN:",
-        "ld.acquire.gpu.global.u64 found, [$0];",
-        "setp.ge.u64 arrived, found, $1;",
+        "ld.acquire.gpu.global.u64 found, [$1];",
+        "setp.ge.u64 arrived, found, $2;",
         "@arrived bra DONE;",
         "add.u32 polls, polls, 1;",
         f"setp.gt.u32 late, polls, {words.MOST_POLLS};",
-        "@late trap;",
-        "bra AGAIN;",
+        "@!late bra AGAIN;",
         "DONE:",
+        "selp.b32 $0, 1, 0, late;",
         "}",
     )
 )
@@ -53,7 +66,9 @@ class BodyPrinter(Protocol):
     names: dict[str, str]
     globals: dict[str, str]
     since: str
+    part: int
 
+    def address(self, tensor: Tensor, at: Sequence[Expr]) -> str: ...
     def statements(self, body: Sequence[Statement]) -> None: ...
     def barrier(self) -> None: ...
 
@@ -131,7 +146,9 @@ def grid_barrier(printer: BodyPrinter, statement: GridBarrier) -> None:
     printer.statements(statement.meanwhile)
     wanted = t.let(f"add i64 %arrived, {statement.number * _blocks(printer.kernel)}")
     with t.when(_is_first(printer)):
-        t.emit(nvvm.assembly(_AWAIT, "l,l,~{memory}", f"{counter}, i64 {wanted}"))
+        late = t.let(nvvm.assembly(_AWAIT, "=r,l,l,~{memory}", f"{counter}, i64 {wanted}", "i32"))
+        with t.when(I1(t.let(f"icmp ne i32 {late}, 0"))):
+            words.stop(printer, at_barrier=True)
     printer.barrier()
 
 
@@ -186,7 +203,9 @@ def functions(
     body.names["pass"] = "%pass"
     waits = {one.name: f"%c{i}" for i, one in enumerate(kernel.cycles)}
     body.names |= waits
-    body.statements(kernel.body)
+    for s in kernel.body:
+        body.statements((s,))
+        body.part += part_in(s) is not None
     body.text.ret()
     entry = make(seen)
     entry.names |= waits

@@ -15,7 +15,8 @@ from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import DType
-from dovetail.kernels.loops.ir import Expr, Receive, Tensor
+from dovetail.kernels.loops import stuck
+from dovetail.kernels.loops.ir import Expr, Kernel, Receive, Tensor
 
 STAMP = "%stamp"
 """The number of this launch, which is not 0, in the upper half of an i32, among the arguments of a pass."""
@@ -27,8 +28,28 @@ _GLOBAL, _SHARED = f"ptr addrspace({nvvm.GLOBAL})", f"ptr addrspace({nvvm.SHARED
 VECTOR = 16
 """Bytes of words that a thread loads at once."""
 MOST_POLLS = 1 << 24
-"""Loads of what another block has not written yet, after which a kernel stops with a trap: some ten seconds, where
+"""Loads of what another block has not written yet, after which a kernel stops with a trap: some five seconds, where
 waits are microseconds. Only a part that failed, or blocks that do not run at the same time, are that late."""
+_STOP = "\\0A".join(
+    (
+        "{",
+        ".reg .b64 report, word, number;",
+        ".reg .b32 block;",
+        ".reg .pred none;",
+        f"ld.relaxed.gpu.global.u64 report, [$0+{stuck.PLACE}];",
+        "mov.u32 block, %ctaid.x;",
+        "cvt.u64.u32 word, block;",
+        f"shl.b64 number, $1, {stuck.PASS};",
+        "or.b64 word, word, number;",
+        "or.b64 word, word, $2;",
+        "setp.eq.u64 none, report, 0;",
+        "@!none st.relaxed.sys.global.u64 [report], word;",
+        "fence.sc.sys;",
+        "trap;",
+        "}",
+    )
+)
+"""The word is on its way to the host before the context of the device is lost."""
 
 
 class _Vector(NamedTuple):
@@ -74,6 +95,7 @@ class Receiver(Protocol):
     """What prints the statements of a kernel for threads of a GPU."""
 
     text: Builder
+    kernel: Kernel
     threads: int
     indices: dict[str, str]
     names: dict[str, str]
@@ -81,6 +103,8 @@ class Receiver(Protocol):
     spaces: dict[str, str]
     since: str
     """The cycle in which the level before ended, as LLVM names it; empty where no block pauses."""
+    part: int
+    """How many parts of the pass are printed."""
 
     def address(self, tensor: Tensor, at: Sequence[Expr]) -> str: ...
 
@@ -102,7 +126,7 @@ def receive(printer: Receiver, statement: Receive) -> None:
             shares.append(Share(source, target, size))
     if statement.pause and printer.since:
         _pause(t, printer.since, printer.names[statement.pause])
-    _await(t, shares)
+    _await(printer, shares)
 
 
 def now(t: Builder) -> str:
@@ -118,12 +142,20 @@ def _pause(t: Builder, since: str, cycles: str) -> None:
     t.emit(nvvm.assembly("\\0A".join((*lines, *more)), "r,r,~{memory}", f"i32 {since}, i32 {limit}"))
 
 
-def _await(t: Builder, shares: Sequence[Share]) -> None:
+def stop(printer: Receiver, *, at_barrier: bool = False) -> None:
+    """Write where a thread waited in vain, and stop the kernel with a trap."""
+    t, counter = printer.text, f"{_GLOBAL} {printer.pointers[printer.kernel.counter]}"
+    same = stuck.word(printer.part, at_barrier=at_barrier)
+    t.emit(nvvm.assembly(_STOP, "l,l,n,~{memory}", f"{counter}, i64 {printer.names['pass']}, i64 {same}"))
+
+
+def _await(printer: Receiver, shares: Sequence[Share]) -> None:
     """Load all vectors, and those again that miss a word of this launch until a warp has all; then store the elements.
 
     Lanes leave the loop together: a warp whose lanes leave one by one would run what follows for each of them.
     """
-    again, done, late_block, stuck = t.fresh("receive"), t.fresh("received"), t.fresh("waiting"), t.fresh("stuck")
+    t = printer.text
+    again, done, late_block, never = t.fresh("receive"), t.fresh("received"), t.fresh("waiting"), t.fresh("stuck")
     rooms = [t.alloca("[4 x i32]" if share.size == 2 else "[2 x i64]") for share in shares]
     polls = t.alloca("i32")
     t.emit(f"store i32 0, ptr {polls}")
@@ -143,9 +175,9 @@ def _await(t: Builder, shares: Sequence[Share]) -> None:
         _keep(t, room, share, _loaded(t, share, words, gone))
     more = t.let(f"add i32 {t.let(f'load i32, ptr {polls}')}, 1")
     t.emit(f"store i32 {more}, ptr {polls}")
-    t.emit(f"br i1 {t.let(f'icmp ugt i32 {more}, {MOST_POLLS}')}, label %{stuck}, label %{again}")
-    t.label(stuck)
-    t.emit(nvvm.assembly("trap;", "~{memory}", ""))
+    t.emit(f"br i1 {t.let(f'icmp ugt i32 {more}, {MOST_POLLS}')}, label %{never}, label %{again}")
+    t.label(never)
+    stop(printer)
     t.emit(f"br label %{done}")
     t.label(done)
     for share, words in zip(shares, loaded, strict=True):
@@ -227,4 +259,4 @@ def stamp(t: Builder, launches: I64 | str) -> str:
     return t.let(f"shl i32 {counted}, 16")
 
 
-__all__ = ["MOST_POLLS", "SIZES", "STAMP", "VECTOR", "receive", "send", "stamp"]
+__all__ = ["MOST_POLLS", "SIZES", "STAMP", "VECTOR", "receive", "send", "stamp", "stop"]

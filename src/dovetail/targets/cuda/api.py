@@ -8,6 +8,7 @@ from ctypes import Structure, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_ulo
 from typing import Any, TypeAlias
 
 from dovetail.errors import DeviceError, DovetailError, UnsupportedError
+from dovetail.kernels.loops.stuck import wait_of
 
 LIBRARY = "libcuda.so.1"
 OLDEST = 12_000
@@ -20,13 +21,11 @@ _TOO_OLD = frozenset({209, 222, 803, 804})
 _LOST = frozenset({4, 46, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999})
 """After these every call in the context fails: addresses that are not allocated, traps, hardware errors, a reset."""
 
-_TRAPPED = 719
-"""A kernel failed, or stopped with a trap."""
 STUCK = (
-    ". A kernel of all layers stops like this where its blocks wait for each other for some ten seconds; "
+    ". A kernel of all layers stops like this where its blocks wait for each other for some five seconds; "
     "other programs on the device may keep some of them from running"
 )
-"""What else a trap may mean (docs/design/0026)."""
+"""What a kernel means that says where a block waited in vain (docs/design/0026)."""
 
 Functions: TypeAlias = Mapping[str, Callable[..., int]]
 """The driver's functions by name; each gives an error code."""
@@ -151,19 +150,20 @@ def too_old(what: str) -> UnsupportedError:
     )
 
 
-def error_of(name: str, status: int, reason: str) -> DovetailError:
-    """The error of a function that gave an error code."""
+def error_of(name: str, status: int, reason: str, stopped: int = 0) -> DovetailError:
+    """The error of a function that gave an error code; `stopped` is what a kernel wrote before it stopped."""
     message = f"{name}: {reason} ({status})"
     if status in _NO_DEVICE:
         return UnsupportedError(f"there is no CUDA device: {message}", hint="see what `nvidia-smi` says")
     if status in _TOO_OLD:
         return too_old(message)
     if status in _LOST:
+        wait = wait_of(stopped)
         return DeviceError(
-            f"the device was lost: {message}",
+            f"the device was lost: {message}" + ("" if wait is None else f": in a kernel of all layers {wait}"),
             is_lost=True,
             hint="bind the program again: a new context is made, and arrays of the old one are gone"
-            + (STUCK if status == _TRAPPED else ""),
+            + ("" if wait is None else STUCK),
         )
     return DeviceError(message, hint="see what `nvidia-smi` says of the device")
 

@@ -9,7 +9,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Sequence
-from ctypes import c_char_p, c_int, c_size_t, c_void_p
+from ctypes import c_char_p, c_int, c_size_t, c_uint64, c_void_p
 from typing import Any
 
 from dovetail.dataclass import dataclass
@@ -174,6 +174,8 @@ class Driver:
         self.process = os.getpid()
         self.lost: DeviceError | None = None
         """Why the context cannot be used any more."""
+        self.stopped: c_uint64 | None = None
+        """A word of pinned memory, once kernels have blocks that wait for each other: where one waited in vain."""
         self.context = c_void_p()
         """The primary context of the device."""
         self._call("cuInit", 0)
@@ -269,7 +271,8 @@ class Driver:
         """The error of a function that gave an error code, in the driver's words."""
         text = c_char_p()
         self.functions["cuGetErrorString"](status, ctypes.byref(text))
-        error = error_of(name, status, (text.value or b"unknown error").decode())
+        stopped = 0 if self.stopped is None else self.stopped.value
+        error = error_of(name, status, (text.value or b"unknown error").decode(), stopped)
         if isinstance(error, DeviceError) and error.is_lost:
             self.lost = error
         return error
@@ -298,6 +301,15 @@ class Driver:
         free, total = c_size_t(), c_size_t()
         self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
+
+    def stop_word(self) -> int:
+        """The address of the word in which a kernel says where it stopped; it stays as long as the context."""
+        if self.stopped is None:
+            found = c_void_p()
+            self.call("cuMemAllocHost_v2", ctypes.byref(found), ctypes.sizeof(c_uint64))
+            self.stopped = c_uint64.from_address(found.value or 0)
+            self.stopped.value = 0
+        return ctypes.addressof(self.stopped)
 
     def device_of(self, address: int) -> int | None:
         """The index of the device whose memory an address is in; None where it is no memory of a device."""

@@ -15,6 +15,7 @@ import numpy as np
 from dovetail.errors import BindError
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.kernels.loops.stuck import PLACE
 from dovetail.kernels.spec import ALIGNMENT
 from dovetail.plan.alias import Alias, is_dense
 from dovetail.plan.plan import Step
@@ -94,9 +95,12 @@ class Frame:
         for one in bound.loaded:
             if one.kernel.counters:
                 self.counters[id(one.kernel)] = counters
-                counters += -(-max(_WORD, one.kernel.counter_bytes) // ALIGNMENT) * ALIGNMENT
+                counters += -(-max(PLACE + _WORD, one.kernel.counter_bytes) // ALIGNMENT) * ALIGNMENT
         if counters:
-            self.counter = bound.allocator.uploaded(np.zeros(counters, np.uint8))
+            zeros = np.zeros(counters, np.uint8)
+            for first in self.counters.values():
+                zeros[first + PLACE :][:_WORD].view(np.uint64)[:] = driver.stop_word()
+            self.counter = bound.allocator.uploaded(zeros)
             driver.wait_for(DEFAULT_STREAM)
             self.addresses[_COUNTER] = self.counter.address
         self.addresses |= {base: buffer.address for base, buffer in self.buffers.items()}
