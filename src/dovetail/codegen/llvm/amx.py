@@ -29,18 +29,48 @@ _ROUNDED = "amx.emulated.rounded"
 _JOIN, _DOT = "llvm.x86.avx512bf16.cvtne2ps2bf16.512", "llvm.x86.avx512bf16.dpbf16ps.512"
 
 
-class TileBuilder(Builder):
+class PairBuilder(Builder):
+    """A function that rounds numbers on their way into tiles."""
+
+    emulated = False
+    """Whether code is plain vector code."""
+    _rounds = False
+
+    def function(self, signature: Signature, *, linkage: str = "", attributes: str = "noinline nounwind") -> Function:
+        made = super().function(signature, linkage=linkage, attributes=attributes)
+        return replace(made, text=f"{_rounding()}\n{made.text}") if self._rounds else made
+
+    def rounded(self, first: str, second: str) -> str:
+        """Two vectors of f32 as one of bf16, one after the other."""
+        if self.emulated:
+            self._rounds = True
+            return self.let(f"call {_SHORTS} @{_ROUNDED}({_FLOATS} {first}, {_FLOATS} {second})")
+        kind = f"<{2 * COLUMNS} x bfloat>"
+        self.use(f"declare {kind} @{_JOIN}({_FLOATS}, {_FLOATS})")
+        both = self.let(f"call {kind} @{_JOIN}({_FLOATS} {second}, {_FLOATS} {first})")
+        return self.let(f"bitcast {kind} {both} to {_SHORTS}")
+
+    def paired(self, first: str, second: str) -> str:
+        """Weights of two steps along k as a row of a tile: those of a column side by side."""
+        both = self.rounded(first, second)
+        return self.let(f"shufflevector {_SHORTS} {both}, {_SHORTS} poison, <{2 * COLUMNS} x i32> <{_ZIPPED}>")
+
+    def paired_halves(self, first: str, second: str) -> str:
+        """The same of vectors of bf16."""
+        return _joined(self, first, second, _ZIPPED)
+
+    def store_row(self, row: str, target: Ptr) -> None:
+        """Write 64 bytes of a tile to memory."""
+        self.emit(f"store {_SHORTS} {row}, ptr {target}, align 4")
+
+
+class TileBuilder(PairBuilder):
     """A function that uses tiles."""
 
     def __init__(self, *, emulated: bool) -> None:
         super().__init__()
         self.emulated = emulated
         self._held: Ptr | None = None
-        self._rounds = False
-
-    def function(self, signature: Signature, *, linkage: str = "", attributes: str = "noinline nounwind") -> Function:
-        made = super().function(signature, linkage=linkage, attributes=attributes)
-        return replace(made, text=f"{_rounding()}\n{made.text}") if self._rounds else made
 
     def configure(self) -> None:
         """Make all tiles 16 rows of 64 bytes: before this, an instruction of tiles is illegal."""
@@ -112,31 +142,6 @@ class TileBuilder(Builder):
         one = self.let(f"insertelement {_WORDS} poison, i32 {self.let(f'load i32, ptr {at}, align 4')}, i64 0")
         return self.let(f"shufflevector {_WORDS} {one}, {_WORDS} poison, {_WORDS} zeroinitializer")
 
-    # Numbers on their way into tiles.
-
-    def rounded(self, first: str, second: str) -> str:
-        """Two vectors of f32 as one of bf16, one after the other."""
-        if self.emulated:
-            self._rounds = True
-            return self.let(f"call {_SHORTS} @{_ROUNDED}({_FLOATS} {first}, {_FLOATS} {second})")
-        kind = f"<{2 * COLUMNS} x bfloat>"
-        self.use(f"declare {kind} @{_JOIN}({_FLOATS}, {_FLOATS})")
-        both = self.let(f"call {kind} @{_JOIN}({_FLOATS} {second}, {_FLOATS} {first})")
-        return self.let(f"bitcast {kind} {both} to {_SHORTS}")
-
-    def paired(self, first: str, second: str) -> str:
-        """Weights of two steps along k as a row of a tile: those of a column side by side."""
-        both = self.rounded(first, second)
-        return self.let(f"shufflevector {_SHORTS} {both}, {_SHORTS} poison, <{2 * COLUMNS} x i32> <{_ZIPPED}>")
-
-    def paired_halves(self, first: str, second: str) -> str:
-        """The same of vectors of bf16."""
-        return _joined(self, first, second, _ZIPPED)
-
-    def store_row(self, row: str, target: Ptr) -> None:
-        """Write 64 bytes of a tile to memory."""
-        self.emit(f"store {_SHORTS} {row}, ptr {target}, align 4")
-
     def _tiles(self, name: str, kinds: str, *given: int | Ptr | I64) -> None:
         self.use(f"declare void @llvm.x86.{name}({kinds})")
         types = [kind.split()[0] for kind in kinds.split(", ") if kind]
@@ -170,4 +175,4 @@ def _splat(number: int) -> str:
 
 _ZIPPED = ", ".join([f"i32 {COLUMNS * (i % 2) + i // 2}" for i in range(2 * COLUMNS)])
 
-__all__ = ["COLUMNS", "ROWS", "ROW_BYTES", "STEPS", "TILE_BYTES", "TileBuilder"]
+__all__ = ["COLUMNS", "ROWS", "ROW_BYTES", "STEPS", "TILE_BYTES", "PairBuilder", "TileBuilder"]

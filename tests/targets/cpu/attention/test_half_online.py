@@ -77,6 +77,21 @@ def test_sums_of_large_values_do_not_overflow() -> None:
     assert mean_error(graph(32, 16), given, wanted(given)) < 1e-2
 
 
+def alone(d: int) -> tuple[Graph, dict[str, Array], Array]:
+    """One block of queries whose keys no other heads share, its operands and results."""
+    rng, size = np.random.default_rng(0), (1, 2, 9, d)
+    given = {name: rng.normal(size=size).astype(np.float32) for name in "qkv"}
+    found = library.attention(*[input(name, f32[size]) for name in "qkv"], scale=d**-0.5)
+    scores = given["q"].astype(np.float64) @ given["k"].swapaxes(-1, -2) * d**-0.5
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return Graph.of({"y": found}), given, weights / weights.sum(axis=-1, keepdims=True) @ given["v"]
+
+
+@needs_f16
+def test_one_block_of_queries_whose_keys_no_others_share() -> None:
+    assert 1e-5 < mean_error(*alone(32)) < 2e-3
+
+
 @needs_f16
 def test_exact_mode_and_few_queries_stay_f32() -> None:
     given = feeds(64, 64, 40, 200)

@@ -185,6 +185,7 @@ def test_rows_stay_in_l2_and_parts_of_panels_in_l1() -> None:
     large = replace(DEVICE, caches=Caches(48 << 10, 2 << 20))
     assert rows_on_tiles(large, 1024, 96, symbol("m")) == 512 and rows_on_tiles(large, 3072, 96, symbol("m")) == 256
     assert rows_on_tiles(large, 1024, 96, 520) == 288, "equal blocks"
+    assert rows_on_tiles(large, 2048, 96, symbol("m")) == 256, "of the most rows of a run, too"
     assert rows_on_tiles(replace(large, threads=32), 1024, 32, symbol("m")) == 128, "threads share the rows"
     assert rows_on_tiles(large, 1 << 20, 96, 64) == 32
     assert part_on_tiles(large, 1024, 32, 32) == 512 and part_on_tiles(large, 3072, 64, 32) == 256
@@ -198,6 +199,7 @@ def test_tiles_are_configured_and_released() -> None:
     assert code.index("ldtilecfg") < min(places) and max(places) < code.index("tilerelease") < code.index("retq")
     hottest = max(re.split(r"\n\.L\w+:", code), key=lambda part: part.count("tdpbf16ps"))
     assert hottest.count("tdpbf16ps") == 4 and hottest.count("tileloadd") == 4
+    assert hottest.count("prefetcht0") == 2 * 16, "the rows of the next step"
 
 
 @pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_k", "q6_k"])
@@ -208,7 +210,9 @@ def test_blocks_are_expanded_in_registers(name: str) -> None:
 
 
 def test_rows_and_halves_are_rounded_by_one_instruction() -> None:
-    for text in (row_function(emulated=False)[0].text, halves_function("f16", 64, emulated=False)[0].text):
+    for text in (row_function(emulated=False)[0].text, halves_function("f16", 64, 32, emulated=False)[0].text):
         code = code_for(SAPPHIRE_RAPIDS, text, optimize=False)
         assert "vcvtne2ps2bf16" in code and "call" not in code
-    assert "vcvt" not in code_for(SAPPHIRE_RAPIDS, halves_function("bf16", 64, emulated=False)[0].text, optimize=False)
+    assert "vcvt" not in code_for(
+        SAPPHIRE_RAPIDS, halves_function("bf16", 64, 32, emulated=False)[0].text, optimize=False
+    )

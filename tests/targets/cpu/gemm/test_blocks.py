@@ -287,17 +287,17 @@ def test_hot_loops_stay_in_registers(name: str, exact: bool, machine: str) -> No
     assert code_for(here, limbs_function(kernel)[0].text, optimize=False)
 
 
-def test_four_rows_share_the_wait_for_memory() -> None:
-    """Codes of a byte: one tile whose two passes prefetch what follows, and two rows by two vectors for many rows."""
+def test_four_rows_read_a_panel_once() -> None:
+    """All columns of a panel at a time, whose lines are prefetched once; limbs are broadcast for two vectors."""
     here, _ = MACHINES["avx512_vnni"]
     dot = block_dot(here.device)
     assert dot is not None
     kernel = BlockKernel.of("q8_0", dot, exact=True, registers=here.vector_registers)
-    assert kernel.tiles == (4, 2, 1) and kernel.many_tiles == (2, 1)
+    assert kernel.tiles == kernel.many_tiles == (4, 2, 1)
     code = code_for(here, rows_function(kernel, 4)[0].text, optimize=False)
     hottest = max(loops(code), key=lambda body: body.count("vpdpbusd"))
-    lines = kernel.layout.group_bytes // 2 // 64
-    assert lines <= hottest.count("prefetch") <= lines + 1
+    assert hottest.count("vpdpbusd") == 2 * 4 * 3 * 8 and hottest.count("vpbroadcastd") <= 4 * 3 * (8 + 2)
+    assert hottest.count("prefetch") == kernel.layout.group_bytes // 64
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -15,6 +15,7 @@ from dovetail.codegen.llvm.handles import I64, TRUE, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, END, KERNEL, SCRATCH, KernelCode
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim, Size
+from dovetail.targets.cpu.attention.amx_online import TileQueries
 from dovetail.targets.cpu.attention.decode import FewQueries
 from dovetail.targets.cpu.attention.half_few import HalfFewQueries
 from dovetail.targets.cpu.attention.half_online import HalfQueries
@@ -96,6 +97,11 @@ class _Driver(AttendBuilder):
     def _few_queries(self) -> type[FewQueries]:
         return HalfFewQueries if self.problem.few_halves else FewQueries
 
+    @property
+    def _many_queries(self) -> type[ManyQueries]:
+        a = self.problem
+        return TileQueries if a.on_tiles else HalfQueries if a.halves else ManyQueries
+
     def _few(self, number: I64) -> None:
         """All queries of a head of keys, those of several members of a batch where they share it."""
         a = self.problem
@@ -149,7 +155,7 @@ class _Driver(AttendBuilder):
 
     def _rows(self, at: Mapping[str, Ptr], first: I64, rows: I64) -> None:
         """A block of queries with as few vectors as it needs; none at all where there are no rows."""
-        if self.problem.halves:
+        if self.problem.narrows:
             with self.when(self.icmp("sgt", rows, 0)):
                 self._attend(self.problem.wide, at, first, rows)
             return
@@ -162,7 +168,7 @@ class _Driver(AttendBuilder):
     def _attend(self, wide: int, at: Mapping[str, Ptr], first: I64, rows: I64) -> None:
         """With lanes along queries; keys that positions hide are left out where they weigh nothing."""
         a = self.problem
-        work = (HalfQueries if a.halves else ManyQueries)(self, self.packed, wide, at, first, rows)
+        work = self._many_queries(self, self.packed, wide, at, first, rows)
         work.prefetch_results()
         work.pack_queries()
         end = self.size(a.keys)

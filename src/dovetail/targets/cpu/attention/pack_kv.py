@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import gcd
 
+from dovetail.codegen.llvm.amx import STEPS
 from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH
 from dovetail.ir.dim import Size
+from dovetail.targets.cpu.attention.amx_parts import tile_keys_function, tile_values_function
 from dovetail.targets.cpu.attention.half_parts import narrow_function
-from dovetail.targets.cpu.attention.parts import rows_function
+from dovetail.targets.cpu.attention.parts import Shared, rows_function
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend
 from dovetail.targets.cpu.attention.tile import AttendBuilder
@@ -37,10 +39,12 @@ def scattered(a: Attend, stride: Size, width: int) -> bool:
 
 def packed_widths(a: Attend) -> dict[str, int]:
     """Which of keys and values are packed, and how wide their rows are."""
-    if a.is_few or a.stored != "float" or (a.blocks == 1 and a.groups == 1):
+    if a.is_few or a.stored != "float":
         return {}
-    if a.halves:
+    if a.narrows:
         return {"k": a.d, "v": a.dv}
+    if a.blocks == 1 and a.groups == 1:
+        return {}
     # Rotated keys are in the workspace already.
     widths = {"v": a.dv} if a.rotated is not None else {"k": a.d, "v": a.dv}
     strides = {n: a.strides[n][-2:] for n in widths}
@@ -52,20 +56,30 @@ def packs_rows(a: Attend, stride: Size, width: int) -> bool:
     return crowded(stride, width) or scattered(a, stride, width)
 
 
+def packing_function(a: Attend, name: str) -> Shared:
+    """What packs rows of keys or values: `(x, stride, rows, to)`."""
+    width = a.d if name == "k" else a.dv
+    if a.on_tiles:
+        return (tile_keys_function if name == "k" else tile_values_function)(a.device, width)
+    return (narrow_function if a.halves else rows_function)(a.device, width)
+
+
 class PackedHead:
     """The rows of one head that are packed while a tile runs."""
 
     def __init__(self, t: AttendBuilder) -> None:
         self.t = t
         self.widths = packed_widths(t.problem)
-        self.item = 2 if t.problem.halves else 4
+        self.item = 2 if t.problem.narrows else 4
         """Bytes of a packed number."""
+        whole = self.whole = STEPS if t.problem.on_tiles else 1
+        """Rows that are packed together."""
         each = self.item * sum(self.widths.values())
         keys = t.problem.keys
         self.most = 0
         if each:
-            most = ATTENTION.packed_bytes // each
-            self.most = min(most, keys) if isinstance(keys, int) else most
+            most = ATTENTION.packed_bytes // each // whole * whole
+            self.most = min(most, -(-keys // whole) * whole) if isinstance(keys, int) else most
         self.bytes = -(-self.most * each // 64) * 64
         self.rows: dict[str, Ptr] = {}
         self.count = I64("0")
@@ -87,6 +101,7 @@ class PackedHead:
         is_same = t.icmp("eq", t.load_i64(SCRATCH), head)
         done = t.select_int(is_same, t.load_i64(counted), 0)
         with t.when(t.icmp("slt", done, self.count)):
+            done = t.mul(t.udiv(done, self.whole), self.whole)
             t.store_i64(head, SCRATCH)
             t.store_i64(self.count, counted)
             missing = t.sub(self.count, done)
@@ -94,13 +109,12 @@ class PackedHead:
                 stride = strides[name][-2]
                 x = t.ptr_add(at[name], t.scaled(done, stride))
                 to = t.ptr_add(self.rows[name], t.mul(done, self.item * width))
-                copy = (narrow_function if t.problem.halves else rows_function)(t.device, width)
-                t.call_shared(copy, x, t.size(stride), missing, to)
+                t.call_shared(packing_function(t.problem, name), x, t.size(stride), missing, to)
 
     def _enough(self) -> I1 | None:
         """Whether rows that are only far apart are enough for packing to pay; None where that is known."""
         t, a = self.t, self.t.problem
-        if a.halves:
+        if a.narrows:
             return None
         strides = {n: a.strides[n][-2] for n in self.widths}
         if any(crowded(strides[n], w) for n, w in self.widths.items()) or isinstance(a.keys * a.queries, int):
@@ -109,7 +123,7 @@ class PackedHead:
         return t.and_(far, t.icmp("sge", t.size(a.queries), ATTENTION.far_queries))
 
     def halves(self, name: str, first: I64, count: I64) -> tuple[Ptr, I1]:
-        """A block of keys or values in f16, and whether it is packed."""
+        """A block of keys or values in 16 bits, and whether it is packed."""
         t = self.t
         is_here = t.icmp("sle", t.add(first, count), self.count)
         return t.ptr_add(self.rows[name], t.mul(first, self.item * self.widths[name])), is_here
@@ -124,4 +138,4 @@ class PackedHead:
         return t.select_ptr(is_here, here, x), t.select_int(is_here, width, stride)
 
 
-__all__ = ["PackedHead", "crowded", "packed_widths", "scattered"]
+__all__ = ["PackedHead", "crowded", "packed_widths", "packing_function", "scattered"]

@@ -41,6 +41,8 @@ class Attend(Attention):
     """Steps of a region, which run on finished rows."""
     halves: bool = False
     """Whether many queries are multiplied in f16."""
+    on_tiles: bool = False
+    """Whether many queries are multiplied on tiles of AMX, in bf16."""
     few_halves: bool = False
     """The same with few."""
     few_block: int = ATTENTION.block
@@ -75,6 +77,11 @@ class Attend(Attention):
     def wide(self) -> int:
         """Vectors of queries in a tile: a power of two."""
         return most_vectors(self.device)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether many queries are multiplied with keys and values in 16 bits."""
+        return self.halves or self.on_tiles
 
     @property
     def blocks(self) -> Size:
@@ -201,9 +208,11 @@ def many_regions(a: Attend, wide: int) -> dict[str, int]:
     found["key_rows"] = (ATTENTION.block if a.packs_keys else keys) * 4 * a.d
     if a.packs_values:
         found["value_rows"] = ATTENTION.block * 4 * a.dv
-    if a.halves:
+    if a.narrows:
         found |= {"halves": a.d * row // 2, "key_rows": ATTENTION.block * 2 * a.d}
         found["value_rows"] = ATTENTION.block * 2 * a.dv
+    if a.on_tiles:
+        found["pairs"] = ATTENTION.block * row // 2
     found |= {name: ATTENTION.block * row for name in a.masks_by_row()}
     found |= row_regions(a, lanes * wide)
     if a.rotated is not None:

@@ -24,11 +24,13 @@ from dovetail.kernels.problems.attention import (
 from dovetail.kernels.spec import Job, SharedFunction, Tiles
 from dovetail.library.attention import attention
 from dovetail.ops.region import region
+from dovetail.targets.cpu.attention.amx_online import multiplies_on_tiles
 from dovetail.targets.cpu.attention.driver import AttendCode, attend_code
 from dovetail.targets.cpu.attention.half_few import few_in_halves
 from dovetail.targets.cpu.attention.half_online import multiplies_halves
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend, packs
+from dovetail.targets.cpu.gemm.prepared_rows import BOTH_TO_BF16
 from dovetail.targets.cpu.row_epilogue import row_epilogue
 
 
@@ -128,13 +130,15 @@ def _on(of: StepProblem[CpuDevice], found: Attention) -> Attend:
     is_long = of.device.has("fma_by_lane") and not packs(problem, "k") and not packs(problem, "v")
     few_block = ATTENTION.few_keys if is_long else problem.few_block
     few_halves = few_in_halves(problem)
-    return replace(problem, halves=multiplies_halves(problem), few_halves=few_halves, few_block=few_block)
+    halves, on_tiles = multiplies_halves(problem), multiplies_on_tiles(problem)
+    return replace(problem, halves=halves, on_tiles=on_tiles, few_halves=few_halves, few_block=few_block)
 
 
 def _job(of: _Step, written: AttendCode) -> Job:
     problem = of.problem
     template = written.code.template(problem.arguments, written.sizes, written.scratch)
-    template = replace(template, shared=(*template.shared, *of.shared))
+    rounding = f"with more than {ATTENTION.few} queries {BOTH_TO_BF16}" if problem.on_tiles else ""
+    template = replace(template, shared=(*template.shared, *of.shared), rounding=rounding)
     return Job(template, of.bindings, Tiles(problem.tiles, problem.work))
 
 

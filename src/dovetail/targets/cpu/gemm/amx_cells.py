@@ -30,6 +30,10 @@ class Expansion:
     """Steps along k of a piece."""
     bytes: int
     """Of a piece of a packed panel."""
+    columns: int
+    """Columns of a panel that are expanded at once."""
+    apart: int = 0
+    """Bytes from a column of a piece to the next, where these are not all columns."""
 
 
 class TileCells(PreparedCells):
@@ -43,21 +47,22 @@ class TileCells(PreparedCells):
             return
         device, columns = problem.shape.tile.device, problem.shape.tile.columns
         self.emulated = not device.emits("amx_bf16")
-        self.kc = part_on_tiles(device, problem.deep, columns, lcm(STEPS, expansion.steps))
+        self.kc = part_on_tiles(device, problem.deep, expansion.columns, lcm(STEPS, expansion.steps))
         self.expanded_at = -(-at.end // 64) * 64
         # What a pass of all rows reads ahead is about the part that follows.
         passes = AMX.rows // (2 * ROWS) * -(-columns // 32)
         lines = max(1, round(STEPS * expansion.bytes / expansion.steps / ROW_BYTES / passes))
+        self.lines_ahead = lines
         self.expand = expansion.function(emulated=self.emulated)
         self.rounded = row_function(emulated=self.emulated)
-        self.on_tiles = product_function(TileProduct(columns, lines, AMX.x_ahead, emulated=self.emulated))
+        self.on_tiles = product_function(TileProduct(expansion.columns, lines, AMX.x_ahead, emulated=self.emulated))
         self.tile_functions = [self.expand, self.rounded, self.on_tiles]
 
     def room(self, end: int) -> int:
         """Bytes of the workspace, of which `end` are those of few rows."""
         if not self.problem.on_tiles:
             return end
-        return self.expanded_at + 2 * self.kc * self.shape.tile.columns
+        return self.expanded_at + 2 * self.kc * self.expansion.columns
 
     def prepare_rows(self, start: Ptr, count: I64) -> None:
         if not self.problem.on_tiles:
@@ -92,17 +97,21 @@ class TileCells(PreparedCells):
     def _on_tiles(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         """All rows with the panel, KC steps along k at a time."""
         deep, expansion, weights = self.problem.deep, self.expansion, self.ptr_add(SCRATCH, self.expanded_at)
-        tiles = self.udiv(self.add(count, ROWS - 1), ROWS)
+        tiles, columns = self.udiv(self.add(count, ROWS - 1), ROWS), self.shape.tile.columns
         with self.loop(0, deep, step=self.kc) as first:
             some = self.smin(self.kc, self.sub(deep, first))
             steps, piece = self.udiv(some, STEPS), self.udiv(first, expansion.steps)
             here = self.ptr_add(b, self.mul(piece, expansion.bytes))
             pieces = self.udiv(some, expansion.steps)
-            self.call(self.expand[1], here, weights, pieces, self.mul(steps, TILE_BYTES))
             x = self.ptr_add(rows, self.mul(self.udiv(first, STEPS), TILE_BYTES))
             ahead = self.ptr_add(here, self.mul(pieces, expansion.bytes))
             fresh, stride = self.icmp("eq", first, 0), self.shape.tile.row_bytes
-            self.call(self.on_tiles[1], x, self.strip, weights, sums, stride, tiles, steps, fresh, ahead)
+            share = self.mul(self.mul(self.udiv(tiles, 2), steps), ROW_BYTES * self.lines_ahead)
+            for number, column in enumerate(range(0, columns, expansion.columns)):
+                packed = self.ptr_add(here, expansion.apart * column)
+                self.call(self.expand[1], packed, weights, pieces, self.mul(steps, TILE_BYTES))
+                y, soon = self.ptr_add(sums, 4 * column), self.ptr_add(ahead, self.mul(share, number))
+                self.call(self.on_tiles[1], x, self.strip, weights, y, stride, tiles, steps, fresh, soon)
 
 
 __all__ = ["Expansion", "TileCells"]

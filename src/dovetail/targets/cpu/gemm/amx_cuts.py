@@ -22,10 +22,9 @@ def rows_on_tiles(device: CpuDevice, deep: int, panels: int, count: Size, at_mos
     most = max(AMX.few_rows, at_most // max(1, few))
     rows = max(AMX.least, min(most, device.caches.l2 * above // below // (bf16.itemsize * max(1, deep))))
     rows -= rows % AMX.least
-    if isinstance(count, int):
-        each = _ceil(count, _ceil(count, rows))
-        rows = _ceil(each, AMX.least) * AMX.least
-    return rows
+    # A long prompt has runs of the most rows: blocks of these are equal, so that threads have as much to do.
+    whole = count if isinstance(count, int) else most
+    return min(rows, _ceil(_ceil(whole, _ceil(whole, rows)), AMX.least) * AMX.least)
 
 
 def part_on_tiles(device: CpuDevice, deep: int, columns: int, whole: int) -> int:

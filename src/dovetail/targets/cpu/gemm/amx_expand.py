@@ -102,18 +102,18 @@ class _Blocks(TileBuilder):
 class _Halves(TileBuilder):
     """The function that does it with two steps along k of weights of two bytes at a time."""
 
-    def __init__(self, name: str, columns: int, *, emulated: bool) -> None:
+    def __init__(self, name: str, columns: int, some: int, *, emulated: bool) -> None:
         super().__init__(emulated=emulated)
-        self.name, self.columns = name, columns
+        self.name, self.columns, self.some = name, columns, some
 
     def written(self) -> Function:
         with self.loop(0, I64("%count")) as pair:
             panel = self.ptr_add(Ptr("%panel"), self.mul(pair, 4 * self.columns))
             target = self.ptr_add(Ptr("%target"), self.mul(pair, ROW_BYTES))
-            for vector in range(self.columns // COLUMNS):
+            for vector in range(self.some // COLUMNS):
                 two = [self.ptr_add(panel, 2 * (self.columns * step + COLUMNS * vector)) for step in range(2)]
                 self.store_row(self._two_steps(two), self.ptr_add(target, self.mul(I64("%pitch"), vector)))
-        return self.function(Signature(f"amx.{self.name}.{self.columns}", _GIVEN))
+        return self.function(Signature(f"amx.{self.name}.{self.columns}.{self.some}", _GIVEN))
 
     def _two_steps(self, two: list[Ptr]) -> str:
         if self.name == "bf16":
@@ -129,9 +129,9 @@ def blocks_function(of: BlockLayout, *, emulated: bool) -> tuple[SharedFunction,
 
 
 @cache
-def halves_function(name: str, columns: int, *, emulated: bool) -> tuple[SharedFunction, Signature]:
-    """The same of a panel of two bytes for each weight, `count` pairs of steps along k of it."""
-    return shared_function(_Halves(name, columns, emulated=emulated).written())
+def halves_function(name: str, columns: int, some: int, *, emulated: bool) -> tuple[SharedFunction, Signature]:
+    """The same of `some` columns of a panel of two bytes for each weight, `count` pairs of steps along k of it."""
+    return shared_function(_Halves(name, columns, some, emulated=emulated).written())
 
 
 __all__ = ["blocks_function", "halves_function"]

@@ -43,6 +43,11 @@ class Rows(Builder):
         """Whether sums of low halves of bytes are moved up; several rows share codes that are."""
         if self.moves_sums:
             self.depth = min(self.depth, of.group // 8)
+        self.in_memory = of.fills_registers and len(self.cells) == of.cells
+        """Whether sums of the groups before wait in memory: those of limbs take three quarters of the registers."""
+        if self.in_memory:
+            self.depth = 1
+        self.places: dict[tuple[int, int], Ptr] = {}
         self.limbs = [self.ptr_add(Ptr("%limbs"), self.mul(I64("%pitch"), row)) for row in range(rows)]
 
     def written(self) -> Function:
@@ -57,6 +62,8 @@ class Rows(Builder):
                 for row, vector in self.cells
             }
             held = {cell: self.held(there) for cell, there in places.items()}
+            self.places = places
+            self._keep(held)
             for cell, found in self._along(panel, codes, self._ahead(number), held).items():
                 self.emit(f"store {self.floats} {found}, ptr {places[cell]}, align 4")
         return self.function(Signature(f"{of.name}.{self.rows}", _PARAMETERS))
@@ -71,6 +78,11 @@ class Rows(Builder):
         size = self.mul(I64("%groups"), self.of.layout.group_bytes)
         share = self.mul(I64("%groups"), self.of.layout.group_bytes // self.passes)
         return self.ptr_add(self.ptr_add(Ptr("%panel"), size), self.mul(number, share))
+
+    def _keep(self, sums: dict[tuple[int, int], str]) -> None:
+        """Write sums to memory where they wait there."""
+        for cell, found in sums.items() if self.in_memory else ():
+            self.emit(f"store {self.floats} {found}, ptr {self.places[cell]}, align 4")
 
     def held(self, there: Ptr) -> str:
         """The sums of the groups before."""
@@ -87,7 +99,7 @@ class Rows(Builder):
         self.label(along)
         group, panel_at, codes_at, limbs_at = self.phi("i64"), self.phi("ptr"), self.phi("ptr"), self.phi("i64")
         ahead_at, pace = self.phi("ptr"), of.layout.group_bytes // self.passes
-        sums = {cell: self.phi(self.floats) for cell in self.cells}
+        sums = {} if self.in_memory else {cell: self.phi(self.floats) for cell in self.cells}
         if self.passes > 1 and not of.layout.is_expanded:
             for line in range(0, pace, LINE):
                 self.prefetch(self.ptr_add(Ptr(ahead_at.name), line))
@@ -101,9 +113,14 @@ class Rows(Builder):
         for vector in range(self.width):
             scales = self.scales(Ptr(panel_at.name), vector)
             for row in range(self.rows):
-                found[row, vector] = self.added(totals[row, vector], scales, x[row], sums[row, vector].name)
+                if self.in_memory:
+                    before_it = self.let(f"load {self.floats}, ptr {self.places[row, vector]}, align 4")
+                else:
+                    before_it = sums[row, vector].name
+                found[row, vector] = self.added(totals[row, vector], scales, x[row], before_it)
         if of.layout.has_low:
             found = self._with_lows(self.ptr_add(Ptr(panel_at.name), of.layout.scale_bytes), x, found)
+        self._keep(found)
         following = I64(self.let(f"add nuw nsw i64 {group.name}, 1"))
         carried: list[tuple[Phi, object, object]] = [
             (group, 0, following),

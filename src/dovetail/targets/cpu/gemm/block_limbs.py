@@ -114,19 +114,25 @@ class BlockKernel:
     @property
     def cells(self) -> int:
         """Rows times vectors of columns whose sums are computed at once."""
+        if self.fills_registers:
+            return BLOCKS.most_cells
         # Products that are added by an instruction of their own wait in registers.
         each = BLOCKS.registers * (1 + (self.dot.pairs is not None) + (self.digit_bits < 8))
         return max(1, self.registers // each) * (2 if self.limbs == FAST else 1)
 
     @property
+    def fills_registers(self) -> bool:
+        """Whether sums of exact mode take three quarters of the registers: limbs are broadcast once for two vectors."""
+        adds = not self.dot.by_lane and self.dot.pairs is None
+        return adds and self.limbs == EXACT and self.registers >= 4 * BLOCKS.most_cells
+
+    @property
     def tiles(self) -> tuple[int, ...]:
         """Rows of tiles, most first: rows share unpacked codes, and with NEON a tile of one vector is in order.
 
-        Codes of a byte need no unpacking, and tiles of half the rows have more vectors. But only the first tile reads
-        memory: where memory takes longer than all rows of exact mode, these are one tile, whose passes share the wait.
+        Codes of a byte need no unpacking, and tiles of half the rows have more vectors.
         """
-        waits = not self.dot.by_lane and self.limbs != FAST and self.cells >= 4
-        shares = self.packed.is_narrow or self.dot.by_lane or waits
+        shares = (self.packed.is_narrow or self.dot.by_lane) and not self.fills_registers
         most = self.cells if shares else max(1, self.cells // 2)
         return tuple([1 << power for power in reversed(range(most.bit_length()))])
 
@@ -140,7 +146,7 @@ class BlockKernel:
         if self.dot.by_lane and self.layout.is_expanded:
             most = min(most, MOST_NEXT_TO_EXPANDED)
         elif not self.dot.by_lane and self.limbs != FAST and self.cells >= 4:
-            most = self.cells // 2
+            most = min(most, self.cells // 2)
         return tuple([rows for rows in self.tiles if rows <= most])
 
     @property

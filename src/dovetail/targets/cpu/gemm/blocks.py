@@ -145,7 +145,7 @@ class _Driver(TileCells):
         is_expanded = self.many.layout.is_expanded
         expanded = self.part * packed.groups * self.many.layout.group_bytes if is_expanded else 0
         self.at: _Workspace
-        to_tiles = Expansion(partial(blocks_function, packed), packed.block, packed.block_bytes)
+        to_tiles = Expansion(partial(blocks_function, packed), packed.block, packed.block_bytes, packed.columns)
         super().__init__(of, _Workspace(of, expanded), packed.panel_bytes(of.deep), to_tiles)
         self.kernel = kernel
         self.tiles = [rows for rows in kernel.tiles if rows <= of.rows]

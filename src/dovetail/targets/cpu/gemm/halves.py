@@ -33,7 +33,7 @@ from dovetail.targets.cpu.gemm.half_kernel import (
 )
 from dovetail.targets.cpu.gemm.half_order import rows_function
 from dovetail.targets.cpu.gemm.half_pack import fill, largest
-from dovetail.targets.cpu.gemm.policy import HALF_TILES, HALVES, HalfTile
+from dovetail.targets.cpu.gemm.policy import AMX, HALF_TILES, HALVES, HalfTile
 from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedRows
 from dovetail.targets.cpu.gemm.tile import Tile
 from dovetail.targets.runtime.huge_pages import HUGE_PAGES
@@ -233,7 +233,8 @@ class _Driver(TileCells):
             self.part = min(of.deep, max(STEPS, room // STEPS * STEPS))
         at = _Workspace(of, self.part)
         columns = kernel.tile.columns
-        to_tiles = Expansion(partial(halves_function, kernel.name, columns), 2, 4 * columns)
+        some = AMX.columns if columns % AMX.columns == 0 else columns
+        to_tiles = Expansion(partial(halves_function, kernel.name, columns, some), 2, 4 * columns, some, f16.itemsize)
         super().__init__(of, at, 2 * columns * of.deep + (HEAD if kernel.rounds else 0), to_tiles)
         self.panel = at.panel
         self.row = rounded_function() if kernel.rounds else row_function(kernel)

@@ -212,6 +212,8 @@ class BlocksPolicy:
     """Wider vectors: those of a panel, at least; each stream of columns has one."""
     registers: int = 8
     """Registers for each of the rows times vectors of columns whose sums of three limbs are computed at once."""
+    most_cells: int = 8
+    """Rows times vectors of columns of exact mode where sums of three limbs leave a quarter of 32 registers."""
     rows: int = 64
     """Rows of a block, at most."""
     rows_in_l1: int = 16
@@ -301,11 +303,13 @@ class AmxPolicy:
     """The same where threads would have too few panels each, at least."""
     panels: int = 4
     """Panels for each thread that are enough."""
+    columns: int = 32
+    """Columns of a panel that are expanded at once: sums of fewer columns wait in memory less often."""
     l2_share: tuple[int, int] = (3, 4)
     """The part of L2 that rows of a block may take."""
     l1_share: tuple[int, int] = (2, 3)
     """The part of L1 that KC steps of an expanded panel may take."""
-    x_ahead: int = 0
+    x_ahead: int = 1
     """Tiles of rows between what is multiplied and what is prefetched into L1; 0 for none."""
     speed: int = 8
     """Multiplications in the time of one of f32, where chunks for threads are cut."""
