@@ -188,6 +188,21 @@ def test_lone_blocks_go_through_one_round_of_keys_with_twice_the_warps(name: str
     assert_close(in_lockstep(Case({"y": value}), feeds, device=device)["y"], _by_hand(feeds, **told), f16)
 
 
+@pytest.mark.parametrize("keys", [6, 40])
+@pytest.mark.parametrize("name", HIDDEN)
+def test_whatever_hides_a_few_keys(name: str, keys: int) -> None:
+    """Their tiles have room for these alone, which is less than the bits of a word."""
+    call = dict(HIDDEN[name])
+    for mask, dtype in (("keep", bool_), ("mask", f16)):
+        if call.get(mask):
+            call[mask] = x_of(dtype, 5, keys, name=mask)
+    value = _attention(5, keys, 32, 32, **call)
+    assert not _is_by_group(value, H200)
+    feeds = feeds_of(Graph.of({"y": value}), {})
+    told = {n: call[n] for n in ("fill", "causal", "window", "softcap") if n in call}
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=H200)["y"], _by_hand(feeds, **told), f16)
+
+
 @pytest.mark.parametrize("keys", [0, 1, 130, 203])
 def test_masks_of_any_number_of_keys(groups: int, keys: int) -> None:
     """Rows of 203 bools begin anywhere."""

@@ -62,7 +62,7 @@ def seen_allocated(tile: AttendTile) -> list[Alloc]:
 
 def _words(tile: AttendTile) -> int:
     """Words of bits for the keys of a round."""
-    return tile.warp_keys // LANES
+    return -(-tile.warp_keys // LANES)
 
 
 def _sees(tile: AttendTile) -> Tensor:
