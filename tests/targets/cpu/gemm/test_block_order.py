@@ -10,7 +10,7 @@ from dovetail.targets.cpu.gemm.block_limbs import BlockKernel
 from dovetail.targets.cpu.gemm.block_order import rows_function
 from dovetail.targets.cpu.gemm.blocks import block_dot
 from tests.kernels.machines import code_for, loops
-from tests.targets.cpu.gemm.test_blocks import MACHINES
+from tests.targets.cpu.gemm.test_block_code import MACHINES
 
 _ARITHMETIC = ("sdot", "fm", "fadd", "fcvt")
 
