@@ -22,7 +22,8 @@ from dovetail.targets.cpu.gemm.block_wide import wide_function
 from dovetail.targets.cpu.gemm.block_words import block_words
 from dovetail.targets.cpu.gemm.blocks import block_dot
 from tests.kernels.machines import code_for, loops, written_to_stack
-from tests.targets.cpu.gemm.test_block_code import MACHINES, PAIRS, judged, rows, weights
+from tests.targets.cpu.gemm.test_block_code import MACHINES
+from tests.targets.cpu.gemm.test_blocks import PAIRS, judged, rows, weights
 
 K, N, NAME = 512, 40, "q4_k"
 TWO_LEVELS = [name for name in FORMATS if block_words(name).scales]
