@@ -27,6 +27,17 @@ MACHINES = {
     "neon": (Host("aarch64-unknown-linux-gnu", "neoverse-n1", "+dotprod", 128, 32), "sdot"),
 }
 """Machines, and the instruction that multiplies there."""
+SDOT_NAME = MACHINES["neon"][1]
+
+
+def _row_of(name: str, *, exact: bool) -> tuple[BlockKernel, str]:
+    """The kernel of a format with NEON, and the loop that multiplies one row."""
+    here, instruction = MACHINES["neon"]
+    dot = block_dot(here.device)
+    assert dot is not None
+    kernel = BlockKernel.of(name, dot, exact=exact, registers=here.vector_registers)
+    code = code_for(here, direct_function(kernel)[0].text, optimize=False)
+    return kernel, max(loops(code), key=lambda body: body.count(instruction))
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -61,13 +72,8 @@ def test_four_rows_read_a_panel_once() -> None:
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", [name for name in FORMATS if block_words(name).scales])
 def test_one_row_of_two_levels_stays_in_registers(name: str, exact: bool) -> None:
-    here, instruction = MACHINES["neon"]
-    dot = block_dot(here.device)
-    assert dot is not None
-    kernel = BlockKernel.of(name, dot, exact=exact, registers=here.vector_registers)
-    code = code_for(here, direct_function(kernel)[0].text, optimize=False)
-    hottest = max(loops(code), key=lambda body: body.count(instruction))
-    assert hottest.count(instruction) >= kernel.packed.block // 4 * kernel.limbs
+    kernel, hottest = _row_of(name, exact=exact)
+    assert hottest.count(SDOT_NAME) >= kernel.packed.block // 4 * kernel.limbs
     # What all groups of a block share may wait on the stack, what a group needs may not.
     assert len(written_to_stack(hottest)) < kernel.packed.groups
 
@@ -75,13 +81,8 @@ def test_one_row_of_two_levels_stays_in_registers(name: str, exact: bool) -> Non
 @pytest.mark.parametrize("name", ["q4_k", "q6_k"])
 def test_one_row_in_order_prefetches_a_line_at_a_time(name: str) -> None:
     """Into both caches; with all lines of a share at once, L1 has no room for what products load."""
-    here, instruction = MACHINES["neon"]
-    dot = block_dot(here.device)
-    assert dot is not None
-    kernel = BlockKernel.of(name, dot, exact=False, registers=here.vector_registers)
-    code = code_for(here, direct_function(kernel)[0].text, optimize=False)
-    hottest = max(loops(code), key=lambda body: body.count(instruction))
-    found = re.findall(rf"pldl[12]keep|\t{instruction}\t", hottest)
+    kernel, hottest = _row_of(name, exact=False)
+    found = re.findall(rf"pldl[12]keep|\t{SDOT_NAME}\t", hottest)
     lines = -(-kernel.packed.block_bytes // kernel.vectors // 64)
     assert found.count("pldl1keep") == found.count("pldl2keep") == lines
     between = "".join(["." if word.startswith("\t") else word[4] for word in found])
@@ -90,29 +91,19 @@ def test_one_row_in_order_prefetches_a_line_at_a_time(name: str) -> None:
 
 def test_one_row_of_bytes_with_two_codes_waits_for_no_sum() -> None:
     """Low halves and whole bytes have a sum each, which multiply-adds join; lows are taken away in the same loop."""
-    here, instruction = MACHINES["neon"]
-    dot = block_dot(here.device)
-    assert dot is not None
-    kernel = BlockKernel.of("q4_k", dot, exact=False, registers=here.vector_registers)
-    code = code_for(here, direct_function(kernel)[0].text, optimize=False)
-    hottest = max(loops(code), key=lambda body: body.count(instruction))
+    kernel, hottest = _row_of("q4_k", exact=False)
     groups, quads = kernel.packed.groups, kernel.packed.groups // 4
-    assert hottest.count(instruction) == kernel.packed.block // 4 + 2 * quads
+    assert hottest.count(SDOT_NAME) == kernel.packed.block // 4 + 2 * quads
     assert not re.search(r"\t(shl|[su]cvtf)\t", hottest)
     # Three for each group, of which the first has no sum, one for the highest limb of lows, and two that scale a block.
     assert hottest.count("\tfmla\t") == 3 * groups - 1 + 3
-    assert not re.findall(rf"({instruction}\t[^\n]*\n\s*){{3}}", hottest), "others are between products"
+    assert not re.findall(rf"({SDOT_NAME}\t[^\n]*\n\s*){{3}}", hottest), "others are between products"
 
 
 @pytest.mark.parametrize("name", ["q4_k", "q6_k"])
 def test_one_row_loads_a_word_once_for_all_groups_in_it(name: str) -> None:
     """Halves of a byte are codes of two groups; of a group a row has its bytes and three numbers, or four."""
-    here, instruction = MACHINES["neon"]
-    dot = block_dot(here.device)
-    assert dot is not None
-    kernel = BlockKernel.of(name, dot, exact=False, registers=here.vector_registers)
-    code = code_for(here, direct_function(kernel)[0].text, optimize=False)
-    hottest = max(loops(code), key=lambda body: body.count(instruction))
+    kernel, hottest = _row_of(name, exact=False)
     loads = len(re.findall(r"\tldu?r\t[qsd]", hottest)) + 2 * len(re.findall(r"\tldp\t[qsd]", hottest))
     of_row = kernel.packed.groups * (kernel.group // 16 + 3 + kernel.sums_apart)
     assert loads <= kernel.packed.words.count + of_row + 16
