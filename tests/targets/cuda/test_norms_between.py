@@ -17,8 +17,11 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu import tile as tiles
+from dovetail.kernels.gpu.late_results import KEPT
 from dovetail.kernels.gpu.scaled_rows import ROWS, SQUARES
 from dovetail.kernels.gpu.tile import H200, BlockTile
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import Alloc
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
@@ -108,6 +111,21 @@ def test_blocks_of_a_cluster_and_several_streams() -> None:
         first, second = _kernels(outputs, EARLY)
         assert first.launch.cluster == 2 and second.kernel.early
         _judged(outputs, EARLY)
+
+
+def test_scaled_sums_of_several_tiles_are_written_at_once() -> None:
+    """A block that keeps the sums of a tile for results during the next one has no scales of their rows any more."""
+    device, rows, width, columns = replace(DEVICE, multiprocessors=1), 128, 512, 136
+    plain = {"y": input("x", bf16[rows, width]) @ param("second", bf16[width, columns])}
+    outputs = {"y": _between(rows, 64, width, columns)}
+
+    def is_late(made: GpuKernel) -> bool:
+        return any(isinstance(s, Alloc) and s.pointer == KEPT for s in everything(made.kernel.body))
+
+    with patch.object(tiles, "PIPELINED_TILES", (BOTH,)):
+        (alone,), (_, second) = _kernels(plain, device), _kernels(outputs, device)
+        assert is_late(alone) and not is_late(second) and ROWS in second.workspace
+        _judged(outputs, device)
 
 
 def test_rows_may_be_known_in_a_run_alone() -> None:

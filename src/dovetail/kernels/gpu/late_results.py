@@ -33,7 +33,7 @@ LATE_SUMS = 64
 """Sums of a thread from which on it is done: with fewer, the assembler reads sums late and serialises products."""
 OTHERS = 48
 """Registers of a thread beyond its sums and those that it keeps."""
-_KEPT, _TOP, _SIDE, _ARE_KEPT = "kept", "kept_top", "kept_side", "are_kept"
+KEPT, _TOP, _SIDE, _ARE_KEPT = "kept", "kept_top", "kept_side", "are_kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class LateResults:
     @property
     def allocation(self) -> Alloc:
         """Registers for the sums of the tile before."""
-        return Alloc(_KEPT, f32, self.overlap.count, "private")
+        return Alloc(KEPT, f32, self.overlap.count, "private")
 
     @property
     def start(self) -> list[Statement]:
@@ -70,7 +70,7 @@ class LateResults:
         """The products of a tile, with results of the one before."""
         ahead, pieces = self.narrow.pieces()
         e, count = Name("e"), self.overlap.count
-        kept, sums = (Tensor(name, f32, (4,), space="private") for name in (_KEPT, self.overlap.sums.pointer))
+        kept, sums = (Tensor(name, f32, (4,), space="private") for name in (KEPT, self.overlap.sums.pointer))
         move = unrolled("e", count, Store(kept, (e,), Call("held", (Load(sums, (e,)),), f32)))
         products = self.overlap.products([[_when_kept(piece)] for piece in pieces])
         after = [Set(_ARE_KEPT, ONE), Set(_TOP, Name("top")), Set(_SIDE, Name("side"))]
@@ -92,10 +92,10 @@ def _kept(chunk: Chunk, sums: Tensor) -> Chunk:
 
     def of(expr: Expr) -> Expr:
         assert isinstance(expr, Load) and expr.tensor == sums, "it is a sum"
-        return replace(expr, tensor=replace(sums, pointer=_KEPT))
+        return replace(expr, tensor=replace(sums, pointer=KEPT))
 
     elements = [replace(element, sums=tuple(map(of, element.sums))) for element in chunk.elements]
     return replace(chunk, elements=elements)
 
 
-__all__ = ["LateResults"]
+__all__ = ["KEPT", "LateResults"]
