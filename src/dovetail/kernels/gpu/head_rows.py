@@ -1,4 +1,4 @@
-"""Heads of a product that are normed, rotated and appended to a cache where their sums are.
+"""The epilogue of a q, k, v product: heads are normed, rotated (RoPE) and appended to the KV cache where sums are.
 
 A tile has the columns of one head, and a warp has whole rows of it: a thread has every fourth pair of columns, so that
 four lanes add up the squares of a row, and both features of a rotated pair are in one thread. Results go through shared

@@ -1,4 +1,4 @@
-"""Results of a tile that are computed while tensor cores multiply the next one.
+"""The epilogue of a tile, overlapped with the main loop of the next one: tensor cores do not wait for results.
 
 Warpgroups of a block have the same tile, so that all of them write results at the same time, and tensor cores have no
 work meanwhile: with GELU that took a quarter of a product. A thread keeps the sums of a tile in further registers and

@@ -1,4 +1,4 @@
-"""RMS norms between two products, without a kernel of their own: the first leaves squares, the second scales its sums.
+"""RMS norms between two products (GEMMs) as parts of their epilogues: the first leaves squares, the second scales sums.
 
 All of norm(x) @ w that a norm needs rows for is one factor for each row, 1 / sqrt(mean(x²) + eps), which may as well
 multiply sums. The product that computes x also writes x · gain, which the next one reads in place of the norm, and for

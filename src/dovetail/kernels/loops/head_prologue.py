@@ -1,4 +1,4 @@
-"""An attention of few queries as the start of the product that reads it: each block attends for the rows of its tile.
+"""An attention of few queries as the prologue of the product that reads it: each block attends for its rows.
 
 Heads go to warps, with tiles of their own in shared memory, so that a warp waits for its own lanes alone. What all
 heads give is where products read rows.

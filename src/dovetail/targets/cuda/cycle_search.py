@@ -1,4 +1,4 @@
-"""A search for the numbers of cycles that a persistent kernel waits: one number after the other, by runs in turns."""
+"""Autotuning of the cycles that a persistent kernel waits: coordinate descent, by runs that take turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Persistent kernels whose waits are tuned in the first run of some sizes, and kept for later processes.
+"""Autotuning: waits of persistent kernels are tuned in the first run of some sizes, and kept for later processes.
 
 How long blocks best wait before they look for words, and how fast copies start, follows from the model and from the
 card, and no estimate has given it. These numbers are arguments, and no result depends on them. Trials run on a frame of
