@@ -4,7 +4,8 @@
 
 Each line is a part of a pass: blocks that run it, then the time between its moments, for the median block and pass. A
 moment follows each barrier of a block and each wait for other blocks (`got`); `gap` is the time since the part before.
-The clock is that of the multiprocessor.
+Cycles of the multiprocessor are told as the time that they took: the last line has the clock that both give, which is
+lower than the device tells where tensor cores are in use.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from dovetail.kernels.loops.resident_trace import moments
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+_HALF = (1 << 32) - 1
+
 
 def times_of(frame: Any) -> tuple[list[Any], Any]:
-    """The moments of the resident kernel of a frame, and the cycles of each by pass and block, 0 without any."""
+    """The moments of the resident kernel of a frame, and both clocks of each by pass and block, 0 without any."""
     one = next(k for k in frame.bound.loaded if k.kernel.counters)
     kernel = one.kernel.kernel
     found = moments(kernel)
@@ -38,29 +41,38 @@ def times_of(frame: Any) -> tuple[list[Any], Any]:
     return found, whole[start : start + 8 * count].view(np.int64).reshape(len(found), kernel.passes, -1)
 
 
-def table(found: list[Any], cycles: Any, hertz: float) -> list[str]:
-    """A line for each part."""
+def table(found: list[Any], clocks: Any) -> list[str]:
+    """A line for each part, and one for the median pass."""
+    cycles, moments_ns = clocks & _HALF, clocks >> 32 & _HALF
+    is_known = clocks != 0
+    whole = is_known[0].all(axis=0)
+    of_pass = _apart(cycles[0][:, whole])
+    hertz = 1e9 * of_pass.mean() / _apart(moments_ns[0][:, whole]).mean() if of_pass.size else 0.0
+    if not hertz:
+        return ["  one pass: its clock is not known"]
     lines: list[str] = []
     last = None
     for part, group in groupby(range(len(found)), key=lambda i: found[i].part):
         own = [*group]
-        ran = (cycles[own] != 0).all(axis=0)
+        ran = is_known[own].all(axis=0)
         if not ran.any():
             continue
-        steps = np.diff(cycles[own], axis=0)[:, ran] / hertz * 1e6
+        steps = _apart(cycles[own])[:, ran] / hertz * 1e6
         names = [{"Receive": "got"}.get(found[i].after, found[i].after.lower()) for i in own[1:]]
         texts = [f"{n} {np.median(s):.2f}" for n, s in zip(names, steps, strict=True)]
-        total = (cycles[own[-1]] - cycles[own[0]])[ran] / hertz * 1e6
+        total = _apart(cycles[[own[0], own[-1]]])[0][ran] / hertz * 1e6
         tail = f"= {np.median(total):.2f} (most {np.percentile(total, 95):.2f})"
-        gap = cycles[own[0]] - last if last is not None else None
-        known = ran if last is None else ran & (last != 0)
-        texts = texts if gap is None else [f"gap {np.median(gap[known]) / hertz * 1e6:.2f}", *texts]
-        last = cycles[own[-1]]
+        if last is not None and (known := ran & is_known[last]).any():
+            gap = _apart(cycles[[last, own[0]]])[0][known]
+            texts = [f"gap {np.median(gap) / hertz * 1e6:.2f}", *texts]
+        last = own[-1]
         lines.append(f"  {part:2d} x{int(ran.any(axis=0).sum()):3d} {' '.join(texts)} {tail}")
-    firsts = cycles[0][:, (cycles[0] != 0).all(axis=0)]
-    if firsts.shape[0] > 1 and firsts.size:
-        lines.append(f"  pass {np.median(np.diff(firsts, axis=0)) / hertz * 1e6:.2f}")
-    return lines
+    return [*lines, f"  pass {np.median(of_pass) / hertz * 1e6:.2f} at {hertz / 1e9:.2f} GHz"]
+
+
+def _apart(clock: Any) -> Any:
+    """What a clock of 32 bits has gone on between neighbours, and it may have started again from 0."""
+    return np.diff(clock, axis=0) & _HALF
 
 
 def main() -> None:
@@ -102,7 +114,7 @@ def main() -> None:
         times: Mapping[str, float] = raced(torch, contenders)
         torch.cuda.synchronize()
         print(f"{args.shape} {cached} " + " ".join(f"{n}={t * 1e3:.4f}ms" for n, t in times.items()), flush=True)
-        print("\n".join(table(*times_of(frames[-1]), was.hertz)), flush=True)
+        print("\n".join(table(*times_of(frames[-1]))), flush=True)
 
 
 if __name__ == "__main__":

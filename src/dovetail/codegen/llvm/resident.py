@@ -167,12 +167,15 @@ def blocks_at_once(kernel: Kernel, launch: Launch) -> int | None:
 
 
 def clock(t: Builder) -> str:
-    """Cycles of a multiprocessor; what threads do stays on its side of it."""
-    return t.let(nvvm.assembly("mov.u64 $0, %clock64;", "=l,~{memory}", "", "i64"))
+    """Cycles of a multiprocessor, and nanoseconds of the device in the upper half: the clock changes with what runs.
+    What threads do stays on its side of it."""
+    lines = ("{", ".reg .b32 cycles, time;", "mov.u32 cycles, %clock;", "mov.u32 time, %globaltimer_lo;")
+    text = "\\0A".join((*lines, "mov.b64 $0, {cycles, time};", "}"))
+    return t.let(nvvm.assembly(text, "=l,~{memory}", "", "i64"))
 
 
 def clock_after(t: Builder, due: str) -> str:
-    """The same, once they are no fewer than `due`."""
+    """Cycles of a multiprocessor, once they are no fewer than `due`."""
     lines = ("{", ".reg .pred early;", "AGAIN:", "mov.u64 $0, %clock64;", "setp.lt.s64 early, $0, $1;")
     text = "\\0A".join((*lines, "@early bra AGAIN;", "}"))
     return t.let(nvvm.assembly(text, "=&l,l,~{memory}", f"i64 {due}", "i64"))

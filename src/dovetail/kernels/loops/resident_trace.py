@@ -1,4 +1,5 @@
-"""A resident kernel that keeps when its blocks come to each moment of a pass: the cycles of their multiprocessors.
+"""A resident kernel that keeps when its blocks come to each moment of a pass: the cycles of their multiprocessors, and
+the time of the device.
 
 A moment is the start of a part, what follows each barrier of its block and each wait for copies, and its end. One
 thread of a block stores it after the words of the kernel, so that the kernel takes no further argument.
@@ -32,7 +33,7 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.resident_passes import part_in, with_part
 
 CLOCK = Call("clock", (), i64)
-"""Cycles of the multiprocessor that runs a thread."""
+"""Cycles of the multiprocessor that runs a thread in the lower half, nanoseconds of the device in the upper one."""
 
 
 @dataclass(frozen=True, slots=True)
