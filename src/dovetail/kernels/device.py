@@ -161,6 +161,9 @@ class GpuDevice:
     lower than that of launches, wherever they can (on), or nowhere (off)."""
     as_parts: bool = False
     """Whether kernels are made as parts of a resident kernel, all of whose blocks can wait for each other."""
+    near_warps: int = 0
+    """Warps of a launched block whose weights are near, at least, where what it computes first needs them; 0 where
+    its product decides."""
     traced: bool = False
     """Whether resident kernels keep when their blocks come to each of their parts."""
     waits: Waits = Waits()

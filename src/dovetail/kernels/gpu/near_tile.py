@@ -8,6 +8,7 @@ tiles are as small as leaves no multiprocessor without one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
@@ -67,10 +68,21 @@ NEAR_TILES = (
 """All of 256 threads, which read rows together."""
 LAUNCHED_TILES = (BlockTile(16, 16, 1, 1, 1, warps_deep=8), *NEAR_TILES)
 """The same of a launched kernel, whose blocks do not wait for each other."""
+FEWEST_WARPS, MOST_WARPS = 8, 16
+"""Warps of such a block that starts with something else, which has a warp for each of its own parts if it can."""
 MOST_BYTES = 160 << 10
 """Shared memory of a tile, at most: weights of other parts are on their way at the same time."""
 READ_CYCLES = 650
 """Latency of the first rows of a tile, and of its results: a part of 16 rows by 32 columns and 192 of k took 1,050."""
+
+
+def warped_tiles(wanted: int, depth: int) -> tuple[BlockTile, ...]:
+    """The smallest tile with a warp for each of `wanted` parts, or with as few turns of them as warps can have. Warps
+    have equally many steps along k."""
+    able = [n for n in range(1, MOST_WARPS + 1) if depth % (16 * n) == 0]
+    few = [n for n in able if n >= FEWEST_WARPS] or able
+    best = min(few, key=lambda n: (-(-wanted // n), n))
+    return (BlockTile(16, 16, 1, 1, 1, warps_deep=best),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +107,8 @@ class NearTile(TensorCoreTile):
         if len(rights) != 1 or axis != "k" or not other or depth % DEPTH:
             return None
         tiles = LAUNCHED_TILES if device.dependent_launches else NEAR_TILES
+        if device.near_warps:
+            tiles = warped_tiles(device.near_warps, depth)
         found = [NearTile(tile, dtype, left, rights, axis, other, depth) for tile in tiles]
         fitting = [
             one
@@ -109,9 +123,14 @@ class NearTile(TensorCoreTile):
     def cycles(self) -> float:
         """An estimate of a tile, all of which run at once."""
         tile, depth = self.tile, self.known_depth
-        steps = depth // 16 // tile.warps_deep * (STEP_CYCLES + FRAGMENT_CYCLES * self.down * self.across)
+        steps = self.steps * (STEP_CYCLES + FRAGMENT_CYCLES * self.down * self.across)
         work = tile.rows * tile.columns * depth * MULTIPLY_CYCLES
         return READ_CYCLES + tile.rows * depth * 2 * COPY_CYCLES + max(steps, work)
+
+    @property
+    def steps(self) -> int:
+        """Steps of a warp along k."""
+        return self.known_depth // 16 // self.tile.warps_deep
 
     @property
     def known_depth(self) -> int:
@@ -163,8 +182,7 @@ class NearTile(TensorCoreTile):
         ]
 
     def body(self) -> list[Statement]:
-        steps = self.known_depth // 16 // self.tile.warps_deep
-        products = [s for number in range(steps) for s in self._multiplied(number)]
+        products = [s for number in range(self.steps) for s in self._multiplied(number)]
         start = [zeroed(self.sums, self.down * self.across * 4), *self._rows_loaded()]
         return [*start, AwaitCopies(0), Barrier(), *products]
 
@@ -215,15 +233,19 @@ class NearTile(TensorCoreTile):
     def _multiplied(self, number: int) -> list[Statement]:
         """A step of a warp: 16 of k, as warps with the same sums take turns along it."""
         tile, weights, (left, right) = self.tile, self.weights_tile, self.fragments
-        k = mul(add(Extent(number * tile.warps_deep), self.deep), Extent(16))
         i, j = Name("i"), Name("j")
         top = mul(divided(self.warp, tile.warps_across), Extent(tile.warp_rows))
         side = mul(remainder(self.warp, tile.warps_across), Extent(tile.warp_columns))
         row, column = add(top, mul(i, Extent(16))), add(side, mul(j, Extent(16)))
-        b_at = (mul(j, Extent(8)),)
+        k, b_at = mul(self.deep, Extent(16)), (mul(j, Extent(8)),)
+        lefts = load_left(left, (i, ZERO), self.rows_tile, "k", ZERO, row, k)
+        rights = load_right(right, b_at, weights, self.right_axis, ZERO, column, k)
+        # Steps are a constant apart: one address and constants give all of them.
+        apart = number * tile.warps_deep * 16 * self.dtype.itemsize
+        by_line = apart * weights.pitch if self.right_axis == "row" else apart
         return [
-            unrolled("i", self.down, load_left(left, (i, ZERO), self.rows_tile, "k", ZERO, row, k)),
-            unrolled("j", self.across // 2, load_right(right, b_at, weights, self.right_axis, ZERO, column, k)),
+            unrolled("i", self.down, replace(lefts, source=replace(lefts.source, offset=apart))),
+            unrolled("j", self.across // 2, replace(rights, source=replace(rights.source, offset=by_line))),
             unrolled(
                 "i",
                 self.down,
@@ -232,4 +254,4 @@ class NearTile(TensorCoreTile):
         ]
 
 
-__all__ = ["LAUNCHED_TILES", "NEAR_TILES", "READ_CYCLES", "NearTile"]
+__all__ = ["LAUNCHED_TILES", "NEAR_TILES", "READ_CYCLES", "NearTile", "warped_tiles"]

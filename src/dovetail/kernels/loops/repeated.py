@@ -26,7 +26,7 @@ class Repeated:
         own, found, still = [*moving], list[Statement](), set[str]()
         for number, s in enumerate(body):
             names = {one.name for one in own}
-            if isinstance(s, When) and _set_in(s.body) & {*_names(body[number + 1 :])}:
+            if isinstance(s, When) and _set_in(s.body) & {*names_in(body[number + 1 :])}:
                 return None
             match s:
                 case Set() if not _moves(s.value, names) and s.name not in names:
@@ -65,16 +65,16 @@ def _set_in(body: Sequence[Statement]) -> set[str]:
     return {s.name for s in everything(body) if isinstance(s, Set)}
 
 
-def _names(part: Any) -> Iterator[str]:
+def names_in(part: Any) -> Iterator[str]:
     """Every name in statements."""
     if isinstance(part, Name):
         yield part.name
     elif isinstance(part, (tuple, list)):
         for x in cast(Sequence[Any], part):
-            yield from _names(x)
+            yield from names_in(x)
     elif isinstance(part, (Call, Load, Loop, Set, Store, When)):
         for f in fields(part):
-            yield from _names(getattr(part, f.name))
+            yield from names_in(getattr(part, f.name))
 
 
 def _still(expr: Any) -> Any:
@@ -89,4 +89,4 @@ def _still(expr: Any) -> Any:
     return expr
 
 
-__all__ = ["Repeated"]
+__all__ = ["Repeated", "names_in"]

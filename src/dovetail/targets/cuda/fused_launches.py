@@ -39,6 +39,7 @@ from dovetail.targets.cuda.resident_runs import IS_APART, ResidentRuns
 from dovetail.targets.cuda.row_launches import RowLaunches
 from dovetail.targets.cuda.select import finished, make_kernels
 from dovetail.targets.cuda.shared_first import in_order, shared_first
+from dovetail.targets.cuda.side_steps import SideSteps
 
 STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
 """Stages of one kernel all have the same number of threads."""
@@ -76,7 +77,9 @@ class LaunchFusion:
     def fused(self, steps: Sequence[tuple[Step, tuple[GpuKernel, ...]]]) -> tuple[tuple[Step, Kernels], ...]:
         """The kernels of each step, with those that are shared."""
         known = self.memory, self.locations, self.device, self._kept
-        alone = NearLaunches(*known, told=self.joins).launched(self._with_prologues(RowLaunches(*known).shared(steps)))
+        sides = SideSteps(*known)
+        alone = sides.joined(RowLaunches(*known).shared(steps))
+        alone = NearLaunches(*known, sides, told=self.joins).launched(self._with_prologues(alone))
         alone = NormsBetween(*known).joined(alone)
         ahead = self.locations, AT_ONCE * self.device.multiprocessors, self._kept
         launched = [(step, constants_ahead(kernels, *ahead)) for step, kernels in self._sharing(alone)]

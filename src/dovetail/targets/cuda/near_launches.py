@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import field, replace
+from functools import partial
 from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
@@ -19,6 +20,7 @@ from dovetail.kernels.families.rows import ROWS as ROWS_KERNEL
 from dovetail.kernels.gpu.near_tile import READ_CYCLES
 from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, shared_bytes
 from dovetail.kernels.loops.constants_ahead import with_constants_first
+from dovetail.kernels.loops.given_near import GivenLoads
 from dovetail.kernels.loops.head_prologue import ATTEND_CYCLES, ROWS, HeadKernel, with_head_prologue
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.resident_bodies import ROWS as NEAR_ROWS
@@ -26,12 +28,14 @@ from dovetail.kernels.loops.resident_bodies import has_rows
 from dovetail.kernels.loops.row_prologue import LINE_CYCLES, NORM_CYCLES
 from dovetail.kernels.spec import TensorLocations
 from dovetail.library import attention
+from dovetail.ops import gather
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.footprints import Footprints, meet, taken
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.near_constants import rooms_of_constants
 from dovetail.targets.cuda.resident_norms import NormedTiles
 from dovetail.targets.cuda.select import make_kernels
+from dovetail.targets.cuda.side_steps import SideSteps
 from dovetail.targets.cuda.split_products import SplitProducts
 from dovetail.targets.target import Considered
 
@@ -50,12 +54,16 @@ class NearLaunches:
     locations: TensorLocations
     device: GpuDevice
     kept: Callable[..., GpuKernel]
+    sides: SideSteps
+    """Small steps that share launches."""
     near: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, "GpuKernel | None"])
     """Products with weights near, by the kernel that each of them replaces."""
     known: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, "GpuKernel | None"])
     """Products with what they take, by what they are made of: layers repeat."""
     told: dict[int, Told] = field(default_factory=dict[int, Told])
     """By the number of a step."""
+    extra: dict[int, GpuKernel] = field(default_factory=dict[int, GpuKernel])
+    """The kernel of one block more of a product, by its number."""
 
     def launched(self, whole: Sequence[Made]) -> list[Made]:
         """The kernels of each step, with products in parts of k, or with norms and attentions in the products after
@@ -72,17 +80,22 @@ class NearLaunches:
                     found[index + 1] = whole[index + 1]  # it added up parts of this product
         for index in range(1, len(found)):
             (before, _), (step, kernels) = found[index - 1 : index + 1]
-            attended = self._attended(found[index - 1], (step, kernels), index, is_whole=kernels == whole[index][1])
+            attended = self._attended(found[index - 1], (step, kernels), index, whole[index][1])
             if attended is not None:
                 found[index - 1 : index + 1] = [(before, None), (step, (attended,))]
-        return [(step, self._lone(kernels)) for step, kernels in found]
+        return [(step, self._shared(index, self._lone(kernels))) for index, (step, kernels) in enumerate(found)]
+
+    def _shared(self, index: int, kernels: Kernels) -> Kernels:
+        """A launch with the block more of a step which it has taken."""
+        small = self.extra.get(index)
+        return kernels if small is None or not kernels else (self.sides.joint(kernels[0], small),)
 
     def _lone(self, kernels: Kernels) -> Kernels:
         """A product with weights near whose blocks take more than half of the shared memory of a multiprocessor: two of
         them would start where blocks of the kernel before leave room, while other multiprocessors have none."""
         if not kernels or not has_rows(kernels[0].kernel):
             return kernels
-        (made,) = kernels
+        made = self._given(kernels[0])
         launch = made.kernel.launch
         assert launch is not None, "it was scheduled"
         least = self.device.shared_bytes // 2 + SHARED_ALIGNMENT
@@ -90,6 +103,19 @@ class NearLaunches:
         key = "lone", id(made.kernel)
         kept = self.kept(key, made.bindings, lambda: replace(made.kernel, launch=launch))
         return (replace(made, kernel=kept.kernel, text=kept.text),)
+
+    def _given(self, made: GpuKernel) -> GpuKernel:
+        """A product that finds its bias in shared memory."""
+        found = GivenLoads.of(made.kernel)
+        if found is None:
+            return made
+        constants = {n: made.bindings[n] for n in found.pointers if n in made.bindings}
+        rooms = rooms_of_constants(constants, self.locations)
+        kernel = found.near(made.kernel, rooms) if rooms else None
+        if kernel is None or shared_bytes(kernel.body) > self.device.shared_bytes:
+            return made
+        kept = self.kept(("given", id(made.kernel)), made.bindings, lambda: kernel)
+        return replace(made, kernel=kept.kernel, text=kept.text)
 
     def _normed(self, whole: Sequence[Made], found: Sequence[Made], index: int) -> list[Kernels] | None:
         """The kernels of a product, of the norm before it and of the product before that, if that one changes; None
@@ -111,16 +137,52 @@ class NearLaunches:
             now, was = now + _cycles(first), was + _cycles(found[index - 2][1])
         if not self._is_faster(index, now, was):
             return None
+        gathered = None
+        if first is None and index > 1:
+            rows = partial(tiles.joined, step, norm[0], after, large, keeps=True)
+            gathered = self._gathered(found, index, rows, _cycles((joined,)))
+        if gathered is not None:
+            return [None, None, (self._ahead(gathered),)]
         kernels = (self._ahead(joined),)
         return [None, kernels] if first is None else [first, None, kernels]
 
-    def _attended(self, before: Made, after: Made, index: int, *, is_whole: bool) -> GpuKernel | None:
-        """A product with weights near whose blocks each compute the attention before it; None where they do not."""
+    def _gathered(
+        self, found: Sequence[Made], index: int, joined: Callable[..., GpuKernel | None], cycles: float
+    ) -> GpuKernel | None:
+        """A product that also finds the rows of the norm before it in a table; None where another step does. Without
+        these rows it takes `cycles`."""
+        step, kernels = found[index - 2]
+        if not kernels or len(kernels) != 1 or step.value.op is not gather or taken(step):
+            return None
+        large, small = self.sides.hosts.get(index - 2, (kernels[0], None))
+        (rows,) = step.results
+        read = {self.locations(v).root for v in step.operands}
+        is_given = not any([result in read for other, _ in found[: index - 2] for result in other.results])
+        if self.memory.readers.get(rows) != 1 or not self.memory.is_whole(rows) or not is_given or large.has_more:
+            return None
+        made = joined(gather=(rows, large))
+        if made is None or not self._is_faster(
+            index - 1, cycles + READ_CYCLES, cycles + self._launch + 2 * READ_CYCLES
+        ):
+            return None
+        if small is not None:
+            self.extra[index] = small
+        return made
+
+    def _attended(self, before: Made, after: Made, index: int, whole: Kernels) -> GpuKernel | None:
+        """A product with weights near whose blocks each compute the attention before it, a warp for each head; None
+        where they do not. `whole` are the kernels of the product as it was."""
         (step, attends), (next_step, products) = before, after
         if attends is None or products is None or len(attends) != 1 or len(products) != 1:
             return None
-        (small,), large = attends, self._near(next_step, products) if is_whole else products[0]
-        if step.value.op is not attention or large is None or not has_rows(large.kernel):
+        if step.value.op is not attention:
+            return None
+        heads = step.results[0].shape[-3]
+        plain = self._near(next_step, whole)
+        is_plain = products == whole or (plain is not None and plain.kernel is products[0].kernel)
+        warps = heads if isinstance(heads, int) else 0
+        (small,), large = attends, self._near(next_step, whole, warps) if is_plain else products[0]
+        if large is None or not has_rows(large.kernel):
             return None
         (result,) = step.results
         read = [n for n, v in large.bindings.items() if self.locations(v).root is result]
@@ -159,16 +221,17 @@ class NearLaunches:
         fits = made is not None and made.launch is not None and made.launch.shared_bytes <= self.device.shared_bytes
         return made if fits else None
 
-    def _near(self, step: Step, kernels: Kernels) -> GpuKernel | None:
-        """A product with its weights near; None where it has none, or copies by tensor maps."""
+    def _near(self, step: Step, kernels: Kernels, warps: int = 0) -> GpuKernel | None:
+        """A product with its weights near, with that many warps if it can; None where it has none, or copies by tensor
+        maps."""
         if kernels is None or len(kernels) != 1 or taken(step) or kernels[0].packed or kernels[0].kernel.maps:
             return None
         (made,) = kernels
-        launch, key = made.kernel.launch, id(made.kernel)
+        launch, key = made.kernel.launch, (id(made.kernel), warps)
         if launch is None or not launch.cycles:
             return None
         if key not in self.near:
-            others = make_kernels(step, self.locations, None, replace(self.device, as_parts=True))
+            others = make_kernels(step, self.locations, None, replace(self.device, as_parts=True, near_warps=warps))
             fits = len(others) == 1 and has_rows(others[0].kernel)
             self.near[key] = others[0] if fits and others[0].bindings.keys() == made.bindings.keys() else None
         other = self.near[key]

@@ -10,6 +10,7 @@ import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 from dovetail.codegen.llvm import nvvm
 from dovetail.errors import UnsupportedError
 from dovetail.targets.cuda.architectures import ARCHITECTURES
+from dovetail.targets.cuda.early_addresses import with_early_addresses
 
 llvm: Any = _untyped
 
@@ -41,7 +42,7 @@ def to_ptx(text: str, architecture: str) -> str:
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
-    return str(machine.emit_assembly(module))
+    return with_early_addresses(str(machine.emit_assembly(module)))
 
 
 __all__ = ["to_ptx", "verified"]

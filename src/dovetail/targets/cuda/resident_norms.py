@@ -7,11 +7,13 @@ from dataclasses import replace
 from functools import partial
 
 from dovetail.dataclass import dataclass
+from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.analysis import pointers_in
 from dovetail.kernels.loops.constants_ahead import with_constants_ahead
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.resident_bodies import ROWS, has_rows
+from dovetail.kernels.loops.row_gather import RowGather, with_gathered_rows
 from dovetail.kernels.loops.row_prologue import RowKernel, with_row_prologue
 from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Step
@@ -59,9 +61,19 @@ class NormedTiles:
                 kept = self.kept(key, made.bindings, partial(with_constants_ahead, made.kernel, rooms))
                 found[index] = step, (replace(made, kernel=kept.kernel, text=kept.text),)
 
-    def joined(self, step: Step, small: GpuKernel, after: Step, large: GpuKernel, *, keeps: bool) -> GpuKernel | None:
+    def joined(
+        self,
+        step: Step,
+        small: GpuKernel,
+        after: Step,
+        large: GpuKernel,
+        *,
+        keeps: bool,
+        gather: tuple[Value, GpuKernel] | None = None,
+    ) -> GpuKernel | None:
         """A product that computes the rows of the step before it, and writes them where others read them too, if it
-        `keeps` them; None where it cannot."""
+        `keeps` them, from rows of a table that it finds itself, if `gather` says how these were found; None where it
+        cannot."""
         read = [(name, v) for name, v in large.bindings.items() if v in step.results]
         if len(read) != 1 or taken(step) or {*step.results} & {*taken(after)} or small.has_more or small.checks:
             return None
@@ -75,20 +87,47 @@ class NormedTiles:
             return None
         by_value = {v: name for name, v in large.bindings.items()}
         names = {n: f"before_{n}" if v is result else by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
-        key = "normed tile", id(small.kernel), id(large.kernel), pointer, keep, *names.items()
+        found = None if gather is None else self._gathered(*gather, small, width)
+        if gather is not None and found is None:
+            return None
+        own_key = () if gather is None else (id(gather[1].kernel),)
+        key = "normed tile", id(small.kernel), id(large.kernel), pointer, keep, *own_key, *names.items()
         own = next(n for n, v in small.bindings.items() if v is result)
         bindings = {n: v for n, v in large.bindings.items() if n != pointer}
         bindings |= {names[n]: v for n, v in small.bindings.items() if keep or v is not result}
+        checks = large.checks
+        if gather is not None:
+            bindings = {n: v for n, v in bindings.items() if v is not gather[0]}
+            bindings |= {f"gather_{n}": v for n, v in gather[1].bindings.items() if v is not gather[0]}
+            checks = (*checks, *(f"gather_{n}" for n in gather[1].checks))
         if key not in self.known:
             composed = partial(self._composed, step, large.kernel, width, pointer, names)
-            kernel = composed(result=own, keep=keep)
+            kernel = composed(result=own, keep=keep, gather=found)
             self.known[key] = None if kernel is None else self.kept(key, bindings, lambda: kernel)
         made = self.known[key]
-        read_before = tuple([names[n] for n in small.bindings if n not in small.kernel.written])
-        return made and replace(made, bindings=bindings, packed=large.packed, checks=large.checks, reread=read_before)
+        read_before = tuple(
+            [names[n] for n in small.bindings if names[n] in bindings and n not in small.kernel.written]
+        )
+        return made and replace(made, bindings=bindings, packed=large.packed, checks=checks, reread=read_before)
+
+    @staticmethod
+    def _gathered(rows: Value, made: GpuKernel, small: GpuKernel, width: int) -> tuple[str, RowGather] | None:
+        """The pointer through which a kernel reads rows that another one finds, and how that does."""
+        read = [n for n, v in small.bindings.items() if v is rows]
+        found = RowGather.of(made.kernel, width)
+        return (read[0], found) if found is not None and len(read) == 1 else None
 
     def _composed(
-        self, step: Step, kernel: Kernel, width: int, pointer: str, names: dict[str, str], *, result: str, keep: bool
+        self,
+        step: Step,
+        kernel: Kernel,
+        width: int,
+        pointer: str,
+        names: dict[str, str],
+        *,
+        result: str,
+        keep: bool,
+        gather: tuple[str, RowGather] | None,
     ) -> Kernel | None:
         launch = kernel.launch
         if launch is None or not has_rows(kernel):
@@ -96,13 +135,28 @@ class NormedTiles:
         warps = launch.block // SHAPE.lanes
         shape = replace(SHAPE, threads=launch.block, row_warps=warps, row_threads=launch.block, row_registers=True)
         plain = replace(self.device, dependent_launches=False)
-        kernels = make_kernels(step, self.locations, None, plain, shape)
+        kernels = make_kernels(step, _evened(self.locations, step, width), None, plain, shape)
         rows = RowKernel.of(kernels[0].kernel, width) if len(kernels) == 1 else None
         if rows is None:
             return None
+        if gather is not None:
+            own = {n: f"gather_{n}" for n in gather[1].pointers}
+            rows, names = with_gathered_rows(rows, gather[1], gather[0], own), names | {n: n for n in own.values()}
         made = with_row_prologue(kernel, rows, pointer, names, result=result, room=ROWS, keep=keep)
         fits = made is not None and made.launch is not None and made.launch.shared_bytes <= self.device.shared_bytes
         return made if fits else None
+
+
+def _evened(locations: TensorLocations, step: Step, width: int) -> TensorLocations:
+    """Vectors of which each lane of a warp has the same number in a row, where shorter ones than usual give that: with
+    48 of them in a row, half of the lanes would wait for the others."""
+    policy, lanes = locations.target.tiles, SHAPE.lanes
+    item = step.results[0].dtype.itemsize
+    vectors = width * item // policy.vector_bytes
+    if vectors < lanes or vectors % lanes == 0 or 2 * vectors % lanes:
+        return locations
+    half = replace(policy, vector_bytes=policy.vector_bytes // 2)
+    return replace(locations, target=replace(locations.target, tiles=half))
 
 
 __all__ = ["NormedTiles"]
