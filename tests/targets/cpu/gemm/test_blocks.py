@@ -156,6 +156,9 @@ def test_one_row_has_the_bits_that_it_has_among_others(precision: str) -> None:
     whole = program.run({"x": many})
     few = program.run({"x": many[count - 13 :]})
     assert [name for name in FORMATS if few[name].tobytes() != whole[name][count - 13 :].tobytes()] == []
+    for first, stop in ((5, 7), (6, 9), (1, 5)):
+        few = program.run({"x": many[first:stop]})
+        assert [name for name in FORMATS if few[name].tobytes() != whole[name][first:stop].tobytes()] == []
     dot = block_dot(host_device())
     is_scaled = dot is not None and dot.by_lane and precision == "fast"
     near = {name for name in FORMATS if is_scaled and FORMATS[name].elements > FORMATS[name].group}

@@ -29,6 +29,7 @@ class Rows(Builder):
     def __init__(self, of: BlockKernel, rows: int) -> None:
         super().__init__()
         self.of, self.rows = of, rows
+        self.parameters = _PARAMETERS
         lanes = of.dot.lanes
         self.ints, self.floats, self.raw = f"<{lanes} x i32>", f"<{lanes} x float>", f"<{4 * lanes} x i8>"
         self.width = max(1, min(of.vectors, of.cells // rows))
@@ -66,7 +67,7 @@ class Rows(Builder):
             self._keep(held)
             for cell, found in self._along(panel, codes, self._ahead(number), held).items():
                 self.emit(f"store {self.floats} {found}, ptr {places[cell]}, align 4")
-        return self.function(Signature(f"{of.name}.{self.rows}", _PARAMETERS))
+        return self.function(Signature(f"{of.name}.{self.rows}", self.parameters))
 
     @property
     def passes(self) -> int:

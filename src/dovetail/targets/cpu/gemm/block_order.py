@@ -10,19 +10,24 @@ from __future__ import annotations
 from functools import cache
 from typing import TypeVar
 
-from dovetail.codegen.llvm.function import Signature
+from dovetail.codegen.llvm.function import Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Phi, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.dataclass import dataclass
 from dovetail.kernels.spec import SharedFunction
+from dovetail.targets.cpu.gemm.block_expand import moved_up
 from dovetail.targets.cpu.gemm.block_kernel import LINE, Rows
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, splat
+from dovetail.targets.cpu.gemm.block_words import Term
 from dovetail.targets.cpu.gemm.nested_order import NestedRow
 
 _LEAST_ROWS = 4
 """Fewer rows leave no registers for the codes of four steps of all their vectors."""
-_STEPS = 4
+STEPS = 4
 """Steps along k in a register of limbs: SDOT multiplies by one lane of it."""
+
+_LOW = Term(0, 0, 15)
+"""The low half of a byte."""
 
 Cell = tuple[int, int]
 """A row and a vector of columns."""
@@ -31,15 +36,37 @@ Key = TypeVar("Key")
 
 @cache
 def rows_function(of: BlockKernel, rows: int) -> tuple[SharedFunction, Signature]:
-    """Adds products of rows of limbs with a panel to sums: `(limbs, pitch, panel, sums, stride, groups, fresh)`."""
+    """Adds products of rows of limbs with a panel to sums: `(limbs, pitch, panel, sums, stride, groups, fresh)`.
+
+    A tile that prefetches rows is also told which.
+    """
     if of.is_nested and rows == 1 and not of.layout.is_expanded and not of.emulated:
         return shared_function(NestedRow(of).written())
-    is_ordered = of.dot.by_lane and not of.emulated and not of.layout.is_narrow and rows >= _LEAST_ROWS
-    return shared_function((InOrder if is_ordered else Rows)(of, rows).written())
+    return shared_function((InOrder if _is_ordered(of, rows) else Rows)(of, rows).written())
+
+
+def prefetches_rows(of: BlockKernel, rows: int) -> bool:
+    """Whether a tile prefetches the limbs of another one: panels that many rows share are expanded in L1."""
+    return _is_ordered(of, rows) and of.layout.is_expanded
+
+
+def _is_ordered(of: BlockKernel, rows: int) -> bool:
+    return of.dot.by_lane and not of.emulated and rows >= _LEAST_ROWS
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class Place:
+    """Where a group is: limbs of each row, scales, and codes."""
+
+    x: list[Ptr]
+    panel: Ptr
+    codes: Ptr
+    group: int = 0
+    """Of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
     """What a group needs first, in registers."""
 
     starts: dict[tuple[int, int, int], str]
@@ -55,17 +82,29 @@ class InOrder(Rows):
 
     def __init__(self, of: BlockKernel, rows: int) -> None:
         super().__init__(of, rows)
+        # Rows that are prefetched must be there: a page that was never written is looked for each time.
+        if prefetches_rows(of, rows):
+            self.parameters = (*self.parameters, Parameter("ptr", "following"))
+        starts = list(range(0, of.group // 4, STEPS))
+        # Whole bytes first: what is moved up is in the same registers.
+        self.starts = starts[::-1] if self.moves_codes else starts
+        """First steps of each four."""
         # Sums of the highest limb are complete first, and are joined from there down.
-        self.turns = [(first, limb) for first in range(0, of.group // 4, _STEPS) for limb in reversed(range(of.limbs))]
+        self.turns = [(first, limb) for first in self.starts for limb in reversed(range(of.limbs))]
 
     @property
     def loads_apart(self) -> bool:
         return True
 
     @property
+    def moves_codes(self) -> bool:
+        """Whether bytes with two codes are multiplied as they are, and then their low halves."""
+        return self.of.is_nested and not self.of.layout.is_expanded
+
+    @property
     def prefetches_rows(self) -> bool:
-        """Whether rows come from L2: panels that many rows share are expanded in L1."""
-        return self.of.layout.is_expanded
+        """Whether rows come from L2."""
+        return prefetches_rows(self.of, self.rows)
 
     @property
     def row_share(self) -> int:
@@ -75,14 +114,13 @@ class InOrder(Rows):
     def _ahead(self, number: I64) -> Ptr:
         if not self.prefetches_rows:
             return super()._ahead(number)
-        first = self.add(self.mul(number, self.row_share), self.rows)
-        return self.ptr_add(Ptr("%limbs"), self.mul(first, I64("%pitch")))
+        return self.ptr_add(Ptr("%following"), self.mul(self.mul(number, self.row_share), I64("%pitch")))
 
     def _along(self, panel: Ptr, codes: Ptr, ahead: Ptr, held: dict[Cell, str]) -> dict[Cell, str]:
         """Go along k: the sums of each row and vector of columns."""
         of, before = self.of, self.block
         pace = of.group_bytes if self.prefetches_rows else of.layout.group_bytes // self.passes
-        early = self._first(self.limbs, codes)
+        early = self.first(Place(self.limbs, panel, codes))
         along, after = self.fresh("along"), self.fresh("done")
         self.emit(f"br label %{along}")
         self.label(along)
@@ -100,13 +138,12 @@ class InOrder(Rows):
         next_x = [self.opaque(self.ptr_add(Ptr(phi.name), by)) for phi in x]
         lines = [self.ptr_add(Ptr(ahead_at.name), line) for line in range(0, pace, LINE)]
         if self.prefetches_rows:
-            here = [self.ptr_add(Ptr(ahead_at.name), self.mul(I64("%pitch"), row)) for row in range(self.row_share)]
-            lines = [self.ptr_add(row, line) for row in here for line in range(0, of.group_bytes, LINE)]
-        now = _Loaded(_names(starts), _names(limbs), _names(four))
-        found, late = self._group(
-            now, _names(sums), [Ptr(phi.name) for phi in x], next_x, Ptr(panel_at.name), Ptr(codes_at.name), next_codes,
-            lines if self.passes > 1 else [],
-        )  # fmt: skip
+            rows = [self.ptr_add(Ptr(ahead_at.name), self.mul(I64("%pitch"), row)) for row in range(self.row_share)]
+            lines = [self.ptr_add(row, line) for row in rows for line in range(0, of.group_bytes, LINE)]
+        now = Loaded(_names(starts), _names(limbs), _names(four))
+        here = Place([Ptr(phi.name) for phi in x], Ptr(panel_at.name), Ptr(codes_at.name))
+        then = Place(next_x, here.panel, next_codes)
+        found, late = self.products(now, _names(sums), here, then, lines if self.passes > 1 else [])
         carried: list[tuple[Phi, object, object]] = [
             (group, 0, following),
             (panel_at, panel, self.ptr_add(Ptr(panel_at.name), of.layout.group_bytes)),
@@ -125,59 +162,68 @@ class InOrder(Rows):
         self.label(after)
         return found
 
-    def _first(self, x: list[Ptr], codes: Ptr) -> _Loaded:
+    def first(self, at: Place) -> Loaded:
         """What a group needs first."""
         of = self.of
-        starts = {(limb, *cell): self._start(x, limb, cell) for limb in range(of.limbs) for cell in self.cells}
-        limbs = {row: self._four_steps(x[row], *self.turns[0]) for row in range(self.rows)}
-        four = {(v, step): self._four_codes(codes, v, step) for v in range(self.width) for step in range(_STEPS)}
-        return _Loaded(starts, limbs, four)
+        starts = {(limb, *cell): self.start(at.x, limb, cell) for limb in range(of.limbs) for cell in self.cells}
+        limbs = {row: self.four_steps(at.x[row], *self.turns[0]) for row in range(self.rows)}
+        cells = [(v, step) for v in range(self.width) for step in range(STEPS)]
+        four = {(v, step): self.four_codes(at, v, self.starts[0] + step) for v, step in cells}
+        return Loaded(starts, limbs, four)
 
-    def _group(
-        self, now: _Loaded, held: dict[Cell, str], x: list[Ptr], next_x: list[Ptr], panel: Ptr, codes: Ptr,
-        next_codes: Ptr, lines: list[Ptr],
-    ) -> tuple[dict[Cell, str], _Loaded]:  # fmt: skip
+    def products(
+        self, now: Loaded, held: dict[Cell, str], at: Place, after: Place, lines: list[Ptr]
+    ) -> tuple[dict[Cell, str], Loaded]:
         """Sums with the products of a group, and what the group that follows needs first."""
-        of, limbs, four = self.of, dict(now.limbs), dict(now.codes)
+        of, limbs, four, x = self.of, dict(now.limbs), dict(now.codes), at.x
         sums, totals = dict(now.starts), dict[Cell, str]()
         scales: list[str] = []
         for number, (first, limb) in enumerate(self.turns):
-            is_last_turn, is_complete = number + 1 == len(self.turns), first + _STEPS == of.group // 4
-            for step in range(_STEPS):
+            is_last_turn, is_complete = number + 1 == len(self.turns), first == self.starts[-1]
+            for step in range(STEPS):
                 for row, vector in self.cells:
                     held_sum = sums[limb, row, vector]
                     sums[limb, row, vector] = self.dot_by_lane(held_sum, four[vector, step], limbs[row], step)
-                    if step < _STEPS - 1:
+                    if step < STEPS - 1:
                         continue
-                    if is_complete:
-                        total = totals.get((row, vector))
-                        totals[row, vector] = self._joined_by(limb, sums[limb, row, vector], total, x[row])
-                        if not is_last_turn:
-                            sums[limb, row, vector] = self._start(next_x, limb, (row, vector))
+                    if is_last_turn:
+                        top = of.limbs - 1
+                        totals[row, vector] = self.joined_by(top, sums[top, row, vector], None, x[row])
                     if vector == self.width - 1 and not is_last_turn:
-                        limbs[row] = self._four_steps(x[row], *self.turns[number + 1])
+                        limbs[row] = self.four_steps(x[row], *self.turns[number + 1])
                 if limb == 0:
-                    then = (next_codes, step) if is_complete else (codes, first + _STEPS + step)
                     for vector in range(self.width):
-                        four[vector, step] = self._four_codes(then[0], vector, then[1])
-                if is_last_turn and step == _STEPS - 2:
-                    scales = [self.placed(self.scales(panel, vector), self.floats) for vector in range(self.width)]
+                        if self.moves_codes and not is_complete:
+                            four[vector, step] = self._low_codes(four[vector, step])
+                            continue
+                        then, start = (after, self.starts[0]) if is_complete else (at, self.turns[number + 1][0])
+                        four[vector, step] = self.four_codes(then, vector, start + step)
+                if is_last_turn and step == STEPS - 2:
+                    scales = [self.placed(self.scales_at(at, vector), self.floats) for vector in range(self.width)]
                 if lines:
                     self.prefetch(lines.pop(0))
         found: dict[Cell, str] = {}
-        for row, vector in self.cells:
-            factor = scales[vector]
-            if not of.sums_are_scaled:
-                factor = self.let(f"fmul {self.floats} {factor}, {self.load_splat(x[row], 'float', self.floats)}")
-            found[row, vector] = self.placed(self.fma(totals[row, vector], factor, held[row, vector]), self.floats)
-            sums[0, row, vector] = self._start(next_x, 0, (row, vector))
+        factors = {cell: scales[cell[1]] for cell in self.cells}
+        for limb in reversed(range(of.limbs - 1)):
+            for row, vector in self.cells:
+                totals[row, vector] = self.joined_by(limb, sums[limb, row, vector], totals[row, vector], x[row])
+            for row, vector in self.cells if limb else ():
+                by = self.load_splat(x[row], "float", self.floats)
+                factors[row, vector] = self.placed(
+                    self.let(f"fmul {self.floats} {factors[row, vector]}, {by}"), self.floats
+                )
+        for cell in self.cells:
+            row, vector = cell
+            found[cell] = self.placed(self.fma(totals[cell], factors[cell], held[cell]), self.floats)
+            for limb in reversed(range(of.limbs)):
+                sums[limb, row, vector] = self.start(after.x, limb, cell)
             if vector == self.width - 1:
-                limbs[row] = self._four_steps(next_x[row], *self.turns[0])
+                limbs[row] = self.four_steps(after.x[row], *self.turns[0])
         if of.layout.has_low:
-            found = self._with_lows(self.ptr_add(panel, of.layout.scale_bytes), x, found)
-        return found, _Loaded(sums, limbs, four)
+            found = self._with_lows(self.ptr_add(at.panel, of.layout.scale_bytes), x, found)
+        return found, Loaded(sums, limbs, four)
 
-    def _joined_by(self, limb: int, sums: str, total: str | None, x: Ptr) -> str:
+    def joined_by(self, limb: int, sums: str, total: str | None, x: Ptr) -> str:
         """The sums of a limb and of those above it as one number."""
         of = self.of
         floats = self.let(f"bitcast {self.ints} {sums} to {self.floats}")
@@ -192,24 +238,34 @@ class InOrder(Rows):
             total = self.let(f"fadd {self.floats} {floats}, {total}")
         return self.placed(total, self.floats)
 
-    def _start(self, x: list[Ptr], limb: int, cell: Cell) -> str:
+    def start(self, x: list[Ptr], limb: int, cell: Cell) -> str:
         return self.number(self.ptr_add(x[cell[0]], self.start_at(limb)), "i32")
 
     def number(self, pointer: Ptr, kind: str) -> str:
         """A number of a row's group that others are added to, in all lanes."""
         return self.let(f"load volatile <{self.of.dot.lanes} x {kind}>, ptr {pointer}, align 16")
 
-    def _four_steps(self, x: Ptr, first: int, limb: int) -> str:
+    def four_steps(self, x: Ptr, first: int, limb: int) -> str:
         """Four steps of a limb."""
         at = self.ptr_add(x, self.of.limbs_at + limb * self.of.group + 4 * first)
         return self.let(f"load volatile {self.ints}, ptr {at}, align 16")
 
-    def _four_codes(self, codes: Ptr, vector: int, step: int) -> str:
-        return self.codes(codes, vector, self.of.layout.words.codes[0][step])
+    def scales_at(self, at: Place, vector: int) -> str:
+        """Scales of a group in f32."""
+        return self.scales(at.panel, vector)
+
+    def four_codes(self, at: Place, vector: int, step: int) -> str:
+        """Codes of a step of a group."""
+        found = self.codes(at.codes, vector, self.of.layout.words.codes[0][step])
+        return self.placed(found, self.raw) if self.of.layout.is_narrow and not self.moves_codes else found
+
+    def _low_codes(self, whole: str) -> str:
+        """Codes of low halves, moved up, from bytes that were multiplied as they are."""
+        return self.placed(moved_up(self, (_LOW,), self.of.dot.lanes, lambda _: whole), self.raw)
 
 
 def _names(phis: dict[Key, Phi]) -> dict[Key, str]:
     return {key: phi.name for key, phi in phis.items()}
 
 
-__all__ = ["InOrder", "rows_function"]
+__all__ = ["STEPS", "Cell", "InOrder", "Loaded", "Place", "prefetches_rows", "rows_function"]

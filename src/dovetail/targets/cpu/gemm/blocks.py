@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from dovetail.codegen.llvm.function import Signature
-from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
+from dovetail.codegen.llvm.handles import I1, I64, TRUE, Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH, KernelCode
 from dovetail.codegen.llvm.once import HEAD
 from dovetail.kernels.choice import Offer, Refused, StepProblem
@@ -19,13 +19,14 @@ from dovetail.targets.cpu.gemm.block_expand import expand_function
 from dovetail.targets.cpu.gemm.block_kernel import LINE
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
 from dovetail.targets.cpu.gemm.block_lows import lows_function, sums_bytes, sums_function
-from dovetail.targets.cpu.gemm.block_order import rows_function
+from dovetail.targets.cpu.gemm.block_order import prefetches_rows, rows_function
 from dovetail.targets.cpu.gemm.block_pack import BlockPanels
 from dovetail.targets.cpu.gemm.block_wide import wide_function
 from dovetail.targets.cpu.gemm.direct_order import direct_function
 from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS, BLOCKS, Int8Tile
 from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedRows
+from dovetail.targets.cpu.gemm.rows_direct import few_rows, few_rows_function
 from dovetail.targets.cpu.gemm.tile import Tile
 
 NO_DOT = Refused("device_multiplies_bytes", "no sums of products of bytes", "AVX2, VNNI, or the dot product of NEON")
@@ -120,7 +121,7 @@ def _code(kernel: BlockKernel, of: Block) -> tuple[KernelCode, int]:
     if driver.many.layout.is_expanded:
         functions.append(expand_function(kernel.packed, kernel.dot.lanes))
     if driver.is_direct:
-        functions.append(one_row_function(kernel))
+        functions += [one_row_function(kernel), *[few_rows_function(kernel, rows) for rows in driver.few]]
     if kernel.lows_apart:
         functions += [sums_function(kernel), lows_function(kernel)]
     return kernel_code("blocks", driver, [*functions, *driver.tile_functions]), driver.room(driver.at.end)
@@ -142,6 +143,8 @@ class _Driver(TileCells):
         """Blocks along k of the part of a panel that stays in L1."""
         self.is_direct = kernel.layout.is_expanded and reads_blocks(kernel)
         """Whether one row reads blocks as they are."""
+        self.few = few_rows(of.rows) if self.is_direct and kernel.dot.by_lane else ()
+        """Rows that do so in one tile."""
         is_expanded = self.many.layout.is_expanded
         expanded = self.part * packed.groups * self.many.layout.group_bytes if is_expanded else 0
         self.at: _Workspace
@@ -198,8 +201,21 @@ class _Driver(TileCells):
                 self._take_lows(rows, b, sums, count)
         if self.problem.rows > 1:
             with self.unless(alone):
-                self._multiply_all(self.kernel, rows, b, sums, count)
+                self._multiply_several(rows, b, sums, count)
                 self._take_lows(rows, b, sums, count)
+
+    def _multiply_several(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+        """Few rows read blocks as they are, too, where their tile unpacks them among its products."""
+        are_more = TRUE
+        for few in self.few:
+            are_few = self.icmp("eq", count, few)
+            are_more = self.and_(are_more, self.not_(are_few))
+            with self.when(are_few):
+                self.prefetch_rows(I64("0"), few)
+                multiply, stride = few_rows_function(self.kernel, few)[1], self.shape.tile.row_bytes
+                self.call(multiply, rows, self.problem.pitch, b, sums, stride, self.blocks)
+        with self.when(are_more):
+            self._multiply_all(self.kernel, rows, b, sums, count)
 
     def _multiply_all(self, kernel: BlockKernel, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         packed, blocks = kernel.packed, self.blocks
@@ -244,7 +260,12 @@ class _Driver(TileCells):
                     self.prefetch_rows(row, rows)
                 if kernel.dot.by_lane and kernel.layout.is_expanded:
                     self._prefetch_share(rows, row, ahead)
-                self.call(multiply, x, self.problem.pitch, b, y, stride, groups, fresh)
+                also: list[Ptr] = []
+                if prefetches_rows(kernel, rows):
+                    # After the last tile the first one is multiplied with another part of a panel.
+                    is_whole = self.icmp("sle", self.add(row, 2 * rows), count)
+                    also = [self.select_ptr(is_whole, self.ptr_add(x, rows * self.problem.pitch), limbs)]
+                self.call(multiply, x, self.problem.pitch, b, y, stride, groups, fresh, *also)
             done = end
 
     def _prefetch_share(self, rows: int, row: I64, ahead: Ptr) -> None:

@@ -14,7 +14,8 @@ from dovetail.codegen.llvm.function import Signature
 from dovetail.codegen.llvm.handles import Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
-from dovetail.targets.cpu.gemm.block_direct import At, Direct, Integers, word_sets
+from dovetail.targets.cpu.gemm.block_codes import At, Integers
+from dovetail.targets.cpu.gemm.block_direct import Direct, word_sets
 from dovetail.targets.cpu.gemm.block_kernel import LINE
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel
 from dovetail.targets.cpu.gemm.nested_direct import NestedDirect
