@@ -57,7 +57,7 @@ class NormedTiles:
             if rooms:
                 key = "constants with weights", id(made.kernel)
                 kept = self.kept(key, made.bindings, partial(with_constants_ahead, made.kernel, rooms))
-                found[index] = step, (replace(made, kernel=kept.kernel, text=kept.text),)
+                found[index] = step, (replace(made, kernel=kept.kernel, code=kept.code),)
 
     def joined(self, step: Step, small: GpuKernel, after: Step, large: GpuKernel, *, keeps: bool) -> GpuKernel | None:
         """A product that computes the rows of the step before it, and writes them where others read them too, if it
