@@ -99,6 +99,24 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(7_000, 10, 10)
 
 
+_FILES_PER_FREEZE = 5
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """What files leave in caches grows to a million objects, over which each test that collects garbage would walk."""
+    if nextitem is None or nextitem.path == item.path:
+        return
+    ended = item.config.stash[_ENDED] = item.config.stash.get(_ENDED, 0) + 1
+    if ended % _FILES_PER_FREEZE == 0:
+        gc.collect()
+        gc.freeze()
+
+
+_ENDED = pytest.StashKey[int]()
+"""How many files have ended in this process."""
+
+
 def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
     stay = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in stay])

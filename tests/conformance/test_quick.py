@@ -19,7 +19,7 @@ ROW = re.compile(r"^\| ([\w()-]+) \| (\d*) \| (\d*) \| (\d*) \| (\d*) \|$", re.M
 
 @cache
 def by_name() -> dict[str, Case]:
-    return {case.name: case for case in cases()}
+    return {case.name: case for case in cases(large=False)}
 
 
 @pytest.mark.exhaustive

@@ -103,6 +103,7 @@ def run_in_lockstep(
         for name, at in made.workspace.items():
             buffers[name] = (workspace, memory.number(at))
         Machine(made.kernel, buffers, memory.sizes).run()
+        assert f"@{made.kernel.name}(" in made.text, "what the machine runs is written, too"
     return {name: memory.copied(v) for name, v in plan.graph.outputs.items()}
 
 

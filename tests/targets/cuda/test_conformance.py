@@ -55,7 +55,7 @@ def node_cases() -> dict[str, Any]:
 
 @cache
 def by_name() -> dict[str, Case]:
-    return {case.name: case for case in cases(backend=SimulatedBackend)}
+    return {case.name: case for case in cases(backend=SimulatedBackend, large=False)}
 
 
 @pytest.mark.parametrize("name", [name for _, name in SPREAD])

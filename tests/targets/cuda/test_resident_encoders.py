@@ -46,7 +46,9 @@ def _device(description: GpuDevice) -> SimulatedDriver:
 
 def _kernels(graph: Graph, description: GpuDevice) -> list[Kernel]:
     plan = dovetail.compile(graph, target=target_of(_device(description))).plan
-    return [made.kernel for _, kernels in steps_of(plan, device=description) for made in kernels or ()]
+    found = [made for _, kernels in steps_of(plan, device=description) for made in kernels or ()]
+    assert all([f"@{made.kernel.name}(" in made.text for made in found])
+    return [made.kernel for made in found]
 
 
 def _run(name: str, description: GpuDevice, times: int = 2) -> tuple[Any, list[str]]:
@@ -128,6 +130,14 @@ def test_the_lower_estimate_decides_and_both_are_told(name: str, resident: bool)
     assert len(found.steps) > 2 * found.passes
     if not resident:
         assert taken["resident"].condition == "resident_is_faster" and "µs" in taken["resident"].expected
+
+
+@pytest.mark.parametrize("name", ["gpt2", "whisper_base"])
+def test_kernels_of_whole_networks_are_written(name: str) -> None:
+    """As passes of one kernel and as launches."""
+    made = [made for _, kernels in steps_of(_plan(name), device=WHOLE) for made in kernels or ()]
+    assert any([one.kernel.counter for one in made]) == (name == "gpt2")
+    assert all([f"@{one.kernel.name}(" in one.text for one in made])
 
 
 def test_figures_of_the_device_decide() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TypeAlias
 
@@ -16,12 +16,29 @@ RESIDENT = "resident"
 """The name of kernels whose blocks stay for a run of layers."""
 
 
+class Code:
+    """LLVM text that is written at its first use: many kernels join another one before, and need none."""
+
+    __slots__ = ("_text", "_write")
+
+    def __init__(self, write: Callable[[], str]) -> None:
+        self._write = write
+        self._text: str | None = None
+
+    @property
+    def text(self) -> str:
+        if self._text is None:
+            self._text = self._write()
+        return self._text
+
+
 @dataclass(frozen=True, slots=True)
 class GpuKernel:
     """A kernel of a step: its loops with a launch shape, its LLVM text, and what its pointers point to."""
 
     kernel: Kernel
-    text: str
+    code: Code | str
+    """The text, or what writes it."""
     bindings: Mapping[str, Value]
     workspace: Mapping[str, Size] = field(default_factory=dict[str, Size])
     """The pointers into the workspace, which all kernels of a run share, and the offset of each."""
@@ -37,6 +54,10 @@ class GpuKernel:
     reread: tuple[str, ...] = ()
     """The pointers to what several blocks read although one of them could write it: nothing that the kernel writes may
     take that memory."""
+
+    @property
+    def text(self) -> str:
+        return self.code if isinstance(self.code, str) else self.code.text
 
     @property
     def launch(self) -> Launch:

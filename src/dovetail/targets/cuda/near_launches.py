@@ -102,7 +102,7 @@ class NearLaunches:
         launch = replace(launch, shared_bytes=max(least, shared_bytes(made.kernel.body)))
         key = "lone", id(made.kernel)
         kept = self.kept(key, made.bindings, lambda: replace(made.kernel, launch=launch))
-        return (replace(made, kernel=kept.kernel, text=kept.text),)
+        return (replace(made, kernel=kept.kernel, code=kept.code),)
 
     def _given(self, made: GpuKernel) -> GpuKernel:
         """A product that finds its bias in shared memory."""
@@ -244,7 +244,7 @@ class NearLaunches:
         if kernel is None:
             return made
         kept = self.kept(("gains before weights", id(made.kernel)), made.bindings, lambda: kernel)
-        return replace(made, kernel=kept.kernel, text=kept.text)
+        return replace(made, kernel=kept.kernel, code=kept.code)
 
     @property
     def _launch(self) -> float:

@@ -59,7 +59,7 @@ class NormedTiles:
             if rooms:
                 key = "constants with weights", id(made.kernel)
                 kept = self.kept(key, made.bindings, partial(with_constants_ahead, made.kernel, rooms))
-                found[index] = step, (replace(made, kernel=kept.kernel, text=kept.text),)
+                found[index] = step, (replace(made, kernel=kept.kernel, code=kept.code),)
 
     def joined(
         self,

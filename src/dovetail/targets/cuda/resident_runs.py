@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from typing import TypeAlias
 
 from dovetail.codegen.llvm import ptx
@@ -24,7 +25,7 @@ from dovetail.kernels.loops.resident_words import START, Published, Sent, Words
 from dovetail.kernels.spec import ALIGNMENT, Packed
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.footprints import Footprints, meet
-from dovetail.targets.cuda.gpu_kernel import RESIDENT, GpuKernel, Kernels
+from dovetail.targets.cuda.gpu_kernel import RESIDENT, Code, GpuKernel, Kernels
 from dovetail.targets.cuda.repetition import LEAST_PASSES, Repetition, Steps
 from dovetail.targets.cuda.resident_exchange import RECEIVED_BYTES, Exchange
 from dovetail.targets.runtime.result_roots import chained, fresh_results
@@ -81,7 +82,7 @@ class _Composed:
 
     @property
     def printed(self) -> GpuKernel:
-        return replace(self.made, text=ptx.module(self.made.kernel, self.alignment))
+        return replace(self.made, code=Code(partial(ptx.module, self.made.kernel, self.alignment)))
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.data_kinds import DATA_KINDS
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.gpu_kernel import Code, GpuKernel
 from dovetail.targets.cuda.loops import LOOPS, SHAPE, split_limits
 from dovetail.targets.cuda.windows import WINDOWS
 from dovetail.targets.runtime.selection import Kind, Row, Table
@@ -182,13 +182,13 @@ def finished(
     workspace: Mapping[str, Size] = MappingProxyType({}),
     packed: Mapping[str, Packed] = MappingProxyType({}),
 ) -> GpuKernel:
-    """A scheduled kernel with its text."""
+    """A scheduled kernel with its text, which is written when it is needed."""
     alignment = locations.alignment(bindings) | dict.fromkeys((*workspace, *packed), ALIGNMENT)
     packed = {name: v for name, v in packed.items() if name in kernel.pointers}
     if device.dependent_launches and kernel.launch is not None:
         constants = tuple([name for name, v in {**bindings, **packed}.items() if locations.is_constant(v)])
         kernel = replace(kernel, launch=replace(kernel.launch, dependent=True), constants=constants)
-    return GpuKernel(kernel, ptx.module(kernel, alignment), bindings, workspace, packed=packed)
+    return GpuKernel(kernel, Code(partial(ptx.module, kernel, alignment)), bindings, workspace, packed=packed)
 
 
 __all__ = ["TABLE", "finished", "make_kernels"]
