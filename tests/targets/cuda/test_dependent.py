@@ -18,6 +18,7 @@ from dovetail.kernels.loops.ir import CopyAsync
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.driver import driver
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.launches import with_launches
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import CudaGraph, kernels_of
 from dovetail.targets.reference.interpreter import evaluate
@@ -81,6 +82,15 @@ def test_programs_that_multiply_little_for_each_byte_start_kernels_early(rows: i
     for device, wanted in ((replace(H200, dependent_intensity=32.0), starts_early), (H200, False), (DEPENDENT, True)):
         launches = [made.kernel.launch for _, made in kernels_of(plan, device=device)]
         assert [launch is not None and launch.dependent for launch in launches] == [wanted] * len(launches)
+
+
+@pytest.mark.parametrize(("keys", "starts_early"), [(512, True), (1500, False)])
+def test_a_long_attention_starts_no_kernel_early(keys: int, starts_early: bool) -> None:
+    """It has fewer operations for each byte than products that do."""
+    q, k, v = (input(name, f16[1, 6, keys, 64]) for name in "qkv")
+    plan = make_plan(Graph.of({"y": library.attention(q, k, v, scale=0.125)}), target="cuda")
+    device = with_launches(plan, replace(H200, dependent_intensity=1400.0))
+    assert device.dependent_launches == starts_early
 
 
 @pytest.mark.parametrize(("rows", "depth", "columns", "alone"), [(128, 768, 768, True), (4096, 64, 4096, False)])

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dovetail import library
 from dovetail.declare.cost import estimate, kernel_cost
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.plan.plan import Plan
+
+ATTENTION = 0.3
+"""The part of the bound that holds for an attention. On an H200 those of 512 keys (270 operations a byte) gain; with
+those of 1,500 (794) an encoder takes 0.292 ms, and 0.232 where no kernel starts early."""
 
 
 def with_launches(plan: Plan, device: GpuDevice) -> GpuDevice:
@@ -18,8 +23,13 @@ def with_launches(plan: Plan, device: GpuDevice) -> GpuDevice:
     """
     if device.dependent_launches or not device.dependent_intensity:
         return device
-    pays = all([_intensity(step.value) <= device.dependent_intensity for step in plan.phase("run")])
+    pays = all([_intensity(step.value) <= _bound(step.value, device) for step in plan.phase("run")])
     return replace(device, dependent_launches=pays)
+
+
+def _bound(value: Value, device: GpuDevice) -> float:
+    is_attention = value.op in (library.attention, library.rope_attention)
+    return device.dependent_intensity * (ATTENTION if is_attention else 1.0)
 
 
 def _intensity(value: Value) -> float:
