@@ -21,6 +21,8 @@ _NAMES = ("ptr limbs", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 
 _PARAMETERS = tuple([Parameter(kind, name) for kind, name in map(str.split, _NAMES)])
 """Rows of limbs and the bytes between them, a panel, sums and the bytes between their rows, groups along k, and whether
 they are the first."""
+AHEAD = Parameter("ptr", "ahead")
+"""Packed blocks that are expanded later, where their lines are prefetched among products."""
 
 
 class Rows(Builder):
@@ -66,7 +68,15 @@ class Rows(Builder):
             self._keep(held)
             for cell, found in self._along(panel, codes, self._ahead(number), held).items():
                 self.emit(f"store {self.floats} {found}, ptr {places[cell]}, align 4")
-        return self.function(Signature(f"{of.name}.{self.rows}", _PARAMETERS))
+        parameters = (*_PARAMETERS, AHEAD) if of.prefetches_packed else _PARAMETERS
+        return self.function(Signature(f"{of.name}.{self.rows}", parameters))
+
+    @property
+    def pace(self) -> int:
+        """Bytes that a pass prefetches for each group."""
+        of = self.of
+        each = of.packed.block_bytes // of.packed.groups if of.prefetches_packed else of.layout.group_bytes
+        return each // self.passes
 
     @property
     def passes(self) -> int:
@@ -75,9 +85,11 @@ class Rows(Builder):
 
     def _ahead(self, number: I64) -> Ptr:
         """What a pass prefetches: its share of the panel that follows, as all passes but the first read L1 or L2."""
-        size = self.mul(I64("%groups"), self.of.layout.group_bytes)
-        share = self.mul(I64("%groups"), self.of.layout.group_bytes // self.passes)
-        return self.ptr_add(self.ptr_add(Ptr("%panel"), size), self.mul(number, share))
+        share = self.mul(I64("%groups"), self.pace)
+        start = Ptr("%ahead")
+        if not self.of.prefetches_packed:
+            start = self.ptr_add(Ptr("%panel"), self.mul(I64("%groups"), self.of.layout.group_bytes))
+        return self.ptr_add(start, self.mul(number, share))
 
     def _keep(self, sums: dict[tuple[int, int], str]) -> None:
         """Write sums to memory where they wait there."""
@@ -98,9 +110,12 @@ class Rows(Builder):
         self.emit(f"br label %{along}")
         self.label(along)
         group, panel_at, codes_at, limbs_at = self.phi("i64"), self.phi("ptr"), self.phi("ptr"), self.phi("i64")
-        ahead_at, pace = self.phi("ptr"), of.layout.group_bytes // self.passes
+        ahead_at, pace = self.phi("ptr"), self.pace
         sums = {} if self.in_memory else {cell: self.phi(self.floats) for cell in self.cells}
-        if self.passes > 1 and not of.layout.is_expanded:
+        if of.prefetches_packed:
+            for line in range(0, pace, LINE):
+                self.prefetch(self.ptr_add(Ptr(ahead_at.name), line), level=2)
+        elif self.passes > 1 and not of.layout.is_expanded:
             for line in range(0, pace, LINE):
                 self.prefetch(self.ptr_add(Ptr(ahead_at.name), line))
         elif self.moves_sums or (not of.dot.by_lane and not of.layout.is_expanded):
