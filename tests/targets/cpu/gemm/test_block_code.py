@@ -7,6 +7,8 @@ import re
 import pytest
 
 from dovetail.library.block_formats import FORMATS
+from dovetail.targets.cpu.gemm.block_expand import expand_function
+from dovetail.targets.cpu.gemm.block_kernel import LINE
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
 from dovetail.targets.cpu.gemm.block_order import rows_function
 from dovetail.targets.cpu.gemm.block_words import block_words
@@ -62,11 +64,29 @@ def test_four_rows_read_a_panel_once() -> None:
     dot = block_dot(here.device)
     assert dot is not None
     kernel = BlockKernel.of("q8_0", dot, exact=True, registers=here.vector_registers)
-    assert kernel.tiles == kernel.many_tiles == (4, 2, 1)
+    assert kernel.tiles == kernel.many_tiles == (4, 2, 1) and kernel.reads_once == 4
     code = code_for(here, rows_function(kernel, 4)[0].text, optimize=False)
     hottest = max(loops(code), key=lambda body: body.count("vpdpbusd"))
     assert hottest.count("vpdpbusd") == 2 * 4 * 3 * 8 and hottest.count("vpbroadcastd") <= 4 * 3 * (8 + 2)
     assert hottest.count("prefetch") == kernel.layout.group_bytes // 64
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("name", ["q4_k", "q6_k"])
+def test_products_prefetch_what_is_expanded_next(name: str, exact: bool) -> None:
+    """With AVX-512: the lines of a packed block among the products with one before, none while that is expanded."""
+    here, instruction = MACHINES["avx512_vnni"]
+    dot = block_dot(here.device)
+    assert dot is not None
+    kernel = BlockKernel.of(name, dot, exact=exact, registers=here.vector_registers)
+    packed = kernel.packed
+    for rows in kernel.tiles:
+        code = code_for(here, rows_function(kernel, rows)[0].text, optimize=False)
+        hottest = max(loops(code), key=lambda body: body.count(instruction))
+        products = packed.block // 4 * kernel.limbs * rows * kernel.vectors
+        lines = hottest.count("prefetcht1") * products // hottest.count(instruction)
+        assert packed.block_bytes <= LINE * lines < 1.3 * packed.block_bytes
+    assert "prefetch" not in code_for(here, expand_function(packed, dot.lanes)[0].text, optimize=False)
 
 
 @pytest.mark.parametrize("exact", [True, False])

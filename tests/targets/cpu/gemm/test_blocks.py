@@ -139,6 +139,20 @@ def test_rows_have_the_same_bits_however_they_are_cut() -> None:
     assert compiled(graph, params, threads=1).run({"x": many})["y"].tobytes() == whole.tobytes()
 
 
+@pytest.mark.parametrize("name", ["q8_0", "q4_k"])
+def test_parts_of_a_panel_change_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With AVX-512: one row reads a whole panel, three go over it part by part, and expanded blocks are parts."""
+    monkeypatch.setattr(backend, "host_device", lambda: VNNI)
+    found: list[Array] = []
+    for count in (1, 3):
+        params: dict[str, Array] = {}
+        graph = Graph.of({"y": leaf.input("x", f32[count, K]) @ weights(params, "w", name, 32)})
+        program = compiled(graph, params, threads=1, precision="fast")
+        judged(graph, params, program, rows(3)[:count], 2e-2)
+        found.append(program.run({"x": rows(3)[:count]})["y"])
+    assert found[0].tobytes() == found[1][:1].tobytes()
+
+
 @needs_dot
 @pytest.mark.parametrize("precision", ["exact", "fast"])
 def test_one_row_has_the_bits_that_it_has_among_others(precision: str) -> None:

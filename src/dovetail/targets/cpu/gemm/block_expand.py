@@ -92,9 +92,10 @@ class _Expand(Builder):
             panel = self.ptr_add(Ptr("%panel"), self.mul(block, of.block_bytes))
             expanded = self.ptr_add(Ptr("%expanded"), self.mul(block, of.groups * read.group_bytes))
             with self.loop(0, vectors) as vector:
-                # The block that follows arrives while this one is multiplied.
+                # With NEON the block that follows arrives while this one is multiplied; wide vectors multiply so fast
+                # that all its lines at once would wait for each other, and products prefetch them.
                 ahead = self.ptr_add(self.ptr_add(panel, of.block_bytes), self.mul(vector, share))
-                lines = list(range(0, share, LINE))
+                lines = list(range(0, share, LINE)) if of.by_lane else []
                 words = self.ptr_add(panel, self.add(self.mul(vector, 4 * self.lanes), of.head_bytes))
                 target = self.ptr_add(expanded, self.mul(vector, 4 * self.lanes))
                 scales = self.ptr_add(panel, self.mul(vector, self.lanes * of.scales.itemsize))

@@ -21,6 +21,8 @@ _NAMES = ("ptr limbs", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 
 _PARAMETERS = tuple([Parameter(kind, name) for kind, name in map(str.split, _NAMES)])
 """Rows of limbs and the bytes between them, a panel, sums and the bytes between their rows, groups along k, and whether
 they are the first."""
+AHEAD = Parameter("ptr", "ahead")
+"""Packed blocks that are expanded later, where their lines are prefetched among products."""
 
 
 class Rows(Builder):
@@ -29,7 +31,7 @@ class Rows(Builder):
     def __init__(self, of: BlockKernel, rows: int) -> None:
         super().__init__()
         self.of, self.rows = of, rows
-        self.parameters = _PARAMETERS
+        self.parameters = (*_PARAMETERS, AHEAD) if of.prefetches_packed else _PARAMETERS
         lanes = of.dot.lanes
         self.ints, self.floats, self.raw = f"<{lanes} x i32>", f"<{lanes} x float>", f"<{4 * lanes} x i8>"
         self.width = max(1, min(of.vectors, of.cells // rows))
@@ -70,15 +72,24 @@ class Rows(Builder):
         return self.function(Signature(f"{of.name}.{self.rows}", self.parameters))
 
     @property
+    def pace(self) -> int:
+        """Bytes that a pass prefetches for each group."""
+        of = self.of
+        each = of.packed.block_bytes // of.packed.groups if of.prefetches_packed else of.layout.group_bytes
+        return each // self.passes
+
+    @property
     def passes(self) -> int:
         """How often a panel is read, some vectors of columns at a time."""
         return self.of.vectors // self.width
 
     def _ahead(self, number: I64) -> Ptr:
         """What a pass prefetches: its share of the panel that follows, as all passes but the first read L1 or L2."""
-        size = self.mul(I64("%groups"), self.of.layout.group_bytes)
-        share = self.mul(I64("%groups"), self.of.layout.group_bytes // self.passes)
-        return self.ptr_add(self.ptr_add(Ptr("%panel"), size), self.mul(number, share))
+        share = self.mul(I64("%groups"), self.pace)
+        start = Ptr("%ahead")
+        if not self.of.prefetches_packed:
+            start = self.ptr_add(Ptr("%panel"), self.mul(I64("%groups"), self.of.layout.group_bytes))
+        return self.ptr_add(start, self.mul(number, share))
 
     def _keep(self, sums: dict[tuple[int, int], str]) -> None:
         """Write sums to memory where they wait there."""
@@ -99,9 +110,12 @@ class Rows(Builder):
         self.emit(f"br label %{along}")
         self.label(along)
         group, panel_at, codes_at, limbs_at = self.phi("i64"), self.phi("ptr"), self.phi("ptr"), self.phi("i64")
-        ahead_at, pace = self.phi("ptr"), of.layout.group_bytes // self.passes
+        ahead_at, pace = self.phi("ptr"), self.pace
         sums = {} if self.in_memory else {cell: self.phi(self.floats) for cell in self.cells}
-        if self.passes > 1 and not of.layout.is_expanded:
+        if of.prefetches_packed:
+            for line in range(0, pace, LINE):
+                self.prefetch(self.ptr_add(Ptr(ahead_at.name), line), level=2)
+        elif self.passes > 1 and not of.layout.is_expanded:
             for line in range(0, pace, LINE):
                 self.prefetch(self.ptr_add(Ptr(ahead_at.name), line))
         elif self.moves_sums or (not of.dot.by_lane and not of.layout.is_expanded):

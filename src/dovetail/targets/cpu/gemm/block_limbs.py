@@ -107,6 +107,11 @@ class BlockKernel:
         return self.is_nested and self.lows_apart
 
     @property
+    def prefetches_packed(self) -> bool:
+        """Whether products with expanded blocks prefetch packed ones: memory would wait while they are multiplied."""
+        return self.layout.is_expanded and not self.dot.by_lane
+
+    @property
     def vectors(self) -> int:
         """Vectors of a panel's row."""
         return self.layout.columns // self.dot.lanes
@@ -148,6 +153,14 @@ class BlockKernel:
         elif not self.dot.by_lane and self.limbs != FAST and self.cells >= 4:
             most = min(most, self.cells // 2)
         return tuple([rows for rows in self.tiles if rows <= most])
+
+    @property
+    def reads_once(self) -> int:
+        """Rows that read a panel once, so that no part of it has to stay in L1: those of a tile with all its vectors.
+
+        Expanded blocks have no room for more than a part, and with NEON rows go over a panel several times.
+        """
+        return 0 if self.dot.by_lane or self.layout.is_expanded else self.cells // self.vectors
 
     @property
     def number_bytes(self) -> int:

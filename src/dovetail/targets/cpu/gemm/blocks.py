@@ -219,8 +219,13 @@ class _Driver(TileCells):
 
     def _multiply_all(self, kernel: BlockKernel, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         packed, blocks = kernel.packed, self.blocks
-        with self.loop(0, blocks, step=self.part) as first:
-            some = self.smin(self.part, self.sub(blocks, first))
+        part: Int = self.part
+        if kernel.reads_once:
+            # Three rows are two tiles.
+            is_tile = self.icmp("eq", self.urem(kernel.reads_once, count), 0)
+            part = self.select_int(is_tile, blocks, part)
+        with self.loop(0, blocks, step=part) as first:
+            some = self.smin(part, self.sub(blocks, first))
             here = self.ptr_add(b, self.mul(first, packed.block_bytes))
             ahead = self.ptr_add(here, self.mul(some, packed.block_bytes))
             if kernel.layout.is_expanded:
@@ -260,7 +265,7 @@ class _Driver(TileCells):
                     self.prefetch_rows(row, rows)
                 if kernel.dot.by_lane and kernel.layout.is_expanded:
                     self._prefetch_share(rows, row, ahead)
-                also: list[Ptr] = []
+                also = [self.ptr_add(ahead, BLOCKS.wide_distance)] if kernel.prefetches_packed else []
                 if prefetches_rows(kernel, rows):
                     # After the last tile the first one is multiplied with another part of a panel.
                     is_whole = self.icmp("sle", self.add(row, 2 * rows), count)
