@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TypeAlias
 
@@ -16,12 +16,34 @@ RESIDENT = "resident"
 """The name of kernels whose blocks stay for a run of layers."""
 
 
+class Printed:
+    """LLVM text that is printed when it is first read: most kernels that are tried become parts of others."""
+
+    __slots__ = ("_make", "_text")
+
+    def __init__(self, make: Callable[[], str]) -> None:
+        self._make: Callable[[], str] | None = make
+        self._text = ""
+
+    @property
+    def text(self) -> str:
+        if self._make is not None:
+            self._text, self._make = self._make(), None
+        return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Printed) and self.text == other.text)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+
 @dataclass(frozen=True, slots=True)
 class GpuKernel:
     """A kernel of a step: its loops with a launch shape, its LLVM text, and what its pointers point to."""
 
     kernel: Kernel
-    text: str
+    code: Printed | str
+    """Its text, or what prints it."""
     bindings: Mapping[str, Value]
     workspace: Mapping[str, Size] = field(default_factory=dict[str, Size])
     """The pointers into the workspace, which all kernels of a run share, and the offset of each."""
@@ -39,6 +61,11 @@ class GpuKernel:
     take that memory."""
 
     @property
+    def text(self) -> str:
+        """Its LLVM text, or what stands for it in a plan from the store."""
+        return self.code if isinstance(self.code, str) else self.code.text
+
+    @property
     def launch(self) -> Launch:
         assert self.kernel.launch is not None, "it was scheduled"
         return self.kernel.launch
@@ -52,4 +79,4 @@ class GpuKernel:
 Kernels: TypeAlias = tuple[GpuKernel, ...] | None
 """The kernels of a step: none where it runs on the host, None where a later step has the one that it shares."""
 
-__all__ = ["RESIDENT", "GpuKernel", "Kernels"]
+__all__ = ["RESIDENT", "GpuKernel", "Kernels", "Printed"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from dovetail.dataclass import dataclass
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.analysis import pointers_in
 from dovetail.kernels.loops.constants_ahead import with_constants_ahead
@@ -17,10 +18,17 @@ from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.footprints import Footprints, taken
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
+from dovetail.targets.cuda.launch_choices import FITS, IS_WHOLE, ONE_READER, Need
 from dovetail.targets.cuda.loops import SHAPE
 from dovetail.targets.cuda.near_constants import rooms_of_constants
 from dovetail.targets.cuda.repetition import Repetition
 from dovetail.targets.cuda.select import make_kernels
+
+READS_ROWS = Need(
+    "product_reads_the_rows",
+    "one operand that is the result, in no memory of the product",
+    "multiply the rows as they are",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +49,7 @@ class NormedTiles:
             if kernels is None or others is None or len(kernels) != 1 or len(others) != 1:
                 continue
             joined = self.joined(step, kernels[0], after, others[0], keeps=False)
-            if joined is not None:
+            if not isinstance(joined, Refused):
                 found[index - 1], found[index] = (step, None), (after, (joined,))
         self._bring(found, again)
 
@@ -57,22 +65,26 @@ class NormedTiles:
             if rooms:
                 key = "constants with weights", id(made.kernel)
                 kept = self.kept(key, made.bindings, partial(with_constants_ahead, made.kernel, rooms))
-                found[index] = step, (replace(made, kernel=kept.kernel, text=kept.text),)
+                found[index] = step, (replace(made, kernel=kept.kernel, code=kept.code),)
 
-    def joined(self, step: Step, small: GpuKernel, after: Step, large: GpuKernel, *, keeps: bool) -> GpuKernel | None:
+    def joined(
+        self, step: Step, small: GpuKernel, after: Step, large: GpuKernel, *, keeps: bool
+    ) -> GpuKernel | Refused:
         """A product that computes the rows of the step before it, and writes them where others read them too, if it
-        `keeps` them; None where it cannot."""
+        `keeps` them; refused where it cannot."""
         read = [(name, v) for name, v in large.bindings.items() if v in step.results]
-        if len(read) != 1 or taken(step) or {*step.results} & {*taken(after)} or small.has_more or small.checks:
-            return None
+        if len(read) != 1 or taken(step) or {*step.results} & {*taken(after)}:
+            return READS_ROWS.refused(f"{len(read)} operands{', in place' if len(read) == 1 else ''}")
+        if small.has_more or small.checks:
+            return IS_WHOLE.refused("a step in several")
         ((pointer, result),) = read
         whole = all([self.memory.is_whole(v) for v in step.results])
         width = result.shape[-1]
         if not whole or large.workspace or not isinstance(width, int):
-            return None
+            return IS_WHOLE.refused("a product in parts" if large.workspace else "a part of a tensor")
         keep = self.memory.readers.get(result, 0) > 1
         if keep and not keeps:
-            return None
+            return ONE_READER.refused(f"{self.memory.readers.get(result, 0)} readers")
         by_value = {v: name for name, v in large.bindings.items()}
         names = {n: f"before_{n}" if v is result else by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
         key = "normed tile", id(small.kernel), id(large.kernel), pointer, keep, *names.items()
@@ -85,7 +97,9 @@ class NormedTiles:
             self.known[key] = None if kernel is None else self.kept(key, bindings, lambda: kernel)
         made = self.known[key]
         read_before = tuple([names[n] for n in small.bindings if n not in small.kernel.written])
-        return made and replace(made, bindings=bindings, packed=large.packed, checks=large.checks, reread=read_before)
+        if made is None:
+            return FITS.refused("others, or rows that a warp does not have")
+        return replace(made, bindings=bindings, packed=large.packed, checks=large.checks, reread=read_before)
 
     def _composed(
         self, step: Step, kernel: Kernel, width: int, pointer: str, names: dict[str, str], *, result: str, keep: bool

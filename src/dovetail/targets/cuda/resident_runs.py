@@ -81,7 +81,7 @@ class _Composed:
 
     @property
     def printed(self) -> GpuKernel:
-        return replace(self.made, text=ptx.module(self.made.kernel, self.alignment))
+        return replace(self.made, code=ptx.module(self.made.kernel, self.alignment))
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.data_kinds import DATA_KINDS
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.gpu_kernel import GpuKernel, Printed
 from dovetail.targets.cuda.loops import LOOPS, SHAPE, split_limits
 from dovetail.targets.cuda.windows import WINDOWS
 from dovetail.targets.runtime.selection import Kind, Row, Table
@@ -188,7 +188,7 @@ def finished(
     if device.dependent_launches and kernel.launch is not None:
         constants = tuple([name for name, v in {**bindings, **packed}.items() if locations.is_constant(v)])
         kernel = replace(kernel, launch=replace(kernel.launch, dependent=True), constants=constants)
-    return GpuKernel(kernel, ptx.module(kernel, alignment), bindings, workspace, packed=packed)
+    return GpuKernel(kernel, Printed(partial(ptx.module, kernel, alignment)), bindings, workspace, packed=packed)
 
 
 __all__ = ["TABLE", "finished", "make_kernels"]
