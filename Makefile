@@ -71,8 +71,10 @@ browser: ## install Chromium, which the tests of the report's page drive; Debian
 		{ if [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -qq -y chromium; \
 		else sudo apt-get update -qq && sudo apt-get install -qq -y chromium; fi; }
 
-test-cuda: ## run the tests of NVIDIA GPUs with the Python of the environment; needs a device
-	@PYTHONPATH=src:. $(PYTHON) -m pytest tests/targets/cuda -q -p no:benchmark $(ARGS)
+# The Python of the environment may have no pytest-xdist; pytest-benchmark warns beside it, and warnings are errors.
+test-cuda: ## run the tests of NVIDIA GPUs with the Python of the environment, in parallel where it has pytest-xdist; needs a device
+	@PYTHONPATH=src:. OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PYTHON) -m pytest tests/targets/cuda -q -p no:benchmark $(TIER) \
+		$$($(PYTHON) -c "import xdist" 2>/dev/null && echo --maxprocesses=16 --durations=10 -n auto) $(ARGS)
 
 sanitize-cuda: ## run small programs on an NVIDIA GPU under compute-sanitizer, for at most a minute and a half; ARGS="step" picks some
 	@PYTHONPATH=src:. $(PYTHON) -m tests.targets.cuda.sanitized $(ARGS)

@@ -31,6 +31,8 @@ SAME = {
 """Files that join another one in its process: both look at what takes seconds to parse or to load."""
 WHOLE = ("tests/conformance/test_quick.py",)
 """Files that are never cut: each process that runs a part would load the same suite, for ten seconds."""
+SPREAD = {"tests/targets/cuda/test_ops_on_device.py": 8}
+"""Files of long tests that most machines skip, so that nothing is known of them: tests that a process gets at once."""
 
 
 class Worker(Protocol):
@@ -128,7 +130,7 @@ class SerialLast:
             files.setdefault(SAME.get(file, file), []).append(index)
         pieces: list[tuple[str, list[int]]] = []
         for file, tests in files.items():
-            most = len(tests) if file in WHOLE else MOST
+            most = len(tests) if file in WHOLE else SPREAD.get(file, MOST)
             pieces += [(file, tests[at : at + most]) for at in range(0, len(tests), most)]
         for file, tests in sorted(pieces, key=lambda piece: -sum(map(self._weight, piece[1]))):
             (self.serial if self.is_serial(file) else self.parallel).append(tests)

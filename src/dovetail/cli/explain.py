@@ -52,7 +52,8 @@ def _json(made: Compilation, report: Report, everything: bool) -> str:
         return as_json(report)
     # Kernels are reported in the order of the steps.
     steps = zip(report.kernels, made.plan.steps, strict=True)
-    considered = {kernel.name: [asdict(one) for one in made.considered(step)] for kernel, step in steps}
+    launches = made.launches()
+    considered = {kernel.name: [asdict(one) for one in made.considered(step, launches)] for kernel, step in steps}
     return json.dumps({**as_dict(report), "considered": considered}, indent=2)
 
 

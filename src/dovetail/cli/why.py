@@ -291,9 +291,11 @@ def _because(reason: str, message: str, hint: str) -> list[Line]:
 
 
 def _considered(one: Considered) -> Line:
-    price = "" if one.seconds is None else f"  {time_text(one.seconds)} by the machine model, bound by {one.bound}"
+    bound = f", bound by {one.bound}" if one.bound else ""
+    price = "" if one.seconds is None else f"  {time_text(one.seconds)} by the machine model{bound}"
+    hint = f"  hint: {one.hint}" if one.hint else ""
     outcome = Piece(f"{'taken' if one.taken else 'passed':<10}  ", "good" if one.taken else "dim")
-    return line("  ", outcome, f"{one.name}{price}{f'  {one.reason}' if one.reason else ''}", hang=_INDENT)
+    return line("  ", outcome, f"{one.name}{price}{f'  {one.reason}' if one.reason else ''}{hint}", hang=_INDENT)
 
 
 def _apart(boundary: Boundary, kernel: Kernel | None) -> list[Line]:

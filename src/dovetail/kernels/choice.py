@@ -23,6 +23,8 @@ class Refused:
     condition: str
     found: str = ""
     expected: str = ""
+    hint: str = ""
+    """What would change it."""
 
 
 @dataclass(frozen=True, slots=True)

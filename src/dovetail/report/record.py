@@ -188,6 +188,25 @@ class WeightsEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchEntry:
+    """A way to give a step no launch of its own, or the launch: whether it is taken, and the condition that refuses."""
+
+    kernel: str
+    op: str
+    kind: str
+    """What it is about: `launches` of a step, `layers` that repeat, `pauses` of a persistent kernel."""
+    way: str
+    taken: bool
+    reason: str = ""
+    condition: str = ""
+    found: str = ""
+    expected: str = ""
+    hint: str = ""
+    """What would change it."""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What fused, what did not and why, and what both cost; `Report` shows it as text."""
 
@@ -228,6 +247,8 @@ class Record:
     """Patterns that fit but for one op: the model computes something else there, and nothing was missed."""
     compiled: Callable[[], tuple[CompiledKernel, ...]] | None = field(default=None, compare=False, repr=False)
     """Compiles the plan, and reads back the kernels that the compiler made; None where it makes none of its own."""
+    launches: Callable[[], tuple[LaunchEntry, ...]] | None = field(default=None, compare=False, repr=False)
+    """Generates the kernels, and tells which steps share one; None where a target says nothing of launches."""
 
     @property
     def is_clean(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import field
 from dovetail.dataclass import dataclass
 from dovetail.report.compiled_text import compiled_lines
 from dovetail.report.fold_names import fold_names, without_numbers
+from dovetail.report.launch_text import launch_lines
 from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.recompute import RecomputeEntry
 from dovetail.report.record import FusedEntry, Kernel, MissedEntry, Record
@@ -69,7 +70,7 @@ def as_text(report: Record, look: Look = PLAIN, *, everything: bool = False) -> 
     lines += _apart(report, everything)
     lines += _blocks(report, everything)
     lines += _kernels(report, everything)
-    lines += compiled_lines(report) if everything else []
+    lines += [*compiled_lines(report), *launch_lines(report)] if everything else []
     if report.assumed_sizes:
         sizes = ", ".join(f"{name} = {size}" for name, size in report.assumed_sizes.items())
         lines.append(line(Piece(f"estimates count {sizes}", "dim"), hang=2))

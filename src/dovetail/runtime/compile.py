@@ -39,6 +39,7 @@ from dovetail.targets import Target
 from dovetail.targets.target import Considered
 
 if TYPE_CHECKING:
+    from dovetail.report.record import LaunchEntry
     from dovetail.report.report import Report
     from dovetail.runtime.module import ModuleProgram
 
@@ -68,18 +69,45 @@ class Compilation:
         with collector_paused(), phase("report"):
             served = dict[Value, Served]() if self.target.variants is None else self.target.variants(self.plan, known)
             errors = rounding_errors(self.plan.graph, served, params)
-            return build_report(self.lowered, self.plan, setup, self.machine, served, keepers, self._emitted(), errors)
+            made = build_report(self.lowered, self.plan, setup, self.machine, served, keepers, self._emitted(), errors)
+            return replace(made, launches=self._launches([kernel.name for kernel in made.kernels]))
 
     def _emitted(self) -> Callable[[], Sequence[Emitted]] | None:
         """What reads back the kernels that the compiler of the target made, where it makes some of its own."""
         emitted = self.target.emitted
         return None if emitted is None or self.plan.symbols else lambda: emitted(self.plan, self.settings)
 
-    def considered(self, step: Step) -> tuple[Considered, ...]:
-        """The kernel variants that the target considered for a step; none for what the bind phase computes."""
+    def _launches(self, names: Sequence[str]) -> Callable[[], tuple[LaunchEntry, ...]] | None:
+        """What tells the launches of steps with these names, where the target has something to tell."""
+        from dovetail.report.record import LaunchEntry
+
+        def told() -> tuple[LaunchEntry, ...]:
+            named = dict(zip(self.plan.steps, names, strict=True))
+            return tuple(
+                LaunchEntry(
+                    *(named[step], step.value.op.name, row.kind, row.name, row.taken),
+                    *(row.reason, row.condition, row.found, row.expected, row.hint, row.seconds),
+                )
+                for step, rows in self.launches().items()
+                for row in rows
+            )
+
+        return None if self.target.launches is None else told
+
+    def launches(self) -> Mapping[Step, Sequence[Considered]]:
+        """For each step of a run, the ways that were tried to give it no launch of its own."""
+        told = self.target.launches
+        return {} if told is None else dict(zip(self.plan.phase("run"), told(self.plan, self.settings), strict=True))
+
+    def considered(
+        self, step: Step, launches: Mapping[Step, Sequence[Considered]] | None = None
+    ) -> tuple[Considered, ...]:
+        """The kernel variants that the target considered for a step, and its launches, which are asked for unless they
+        are given; none for what the bind phase computes."""
         if step.phase == "bind" or self.target.considered is None:
             return ()
-        return tuple(self.target.considered(self.plan, step))
+        shared = self.launches() if launches is None else launches
+        return *self.target.considered(self.plan, step), *shared.get(step, ())
 
 
 class TorchModule(Protocol):

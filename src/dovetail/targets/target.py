@@ -182,6 +182,8 @@ class Considered:
     """What bounds the estimate: compute, launch, L1, L2, L3 or memory."""
     ratio: float | None = None
     """The estimate in units of that of the variant that is taken."""
+    hint: str = ""
+    """What would change the condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,8 @@ class Target:
     """By value of a run, which of its op's kernels serves it at these sizes, with its cost."""
     considered: Callable[[Plan, Step], Sequence[Considered]] | None = None
     """The variants that were considered for a step, in the order of preference; none where its op has one kernel."""
+    launches: Callable[[Plan, Settings], Sequence[Sequence[Considered]]] | None = None
+    """For each step of a run, the ways that were tried to give it no launch of its own, where a target has such."""
     emitted: Callable[[Plan, Settings], Sequence[Emitted]] | None = None
     """The kernels that its compiler made of the steps of a run, where it fuses by itself; compiles the plan."""
     code: CodeView | None = None

@@ -24,6 +24,7 @@ from dovetail.kernels.loops.ir import (
     Prefetch,
     Receipt,
     Receive,
+    TensorMap,
 )
 from tests.targets.cuda.matrices import CHUNK, Matrices
 from tests.targets.cuda.phases import PhaseBarrier, Turns, boxed
@@ -41,6 +42,8 @@ class Copies(Matrices):
         super().__init__(kernel, buffers, sizes)
         self.groups: list[list[tuple[Array, Array, Array]]] = [[]]
         """Copies that have not arrived: bytes of shared memory, where, and what."""
+        self.encoded: dict[TensorMap, TensorMap] = {}
+        """The tensor maps of a launch, by those of the loops; where there is none, the loops' own."""
         self.barriers: dict[str, list[PhaseBarrier]] = {}
         self.turns: Turns | None = None
         self.role = 0
@@ -87,7 +90,7 @@ class Copies(Matrices):
 
     def copy_box(self, statement: CopyBox, mask: Array) -> None:
         assert mask.sum() == 1, "one thread copies a box"
-        of = statement.source
+        of = self.encoded.get(statement.source, statement.source)
         buffer, start = self.buffers[of.pointer]
         sizes, strides = [self.size(n) for n in of.sizes], [self.size(n) for n in of.strides]
         at, taps = [self.same(x, mask) for x in statement.at], [self.same(x, mask) for x in statement.taps]

@@ -10,9 +10,10 @@ import ctypes
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from dovetail.kernels.loops.ir import Kernel
+from dovetail.kernels.loops.ir import Kernel, TensorMap, Traversal
 from dovetail.targets.cuda.api import LATER, NAMES, KernelNodeParams, LaunchConfig
 from tests.targets.cuda.fake_graph import Graph, Node, SizedMachine
 from tests.targets.cuda.fake_memory import INVALID_VALUE, FakeMemory, IllegalAddress, number_of
@@ -23,14 +24,32 @@ ATTRIBUTES = {
     13: 1_980_000, 16: 132, 36: 3_201_000, 37: 6144, 38: 50 << 20, 75: 9, 76: 0, 95: 1, 97: 227 << 10, 133: 0,
 }  # fmt: skip
 """Those of an H200."""
-MAP_WORDS = 10
-"""Of a tensor map, as this library writes it: the address, up to five sizes and four strides."""
+MAP_WORDS = 16
+"""Of a tensor map, as this library writes it: address, lines of a box, rank, three words of a traversal, up to five
+sizes and four strides."""
 _SECONDS = 1e-6
 """Of a launch."""
 
 
 def digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def packed(corner: Sequence[int]) -> int:
+    """A number for each spatial axis, as one word."""
+    return sum([(n & 0xFFFF) << 16 * i for i, n in enumerate(corner)])
+
+
+def unpacked(word: int, axes: int) -> tuple[int, ...]:
+    return tuple([ctypes.c_int16(word >> 16 * i & 0xFFFF).value for i in range(axes)])
+
+
+def decoded(pointer: str, words: Sequence[int]) -> tuple[int, TensorMap]:
+    """The address of a tensor map, and the map, whose offset is not known."""
+    address, lines, rank, *corners = words[:6]
+    sizes, strides = tuple(words[6 : 6 + rank]), tuple(words[6 + rank : 5 + 2 * rank])
+    by = Traversal(*(unpacked(word, rank - 2) for word in corners)) if corners[2] else None
+    return address, TensorMap(pointer, 0, sizes, strides, lines, by)
 
 
 class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
@@ -200,17 +219,19 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
         lengths = [table if table and i == kernel.table.start else 1 for i in range(count)]
         words = [(ctypes.c_int64 * n).from_address(at or 0) for at, n in zip(places, lengths, strict=False)]
         arguments = tuple([word for several in words for word in several])
-        maps = tuple([tuple((ctypes.c_int64 * MAP_WORDS).from_address(at or 0)) for at in places[count:]])
-        for one, (address, *_) in zip(kernel.maps, maps, strict=True):
+        maps: list[TensorMap] = []
+        for one, at in zip(kernel.maps, places[count:], strict=True):
             base = arguments[kernel.pointers.index(one.pointer)]
-            assert address == base + one.offset or not isinstance(one.offset, int), "a matrix moves with its pointer"
-        return Node(kernel, grid, arguments, maps)
+            address, found = decoded(one.pointer, [*(ctypes.c_int64 * MAP_WORDS).from_address(at or 0)])
+            assert self.found(address)[0] is self.found(base)[0], "a matrix moves with its pointer"
+            maps.append(replace(found, offset=address - base))
+        return Node(kernel, grid, arguments, tuple(maps))
 
     def _cuTensorMapEncodeTiled(self, target: int, *given: Any) -> int:
         dtype, rank, address, shape, strides, box, steps, *layout = given
         assert (dtype, rank, tuple(steps), layout) == (1, 2, (1, 1), [0, 3, 3, 0])
         assert box[0] == 64 and 1 <= box[1] <= 256
-        return self._encoded(target, address, shape, strides)
+        return self._encoded(target, address, shape, strides, box[1])
 
     def _cuTensorMapEncodeIm2col(self, target: int, *given: Any) -> int:
         dtype, rank, address, shape, strides, lower, upper, channels, pixels, steps, *layout = given
@@ -219,13 +240,21 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
         assert steps[0] == steps[rank - 1] == 1 and all(1 <= step <= 8 for step in steps)
         assert all(-half <= corner < half for corner in (*lower, *upper))
         assert all(a <= n - 1 + b for a, n, b in zip(lower, [*shape][1:-1], upper, strict=True)), "a box has pixels"
-        return self._encoded(target, address, shape, strides)
+        return self._encoded(target, address, shape, strides, pixels, (tuple(lower), tuple(upper), tuple(steps)[1:-1]))
 
-    def _encoded(self, target: int, address: int, shape: Sequence[int], strides: Sequence[int]) -> int:
+    def _encoded(
+        self,
+        target: int,
+        address: int,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        lines: int,
+        traversal: tuple[Sequence[int], ...] = ((), (), ()),
+    ) -> int:
         assert target % 64 == 0 and min(shape) > 0
         if address % 16 or any(stride % 16 or not 0 < stride < 1 << 40 for stride in strides):
             return INVALID_VALUE
-        words = (address, *shape, *strides)
+        words = (address, lines, len(shape), *map(packed, traversal), *shape, *strides)
         (ctypes.c_int64 * MAP_WORDS).from_address(target)[: len(words)] = words
         return 0
 

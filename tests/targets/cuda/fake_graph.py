@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.literal import Array
-from dovetail.kernels.loops.ir import Kernel
+from dovetail.kernels.loops.ir import Kernel, TensorMap
 from tests.targets.cuda.lockstep import Machine
 
 
@@ -20,14 +20,16 @@ class SizedMachine(Machine):
         buffers: dict[str, tuple[Array, int]],
         grid: int,
         numbers: dict[Dim, int],
-        maps: Sequence[tuple[int, ...]] = (),
+        maps: Sequence[TensorMap] = (),
     ) -> None:
         self.numbers = dict(numbers)
-        for one, (_, *sizes) in zip(kernel.maps, maps, strict=True):
-            given = zip((*one.sizes, *one.strides), sizes, strict=False)
-            self.numbers |= {size: n for size, n in given if isinstance(size, Dim)}
+        for one, now in zip(kernel.maps, maps, strict=True):
+            given = zip((*one.sizes, *one.strides), (*now.sizes, *now.strides), strict=True)
+            self.numbers |= {size: n for size, n in given if isinstance(size, Dim) and isinstance(n, int)}
         self.launched = grid
         super().__init__(kernel, buffers, {})
+        # Kernels of equal text share loops, which have the maps of one of them: each launch brings its own.
+        self.encoded = dict(zip(kernel.maps, maps, strict=True))
 
     def size(self, size: Size) -> int:
         assert self.kernel.launch is not None
@@ -43,8 +45,8 @@ class Node:
     kernel: Kernel | None
     grid: int = 0
     arguments: tuple[int, ...] = ()
-    maps: tuple[tuple[int, ...], ...] = ()
-    """Address, sizes and strides of each matrix."""
+    maps: tuple[TensorMap, ...] = ()
+    """As they were encoded: all sizes are numbers."""
     event: int = 0
 
 

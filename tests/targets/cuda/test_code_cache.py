@@ -121,10 +121,11 @@ def test_layers_share_kernels() -> None:
 
 
 def test_a_run_from_the_store_loads_no_compiler() -> None:
-    """What serves it is imported while the driver starts: neither LLVM nor kernel families."""
+    """What serves it is imported while the driver starts: neither LLVM nor kernel families, nor what takes as long."""
+    names = "llvmlite.binding", "dovetail.targets.cuda.select", "statistics", "concurrent.futures"
     script = (
-        "import sys, dovetail.targets.cuda.calibration, dovetail.targets.cuda.stored\n"
-        "print(*[name for name in ('llvmlite.binding', 'dovetail.targets.cuda.select') if name in sys.modules])"
+        "import sys, dovetail.targets.cuda.calibration, dovetail.targets.cuda.run, dovetail.targets.cuda.stored\n"
+        f"print(*[name for name in {names} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

@@ -40,7 +40,7 @@ def _heads(x: Value, first: int, count: int) -> Value:
     return ops.permute(ops.split(some, axis=-1, size=WIDTH), order=(-4, -2, -3, -1))
 
 
-def _outputs(tokens: int = TOKENS, hidden: int = HIDDEN, room: int = ROOM, queries: int = 1) -> dict[str, Value]:
+def head_outputs(tokens: int = TOKENS, hidden: int = HIDDEN, room: int = ROOM, queries: int = 1) -> dict[str, Value]:
     """Queries, and caches of keys and values, of a token's row that a product and a norm made."""
     residual = input("residual", bf16[1, tokens, hidden])
     row = library.matmul_add(input("x", bf16[1, tokens, hidden]), param("first", bf16[hidden, hidden]), residual)
@@ -55,17 +55,17 @@ def _outputs(tokens: int = TOKENS, hidden: int = HIDDEN, room: int = ROOM, queri
     return {"row": row, "q": q} | caches
 
 
-def _graph(outputs: dict[str, Value]) -> Graph:
+def graph_of_heads(outputs: dict[str, Value]) -> Graph:
     return Graph.of(outputs).donate({"k": "k_cache", "v": "v_cache"})
 
 
 def _kernels(outputs: dict[str, Value], device: GpuDevice = DEVICE) -> list[GpuKernel]:
-    plan = make_plan(_graph(outputs), target=CLAIMS)
+    plan = make_plan(graph_of_heads(outputs), target=CLAIMS)
     return [made for _, several in steps_of(plan, device=device) for made in several or ()]
 
 
 def _run(outputs: dict[str, Value], positions: list[int]) -> None:
-    graph, random = _graph(outputs), np.random.default_rng(3)
+    graph, random = graph_of_heads(outputs), np.random.default_rng(3)
     feeds: dict[str, Any] = {}
     params: dict[str, Any] = {}
     for v in (*graph.inputs, *graph.parameters):
@@ -94,17 +94,17 @@ POSITIONS = {
 def test_a_product_norms_rotates_and_appends_its_heads(name: str) -> None:
     """Of tokens that go to the same row of a cache, the last one stays."""
     with patch.object(tiles, "PIPELINED_TILES", (HEAD,)):
-        _run(_outputs(), POSITIONS[name])
+        _run(head_outputs(), POSITIONS[name])
 
 
 def test_a_row_beyond_the_cache_is_told() -> None:
     with patch.object(tiles, "PIPELINED_TILES", (HEAD,)), pytest.raises(BindError):
-        _run(_outputs(), [ROOM, *range(1, TOKENS)])
+        _run(head_outputs(), [ROOM, *range(1, TOKENS)])
 
 
 def test_heads_that_something_else_reads_keep_their_launch() -> None:
     """So do heads that are not the columns of a tile."""
-    outputs = _outputs()
+    outputs = head_outputs()
     (k,) = [v for v in outputs["k"].operands if v.op is library.rope]
     with patch.object(tiles, "PIPELINED_TILES", (HEAD,)):
         assert [made.kernel.name for made in _kernels(outputs)] == ["contract", "contract"]
@@ -114,7 +114,7 @@ def test_heads_that_something_else_reads_keep_their_launch() -> None:
 
 
 def test_they_are_stored() -> None:
-    plan = make_plan(_graph(_outputs()), target=CLAIMS)
+    plan = make_plan(graph_of_heads(head_outputs()), target=CLAIMS)
     with patch.object(tiles, "PIPELINED_TILES", (HEAD,)):
         steps = tuple([kernels for _, kernels in steps_of(plan, device=DEVICE)])
     content = to_bytes(plan, steps, {made.text: "code" for kernels in steps for made in kernels or ()})
@@ -129,5 +129,5 @@ def test_they_are_stored() -> None:
 @pytest.mark.exhaustive
 def test_whole_sizes_have_registers_for_it(tmp_path: Path) -> None:
     """Those of a prompt of Qwen3-0.6B, but for fewer heads of keys."""
-    _, made = _kernels(_outputs(512, 1024, 4096, 30), replace(DEVICE, multiprocessors=132))
+    _, made = _kernels(head_outputs(512, 1024, 4096, 30), replace(DEVICE, multiprocessors=132))
     assert made.launch.grid == 128 and spilled_bytes(assembled(made, "sm_90a", tmp_path)) == 0

@@ -32,8 +32,11 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.resident_bodies import has_rows
 from dovetail.kernels.loops.uniform import reads
+from dovetail.plan.plan import Plan, Step
+from dovetail.settings import Settings
 from dovetail.targets.cuda.run import steps_of
 from dovetail.targets.reference.interpreter import evaluate
+from dovetail.targets.target import Considered, Target
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
 EARLY = replace(H200, cluster=8, dependent_launches=True, cooperative="off")
@@ -46,7 +49,7 @@ def _linear(name: str, x: Value, out: int, *, gelu: bool = False) -> Value:
     return library.linear(x, w, b, act="gelu" if gelu else "none")
 
 
-def _layers(rows: int, batch: int = 1, heads: int = 4, count: int = 2, *, masked: bool = True) -> Graph:
+def layers_of_few_rows(rows: int, batch: int = 1, heads: int = 4, count: int = 2, *, masked: bool = True) -> Graph:
     """Post-norm layers, as BERT has them: the normed rows are a residual too."""
     width = heads * SIZE
     x, h = input("x", f16[batch, rows, width]), input("h", f16[batch, rows, width])
@@ -100,19 +103,19 @@ def _run(graph: Graph, device: GpuDevice = EARLY) -> tuple[Any, Any, list[str]]:
     ids=["tile", "fewer_rows_more_heads_than_warps", "batch", "two_tiles"],
 )
 def test_results_are_those_of_the_graph(rows: int, batch: int, heads: int) -> None:
-    found, wanted, launches = _run(_layers(rows, batch, heads, count=1))
+    found, wanted, launches = _run(layers_of_few_rows(rows, batch, heads, count=1))
     assert np.linalg.norm(found.astype(np.float64) - wanted) <= 3e-3 * np.linalg.norm(wanted)
     assert "attend" not in launches and launches.count("rows") <= 1
 
 
 def test_a_layer_is_four_launches() -> None:
     """Product with a norm, product with the attention, and the same two of the feed-forward part."""
-    short, long = (len(_kernels(_layers(16, count=count))) for count in (2, 3))
+    short, long = (len(_kernels(layers_of_few_rows(16, count=count))) for count in (2, 3))
     assert long - short == 4
 
 
 def test_rows_that_others_read_are_written_by_blocks_of_the_first_columns() -> None:
-    normed = [k for k in _kernels(_layers(16)) if k.early and len(k.written) == 2]
+    normed = [k for k in _kernels(layers_of_few_rows(16)) if k.early and len(k.written) == 2]
     assert len(normed) == 4
     for kernel in normed:
         assert any([isinstance(s, AllReduce) for s in everything(kernel.body)])
@@ -124,7 +127,7 @@ def test_rows_that_others_read_are_written_by_blocks_of_the_first_columns() -> N
 
 def test_weights_come_before_the_wait_and_gains_before_weights() -> None:
     """Loads of rows are on their way before a block waits for gains, and norms wait for no weights."""
-    for kernel in [k for k in _kernels(_layers(16)) if has_rows(k)]:
+    for kernel in [k for k in _kernels(layers_of_few_rows(16)) if has_rows(k)]:
         copied = {s.source.pointer for s in everything(kernel.body) if isinstance(s, CopyAsync)}
         assert not copied & {*kernel.constants}
         groups = [s for s in kernel.early if isinstance(s, CommitCopies)]
@@ -142,19 +145,19 @@ def test_weights_come_before_the_wait_and_gains_before_weights() -> None:
 
 @pytest.mark.parametrize("heads", [4, 24])
 def test_a_launch_has_the_shared_memory_of_all_rooms(heads: int) -> None:
-    for kernel in _kernels(_layers(16, heads=heads, count=1)):
+    for kernel in _kernels(layers_of_few_rows(16, heads=heads, count=1)):
         launch, needed = kernel.launch, shared_bytes(kernel.body)
         assert launch is not None and max(needed, launch.shared_bytes) <= EARLY.shared_bytes
         assert needed <= (launch.shared_bytes or STATIC_BYTES)
 
 
 def test_no_two_blocks_share_a_multiprocessor() -> None:
-    for kernel in [k for k in _kernels(_layers(16)) if has_rows(k)]:
+    for kernel in [k for k in _kernels(layers_of_few_rows(16)) if has_rows(k)]:
         assert kernel.launch is not None and 2 * kernel.launch.shared_bytes > EARLY.shared_bytes
 
 
 def test_early_copies_find_their_memory_where_the_first_allocations_are() -> None:
-    for kernel in _kernels(_layers(16)):
+    for kernel in _kernels(layers_of_few_rows(16)):
         early = [s for s in kernel.early if isinstance(s, Alloc)]
         body = [s for s in kernel.body if isinstance(s, Alloc) and s.space == "shared"]
         assert body[: len(early)] == early
@@ -162,24 +165,30 @@ def test_early_copies_find_their_memory_where_the_first_allocations_are() -> Non
 
 def test_the_lower_estimate_decides() -> None:
     launches = replace(EARLY, waits=replace(EARLY.waits, dependent_launch=-2e-6))
-    names = [kernel.name for kernel in _kernels(_layers(16), launches)]
+    names = [kernel.name for kernel in _kernels(layers_of_few_rows(16), launches)]
     assert names.count("rows") == 5 and names.count("attend") == 2
+
+
+def _told(plan: Plan, step: Step, target: Target) -> list[Considered]:
+    """What is told of the launch of a step."""
+    assert target.launches is not None
+    rows = target.launches(plan, Settings())[list(plan.phase("run")).index(step)]
+    return [row for row in rows if row.kind == "launches" and row.name in ("within_product", "launch")]
 
 
 def test_both_ways_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = SimulatedDriver()
     driver.description = EARLY
     target = target_of(driver)
-    plan = dovetail.compile(_layers(16, count=1), target=target).plan
+    plan = dovetail.compile(layers_of_few_rows(16, count=1), target=target).plan
     steps = {s.value.op.name: s for s in plan.phase("run")}
-    assert target.considered is not None
     for name in ("residual_layer_norm", "attention"):
         step = next(s for s in plan.phase("run") if s.value.op.name == name)
-        taken = {row.name: row for row in target.considered(plan, step) if row.kind == "launches"}
+        taken = {row.name: row for row in _told(plan, step, target)}
         assert taken["within_product"].taken and not taken["launch"].taken and taken["launch"].reason
         assert (taken["within_product"].seconds or 0) < (taken["launch"].seconds or 0)
     monkeypatch.setattr("dovetail.targets.cuda.near_launches.meet", lambda *_: True)  # pyright: ignore
-    (row, _) = [row for row in target.considered(plan, steps["attention"]) if row.kind == "launches"]
+    (row, _) = _told(plan, steps["attention"], target)
     assert not row.taken and row.condition == "results_are_apart"
 
 
@@ -201,29 +210,29 @@ def test_nothing_joins_where_a_result_takes_memory_that_other_blocks_read(monkey
         return True
 
     monkeypatch.setattr("dovetail.targets.cuda.near_launches.meet", meets)
-    names = [kernel.name for kernel in _kernels(_layers(16, count=1))]
+    names = [kernel.name for kernel in _kernels(layers_of_few_rows(16, count=1))]
     assert names.count("rows") == 3 and names.count("attend") == 1
 
 
 def test_launches_that_wait_for_each_other_keep_their_norms() -> None:
     """Weights would come after the wait."""
     plain = replace(EARLY, dependent_launches=False)
-    assert [kernel.name for kernel in _kernels(_layers(16), plain)].count("rows") == 5
+    assert [kernel.name for kernel in _kernels(layers_of_few_rows(16), plain)].count("rows") == 5
 
 
 def test_queries_of_two_attentions_share_no_tile() -> None:
-    names = [kernel.name for kernel in _kernels(_layers(12, batch=2))]
+    names = [kernel.name for kernel in _kernels(layers_of_few_rows(12, batch=2))]
     assert names.count("attend") == 2
 
 
 def test_an_attention_of_few_keys_copies_no_others() -> None:
-    (kernel,) = [k for k in _kernels(_layers(12, batch=2, count=1)) if k.name == "attend"]
+    (kernel,) = [k for k in _kernels(layers_of_few_rows(12, batch=2, count=1)) if k.name == "attend"]
     tiles = {s.pointer: s.count for s in kernel.body if isinstance(s, Alloc) and s.space == "shared"}
     assert {name: count // SIZE for name, count in tiles.items()} == dict.fromkeys(["q_tile", "k_tile", "v_tile"], 16)
 
 
 def test_a_lone_attention_has_what_is_added_to_scores_before_it_waits_for_keys() -> None:
-    (kernel,) = [k for k in _kernels(_layers(12, batch=2, count=1)) if k.name == "attend"]
+    (kernel,) = [k for k in _kernels(layers_of_few_rows(12, batch=2, count=1)) if k.name == "attend"]
     loop = kernel.body[-1]
     assert isinstance(loop, Loop)
     wait = next(i for i, s in enumerate(loop.body) if isinstance(s, AwaitCopies))
@@ -243,7 +252,7 @@ def test_norms_of_16_bits_need_no_mean_in_f64(dtype: DType, is_near: bool) -> No
 
 @pytest.mark.parametrize(("heads", "warps"), [(4, 4), (8, 8), (12, 12), (20, 10)])
 def test_each_head_has_a_warp_or_warps_have_equally_many(heads: int, warps: int) -> None:
-    kernels = [k for k in _kernels(_layers(16, heads=heads, count=1)) if "before_mask" in k.pointers]
+    kernels = [k for k in _kernels(layers_of_few_rows(16, heads=heads, count=1)) if "before_mask" in k.pointers]
     assert [k.launch and k.launch.block for k in kernels] == [warps * 32]
 
 
@@ -259,7 +268,7 @@ def test_lanes_of_a_norm_have_equally_many_vectors_where_shorter_ones_give_that(
 
 def test_a_bias_is_in_shared_memory_before_products_and_rows_wait_for_none() -> None:
     """It is loaded after the wait for all copies, and from memory of the device by no thread."""
-    near = [k for k in _kernels(_layers(16)) if has_rows(k)]
+    near = [k for k in _kernels(layers_of_few_rows(16)) if has_rows(k)]
     assert near
     for kernel in near:
         (loop,) = [s for s in kernel.body if isinstance(s, Loop)]

@@ -29,7 +29,7 @@ from tests.targets.cuda.simulated import SimulatedDriver
 BULK = replace(H200, dependent_launches=True, bulk_copies=True, cluster=8, cooperative="off")
 
 
-def _norm(x: Value, dtype: DType = bf16, gain: Value | None = None) -> Value:
+def norm_of(x: Value, dtype: DType = bf16, gain: Value | None = None) -> Value:
     width = int(str(x.shape[-1]))
     return library.rms_norm(x, param("gain", dtype[width]) if gain is None else gain, eps=1e-6)
 
@@ -64,7 +64,7 @@ def _run(graph: Graph, device: GpuDevice, drawn: dict[str, Any]) -> Array:
 def test_rows_of_any_size_are_as_near_as_those_normed_first(rows: int, columns: int) -> None:
     """Every row has a size of its own, and so have its two halves: squares of others, or of a part, would be seen."""
     x = input("x", bf16[rows, 512])
-    graph = Graph.of({"y": _norm(x) @ param("w", bf16[512, columns])})
+    graph = Graph.of({"y": norm_of(x) @ param("w", bf16[512, columns])})
     device = replace(BULK, multiprocessors=20)
     (made,) = _kernels(make_plan(graph, target=CLAIMS), device)
     assert _norms_rows(made)
@@ -73,7 +73,7 @@ def test_rows_of_any_size_are_as_near_as_those_normed_first(rows: int, columns: 
     drawn["x"] = (drawn["x"].astype(np.float64) * sizes).astype(bf16.numpy)
     found = _run(graph, device, drawn).astype(np.float64)
     exact = evaluate(graph, {"x": drawn["x"]}, params={n: drawn[n] for n in ("gain", "w")}, lift=True)["y"]
-    normed = evaluate(Graph.of({"y": _norm(x)}), {"x": drawn["x"]}, params={"gain": drawn["gain"]}, lift=True)["y"]
+    normed = evaluate(Graph.of({"y": norm_of(x)}), {"x": drawn["x"]}, params={"gain": drawn["gain"]}, lift=True)["y"]
     first = (normed.astype(bf16.numpy).astype(np.float64) @ drawn["w"].astype(np.float64)).astype(bf16.numpy)
     for row in range(rows):
         error, usual = (np.linalg.norm(y.astype(np.float64)[row] - exact[row]) for y in (found, first))
@@ -83,7 +83,7 @@ def test_rows_of_any_size_are_as_near_as_those_normed_first(rows: int, columns: 
 def test_streams_share_the_scale_of_their_row() -> None:
     x = input("x", bf16[1, 512])
     gate, up = param("gate", bf16[512, 480]), param("up", bf16[512, 480])
-    graph = Graph.of({"y": library.swiglu(_norm(x), gate, up)})
+    graph = Graph.of({"y": library.swiglu(norm_of(x), gate, up)})
     device = replace(BULK, multiprocessors=20)
     assert [_norms_rows(made) for made in _kernels(make_plan(graph, target=CLAIMS), device)] == [True]
     drawn = _drawn(graph)
@@ -96,7 +96,7 @@ def test_streams_share_the_scale_of_their_row() -> None:
 
 def test_no_thread_waits_for_a_norm_and_gains_come_with_weights(tmp_path: Path) -> None:
     x = input("x", bf16[1, 1024])
-    graph = Graph.of({"y": _norm(x) @ param("w", bf16[1024, 4096])})
+    graph = Graph.of({"y": norm_of(x) @ param("w", bf16[1024, 4096])})
     (made,) = _kernels(make_plan(graph, target=CLAIMS), BULK)
     # One for rows and weights, one for the sums of warps, and one before shared memory is used again.
     assert sum(isinstance(s, Barrier) for s in everything(made.kernel.body)) == 3
@@ -110,7 +110,7 @@ def test_others_norm_rows_first(kind: str) -> None:
     """Rows of f16 without their scale may be too large, others read what is normed, or gains come with no copies."""
     dtype = f16 if kind == "f16" else bf16
     x, w = input("x", dtype[1, 512]), param("w", dtype[512, 480])
-    normed = _norm(x, dtype, input("gain", dtype[512]) if kind == "input_gain" else None)
+    normed = norm_of(x, dtype, input("gain", dtype[512]) if kind == "input_gain" else None)
     outputs = {"y": normed @ w} | ({"z": ops.relu(normed)} if kind == "kept" else {})
     device = replace(BULK, multiprocessors=20, bulk_copies=kind != "small_copies")
     assert not any(map(_norms_rows, _kernels(make_plan(Graph.of(outputs), target=CLAIMS), device)))
@@ -119,7 +119,7 @@ def test_others_norm_rows_first(kind: str) -> None:
 def test_layers_that_repeat_share_one_kernel() -> None:
     x = input("x", bf16[1, 512])
     for layer in range(4):
-        normed = _norm(x, gain=param(f"gain{layer}", bf16[512]))
+        normed = norm_of(x, gain=param(f"gain{layer}", bf16[512]))
         inner = ops.relu(normed @ param(f"w{layer}", bf16[512, 640]))
         x = x + inner @ param(f"v{layer}", bf16[640, 512])
     device = replace(BULK, multiprocessors=20, cooperative="on")

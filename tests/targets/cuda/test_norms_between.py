@@ -37,18 +37,18 @@ PAIR = replace(TILE, cluster=2)
 BOTH = BlockTile(64, 128, 4, 1, 2, by_warpgroup=True)
 
 
-def _x(rows: int | str, depth: int, width: int, dtype: DType = bf16) -> Value:
+def rows_of(rows: int | str, depth: int, width: int, dtype: DType = bf16) -> Value:
     """A product and a residual."""
     residual = input("residual", dtype[rows, width])
     return library.matmul_add(input("x", dtype[rows, depth]), param("first", dtype[depth, width]), residual)
 
 
-def _norm(x: Value) -> Value:
+def normed(x: Value) -> Value:
     return library.rms_norm(x, param("gain", x.dtype[x.shape[-1]]), eps=1e-6)
 
 
-def _between(rows: int | str, depth: int, width: int, columns: int, dtype: DType = bf16) -> Value:
-    return _norm(_x(rows, depth, width, dtype)) @ param("second", dtype[width, columns])
+def between(rows: int | str, depth: int, width: int, columns: int, dtype: DType = bf16) -> Value:
+    return normed(rows_of(rows, depth, width, dtype)) @ param("second", dtype[width, columns])
 
 
 def _kernels(outputs: dict[str, Value], device: GpuDevice) -> list[GpuKernel]:
@@ -94,7 +94,7 @@ def _judged(outputs: dict[str, Value], device: GpuDevice) -> None:
 
 @pytest.mark.parametrize(("rows", "device"), [(64, DEVICE), (100, EARLY)], ids=["in_order", "dependent"])
 def test_products_leave_squares_and_scale_sums(rows: int, device: GpuDevice) -> None:
-    outputs = {"y": _between(rows, 64, 136, 72)}
+    outputs = {"y": between(rows, 64, 136, 72)}
     with patch.object(tiles, "PIPELINED_TILES", (TILE,)):
         first, second = _kernels(outputs, device)
         assert set(first.workspace) == set(second.workspace) == {ROWS, SQUARES}
@@ -104,9 +104,9 @@ def test_products_leave_squares_and_scale_sums(rows: int, device: GpuDevice) -> 
 
 def test_blocks_of_a_cluster_and_several_streams() -> None:
     """The second product reads what all blocks of the first one left, whichever tiles either has."""
-    x = _x(128, 64, 72)
+    x = rows_of(128, 64, 72)
     gate, up = param("gate", bf16[72, 72]), param("up", bf16[72, 72])
-    outputs = {"x": x, "y": library.swiglu(_norm(x), up, gate)}
+    outputs = {"x": x, "y": library.swiglu(normed(x), up, gate)}
     with patch.object(tiles, "PIPELINED_TILES", (PAIR, BOTH)):
         first, second = _kernels(outputs, EARLY)
         assert first.launch.cluster == 2 and second.kernel.early
@@ -117,7 +117,7 @@ def test_scaled_sums_of_several_tiles_are_written_at_once() -> None:
     """A block that keeps the sums of a tile for results during the next one has no scales of their rows any more."""
     device, rows, width, columns = replace(DEVICE, multiprocessors=1), 128, 512, 136
     plain = {"y": input("x", bf16[rows, width]) @ param("second", bf16[width, columns])}
-    outputs = {"y": _between(rows, 64, width, columns)}
+    outputs = {"y": between(rows, 64, width, columns)}
 
     def is_late(made: GpuKernel) -> bool:
         return any(isinstance(s, Alloc) and s.pointer == KEPT for s in everything(made.kernel.body))
@@ -129,19 +129,19 @@ def test_scaled_sums_of_several_tiles_are_written_at_once() -> None:
 
 
 def test_rows_may_be_known_in_a_run_alone() -> None:
-    outputs = {"y": _between("n", 64, 72, 72)}
+    outputs = {"y": between("n", 64, 72, 72)}
     with patch.object(tiles, "PIPELINED_TILES", (TILE,)):
         assert all(ROWS in made.workspace for made in _kernels(outputs, EARLY))
         _judged(outputs, EARLY)
 
 
 REFUSED = {
-    "a reader besides": lambda: {"y": _between(64, 64, 72, 72), "n": _norm(_x(64, 64, 72))},
-    "f16": lambda: {"y": _between(64, 64, 72, 72, f16)},
-    "few rows": lambda: {"y": _between(8, 64, 72, 72)},
-    "no product before": lambda: {"y": _norm(input("x", bf16[64, 72])) @ param("second", bf16[72, 72])},
+    "a reader besides": lambda: {"y": between(64, 64, 72, 72), "n": normed(rows_of(64, 64, 72))},
+    "f16": lambda: {"y": between(64, 64, 72, 72, f16)},
+    "few rows": lambda: {"y": between(8, 64, 72, 72)},
+    "no product before": lambda: {"y": normed(input("x", bf16[64, 72])) @ param("second", bf16[72, 72])},
     "a part of the norm": lambda: {
-        "y": ops.slice_(_norm(_x(64, 64, 144)), axis=-1, start=0, stop=72) @ param("second", bf16[72, 72])
+        "y": ops.slice_(normed(rows_of(64, 64, 144)), axis=-1, start=0, stop=72) @ param("second", bf16[72, 72])
     },
 }
 
@@ -155,7 +155,7 @@ def test_other_norms_keep_their_kernels(name: str) -> None:
 
 def test_whole_sizes_have_registers_for_it(tmp_path: Path) -> None:
     """Those of a prompt of Qwen3-0.6B."""
-    graph = {"y": _between(512, 2048, 1024, 4096)}
+    graph = {"y": between(512, 2048, 1024, 4096)}
     for made in _kernels(graph, replace(H200, dependent_launches=True, cluster=8, cooperative="off")):
         assert {ROWS, SQUARES} <= made.workspace.keys()
         assert spilled_bytes(assembled(made, "sm_90a", tmp_path)) == 0

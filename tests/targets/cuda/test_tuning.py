@@ -34,7 +34,7 @@ TUNED = Tuned("layers", "2026-01-02 03:04", 4e-4, 3.9e-4, COUNTS)
 
 
 @cache
-def _built() -> tuple[Any, Any, Any, Mapping[str, Any]]:
+def built_layers() -> tuple[Any, Any, Any, Mapping[str, Any]]:
     graph = layers_of(4)
     drawn = drawn_of(graph)
     plan, device = make_plan(graph, target=CLAIMS), SimulatedDriver()
@@ -43,7 +43,7 @@ def _built() -> tuple[Any, Any, Any, Mapping[str, Any]]:
 
 
 def _bound(mode: str, store: Store | None) -> tuple[CudaRunner, Mapping[str, Any]]:
-    plan, device, built, drawn = _built()
+    plan, device, built, drawn = built_layers()
     params = {name: x for name, x in drawn.items() if name != "x"}
     runner = CudaGraph(plan, lambda: device, store, built, mode).bind(params)
     assert isinstance(runner, CudaRunner)
@@ -60,7 +60,7 @@ def _waits(mode: str, store: Store | None) -> list[int]:
     return list(frame.launches[index].words[first:])
 
 
-def _spelled(**changed: Any) -> bytes:
+def spelled(**changed: Any) -> bytes:
     return json.dumps({**asdict(TUNED), **changed}).encode()
 
 
@@ -114,8 +114,8 @@ def test_entries_that_do_not_fit_are_measured_again(measured: list[int], tmp_pat
         b"",
         b"[]",
         b'{"cycles": 3}',
-        _spelled(cycles={"pace": 1}),
-        _spelled(cycles={**COUNTS, "pace": -1}),
+        spelled(cycles={"pace": 1}),
+        spelled(cycles={**COUNTS, "pace": -1}),
     ):
         store.put(key, content)
         assert _waits("auto", store) == [*COUNTS.values()]
@@ -123,7 +123,7 @@ def test_entries_that_do_not_fit_are_measured_again(measured: list[int], tmp_pat
 
 
 def test_a_stored_program_has_the_estimates() -> None:
-    plan, _, (steps, ptx), _ = _built()
+    plan, _, (steps, ptx), _ = built_layers()
     content = stored.to_bytes(plan, steps, ptx)
     assert content is not None
     again, _ = stored.from_bytes(plan, content)
@@ -171,7 +171,7 @@ def test_copies_leave_half_of_the_memory(
     def memory(_: object) -> tuple[int, int]:
         return free, 1 << 30
 
-    monkeypatch.setattr(tuning, "_is_tunable", every)
+    monkeypatch.setattr(tuning, "is_tunable", every)
     monkeypatch.setattr(SimulatedDriver, "free_memory", memory)
     runner, arrays = _in_place()
     runner.tuner.settle(Frame(runner.bound, arrays, to_host=False), arrays)
@@ -195,5 +195,5 @@ def test_the_doctor_tells_what_was_tuned(measured: list[int], tmp_path: Path) ->
 
 
 def test_other_content_is_no_entry() -> None:
-    assert parsed(_spelled()) == TUNED and parsed(_spelled(), [*COUNTS]) == TUNED
-    assert parsed(_spelled(), ["pace"]) is None and parsed(b"\xff") is None
+    assert parsed(spelled()) == TUNED and parsed(spelled(), [*COUNTS]) == TUNED
+    assert parsed(spelled(), ["pace"]) is None and parsed(b"\xff") is None

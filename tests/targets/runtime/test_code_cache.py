@@ -81,13 +81,14 @@ def test_threads_that_compile_at_once_make_what_one_makes() -> None:
 def test_every_module_has_a_context_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """LLVM shares numbers and types within a context without a lock: threads in one bring the process down."""
     seen: list[Any] = []
-    parse = jit.llvm.parse_assembly
+    parse = jit.parsed
 
-    def noted(text: str, context: Any = None) -> Any:
-        seen.append(context)
-        return parse(text, context)
+    def noted(text: str) -> Any:
+        seen.append(parse(text))
+        return seen[-1]
 
-    monkeypatch.setattr(jit.llvm, "parse_assembly", noted)
+    monkeypatch.setattr(jit, "parsed", noted)
     for number in range(2):
         machine_code(text_of(number))
-    assert None not in seen and seen[0] is not seen[1]
+    contexts = [module._context for module in seen]
+    assert contexts[0] is not contexts[1] and jit.llvm.get_global_context() not in contexts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import threading
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,8 @@ import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 from dovetail.dataclass import dataclass
 from dovetail.targets.cpu import fp16_fallback
 from dovetail.targets.cpu.isa import Host, host, host_device
+from dovetail.targets.runtime.llvm_calls import emitted, parsed
+from dovetail.targets.runtime.llvm_calls import optimize as optimize_module
 from dovetail.targets.runtime.store import Key, Store
 from dovetail.version import __version__
 
@@ -58,7 +59,7 @@ def machine_code(text: str, *, vectorize: bool = True, optimize: bool = True, st
 
 def emit(text: str, *, vectorize: bool, optimize: bool, here: Host) -> bytes:
     """The object file of a module for a machine: LLVM compiles it now. The one way into LLVM's code generation."""
-    return _emitted(*_optimized(text, vectorize, optimize, here))
+    return emitted(*_optimized(text, vectorize, optimize, here), is_object=True)
 
 
 def load(objects: Iterable[bytes]) -> Compiled:
@@ -127,42 +128,15 @@ def assembly(text: str, *, vectorize: bool = True, optimize: bool = True, here: 
 
 def _optimized(text: str, vectorize: bool, optimize: bool, here: Host) -> tuple[Any, Any]:
     machine, heading = _of_this_thread(here)
-    module: Any = llvm.parse_assembly(heading + text, llvm.create_context())
-    module.verify()
+    module = parsed(heading + text)
     if not optimize and "alwaysinline" not in text:
         return module, machine
     tuning = llvm.create_pipeline_tuning_options(speed_level=2 if optimize else 0)
     tuning.loop_vectorization = vectorize
     tuning.slp_vectorization = False
     tuning.loop_unrolling = vectorize
-    builder = llvm.create_pass_builder(machine, tuning)
-    passes = builder.getModulePassManager()
-    try:
-        _freely("LLVMPY_RunNewModulePassManager")(passes, module, builder)
-    finally:
-        # llvmlite inherits the disposer in an order that hides it: every pipeline would leak 60 KB.
-        llvm.ffi.lib.LLVMPY_DisposeNewModulePassManger(passes)
-        passes.detach()
+    optimize_module(module, machine, tuning)
     return module, machine
-
-
-def _emitted(module: Any, machine: Any) -> bytes:
-    """The object file of a module."""
-    failed = llvm.ffi.OutputString()
-    found = _freely("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, failed)
-    if not found:
-        raise RuntimeError(str(failed))
-    library = llvm.ffi.lib
-    try:
-        return ctypes.string_at(library.LLVMPY_GetBufferStart(found), library.LLVMPY_GetBufferSize(found))
-    finally:
-        library.LLVMPY_DisposeMemoryBuffer(found)
-
-
-def _freely(name: str) -> Any:
-    """A function of LLVM without llvmlite's lock: threads may call it concurrently, each for a context of its own."""
-    function = getattr(llvm.ffi.lib, name)
-    return getattr(function, "_cfn", function)
 
 
 def _of_this_thread(here: Host) -> tuple[Any, str]:

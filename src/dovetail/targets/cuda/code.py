@@ -14,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Thread
 from typing import TypeVar
 
 import llvmlite  # pyright: ignore[reportMissingTypeStubs]
@@ -49,13 +50,13 @@ def ptx_of(kernels: Iterable[GpuKernel], device: Driver, store: Store | None) ->
         parts = {"text": digest(made.text.encode()), "architecture": device.architecture, **toolchain()}
         return _kept(store, Key("ptx", parts), lambda: device.ptx(made).encode()).decode()
 
-    return dict(zip(distinct, in_threads(compiled, distinct.values()), strict=True))
+    return dict(zip(distinct, in_threads(compiled, distinct.values(), lambda made: len(made.text)), strict=True))
 
 
 def modules_of(ptx: Iterable[str], device: Driver, store: Store | None) -> dict[str, Module]:
     """Loaded code by its PTX."""
     distinct = list(dict.fromkeys(ptx))
-    return dict(zip(distinct, in_threads(lambda text: _module(text, device, store), distinct), strict=True))
+    return dict(zip(distinct, in_threads(lambda text: _module(text, device, store), distinct, len), strict=True))
 
 
 def is_whole(ptx: str) -> bool:
@@ -92,14 +93,35 @@ def digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=20).hexdigest()
 
 
-def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """The results of work for each item, in their order; the first error is raised."""
+def in_threads(work: Callable[[T], R], items: Iterable[T], size: Callable[[T], int] | None = None) -> list[R]:
+    """The results of work for each item, in their order; the first error is raised. Large items start first, so that no
+    thread is left with one at the end."""
     listed = list(items)
     threads = min(len(listed), MOST_THREADS, os.cpu_count() or 1)
     if threads <= 1:
         return [work(item) for item in listed]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, listed))
+    waiting = sorted(range(len(listed)), key=lambda at: 0 if size is None else size(listed[at]))
+    found: dict[int, R] = {}
+    failed: dict[int, BaseException] = {}
+
+    def take() -> None:
+        while waiting and not failed:
+            with suppress(IndexError):  # another thread took the last one
+                at = waiting.pop()
+                try:
+                    found[at] = work(listed[at])
+                except BaseException as error:
+                    failed[at] = error
+
+    # An executor would import more than the rest of a call from the cache needs.
+    begun = [Thread(target=take, name="cuda compiler") for _ in range(threads)]
+    for thread in begun:
+        thread.start()
+    for thread in begun:
+        thread.join()
+    if failed:
+        raise failed[min(failed)]
+    return [found[at] for at in range(len(listed))]
 
 
 __all__ = ["digest", "in_threads", "is_whole", "modules_of", "ptx_of", "toolchain"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -57,7 +56,13 @@ def _near(one: Cycles, count: int, number: int) -> list[int]:
 def compared(every: Sequence[Counts], timed: Timed, turns: int) -> list[float]:
     """The time of each as a part of that of the first: the median of several turns, since clocks change meanwhile."""
     rounds = [[timed(counts) for counts in every] for _ in range(turns)]
-    return [statistics.median([times[at] / max(times[0], 1e-9) for times in rounds]) for at in range(len(every))]
+    return [_median([times[at] / max(times[0], 1e-9) for times in rounds]) for at in range(len(every))]
+
+
+def _median(numbers: Sequence[float]) -> float:
+    """That of Python's statistics, whose import takes longer than a first call has."""
+    ordered, half = sorted(numbers), len(numbers) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 __all__ = ["MOST_CYCLES", "Counts", "Found", "Timed", "compared", "search"]

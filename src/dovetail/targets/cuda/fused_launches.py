@@ -16,6 +16,7 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.families.rows import ROWS
 from dovetail.kernels.gpu.attend_row import attends
 from dovetail.kernels.loops.block_stages import is_repeatable, takes_stages, with_stages
 from dovetail.kernels.loops.composed import Stage, as_stages, is_stage, with_prologue
@@ -26,10 +27,11 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda import prologues
 from dovetail.targets.cuda.footprints import Footprints, aligned
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
+from dovetail.targets.cuda.launch_choices import FITS, HAS_NONE, PROLOGUE, RUN_AT_ONCE, LaunchChoices
 from dovetail.targets.cuda.loops import SHAPE
 from dovetail.targets.cuda.near_constants import constants_ahead, rooms_of_constants
-from dovetail.targets.cuda.near_launches import NearLaunches, Told
-from dovetail.targets.cuda.normed_products import with_normed_rows
+from dovetail.targets.cuda.near_launches import NearLaunches
+from dovetail.targets.cuda.normed_products import Made, with_normed_rows
 from dovetail.targets.cuda.norms_between import NormsBetween
 from dovetail.targets.cuda.repetition import Repetition, Steps, key_of, longest_repetition
 from dovetail.targets.cuda.resident_choice import Prices, Residency, levels_told
@@ -45,8 +47,7 @@ STAGE_SHAPE = replace(SHAPE, row_warps=SHAPE.threads // SHAPE.lanes)
 """Stages of one kernel all have the same number of threads."""
 TURNS = 2
 """Tiles of a stage for each block of its cluster, at most: more of them gain from blocks of their own."""
-MOST_STAGES = 16
-AT_ONCE = 2
+MOST_STAGES, AT_ONCE = 16, 2
 """Blocks for each multiprocessor up to which a kernel takes a prologue: they run at once, and none computes it late."""
 
 
@@ -66,8 +67,7 @@ class LaunchFusion:
     """Kernels as stages, by the kernel of the step and the shape of its blocks."""
     normed: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, GpuKernel | None])
     """Products with the norm before them, by what they are made of."""
-    joins: dict[int, Told] = field(default_factory=dict[int, Told])
-    """Both ways for each step that the product after it could take, by its number."""
+    told: LaunchChoices = field(default_factory=LaunchChoices)
     residency: Residency | None = None
     """What was chosen for layers that repeat; None where that is off."""
 
@@ -76,11 +76,11 @@ class LaunchFusion:
 
     def fused(self, steps: Sequence[tuple[Step, tuple[GpuKernel, ...]]]) -> tuple[tuple[Step, Kernels], ...]:
         """The kernels of each step, with those that are shared."""
-        known = self.memory, self.locations, self.device, self._kept
+        known, told = (self.memory, self.locations, self.device, self._kept), self.told
         sides = SideSteps(*known)
-        alone = sides.joined(RowLaunches(*known).shared(steps))
-        alone = NearLaunches(*known, sides, told=self.joins).launched(self._with_prologues(alone))
-        alone = NormsBetween(*known).joined(alone)
+        alone = self._with_prologues(sides.joined(RowLaunches(*known).shared(steps)), told)
+        alone = NearLaunches(*known, sides, told=told).launched(alone)
+        alone = NormsBetween(*known, told=told).joined(alone)
         ahead = self.locations, AT_ONCE * self.device.multiprocessors, self._kept
         launched = [(step, constants_ahead(kernels, *ahead)) for step, kernels in self._sharing(alone)]
         if self.device.cooperative == "off":
@@ -88,21 +88,24 @@ class LaunchFusion:
         own, order = self, shared_first(steps, self.memory)
         if order != sorted(order):
             own = replace(self, order=[steps[number][0] for number in order], normed={}, residency=None)
-        joined = own._with_prologues([steps[number] for number in order])
+        joined = own._with_prologues([steps[number] for number in order], LaunchChoices())
         resident = own._as_passes(joined, [launched[number] for number in order])
         self.residency = own.residency and replace(own.residency, steps=[order[at] for at in own.residency.steps])
         if resident is None:
             return tuple(launched)
         return tuple(in_order(own._sharing(resident), order, [step for step, _ in steps]))
 
-    def _with_prologues(self, steps: Sequence[tuple[Step, Kernels]]) -> list[tuple[Step, Kernels]]:
+    def _with_prologues(self, steps: Sequence[tuple[Step, Kernels]], told: LaunchChoices) -> list[tuple[Step, Kernels]]:
         """Steps with those that they join."""
         found = [*steps]
         for index, ((step, kernels), (after, others)) in enumerate(pairwise(steps)):
-            joined = None if kernels is None or others is None else self._joined((step, kernels), (after, others))
-            if joined is not None:
+            joined = None if kernels is None or others is None else self._joined((step, kernels), (after, others), told)
+            if isinstance(joined, Refused):
+                told.tell([step] if kernels and kernels[0].kernel.name == ROWS else [], PROLOGUE, joined)
+            elif joined is not None:
                 if found[index] is not steps[index]:
                     found[index - 1] = steps[index - 1]  # what has a prologue is none: the step before it would be lost
+                    told.undo(steps[index - 1][0], HAS_NONE.refused("a step that is a prologue itself"))
                 found[index], found[index + 1] = (step, None), (after, (joined,))
         return found
 
@@ -175,23 +178,22 @@ class LaunchFusion:
         self.residency = known.judged if self.device.cooperative == "auto" else known
         return self.residency.refused
 
-    def _joined(
-        self, before: tuple[Step, tuple[GpuKernel, ...]], after: tuple[Step, tuple[GpuKernel, ...]]
-    ) -> GpuKernel | None:
-        """A step with the one before it as its prologue; None where that cannot be."""
+    def _joined(self, before: Made, after: Made, told: LaunchChoices) -> GpuKernel | Refused | None:
+        """A step with the one before it as its prologue, or why not; None where one does not read the other."""
         (step, kernels), (next_step, others) = before, after
         if len(kernels) != 1 or len(others) != 1 or self._is_small(next_step, others):
             return None
         (small,), (large,) = kernels, others
         read = prologues.read_by_next(self.memory, before, after)
         grid = large.launch.grid
-        if read is None or not isinstance(grid, int) or grid > AT_ONCE * self.device.multiprocessors:
-            return None
-        prologue = self._in_one_block(step, small, large.launch.block)
+        if read is None or isinstance(read, Refused):
+            return read
+        at_once = isinstance(grid, int) and grid <= AT_ONCE * self.device.multiprocessors
+        prologue = self._in_one_block(step, small, large.launch.block) if at_once else None
         if prologue is None:
-            return None
-        known = self.locations, self.device, self.stages, self._kept
-        if not read.keep and (normed := with_normed_rows(before, after, read.pointer, *known)):
+            return RUN_AT_ONCE.refused("rows of several blocks" if at_once else f"{grid} blocks")
+        known = self.locations, self.device, self.stages, self._kept, told
+        if (normed := with_normed_rows(before, after, read.pointer, *known, keeps=read.keep)) is not None:
             return normed
         # A kernel that copies its weights before the one before it has ended copies gains of a norm too.
         constants = {n: small.bindings[n] for n in prologue.pointers if large.kernel.early}
@@ -204,7 +206,8 @@ class LaunchFusion:
             packed=large.packed,
         )
         fits = made.launch.shared_bytes <= self.device.shared_bytes
-        return replace(made, checks=large.checks) if fits else None
+        told.tell([step], PROLOGUE, refused := None if fits else FITS.refused(f"{made.launch.shared_bytes:,} bytes"))
+        return refused or replace(made, checks=large.checks)
 
     def _in_one_block(self, step: Step, small: GpuKernel, threads: int) -> Kernel | None:
         """The kernel of a step as one block of `threads` threads runs it."""

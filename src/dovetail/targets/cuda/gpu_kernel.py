@@ -31,6 +31,11 @@ class Code:
             self._text = self._write()
         return self._text
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Code) and self.text == other.text)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
 
 @dataclass(frozen=True, slots=True)
 class GpuKernel:
@@ -57,6 +62,7 @@ class GpuKernel:
 
     @property
     def text(self) -> str:
+        """Its LLVM text, or what stands for it in a plan from the store."""
         return self.code if isinstance(self.code, str) else self.code.text
 
     @property
@@ -73,4 +79,4 @@ class GpuKernel:
 Kernels: TypeAlias = tuple[GpuKernel, ...] | None
 """The kernels of a step: none where it runs on the host, None where a later step has the one that it shares."""
 
-__all__ = ["RESIDENT", "GpuKernel", "Kernels"]
+__all__ = ["RESIDENT", "Code", "GpuKernel", "Kernels"]

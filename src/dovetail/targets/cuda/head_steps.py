@@ -10,6 +10,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import product
 from dovetail.ir.dtype import i64
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.gpu.head_rows import Appended, Heads
 from dovetail.kernels.loops.ir import Tensor
 from dovetail.kernels.spec import ALIGNMENT, TensorLocations
@@ -17,9 +18,23 @@ from dovetail.library import rms_norm, rope
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.footprints import Footprints, meet
+from dovetail.targets.cuda.launch_choices import IS_APART, Need
 
 AXIS = -2
 """The axis of tokens: features are the last one, heads are before it."""
+ARE_HEADS = Need(
+    "heads_are_columns_of_the_product",
+    "heads of one width, next to each other, that are all columns of the product",
+    "one product for queries, keys and values, split into heads of one width",
+)
+ARE_KNOWN = Need(
+    "steps_norm_rotate_or_append",
+    "RMS norms with a gain, then a rotation by halves with tables of tokens, then rows of a cache by i64 positions",
+    "norm heads before they are rotated, with tables and gains in the dtype of the product",
+)
+READ_ALONE = Need(
+    "steps_alone_read_the_product", "these steps alone", "let nothing else read the product, or a head on its way"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +73,8 @@ class HeadReader:
     of: Value
     """The product: tokens, and heads next to each other."""
 
-    def read(self, steps: Sequence[Step]) -> HeadSteps | None:
-        """What the steps do with the heads of the product; None where the product cannot do it."""
+    def read(self, steps: Sequence[Step]) -> HeadSteps | Refused:
+        """What the steps do with the heads of the product, or why the product cannot do it."""
         known: dict[Value, _Rows] = {}
         parts: list[tuple[_Rows, Value, Value | None]] = []
         inside: dict[Value, int] = {}
@@ -70,23 +85,24 @@ class HeadReader:
             for root in {self.locations(v).root for v in value.operands}:
                 inside[root] = inside.get(root, 0) + 1
             if rows is None or len(step.results) != 1:
-                return None
+                return ARE_HEADS.refused(f"{value.op.name} of something else")
             if value.op is ops.scatter_elements:
                 index = self._index(value)
                 if index is None:
-                    return None
+                    return ARE_KNOWN.refused("an update of other rows")
                 parts.append((rows, value, index))
                 continue
             made = self._made(value, rows)
             if made is None or step.overs:
-                return None
+                return ARE_KNOWN.refused(f"{value.op.name}{' in place' if step.overs else ''}")
             known[value] = made
         if self.memory.readers.get(self.of) != inside.get(self.of):
-            return None
+            return READ_ALONE.refused(f"{self.memory.readers.get(self.of)} readers, {inside.get(self.of)} of them here")
         for value, rows in known.items():
             if self.memory.readers.get(value, 0) != inside.get(value, 0):
                 if value in inside or not self.memory.is_whole(value):
-                    return None  # what others read too would be written on the way
+                    # What others read too would be written on the way.
+                    return READ_ALONE.refused(f"another reader of {value.op.name}")
                 parts.append((rows, value, None))
         return self._described(parts)
 
@@ -136,13 +152,13 @@ class HeadReader:
         known = isinstance(strides[AXIS], int) and isinstance(at.offset, int)
         return index if dense and leading and known and not any(others) else None
 
-    def _described(self, parts: Sequence[tuple[_Rows, Value, Value | None]]) -> HeadSteps | None:
-        """The parts by pointers; None where they are not all columns, or a block would write what others read."""
+    def _described(self, parts: Sequence[tuple[_Rows, Value, Value | None]]) -> HeadSteps | Refused:
+        """The parts by pointers; refused where they are not all columns, or a block would write what others read."""
         widths = {rows.width for rows, _, _ in parts}
         taken = sorted([(rows.first, rows.first + rows.count * rows.width) for rows, _, _ in parts])
         ends = [0, *(end for _, end in taken)]
         if len(widths) != 1 or [first for first, _ in taken] != ends[:-1] or ends[-1] != self.of.shape[-1]:
-            return None
+            return ARE_HEADS.refused(f"columns {ends[-1]} of {self.of.shape[-1]}, heads of {len(widths)} widths")
         names: dict[Value, str] = {}
         found: list[Heads] = []
         written: list[str] = []
@@ -169,8 +185,10 @@ class HeadReader:
         wrote = [self.memory.span(result) for _, result, _ in parts]
         read = [self.memory.span(v) for v, name in names.items() if name not in written]
         apart = not any(x.meets(y) for i, x in enumerate(wrote) for y in wrote[:i])
-        if not apart or meet(wrote, read) or any(result.dtype is not self.of.dtype for _, result, _ in parts):
-            return None
+        if not apart or meet(wrote, read):
+            return IS_APART.refused("a result in memory that other blocks still read")
+        if any(result.dtype is not self.of.dtype for _, result, _ in parts):
+            return ARE_KNOWN.refused("results in another dtype")
         return HeadSteps(tuple(found), width, {name: v for v, name in names.items()}, tuple(written))
 
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.families.rows import ROWS as ROWS_KERNEL
 from dovetail.kernels.gpu.near_tile import READ_CYCLES
@@ -26,24 +27,39 @@ from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.resident_bodies import ROWS as NEAR_ROWS
 from dovetail.kernels.loops.resident_bodies import has_rows
 from dovetail.kernels.loops.row_prologue import LINE_CYCLES, NORM_CYCLES
+from dovetail.kernels.problems.contraction import find_products
 from dovetail.kernels.spec import TensorLocations
 from dovetail.library import attention
 from dovetail.ops import gather
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.footprints import Footprints, meet, taken
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
+from dovetail.targets.cuda.launch_choices import FITS, IS_APART, IS_WHOLE, ONE_READER, WITHIN, LaunchChoices, Need
 from dovetail.targets.cuda.near_constants import rooms_of_constants
 from dovetail.targets.cuda.resident_norms import NormedTiles
 from dovetail.targets.cuda.select import make_kernels
 from dovetail.targets.cuda.side_steps import SideSteps
 from dovetail.targets.cuda.split_products import SplitProducts
-from dovetail.targets.target import Considered
 
 Made: TypeAlias = tuple[Step, Kernels]
-Told: TypeAlias = tuple[Considered, ...]
-"""Both ways for a step that the product after it could take, as a report tells them."""
-IS_FASTER, IS_APART = "fewer_launches_are_faster", "results_are_apart"
-"""The conditions for a step within the product that reads it: estimates, and memory that no block still reads."""
+IS_FASTER = "fewer_launches_are_faster"
+"""The condition that the estimates decide."""
+OVERLAPS = Need(
+    "launches_depend_on_each_other",
+    "kernels that start before the one before them has ended",
+    "a device of compute capability 9.0 or more",
+)
+IS_NEAR = Need(
+    "weights_are_near",
+    "a product by threads with few rows, all weights of whose tile fit shared memory",
+    "fewer rows, or fewer columns and a shorter k",
+)
+IN_HEADS = Need(
+    "heads_are_columns_of_rows",
+    "heads next to each other in rows of one attention, which a warp has at once",
+    "queries of one sequence, and heads that the product reads as they are",
+)
+_DISTURBED = "a result in memory that other blocks still read"
 
 
 @dataclass(slots=True)
@@ -59,9 +75,10 @@ class NearLaunches:
     near: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, "GpuKernel | None"])
     """Products with weights near, by the kernel that each of them replaces."""
     known: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, "GpuKernel | None"])
-    """Products with what they take, by what they are made of: layers repeat."""
-    told: dict[int, Told] = field(default_factory=dict[int, Told])
-    """By the number of a step."""
+    """Products with the norms that they take, by what they are made of: layers repeat."""
+    heads: dict[Hashable, GpuKernel | Refused] = field(default_factory=dict[Hashable, "GpuKernel | Refused"])
+    """The same with attentions."""
+    told: LaunchChoices = field(default_factory=LaunchChoices)
     extra: dict[int, GpuKernel] = field(default_factory=dict[int, GpuKernel])
     """The kernel of one block more of a product, by its number."""
 
@@ -70,18 +87,29 @@ class NearLaunches:
         them, where that takes less by the estimates."""
         found = SplitProducts(self.memory, self.locations, self.device, self.kept).split(whole)
         if not self.device.dependent_launches:
+            for at, (step, kernels) in enumerate(whole[:-1]):
+                if kernels is not None and (step.value.op is attention or self._is_normed(whole, at + 1)):
+                    self.told.tell([step], WITHIN, OVERLAPS.refused("launches in order"))
             return found
         for index in range(1, len(found)):
+            if not self._is_normed(whole, index):
+                continue
             made = self._normed(whole, found, index)
-            if made is not None:
-                first, is_split = index + 1 - len(made), found[index][1] != whole[index][1]
-                found[first : index + 1] = [(found[first + i][0], kernels) for i, kernels in enumerate(made)]
-                if is_split and index + 1 < len(found):
-                    found[index + 1] = whole[index + 1]  # it added up parts of this product
+            if isinstance(made, Refused):
+                self.told.tell([whole[index - 1][0]], WITHIN, made)
+                continue
+            first, is_split = index + 1 - len(made), found[index][1] != whole[index][1]
+            found[first : index + 1] = [(found[first + i][0], kernels) for i, kernels in enumerate(made)]
+            if is_split and index + 1 < len(found):
+                found[index + 1] = whole[index + 1]  # it added up parts of this product
         for index in range(1, len(found)):
-            (before, _), (step, kernels) = found[index - 1 : index + 1]
-            attended = self._attended(found[index - 1], (step, kernels), index, whole[index][1])
-            if attended is not None:
+            (before, attends), (step, kernels) = found[index - 1 : index + 1]
+            if before.value.op is not attention or attends is None:
+                continue
+            attended = self._attended(found[index - 1], (step, kernels), whole[index][1])
+            if isinstance(attended, Refused):
+                self.told.tell([before], WITHIN, attended)
+            else:
                 found[index - 1 : index + 1] = [(before, None), (step, (attended,))]
         return [(step, self._shared(index, self._lone(kernels))) for index, (step, kernels) in enumerate(found)]
 
@@ -89,6 +117,13 @@ class NearLaunches:
         """A launch with the block more of a step which it has taken."""
         small = self.extra.get(index)
         return kernels if small is None or not kernels else (self.sides.joint(kernels[0], small),)
+
+    def _is_normed(self, whole: Sequence[Made], index: int) -> bool:
+        """Whether a step has a product, and the one before it computes rows."""
+        (_, norm), (after, kernels) = whole[index - 1], whole[index]
+        if norm is None or len(norm) != 1 or norm[0].kernel.name != ROWS_KERNEL or not kernels:
+            return False
+        return not isinstance(StepProblem(after, self.locations, self.device).once(find_products), Refused)
 
     def _lone(self, kernels: Kernels) -> Kernels:
         """A product with weights near whose blocks take more than half of the shared memory of a multiprocessor: two of
@@ -115,39 +150,42 @@ class NearLaunches:
         if kernel is None or shared_bytes(kernel.body) > self.device.shared_bytes:
             return made
         kept = self.kept(("given", id(made.kernel)), made.bindings, lambda: kernel)
-        return replace(made, kernel=kept.kernel, text=kept.text)
+        return replace(made, kernel=kept.kernel, code=kept.code)
 
-    def _normed(self, whole: Sequence[Made], found: Sequence[Made], index: int) -> list[Kernels] | None:
-        """The kernels of a product, of the norm before it and of the product before that, if that one changes; None
+    def _normed(self, whole: Sequence[Made], found: Sequence[Made], index: int) -> list[Kernels] | Refused:
+        """The kernels of a product, of the norm before it and of the product before that, if that one changes; refused
         where they stay as they are."""
         (step, norm), (after, product) = whole[index - 1], whole[index]
         large = self._near(after, product)
-        if large is None or norm is None or len(norm) != 1 or norm[0].kernel.name != ROWS_KERNEL:
-            return None
+        if isinstance(large, Refused):
+            return large
+        assert norm is not None, "it was checked"
         tiles = NormedTiles(self.memory, self.locations, self.device, self.known, self.kept)
         joined = tiles.joined(step, norm[0], after, large, keeps=True)
-        if joined is None or self._disturbs(index, norm[0], large):
-            return None
+        if isinstance(joined, Refused):
+            return joined
+        if self._disturbs(norm[0], large):
+            return IS_APART.refused(_DISTURBED)
         now, was = _cycles((joined,)), _cycles(found[index][1]) + self._launch + NORM_CYCLES + LINE_CYCLES
         first = None
         if found[index - 1][1] != norm:  # it adds up parts
             before, kernels = whole[index - 2]
             other = self._near(before, kernels)
-            first = kernels if other is None else (other,)
+            first = kernels if isinstance(other, Refused) else (other,)
             now, was = now + _cycles(first), was + _cycles(found[index - 2][1])
-        if not self._is_faster(index, now, was):
-            return None
-        gathered = None
+        slower = self._judged(step, now, was)
+        if slower is not None:
+            return slower
         if first is None and index > 1:
             rows = partial(tiles.joined, step, norm[0], after, large, keeps=True)
             gathered = self._gathered(found, index, rows, _cycles((joined,)))
-        if gathered is not None:
-            return [None, None, (self._ahead(gathered),)]
+            if gathered is not None:
+                return [None, None, (self._ahead(gathered),)]
         kernels = (self._ahead(joined),)
         return [None, kernels] if first is None else [first, None, kernels]
 
     def _gathered(
-        self, found: Sequence[Made], index: int, joined: Callable[..., GpuKernel | None], cycles: float
+        self, found: Sequence[Made], index: int, joined: Callable[..., GpuKernel | Refused], cycles: float
     ) -> GpuKernel | None:
         """A product that also finds the rows of the norm before it in a table; None where another step does. Without
         these rows it takes `cycles`."""
@@ -161,81 +199,97 @@ class NearLaunches:
         if self.memory.readers.get(rows) != 1 or not self.memory.is_whole(rows) or not is_given or large.has_more:
             return None
         made = joined(gather=(rows, large))
-        if made is None or not self._is_faster(
-            index - 1, cycles + READ_CYCLES, cycles + self._launch + 2 * READ_CYCLES
-        ):
+        if isinstance(made, Refused):
+            self.told.tell([step], WITHIN, made)
+            return None
+        slower = self._judged(step, cycles + READ_CYCLES, cycles + self._launch + 2 * READ_CYCLES)
+        if slower is not None:
             return None
         if small is not None:
             self.extra[index] = small
         return made
 
-    def _attended(self, before: Made, after: Made, index: int, whole: Kernels) -> GpuKernel | None:
-        """A product with weights near whose blocks each compute the attention before it, a warp for each head; None
+    def _attended(self, before: Made, after: Made, whole: Kernels) -> GpuKernel | Refused:
+        """A product with weights near whose blocks each compute the attention before it, a warp for each head; refused
         where they do not. `whole` are the kernels of the product as it was."""
         (step, attends), (next_step, products) = before, after
         if attends is None or products is None or len(attends) != 1 or len(products) != 1:
-            return None
-        if step.value.op is not attention:
-            return None
+            return IS_WHOLE.refused("others, or none")
         heads = step.results[0].shape[-3]
         plain = self._near(next_step, whole)
-        is_plain = products == whole or (plain is not None and plain.kernel is products[0].kernel)
+        is_plain = products == whole or (isinstance(plain, GpuKernel) and plain.kernel is products[0].kernel)
         warps = heads if isinstance(heads, int) else 0
         (small,), large = attends, self._near(next_step, whole, warps) if is_plain else products[0]
-        if large is None or not has_rows(large.kernel):
-            return None
+        if isinstance(large, Refused):
+            return large
+        if not has_rows(large.kernel):
+            return IS_NEAR.refused("a product in parts of k")
         (result,) = step.results
         read = [n for n, v in large.bindings.items() if self.locations(v).root is result]
-        if len(read) != 1 or self.memory.readers.get(result) != 1 or result in taken(next_step) or taken(step):
-            return None
+        if len(read) != 1 or self.memory.readers.get(result) != 1:
+            return ONE_READER.refused(f"{self.memory.readers.get(result, 0)} readers, {len(read)} in the next step")
+        if result in taken(next_step) or taken(step):
+            return IS_APART.refused("a step in place")
         if small.has_more or small.checks or small.workspace or len(small.kernel.written) != 1:
-            return None
+            return IS_WHOLE.refused("an attention in parts")
         by_value = {v: name for name, v in large.bindings.items()}
         names = {n: by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
         key = "attended", id(small.kernel), id(large.kernel), *names.items()
         bindings = {n: v for n, v in large.bindings.items() if n != read[0]}
         bindings |= {names[n]: v for n, v in small.bindings.items() if v is not result}
-        if key not in self.known:
+        if key not in self.heads:
             kernel = self._with_heads(result, small.kernel, large.kernel, read[0], names)
-            self.known[key] = None if kernel is None else self.kept(key, bindings, lambda: kernel)
-        made = self.known[key]
-        if made is None or self._disturbs(index, small, large):
-            return None
+            refused = isinstance(kernel, Refused)
+            self.heads[key] = kernel if refused else self.kept(key, bindings, lambda: kernel)
+        made = self.heads[key]
+        if isinstance(made, Refused):
+            return made
+        if self._disturbs(small, large):
+            return IS_APART.refused(_DISTURBED)
         was = _cycles(products) + self._launch + ATTEND_CYCLES + READ_CYCLES
-        fast = self._is_faster(index, _cycles((made,)), was)
-        return replace(made, bindings=bindings, checks=large.checks) if fast else None
+        slower = self._judged(step, _cycles((made,)), was)
+        return slower or replace(made, bindings=bindings, checks=large.checks)
 
     def _with_heads(
         self, result: Value, small: Kernel, large: Kernel, read: str, names: dict[str, str]
-    ) -> Kernel | None:
+    ) -> Kernel | Refused:
         *lead, heads, queries, width = result.shape
         if not isinstance(heads, int) or not isinstance(queries, int) or not isinstance(width, int):
-            return None
+            return IN_HEADS.refused(f"{heads} heads of {queries} queries, sizes that a run knows")
         row, of = heads * width * result.dtype.itemsize, self.locations(result).strides
         if of[-3:] != (row // heads, row, result.dtype.itemsize) or any([n != 1 for n in lead[:-1]]):
-            return None
+            return IN_HEADS.refused("heads apart")
         if lead and lead[-1] != 1 and (queries % ROWS or of[-4] != queries * row):
-            return None  # a tile would have rows of two attentions
+            # A tile would have rows of two attentions.
+            return IN_HEADS.refused(f"{lead[-1]} sequences of {queries} queries")
         found = HeadKernel.of(small, heads, queries)
-        made = found and with_head_prologue(large, found, read, names, result=small.written[0], room=NEAR_ROWS)
-        fits = made is not None and made.launch is not None and made.launch.shared_bytes <= self.device.shared_bytes
-        return made if fits else None
+        if found is None:
+            return IN_HEADS.refused("an attention that goes through keys in turns, or with other steps")
+        made = with_head_prologue(large, found, read, names, result=small.written[0], room=NEAR_ROWS)
+        if made is None or made.launch is None:
+            return IN_HEADS.refused("rows that the product has elsewhere")
+        return made if made.launch.shared_bytes <= self.device.shared_bytes else FITS.refused(_bytes(made))
 
-    def _near(self, step: Step, kernels: Kernels, warps: int = 0) -> GpuKernel | None:
-        """A product with its weights near, with that many warps if it can; None where it has none, or copies by tensor
-        maps."""
-        if kernels is None or len(kernels) != 1 or taken(step) or kernels[0].packed or kernels[0].kernel.maps:
-            return None
+    def _near(self, step: Step, kernels: Kernels, warps: int = 0) -> GpuKernel | Refused:
+        """A product with its weights near, with that many warps if it can; refused where it has none, or copies by
+        tensor maps."""
+        if kernels is None or len(kernels) != 1 or taken(step):
+            return IS_NEAR.refused("a product in place" if taken(step) else "other kernels")
         (made,) = kernels
         launch, key = made.kernel.launch, (id(made.kernel), warps)
-        if launch is None or not launch.cycles:
-            return None
+        if made.packed or made.kernel.maps or launch is None or not launch.cycles:
+            rows = "weights packed in tiles" if made.packed else "no tiles"
+            return IS_NEAR.refused("copies by tensor maps, for many rows" if made.kernel.maps else rows)
         if key not in self.near:
             others = make_kernels(step, self.locations, None, replace(self.device, as_parts=True, near_warps=warps))
             fits = len(others) == 1 and has_rows(others[0].kernel)
             self.near[key] = others[0] if fits and others[0].bindings.keys() == made.bindings.keys() else None
         other = self.near[key]
-        return other and replace(other, bindings=made.bindings)
+        return (
+            IS_NEAR.refused("tiles that read weights in turns")
+            if other is None
+            else replace(other, bindings=made.bindings)
+        )
 
     def _ahead(self, made: GpuKernel) -> GpuKernel:
         """A product with the gains of its norm in shared memory before the kernel before it has ended."""
@@ -251,32 +305,30 @@ class NearLaunches:
         """Cycles of a launch."""
         return self.device.waits.dependent_launch * self.device.hertz
 
-    def _disturbs(self, index: int, small: GpuKernel, large: GpuKernel) -> bool:
+    def _disturbs(self, small: GpuKernel, large: GpuKernel) -> bool:
         """Whether a block that is over may have written what another one still reads."""
-        if not meet(self.memory.spans(small, False), self.memory.spans(large, True)):
-            return False
-        self._tell(index, None, 0.0, IS_APART, "a result in memory that other blocks still read", "memory of its own")
-        return True
+        return meet(self.memory.spans(small, False), self.memory.spans(large, True))
 
-    def _is_faster(self, index: int, now: float, was: float) -> bool:
-        """Whether a step within the product `index` takes less by the estimates, in cycles; both are told."""
-        found, expected = (cycles / self.device.hertz * 1e6 for cycles in (now, was))
-        self._tell(index, now, was, IS_FASTER, f"{found:.2f} µs", f"less than {expected:.2f} µs, as launches")
-        return now < was
-
-    def _tell(self, index: int, now: float | None, was: float, condition: str, found: str, expected: str) -> None:
-        is_taken, hertz = now is not None and now < was, self.device.hertz
-        reason = f"not: {condition.replace('_', ' ')} (found {found}, expected {expected})"
-        within = Considered("within_product", is_taken, "" if is_taken else reason, now and now / hertz, "launches")
-        if not is_taken:
-            within = replace(within, condition=condition, found=found, expected=expected)
-        why = "the blocks of the product after it compute it in less time" if is_taken else ""
-        apart = Considered("launch", not is_taken, why, was / hertz if was else None, "launches")
-        self.told[index - 1] = within, apart
+    def _judged(self, step: Step, now: float, was: float) -> Refused | None:
+        """What refuses a step within the product after it by the estimates, in cycles; both are told."""
+        found, expected = (cycles / self.device.hertz for cycles in (now, was))
+        slower = Refused(
+            IS_FASTER,
+            f"{found * 1e6:.2f} µs",
+            f"less than {expected * 1e6:.2f} µs, as launches",
+            "fewer rows: their blocks compute it again and again",
+        )
+        refused = None if now < was else slower
+        self.told.tell([step], WITHIN, refused, found, expected)
+        return refused
 
 
 def _cycles(kernels: Kernels) -> float:
     return sum([made.kernel.launch.cycles for made in kernels or () if made.kernel.launch is not None])
 
 
-__all__ = ["IS_APART", "IS_FASTER", "NearLaunches", "Told"]
+def _bytes(made: Kernel) -> str:
+    return f"{0 if made.launch is None else made.launch.shared_bytes:,} bytes"
+
+
+__all__ = ["IS_FASTER", "NearLaunches"]

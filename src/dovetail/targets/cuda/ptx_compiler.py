@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
@@ -11,12 +12,21 @@ from dovetail.codegen.llvm import nvvm
 from dovetail.errors import UnsupportedError
 from dovetail.targets.cuda.architectures import ARCHITECTURES
 from dovetail.targets.cuda.early_addresses import with_early_addresses
+from dovetail.targets.runtime.llvm_calls import emitted, optimize, parsed
 
 llvm: Any = _untyped
 
 
-@cache
+_lock = Lock()
+
+
 def _target() -> Any:
+    with _lock:  # options of LLVM may be given once
+        return _started()
+
+
+@cache
+def _started() -> Any:
     for option in nvvm.OPTIONS:
         llvm.set_option("dovetail", option)
     llvm.initialize_all_targets()
@@ -26,9 +36,7 @@ def _target() -> Any:
 
 def verified(text: str) -> Any:
     """The module of LLVM text, after LLVM's verifier."""
-    module = llvm.parse_assembly(text, llvm.create_context())
-    module.verify()
-    return module
+    return parsed(text)
 
 
 def to_ptx(text: str, architecture: str) -> str:
@@ -39,10 +47,8 @@ def to_ptx(text: str, architecture: str) -> str:
     target = _target()
     module = verified(text)
     machine = target.create_target_machine(cpu=architecture, features=ARCHITECTURES[architecture], opt=3)
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    return with_early_addresses(str(machine.emit_assembly(module)))
+    optimize(module, machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    return with_early_addresses(emitted(module, machine, is_object=False).decode())
 
 
 __all__ = ["to_ptx", "verified"]

@@ -8,6 +8,7 @@ from functools import partial
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.analysis import pointers_in
 from dovetail.kernels.loops.constants_ahead import with_constants_ahead
@@ -19,10 +20,17 @@ from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.footprints import Footprints, taken
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
+from dovetail.targets.cuda.launch_choices import FITS, IS_WHOLE, ONE_READER, Need
 from dovetail.targets.cuda.loops import SHAPE
 from dovetail.targets.cuda.near_constants import rooms_of_constants
 from dovetail.targets.cuda.repetition import Repetition
 from dovetail.targets.cuda.select import make_kernels
+
+READS_ROWS = Need(
+    "product_reads_the_rows",
+    "one operand that is the result, in no memory of the product",
+    "multiply the rows as they are",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ class NormedTiles:
             if kernels is None or others is None or len(kernels) != 1 or len(others) != 1:
                 continue
             joined = self.joined(step, kernels[0], after, others[0], keeps=False)
-            if joined is not None:
+            if not isinstance(joined, Refused):
                 found[index - 1], found[index] = (step, None), (after, (joined,))
         self._bring(found, again)
 
@@ -70,26 +78,28 @@ class NormedTiles:
         *,
         keeps: bool,
         gather: tuple[Value, GpuKernel] | None = None,
-    ) -> GpuKernel | None:
+    ) -> GpuKernel | Refused:
         """A product that computes the rows of the step before it, and writes them where others read them too, if it
-        `keeps` them, from rows of a table that it finds itself, if `gather` says how these were found; None where it
-        cannot."""
+        `keeps` them, from rows of a table that it finds itself, if `gather` says how these were found; refused where
+        it cannot."""
         read = [(name, v) for name, v in large.bindings.items() if v in step.results]
-        if len(read) != 1 or taken(step) or {*step.results} & {*taken(after)} or small.has_more or small.checks:
-            return None
+        if len(read) != 1 or taken(step) or {*step.results} & {*taken(after)}:
+            return READS_ROWS.refused(f"{len(read)} operands{', in place' if len(read) == 1 else ''}")
+        if small.has_more or small.checks:
+            return IS_WHOLE.refused("a step in several")
         ((pointer, result),) = read
         whole = all([self.memory.is_whole(v) for v in step.results])
         width = result.shape[-1]
         if not whole or large.workspace or not isinstance(width, int):
-            return None
+            return IS_WHOLE.refused("a product in parts" if large.workspace else "a part of a tensor")
         keep = self.memory.readers.get(result, 0) > 1
         if keep and not keeps:
-            return None
+            return ONE_READER.refused(f"{self.memory.readers.get(result, 0)} readers")
         by_value = {v: name for name, v in large.bindings.items()}
         names = {n: f"before_{n}" if v is result else by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
         found = None if gather is None else self._gathered(*gather, small, width)
         if gather is not None and found is None:
-            return None
+            return FITS.refused("rows of a table that are not found one by one")
         own_key = () if gather is None else (id(gather[1].kernel),)
         key = "normed tile", id(small.kernel), id(large.kernel), pointer, keep, *own_key, *names.items()
         own = next(n for n, v in small.bindings.items() if v is result)
@@ -108,7 +118,9 @@ class NormedTiles:
         read_before = tuple(
             [names[n] for n in small.bindings if names[n] in bindings and n not in small.kernel.written]
         )
-        return made and replace(made, bindings=bindings, packed=large.packed, checks=checks, reread=read_before)
+        if made is None:
+            return FITS.refused("others, or rows that a warp does not have")
+        return replace(made, bindings=bindings, packed=large.packed, checks=checks, reread=read_before)
 
     @staticmethod
     def _gathered(rows: Value, made: GpuKernel, small: GpuKernel, width: int) -> tuple[str, RowGather] | None:

@@ -63,15 +63,25 @@ def residency_of(plan: Plan, device: GpuDevice = H200) -> Residency | None:
     return fusion and fusion.residency
 
 
-def choices_of(plan: Plan, step: Step, device: GpuDevice = H200) -> Sequence[Considered]:
-    """Whether the product after a step computes it, and whether layers are passes of one kernel, as a report tells."""
-    fusion, number = _fused(plan, None, device)[1], list(plan.phase("run")).index(step)
+def choices_of(
+    plan: Plan,
+    device: GpuDevice = H200,
+    pauses: Callable[[GpuKernel], Sequence[Considered]] = lambda made: (),
+) -> Sequence[Sequence[Considered]]:
+    """For each step of a run whether a product next to it computes it, whether layers are passes of one kernel, and
+    then what `pauses` tells of that kernel."""
+    steps, fusion = _fused(plan, None, device)
+    found = fusion and fusion.residency
     if fusion is None:
-        return ()
-    found = fusion.residency
+        return [() for _ in steps]
     is_resident = found is not None and found.refused is None
-    joins = () if is_resident else fusion.joins.get(number, ())
-    return (*joins, *(found.rows if found is not None and number in found.steps else ()))
+    waits = [row for _, kernels in steps if is_resident for made in kernels or () for row in pauses(made)]
+    rows = [] if found is None else [*found.rows, *waits]
+    in_passes = {*(() if found is None else found.steps)}
+    return [
+        (*(() if is_resident and at in in_passes else fusion.told.of(step)), *(rows if at in in_passes else ()))
+        for at, (step, _) in enumerate(steps)
+    ]
 
 
 def _fused(

@@ -38,16 +38,28 @@ def _start(device: Callable[[], Driver]) -> None:
 
 
 def _considered(plan: Plan, step: Step, device: Callable[[], Driver]) -> Sequence[Considered]:
-    """The kernels for a step, whether the product after it computes it, and where it is one of layers that repeat,
-    whether these are passes of one kernel."""
-    from dovetail.targets.cuda.run import choices_of, locations_of
+    """The kernels for a step."""
+    from dovetail.targets.cuda.run import locations_of
     from dovetail.targets.cuda.select import TABLE
 
     try:
         here = device().description
     except UnsupportedError:
-        return TABLE.considered(step, locations_of(plan), None, CLAIMS.machine)
-    return [*TABLE.considered(step, locations_of(plan), here, CLAIMS.machine), *choices_of(plan, step, here)]
+        here = None
+    return TABLE.considered(step, locations_of(plan), here, CLAIMS.machine)
+
+
+def _launches(plan: Plan, settings: Settings, device: Callable[[], Driver]) -> Sequence[Sequence[Considered]]:
+    """For each step of a run, whether a product next to it computes it, and where it is one of layers that repeat,
+    whether these are passes of one kernel, with which pauses. Nothing where there is no device, which decides."""
+    from dovetail.targets.cuda.run import choices_of
+    from dovetail.targets.cuda.told_pauses import Pauses
+
+    try:
+        here = device()
+    except UnsupportedError:
+        return [() for _ in plan.phase("run")]
+    return choices_of(plan, here.description, Pauses(settings.tune, store_of(settings), here).told)
 
 
 def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
@@ -137,6 +149,7 @@ def target_for(device: Callable[[], Driver]) -> Target:
         warm_up=warm_up,
         code=CodeView("cuda", (LLVM, PTX, SASS), listing, texts),
         considered=lambda plan, step: _considered(plan, step, device),
+        launches=lambda plan, settings: _launches(plan, settings, device),
         serializer=Serializer(made_from, to_bytes, from_bytes),
     )
 

@@ -21,6 +21,7 @@ from dovetail.targets.cuda.code import digest
 from dovetail.targets.cuda.cycle_search import MOST_CYCLES, Counts, search
 from dovetail.targets.cuda.driver import Driver
 from dovetail.targets.cuda.frame import Frame, Inputs
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.graph import LaunchGraph
 from dovetail.targets.cuda.streams import Event
 from dovetail.targets.runtime.device_array import DeviceArray, Lease
@@ -69,7 +70,7 @@ class Tuner:
         """Let the kernels of a frame wait as long as is best for its sizes. What is not known yet is measured, on runs
         with these inputs, none of which changes."""
         bound = frame.bound
-        tunable = [i for i, one in enumerate(bound.loaded) if _is_tunable(one)]
+        tunable = [i for i, one in enumerate(bound.loaded) if is_tunable(one.kernel)]
         if not tunable or self.mode == TUNE_OFF or not bound.captures:
             return
         with self._lock:
@@ -118,8 +119,9 @@ class Tuner:
         return None if content is None else parsed(content, [wait.name for wait in one.kernel.kernel.cycles])
 
 
-def _is_tunable(one: LoadedKernel) -> bool:
-    return any([wait.passes > 1 for wait in one.kernel.kernel.cycles])
+def is_tunable(made: GpuKernel) -> bool:
+    """Whether a kernel waits in each of several passes."""
+    return any([wait.passes > 1 for wait in made.kernel.cycles])
 
 
 def set_cycles(frame: Frame, index: int, counts: Counts) -> None:
@@ -220,4 +222,4 @@ def _copied(bound: BoundPlan, name: str, given: Any) -> Any:
     return DeviceArray(Lease(buffer), given.shape, bound.inputs[name].dtype)
 
 
-__all__ = ["KIND", "LEAST_PASSES", "Trials", "Tuned", "Tuner", "kept", "parsed", "set_cycles"]
+__all__ = ["KIND", "LEAST_PASSES", "Trials", "Tuned", "Tuner", "is_tunable", "kept", "parsed", "set_cycles"]
