@@ -8,6 +8,7 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import Factor
+from dovetail.kernels.gpu.row_stream import RowStream
 from dovetail.kernels.gpu.stream import MOST_ROWS, StreamTile
 
 
@@ -28,7 +29,8 @@ def stream_of(
     """The tile of a product with few rows; None where it has many, or sizes are not known."""
     axis = axes[0] if len(set(axes)) == 1 else ""
     sizes = (product(batch), left.rows, rights[0].rows, left.depth)
-    return StreamTile.of(dtype, left, rights, axis, sizes, device, early=early)
+    found = StreamTile.of(dtype, left, rights, axis, sizes, device, early=early)
+    return found and (RowStream.from_tile(found, device) or found)
 
 
 __all__ = ["has_few_rows", "stream_of"]

@@ -198,20 +198,20 @@ class StreamTile:
         return self.rows * (self.width + CHUNK) * f32.itemsize
 
     @property
-    def _sums_are_apart(self) -> bool:
+    def sums_are_apart(self) -> bool:
         """Whether sums of all warps have shared memory of their own, so that no warp waits until weights are read."""
         return self.warps * self._plane <= APART_BYTES
 
     @property
     def shared_bytes(self) -> int:
-        apart = self.warps * self._plane if self._sums_are_apart else 0
+        apart = self.warps * self._plane if self.sums_are_apart else 0
         gains = 0 if self.norm is None else self.norm.nbytes
         return (self.weights_count + self.rows * self.left_pitch) * self.dtype.itemsize + apart + gains
 
     @property
     def weights_count(self) -> int:
         """Elements of shared memory for weights, and at least for the sums of all warps that are there later."""
-        least = 0 if self._sums_are_apart else self.warps * self._plane // self.dtype.itemsize
+        least = 0 if self.sums_are_apart else self.warps * self._plane // self.dtype.itemsize
         return max(self.weights.count, least)
 
     @property
@@ -238,9 +238,7 @@ class StreamTile:
 
     def tiled(self) -> Tiled:
         """What a block does for its columns."""
-        pitch = (self.width + CHUNK) * f32.itemsize
-        room = "planes" if self._sums_are_apart else "weights"
-        staged = Tensor(room, f32, (self._plane, pitch, f32.itemsize), space="shared")
+        staged = self.planes
         return Tiled(
             self.rows,
             self.columns,
@@ -256,6 +254,13 @@ class StreamTile:
             scale=None if self.norm is None else self._scale(self.norm, staged),
         )
 
+    @property
+    def planes(self) -> Tensor:
+        """The sums of all warps in shared memory."""
+        pitch = (self.width + CHUNK) * f32.itemsize
+        room = "planes" if self.sums_are_apart else "weights"
+        return Tensor(room, f32, (self._plane, pitch, f32.itemsize), space="shared")
+
     def _scale(self, norm: RowNorm, planes: Tensor) -> RowScale:
         """Squares are in the padding after the sums."""
         squares = self.products.squares
@@ -268,7 +273,7 @@ class StreamTile:
         return [
             Alloc("weights", self.dtype, self.weights_count, "shared"),
             Alloc("left_rows", self.dtype, self.rows * self.left_pitch, "shared"),
-            *([Alloc("planes", f32, self.warps * self._plane // 4, "shared")] if self._sums_are_apart else []),
+            *([Alloc("planes", f32, self.warps * self._plane // 4, "shared")] if self.sums_are_apart else []),
             *([AllocBarriers(ARRIVED, self.barriers, 1, is_new=False)] if self.barriers else []),
             *([] if self.norm is None else [self.norm.allocation()]),
             *self.products.allocations(),
@@ -276,9 +281,9 @@ class StreamTile:
 
     def body(self) -> list[Statement]:
         first = [] if self.early else self._first_copies()
-        start = [*first, *self.products.zeroed(), *self._left_loaded()]
+        start = [*first, *self.products.zeroed(), *self.left_loaded()]
         # Sums that are not apart overwrite weights.
-        last = [] if self._sums_are_apart else [Barrier()]
+        last = [] if self.sums_are_apart else [Barrier()]
         if self.is_whole:
             # The barrier before the first product is for the left rows too.
             each = [s for r in range(self.rounds) for s in self._round(Extent(r), Extent(r), self.rounds - 1 - r)]
@@ -342,7 +347,7 @@ class StreamTile:
             found += copied(self.weights, right, self.axis, Name("side"), k, stage, self.threads, at, self.streams)
         return found
 
-    def _left_loaded(self) -> list[Statement]:
+    def left_loaded(self) -> list[Statement]:
         """The left rows in shared memory. They come without asynchronous copies, which would be awaited in order."""
         groups = self.rounds * self.stage_depth // CHUNK
         is_dense = self.left.runs_along_k and self.left.read is None and is_multiple(self.depth, CHUNK)

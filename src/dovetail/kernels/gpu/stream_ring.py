@@ -137,7 +137,7 @@ class StreamRing(StreamTile):
             refill,
             self.products.stage(self.weights, stage, self.left_rows, mul(number, Extent(self.stage_depth))),
         )
-        start = [*self.products.zeroed(), *self._left_loaded()]
+        start = [*self.products.zeroed(), *self.left_loaded()]
         loop = Loop("round", Extent(self.rounds), each, rolled=True)
         # The next run of the kernel, or of a pass, fills all stages again; sums may take their place.
         return [*start, loop, Barrier()]

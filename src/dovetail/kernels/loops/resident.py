@@ -280,6 +280,7 @@ class _Resident(Levels):
             self.runs[number][-1],
             self.levels[number] + segment,
             {part.pointers[n]: firsts[sent.first] for n, sent in part.sent.items() if sent.first in firsts},
+            loads_ahead=not self.words_first,
         )
 
     def _weights(self, level: int) -> int:

@@ -39,6 +39,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from dovetail.kernels.loops.resident_bodies import PASS
+from dovetail.kernels.loops.resident_loads import loaded_ahead
 from dovetail.kernels.loops.resident_pauses import pause_of
 from dovetail.kernels.loops.shared_copies import without_shared_copies
 from dovetail.kernels.loops.uniform import Read, Uniform, reads
@@ -119,6 +120,8 @@ class PartWords:
     level: int = 0
     owned: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Shared memory, an element for each thread, for what is sent through a pointer and its own thread reads later."""
+    loads_ahead: bool = False
+    """Whether all copies of a part have started before it receives anything, so that it may wait for them first."""
 
     def body(self, body: tuple[Statement, ...], sizes: Mapping[str, int]) -> tuple[Statement, ...]:
         """The segment with its words: it receives, then it runs, and its stores send. `sizes` has the elements of its
@@ -144,6 +147,8 @@ class PartWords:
         is_early = all(self.received[pointer].is_before for pointer in rooms)
         pause = pause_of(self.level, is_early=is_early) if self.words.pause else ""
         receive = Receive(tuple(receipts), pause)
+        ahead, found = loaded_ahead(found, got) if self.loads_ahead else ((), found)
+        allocations += ahead
         if isinstance(found[0], AwaitCopies) and isinstance(found[1], Barrier):
             # One barrier is for what this thread received and for what it copied.
             return (*allocations, receive, *found)

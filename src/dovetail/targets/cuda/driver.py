@@ -27,6 +27,8 @@ DEPENDENT_INTENSITY = 1400.0
 """What gained on an H200: MiniLM 1×16 (15 operations a byte) 26 %, 1×128 (92) 17 %, 4×128 (196) 17 %, 32×128 (284)
 10 %, BERT-base 1×128 (107) 11 %, 4×128 (280) 25 %, 32×128 (539) 5 %, a prompt of 512 tokens (385) 6 %; ResNet-50 with
 32 images (974) and products of 4096³ (1,365) take as long. More is not measured."""
+TENSOR_CLOCK = 1.80 / 1.98
+"""The share of its clock at which an H200 runs while tensor cores multiply."""
 PAUSE = 1000
 """Cycles after a level of a resident kernel in which its blocks look for no words (measured: docs/design/0026)."""
 CLUSTER = 8
@@ -196,6 +198,7 @@ class Driver:
             shared_bytes=self._attribute(_SHARED_BYTES),
             l2_bytes=self._attribute(_L2_BYTES),
             hertz=1e3 * self._attribute(_CLOCK_KHZ),
+            tensor_hertz=1e3 * self._attribute(_CLOCK_KHZ) * TENSOR_CLOCK if self.capability == (9, 0) else 0.0,
             tensor_core_shapes=tensor_core_shapes(self.architecture),
             dependent_intensity=DEPENDENT_INTENSITY if self._has_dependent_launches else 0.0,
             # sm_89 has them from PTX 8.1 on, which is newer than the oldest driver.

@@ -1,0 +1,246 @@
+"""The products of one row without tensor cores: each thread has eight neighbours of k and some columns, in f32.
+
+Tensor cores lower the clock of a whole GPU (`GpuDevice.tensor_hertz`), and one row uses an eighth of them. Eight lanes
+of a warp read 128 bytes of a column at once, and the four such groups of a warp have columns of their own: no bank of
+shared memory is read twice. Weights do not depend on the row, so that threads load them first: as parts of a resident
+kernel before they have received it.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from dovetail.dataclass import dataclass
+from dovetail.ir.dtype import DType, bf16, bool_, f32, i64, u16, u32
+from dovetail.kernels.gpu.fragments import LANE, both, divided, less, plus, remainder
+from dovetail.kernels.gpu.scaled_rows import exchanged
+from dovetail.kernels.gpu.shared_tiles import LineTile
+from dovetail.kernels.gpu.tile import CHUNK, LANES
+from dovetail.kernels.loops.body import cast_to
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Call,
+    Expr,
+    Extent,
+    FromLane,
+    Load,
+    Name,
+    Number,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    When,
+    add,
+    mul,
+)
+
+SHARING = 8
+"""Lanes that share a column: they read as many bytes at once as shared memory has banks for."""
+GROUPS = LANES // SHARING
+"""Groups of lanes with columns of their own."""
+WORDS = CHUNK // 2
+"""Words of a chunk."""
+MOST_WORDS = 96
+"""Words of weights that a thread loads before it has the row: in a resident kernel it has 232 registers."""
+MOST_REGISTERS = 150
+"""Registers of weights before a thread has the row. Words that leave some free are widened to f32 then."""
+CHAINS = 4
+"""Sums of a thread that do not wait for each other, at least: an FMA takes as many cycles."""
+SQUARES = tuple([Name(f"squares{i}", f32) for i in range(2)])
+"""The sums of the squares of a thread, which take turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowProducts:
+    """How the warps of a block multiply columns in shared memory by one row."""
+
+    dtype: DType
+    depth: int
+    width: int
+    """Columns of all streams."""
+    warps: int
+    gains: Tensor | None = None
+    """What multiplies the row, in shared memory, where it is normed: its squares are added up on the way."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether several warps share k, with as many elements each, and others as many columns."""
+        return self.deep > 1 and self.width % (GROUPS * self._across) == 0
+
+    @property
+    def deep(self) -> int:
+        """Warps that share k; others have other columns."""
+        step = SHARING * CHUNK
+        return max([n for n in (1, 2, 4, 8) if n <= self.warps and self.depth % (step * n) == 0], default=0)
+
+    @property
+    def _across(self) -> int:
+        return self.warps // self.deep
+
+    @property
+    def plane(self) -> Expr:
+        """Which part of k a warp has."""
+        return remainder(ThreadIndex("warp"), self.deep)
+
+    @property
+    def _step(self) -> int:
+        """Chunks of k that the threads of a block have at once."""
+        return SHARING * self.deep
+
+    @property
+    def _turns(self) -> int:
+        """Chunks of a thread in each of its columns."""
+        return self.depth // (CHUNK * self._step)
+
+    @property
+    def _own(self) -> int:
+        """Columns of a thread."""
+        return self.width // (GROUPS * self._across)
+
+    @property
+    def _first(self) -> Expr:
+        """The first column of a thread."""
+        group = add(mul(divided(ThreadIndex("warp"), self.deep), Extent(GROUPS)), divided(LANE, SHARING))
+        return mul(group, Extent(self._own))
+
+    @property
+    def _chains(self) -> int:
+        """Sums of a column that take turns."""
+        return max(1, CHAINS // self._own)
+
+    def statements(self, weights: LineTile, row: Tensor, planes: Tensor) -> list[Statement]:
+        """All products, whose sums go to shared memory, a plane for each part of k."""
+        each = [(turn, column) for turn in range(self._turns) for column in range(self._own)]
+        ahead = each[: MOST_WORDS // WORDS]
+        wide = ahead[: max(0, MOST_REGISTERS - WORDS * len(ahead)) // (CHUNK - WORDS)]
+        found = [s for at in ahead for s in self._loaded(at, weights)]
+        if self.gains is not None:
+            found += [s for turn in range(self._turns) for s in self._chunk(self.gains, turn, _gain(turn))]
+        found += [Set(_wide(at, e).name, self._element(_word(at), e)) for at in wide for e in range(CHUNK)]
+        started: set[str] = set()
+        for at in each:
+            found += self._row(at[0], row, started) if at[1] == 0 else []
+            found += [] if at in ahead else self._loaded(at, weights)
+            for e in range(CHUNK):
+                w = _wide(at, e) if at in wide else self._element(_word(at), e)
+                found.append(_fma(_sum(at[1], e % self._chains), w, _x(e), started))
+        found += self._added(planes)
+        if self.gains is not None:
+            # All groups of lanes have the same.
+            found += [Set(SQUARES[0].name, reduce(plus, SQUARES)), *exchanged(SQUARES[0].name, SHARING)]
+        return found
+
+    def squares_stored(self, planes: Tensor) -> Statement:
+        """The squares of a warp's part of the row, after its sums: other lanes and warps have the same."""
+        store = Store(planes, (self.plane, ZERO, Extent(self.width)), SQUARES[0])
+        is_first = less(ThreadIndex("warp"), Extent(self.deep))
+        return When(both(Call("equal", (LANE, ZERO), bool_), is_first), (store,))
+
+    def squares(self, planes: Tensor) -> Expr:
+        """The sum of the squares of the row."""
+        return reduce(plus, [Load(planes, (Extent(plane), ZERO, Extent(self.width))) for plane in range(self.deep)])
+
+    def _chunk(self, tensor: Tensor, turn: int, prefix: str, line: Expr = ZERO, pitch: int = 0) -> list[Statement]:
+        """Set names to the words of a thread's chunk of k."""
+        nbytes = CHUNK * self.dtype.itemsize
+        words = Tensor(tensor.pointer, u32, (pitch, nbytes, nbytes, u32.itemsize), space="shared")
+        own = add(mul(self.plane, Extent(SHARING)), remainder(LANE, SHARING))
+        # What is the same for all threads comes last: loads have it in their instructions, and share one address.
+        at = (line, own, Extent(turn * self._step))
+        return [Set(f"{prefix}{i}", Load(words, (*at, Extent(i)))) for i in range(WORDS)]
+
+    def _loaded(self, at: tuple[int, int], weights: LineTile) -> list[Statement]:
+        """The words of a turn and a column."""
+        turn, column = at
+        tensor, _ = weights.place(ZERO, ZERO, ZERO)
+        line = add(self._first, Extent(column))
+        return self._chunk(tensor, turn, _word(at), line, weights.pitch * self.dtype.itemsize)
+
+    def _element(self, prefix: str, e: int) -> Expr:
+        """An element of a chunk as f32, from the word that it shares."""
+        word = Name(f"{prefix}{e // 2}", u32)
+        if self.dtype is bf16:
+            # The upper half of an f32. A shift and a mask take turns in units that do not multiply.
+            mask = Number(0xFFFF0000, u32)
+            bits = Call("bit_and", (word, mask), u32) if e % 2 else Call("shift_left", (word, Number(16, u32)), u32)
+            return Call("bitcast", (bits,), f32)
+        half = Call("shift_right", (word, Number(16, u32)), u32) if e % 2 else word
+        return cast_to(Call("bitcast", (cast_to(half, u16),), self.dtype), f32)
+
+    def _row(self, turn: int, row: Tensor, started: set[str]) -> list[Statement]:
+        """The elements of the row of a turn, in registers, and their squares."""
+        found = self._chunk(row, turn, "row_word")
+        found += [Set(_x(e).name, self._element("row_word", e)) for e in range(CHUNK)]
+        for e in range(CHUNK if self.gains is not None else 0):
+            found.append(_fma(SQUARES[e % 2], _x(e), _x(e), started))
+            found.append(Set(_x(e).name, Call("mul", (_x(e), self._element(_gain(turn), e)), f32)))
+        return found
+
+    def _added(self, planes: Tensor) -> list[Statement]:
+        """Add up what the lanes of a column have. In each exchange a lane keeps half of its columns and gives the other
+        half away; a column that is left over stays in both lanes, and one of them stores it."""
+        found: list[Statement] = []
+        kept: list[list[Expr]] = [[] for _ in range(self._own)]
+        sums, columns = [_sum(c, 0) for c in range(self._own)], list[Expr](map(Extent, range(self._own)))
+        for column in range(self._own):
+            total = reduce(plus, [_sum(column, chain) for chain in range(self._chains)])
+            found += [Set(sums[column].name, total)] if self._chains > 1 else []
+        distance = SHARING // 2
+        while distance:
+            half = len(sums) // 2
+            is_upper = Call("equal", (remainder(divided(LANE, distance), 2), Extent(1)), bool_)
+            partner = Call("bit_xor", (LANE, Extent(distance)), i64)
+            for i in range(half):
+                low, high = sums[i], sums[i + half]
+                found.append(Set("given", Call("where", (is_upper, low, high), f32)))
+                found.append(Set("kept", Call("where", (is_upper, high, low), f32)))
+                found.append(FromLane("other", "given", partner, f32))
+                found.append(Set(low.name, plus(Name("kept", f32), Name("other", f32))))
+                columns[i] = Call("where", (is_upper, columns[i + half], columns[i]), i64)
+                # Of a pair the upper one alone may be left over from an exchange before.
+                is_lower = Call("equal", (remainder(divided(LANE, distance), 2), ZERO), bool_)
+                kept[i] = [Call("bit_or", (is_lower, both(*kept[i + half])), bool_)] if kept[i + half] else []
+            for i, last in enumerate(sums[2 * half :], 2 * half):
+                found.append(FromLane("other", last.name, partner, f32))
+                found.append(Set(last.name, plus(last, Name("other", f32))))
+                kept[i].append(Call("equal", (remainder(divided(LANE, distance), 2), ZERO), bool_))
+            sums, columns = [*sums[:half], *sums[2 * half :]], [*columns[:half], *columns[2 * half :]]
+            kept = [*kept[:half], *kept[2 * half :]]
+            distance //= 2
+        for x, column, one in zip(sums, columns, kept, strict=True):
+            store = Store(planes, (self.plane, ZERO, add(self._first, column)), x)
+            found.append(When(both(*one), (store,)) if one else store)
+        return found
+
+
+def _fma(total: Name, x: Expr, y: Expr, started: set[str]) -> Set:
+    """Add a product to a sum, which starts with its first one."""
+    if total.name in started:
+        return Set(total.name, Call("fma", (x, y, total), f32))
+    started.add(total.name)
+    return Set(total.name, Call("mul", (x, y), f32))
+
+
+def _x(e: int) -> Name:
+    return Name(f"row_{e}", f32)
+
+
+def _sum(column: int, chain: int) -> Name:
+    return Name(f"sum{column}_{chain}", f32)
+
+
+def _word(at: tuple[int, int]) -> str:
+    return f"word{at[0]}_{at[1]}_"
+
+
+def _wide(at: tuple[int, int], e: int) -> Name:
+    return Name(f"wide{at[0]}_{at[1]}_{e}", f32)
+
+
+def _gain(turn: int) -> str:
+    return f"gain{turn}_"
+
+
+__all__ = ["RowProducts"]

@@ -1,0 +1,145 @@
+"""Products of one row by threads: f32 sums without tensor cores, which would lower the clock of the whole device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, library, ops
+from dovetail.ir.dtype import DType, bf16, f16
+from dovetail.ir.leaf import input, param
+from dovetail.ir.literal import Array
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import AwaitPhase, Load, MultiplyMatrices, Receive, Set, SubGrid
+from dovetail.kernels.loops.uniform import reads
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.ptx_compiler import to_ptx
+from dovetail.targets.cuda.run import CudaGraph, steps_of
+from dovetail.targets.reference.interpreter import evaluate
+from tests.targets.cuda.simulated import SimulatedDriver
+
+SLOWED = replace(
+    H200, dependent_launches=True, bulk_copies=True, cluster=8, cooperative="off", hertz=2e9, tensor_hertz=1.8e9
+)
+"""Tensor cores lower its clock."""
+RESIDENT = replace(SLOWED, multiprocessors=4, cooperative="on")
+COPYING = replace(RESIDENT, copying_warp=True, bytes_per_cycle=18.8)
+
+
+def _kernels(graph: Graph, device: GpuDevice) -> list[GpuKernel]:
+    return [m for _, several in steps_of(make_plan(graph, target=CLAIMS), device=device) for m in several or ()]
+
+
+def _has_tensor_cores(made: GpuKernel) -> bool:
+    return any(isinstance(s, MultiplyMatrices) for s in everything(made.kernel.body))
+
+
+def _drawn(graph: Graph) -> dict[str, Array]:
+    random, found = np.random.default_rng(5), dict[str, Array]()
+    for v in (*graph.inputs, *graph.parameters):
+        shape = tuple(int(str(n)) for n in v.shape)
+        scale = shape[0] ** -0.5 if len(shape) == 2 and v in graph.parameters else 1.0
+        found[str(v.attrs["name"])] = (random.normal(size=shape) * scale).astype(v.dtype.numpy)
+    return found
+
+
+def _run(graph: Graph, device: GpuDevice, drawn: dict[str, Array]) -> Array:
+    simulated = SimulatedDriver()
+    simulated.description = device
+    params = {name: x for name, x in drawn.items() if name != "x"}
+    return CudaGraph(make_plan(graph, target=CLAIMS), lambda: simulated).bind(params).run({"x": drawn["x"]})["y"]
+
+
+@pytest.mark.parametrize(
+    "depth, columns, blocks",
+    [(512, 64, 4), (128, 64, 4), (768, 64, 4), (1024, 96, 4), (512, 104, 4), (1536, 32, 4)],
+    ids=["eight_warps", "two_deep", "four_deep", "odd_columns", "last_columns", "turns"],
+)
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+def test_every_column_has_its_own_sum(dtype: DType, depth: int, columns: int, blocks: int) -> None:
+    graph = Graph.of({"y": input("x", dtype[1, depth]) @ param("w", dtype[depth, columns])})
+    device = replace(SLOWED, multiprocessors=blocks)
+    (made,) = _kernels(graph, device)
+    assert not _has_tensor_cores(made)
+    drawn = _drawn(graph)
+    exact = drawn["x"].astype(np.float64) @ drawn["w"].astype(np.float64)
+    # What is left is the rounding of results.
+    rounded = exact.astype(dtype.numpy).astype(np.float64)
+    error = np.linalg.norm(_run(graph, device, drawn).astype(np.float64) - exact)
+    assert error <= 1.01 * np.linalg.norm(rounded - exact) + 1e-6 * np.linalg.norm(exact)
+
+
+def test_norms_and_streams_are_as_near_as_with_tensor_cores() -> None:
+    """Gains multiply in f32, where tensor cores take products that are rounded to 16 bits."""
+    x, gain = input("x", bf16[1, 512]), param("gain", bf16[512])
+    normed = library.rms_norm(x, gain, eps=1e-6)
+    graph = Graph.of({"y": library.swiglu(normed, param("g", bf16[512, 96]), param("u", bf16[512, 96]))})
+    device = replace(SLOWED, multiprocessors=4)
+    (made,), (other,) = (_kernels(graph, replace(device, tensor_hertz=hz)) for hz in (1.8e9, 0.0))
+    assert not _has_tensor_cores(made) and _has_tensor_cores(other)
+    drawn = _drawn(graph)
+    params = {name: x for name, x in drawn.items() if name != "x"}
+    exact = evaluate(graph, {"x": drawn["x"]}, params=params, lift=True)["y"]
+    now, was = (
+        np.linalg.norm(_run(graph, replace(device, tensor_hertz=hz), drawn).astype(np.float64) - exact)
+        for hz in (1.8e9, 0.0)
+    )
+    assert now <= 1.01 * was and now <= 2**-8 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize(
+    "rows, device",
+    [
+        (2, SLOWED),
+        (1, replace(SLOWED, tensor_hertz=0.0)),
+        (1, replace(SLOWED, tensor_hertz=2e9)),
+        (1, replace(SLOWED, bulk_copies=False)),
+    ],
+    ids=["two_rows", "no_other_clock", "same_clock", "small_copies"],
+)
+def test_tensor_cores_multiply_where_they_are_as_good(rows: int, device: GpuDevice) -> None:
+    graph = Graph.of({"y": input("x", bf16[rows, 512]) @ param("w", bf16[512, 1056])})
+    assert all(map(_has_tensor_cores, _kernels(graph, device)))
+
+
+def test_each_byte_of_weights_is_loaded_once_and_no_tensor_core_is_used() -> None:
+    graph = Graph.of({"y": input("x", bf16[1, 1024]) @ param("w", bf16[1024, 1024])})
+    (made,) = _kernels(graph, replace(SLOWED, multiprocessors=128))
+    ptx = to_ptx(made.text, "sm_90a")
+    # Eight columns of 1,024: 16 KB are 4 loads of 16 bytes of each of 256 threads, and the row 2 more.
+    assert "mma" not in ptx and "ldmatrix" not in ptx
+    assert ptx.count("ld.shared.v4") == 4 + 2
+
+
+def _layers() -> Graph:
+    x = input("x", bf16[1, 128])
+    for layer in range(4):
+        normed = library.rms_norm(x, param(f"gain{layer}", bf16[128]), eps=1e-6)
+        inner = ops.relu(normed @ param(f"w{layer}", bf16[128, 32]))
+        x = x + ops.concat(inner, ops.neg(inner), inner, inner, axis=-1) @ param(f"v{layer}", bf16[128, 128])
+    return Graph.of({"y": x})
+
+
+@pytest.mark.parametrize("device, is_ahead", [(COPYING, True), (RESIDENT, False)], ids=["copying_warp", "words_first"])
+def test_weights_are_in_registers_before_a_block_receives_its_row(device: GpuDevice, is_ahead: bool) -> None:
+    """Copies that start after words are not awaited before them: no block would ever come to start its own."""
+    graph = _layers()
+    (made,) = [made for made in _kernels(graph, device) if made.kernel.counter]
+    assert not _has_tensor_cores(made)
+    firsts: list[bool] = []
+    for part in [s for s in everything(made.kernel.body) if isinstance(s, SubGrid)]:
+        kinds = [type(s) for s in everything(part.body)]
+        if Receive in kinds and AwaitPhase in kinds:
+            ahead = part.body[: [type(s) for s in part.body].index(Receive)]
+            loads = [s for s in ahead if isinstance(s, Set) and isinstance(s.value, Load)]
+            assert all(t.space == "shared" for t, _ in reads(tuple(loads)))
+            firsts.append(kinds.index(AwaitPhase) < kinds.index(Receive) and bool(loads))
+    assert firsts and set(firsts) == {is_ahead}
+    drawn = _drawn(graph)
+    np.testing.assert_array_equal(_run(graph, device, drawn), _run(graph, replace(device, cooperative="off"), drawn))
