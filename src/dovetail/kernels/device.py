@@ -135,6 +135,8 @@ class GpuDevice:
     l2_bytes: int = 0
     hertz: float = 1.98e9
     """Cycles of a multiprocessor in a second, at most."""
+    tensor_hertz: float = 0.0
+    """The same while tensor cores multiply, wherever on the device; 0 where they do not lower it."""
     tensor_core_shapes: tuple[tuple[int, int, int], ...] = ()
     """M×N×K of matrix instructions."""
     dependent_launches: bool = False
