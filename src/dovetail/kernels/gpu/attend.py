@@ -9,19 +9,19 @@ many, blocks share the keys, and combine what they found: as a cluster, or in a 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import f32, i32, i64
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.attend_choice import group_tile, seconds_of, warp_tile
+from dovetail.kernels.gpu.attend_choice import group_tile, lane_tile, seconds_of, warp_tile
 from dovetail.kernels.gpu.attend_cluster import WarpKeys
 from dovetail.kernels.gpu.attend_groups import GroupRounds, scores_allocated
 from dovetail.kernels.gpu.attend_prefetch import prefetched
 from dovetail.kernels.gpu.attend_products import scored, summed
-from dovetail.kernels.gpu.attend_result import cluster_combined, parts_combined, written
+from dovetail.kernels.gpu.attend_result import cluster_combined, left_over, parts_combined, written
 from dovetail.kernels.gpu.attend_seen import SeenAhead, seen_allocated, seen_loaded, where_seen
 from dovetail.kernels.gpu.attend_shifts import Shifts
 from dovetail.kernels.gpu.attend_softmax import masks_allocated, masks_loaded, weighted
@@ -83,23 +83,31 @@ from dovetail.kernels.spec import Job, Tiles
 
 def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The kernel of an attention of 16-bit floats whose warps multiply for themselves."""
-    found = of.once(sources_of)
-    if isinstance(found, Refused):
-        return found
-    tile = warp_tile(found)
-    name = "attend_cluster" if tile.is_cluster else "attend_parts" if tile.parts > 1 else ""
-    return Offer(lambda: _Writer(found, tile).job(), name=name, work=lambda: seconds_of(tile, found.device))
+    return _offered(of, warp_tile)
+
+
+def offer_attend_lanes(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The same of few queries in a resident kernel, by multiply-adds."""
+    return _offered(of, lane_tile)
 
 
 def offer_attend_groups(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The same where four warps multiply together, which is faster in most cases."""
+    return _offered(of, group_tile)
+
+
+def _offered(
+    of: StepProblem[GpuDevice | None], chosen: Callable[[AttendSources], AttendTile | Refused]
+) -> Offer | Refused:
     found = of.once(sources_of)
     if isinstance(found, Refused):
         return found
-    tile = group_tile(found)
+    tile = chosen(found)
     if isinstance(tile, Refused):
         return tile
-    return Offer(lambda: _Writer(found, tile).job(), work=lambda: seconds_of(tile, found.device))
+    name = "attend_cluster" if tile.is_cluster else "attend_parts" if tile.parts > 1 else ""
+    name = "" if tile.sharing else name
+    return Offer(lambda: _Writer(found, tile).job(), name=name, work=lambda: seconds_of(tile, found.device))
 
 
 class _Writer:
@@ -193,6 +201,8 @@ class _Writer:
         return [Set("top", top), *self._queries(), *self._keys(), *self._written()]
 
     def _written(self) -> list[Statement]:
+        if self.block.sharing:
+            return left_over(self.block, self._warp_keys.by_lanes.stored(self.block.query_shares))
         return written(self.block, staged=self.staged)
 
     def _turns(self) -> list[Statement]:
@@ -223,6 +233,11 @@ class _Writer:
         return [
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in tiles),
             *self.block.shares_allocated(),
+            *(self._warp_keys.by_lanes.masks_allocated() if self.block.sharing else self._registers()),
+        ]
+
+    def _registers(self) -> list[Alloc]:
+        return [
             *(masks_allocated(self.block) if self.block.holds_masks else ()),
             *seen_allocated(self.block),
             *Shifts(self.block).allocated(),
@@ -281,6 +296,8 @@ class _Writer:
 
     def _started(self) -> list[Statement]:
         """No sums yet."""
+        if self.block.sharing:
+            return self._warp_keys.by_lanes.started()
         empty = zeroed(private("sums", f32, 1), self.dv // 8 * 4)
         found: list[Statement] = [empty, *self._own_queries(self._warp_row)]
         for half in self.block.halves:
@@ -295,7 +312,8 @@ class _Writer:
             return [*start, *self._loaded("q", ZERO, ZERO), Barrier(), load]
         if self.block.is_cluster:
             # Rows without queries weigh no key.
-            start.append(zeroed(private("weights", self.dtype, 1), self.block.warp_keys // 16 * 8))
+            empty = zeroed(private("weights", self.dtype, 1), self.block.warp_keys // 16 * 8)
+            start += [] if self.block.sharing else [empty]
             if self.device.as_parts:
                 return start
             queries = [*self._loaded("q", ZERO, ZERO), CommitCopies(), AwaitCopies(0), Barrier()]
@@ -370,10 +388,11 @@ class _Writer:
         return [Loop("round", self._rounds(), each), AwaitCopies(0), Barrier()]
 
     def _scored(self) -> list[Statement]:
-        return scored(self.block, self.tile("k"))
+        return self._warp_keys.by_lanes.scored() if self.block.sharing else scored(self.block, self.tile("k"))
 
     def _summed(self) -> list[Statement]:
-        return summed(self.block, self.tile("v"), self.axes["v"])
+        lanes = self._warp_keys.by_lanes
+        return lanes.summed() if self.block.sharing else summed(self.block, self.tile("v"), self.axes["v"])
 
 
-__all__ = ["offer_attend", "offer_attend_groups"]
+__all__ = ["offer_attend", "offer_attend_groups", "offer_attend_lanes"]

@@ -14,7 +14,7 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attend_sources import AttendSources
 from dovetail.kernels.gpu.attend_tile import GROUP_WARPS, AttendTile
-from dovetail.kernels.gpu.tile import DEPTH, GROUP_ROWS, has_warpgroups
+from dovetail.kernels.gpu.tile import CHUNK, DEPTH, GROUP_ROWS, LANES, has_warpgroups
 from dovetail.kernels.gpu.tile_cost import MULTIPLY_CYCLES
 
 MOST_TURNS = 2
@@ -23,13 +23,15 @@ HELD = 96
 """Registers of a thread for queries and sums, so that scores of two rounds and addresses fit too."""
 GROUPS = (1, 2)
 """Warpgroups of a block, which share its keys."""
-IS_FASTER = "warpgroups_are_faster"
-"""The condition that the estimates decide."""
+IS_FASTER, LANES_ARE_FASTER = "warpgroups_are_faster", "multiply_adds_are_faster"
+"""The conditions that the estimates decide."""
 WARP_BLOCK, GROUP_BLOCK = 9.4, 11.5
 """Cycles of a block before its first round and after its last, by warps and by warpgroups, for each feature of a key
 and of a value."""
-SHARE_CYCLES = 2.6
-"""The same of warps along keys, which combine what they found."""
+LANE_SHUFFLES = 3
+"""Shuffles and what goes with them for each key and query, in instructions of a warp."""
+SHARE_CYCLES, LANE_SHARE = 2.6, 0.9
+"""The same of warps along keys, which combine what they found: of 16 rows, and of queries without tensor cores."""
 WARP_FACTOR = 2.3
 """What a round takes by warps, over its products."""
 GROUP_LATENCY, GROUP_START, GROUP_WORK = 4.7, 245, 1.84
@@ -43,6 +45,10 @@ REGISTERS, FEATURE_REGISTERS, APART_REGISTERS = 104, 0.4, -28
 """Of a thread, for each feature, and where two warpgroups share keys, which have no scores of the next round."""
 
 MOST_REGISTERS = 255
+LANE_QUERIES = 8
+"""Queries of a head that lanes multiply without tensor cores, at most."""
+LANE_SHARING = (8, 4)
+"""Lanes that share the features of a key, the preferred first."""
 
 
 def warp_tile(sources: AttendSources) -> AttendTile:
@@ -51,6 +57,29 @@ def warp_tile(sources: AttendSources) -> AttendTile:
     if tile.is_cluster and not sources.copies:
         return AttendTile.of(sources.problem, sources.dtype, replace(sources.device, cluster=0))
     return tile
+
+
+def lane_tile(sources: AttendSources) -> AttendTile | Refused:
+    """The tile of few queries whose lanes multiply without tensor cores, or why there is none."""
+    a, tile = sources.problem, warp_tile(sources)
+    if not sources.device.as_parts:
+        return Refused("kernel_is_a_part", "a launch", "a part of a resident kernel, which has no other tensor cores")
+    if not sources.device.tensor_hertz:
+        return Refused("tensor_cores_lower_the_clock", sources.device.architecture)
+    if not tile.is_cluster:
+        return Refused("blocks_share_keys", f"{tile.parts} blocks for the keys of a head")
+    if not isinstance(a.queries, int) or a.queries > LANE_QUERIES:
+        return Refused("queries_are_few", f"{a.queries}", f"at most {LANE_QUERIES}")
+    if a.d % (LANE_SHARING[-1] * CHUNK) or a.dv % LANES:
+        return Refused("features_are_shared_by_lanes", f"{a.d} and {a.dv}", f"multiples of {LANES}")
+    if a.softcap is not None or a.fill not in (None, -math.inf) or ("mask" in a.strides and a.filled == "first"):
+        return Refused("scores_are_scaled_or_hidden", "a soft cap, or what takes the place of a score")
+    sharing = next(n for n in LANE_SHARING if a.d % (n * CHUNK) == 0)
+    lanes = AttendTile.of(a, sources.dtype, sources.device, sharing)
+    own, other = cycles_of(lanes, sources.device), cycles_of(tile, sources.device)
+    if own >= other:
+        return Refused(LANES_ARE_FASTER, f"{own:,.0f} cycles", f"less than {other:,.0f}, by tensor cores")
+    return lanes
 
 
 def group_tile(sources: AttendSources) -> AttendTile | Refused:
@@ -127,7 +156,8 @@ def _block_cycles(tile: AttendTile) -> float:
     features = tile.d + tile.dv
     if tile.by_group:
         return GROUP_BLOCK * features
-    return (WARP_BLOCK + (SHARE_CYCLES * tile.splits if tile.splits > 1 else 0)) * features
+    share = LANE_SHARE if tile.sharing else SHARE_CYCLES
+    return (WARP_BLOCK + (share * tile.splits if tile.splits > 1 else 0)) * features
 
 
 def _round_cycles(tile: AttendTile, blocks: int) -> float:
@@ -138,8 +168,12 @@ def _round_cycles(tile: AttendTile, blocks: int) -> float:
     if tile.by_group:
         work = GROUP_START + GROUP_WORK * features + (GROUP_MASK if masks else 0)
         return GROUP_LATENCY * features + quarters * work + (APART_CYCLES if tile.is_apart else 0)
+    if tile.sharing:
+        # Each element is widened once, and multiplied for each query.
+        queries = estimate(tile.problem.queries)
+        return max(1.0, quarters) * tile.warp_keys * (features / LANES * (1 + queries) + LANE_SHUFFLES * queries)
     products = GROUP_ROWS * tile.warp_keys * features
     return max(1.0, quarters) * (WARP_FACTOR * MULTIPLY_CYCLES * products + (WARP_MASK if masks else 0))
 
 
-__all__ = ["IS_FASTER", "cycles_of", "group_tile", "seconds_of", "warp_tile"]
+__all__ = ["IS_FASTER", "LANES_ARE_FASTER", "cycles_of", "group_tile", "lane_tile", "seconds_of", "warp_tile"]

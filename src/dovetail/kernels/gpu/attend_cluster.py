@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import i64, u32
+from dovetail.kernels.gpu.attend_lanes import LaneKeys
 from dovetail.kernels.gpu.attend_softmax import NEXT, masks_loaded, masks_moved, weighted
 from dovetail.kernels.gpu.attend_tile import HALVES, AttendTile
 from dovetail.kernels.gpu.fragments import (
@@ -64,9 +65,25 @@ class WarpKeys:
     is_part: bool = False
     """Whether it is a part of a resident kernel, which has few instructions more than it needs."""
 
+    @property
+    def by_lanes(self) -> LaneKeys:
+        """Where lanes multiply without tensor cores."""
+        return LaneKeys(self.block, self.tiles, self.factors)
+
     def first(self) -> list[Statement]:
         """Start the copies of the first round."""
-        return [When(self._has_keys(ZERO), (*self._copied(ZERO), *masks_loaded(self.block, ZERO))), CommitCopies()]
+        return [When(self._has_keys(ZERO), (*self._copied(ZERO), *self._masks_loaded(ZERO))), CommitCopies()]
+
+    def _masks_loaded(self, number: Expr, when: str = "") -> list[Statement]:
+        if self.block.sharing:
+            return self.by_lanes.masks_loaded(number, when)
+        return masks_loaded(self.block, number, when)
+
+    def _masks_moved(self) -> list[Statement]:
+        return self.by_lanes.masks_moved() if self.block.sharing else masks_moved(self.block)
+
+    def _weighted(self) -> list[Statement]:
+        return self.by_lanes.weighted() if self.block.sharing else weighted(self.block)
 
     def _amended(self) -> list[Statement]:
         """The keys and values of the first round that the stages of a block write after their copies have started."""
@@ -84,7 +101,8 @@ class WarpKeys:
         keys have none."""
         # All lanes of a warp have copied its rows, of which some store one again.
         arrived = (AwaitCopies(0), WarpBarrier())
-        every = [*arrived, *self._amended(), WarpBarrier(), *self._queries(), *rounds]
+        queries = [] if self.block.sharing else self._queries()
+        every = [*arrived, *self._amended(), WarpBarrier(), *queries, *rounds]
         return [When(self._has_keys(ZERO), tuple(every))] if is_guarded else every
 
     def _queries(self) -> list[Statement]:
@@ -114,8 +132,8 @@ class WarpKeys:
         if self.block.buffers == 1:
             return self._rounds_in_place(scored, summed)
         later, now = Name("later"), Name("round")
-        work = (*scored, *weighted(self.block), *summed)
-        ahead = (*self._copied(later), *masks_loaded(self.block, later, NEXT))
+        work = (*scored, *self._weighted(), *summed)
+        ahead = (*self._copied(later), *self._masks_loaded(later, NEXT))
         one = (
             Set("later", add(now, Extent(1))),
             When(self._has_keys(later), ahead),
@@ -124,7 +142,7 @@ class WarpKeys:
             WarpBarrier(),
             Set("stage", self._stage_of(now)),
             When(self._has_keys(now), work),
-            *masks_moved(self.block),
+            *self._masks_moved(),
             WarpBarrier(),
         )
         return [Loop("round", self._count(), one), AwaitCopies(0)]
@@ -146,13 +164,13 @@ class WarpKeys:
             AwaitCopies(1),
             WarpBarrier(),
             When(some, tuple(scored)),
-            *ahead("k", *masks_loaded(self.block, later, NEXT)),
-            When(some, tuple(weighted(self.block))),
+            *ahead("k", *self._masks_loaded(later, NEXT)),
+            When(some, tuple(self._weighted())),
             AwaitCopies(1),
             WarpBarrier(),
             When(some, tuple(summed)),
             *ahead("v"),
-            *masks_moved(self.block),
+            *self._masks_moved(),
         )
         return [Loop("round", self._count(), one), AwaitCopies(0)]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dovetail.ir.dtype import bool_, i64
-from dovetail.kernels.gpu.attend_tile import AttendTile
+from dovetail.kernels.gpu.attend_tile import CLUSTER_KEYS, AttendTile
 from dovetail.kernels.gpu.fragments import LANE, divided, less
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -26,6 +27,10 @@ from dovetail.kernels.loops.ir import (
 def prefetched(tile: AttendTile, place: Sequence[Statement]) -> tuple[Statement, ...]:
     """The keys and values of each warp, where rows are dense; `place` sets the leading indices of a block."""
     problem, dtype = tile.problem, tile.dtype
+    if tile.sharing:
+        # One warp prefetches for all, one run of keys after the other: a few long ones take it less time.
+        splits = max(1, tile.splits * tile.warp_keys // CLUSTER_KEYS)
+        tile = replace(tile, warp_keys=CLUSTER_KEYS, splits=splits)
     item, prefetches = dtype.itemsize, list[Statement]()
     for name in ("k", "v"):
         *lead, row, last = problem.strides[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 
 from dovetail.ir.dtype import bool_, f32, i64
@@ -47,7 +47,7 @@ from dovetail.kernels.loops.ir import (
 def written(tile: AttendTile, *, staged: bool = False) -> list[Statement]:
     """The weighted sums over their totals; `staged` where they go through shared memory of each warp."""
     if tile.parts > 1:
-        return _left_over(tile)
+        return left_over(tile)
     if tile.is_apart:
         return _exchanged(tile)
     if tile.splits > 1:
@@ -98,8 +98,9 @@ def _inverse(tile: AttendTile, total: Expr) -> Expr:
     return found
 
 
-def _left_over(tile: AttendTile) -> list[Statement]:
-    """What this block has of each query, in the workspace."""
+def left_over(tile: AttendTile, own_stored: Sequence[Statement] = ()) -> list[Statement]:
+    """What this block has of each query, in the workspace; `own_stored` is how a warp stores its share, if not as
+    fragments."""
     if tile.splits == 1:
         return _own_stored(tile, tile.partial, lambda query: (*tile.lead, query, Name("part")))
     a, shares, own = tile.problem, tile.query_shares, Name("own")
@@ -119,7 +120,8 @@ def _left_over(tile: AttendTile) -> list[Statement]:
         Store(tile.partial, (*at, within), f32_name("value")),
         When(Call("equal", (within, ZERO), bool_), tuple(last)),
     )
-    stores = _own_stored(tile, shares, lambda query: (divided(ThreadIndex("warp"), tile.warps), query))
+    stores = [*own_stored]
+    stores = stores or _own_stored(tile, shares, lambda query: (divided(ThreadIndex("warp"), tile.warps), query))
     stores = [When(tile.has_keys, tuple(stores))] if tile.spare else stores
     return [*stores, Barrier(), Loop("own", Extent(a.queries * tile.dv), body, kind="thread")]
 
@@ -338,4 +340,4 @@ def _combined(tile: AttendTile) -> list[Statement]:
     return [*found, Barrier(), Loop("own", Extent(tile.rows * groups), tuple(body), kind="thread"), Barrier()]
 
 
-__all__ = ["cluster_combined", "parts_combined", "written"]
+__all__ = ["cluster_combined", "left_over", "parts_combined", "written"]

@@ -9,6 +9,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.attend_half import HALVES, Half
 from dovetail.kernels.gpu.fragments import divided
 from dovetail.kernels.gpu.tile import CHUNK, GROUP_ROWS, LANES
 from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
@@ -26,6 +27,8 @@ FULL = 0.9
 """Blocks for each multiprocessor from which on there are enough."""
 CLUSTER_KEYS = 16
 """Keys that a warp of a cluster goes through at once: few, so that all warps have some where a cache is short."""
+LANE_KEYS = 8
+"""The same without tensor cores."""
 CLUSTER_WARPS = 8
 CLUSTER_BYTES = 140 << 10
 """Shared memory for keys and values of a block of a cluster: the next kernel fits too."""
@@ -41,32 +44,6 @@ PARTIAL = "partial0"
 _KEPT = 2
 """What a block keeps of a query in addition to its weighted values: the largest score and the total."""
 MINUS_INFINITY = Number(-math.inf, f32)
-
-
-@dataclass(frozen=True, slots=True)
-class Half:
-    """One of the two rows that a lane has of its warp's 16."""
-
-    number: int
-
-    @property
-    def most(self) -> str:
-        return f"most{self.number}"
-
-    @property
-    def total(self) -> str:
-        return f"total{self.number}"
-
-    @property
-    def shrunk(self) -> str:
-        return f"shrunk{self.number}"
-
-    @property
-    def query(self) -> str:
-        return f"query{self.number}"
-
-
-HALVES = (Half(0), Half(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +69,14 @@ class AttendTile:
     """Whether four warps multiply their 64 queries together, by keys and values in shared memory."""
     turns: int = 1
     """Queries that such a block goes through one after the other, with all keys in shared memory."""
+    sharing: int = 0
+    """Lanes that share a key where a cluster multiplies without tensor cores; 0 where it has them."""
 
     @staticmethod
-    def of(problem: Attention, dtype: DType, device: GpuDevice) -> AttendTile:
-        parts = _parts(problem, device)
+    def of(problem: Attention, dtype: DType, device: GpuDevice, sharing: int = 0) -> AttendTile:
+        parts, keys = _parts(problem, device), LANE_KEYS if sharing else CLUSTER_KEYS
         if parts > 1 and device.cluster:
-            nbytes = _round_bytes(problem) * CLUSTER_KEYS // KEYS
+            nbytes = _round_bytes(problem) * keys // KEYS
             room = PART_BYTES if device.as_parts else CLUSTER_BYTES
             # Addresses of two rounds take more registers than threads have that copy weights, too.
             most = PART_BUFFERS if device.copying_warp else 1
@@ -105,7 +84,7 @@ class AttendTile:
             splits = max(1, min(CLUSTER_WARPS, 2 * room // (buffers * nbytes)))
             blocks = _resident_parts(problem, device) if device.as_parts else device.cluster
             spare = CLUSTER_WARPS - splits if device.as_parts else 0
-            return AttendTile(problem, dtype, 1, splits, blocks, True, CLUSTER_KEYS, spare, buffers)
+            return AttendTile(problem, dtype, 1, splits, blocks, True, keys, spare, buffers, sharing=sharing)
         if parts > 1:
             return AttendTile(problem, dtype, 1, 1, parts)
         warps, splits, keys = _warps(problem, device)
@@ -153,7 +132,8 @@ class AttendTile:
     @property
     def in_powers(self) -> bool:
         """Whether scores are powers of 2, which one instruction weighs: nothing but -inf takes their place."""
-        return self.by_group and self.problem.softcap is None and self.problem.fill in (None, -math.inf)
+        is_plain = self.problem.softcap is None and self.problem.fill in (None, -math.inf)
+        return is_plain and (self.by_group or self.sharing > 0)
 
     @property
     def is_folded(self) -> bool:
@@ -212,9 +192,7 @@ class AttendTile:
     @property
     def shares(self) -> Tensor:
         """What each warp along the keys has of each row: weighted sums, then the largest score and the total."""
-        item = f32.itemsize
-        width = (self.dv + CHUNK) * item
-        return Tensor("shares", f32, (self.rows * width, width, item), space="shared")
+        return Tensor("shares", f32, (self.rows * self._width, self._width, f32.itemsize), space="shared")
 
     @property
     def told(self) -> Tensor:
@@ -226,7 +204,7 @@ class AttendTile:
 
     def shares_allocated(self) -> list[Alloc]:
         """Shared memory for the shares, where warps of a block share the keys."""
-        if self.splits == 1:
+        if self.splits == 1 or self.shares_in_keys:
             return []
         if self.is_apart:
             return [Alloc("told", f32, self.threads * (self.dv // 4 + 4), "shared")]
@@ -238,9 +216,24 @@ class AttendTile:
     def query_shares(self) -> Tensor:
         """The shares of queries alone, where a block has fewer than rows."""
         assert isinstance(self.problem.queries, int), "few queries are known"
-        item = f32.itemsize
-        width = (self.dv + CHUNK) * item
-        return Tensor("shares", f32, (self.problem.queries * width, width, item), space="shared")
+        step = self._key_bytes if self.shares_in_keys else self.problem.queries * self._width
+        room = "k_tile" if self.shares_in_keys else "shares"
+        return Tensor(room, f32, (step, self._width, f32.itemsize), space="shared")
+
+    @property
+    def shares_in_keys(self) -> bool:
+        """Whether what a warp has of queries takes the place of its keys, which it has multiplied by then."""
+        rows = self.problem.queries
+        return self.sharing > 0 and isinstance(rows, int) and rows * self._width <= self._key_bytes
+
+    @property
+    def _width(self) -> int:
+        """Bytes of a row of the shares."""
+        return (self.dv + CHUNK) * f32.itemsize
+
+    @property
+    def _key_bytes(self) -> int:
+        return self.warp_keys * self.d * self.dtype.itemsize
 
     @property
     def halves(self) -> tuple[Half, ...]:
@@ -385,6 +378,6 @@ def near_exp(x: Expr) -> Expr:
 
 
 __all__ = [
-    "GROUP", "GROUP_WARPS", "HALVES", "KEYS", "MINUS_INFINITY", "PARTIAL", "AttendTile", "Half", "f32_name", "lead_of",
-    "minus", "near_exp", "times",
+    "CLUSTER_KEYS", "GROUP", "GROUP_WARPS", "HALVES", "KEYS", "MINUS_INFINITY", "PARTIAL", "AttendTile", "Half",
+    "f32_name", "lead_of", "minus", "near_exp", "times",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from dovetail.kernels.families.map import offer_map
 from dovetail.kernels.families.move import offer_move
 from dovetail.kernels.families.rows import ROWS, offer_rows
 from dovetail.kernels.families.view_fusion import offer_weave
-from dovetail.kernels.gpu.attend import offer_attend, offer_attend_groups
+from dovetail.kernels.gpu.attend import offer_attend, offer_attend_groups, offer_attend_lanes
 from dovetail.kernels.gpu.attend_row import offer_attend_row
 from dovetail.kernels.gpu.contract import offer_contract
 from dovetail.kernels.gpu.passes import Passes
@@ -64,6 +64,7 @@ TABLE: Table[GpuDevice | None] = Table(
         _kind(
             "attention",
             lambda v: v.op in (library.attention, library.rope_attention),
+            Row("attend_lanes", offer_attend_lanes),
             Row("attend_groups", offer_attend_groups),
             Row("attend", offer_attend),
             Row("attend_row", offer_attend_row),
