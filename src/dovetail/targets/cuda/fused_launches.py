@@ -79,8 +79,7 @@ class LaunchFusion:
         known, told = (self.memory, self.locations, self.device, self._kept), self.told
         sides = SideSteps(*known)
         alone = self._with_prologues(sides.joined(RowLaunches(*known).shared(steps)), told)
-        alone = NearLaunches(*known, sides, told=told).launched(alone)
-        alone = NormsBetween(*known, told=told).joined(alone)
+        alone = NormsBetween(*known, told=told).joined(NearLaunches(*known, sides, told=told).launched(alone))
         ahead = self.locations, AT_ONCE * self.device.multiprocessors, self._kept
         launched = [(step, constants_ahead(kernels, *ahead)) for step, kernels in self._sharing(alone)]
         if self.device.cooperative == "off":
@@ -95,7 +94,7 @@ class LaunchFusion:
             return tuple(launched)
         return tuple(in_order(own._sharing(resident), order, [step for step, _ in steps]))
 
-    def _with_prologues(self, steps: Sequence[tuple[Step, Kernels]], told: LaunchChoices) -> list[tuple[Step, Kernels]]:
+    def _with_prologues(self, steps: Steps, told: LaunchChoices) -> list[tuple[Step, Kernels]]:
         """Steps with those that they join."""
         found = [*steps]
         for index, ((step, kernels), (after, others)) in enumerate(pairwise(steps)):
@@ -109,7 +108,7 @@ class LaunchFusion:
                 found[index], found[index + 1] = (step, None), (after, (joined,))
         return found
 
-    def _sharing(self, steps: Sequence[tuple[Step, Kernels]]) -> list[tuple[Step, Kernels]]:
+    def _sharing(self, steps: Steps) -> list[tuple[Step, Kernels]]:
         """Small steps that follow each other with one kernel for all of them."""
         found = [*steps]
         for run in self._runs(found):
@@ -118,7 +117,7 @@ class LaunchFusion:
                 found[i] = (found[i][0], (made,) if i == run[-1] else None)
         return found
 
-    def _as_passes(self, steps: Steps, launched: Steps) -> list[tuple[Step, Kernels]] | None:
+    def _as_passes(self, steps: Steps, launched: Steps) -> Steps | None:
         """Steps with layers as passes of one kernel; None where that cannot be, or takes longer by the estimates."""
         found = [*steps]
         again = longest_repetition([key_of(kernels) for _, kernels in found])
@@ -142,7 +141,7 @@ class LaunchFusion:
 
     def _composed(
         self, found: list[tuple[Step, Kernels]], steps: Steps, launched: Steps, again: Repetition, *, joins: bool
-    ) -> list[tuple[Step, Kernels]] | Refused:
+    ) -> Steps | Refused:
         """Layers as one kernel, with or without norms within the products after them."""
         NormedTiles(self.memory, self.locations, self.device, self.normed, self._kept).join(found, again, joins=joins)
         for index in range(1, len(found)):
@@ -157,9 +156,7 @@ class LaunchFusion:
             made = self._as_one(found, steps, launched, replace(again, covered=again.passes * again.length))
         return made
 
-    def _as_one(
-        self, found: Steps, steps: Steps, launched: Steps, again: Repetition
-    ) -> list[tuple[Step, Kernels]] | Refused:
+    def _as_one(self, found: Steps, steps: Steps, launched: Steps, again: Repetition) -> Steps | Refused:
         prices = Prices(self.device)
         seconds, passes = prices.launched([launched[at] for at in again.steps]), again.covered / again.length
         least = prices.least([found[at] for at in again.steps])
@@ -227,7 +224,7 @@ class LaunchFusion:
             self.stages[key] = kernels[0] if fits else None
         return self.stages[key]
 
-    def _runs(self, steps: Sequence[tuple[Step, Kernels]]) -> Iterator[list[int]]:
+    def _runs(self, steps: Steps) -> Iterator[list[int]]:
         """Steps that follow each other and are small."""
         run: list[int] = []
         for index, (step, kernels) in enumerate([*steps, (None, None)]):
@@ -344,7 +341,7 @@ class LaunchFusion:
         fits = made.launch.shared_bytes <= self.device.shared_bytes
         return replace(made, checks=checks, workspace_bytes=large.workspace_bytes) if fits else None
 
-    def _as_stages(self, steps: Sequence[tuple[Step, Kernels]]) -> GpuKernel:
+    def _as_stages(self, steps: Steps) -> GpuKernel:
         """One kernel for several small steps."""
         made: list[tuple[GpuKernel, Kernel]] = []
         for step, kernels in steps:
