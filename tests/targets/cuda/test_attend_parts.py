@@ -29,6 +29,7 @@ from dovetail.kernels.loops.ir import (
     Kernel,
     Load,
     Loop,
+    MultiplyMatrices,
     Name,
     Number,
     Receive,
@@ -131,16 +132,41 @@ def test_results_are_near_those_of_launches(
     rows of 128 columns leave room for one round at a time in all warps. Where tensor cores lower the clock, lanes
     multiply."""
     monkeypatch.setattr("dovetail.kernels.gpu.attend_tile.PART_BUFFERS", 1)
+    # Products of so few columns are on tensor cores, and their attention would be too.
+    monkeypatch.setattr("dovetail.targets.cuda.fused_launches.device_of_parts", _as_parts)
     shape = replace(deep(name), head_width=width)
     found: list[dict[str, Any]] = []
     for description in (LAUNCHED, RESIDENT):
-        program, _ = _program(shape, replace(description, multiprocessors=blocks, tensor_hertz=hertz))
+        device = replace(description, multiprocessors=blocks, tensor_hertz=hertz)
+        program, _ = _program(shape, device)
         arrays = program.to_device(DECODE.feeds_of(shape, cached))
         found.append({n: np.asarray(x.numpy(), np.float64) for n, x in program.run(arrays, outputs="device").items()})
+        kernels = [made.kernel for _, own in steps_of(program.plan, device=device) for made in own or ()]
+        attentions = [attention_of(kernel) for kernel in kernels if kernel.counter]
+        by_lanes = [not any([isinstance(s, MultiplyMatrices) for s in everything(a.body)]) for a in attentions]
+        assert all([is_so == (hertz > 0) for is_so in by_lanes])
     launched, resident = found
     for output, wanted in launched.items():
         error = np.linalg.norm(resident[output] - wanted)
         assert error <= 1e-2 * np.linalg.norm(wanted), output
+
+
+def _as_parts(*given: Any) -> GpuDevice:
+    device: GpuDevice = given[-1]
+    return replace(device, as_parts=True, dependent_launches=False)
+
+
+@pytest.mark.parametrize(("name", "uses_them"), [("gpt2", False), ("llama_1b", True)])
+def test_an_attention_among_products_on_tensor_cores_is_on_them_too(name: str, uses_them: bool) -> None:
+    """The clock is the lower one by then: a gate of Llama-1B is a ring, and multiplies on tensor cores."""
+    shape = replace(DECODE.SHAPES[name], layers=4)
+    device = replace(RESIDENT, multiprocessors=H200.multiprocessors, tensor_hertz=1.8e9)
+    graph: Graph = DECODE.step_graph(shape)
+    steps = steps_of(dovetail.compile(graph, target="cuda").plan, device=device)
+    resident = [made.kernel for _, kernels in steps for made in kernels or () if made.kernel.counter]
+    attentions = [s for kernel in resident for s in kernel.body if isinstance(s, SubGrid) and _copies(s.body, "v_tile")]
+    found = [s for attention in attentions for s in everything(attention.body)]
+    assert found and any([isinstance(s, MultiplyMatrices) for s in found]) == uses_them
 
 
 @pytest.mark.exhaustive

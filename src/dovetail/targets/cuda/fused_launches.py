@@ -36,7 +36,7 @@ from dovetail.targets.cuda.norms_between import NormsBetween
 from dovetail.targets.cuda.repetition import Repetition, Steps, key_of, longest_repetition
 from dovetail.targets.cuda.resident_choice import Prices, Residency, levels_told
 from dovetail.targets.cuda.resident_norms import NormedTiles
-from dovetail.targets.cuda.resident_products import by_warps
+from dovetail.targets.cuda.resident_products import by_warps, device_of_parts
 from dovetail.targets.cuda.resident_runs import IS_APART, ResidentRuns
 from dovetail.targets.cuda.row_launches import RowLaunches
 from dovetail.targets.cuda.select import finished, make_kernels
@@ -144,8 +144,9 @@ class LaunchFusion:
     ) -> Steps | Refused:
         """Layers as one kernel, with or without norms within the products after them."""
         NormedTiles(self.memory, self.locations, self.device, self.normed, self._kept).join(found, again, joins=joins)
+        device = device_of_parts(found, again, self.locations, self.device)
         for index in range(1, len(found)):
-            self._take_stages(found, index)
+            self._take_stages(found, index, device)
         repeated = longest_repetition([key_of(kernels) for _, kernels in found])
         if joins and self.normed and repeated is None:
             return Refused("layers_repeat", "norms within products of some layers alone")
@@ -241,12 +242,12 @@ class LaunchFusion:
             return False
         return self._stage(step, kernels[0], STAGE_SHAPE, TURNS * self.device.cluster) is not None
 
-    def _take_stages(self, found: list[tuple[Step, Kernels]], last: int) -> None:
+    def _take_stages(self, found: list[tuple[Step, Kernels]], last: int, device: GpuDevice) -> None:
         """Let each block of a step run the small steps before it, where nothing needs them before it does."""
         large = self._taker(*found[last])
         if large is None:
             return
-        large = self._as_part(found[last][0], large)
+        large = self._as_part(found[last][0], large, device)
         own: dict[int, tuple[Step, GpuKernel, Kernel]] = {}
         for index in reversed(range(max(0, last - MOST_STAGES), last)):
             step, kernels = found[index]
@@ -274,11 +275,10 @@ class LaunchFusion:
         at_once = isinstance(launch.grid, int) and launch.grid <= self.device.multiprocessors
         return made if at_once and not made.packed and not made.counters and takes_stages(made.kernel) else None
 
-    def _as_part(self, step: Step, large: GpuKernel) -> GpuKernel:
+    def _as_part(self, step: Step, large: GpuKernel, device: GpuDevice) -> GpuKernel:
         """A kernel as a part of a resident kernel, where more blocks than those of a cluster wait for each other."""
         key = "part", id(large.kernel)
         if key not in self.known:
-            device = replace(self.device, as_parts=True, dependent_launches=False)
             made = make_kernels(step, self.locations, None, device)
             fits = len(made) == 1 and made[0].bindings.keys() == large.bindings.keys() and takes_stages(made[0].kernel)
             self.known[key] = made[0] if fits else large

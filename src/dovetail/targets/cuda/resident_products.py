@@ -6,6 +6,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.attend_row import attends
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.matrix import MultiplyMatrices, MultiplyShared
 from dovetail.kernels.loops.resident_bodies import STATEMENTS, TENSOR_MAPS, TURNS, has_rows, refused_part
 from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Step
@@ -35,6 +38,18 @@ def by_warps(
             found[index] = step, tuple([replace(one, bindings=made.bindings) for one, made in pairs])
 
 
+def device_of_parts(
+    found: Sequence[tuple[Step, Kernels]], again: Repetition, locations: TensorLocations, device: GpuDevice
+) -> GpuDevice:
+    """The device of an attention among layers. Where products of these use tensor cores, the clock is the lower one
+    whatever an attention does."""
+    others = [found[at] for at in again.steps if not attends(found[at][0].value, locations)]
+    bodies = [everything(made.kernel.body) for _, kernels in others for made in kernels or ()]
+    is_lower = any([isinstance(s, (MultiplyMatrices, MultiplyShared)) for body in bodies for s in body])
+    hertz = 0.0 if is_lower else device.tensor_hertz
+    return replace(device, as_parts=True, dependent_launches=False, tensor_hertz=hertz)
+
+
 def _is_replaced(made: GpuKernel, blocks: int) -> bool:
     refused = refused_part(made.kernel, blocks)
     return refused is not None and refused.condition in (TENSOR_MAPS, TURNS, STATEMENTS)
@@ -59,4 +74,4 @@ def _cycles(made: GpuKernel) -> float:
     return 0.0 if made.kernel.launch is None else made.kernel.launch.cycles
 
 
-__all__ = ["by_warps"]
+__all__ = ["by_warps", "device_of_parts"]
