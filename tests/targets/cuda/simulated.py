@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ctypes import CFUNCTYPE, byref, c_int
 
+import numpy as np
+
+from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
+from dovetail.kernels.device import GpuDevice
+from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.api import SIGNATURES, KernelNodeParams
+from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.driver import Driver
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.launch_code import launch_code
 from dovetail.targets.cuda.ptx_compiler import verified
+from dovetail.targets.cuda.run import CudaGraph
 from dovetail.targets.target import Target
 from tests.targets.cuda.fake_driver import FakeLibrary, digest
 
@@ -70,4 +78,23 @@ def target_of(device: Driver) -> Target:
     return target_for(lambda: device)
 
 
-__all__ = ["CompiledDriver", "FakeLibrary", "SimulatedDriver", "target_of"]
+def drawn_for(graph: Graph) -> dict[str, Array]:
+    """Random arrays for the inputs and parameters of a graph; those of matrices keep the size of what they multiply."""
+    random, found = np.random.default_rng(5), dict[str, Array]()
+    for v in (*graph.inputs, *graph.parameters):
+        shape = tuple(int(str(n)) for n in v.shape)
+        scale = shape[0] ** -0.5 if len(shape) == 2 and v in graph.parameters else 1.0
+        found[str(v.attrs["name"])] = (random.normal(size=shape) * scale).astype(v.dtype.numpy)
+    return found
+
+
+def run_simulated(graph: Graph, device: GpuDevice, drawn: Mapping[str, Array]) -> Array:
+    """The output `y` of a graph on a simulated device."""
+    simulated = SimulatedDriver()
+    simulated.description = device
+    feeds = {name: drawn[name] for name in map(str, (v.attrs["name"] for v in graph.inputs))}
+    params = {name: x for name, x in drawn.items() if name not in feeds}
+    return CudaGraph(make_plan(graph, target=CLAIMS), lambda: simulated).bind(params).run(feeds)["y"]
+
+
+__all__ = ["CompiledDriver", "FakeLibrary", "SimulatedDriver", "drawn_for", "run_simulated", "target_of"]

@@ -27,6 +27,13 @@ def test_what_an_address_needs_moves_in_its_order() -> None:
     assert "\tor.b64 \t%early0, %early0, %rd3;" in before and "@%none trap;" in before
 
 
+def test_addresses_that_are_all_null_stop_nothing() -> None:
+    """Tensors without elements, such as those that torch gives: a sum over none of them is 0."""
+    before = _before(HEAD + START + WAIT + "\tadd.s64 \t%rd3, %rd1, 0;\n" + LOAD + END)
+    (stopping,) = [line.split()[-1] for line in before.splitlines() if "%none, %early0" in line]
+    assert int(stopping.rstrip(";")) % (1 << 64) >= 1 << 63, "no address has the highest bit"
+
+
 @pytest.mark.parametrize(
     "own",
     [

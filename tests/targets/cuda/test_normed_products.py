@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from dovetail import Graph, library, ops
 from dovetail.ir.dtype import DType, bf16, f16
 from dovetail.ir.leaf import input, param
-from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
@@ -21,10 +19,10 @@ from dovetail.kernels.loops.ir import Alloc, Barrier, ScaleMatrices
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.run import CudaGraph, steps_of
+from dovetail.targets.cuda.run import steps_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
-from tests.targets.cuda.simulated import SimulatedDriver
+from tests.targets.cuda.simulated import drawn_for, run_simulated
 
 BULK = replace(H200, dependent_launches=True, bulk_copies=True, cluster=8, cooperative="off")
 
@@ -42,23 +40,6 @@ def _norms_rows(made: GpuKernel) -> bool:
     return any(isinstance(s, ScaleMatrices) for s in everything(made.kernel.body))
 
 
-def _drawn(graph: Graph) -> dict[str, Any]:
-    random, found = np.random.default_rng(5), dict[str, Any]()
-    for v in (*graph.inputs, *graph.parameters):
-        shape = tuple(int(str(n)) for n in v.shape)
-        scale = shape[0] ** -0.5 if len(shape) == 2 and v in graph.parameters else 1.0
-        found[str(v.attrs["name"])] = (random.normal(size=shape) * scale).astype(v.dtype.numpy)
-    return found
-
-
-def _run(graph: Graph, device: GpuDevice, drawn: dict[str, Any]) -> Array:
-    simulated = SimulatedDriver()
-    simulated.description = device
-    feeds = {name: drawn[name] for name in map(str, (v.attrs["name"] for v in graph.inputs))}
-    params = {name: x for name, x in drawn.items() if name not in feeds}
-    return CudaGraph(make_plan(graph, target=CLAIMS), lambda: simulated).bind(params).run(feeds)["y"]
-
-
 @pytest.mark.parametrize("columns", [8 * 20, 16 * 20, 24 * 20], ids=["folded", "even", "odd"])
 @pytest.mark.parametrize("rows", [1, 2, 4, 5, 8])
 def test_rows_of_any_size_are_as_near_as_those_normed_first(rows: int, columns: int) -> None:
@@ -68,10 +49,10 @@ def test_rows_of_any_size_are_as_near_as_those_normed_first(rows: int, columns: 
     device = replace(BULK, multiprocessors=20)
     (made,) = _kernels(make_plan(graph, target=CLAIMS), device)
     assert _norms_rows(made)
-    drawn = _drawn(graph)
+    drawn = drawn_for(graph)
     sizes = 2.0 ** np.arange(-3 * rows, 3 * rows, 6)[:, None] * np.where(np.arange(512) % 32 < 16, 1, 3)
     drawn["x"] = (drawn["x"].astype(np.float64) * sizes).astype(bf16.numpy)
-    found = _run(graph, device, drawn).astype(np.float64)
+    found = run_simulated(graph, device, drawn).astype(np.float64)
     exact = evaluate(graph, {"x": drawn["x"]}, params={n: drawn[n] for n in ("gain", "w")}, lift=True)["y"]
     normed = evaluate(Graph.of({"y": norm_of(x)}), {"x": drawn["x"]}, params={"gain": drawn["gain"]}, lift=True)["y"]
     first = (normed.astype(bf16.numpy).astype(np.float64) @ drawn["w"].astype(np.float64)).astype(bf16.numpy)
@@ -86,9 +67,9 @@ def test_streams_share_the_scale_of_their_row() -> None:
     graph = Graph.of({"y": library.swiglu(norm_of(x), gate, up)})
     device = replace(BULK, multiprocessors=20)
     assert [_norms_rows(made) for made in _kernels(make_plan(graph, target=CLAIMS), device)] == [True]
-    drawn = _drawn(graph)
+    drawn = drawn_for(graph)
     drawn["x"] = (drawn["x"].astype(np.float64) * 8).astype(bf16.numpy)
-    found = _run(graph, device, drawn).astype(np.float64)
+    found = run_simulated(graph, device, drawn).astype(np.float64)
     params = {name: value for name, value in drawn.items() if name != "x"}
     exact = evaluate(graph, {"x": drawn["x"]}, params=params, lift=True)["y"]
     assert np.linalg.norm(found - exact) <= 2**-7 * np.linalg.norm(exact)
@@ -127,6 +108,6 @@ def test_layers_that_repeat_share_one_kernel() -> None:
     (whole,) = [made for made in _kernels(make_plan(graph, target=CLAIMS), device) if made.kernel.counter]
     assert _norms_rows(whole) and whole.kernel.passes >= 3
     assert not any(isinstance(s, Alloc) and s.pointer.startswith("prologue") for s in everything(whole.kernel.body))
-    drawn = _drawn(graph)
-    resident = _run(graph, device, drawn)
-    np.testing.assert_array_equal(resident, _run(graph, replace(device, cooperative="off"), drawn))
+    drawn = drawn_for(graph)
+    resident = run_simulated(graph, device, drawn)
+    np.testing.assert_array_equal(resident, run_simulated(graph, replace(device, cooperative="off"), drawn))

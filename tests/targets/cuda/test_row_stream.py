@@ -10,7 +10,6 @@ import pytest
 from dovetail import Graph, library, ops
 from dovetail.ir.dtype import DType, bf16, f16
 from dovetail.ir.leaf import input, param
-from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
@@ -20,9 +19,9 @@ from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import CudaGraph, steps_of
+from dovetail.targets.cuda.run import steps_of
 from dovetail.targets.reference.interpreter import evaluate
-from tests.targets.cuda.simulated import SimulatedDriver
+from tests.targets.cuda.simulated import drawn_for, run_simulated
 
 SLOWED = replace(
     H200, dependent_launches=True, bulk_copies=True, cluster=8, cooperative="off", hertz=2e9, tensor_hertz=1.8e9
@@ -40,22 +39,6 @@ def _has_tensor_cores(made: GpuKernel) -> bool:
     return any(isinstance(s, MultiplyMatrices) for s in everything(made.kernel.body))
 
 
-def _drawn(graph: Graph) -> dict[str, Array]:
-    random, found = np.random.default_rng(5), dict[str, Array]()
-    for v in (*graph.inputs, *graph.parameters):
-        shape = tuple(int(str(n)) for n in v.shape)
-        scale = shape[0] ** -0.5 if len(shape) == 2 and v in graph.parameters else 1.0
-        found[str(v.attrs["name"])] = (random.normal(size=shape) * scale).astype(v.dtype.numpy)
-    return found
-
-
-def _run(graph: Graph, device: GpuDevice, drawn: dict[str, Array]) -> Array:
-    simulated = SimulatedDriver()
-    simulated.description = device
-    params = {name: x for name, x in drawn.items() if name != "x"}
-    return CudaGraph(make_plan(graph, target=CLAIMS), lambda: simulated).bind(params).run({"x": drawn["x"]})["y"]
-
-
 @pytest.mark.parametrize(
     "depth, columns, blocks",
     [(512, 64, 4), (128, 64, 4), (768, 64, 4), (1024, 96, 4), (512, 104, 4), (1536, 32, 4)],
@@ -67,11 +50,11 @@ def test_every_column_has_its_own_sum(dtype: DType, depth: int, columns: int, bl
     device = replace(SLOWED, multiprocessors=blocks)
     (made,) = _kernels(graph, device)
     assert not _has_tensor_cores(made)
-    drawn = _drawn(graph)
+    drawn = drawn_for(graph)
     exact = drawn["x"].astype(np.float64) @ drawn["w"].astype(np.float64)
     # What is left is the rounding of results.
     rounded = exact.astype(dtype.numpy).astype(np.float64)
-    error = np.linalg.norm(_run(graph, device, drawn).astype(np.float64) - exact)
+    error = np.linalg.norm(run_simulated(graph, device, drawn).astype(np.float64) - exact)
     assert error <= 1.01 * np.linalg.norm(rounded - exact) + 1e-6 * np.linalg.norm(exact)
 
 
@@ -83,11 +66,11 @@ def test_norms_and_streams_are_as_near_as_with_tensor_cores() -> None:
     device = replace(SLOWED, multiprocessors=4)
     (made,), (other,) = (_kernels(graph, replace(device, tensor_hertz=hz)) for hz in (1.8e9, 0.0))
     assert not _has_tensor_cores(made) and _has_tensor_cores(other)
-    drawn = _drawn(graph)
+    drawn = drawn_for(graph)
     params = {name: x for name, x in drawn.items() if name != "x"}
     exact = evaluate(graph, {"x": drawn["x"]}, params=params, lift=True)["y"]
     now, was = (
-        np.linalg.norm(_run(graph, replace(device, tensor_hertz=hz), drawn).astype(np.float64) - exact)
+        np.linalg.norm(run_simulated(graph, replace(device, tensor_hertz=hz), drawn).astype(np.float64) - exact)
         for hz in (1.8e9, 0.0)
     )
     assert now <= 1.01 * was and now <= 2**-8 * np.linalg.norm(exact)
@@ -141,5 +124,7 @@ def test_weights_are_in_registers_before_a_block_receives_its_row(device: GpuDev
             assert all(t.space == "shared" for t, _ in reads(tuple(loads)))
             firsts.append(kinds.index(AwaitPhase) < kinds.index(Receive) and bool(loads))
     assert firsts and set(firsts) == {is_ahead}
-    drawn = _drawn(graph)
-    np.testing.assert_array_equal(_run(graph, device, drawn), _run(graph, replace(device, cooperative="off"), drawn))
+    drawn = drawn_for(graph)
+    np.testing.assert_array_equal(
+        run_simulated(graph, device, drawn), run_simulated(graph, replace(device, cooperative="off"), drawn)
+    )

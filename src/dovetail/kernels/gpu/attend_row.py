@@ -90,9 +90,14 @@ def widens_keys(value: Value, locations: TensorLocations) -> Widened | None:
     return found if found is not None and has_one_query(found.anchor) else None
 
 
+def is_attention(value: Value) -> bool:
+    """Whether a value is a declared attention."""
+    return value.op in (library.attention, library.rope_attention)
+
+
 def attends(value: Value, locations: TensorLocations) -> bool:
     """Whether a step is an attention and nothing else."""
-    return value.op in (library.attention, library.rope_attention) or widens_keys(value, locations) is not None
+    return is_attention(value) or widens_keys(value, locations) is not None
 
 
 def offer_attend_row(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
@@ -317,4 +322,4 @@ def _job(
     return RowWriter(RowTile.of(problem, device), device, offsets, aligned).job(bindings)
 
 
-__all__ = ["attends", "has_one_query", "offer_attend_row", "widens_keys"]
+__all__ = ["attends", "has_one_query", "is_attention", "offer_attend_row", "widens_keys"]

@@ -1,4 +1,4 @@
-"""The products of one row without tensor cores: each thread has eight neighbours of k and some columns, in f32.
+"""The products of one row (GEMV) without tensor cores: each thread has eight neighbours of k and some columns, in f32.
 
 Tensor cores lower the clock of a whole GPU (`GpuDevice.tensor_hertz`), and one row uses an eighth of them. Eight lanes
 of a warp read 128 bytes of a column at once, and the four such groups of a warp have columns of their own: no bank of

@@ -1,4 +1,4 @@
-"""Constants that results are computed with, such as a bias, in shared memory by the time a block multiplies.
+"""Constants of an epilogue, such as a bias, prefetched to shared memory: they are there when a block multiplies.
 
 A block loaded them at its start, but the assembler moves such loads to where registers are free, after the wait for
 rows. A block then waited for a bias once all else was done.

@@ -1,4 +1,4 @@
-"""What a part of a resident kernel loads from shared memory before it receives anything: weights that copies brought.
+"""Weights that a part of a resident kernel loads from shared memory to registers before it receives anything.
 
 Words of other blocks come last. Weights that are in registers by then are not on the way from them to the next level.
 """

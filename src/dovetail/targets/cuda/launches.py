@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dovetail import library
 from dovetail.declare.cost import estimate, kernel_cost
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.attend_row import is_attention
 from dovetail.plan.plan import Plan
 
 ATTENTION = 0.3
@@ -28,8 +28,7 @@ def with_launches(plan: Plan, device: GpuDevice) -> GpuDevice:
 
 
 def _bound(value: Value, device: GpuDevice) -> float:
-    is_attention = value.op in (library.attention, library.rope_attention)
-    return device.dependent_intensity * (ATTENTION if is_attention else 1.0)
+    return device.dependent_intensity * (ATTENTION if is_attention(value) else 1.0)
 
 
 def _intensity(value: Value) -> float:

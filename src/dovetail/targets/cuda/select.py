@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from dovetail import library, ops
+from dovetail import ops
 from dovetail.codegen.llvm import ptx
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size
@@ -20,7 +20,7 @@ from dovetail.kernels.families.move import offer_move
 from dovetail.kernels.families.rows import ROWS, offer_rows
 from dovetail.kernels.families.view_fusion import offer_weave
 from dovetail.kernels.gpu.attend import offer_attend, offer_attend_groups, offer_attend_lanes
-from dovetail.kernels.gpu.attend_row import offer_attend_row
+from dovetail.kernels.gpu.attend_row import is_attention, offer_attend_row
 from dovetail.kernels.gpu.contract import offer_contract
 from dovetail.kernels.gpu.passes import Passes
 from dovetail.kernels.gpu.tile import H200
@@ -63,7 +63,7 @@ TABLE: Table[GpuDevice | None] = Table(
         ),
         _kind(
             "attention",
-            lambda v: v.op in (library.attention, library.rope_attention),
+            is_attention,
             Row("attend_lanes", offer_attend_lanes),
             Row("attend_groups", offer_attend_groups),
             Row("attend", offer_attend),

@@ -1,4 +1,4 @@
-"""Small steps that need nothing of the launches before them, in one of these: it has a block more.
+"""Horizontal fusion: small steps that need nothing of the launches before them, in one of these with a block more.
 
 A mask that all layers read is a step of the first of them, in which it was a launch, or the start of the attention,
 which then was no part of the product after it.
