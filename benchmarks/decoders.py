@@ -1,13 +1,15 @@
 """Tokens and prompts of decoders beside llama.cpp, OpenVINO GenAI and ONNX Runtime GenAI, on the same file.
 
-    PYTHONPATH=src:. python benchmarks/decoders.py [--files q8_0 q4_0 q4_k_m f16 q4_1 q5_0 q5_k_m q6_k smollm2]
-        [--cached 512] [--prompt 512]
-        [--threads 2] [--rounds 5] [--seconds 1] [--cpu] [--layers 28] [--peer-python PYTHON] [--vs llama.cpp]
+    PYTHONPATH=src:. python benchmarks/decoders.py
+        [--files q8_0 q4_0 q4_k_m f16 q4_1 q5_0 q5_k_m q6_k moe_q8_0 moe_q4_0 moe_q4_k_m smollm2]
+        [--cached 512] [--prompt 512] [--threads 2] [--rounds 5] [--seconds 1] [--cpu] [--layers 28]
+        [--peer-python PYTHON] [--vs llama.cpp]
 
 Lines tell tokens a second, the time from loading to the first token, and memory.
 Files have random weights in the shape of Qwen3-0.6B (written to build/decoders once), or are SmolLM2, as `make chat`
-fetches it. Each engine has a process of its own, and they take turns; times are medians, with --cpu those of the
-processor, for machines that others use too. Ratios above 1 are in our favour, over the fastest of the peers.
+fetches it; those that begin with moe_ are small mixtures of experts with 8 layers, of whose 64 experts a token chooses
+8, for llama.cpp alone. Each engine has a process of its own, and they take turns; times are medians, with --cpu those
+of the processor, for machines that others use too. Ratios above 1 are in our favour, over the fastest of the peers.
 
 --peer-python is an interpreter with the peers, if another one; those that it does not have are skipped, and without any
 lines have no ratio. `CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python --no-binary llama-cpp-python` builds
@@ -24,7 +26,8 @@ docs/performance.md.
   the blocks of the file (Q8_0, Q4_0, Q6_K bit for bit; lows of Q4_K rounded; f16 as f32, as it does on CPUs).
 
 The share of the read bandwidth, which is measured in the same rounds, is that of the file's bytes
-times the tokens a second: a token reads all of them, and the cache, which is not counted. It is not told with --cpu.
+times the tokens a second: a token reads all of them, but for experts that it does not choose; the cache is not counted.
+It is not told with --cpu.
 Memory is what a process holds after its first token without pages of files, over the size of the file.
 """
 
@@ -40,7 +43,7 @@ from pathlib import Path
 from typing import Any
 
 from asked import asked
-from decode_steps.files import KINDS, LAYERS, MORE_KINDS, write_qwen3
+from decode_steps.files import EXPERT_KINDS, EXPERT_LAYERS, KINDS, LAYERS, MORE_KINDS, token_bytes, write_qwen3
 from decode_steps.onnx_folder import write_folder
 
 from dovetail.bench.process import OnCores
@@ -87,14 +90,16 @@ class Engine:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--files", nargs="*", default=[*KINDS, SMOLLM2], choices=[*KINDS, *MORE_KINDS, SMOLLM2])
+    parser.add_argument(
+        "--files", nargs="*", default=[*KINDS, SMOLLM2], choices=[*KINDS, *MORE_KINDS, *EXPERT_KINDS, SMOLLM2]
+    )
     parser.add_argument("--cached", type=int, nargs="*", help="tokens before the one that is timed")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of a prompt; 0 for none")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each engine")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn, about")
     parser.add_argument("--cpu", action="store_true", help="processor time")
-    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--layers", type=int, help=f"{LAYERS}, or {EXPERT_LAYERS} of mixtures of experts")
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--vs", nargs="*", default=list(PEERS)[2:], choices=list(PEERS)[2:])
     options = parser.parse_args()
@@ -103,13 +108,16 @@ def main() -> int:
         print(f"{name} is skipped: {options.peer_python} has no {PEERS[name]}")
     for name in options.files:
         try:
-            path = _file(name, options.layers)
+            layers = options.layers or (EXPERT_LAYERS if name in EXPERT_KINDS else LAYERS)
+            path = _file(name, layers)
         except FetchError as error:
             print(f"{name} is skipped: {error}")
             continue
-        if "onnxruntime" in peers and name != SMOLLM2:
+        some = [peer for peer in peers if name not in EXPERT_KINDS or peer.startswith("llama.cpp")]
+        if "onnxruntime" in some and name != SMOLLM2:
             write_folder(path, path.with_suffix(".onnxruntime"))
-        _measure(name, path, ["exact", "fast", *peers], options)
+        read = token_bytes(name, layers) if name in EXPERT_KINDS else path.stat().st_size
+        _measure(name, path, ["exact", "fast", *some], options, read)
     return 0
 
 
@@ -128,8 +136,8 @@ def _file(name: str, layers: int) -> Path:
     return path
 
 
-def _measure(name: str, path: Path, names: list[str], options: argparse.Namespace) -> None:
-    """Print the lines of one file."""
+def _measure(name: str, path: Path, names: list[str], options: argparse.Namespace, read: int) -> None:
+    """Print the lines of one file, of which a token reads `read` bytes."""
     clock = "cpu" if options.cpu else "wall"
     pythons = {each: options.peer_python if PEERS[each] else sys.executable for each in names}
     engines = [Engine(each, pythons[each], path, options.threads, clock) for each in names]
@@ -175,7 +183,7 @@ def _measure(name: str, path: Path, names: list[str], options: argparse.Namespac
         tokens = int(count) if word == "prompt" else 1
         print(_line(f"{word}/{name}/{count}", tokens, runs, options), flush=True)
         if word == "step" and reads:
-            print(_share(f"{word}/{name}/{count}", size, runs, statistics.median(reads)), flush=True)
+            print(_share(f"{word}/{name}/{count}", read, runs, statistics.median(reads)), flush=True)
     for engine in engines:
         engine.end()
 

@@ -1,9 +1,12 @@
-"""Random blocks of every format, with scales of a model's size."""
+"""Random blocks of every format, with scales of a model's size; what they mean, and products with them."""
 
 from __future__ import annotations
 
 import numpy as np
 
+import dovetail
+from dovetail import Value, library, ops
+from dovetail.ir.dtype import u8
 from dovetail.ir.literal import Array
 from dovetail.library.block_formats import FORMATS
 
@@ -49,4 +52,22 @@ def random_blocks(name: str, rows: int, columns: int, seed: int = 0) -> Array:
     return found.reshape(rows, -1)
 
 
-__all__ = ["random_blocks"]
+def floats_of(name: str, blocks: Array) -> Array:
+    """What blocks mean, by the reference in float64."""
+    builder = dovetail.Builder("floats")
+    builder.output("y", library.dequantise_blocks(builder.param("w", u8[blocks.shape]), format=name))  # pyright: ignore[reportArgumentType]
+    return dovetail.evaluate(builder.graph(), {}, params={"w": blocks}, lift=True)["y"]
+
+
+def block_weights(builder: dovetail.Builder, name: str, kind: str, blocks: Array) -> Value:
+    """The parameter of a graph with these blocks, as the right operand of a product."""
+    stored = builder.param(name, u8[blocks.shape])
+    return ops.permute(library.dequantise_blocks(stored, format=kind), order=(-1, -2))  # pyright: ignore[reportArgumentType]
+
+
+def assert_near(found: Array, wanted: Array) -> None:
+    """Every element is as near to float64 as sums in f32 are."""
+    assert np.abs(found - wanted).max() < 2e-6 * np.abs(wanted).max()
+
+
+__all__ = ["assert_near", "block_weights", "floats_of", "random_blocks"]

@@ -11,6 +11,7 @@ import pytest
 from dovetail import LanguageModel
 from tests.cli.commands import Shell
 from tests.cli.test_generate import path
+from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
 
 __all__ = ["path"]
 TEXT = "hello world, hello words: the world says hello"
@@ -60,3 +61,10 @@ def test_the_text_says_how_many_tokens(path: Path, text: str, shell: Shell) -> N
 def test_what_is_wrong_is_said(arguments: list[str], said: str, path: Path, text: str, shell: Shell) -> None:
     found = shell("perplexity", *[a.replace("{path}", str(path)).replace("{text}", text) for a in arguments])
     assert found.code == 1 and said in found.err and "hint:" in found.err and not found.out
+
+
+def test_a_model_with_one_position_predicts_nothing(text: str, tmp_path: Path, shell: Shell) -> None:
+    fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS), layers=1, fields={"llama.context_length": 1})
+    path = tmp_path / "short.gguf"
+    path.write_bytes(written({**fields, **tokenizer_fields()}, tensors))
+    assert "one position" in shell.fails(1, "perplexity", str(path), text)

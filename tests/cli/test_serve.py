@@ -67,6 +67,8 @@ def test_a_server_answers_and_ends_on_a_signal(path: Path, tmp_path: Path) -> No
     ("arguments", "said"),
     [
         (["--slots", "0"], "a limit or port out of range"),
+        (["--seconds", "nan"], "a limit or port out of range"),
+        (["--slots", "100000000"], "--slots"),
         (["--port", "70000"], "a limit or port out of range"),
         (["--port", "0", "--key", "@absent.txt"], "cannot be read"),
         (["--port", "0", "--host", "0.0.0.0"], "key"),

@@ -12,7 +12,7 @@ import pytest
 
 from dovetail import LanguageModel, OptionError
 from dovetail.errors import DovetailError, LoadError, UnsupportedError
-from dovetail.frontends.checkpoint import read_checkpoint
+from dovetail.frontends.checkpoint import _Reader, read_checkpoint  # pyright: ignore[reportPrivateUsage]
 from dovetail.frontends.decoder_families import FAMILIES, names_in_checkpoint
 from dovetail.models.decoder_shape import DecoderShape, parameter_shapes
 
@@ -68,6 +68,10 @@ REFUSED: dict[str, tuple[type[DovetailError], dict[str, Any], dict[str, Any]]] =
     "heads that do not divide": (UnsupportedError, {"num_key_value_heads": 3}, {}),
     "an unknown scaling": (UnsupportedError, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, {}),
     "a factor that is not positive": (LoadError, {"rope_scaling": {"rope_type": "linear", "factor": -1.0}}, {}),
+    "yarn to the base 1": (LoadError, {"rope_theta": 1.0, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, {}),
+    "tokens that see those after them": (UnsupportedError, {"use_bidirectional_attention": True}, {}),
+    "another kind of layer": (UnsupportedError, {"sliding_window": 8, "layer_types": ["chunked_attention"]}, {}),
+    "kinds of more layers": (UnsupportedError, {"sliding_window": 8, "layer_types": ["full_attention"] * 2}, {}),
     "a tensor too few": (LoadError, {}, {"without": "model.layers.0.mlp.up_proj.weight"}),
     "a tensor too many": (UnsupportedError, {}, {"more": ("model.layers.0.extra.weight",)}),
     "another shape": (LoadError, {"intermediate_size": 32}, {}),
@@ -80,6 +84,39 @@ def test_what_cannot_be_built_is_one_typed_error(case: str, tmp_path: Path) -> N
     with pytest.raises(kind) as caught:
         read_checkpoint(written(tmp_path, {**CONFIG, **config}, **how))
     assert type(caught.value) is kind and caught.value.hint and caught.value.where
+
+
+WINDOWS: dict[str, tuple[str, dict[str, Any], tuple[bool, ...]]] = {
+    "mistral": ("mistral", {}, (True, True, True)),
+    "qwen2, not said": ("qwen2", {}, (False, False, False)),
+    "qwen2, not used": ("qwen2", {"use_sliding_window": False}, (False, False, False)),
+    "qwen2, from a layer on": ("qwen2", {"use_sliding_window": True, "max_window_layers": 1}, (False, True, True)),
+    "qwen3, beyond all layers": ("qwen3", {"use_sliding_window": True}, (False, False, False)),
+    "layers by kind": (
+        "qwen2",
+        {"use_sliding_window": True, "layer_types": ["sliding_attention", "full_attention", "full_attention"]},
+        (True, False, False),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WINDOWS)
+def test_windows_are_those_of_transformers(case: str) -> None:
+    kind, more, wanted = WINDOWS[case]
+    config = {**CONFIG, "model_type": kind, "num_hidden_layers": 3, "sliding_window": 8, **more}
+    shape = _Reader(config).shape(None)
+    assert tuple(shape.has_window(layer) for layer in range(3)) == wanted
+
+
+def test_scores_are_scaled_and_bent_as_configurations_say() -> None:
+    gpt2 = {"model_type": "gpt2", "n_embd": 16, "n_head": 2, "n_layer": 1, "n_positions": 32, "vocab_size": 20}
+    assert _Reader(gpt2).shape(None).scale == 0.0
+    assert _Reader({**gpt2, "scale_attn_weights": False}).shape(None).scale == 1.0
+    gemma = {**CONFIG, "model_type": "gemma2", "hidden_act": "gelu_pytorch_tanh", "attn_logit_softcapping": None}
+    shape = _Reader(gemma).shape(None)
+    assert (shape.softcap, shape.final_softcap) == (0.0, 30.0)
+    with pytest.raises(UnsupportedError, match="scaled by the layer"):
+        _Reader({**gpt2, "scale_attn_by_inverse_layer_idx": True}).shape(None)
 
 
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:

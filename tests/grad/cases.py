@@ -118,6 +118,8 @@ def _contractions() -> Iterator[Case]:
     yield Case("matmul", [("n", "k", 2, 3), ("k", 3, 4)], label="batches")
     yield Case("matmul", [(2, 3), ("n", 3, 4)], label="left stretched")
     yield Case("matmul", [("n", 1, 2, 3), ("k", 3, 4)], label="both stretched")
+    yield Case("grouped_matmul", [(6, 3), (4, 3, 2), np.array([2, 2, 5, 5])])
+    yield Case("grouped_outer", [(6, 3), (6, 2), np.array([2, 2, 5, 5])])
     yield Case("dot", [("n", 3, 4), (4, 5)], {"left": (-1,), "right": (-2,)})
     axes = {"left": (-3, -1), "right": (-1, -4), "left_batch": (-4,), "right_batch": (-3,)}
     yield Case("dot", [("n", 3, "k", 2), (2, "n", 5, 3)], axes, label="batch, two axes")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dovetail.errors import OptionError, UnsupportedError
+from dovetail.language import grammar as grammar_module
 from dovetail.language.json_schema import Matcher, Schema, Vocabulary, grammar_of
 from dovetail.language.sampling import Sampler, Sampling
 
@@ -153,6 +154,64 @@ def test_all_tokens_at_once_are_those_one_by_one() -> None:
         wanted = [matcher.accepts(raw) for raw in tokens]
         for _ in range(2):
             assert vocabulary.allowed(matcher, len(tokens)).tolist() == wanted
+
+
+LONG = "n" * 600
+HALF = "\ud800"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"enum": [HALF]}, HALF),
+        ({"type": "object", "properties": {HALF: {"const": None}}, "required": [HALF]}, {HALF: None}),
+        ({"type": "object", "properties": {LONG: {"const": LONG}}, "required": [LONG]}, {LONG: LONG}),
+        ({"$ref": "#/$defs/a%20b/anyOf/1", "$defs": {"a b": {"anyOf": [True, {"const": 3}]}}}, 3),
+    ],
+)
+def test_names_and_values_of_any_kind_are_written_as_json(schema: Schema, value: Any) -> None:
+    matcher = Matcher(grammar_of(schema))
+    said = json.dumps(value).encode()
+    assert matcher.accepts(said)
+    matcher.advance(said)
+    assert matcher.is_over and json.loads(said) == value
+
+
+@pytest.mark.parametrize("value", [float("nan"), [float("-inf")], {"a": {1, 2}}])
+def test_values_that_json_has_not_are_refused(value: Any) -> None:
+    for schema in ({"const": value}, {"enum": [1, value]}):
+        with pytest.raises(OptionError):
+            grammar_of(schema)
+    with pytest.raises(OptionError):
+        grammar_of({"required": [1]})
+
+
+def test_bytes_that_lead_to_the_same_state_are_looked_at_once() -> None:
+    """Within a string nearly all tokens may follow: one state stands for all of them."""
+    tokens = [bytes(each) for each in np.random.default_rng(0).integers(0x61, 0x7A, (3000, 6), np.uint8)]
+    matcher = Matcher(grammar_of({"type": "string"}))
+    matcher.advance(b'"a')
+    opened = matcher.opened
+    assert Vocabulary(tokens).allowed(matcher, len(tokens)).all() and matcher.opened - opened < 3000
+
+
+def test_a_schema_with_too_many_ways_is_refused_before_it_keeps_others_waiting() -> None:
+    choices = [{"type": "string", "maxLength": 1000 + i} for i in range(200)]
+    matcher = Matcher(grammar_of({"anyOf": choices}))
+    matcher.advance(b'"a')
+    tokens = [bytes([0x61 + i % 26] * (1 + i // 26)) for i in range(26 * 200)]
+    with pytest.raises(UnsupportedError, match="ways"):
+        Vocabulary(tokens).allowed(matcher, len(tokens))
+
+
+def test_states_that_were_forgotten_are_found_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_module, "MOST_STATES", 5)
+    said = b'{"name": "ab", "tags": ["a", "b"], "age": 12}'
+    matcher = Matcher(grammar_of(PERSON))
+    for start in range(0, len(said), 3):
+        assert matcher.accepts(said[start:]) and not matcher.accepts(said[start:] + b"x")
+        matcher.advance(said[start : start + 3])
+    assert matcher.is_complete
 
 
 def test_draws_with_a_constraint_are_draws_from_the_allowed_tokens() -> None:

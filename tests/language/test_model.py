@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import LanguageModel, OptionError, Sampling, UnsupportedError
+from dovetail import LanguageModel, LoadError, OptionError, Sampling, UnsupportedError
 from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import read_gguf
 from dovetail.language.generation import Request
@@ -120,17 +120,57 @@ def test_text_in_and_text_out(model: LanguageModel) -> None:
     assert "".join(pieces) == model.tokenizer.decode(tokens)
     text = "".join(pieces)
     stop = text[5:8]
-    assert "".join(model.generate("hello w", most=20, stop=[stop])) == text[: text.index(stop)]
+    before = text[: text.index(stop)]
+    assert "".join(model.generate("hello w", most=20, stop=[stop])) == before
+    assert "".join(model.generate("hello w", most=20, stop=stop)) == before, "one text is not its characters"
+    for odd in ([3], ["a"] * 17, ["x" * 1025]):
+        with pytest.raises(OptionError):
+            model.generate("hello w", stop=cast(Any, odd))
+
+
+def test_rows_without_a_name_have_no_text(tmp_path: Path) -> None:
+    """Matrices are padded to sizes that suit a machine, and names are not."""
+    fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS) + 60, layers=1)
+    path = tmp_path / "m.gguf"
+    path.write_bytes(written({**fields, **tokenizer_fields()}, tensors))
+    model = LanguageModel(path, cache="off")
+    pieces = list(model.pieces("hello", Request(60, Sampling(2.0, seed=1), logprobs=20)))
+    tokens = [piece.token for piece in pieces if piece.token is not None]
+    assert max(tokens) >= len(TOKENS)
+    assert model.tokenizer.decode(tokens) == model.tokenizer.decode([t for t in tokens if t < len(TOKENS)])
+
+
+@pytest.mark.parametrize("end", [len(TOKENS), 10**9])
+def test_an_end_that_is_no_token_harms_no_schema(end: int, tmp_path: Path) -> None:
+    fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS), layers=1)
+    path = tmp_path / "m.gguf"
+    path.write_bytes(written({**fields, **tokenizer_fields(), "tokenizer.ggml.eos_token_id": end}, tensors))
+    assert "".join(LanguageModel(path, cache="off").generate("hello", schema={"enum": ["a"]})) == '"a"'
+
+
+def test_weights_that_are_no_numbers_are_one_typed_error(tmp_path: Path) -> None:
+    fields, tensors = decoder("llama", "q8_0", vocabulary=len(TOKENS), layers=1)
+    kind, shape, gain = tensors["output_norm.weight"]
+    gain[0] = np.inf
+    path = tmp_path / "m.gguf"
+    path.write_bytes(written({**fields, **tokenizer_fields()}, {**tensors, "output_norm.weight": (kind, shape, gain)}))
+    model = LanguageModel(path, cache="off")
+    for ask in (lambda: list(model.tokens(PROMPT)), lambda: model.embed(PROMPT), lambda: model.log_likelihoods(PROMPT)):
+        with pytest.raises(LoadError, match="no numbers"):
+            ask()
 
 
 def test_bad_prompts_are_refused_before_anything_runs(model: LanguageModel) -> None:
-    for prompt in ([], [len(TOKENS)], [-1], [1] * 513, ""):
+    odd: list[Any] = [None, 5, b"abc", {1: 2}, ["a"], [[1]], [1.5], [True], np.array([1.5]), np.array([[1]])]
+    for prompt in ([], [len(TOKENS)], [-1], [1] * 513, "", *odd):
         with pytest.raises(OptionError) as caught:
             list(model.tokens(prompt))
         assert caught.value.hint
-    with pytest.raises(OptionError):
-        list(model.tokens(PROMPT, most=-1))
+    for how in ({"most": -1}, {"most": 1.5}, {"most": "3"}, {"speculate": 17}, {"speculate": "2"}, {"speculate": True}):
+        with pytest.raises(OptionError):
+            list(model.tokens(PROMPT, **cast(Any, how)))
     assert list(model.tokens(PROMPT, most=0)) == []
+    assert list(model.tokens(cast(Any, np.array(PROMPT)), most=3)) == list(model.tokens(PROMPT, most=3))
 
 
 def test_generation_ends_where_the_context_does(model: LanguageModel) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.errors import OptionError
+from dovetail.errors import LoadError, OptionError
 from dovetail.ir.literal import Array
 from dovetail.language.sampling import Sampler, Sampling
 
@@ -70,9 +70,31 @@ def test_tokens_that_came_before_are_less_likely() -> None:
         {"min_p": 2.0},
         {"repetition_penalty": 0.0},
         {"seed": -1},
+        {"temperature": "1"},
+        {"temperature": None},
+        {"top_k": 1.5},
+        {"top_p": True},
+        {"seed": 2.0},
     ],
 )
 def test_numbers_out_of_range_are_refused(how: dict[str, Any]) -> None:
     with pytest.raises(OptionError) as caught:
         Sampling(**how)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("penalty", [1e-300, 1e-40, 1e38, 1e300])
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-9])
+def test_numbers_at_the_ends_of_their_ranges_do_not_overflow(penalty: float, temperature: float) -> None:
+    sampler = Sampler(Sampling(temperature, repetition_penalty=penalty))
+    for _ in range(20):
+        assert sampler.next(np.array([-2.0, 3.0, 1.0, 0.0], np.float32), [0, 1, 3]) == (1 if penalty < 1 else 2)
+        assert Sampler(Sampling(temperature)).next(LOGITS, []) == 1
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("how", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.5}])
+def test_logits_that_are_no_numbers_are_one_typed_error(odd: float, how: dict[str, Any]) -> None:
+    with pytest.raises(LoadError) as caught:
+        Sampler(Sampling(**how)).next(np.full(5, odd, np.float32), [])
     assert caught.value.hint

@@ -155,6 +155,21 @@ BAD: dict[str, tuple[int, str, Any]] = {
     "two choices": (400, "/v1/chat/completions", {"messages": MESSAGES, "n": 2}),
     "a temperature below 0": (400, "/v1/chat/completions", {"messages": MESSAGES, "temperature": -1}),
     "tokens that are text": (400, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": "9"}),
+    "no tokens": (400, "/v1/chat/completions", {"messages": MESSAGES, "max_completion_tokens": 0, "max_tokens": 4}),
+    "a temperature beyond floats": (400, "/v1/chat/completions", {"messages": MESSAGES, "temperature": 10**400}),
+    "calls of tools": (
+        400,
+        "/v1/chat/completions",
+        {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]},
+    ),
+    "tools to choose": (400, "/v1/chat/completions", {"messages": MESSAGES, "tool_choice": "required"}),
+    "more texts than may wait": (400, "/v1/completions", {"prompt": ["a"] * 80, "max_tokens": 1}),
+    "half a pair of surrogates": (400, "/v1/completions", {"\ud800": 1}),
+    "no schema": (
+        400,
+        "/v1/chat/completions",
+        {"messages": MESSAGES, "response_format": {"type": "json_schema", "json_schema": {"schema": None}}},
+    ),
     "an odd stop": (400, "/v1/chat/completions", {"messages": MESSAGES, "stop": [1]}),
     "an empty prompt": (400, "/v1/completions", {"prompt": ""}),
     "a token that is none": (400, "/v1/completions", {"prompt": [10**9]}),
@@ -183,6 +198,33 @@ def test_bodies_that_are_no_requests(server: Server) -> None:
     assert call(server, path, {}, Content_Type="text/plain")[0] == 415
     assert call(server, path, {}, Content_Length="x")[0] in (400, 411)
     assert call(server, path, {}, Host="evil.example")[0] == 403, "a page of another site"
+
+
+def test_fields_that_only_label_a_request_or_change_nothing_are_taken(server: Server) -> None:
+    labels: dict[str, Any] = {
+        "user": "x",
+        "metadata": {},
+        "store": False,
+        "service_tier": "auto",
+        "safety_identifier": "x",
+    }
+    same: dict[str, Any] = {
+        "n": 1,
+        "logit_bias": {},
+        "presence_penalty": 0,
+        "modalities": ["text"],
+        "tool_choice": "none",
+        "tools": None,
+    }
+    options = {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}}
+    asked = {"messages": MESSAGES, "max_tokens": 2, **labels, **same, **options}
+    status, events, _ = call(server, "/v1/chat/completions", asked)
+    assert status == 200 and events[-1]["usage"]["completion_tokens"] <= 2
+
+
+def test_a_name_with_spaces_is_found(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.service, "name", "my model")
+    assert call(server, "/v1/models/my%20model")[1]["id"] == "my model"
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(model: LanguageModel) -> None:

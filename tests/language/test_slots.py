@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dovetail.errors import OptionError
+from dovetail.frontends.decoder_families import DecoderFile
 from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import read_gguf
 from dovetail.ir.literal import Array
@@ -18,6 +19,7 @@ from dovetail.language import programs as programs_module
 from dovetail.language import slots as slots_module
 from dovetail.language.programs import Programs
 from dovetail.language.slots import Slots, common
+from dovetail.models.decoder_shape import DecoderShape, DecoderStyle, Rope, parameter_shapes
 from dovetail.runtime.program import Program
 from dovetail.targets.cpu import backend
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
@@ -62,6 +64,42 @@ def test_runs_of_a_prompt_compute_the_logits_that_are_wanted(
         assert np.array_equal(slots.extend(0, IDS, wanted), alone[-wanted:]) and asked == counts
     slots.trim(0, 0)
     assert np.array_equal(slots.extend(0, IDS[:41]), alone[40:41]), "a token alone is a step, which has logits"
+
+
+STYLES: dict[str, tuple[DecoderStyle, dict[str, Any]]] = {
+    "one head of keys": (DecoderStyle(), {"kv_heads": 1}),
+    "norms after": (DecoderStyle(norms_after=True, act="gelu_tanh", scaled_embedding=True), {}),
+}
+
+
+@pytest.mark.parametrize("case", STYLES)
+def test_a_token_has_its_bits_however_a_prompt_is_cut(case: str) -> None:
+    style, sizes = STYLES[case]
+    given: dict[str, Any] = {"kv_heads": 2, **sizes}
+    shape = DecoderShape(1, 64, 4, width=16, inner=96, vocabulary=101, context=64, is_tied=True, style=style, **given)
+    rng = np.random.default_rng(3)
+    params = {
+        name: (rng.normal(size=size) / size[-1] ** 0.5 + (len(size) == 1)).astype(np.float32)
+        for name, size in parameter_shapes(shape).items()
+    }
+    of = Programs(DecoderFile(shape, {}, params), cache="off")
+    ids = [i % 101 for i in IDS[:40]]
+    whole = Slots(of).extend(0, ids, len(ids))
+    slots = Slots(of)
+    parts = [slots.extend(0, ids[:20], 20), *[slots.extend(0, [token]) for token in ids[20:]]]
+    assert np.array_equal(np.concatenate(parts), whole)
+
+
+def test_layers_with_a_window_keep_their_rotation_where_the_context_is_within_it() -> None:
+    def logits(context: int) -> Array:
+        shape = DecoderShape(
+            2, 32, 2, 2, 16, 48, 50, context, local_rope=Rope(100.0), window=32, windowed=(True, False), is_tied=True
+        )
+        rng = np.random.default_rng(3)
+        params = {name: rng.normal(size=size).astype(np.float32) / 4 for name, size in parameter_shapes(shape).items()}
+        return Slots(Programs(DecoderFile(shape, {}, params), cache="off")).extend(0, list(range(20)), 20)
+
+    assert np.allclose(logits(24), logits(64), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.exhaustive

@@ -98,6 +98,14 @@ def test_one_head_of_keys_for_all() -> None:
     check(softmax((Q @ swap(k)) * SCALE) @ v, lambda a: qkv(a, scale=SCALE))
 
 
+@pytest.mark.parametrize("groups", [None, H])
+def test_one_head_of_keys_that_is_repeated(groups: int | None) -> None:
+    """Neither the body of an attention nor an exporter's own repetition stands in the way."""
+    k, v = input("k", f32[B, 1, SK, D]), input("v", f32[B, 1, SK, D])
+    repeated = [ops.expand(x, axis=-3, size=H) for x in (k, v)] if groups is None else [k, v]
+    check(attention.body(Q, *repeated, scale=SCALE, groups=groups), lambda a: qkv(a, scale=SCALE))
+
+
 @pytest.mark.parametrize("lead", ((), (2,), (2, 2)))
 def test_any_leading_axes(lead: tuple[int, ...]) -> None:
     q, k, v = (input(n, f32[(*lead, H, s, D)]) for n, s in (("q", SQ), ("k", SK), ("v", SK)))

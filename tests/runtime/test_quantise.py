@@ -97,11 +97,25 @@ def test_a_matrix_of_zeros_is_zeros() -> None:
         assert (dovetail.compile(network(zero), quantise=kind, cache="off").run({"x": X})["y"] == 0).all()
 
 
-@pytest.mark.parametrize("how", [{"kind": "int3"}, {"keep_above": -1.0}, {"fail_above": float("nan")}])
+@pytest.mark.parametrize(
+    "how", [{"kind": "int3"}, {"keep_above": -1.0}, {"fail_above": float("nan")}, {"kind": 8}, {"keep_above": "1"}]
+)
 def test_odd_ways_are_refused(how: dict[str, Any]) -> None:
     with pytest.raises(OptionError) as caught:
         Quantise(**cast(Any, how))
     assert caught.value.hint
+
+
+def test_numbers_beyond_the_scales_stay_as_they_are() -> None:
+    """Scales are f16: 60,000 * 127 is the largest number of 8 bits."""
+    large = {**W, "second": W["second"] * np.float32(1e36)}
+    for kind in ("int8", "int4"):
+        program = dovetail.compile(network(large), quantise=kind, cache="off")
+        assert program.quantised is not None
+        (layer,) = (layer for layer in program.quantised.layers if layer.name == "second")
+        assert layer.kept and layer.error == np.inf and "inf%" in str(program.quantised)
+    with pytest.raises(OptionError):
+        dovetail.compile(network(W), quantise=cast(Any, 8), cache="off")
 
 
 def test_weights_that_are_not_known_are_refused() -> None:

@@ -28,13 +28,23 @@ def run(args: argparse.Namespace) -> Answer:
         tokens = tokens[: args.most]
     if len(tokens) < 2:
         raise OptionError(f"{len(tokens)} tokens", hint="give a text of two tokens or more")
+    if model.shape.context < 2:
+        raise OptionError("a model with one position", hint="it predicts nothing after a token")
     found = likelihoods(model, tokens, min(args.window, model.shape.context))
     mean, error = -found.mean(), found.std() / math.sqrt(found.size)
+    if mean > _HIGHEST:
+        raise OptionError(
+            f"a perplexity of e to the {mean:.0f}", hint="the model's logits are far apart; check the file"
+        )
     perplexity, within = math.exp(mean), math.exp(mean) * error
     if args.json:
         said = {"schema_version": SCHEMA_VERSION, "perplexity": perplexity, "error": within, "tokens": int(found.size)}
         return Answer(json.dumps(said))
     return Answer(f"perplexity {perplexity:.4f} ± {within:.4f} over {found.size:,} tokens")
+
+
+_HIGHEST = 700.0
+"""The log of the highest perplexity that is a number."""
 
 
 def likelihoods(model: LanguageModel, tokens: list[int], window: int) -> Array:

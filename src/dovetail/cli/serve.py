@@ -20,8 +20,10 @@ from dovetail.language.server import Limits, Server
 def run(args: argparse.Namespace) -> Answer:
     """Load the model, listen, and serve until a signal ends it."""
     bounds = (args.slots, args.waiting, args.longest, args.body, args.connections)
-    if min(bounds) < 1 or args.seconds <= 0 or not 0 <= args.port < 65536:
+    if min(bounds) < 1 or not args.seconds > 0 or not 0 <= args.port < 65536:
         raise OptionError("a limit or port out of range", hint="limits are 1 or more, and a port is below 65536")
+    if args.slots > _MOST_SLOTS:
+        raise OptionError(f"--slots {args.slots}", hint=f"{_MOST_SLOTS:,} at most; each has a KV cache of its own")
     model = loaded(args)
     # What the first request needs is compiled before it comes.
     _ = model.programs.batch, model.tokenizer
@@ -31,6 +33,9 @@ def run(args: argparse.Namespace) -> Answer:
     limits = Limits(body=args.body, connections=args.connections)
     server = Server(service, host=args.host, port=args.port, key=_key(args.key), limits=limits)
     return Answer("closed", pieces=_served(server))
+
+
+_MOST_SLOTS = 1024
 
 
 def _served(server: Server) -> Iterator[str]:

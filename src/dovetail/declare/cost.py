@@ -11,12 +11,12 @@ from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.machine import ASSUMED_SIZE, MAP, Cost, Level, Machine, Peak, Reach, base_kind, estimate
 from dovetail.ir import leaf
-from dovetail.ir.dim import Size, product
+from dovetail.ir.dim import Size, product, smallest
 from dovetail.ir.dtype import DType
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.type import Type, tensors
 from dovetail.ir.value import Op, Value, make
-from dovetail.ops import indexing, reduction
+from dovetail.ops import groups, indexing, reduction
 from dovetail.ops.primitive import Primitive
 from dovetail.ops.region import is_prologue, region
 
@@ -164,6 +164,9 @@ def _read_bytes(value: Value, index: int, operand: Value) -> Size:
     whole = seen = type_bytes(operand.type)
     if index == 0 and value.op in _GATHERS:
         seen = type_bytes(value.type)
+    elif index == 1 and value.op is groups.grouped_matmul and isinstance(count := operand.shape[0], int) and count > 0:
+        # No more groups have rows than there are rows.
+        return whole // count * smallest(count, value.shape[0])
     elif value.op is region and value.attrs["lanes"] == 1:
         seen = _seen_bytes(value.attrs["body"]).get(value.operands.index(operand), whole)
     return seen if estimate(seen) < estimate(whole) else whole
@@ -266,8 +269,19 @@ def is_free(value: Value) -> bool:
     return op in leaf.LEAVES or (isinstance(op, Primitive) and op.view)
 
 
+def view_base(value: Value) -> Value:
+    """What a view looks at."""
+    while is_free(value) and value.operands:
+        value = value.operands[0]
+    return value
+
+
 def total_seconds(values: Iterable[Value], machine: Machine, sizes: Mapping[str, Size] | None = None) -> float:
     return sum(machine.seconds(kernel_cost(v), sizes) for v in values if not is_free(v))
+
+
+JOINED = 0.01
+"""The share of a launch that an op counts less which another kernel can compute: little, as often none does."""
 
 
 class Prices:
@@ -297,7 +311,7 @@ class Prices:
         found = self._by_cost.get(id(cost))
         if found is None:
             found = self._by_cost[id(cost)] = (cost, self.machine.seconds(cost, self.sizes))
-        return found[1]
+        return found[1] - JOINED * self.machine.launch_seconds * (value.op.name in self.machine.joined)
 
 
 __all__ = [
@@ -322,4 +336,5 @@ __all__ = [
     "streamed_bytes",
     "total_seconds",
     "type_bytes",
+    "view_base",
 ]

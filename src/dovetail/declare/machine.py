@@ -119,6 +119,8 @@ class Machine:
     """Whether they are this host's, so that a step costs what the kernel variant for this processor does."""
     host_step: HostStep | None = None
     """Of a device: what a step without a kernel costs; None where it costs what the op does."""
+    joined: tuple[str, ...] = ()
+    """Ops that the kernel before or after them can compute: they decide between choices that cost the same."""
 
     def seconds(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
         """The time of one kernel."""

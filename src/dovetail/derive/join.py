@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from dovetail.dataclass import dataclass
-from dovetail.declare.cost import Machine, is_free, total_seconds
+from dovetail.declare.cost import Machine, total_seconds, view_base
 from dovetail.declare.fused import Call, Variant
 from dovetail.declare.group import Group
 from dovetail.derive.edit import Log
@@ -228,7 +228,7 @@ class _Joining:
                 if everyone and value not in given and value not in results:
                     origins[value] = everyone
             label = f"{len(party.members)} members"
-            self.applied.append(Applied(self.group.name, label, party.values[0], party.values, _source(results[0])))
+            self.applied.append(Applied(self.group.name, label, party.values[0], party.values, view_base(results[0])))
         return replace(graph, origins=origins)
 
     def note(self, log: Log) -> None:
@@ -256,10 +256,3 @@ class _Build:
             ]
             self.party.built = self.group.join(calls)
         return self.party.built[self.index]
-
-
-def _source(view: Value) -> Value:
-    """What a view looks at."""
-    while is_free(view) and view.operands:
-        view = view.operands[0]
-    return view

@@ -13,7 +13,7 @@ from typing import Any
 
 from dovetail import ops
 from dovetail.dataclass import dataclass
-from dovetail.declare.cost import is_free
+from dovetail.declare.cost import view_base
 from dovetail.declare.fused import FusedOp, Result
 from dovetail.declare.remedy import Change
 from dovetail.derive.fuse import Fused
@@ -258,7 +258,7 @@ def _told_dropped(names: Sequence[str]) -> str:
 def _spelled(before: Graph, changed: Graph, found: Remedied, fresh: _Fresh) -> Remedied:
     """The changed graph without what fusing had made, and with all that it reads."""
     alive = set(changed.values)
-    lost = dict.fromkeys(v for v in map(_computed, fresh.replaced) if v.operands and v not in alive)
+    lost = dict.fromkeys(v for v in map(view_base, fresh.replaced) if v.operands and v not in alive)
     prefix = "kept_"
     while any(name.startswith(prefix) for name in changed.outputs):
         prefix = f"_{prefix}"
@@ -275,13 +275,6 @@ def _spelled(before: Graph, changed: Graph, found: Remedied, fresh: _Fresh) -> R
         params={name: array for name, array in spelled.params.items() if name in names},
     )
     return replace(found, graph=graph, fresh=made, kept=tuple(kept))
-
-
-def _computed(value: Value) -> Value:
-    """What a view looks at."""
-    while is_free(value) and value.operands:
-        value = value.operands[0]
-    return value
 
 
 __all__ = ["NoRemedyError", "Remedied", "remedied", "remedy_of", "viewed"]

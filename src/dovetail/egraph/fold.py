@@ -120,7 +120,7 @@ def folded(graph: Graph, layers: Layers | None = None) -> Fold | None:
         return None
     starts, seen, period = stretch
     begin, end = starts[_HEAD], starts[-_TAIL]
-    short = _shortened(graph, layers, starts[0], begin, end)
+    short = _shortened(layers, starts[0], begin, end)
     return None if short is None else _fold(graph, layers, short, starts, seen, period)
 
 
@@ -156,7 +156,7 @@ def _positions(seen: Seen) -> tuple[int, ...]:
     return (*seen.given, *seen.shown)
 
 
-def _shortened(graph: Graph, layers: Layers, first: int, begin: int, end: int) -> dict[int, Value] | None:
+def _shortened(layers: Layers, first: int, begin: int, end: int) -> dict[int, Value] | None:
     """The values behind the layers that are left out, reading what stands before these instead."""
     shift = end - begin
     now: dict[int, Value] = {}

@@ -35,6 +35,7 @@ LONGEST_JSON = 1 << 24
 MOST_FILES = 1024
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
+_LAYER_TYPES = ("full_attention", "sliding_attention")
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 """Ends of names of arrays that checkpoints hold and that are no parameters."""
 
@@ -147,7 +148,6 @@ class _Reader:
             raise UnsupportedError(f"the activation {printable(str(act))}", hint=f"{style.act} is built")
         inner = "moe_intermediate_size" if style.has_experts else "n_inner" if old else "intermediate_size"
         original = self.long_original(trained)
-        scalar = self.number("query_pre_attn_scalar", 0.0)
         partial = self.number("partial_rotary_factor", 0.0) or float(self.scaling().get("partial_rotary_factor", 1.0))
         rotated = int(width * partial)
         window, windowed = self.windows(layers)
@@ -165,9 +165,9 @@ class _Reader:
             rotated=rotated if rotated != width else 0,
             window=window,
             windowed=windowed,
-            scale=1.0 / math.sqrt(scalar) if scalar else 0.0,
-            softcap=self.number("attn_logit_softcapping", 0.0),
-            final_softcap=self.number("final_logit_softcapping", 0.0),
+            scale=self.scale(),
+            softcap=self.softcap("attn_logit_softcapping", 0),
+            final_softcap=self.softcap("final_logit_softcapping", 1),
             normed_choice=self.config.get("norm_topk_prob") is not False,
             is_tied=self.config.get("tie_word_embeddings", old or style.scaled_embedding) is True,
             style=style,
@@ -179,14 +179,38 @@ class _Reader:
             )
         return self.with_rope(self.with_experts(shape), trained)
 
+    def scale(self) -> float:
+        """What scores are multiplied by; 0 for one over the root of a head's width."""
+        if self.config.get("scale_attn_by_inverse_layer_idx") is True:
+            raise UnsupportedError("scores scaled by the layer", hint="scale_attn_by_inverse_layer_idx is not built")
+        if self.config.get("use_bidirectional_attention"):
+            raise UnsupportedError("tokens that see those after them", hint="decoders see what came before")
+        if self.is_gpt2 and self.config.get("scale_attn_weights") is False:
+            return 1.0
+        scalar = self.number("query_pre_attn_scalar", 0.0)
+        return 1.0 / math.sqrt(scalar) if scalar else 0.0
+
+    def softcap(self, name: str, which: int) -> float:
+        """A bound of scores or logits: the family's where the configuration does not name it, none where it is null."""
+        return self.number(name, 0.0) if name in self.config else self.family.softcaps[which]
+
     def windows(self, layers: int) -> tuple[int, tuple[bool, ...]]:
         """The window, and which layers have it."""
         window = self.size("sliding_window", self.family.default_window or None, absent=0)
-        if not window or self.config.get("use_sliding_window") is False:
+        is_used = self.config.get("use_sliding_window", not self.family.window_is_chosen)
+        if not window or is_used is False:
             return 0, ()
         kinds = self.config.get("layer_types")
-        if isinstance(kinds, list) and len(cast(list[Any], kinds)) == layers:
-            return window, tuple(kind == "sliding_attention" for kind in cast(list[Any], kinds))
+        if isinstance(kinds, list):
+            listed = cast(list[object], kinds)
+            if len(listed) != layers or any(kind not in _LAYER_TYPES for kind in listed):
+                raise UnsupportedError(
+                    f"layer_types are {printable(str(listed)[:60])}", hint=f"{layers} of {' and '.join(_LAYER_TYPES)}"
+                )
+            return window, tuple(kind == _LAYER_TYPES[1] for kind in listed)
+        if self.family.window_is_chosen and not self.family.style.has_experts:
+            first = self.size("max_window_layers", 28, most=MOST_LAYERS)
+            return window, tuple(index >= first for index in range(layers))
         every = self.size("sliding_window_pattern", self.family.window_every or None, absent=0)
         return window, tuple((index + 1) % every != 0 for index in range(layers)) if every else ()
 

@@ -27,6 +27,10 @@ class Family:
     """The base of rotations in layers with a window; 0 where it is the others' base."""
     scaled_by_hidden: int = 0
     """The number of layers of the one model whose scores are scaled by hidden / heads, not by the width of a head."""
+    softcaps: tuple[float, float] = (0.0, 0.0)
+    """The bounds of scores and of logits where a file says nothing of them."""
+    window_is_chosen: bool = False
+    """Whether configurations name a window that counts only where they say so."""
     interleaved: bool = False
     """Whether GGUF files order rows of queries and keys so that neighbours are rotated together."""
     checkpoint: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -102,14 +106,15 @@ _GEMMA = DecoderStyle(norms_after=True, act="gelu_tanh", scaled_embedding=True)
 
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(interleaved=True),
-    "qwen2": Family(DecoderStyle(biases="qkv")),
-    "qwen3": Family(DecoderStyle(normed_heads=True)),
-    "qwen3moe": Family(DecoderStyle(normed_heads=True, has_experts=True)),
+    "qwen2": Family(DecoderStyle(biases="qkv"), window_is_chosen=True),
+    "qwen3": Family(DecoderStyle(normed_heads=True), window_is_chosen=True),
+    "qwen3moe": Family(DecoderStyle(normed_heads=True, has_experts=True), window_is_chosen=True),
     "gemma2": Family(
         _GEMMA,
         window_every=2,
         default_window=4096,
         scaled_by_hidden=46,
+        softcaps=(50.0, 30.0),
         checkpoint=_GEMMA_NAMES,
         gain_less_one=True,
     ),
@@ -190,9 +195,13 @@ def used_context(asked: int | None, original: int | None, trained: int) -> int:
     """Positions that a model is used for; `original` are those before rates change to those for long contexts."""
     if asked is None:
         return trained if original is None else min(original, trained)
-    if not 1 <= asked <= trained:
-        raise OptionError(f"a context of {asked:,}", hint=f"the model has {trained:,} positions")
+    if not _is_count(asked) or not 1 <= asked <= trained:
+        raise OptionError(f"a context of {asked!r:.40}", hint=f"the model has {trained:,} positions")
     return asked
+
+
+def _is_count(said: object) -> bool:
+    return isinstance(said, int) and not isinstance(said, bool)
 
 
 def check_tensors(

@@ -45,6 +45,9 @@ def yarn(
 ) -> Rope:
     """Rates blended by how often a pair turns within the original context."""
 
+    if rope.theta <= 1:
+        raise LoadError(f"yarn of rates to the base {rope.theta}", hint="a base above 1 is expected")
+
     def pair_that_turns(count: float) -> float:
         return 2 * pairs * math.log(original / (count * 2 * math.pi)) / (2 * math.log(rope.theta))
 

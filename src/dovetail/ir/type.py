@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NoReturn, TypeAlias, cast
 
 import ml_dtypes
@@ -14,7 +14,7 @@ import numpy as np
 
 from dovetail.dataclass import dataclass
 from dovetail.errors import TypeRuleError
-from dovetail.ir.dim import Dim, Size, product, substitute, symbols
+from dovetail.ir.dim import Dim, Size, product, symbols
 from dovetail.ir.size_text import parse_size
 
 SizeLike: TypeAlias = int | str | Dim
@@ -167,8 +167,3 @@ def with_sizes(type: Type, size: Callable[[Size], Size]) -> Type:
     if isinstance(type, TensorType):
         return type if type.is_static else TensorType(type.dtype, tuple(map(size, type.shape)))
     return TupleType(tuple(TensorType(t.dtype, tuple(map(size, t.shape))) for t in type.items))
-
-
-def bind_type(type: Type, binding: Mapping[str, Size]) -> Type:
-    """The type with its symbols replaced."""
-    return with_sizes(type, lambda size: substitute(size, binding))

@@ -77,7 +77,7 @@ class CpuDevice:
     caches: Caches = Caches()
     threads: int = 1
     emulated: bool = False
-    """Whether instructions behind capabilities are spelled out in plain vector code, so that kernels made for this
+    """Whether instructions of capabilities are spelled out in plain vector code, so that kernels made for this
     device run, slowly, on one that lacks them."""
 
     @property
@@ -172,9 +172,7 @@ class GpuDevice:
     sum_cycles: float = float("inf")
     """Cycles to add up the parts of a product whose depth several blocks share; infinite where none is split."""
     evict_first: bool = False
-    """Whether copies of weights tell L2 to drop them before others, such as words that blocks send to each other."""
+    """Whether L2 is told to drop weights first, and words that blocks send to each other last."""
 
 
-Device: TypeAlias = CpuDevice | GpuDevice
-
-__all__ = ["CAPABILITIES", "Caches", "Capability", "Cooperative", "CpuDevice", "Device", "GpuDevice", "Waits"]
+__all__ = ["CAPABILITIES", "Caches", "Capability", "Cooperative", "CpuDevice", "GpuDevice", "Waits"]

@@ -56,9 +56,10 @@ class CheckpointTokenizer:
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token stands for; those of a control token are none."""
-        text = self.tokens[token]
-        if token in self._control:
+        # Matrices may have more rows than there are names.
+        if not 0 <= token < len(self.tokens) or token in self._control:
             return b""
+        text = self.tokens[token]
         if text in self.special:
             return text.encode("utf-8", "replace")
         if self._is_byte_level:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from dovetail.errors import DovetailError, ServiceError
+from dovetail.errors import DovetailError, OptionError, ServiceError
 from dovetail.ir.literal import Array
 from dovetail.language.generation import Piece, Writer
 from dovetail.language.programs import Programs
@@ -83,6 +83,10 @@ class Engine:
 
     def submit_all(self, writers: list[Writer], *, seconds: float = 600.0) -> list[Ticket]:
         """Hand several texts in, all or none of them."""
+        if len(writers) > self._slots.count + self._most_waiting:
+            raise OptionError(
+                f"{len(writers)} texts in one request", hint=f"send {self._slots.count + self._most_waiting} at most"
+            )
         tickets = [Ticket(writer, seconds) for writer in writers]
         with self._changed:
             if self._is_closing:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex, cast
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
 from dovetail.language.json_schema import Matcher, Vocabulary, grammar_of
-from dovetail.language.sampling import Sampler, Sampling
+from dovetail.language.sampling import Sampler, Sampling, check_finite
 from dovetail.language.tokenizer import Stream, Tokenizer
 
 End = Literal["", "stop", "length"]
@@ -37,10 +38,12 @@ class Request:
     """A JSON schema that the text satisfies."""
 
     def __post_init__(self) -> None:
-        if self.most < 0:
-            raise OptionError(f"{self.most} tokens", hint="ask for 0 or more")
-        if self.logprobs is not None and not 0 <= self.logprobs <= MOST_LOGPROBS:
-            raise OptionError(f"log-probabilities of {self.logprobs}", hint=f"ask for 0 to {MOST_LOGPROBS}")
+        if not is_count(self.most):
+            raise OptionError(f"{self.most!r:.40} tokens", hint="ask for 0 or more")
+        if self.logprobs is not None and not (is_count(self.logprobs) and self.logprobs <= MOST_LOGPROBS):
+            raise OptionError(f"log-probabilities of {self.logprobs!r:.40}", hint=f"ask for 0 to {MOST_LOGPROBS}")
+        if not _are_texts(self.stop):
+            raise OptionError(f"stop strings that are {self.stop!r:.40}", hint="pass a tuple of texts")
         if len(self.stop) > MOST_STOPS or any(not s or len(s) > LONGEST_STOP for s in self.stop):
             raise OptionError(
                 f"{len(self.stop)} stop strings", hint=f"up to {MOST_STOPS}, of 1 to {LONGEST_STOP} characters"
@@ -165,8 +168,18 @@ class Writer:
         return float(logits[token]) - total, tuple(ordered)
 
 
+def is_count(said: object) -> bool:
+    """Whether something is a whole number, 0 or more."""
+    return isinstance(said, SupportsIndex) and not isinstance(said, bool) and operator.index(said) >= 0
+
+
+def _are_texts(said: object) -> bool:
+    return isinstance(said, tuple | list) and all(isinstance(each, str) for each in cast(Sequence[object], said))
+
+
 def log_sum(logits: Array) -> float:
     """log Σ exp of logits, in float64."""
+    check_finite(logits)
     wide = logits.astype(np.float64)
     most = float(wide.max())
     return most + math.log(float(np.exp(wide - most).sum()))
@@ -177,4 +190,4 @@ def _overlap(text: str, stop: str) -> int:
     return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
 
 
-__all__ = ["End", "Piece", "Request", "Writer", "log_sum"]
+__all__ = ["End", "Piece", "Request", "Writer", "is_count", "log_sum"]

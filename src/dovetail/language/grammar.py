@@ -14,6 +14,10 @@ from dovetail.dataclass import dataclass
 from dovetail.errors import UnsupportedError
 from dovetail.ir.literal import Array
 
+MOST_STATES = 4096
+"""States of a matcher that are kept."""
+MOST_OPENED = 250_000
+"""Stacks that are looked at for all tokens at once: one client's schema must not keep the others waiting."""
 MOST_WAYS, DEEPEST = 4096, 512
 """Stacks that are opened at once, and elements of one: texts nest no deeper."""
 
@@ -87,53 +91,82 @@ def text(said: str | bytes) -> Alternative:
     return tuple(Bytes(1 << b) for b in raw)
 
 
+class State:
+    """All ways to go on, and the states after bytes that were looked at: most bytes lead to few states."""
+
+    __slots__ = ("after", "ways")
+
+    def __init__(self, ways: frozenset[Stack]) -> None:
+        self.ways = ways
+        self.after: dict[int, State] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.ways)
+
+
 class Matcher:
     """Where a text is in a grammar."""
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
-        self._ways = self._opened([_pushed((Rule(grammar.root),), None)])
+        self._states: dict[frozenset[Stack], State] = {}
+        self.opened = 0
+        """Stacks that were looked at."""
+        self.state = self._known(self._opened([_pushed((Rule(grammar.root),), None)]))
+        """The same object where the same bytes may follow, as long as it is kept."""
 
     @property
     def is_complete(self) -> bool:
         """Whether the text may end here."""
-        return None in self._ways
+        return None in self.state.ways
 
     @property
     def is_over(self) -> bool:
         """Whether nothing can follow."""
-        return self._ways == {None}
-
-    @property
-    def state(self) -> frozenset[Stack]:
-        """Equal where the same bytes may follow."""
-        return frozenset(self._ways)
+        return self.state.ways == frozenset((None,))
 
     def accepts(self, raw: bytes) -> bool:
         """Whether these bytes may follow, whole."""
-        return bool(raw) and bool(self._after(self._ways, raw))
+        return bool(raw) and bool(self._after(raw))
 
     def advance(self, raw: bytes) -> None:
         """Take bytes in that may follow."""
-        self._ways = self._after(self._ways, raw)
+        self.state = self._after(raw)
 
-    def after_byte(self, ways: set[Stack], byte: int) -> set[Stack]:
-        """The stacks after one byte; none where it cannot follow."""
-        bit, rests = 1 << byte, list[Stack]()
-        for way in ways:
-            if way is not None and isinstance(way.top, Bytes) and way.top.mask & bit:
-                rests.append(way.rest)
-        return self._opened(rests) if rests else set()
+    def after_byte(self, state: State, byte: int) -> State:
+        """The state after one byte; one without ways where it cannot follow."""
+        found = state.after.get(byte)
+        if found is None:
+            bit, rests = 1 << byte, list[Stack]()
+            for way in state.ways:
+                if way is not None and isinstance(way.top, Bytes) and way.top.mask & bit:
+                    rests.append(way.rest)
+            found = state.after[byte] = self._known(self._opened(rests))
+        return found
 
-    def start(self) -> set[Stack]:
-        return self._ways
+    def _known(self, ways: set[Stack]) -> State:
+        """The state with these ways."""
+        key = frozenset(ways)
+        found = self._states.get(key)
+        if found is None:
+            if len(self._states) >= MOST_STATES:
+                self._forget()
+            found = self._states[key] = State(key)
+        return found
 
-    def _after(self, ways: set[Stack], raw: bytes) -> set[Stack]:
+    def _forget(self) -> None:
+        """Free the states that were seen: the next bytes find theirs anew."""
+        for state in self._states.values():
+            state.after.clear()
+        self._states.clear()
+
+    def _after(self, raw: bytes) -> State:
+        state = self.state
         for byte in raw:
-            ways = self.after_byte(ways, byte)
-            if not ways:
+            state = self.after_byte(state, byte)
+            if not state:
                 break
-        return ways
+        return state
 
     def _opened(self, stacks: Sequence[Stack]) -> set[Stack]:
         """Stacks that begin with bytes, or are empty: rules and repetitions at their top are spelled out."""
@@ -160,6 +193,7 @@ class Matcher:
                 more = None if top.most is None else top.most - 1
                 again = Times(top.element, max(top.least - 1, 0), more)
                 todo.append(_pushed((top.element, again) if more != 0 else (top.element,), rest))
+        self.opened += len(seen) + len(found)
         return found
 
 
@@ -176,29 +210,33 @@ class Vocabulary:
         self._tokens = list(tokens)
         self._sorted = sorted([i for i, raw in enumerate(self._tokens) if raw], key=self._tokens.__getitem__)
         self._last: tuple[frozenset[Stack], Array] | None = None
+        """The tokens after the last state that was asked for."""
 
     def bytes_of(self, token: int) -> bytes:
         return self._tokens[token] if token < len(self._tokens) else b""
 
     def allowed(self, matcher: Matcher, size: int) -> Array:
         """Which of the tokens below `size` may follow."""
-        state = matcher.state
+        state = matcher.state.ways
         if self._last is not None and self._last[0] == state and self._last[1].size == size:
             return self._last[1].copy()
         found = np.zeros(size, bool)
-        ways, before = [matcher.start()], b""
+        states, before = [matcher.state], b""
+        opened = matcher.opened
         for token in self._sorted:
+            if matcher.opened - opened > MOST_OPENED:
+                raise UnsupportedError("a schema with too many ways to go on", hint="make it simpler")
             raw = self._tokens[token]
-            shared = _shared(before, raw, len(ways) - 1)
-            del ways[shared + 1 :]
+            shared = _shared(before, raw, len(states) - 1)
+            del states[shared + 1 :]
             for byte in raw[shared:]:
-                if not ways[-1]:
+                if not states[-1]:
                     break
-                ways.append(matcher.after_byte(ways[-1], byte))
+                states.append(matcher.after_byte(states[-1], byte))
             before = raw
             # Beginnings that nothing follows are shared, too: all that begins so is refused.
             if token < size:
-                found[token] = len(ways) == len(raw) + 1 and bool(ways[-1])
+                found[token] = len(states) == len(raw) + 1 and bool(states[-1])
         self._last = (state, found)
         return found.copy()
 

@@ -6,8 +6,10 @@ Objects have their listed properties, in the order of the schema; other properti
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
+from urllib.parse import unquote
 
 from dovetail.errors import OptionError, UnsupportedError
 from dovetail.language.grammar import Alternative, Bytes, Element, Grammar, Matcher, Rule, Times, Vocabulary, text
@@ -27,6 +29,7 @@ _BY_TYPE: Mapping[str, frozenset[str]] = {
     "null": frozenset(),
 }
 _MOST_RULES, _DEEPEST, _MOST_COUNT = 4096, 64, 1 << 20
+_LONG_NAME = 64
 _SPACE, _CHARACTER, _VALUE, _DIGIT = Rule("space"), Rule("character"), Rule("value"), Rule("digit")
 
 
@@ -139,8 +142,7 @@ class _Builder:
         if at not in self._references:
             found: Any = self.root
             for part in at.removeprefix("#").split("/")[1:]:
-                name = part.replace("~1", "/").replace("~0", "~")
-                found = cast(Mapping[str, Any], found).get(name) if isinstance(found, Mapping) else None
+                found = _part(found, unquote(part).replace("~1", "/").replace("~0", "~"))
             if not isinstance(found, Mapping | bool):
                 raise OptionError(f"the reference {_shown(at)} leads nowhere", hint="name a part of the schema")
             # It may refer to itself: its name is known before its alternatives are.
@@ -155,7 +157,7 @@ class _Builder:
                 if "const" in schema and not _same(value, schema["const"]):
                     continue
                 if "type" not in schema or any(_is_of(value, kind) for kind in _types(schema)):
-                    yield text(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
+                    yield text(_written(value))
             return
         if "anyOf" in schema:
             _refuse(schema.keys() - _ANNOTATIONS - {"anyOf"}, "next to anyOf")
@@ -197,7 +199,7 @@ class _Builder:
         if not isinstance(properties, Mapping):
             raise OptionError(f"properties that are {_shown(properties)}", hint="they are schemas by name")
         named = cast(Mapping[str, Schema], properties)
-        required = [str(name) for name in _listed(schema.get("required", []), "required")]
+        required = _names(schema.get("required", []))
         others = schema.get("additionalProperties", True)
         if not isinstance(others, bool) or (not named and not required and others):
             yield from self._dictionary(named, required, others, depth)
@@ -229,7 +231,9 @@ class _Builder:
         later: Alternative = ()
         for name, schema in reversed(parts):
             value = self.rule(schema, depth + 1)
-            pair = (*text(json.dumps(name, ensure_ascii=False)), _SPACE, *text(":"), _SPACE, value)
+            # A long name is a rule: what is expected after a space must not be too deep.
+            said = text(_written(name))
+            pair = (*(said if len(said) < _LONG_NAME else (self._new((said,)),)), _SPACE, *text(":"), _SPACE, value)
             there = (_SPACE, *pair, *later)
             among = (_SPACE, *text(","), _SPACE, *pair, *later)
             optional = name not in required
@@ -342,6 +346,34 @@ def _is_of(value: Any, kind: str) -> bool:
 
 def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
+
+
+def _written(value: Any) -> str:
+    """A value as JSON; halves of pairs, which UTF-8 does not have, are escaped."""
+    try:
+        said = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(", ", ": "))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OptionError(f"the value {_shown(value)} in a schema", hint="JSON has no such value") from error
+    return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", said)
+
+
+def _part(of: Any, name: str) -> Any:
+    """What a part of a reference names; None where there is nothing."""
+    if isinstance(of, list):
+        listed = cast(list[Any], of)
+        return (
+            listed[int(name)]
+            if name.isascii() and name.isdigit() and len(name) < 9 and int(name) < len(listed)
+            else None
+        )
+    return cast(Mapping[str, Any], of).get(name) if isinstance(of, Mapping) else None
+
+
+def _names(said: Any) -> list[str]:
+    listed = _listed(said, "required")
+    if any(not isinstance(name, str) for name in listed):
+        raise OptionError(f"required is {_shown(listed)}", hint="it is a list of names")
+    return listed
 
 
 def _listed(said: Any, name: str) -> list[Any]:

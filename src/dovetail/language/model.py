@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.errors import OptionError, UnsupportedError
+from dovetail.errors import LoadError, OptionError, UnsupportedError
 from dovetail.frontends.gguf.file import Field
 from dovetail.ir.literal import Array
-from dovetail.language.generation import Piece, Request, Writer, log_sum
+from dovetail.language.generation import Piece, Request, Writer, is_count, log_sum
 from dovetail.language.json_schema import Schema, Vocabulary
 from dovetail.language.look_up import draft
 from dovetail.language.programs import Programs
@@ -114,16 +114,17 @@ class LanguageModel:
         *,
         most: int = 128,
         sampling: Sampling | None = None,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] | None = (),
         schema: Schema | None = None,
         speculate: int = 0,
     ) -> Iterator[str]:
-        """Text that follows a prompt, piece by piece; it ends before the first of the `stop` strings.
+        """Text that follows a prompt, piece by piece; it ends before the `stop` string, or the first of several.
 
         With a JSON `schema` the text satisfies it. `speculate` guesses up to so many tokens from the text before, and
         checks them in one run; it changes no token.
         """
-        asked = Request(most, sampling or Sampling(), tuple([s for s in stop if s]), schema=schema)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+        asked = Request(most, sampling or Sampling(), tuple([s for s in stops if s != ""]), schema=schema)
         return (piece.text for piece in self.pieces(prompt, asked, speculate=speculate) if piece.text)
 
     def pieces(self, prompt: str | Sequence[int], asked: Request, *, speculate: int = 0) -> Iterator[Piece]:
@@ -137,8 +138,10 @@ class LanguageModel:
     def embed(self, text: str | Sequence[int]) -> Array:
         """The mean of the last layer's states over a text, of length 1."""
         ids = self._ids(text)
-        with self._lock:
+        with self._lock, np.errstate(invalid="ignore"):
             mean = self._session.states(ids).mean(axis=0, dtype=np.float64)
+        if not np.isfinite(mean).all():
+            raise LoadError("states that are no numbers", hint="a weight or a scale of the file is not finite")
         return (mean / max(float(np.linalg.norm(mean)), 1e-30)).astype(np.float32)
 
     def log_likelihoods(self, text: str | Sequence[int]) -> Array:
@@ -157,9 +160,9 @@ class LanguageModel:
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
         # A tokenizer that starts every text with a token of its own would make one of an empty prompt, too.
-        ids = [*prompt] if not isinstance(prompt, str) else self.tokenizer.encode(prompt) if prompt else []
+        ids = prompt if not isinstance(prompt, str) else self.tokenizer.encode(prompt) if prompt else []
         check_tokens(self.shape, ids)
-        return ids
+        return [*ids]
 
     def _writer(self, prompt: str | Sequence[int], asked: Request, *, with_text: bool) -> Writer:
         return Writer(
@@ -172,8 +175,8 @@ class LanguageModel:
         )
 
     def _written(self, writer: Writer, speculate: int) -> Iterator[Piece]:
-        if not 0 <= speculate <= _MOST_DRAFTED:
-            raise OptionError(f"speculation on {speculate} tokens", hint=f"0 to {_MOST_DRAFTED}")
+        if not is_count(speculate) or speculate > _MOST_DRAFTED:
+            raise OptionError(f"speculation on {speculate!r:.40} tokens", hint=f"0 to {_MOST_DRAFTED}")
         while not writer.end:
             before = list(writer.tokens)
             guessed = draft(before, min(speculate, writer.left - 1, self.shape.context - len(before)))
@@ -197,7 +200,7 @@ class LanguageModel:
     @cached_property
     def ends(self) -> frozenset[int]:
         """The tokens that end a text or a turn."""
-        return self.source.ends()
+        return frozenset([token for token in self.source.ends() if 0 <= token < self.shape.vocabulary])
 
 
 _ROWS = 128

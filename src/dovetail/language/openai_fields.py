@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -27,6 +28,9 @@ COMMON = frozenset(
         "user",
         "metadata",
         "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
         "n",
         "frequency_penalty",
         "presence_penalty",
@@ -34,7 +38,16 @@ COMMON = frozenset(
     )
 )
 """Fields of chats and completions. Those that only label a request are read and have no effect."""
-CHAT = COMMON | {"messages", "max_completion_tokens", "logprobs", "top_logprobs", "response_format"}
+CHAT = COMMON | {
+    "messages",
+    "max_completion_tokens",
+    "logprobs",
+    "top_logprobs",
+    "response_format",
+    "modalities",
+    "tool_choice",
+    "parallel_tool_calls",
+}
 COMPLETION = COMMON | {"prompt", "logprobs", "echo", "suffix", "best_of"}
 EMBEDDING = frozenset(("model", "input", "encoding_format", "dimensions", "user"))
 _UNCHANGED: Mapping[str, tuple[Any, ...]] = {
@@ -45,6 +58,10 @@ _UNCHANGED: Mapping[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "echo": (False,),
     "suffix": ("",),
+    "modalities": (["text"],),
+    # Without tools there are none to choose or to call.
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
 }
 """Fields that are not built, and the values at which they change nothing."""
 MOST_PROMPTS = 256
@@ -85,16 +102,16 @@ class Fields:
 
     def number(self, name: str, default: float) -> float:
         found = self.said.get(name, default)
-        if isinstance(found, bool) or not isinstance(found, int | float):
-            raise OptionError(f"{name} is {_shown(found)}", hint="it is a number")
+        if isinstance(found, bool) or not isinstance(found, int | float) or abs(found) > sys.float_info.max:
+            raise OptionError(f"{name} is {_shown(found)}", hint="it is a finite number")
         return float(found)
 
     def request(self, *, most: int, longest: int, logprobs: int | None) -> Request:
         """How to generate; `most` tokens where the request does not say, and `longest` at most."""
-        said = self.integer("max_completion_tokens") or self.integer("max_tokens")
-        count = most if said is None else said
-        if count < 1:
-            raise OptionError(f"max_tokens is {count}", hint="it is 1 or more")
+        name = "max_completion_tokens" if "max_completion_tokens" in self.said else "max_tokens"
+        count = self.integer(name, most)
+        if count is None or count < 1:
+            raise OptionError(f"{name} is {count}", hint="it is 1 or more")
         seed = self.integer("seed")
         # Without a seed every request draws in its own way.
         drawn = int.from_bytes(os.urandom(8), "little") if seed is None else seed % 2**64
@@ -141,9 +158,10 @@ class Fields:
     @property
     def is_usage_wanted(self) -> bool:
         options = self.said.get("stream_options", {})
-        if not isinstance(options, dict) or cast(dict[str, Any], options).keys() - {"include_usage"}:
+        said = cast(dict[str, Any], options) if isinstance(options, dict) else {"": options}
+        if said.keys() - {"include_usage", "include_obfuscation"} or said.get("include_obfuscation"):
             raise OptionError(f"stream_options are {_shown(options)}", hint="include_usage is the one that is built")
-        return cast(dict[str, Any], options).get("include_usage") is True
+        return said.get("include_usage") is True
 
     def _stops(self) -> tuple[str, ...]:
         found = self.said.get("stop", [])
@@ -160,7 +178,7 @@ class Fields:
         if kind == "json_object":
             return JSON_OBJECT
         held = cast(dict[str, Any], form).get("json_schema") if kind == "json_schema" else None
-        if not isinstance(held, dict) or "schema" not in held:
+        if not isinstance(held, dict) or cast(dict[str, Any], held).get("schema") is None:
             raise OptionError(
                 f"response_format is {_shown(form)}", hint="its type is text, json_object, or json_schema with a schema"
             )
@@ -170,6 +188,9 @@ class Fields:
 def _message(said: Any) -> dict[str, str]:
     held = cast(dict[str, Any], said) if isinstance(said, dict) else {}
     role, content = held.get("role"), held.get("content")
+    called = next((name for name in ("tool_calls", "function_call", "audio") if held.get(name)), None)
+    if called is not None:
+        raise UnsupportedError(f"a message with {called}", hint="the model would not see it; send text")
     if isinstance(content, list):
         parts = [cast(dict[str, Any], p) if isinstance(p, dict) else {} for p in cast(list[Any], content)]
         if any(p.get("type") != "text" or not isinstance(p.get("text"), str) for p in parts):

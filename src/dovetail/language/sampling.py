@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from dovetail.dataclass import dataclass
-from dovetail.errors import OptionError, UnsupportedError
+from dovetail.errors import LoadError, OptionError, UnsupportedError
 from dovetail.ir.literal import Array
 
 _CANDIDATES = 4096
 """Tokens that are sorted for top-p: the others together hold next to nothing, or are sorted as well."""
 
+_COLDEST = 1e-200
+"""Logits divided by less overflow; at this one all weight is on the likeliest tokens already."""
 _TRIED = 24
 """Tokens that are tried one by one before all tokens are compared with a constraint."""
 
@@ -33,6 +35,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            found: object = getattr(self, name)
+            if isinstance(found, bool | np.bool_) or not isinstance(found, kind):
+                raise OptionError(f"{name} is {found!r:.40}", hint=_RANGES[name])
         bounds = {
             "temperature": 0.0 <= self.temperature < float("inf"),
             "top_k": self.top_k >= 0,
@@ -46,6 +52,14 @@ class Sampling:
                 raise OptionError(f"{name} is {getattr(self, name)!r}", hint=_RANGES[name])
 
 
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "temperature": (int, float, np.integer, np.floating),
+    "top_k": (int, np.integer),
+    "top_p": (int, float, np.integer, np.floating),
+    "min_p": (int, float, np.integer, np.floating),
+    "repetition_penalty": (int, float, np.integer, np.floating),
+    "seed": (int, np.integer),
+}
 _RANGES = {
     "temperature": "it is 0 or above",
     "top_k": "it is a count, and 0 for all tokens",
@@ -73,11 +87,11 @@ class Sampler:
     ) -> int:
         """The next token. With `allowed` it is one of those; `mask` gives all of them at once, and is called late."""
         of = self.of
+        check_finite(logits)
         if of.repetition_penalty != 1.0 and before:
             logits = logits.copy()
             at = np.unique(np.asarray(before))
-            some = logits[at]
-            logits[at] = np.where(some > 0, some / of.repetition_penalty, some * of.repetition_penalty)
+            logits[at] = _penalised(logits[at], of.repetition_penalty)
         token = self._drawn(logits)
         if allowed is None or mask is None or allowed(token):
             return token
@@ -109,7 +123,7 @@ class Sampler:
         of = self.of
         count = min(of.top_k or logits.size, logits.size)
         tokens = _likeliest(logits, count if of.top_k else min(_CANDIDATES, logits.size))
-        wide = logits.astype(np.float64) / of.temperature
+        wide = logits.astype(np.float64) / max(of.temperature, _COLDEST)
         weights = np.exp(wide - wide[tokens[0]])
         chances = weights[tokens]
         if not of.top_k:
@@ -128,6 +142,22 @@ class Sampler:
         return tokens, chances
 
 
+def check_finite(logits: Array) -> None:
+    """Raise unless there is a likeliest token: weights that are no numbers, or overflow, leave none."""
+    if not np.isfinite(logits.max()):
+        raise LoadError(
+            "logits that are no numbers, or all -inf",
+            hint="a weight or a scale of the file is not finite, or the model overflows",
+        )
+
+
+def _penalised(logits: Array, penalty: float) -> Array:
+    """Logits made less likely; what overflows is the largest number."""
+    with np.errstate(all="ignore"):
+        found = np.where(logits > 0, logits / penalty, logits * penalty)
+    return np.nan_to_num(found, copy=False, nan=0.0)
+
+
 def _likeliest(logits: Array, count: int) -> Array:
     """The tokens with the highest logits, highest first; of equal ones the lower token comes first."""
     if count < logits.size:
@@ -138,4 +168,4 @@ def _likeliest(logits: Array, count: int) -> Array:
     return some[np.argsort(-logits[some], kind="stable")][:count]
 
 
-__all__ = ["Sampler", "Sampling"]
+__all__ = ["Sampler", "Sampling", "check_finite"]

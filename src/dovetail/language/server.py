@@ -17,15 +17,18 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, cast
+from urllib.parse import unquote
 
 from dovetail.dataclass import dataclass
-from dovetail.errors import DovetailError, OptionError, ServiceError, UnsupportedError
+from dovetail.errors import DovetailError, LoadError, OptionError, ServiceError, UnsupportedError
+from dovetail.frontends.shared.messages import printable
 from dovetail.language.engine import Ticket
 from dovetail.language.generation import Piece
 from dovetail.language.openai import Json, Reply, Service
 from dovetail.version import __version__
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_POSTED = ("/chat/completions", "/completions", "/embeddings")
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -66,8 +69,10 @@ class Server(HTTPServer):
         self._open_lock = threading.Lock()
         try:
             super().__init__((host, port), _Handler)
-        except OSError as error:
-            raise OptionError(f"{host}:{port} cannot be used: {error.strerror}", hint="choose another port") from error
+        except (OSError, TypeError, ValueError, OverflowError) as error:  # the last three of names that are none
+            why = getattr(error, "strerror", None) or str(error)
+            where = printable(f"{host}:{port}")
+            raise OptionError(f"{where} cannot be used: {why}", hint="choose another address or port") from error
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """A thread for a connection; above the limit it is told to come again."""
@@ -155,22 +160,40 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The models, and whether the server works."""
+        # An unread body would be taken for the next request.
+        has_body = self.headers.get("Content-Length", "0").strip() != "0" or "Transfer-Encoding" in self.headers
+        self.close_connection = self.close_connection or has_body
         self._guarded(self._get)
+
+    do_HEAD = do_GET
 
     def do_POST(self) -> None:
         """Chats, completions and embeddings."""
         self._guarded(self._post)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """An error of the protocol, in the form of all others."""
+        self.close_connection = True
+        self._has_begun = False
+        if self.request_version == "HTTP/0.9":
+            self.request_version = self.protocol_version
+        if code == 501:
+            self._fail(405, "this method is not built", "invalid_request_error", "use GET or POST")
+        else:
+            self._fail(code, (message or "the request is malformed")[:100], "invalid_request_error")
 
     def _get(self) -> None:
         service = self._of.service
         path = self.path.partition("?")[0]
         if path in ("/v1/models", "/models"):
             self._send(200, service.models())
-        elif path in (f"/v1/models/{service.name}", f"/models/{service.name}"):
+        elif unquote(path).removeprefix("/v1") == f"/models/{service.name}":
             self._send(200, service.described())
         elif path == "/health":
             active, waiting = service.engine.load()
             self._send(200, {"status": "ok", "active": active, "waiting": waiting})
+        elif path.removeprefix("/v1") in _POSTED:
+            self._fail(405, "this path takes requests", "invalid_request_error", "use POST")
         else:
             self._fail(404, "there is nothing at this path", "invalid_request_error")
 
@@ -184,6 +207,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._reply(service.complete(said, self._waits))
             case "/embeddings":
                 self._reply(service.embed(said))
+            case "/models" | "/health":
+                self._fail(405, "this path takes no requests", "invalid_request_error", "use GET")
             case _:
                 self._fail(404, "there is nothing at this path", "invalid_request_error")
 
@@ -200,6 +225,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(error.status, error.message, "server_error", error.hint)
         except UnsupportedError as error:
             self._fail(400, error.message, "unsupported", error.hint)
+        except LoadError as error:  # the model's file, and not the request
+            self._fail(500, error.message, "server_error", error.hint)
         except DovetailError as error:
             self._fail(400, error.message, "invalid_request_error", error.hint)
         except (ConnectionError, TimeoutError):
@@ -224,13 +251,18 @@ class _Handler(BaseHTTPRequestHandler):
     def _body(self) -> Any:
         if self.headers.get("Transfer-Encoding"):
             raise _Refused(411, "send the body with its length")
-        length = self.headers.get("Content-Length", "")
+        given = set(self.headers.get_all("Content-Length", []))
+        if len(given) > 1:
+            raise _Refused(400, "the body has several lengths")
+        length = next(iter(given), "")
         if not length.isascii() or not length.isdigit() or len(length) > 18:
             raise _Refused(411, "send the body with its length")
         if int(length) > self._of.limits.body:
             raise _Refused(413, f"a body has {self._of.limits.body:,} bytes at most")
         if self.headers.get_content_type() != "application/json":
             raise _Refused(415, "send application/json")
+        if self.headers.get("Content-Encoding", "identity") != "identity":
+            raise _Refused(415, "send the body as it is, without Content-Encoding")
         raw = self.rfile.read(int(length))
         if len(raw) < int(length):
             raise ConnectionResetError("the client has gone")
@@ -274,7 +306,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         for name, value in (("Content-Type", "text/event-stream"), ("Cache-Control", "no-cache")):
             self.send_header(name, value)
-        self.send_header("Transfer-Encoding", "chunked")
+        # Clients of HTTP/1.0 read up to the end of the connection.
+        self._is_chunked = self.request_version != "HTTP/1.0"
+        if self._is_chunked:
+            self.send_header("Transfer-Encoding", "chunked")
+        else:
+            self.close_connection = True
+            self.send_header("Connection", "close")
         self.end_headers()
         try:
             if first is not None:
@@ -288,11 +326,12 @@ class _Handler(BaseHTTPRequestHandler):
             if close is not None:
                 close()
         self._event("[DONE]")
-        self.wfile.write(b"0\r\n\r\n")
+        if self._is_chunked:
+            self.wfile.write(b"0\r\n\r\n")
 
     def _event(self, data: str) -> None:
         raw = f"data: {data}\n\n".encode()
-        self.wfile.write(f"{len(raw):x}\r\n".encode() + raw + b"\r\n")
+        self.wfile.write(f"{len(raw):x}\r\n".encode() + raw + b"\r\n" if self._is_chunked else raw)
 
     def _send(self, status: int, said: Json) -> None:
         raw = json.dumps(said).encode()
@@ -303,10 +342,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(raw)))
         if status in (429, 503):
             self.send_header("Retry-After", "1")
+        if status == 405:
+            self.send_header("Allow", "GET, HEAD, POST")
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(raw)
+        if self.command != "HEAD":
+            self.wfile.write(raw)
 
     def _fail(self, status: int, message: str, kind: str, hint: str = "") -> None:
         if self._has_begun:

@@ -5,7 +5,9 @@ In exact mode a sequence has the same bits whatever the others do, and however i
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
+from typing import SupportsIndex
 
 import numpy as np
 
@@ -163,15 +165,28 @@ class Slots:
 
 def check_tokens(of: DecoderShape, tokens: Sequence[int], held: int = 0) -> None:
     """Raise unless a decoder can take these tokens in after those that it holds."""
-    if not tokens:
+    if not _is_list(tokens):
+        raise OptionError(f"a prompt that is {tokens!r:.40}", hint="pass text, or a list of tokens")
+    if not len(tokens):
         raise OptionError("an empty prompt", hint="pass text or tokens that the model continues")
-    odd = next((t for t in tokens if not 0 <= t < of.vocabulary), None)
+    odd = next((i for i, token in enumerate(tokens) if not _is_below(token, of.vocabulary)), None)
     if odd is not None:
-        raise OptionError(f"the token {odd}", hint=f"tokens are from 0 to {of.vocabulary - 1}")
+        raise OptionError(f"the token {tokens[odd]!r:.40}", hint=f"tokens are from 0 to {of.vocabulary - 1}")
     if held + len(tokens) > of.context:
         raise OptionError(
             f"{held + len(tokens):,} tokens, and the model has {of.context:,} positions", hint="shorten the prompt"
         )
+
+
+def _is_list(said: object) -> bool:
+    """Whether something lists numbers, as far as can be told without looking at them."""
+    if isinstance(said, np.ndarray):
+        return said.ndim == 1
+    return isinstance(said, Sequence) and not isinstance(said, str | bytes | bytearray)
+
+
+def _is_below(token: object, count: int) -> bool:
+    return isinstance(token, SupportsIndex) and not isinstance(token, bool) and 0 <= operator.index(token) < count
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

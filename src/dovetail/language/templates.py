@@ -44,14 +44,14 @@ class ChatTemplate:
         except (*self._errors, RecursionError, ValueError, SyntaxError, MemoryError) as error:
             raise LoadError(f"a chat template that is not Jinja: {_said(error)}", hint=_HINT) from error
 
-    def render(self, messages: Sequence[Message], more: Mapping[str, Any] | None = None, *, ask: bool = True) -> str:
-        """The prompt for messages; with `ask` it ends where the model's answer starts."""
+    def render(self, messages: Sequence[Message], more: Mapping[str, Any] | None = None) -> str:
+        """The prompt for messages; it ends where the model's answer starts."""
         said = check_messages(messages)
         self._clock.start()
         parts: list[str] = []
         length = 0
         try:
-            given = {"messages": said, "add_generation_prompt": ask, "tools": None, "documents": None, **(more or {})}
+            given = {"messages": said, "add_generation_prompt": True, "tools": None, "documents": None, **(more or {})}
             for part in self._template.generate(given):
                 length += len(part)
                 self._clock.tick(0)

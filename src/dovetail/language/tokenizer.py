@@ -75,7 +75,9 @@ class GgufTokenizer:
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token stands for; those of a control token are none."""
-        return b"" if token in self._textless else self._words.bytes_of(self.tokens[token])
+        # Matrices may have more rows than there are names.
+        has_text = 0 <= token < len(self.tokens) and token not in self._textless
+        return self._words.bytes_of(self.tokens[token]) if has_text else b""
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens; bytes that are no character become U+FFFD."""

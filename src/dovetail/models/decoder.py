@@ -75,12 +75,17 @@ def cached_decoder(
                 x, *new = _layer(weights, of, x, step, old, index)
             for rows in new:
                 rows.outputs(builder)
+        # A sum of a normalised part has the bits of a single token's only where the next norm is computed with it.
+        norms_all = gives == "states" or (by_token and of.style.norms_after)
+        with scope("head"):
+            if norms_all:
+                x = normed(weights, of, x, "norm")
         if wanted is not None:
             x = ops.gather(x, builder.input("wanted", i64[wanted]), axis=-2)
         elif not every_position and gives == "logits":
             x = ops.slice_(x, axis=-2, start=x.shape[-2] - 1, stop=x.shape[-2])
         with scope("head"):
-            y = normed(weights, of, x, "norm")
+            y = x if norms_all else normed(weights, of, x, "norm")
             if gives == "states":
                 builder.output("states", y)
                 return builder.graph()
@@ -101,7 +106,7 @@ class _Step(NamedTuple):
 
     def angles(self, of: DecoderShape, layer: int) -> tuple[Value, Value]:
         """Cosine and sine for a layer."""
-        how = of.local_rope if of.local_rope is not None and of.has_window(layer) else of.rope
+        how = of.local_rope if of.local_rope is not None and of.is_local(layer) else of.rope
         if how not in self.turns:
             with scope("rope"):
                 self.turns[how] = angles(of, how, self.positions)

@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail import ops
 from dovetail.ir import leaf
-from dovetail.ir.dtype import BY_NAME, f32, u8
+from dovetail.ir.dtype import BY_NAME, f32, i64, u8
 from dovetail.ir.graph import Builder
 from dovetail.ir.value import Value
 from dovetail.library.activation import activation
@@ -148,33 +148,30 @@ def _with_bias(weights: Weights, x: Value, name: str, rows: int, columns: int, s
 
 
 def _experts(weights: Weights, of: DecoderShape, x: Value, name: str) -> Value:
-    """Each token through its own experts: only their blocks are read. Tokens go one after the other."""
-    shapes = {
-        "up": (of.experts, of.inner, of.hidden),
-        "gate": (of.experts, of.inner, of.hidden),
-        "down": (of.experts, of.hidden, of.inner),
-    }
-    stored = {part: weights.stored(f"{name}.{part}", *shape) for part, shape in shapes.items()}
+    """Each token through its own experts: choices are sorted by expert, and each expert multiplies its rows at once."""
     scores = softmax(x @ weights.matrix(f"{name}.router", of.experts, of.hidden))
     best = ops.top_k(scores, k=of.chosen, axis=-1)
     shares, chosen = best[0], best[1]
     if of.normed_choice:
         shares = shares / ops.reduce_sum(shares, axes=(-1,))
+    shares, flat = ops.merge(shares, axis=-2), ops.merge(chosen, axis=-1, count=3)
+    # Of equal experts, the choices stay in the order of tokens.
+    order = ops.sort(flat)[1]
+    experts = ops.unsqueeze(ops.iota(size=of.experts), axes=(-1,))
+    passed = ops.cast(ops.less_equal(flat, experts), dtype=i64)
+    ends = ops.squeeze(ops.reduce_sum(passed, axes=(-1,)), axes=(-1,))
 
-    def one(row: Value, share: Value, which: Value, *blocks: Value) -> tuple[Value]:
-        """The sum of the experts of one token: row [hidden], share and which [chosen]."""
-        up, gate, down = (
-            weights.floats(f"{name}.{part}", ops.gather(block, which, axis=0))
-            for part, block in zip(shapes, blocks, strict=True)
-        )
-        column = ops.unsqueeze(row, axes=(-1,))
-        inner = activation(of.style.act, gate @ column) * (up @ column)
-        outer = ops.squeeze(down @ inner, axes=(-1,)) * ops.unsqueeze(share, axes=(-1,))
-        return (ops.squeeze(ops.reduce_sum(outer, axes=(-2,)), axes=(-2,)),)
+    def product(y: Value, part: str, rows: int, columns: int) -> Value:
+        """Rows of choices times the transposed matrices of their experts."""
+        matrices = weights.floats(f"{name}.{part}", weights.stored(f"{name}.{part}", of.experts, rows, columns))
+        return ops.grouped_matmul(y, ops.permute(matrices, order=(-1, -2)), ends)
 
-    rows = [ops.merge(value, axis=-2) for value in (x, shares, chosen)]
-    found = ops.scan(one, [], rows, list(stored.values())).outputs[0]
-    return ops.reshape(found, shape=x.shape)
+    rows = ops.gather(ops.merge(x, axis=-2), order / of.chosen, axis=0)
+    up, gate = (product(rows, part, of.inner, of.hidden) for part in ("up", "gate"))
+    outer = product(activation(of.style.act, gate) * up, "down", of.hidden, of.inner)
+    back = ops.split(ops.gather(outer, ops.sort(order)[1], axis=0), axis=-2, size=of.chosen)
+    found = ops.reduce_sum(back * ops.unsqueeze(shares, axes=(-1,)), axes=(-2,))
+    return ops.reshape(ops.squeeze(found, axes=(-2,)), shape=x.shape)
 
 
 __all__ = ["Weights", "angles", "feed_forward", "normed", "projected", "turned"]

@@ -69,7 +69,7 @@ class DecoderShape:
     eps: float = 1e-5
     rope: Rope = field(default_factory=Rope)
     local_rope: Rope | None = None
-    """Of layers with a window, where it differs."""
+    """Of layers with a window, where it differs; it stays theirs where the context is within the window."""
     rotated: int = 0
     """Features of a head that are rotated; 0 for all."""
     pairs: Form = "half"
@@ -93,9 +93,13 @@ class DecoderShape:
     """Whether the head is the embedding."""
     style: DecoderStyle = field(default_factory=DecoderStyle)
 
+    def is_local(self, layer: int) -> bool:
+        """Whether a layer is one of those with the window, however short the context is."""
+        return self.window > 0 and (not self.windowed or self.windowed[layer])
+
     def has_window(self, layer: int) -> bool:
         """Whether a layer sees the last positions only."""
-        return 0 < self.window < self.context and (not self.windowed or self.windowed[layer])
+        return self.window < self.context and self.is_local(layer)
 
 
 def parameter_shapes(of: DecoderShape) -> dict[str, tuple[int, ...]]:

@@ -9,6 +9,7 @@ from dovetail.ops import (
     detection,
     elementwise,
     generate,
+    groups,
     indexing,
     linear_algebra,
     matrix,
@@ -29,6 +30,7 @@ from dovetail.ops.cumulative import *  # noqa: F403
 from dovetail.ops.detection import *  # noqa: F403
 from dovetail.ops.elementwise import *  # noqa: F403
 from dovetail.ops.generate import *  # noqa: F403
+from dovetail.ops.groups import *  # noqa: F403
 from dovetail.ops.indexing import *  # noqa: F403
 from dovetail.ops.linear_algebra import *  # noqa: F403
 from dovetail.ops.matrix import *  # noqa: F403
@@ -48,6 +50,7 @@ Value.operators = PrimitiveOperators()
 ALL = (
     *elementwise.FAMILY,
     *contraction.FAMILY,
+    *groups.FAMILY,
     *reduction.FAMILY,
     *movement.FAMILY,
     *control.FAMILY,

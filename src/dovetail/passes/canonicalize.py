@@ -78,21 +78,14 @@ def canonicalize(
     return rebuild(graph, _engine(rules, without, strict, fold_bytes, log).step)
 
 
-def canonical_value(
-    values: Sequence[Value],
-    *,
-    rules: Sequence[Rule] = RULES,
-    without: AbstractSet[str] = frozenset(),
-    strict: bool = False,
-    fold_bytes: int = constants.FOLD_BYTES,
-) -> list[Value]:
+def canonical_value(values: Sequence[Value]) -> list[Value]:
     """Values in canonical form, those of patterns included; what needs a type is left where there is none."""
-    engine = _engine(rules, without, strict, fold_bytes)
+    engine = Canonicalizer(RULES)
     return [engine.settle(value) for value in values]
 
 
 def _engine(
-    rules: Sequence[Rule], without: AbstractSet[str], strict: bool, fold_bytes: int, log: Log | None = None
+    rules: Sequence[Rule], without: AbstractSet[str], strict: bool, fold_bytes: int, log: Log | None
 ) -> Canonicalizer:
     limited = {rule.name: rule for rule in constants.folding(fold_bytes)} if fold_bytes != constants.FOLD_BYTES else {}
     chosen = [

@@ -56,9 +56,9 @@ def build_report(
     setup: Setup,
     machine: Machine,
     served: Mapping[Value, Served],
-    keepers: Keepers = lambda op: (),
-    emitted: Callable[[], Sequence[Emitted]] | None = None,
-    errors: Mapping[Value, float] | None = None,
+    keepers: Keepers,
+    emitted: Callable[[], Sequence[Emitted]] | None,
+    errors: Mapping[Value, float] | None,
 ) -> Report:
     """The report of one compilation, in terms of the graph as written with its blocks spelled out.
 

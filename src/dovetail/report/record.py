@@ -183,8 +183,10 @@ class WeightsEntry:
     bytes: int
     as_floats: int
     """Bytes that they would take in f32."""
+    read: int
+    """Bytes that a token reads: of experts, those that it chooses."""
     seconds: float
-    """What reading them once takes from memory."""
+    """What reading these once takes from memory."""
 
 
 @dataclass(frozen=True, slots=True)

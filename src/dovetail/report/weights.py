@@ -6,6 +6,7 @@ from dovetail import library, ops
 from dovetail.declare.cost import type_bytes
 from dovetail.declare.machine import Machine, estimate
 from dovetail.ir import leaf
+from dovetail.ir.dim import evaluate, symbols
 from dovetail.ir.dtype import f32
 from dovetail.ir.graph import Graph
 from dovetail.ir.value import Value
@@ -26,17 +27,37 @@ def weights_of(graph: Graph, machine: Machine) -> tuple[WeightsEntry, ...]:
     if not blocks:
         return ()
     found: dict[str, list[int]] = {}
+    parts = _chosen(graph)
     whole = {operand for value in graph.values if value.op is not ops.gather for operand in value.operands}
     for value in [value for value in graph.parameters if value in whole]:
         floats = blocks.get(value)
         count = _elements(value if floats is None else floats)
         if count >= _LEAST:
             kind = value.dtype.name if floats is None else str(floats.attrs["format"])
-            entry = found.setdefault(kind, [0, 0, 0])
-            for i, more in enumerate((1, estimate(type_bytes(value.type)), count * f32.itemsize)):
+            entry = found.setdefault(kind, [0, 0, 0, 0])
+            size = estimate(type_bytes(value.type))
+            chosen, groups = parts.get(value, (1, 1))
+            for i, more in enumerate((1, size, count * f32.itemsize, size * chosen // groups)):
                 entry[i] += more
-    entries = [WeightsEntry(kind, n, size, wide, machine.moving(size)) for kind, (n, size, wide) in found.items()]
+    entries = [
+        WeightsEntry(kind, n, size, wide, read, machine.moving(read)) for kind, (n, size, wide, read) in found.items()
+    ]
     return tuple(sorted(entries, key=lambda entry: -entry.bytes))
+
+
+def _chosen(graph: Graph) -> dict[Value, tuple[int, int]]:
+    """Of the parameters that have a matrix for each group of rows, the groups that a token has rows of, and all."""
+    found: dict[Value, tuple[int, int]] = {}
+    for value in graph.values:
+        if value.op is ops.grouped_matmul:
+            rows, groups = value.shape[0], value.operands[1].shape[0]
+            stored = value.operands[1]
+            while stored.op in (ops.permute, ops.cast, library.dequantise_blocks):
+                (stored,) = stored.operands
+            if isinstance(groups, int) and groups > 0:
+                some = evaluate(rows, dict.fromkeys(symbols(rows), 1))
+                found[stored] = min(groups, some), groups
+    return found
 
 
 def _elements(value: Value) -> int:
@@ -57,7 +78,7 @@ def weights_lines(entries: tuple[WeightsEntry, ...], total: float, mark: int) ->
         for entry in entries
     ]
     if entries:
-        size, seconds = sum(entry.bytes for entry in entries), sum(entry.seconds for entry in entries)
+        size, seconds = sum(entry.read for entry in entries), sum(entry.seconds for entry in entries)
         share = f" ({percent(min(seconds / total, 1.0))} of a run)" if total else ""
         told = f"a run, and so a token, reads {bytes_text(size)} of them: {time_text(seconds)}{share}"
         lines.append(line(Piece(" " * mark, "dim"), told, hang=mark + 2))

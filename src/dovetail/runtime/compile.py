@@ -252,7 +252,7 @@ def _quantised(
     whole = source.graph()
     source.finish()
     arrays = {**whole.params, **source.params, **(params or {})}
-    narrow, told = quantised(replace(whole, params=arrays), Quantise(how) if isinstance(how, str) else how)
+    narrow, told = quantised(replace(whole, params=arrays), how if isinstance(how, Quantise) else Quantise(how))
     program = _program(of_graph(narrow, program_store(request)), request, None)
     program.quantised = told
     return program

@@ -6,6 +6,7 @@ stays as it is, and a report has every matrix with its error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal, get_args
@@ -52,7 +53,7 @@ class Quantise:
             raise OptionError(f"quantise={self.kind!r}", hint=f"it is one of {', '.join(get_args(QuantiseKind))}")
         for name in ("keep_above", "fail_above"):
             bound = getattr(self, name)
-            if bound is not None and not bound >= 0:
+            if bound is not None and (not isinstance(bound, int | float) or isinstance(bound, bool) or not bound >= 0):
                 raise OptionError(f"{name} is {bound!r}", hint="it is a relative error, 0 or more")
 
 
@@ -178,6 +179,7 @@ def _blocks(rows: Array, how: Quantise) -> tuple[str, Array | None, float]:
     wide = rows.astype(np.float64)
     norm = float(np.linalg.norm(wide))
     error = float(np.linalg.norm(again - wide)) / norm if norm else 0.0
+    error = math.inf if math.isnan(error) else error
     bound = _KEEP_ABOVE[how.kind] if how.keep_above is None else how.keep_above
     if not error <= bound:
         return f"its error is above {bound:.2%}", None, error
@@ -187,12 +189,12 @@ def _blocks(rows: Array, how: Quantise) -> tuple[str, Array | None, float]:
 def _eight(rows: Array) -> tuple[Array, Array]:
     """Blocks of 8 bits (q8_0), and the numbers that they stand for."""
     x = rows.reshape(len(rows), -1, GROUP)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         scale = (np.abs(x).max(axis=-1, keepdims=True) / 127.0).astype(np.float16)
-    wide = scale.astype(np.float32)
-    codes = np.clip(np.rint(np.divide(x, wide, out=np.zeros_like(x), where=wide != 0)), -127, 127).astype(np.int8)
-    raw = np.concatenate([scale.view(np.uint8), codes.view(np.uint8)], axis=-1)
-    again = codes.astype(np.float64) * scale.astype(np.float64)
+        wide = scale.astype(np.float32)
+        codes = np.clip(np.rint(np.divide(x, wide, out=np.zeros_like(x), where=wide != 0)), -127, 127).astype(np.int8)
+        raw = np.concatenate([scale.view(np.uint8), codes.view(np.uint8)], axis=-1)
+        again = codes.astype(np.float64) * scale.astype(np.float64)
     return raw.reshape(len(rows), -1), again.reshape(rows.shape)
 
 

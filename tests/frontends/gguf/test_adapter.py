@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail.errors import LoadError, UnsupportedError
+from dovetail.errors import LoadError, OptionError, UnsupportedError
 from dovetail.frontends.gguf.adapter import with_adapter
 from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import GgufFile, read_gguf
@@ -117,3 +117,12 @@ def test_a_model_file_is_no_adapter(tmp_path: Path) -> None:
     file, fields, _ = base(tmp_path, "f32")
     with pytest.raises(LoadError, match=r"general\.type"):
         with_adapter(read_decoder(file), fields, file)
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf")])
+def test_updates_are_taken_a_finite_number_of_times(scale: float, tmp_path: Path) -> None:
+    file, fields, tensors = base(tmp_path, "f32")
+    with pytest.raises(OptionError):
+        with_adapter(
+            read_decoder(file), fields, saved(tmp_path / "lora.gguf", FIELDS, updates(tensors, UPDATED[:1])), scale
+        )

@@ -108,6 +108,28 @@ def test_rates_of_rotation_are_divided_as_the_file_says(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["llama.rope.scaling.factor", "llama.rope.scale_linear"])
+def test_a_factor_without_a_kind_is_linear(name: str, tmp_path: Path) -> None:
+    assert read(tmp_path, *decoder(fields={name: 2.0})).shape.rope.slowed == (2.0,) * 8
+
+
+def test_gemma_2_bends_scores_where_a_file_says_nothing(tmp_path: Path) -> None:
+    """Its first files were written before these fields; a bound of 0 is none."""
+    fields, tensors = decoder("gemma2", layers=1)
+    tensors |= {f"blk.0.post_{part}_norm.weight": tensors["output_norm.weight"] for part in ("attention", "ffw")}
+    shape = read(tmp_path, fields, tensors).shape
+    assert (shape.softcap, shape.final_softcap) == (50.0, 30.0)
+    bounds = {"gemma2.attn_logit_softcapping": 0.0, "gemma2.final_logit_softcapping": 20.0}
+    shape = read(tmp_path, {**fields, **bounds}, tensors).shape
+    assert (shape.softcap, shape.final_softcap) == (0.0, 20.0)
+
+
+def test_a_window_that_is_not_said_is_refused(tmp_path: Path) -> None:
+    """Layers with it rotate in another way."""
+    with pytest.raises(LoadError, match="sliding_window"):
+        read(tmp_path, *decoder("gemma3", layers=1))
+
+
 def without(name: str) -> Any:
     fields, tensors = decoder()
     return {k: v for k, v in fields.items() if k != name}, {k: v for k, v in tensors.items() if k != name}
@@ -132,6 +154,7 @@ REFUSED: dict[str, tuple[type[DovetailError], Any]] = {
     "a size as text": (LoadError, saying(llama__embedding_length="64")),
     "a rate that is not finite": (LoadError, saying(llama__rope__freq_base=float("nan"))),
     "an unknown scaling": (UnsupportedError, saying(llama__rope__scaling__type="dynamic")),
+    "yarn to the base 1": (LoadError, saying(llama__rope__scaling__type="yarn", llama__rope__freq_base=1.0)),
     "experts": (UnsupportedError, saying(llama__expert_count=8)),
     "a tensor too few": (LoadError, without("blk.1.attn_v.weight")),
     "no embedding": (LoadError, without("token_embd.weight")),

@@ -72,3 +72,12 @@ class Draw:
         limits = np.iinfo(dtype)
         least, most = limits.min if low is None else low, limits.max if high is None else high
         return self._source.integers(least, most + 1, shape).astype(dtype)
+
+    def weights(self, *shape: int, dtype: Any = np.int8) -> Array:
+        """Weights in bytes; signed ones have seven bits.
+
+        On x86 without VNNI, onnxruntime adds two products of an unsigned and a signed byte in 16 bits, which saturate.
+        """
+        return (
+            self.whole(*shape, dtype=dtype, low=-64, high=63) if dtype is np.int8 else self.whole(*shape, dtype=dtype)
+        )

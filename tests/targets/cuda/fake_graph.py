@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.literal import Array
-from dovetail.kernels.loops.ir import Kernel, TensorMap
+from dovetail.kernels.loops.ir import Extent, Kernel, Loop, TensorMap
 from tests.targets.cuda.lockstep import Machine
 
 
@@ -28,14 +28,22 @@ class SizedMachine(Machine):
             self.numbers |= {size: n for size, n in given if isinstance(size, Dim) and isinstance(n, int)}
         self.launched = grid
         super().__init__(kernel, buffers, {})
+        self.grid = grid
         # Kernels of equal text share loops, which have the maps of one of them: each launch brings its own.
         self.encoded = dict(zip(kernel.maps, maps, strict=True))
 
     def size(self, size: Size) -> int:
+        if isinstance(size, int):
+            return size
         assert self.kernel.launch is not None
-        if size is self.kernel.launch.grid:
-            return self.launched
-        return size if isinstance(size, int) else self.numbers[size]
+        return self.launched if size is self.kernel.launch.grid else self.numbers[size]
+
+    def loop(self, statement: Loop, mask: Array) -> None:
+        """Kernels of equal text may have other numbers of blocks: a loop over all of them is as long as the launch."""
+        assert self.kernel.launch is not None
+        if statement.kind == "block" and statement.extent == Extent(self.kernel.launch.grid):
+            statement = replace(statement, extent=Extent(self.launched))
+        super().loop(statement, mask)
 
 
 @dataclass(frozen=True, slots=True)

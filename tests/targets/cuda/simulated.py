@@ -7,9 +7,11 @@ from ctypes import CFUNCTYPE, byref, c_int
 
 import numpy as np
 
+import dovetail
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.loops.ir import Kernel
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.api import SIGNATURES, KernelNodeParams
 from dovetail.targets.cuda.claims import CLAIMS
@@ -17,7 +19,7 @@ from dovetail.targets.cuda.driver import Driver
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.launch_code import launch_code
 from dovetail.targets.cuda.ptx_compiler import verified
-from dovetail.targets.cuda.run import CudaGraph
+from dovetail.targets.cuda.run import CudaGraph, steps_of
 from dovetail.targets.target import Target
 from tests.targets.cuda.fake_driver import FakeLibrary, digest
 
@@ -78,6 +80,14 @@ def target_of(device: Driver) -> Target:
     return target_for(lambda: device)
 
 
+def kernels_on(graph: Graph, device: GpuDevice) -> list[Kernel]:
+    """The kernels of a graph on a device, in the order of their launches."""
+    driver = SimulatedDriver()
+    driver.description = device
+    plan = dovetail.compile(graph, target=target_of(driver)).plan
+    return [made.kernel for _, kernels in steps_of(plan, device=device) for made in kernels or ()]
+
+
 def drawn_for(graph: Graph) -> dict[str, Array]:
     """Random arrays for the inputs and parameters of a graph; those of matrices keep the size of what they multiply."""
     random, found = np.random.default_rng(5), dict[str, Array]()
@@ -97,4 +107,4 @@ def run_simulated(graph: Graph, device: GpuDevice, drawn: Mapping[str, Array]) -
     return CudaGraph(make_plan(graph, target=CLAIMS), lambda: simulated).bind(params).run(feeds)["y"]
 
 
-__all__ = ["CompiledDriver", "FakeLibrary", "SimulatedDriver", "drawn_for", "run_simulated", "target_of"]
+__all__ = ["CompiledDriver", "FakeLibrary", "SimulatedDriver", "drawn_for", "kernels_on", "run_simulated", "target_of"]

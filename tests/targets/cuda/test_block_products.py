@@ -9,30 +9,18 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import BindError, LanguageModel, Value, library, ops
+from dovetail import BindError, LanguageModel, library, ops
 from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import read_gguf
-from dovetail.ir.dtype import f32, i64, u8
+from dovetail.ir.dtype import f32, i64
 from dovetail.ir.literal import Array
 from dovetail.language.programs import Programs
 from dovetail.language.slots import Slots
 from dovetail.library.block_formats import FORMATS
 from dovetail.targets.runtime import store as stores
-from tests.block_arrays import random_blocks
+from tests.block_arrays import assert_near, block_weights, floats_of, random_blocks
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
-
-
-def _floats(name: str, blocks: Array) -> Array:
-    """What blocks mean, by the reference in float64."""
-    builder = dovetail.Builder("floats")
-    builder.output("y", library.dequantise_blocks(builder.param("w", u8[blocks.shape]), format=name))  # pyright: ignore[reportArgumentType]
-    return dovetail.evaluate(builder.graph(), {}, params={"w": blocks}, lift=True)["y"]
-
-
-def _weights(builder: dovetail.Builder, name: str, kind: str, blocks: Array) -> Value:
-    stored = builder.param(name, u8[blocks.shape])
-    return ops.permute(library.dequantise_blocks(stored, format=kind), order=(-1, -2))  # pyright: ignore[reportArgumentType]
 
 
 def _run(builder: dovetail.Builder, params: dict[str, Array], **given: Array) -> tuple[Array, SimulatedDriver, Any]:
@@ -46,20 +34,16 @@ def _product(kind: str, rows: int | str, count: int, columns: int, depth: int) -
     blocks = random_blocks(kind, columns, depth, 7)
     builder = dovetail.Builder("product")
     x = builder.input("x", f32[rows, depth])
-    builder.output("y", x @ _weights(builder, "w", kind, blocks))
+    builder.output("y", x @ block_weights(builder, "w", kind, blocks))
     given = np.random.default_rng(1).normal(size=(count, depth)).astype(np.float32)
     found, device, _ = _run(builder, {"w": blocks}, x=given)
-    return found, given.astype(np.float64) @ _floats(kind, blocks).T, device
-
-
-def _assert_near(found: Array, wanted: Array) -> None:
-    assert np.abs(found - wanted).max() < 2e-6 * np.abs(wanted).max()
+    return found, given.astype(np.float64) @ floats_of(kind, blocks).T, device
 
 
 @pytest.mark.parametrize("kind", [*FORMATS])
 def test_one_row_with_blocks_of_every_format(kind: str) -> None:
     found, wanted, device = _product(kind, 1, 1, 8, 2 * FORMATS[kind].elements)
-    _assert_near(found, wanted)
+    assert_near(found, wanted)
     assert [line for line in device.log if line.startswith("launch")] == ["launch contract"]
 
 
@@ -67,24 +51,24 @@ def test_one_row_with_blocks_of_every_format(kind: str) -> None:
 def test_several_rows_with_columns_and_blocks_that_lanes_do_not_share_evenly(
     kind: str, columns: int, depth: int
 ) -> None:
-    _assert_near(*_product(kind, 3, 3, columns, depth)[:2])
+    assert_near(*_product(kind, 3, 3, columns, depth)[:2])
 
 
 @pytest.mark.parametrize("kind", ["q8_0", "q4_1", pytest.param("q6_k", marks=pytest.mark.exhaustive)])
 def test_tiles_of_more_rows_expand_blocks_as_they_load(kind: str) -> None:
-    _assert_near(*_product(kind, "s", 9, 5, FORMATS[kind].elements)[:2])
+    assert_near(*_product(kind, "s", 9, 5, FORMATS[kind].elements)[:2])
 
 
 def test_both_streams_of_a_gate_read_blocks() -> None:
     blocks = [random_blocks("q4_0", 8, 64, seed) for seed in (1, 2)]
     builder = dovetail.Builder("gate")
     x = builder.input("x", f32[1, 64])
-    up, gate = (_weights(builder, name, "q4_0", b) for name, b in zip("ug", blocks, strict=True))
+    up, gate = (block_weights(builder, name, "q4_0", b) for name, b in zip("ug", blocks, strict=True))
     builder.output("y", library.swiglu(x, up, gate))
     given = np.random.default_rng(1).normal(size=(1, 64)).astype(np.float32)
     found, _, program = _run(builder, dict(zip("ug", blocks, strict=True)), x=given)
-    a, b = (given.astype(np.float64) @ _floats("q4_0", each).T for each in blocks)
-    _assert_near(found, a * b / (1 + np.exp(-b)))
+    a, b = (given.astype(np.float64) @ floats_of("q4_0", each).T for each in blocks)
+    assert_near(found, a * b / (1 + np.exp(-b)))
     assert program.report.count("swiglu") == 1
 
 
@@ -92,11 +76,11 @@ def test_projections_of_one_row_are_one_product_of_joined_blocks() -> None:
     blocks = [random_blocks("q8_0", columns, 64, columns) for columns in (16, 8)]
     builder = dovetail.Builder("joined")
     x = builder.input("x", f32[1, 64])
-    q, k = (x @ _weights(builder, name, "q8_0", b) for name, b in zip("qk", blocks, strict=True))
+    q, k = (x @ block_weights(builder, name, "q8_0", b) for name, b in zip("qk", blocks, strict=True))
     builder.output("y", ops.concat(q, k, axis=-1))
     given = np.random.default_rng(1).normal(size=(1, 64)).astype(np.float32)
     found, device, _ = _run(builder, dict(zip("qk", blocks, strict=True)), x=given)
-    _assert_near(found, given.astype(np.float64) @ _floats("q8_0", np.concatenate(blocks)).T)
+    assert_near(found, given.astype(np.float64) @ floats_of("q8_0", np.concatenate(blocks)).T)
     assert sum("launch contract" in line for line in device.log) == 1
 
 
@@ -105,7 +89,7 @@ def test_the_card_holds_the_bytes_of_the_file() -> None:
     blocks = random_blocks("q4_0", 64, 512)
     builder = dovetail.Builder("product")
     x = builder.input("x", f32[1, 512])
-    builder.output("y", x @ _weights(builder, "w", "q4_0", blocks))
+    builder.output("y", x @ block_weights(builder, "w", "q4_0", blocks))
     device = SimulatedDriver()
     dovetail.compile(builder.graph(), target=target_of(device), cache="off").bind({"w": blocks})
     held = sum(memory.nbytes for memory in device.memory.values())
@@ -117,7 +101,7 @@ def test_programs_with_blocks_are_kept_for_other_processes(kind: str, tmp_path: 
     """Kernels come from the store, and pack blocks as before."""
     blocks = random_blocks(kind, 8, 256, 7)
     builder = dovetail.Builder("product")
-    builder.output("y", builder.input("x", f32[1, 256]) @ _weights(builder, "w", kind, blocks))
+    builder.output("y", builder.input("x", f32[1, 256]) @ block_weights(builder, "w", kind, blocks))
     given, found = np.random.default_rng(1).normal(size=(1, 256)).astype(np.float32), list[Array]()
     device = SimulatedDriver()
     for _ in range(2):
@@ -132,7 +116,7 @@ def test_a_refused_index_is_told_although_weights_were_never_spelled_out() -> No
     blocks = random_blocks("q8_0", 8, 32)
     builder = dovetail.Builder("looked_up")
     rows = ops.gather(builder.param("table", f32[4, 32]), builder.input("at", i64[1]), axis=0)
-    builder.output("y", rows @ _weights(builder, "w", "q8_0", blocks))
+    builder.output("y", rows @ block_weights(builder, "w", "q8_0", blocks))
     table = np.ones((4, 32), np.float32)
     with pytest.raises(dovetail.DovetailError, match="9") as raised:
         _run(builder, {"table": table, "w": blocks}, at=np.array([9]))

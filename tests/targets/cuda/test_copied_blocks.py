@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Value, library, ops
-from dovetail.ir.dtype import f32, u8
+from dovetail import library, ops
+from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
@@ -19,7 +19,7 @@ from dovetail.kernels.loops.ir import Alloc, CopyBulk
 from dovetail.models.decoder import cached_decoder
 from dovetail.models.decoder_shape import DecoderShape, DecoderStyle, parameter_shapes
 from dovetail.targets.cuda.run import kernels_of
-from tests.block_arrays import random_blocks
+from tests.block_arrays import assert_near, block_weights, floats_of, random_blocks
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
 DEVICE = replace(H200, multiprocessors=8, cluster=4, dependent_launches=True, bulk_copies=True, cooperative="off")
@@ -31,18 +31,6 @@ def _driver(**changes: Any) -> SimulatedDriver:
     return found
 
 
-def _floats(name: str, blocks: Array) -> Array:
-    """What blocks mean, by the reference in float64."""
-    builder = dovetail.Builder("floats")
-    builder.output("y", library.dequantise_blocks(builder.param("w", u8[blocks.shape]), format=name))  # pyright: ignore[reportArgumentType]
-    return dovetail.evaluate(builder.graph(), {}, params={"w": blocks}, lift=True)["y"]
-
-
-def _weights(builder: dovetail.Builder, name: str, kind: str, blocks: Array) -> Value:
-    stored = builder.param(name, u8[blocks.shape])
-    return ops.permute(library.dequantise_blocks(stored, format=kind), order=(-1, -2))  # pyright: ignore[reportArgumentType]
-
-
 def _run(builder: dovetail.Builder, params: dict[str, Array], x: Array) -> tuple[Array, int]:
     """The result, and the kernels that copy in bulk."""
     device = _driver()
@@ -52,8 +40,15 @@ def _run(builder: dovetail.Builder, params: dict[str, Array], x: Array) -> tuple
     return program(x=x)["y"], sum(copying)
 
 
-def _assert_near(found: Array, wanted: Array) -> None:
-    assert np.abs(found - wanted).max() < 2e-6 * np.abs(wanted).max()
+def _copied_product(kind: str, columns: int, depth: int) -> int:
+    """The kernels that copy in bulk for one row times random blocks, whose product is near to float64."""
+    blocks = random_blocks(kind, columns, depth, 7)
+    builder = dovetail.Builder("product")
+    builder.output("y", builder.input("x", f32[1, depth]) @ block_weights(builder, "w", kind, blocks))
+    given = np.random.default_rng(1).normal(size=(1, depth)).astype(np.float32)
+    found, copying = _run(builder, {"w": blocks}, given)
+    assert_near(found, given.astype(np.float64) @ floats_of(kind, blocks).T)
+    return copying
 
 
 @pytest.mark.parametrize(
@@ -64,25 +59,19 @@ def _assert_near(found: Array, wanted: Array) -> None:
     ],
 )  # fmt: skip
 def test_columns_of_a_block_are_copied_whole(kind: str, columns: int, depth: int) -> None:
-    blocks = random_blocks(kind, columns, depth, 7)
-    builder = dovetail.Builder("product")
-    builder.output("y", builder.input("x", f32[1, depth]) @ _weights(builder, "w", kind, blocks))
-    given = np.random.default_rng(1).normal(size=(1, depth)).astype(np.float32)
-    found, copying = _run(builder, {"w": blocks}, given)
-    _assert_near(found, given.astype(np.float64) @ _floats(kind, blocks).T)
-    assert copying == 1
+    assert _copied_product(kind, columns, depth) == 1
 
 
 def test_both_streams_of_a_gate_are_copied() -> None:
     blocks = [random_blocks("q8_0", 64, 256, seed) for seed in (1, 2)]
     builder = dovetail.Builder("gate")
     x = builder.input("x", f32[1, 256])
-    up, gate = (_weights(builder, name, "q8_0", b) for name, b in zip("ug", blocks, strict=True))
+    up, gate = (block_weights(builder, name, "q8_0", b) for name, b in zip("ug", blocks, strict=True))
     builder.output("y", library.swiglu(x, up, gate))
     given = np.random.default_rng(1).normal(size=(1, 256)).astype(np.float32)
     found, copying = _run(builder, dict(zip("ug", blocks, strict=True)), given)
-    a, b = (given.astype(np.float64) @ _floats("q8_0", each).T for each in blocks)
-    _assert_near(found, a * b / (1 + np.exp(-b)))
+    a, b = (given.astype(np.float64) @ floats_of("q8_0", each).T for each in blocks)
+    assert_near(found, a * b / (1 + np.exp(-b)))
     assert copying == 1
 
 
@@ -91,27 +80,21 @@ def test_a_norm_before_blocks_is_in_the_product() -> None:
     blocks, rng = random_blocks("q8_0", 64, 256, 7), np.random.default_rng(1)
     builder = dovetail.Builder("normed")
     x, gain = builder.input("x", f32[1, 256]), builder.param("gain", f32[256])
-    builder.output("y", library.rms_norm(x, gain, eps=1e-3) @ _weights(builder, "w", "q8_0", blocks))
+    builder.output("y", library.rms_norm(x, gain, eps=1e-3) @ block_weights(builder, "w", "q8_0", blocks))
     given, gains = rng.normal(size=(1, 256)).astype(np.float32), rng.normal(size=256).astype(np.float32)
     device = _driver()
     program = dovetail.compile(builder.graph(), target=target_of(device), cache="off")
     found = program.bind({"w": blocks, "gain": gains})(x=given)["y"]
     wide = given.astype(np.float64)
     normed = wide / np.sqrt((wide**2).mean() + 1e-3) * gains
-    _assert_near(found, normed @ _floats("q8_0", blocks).T)
+    assert_near(found, normed @ floats_of("q8_0", blocks).T)
     (made,) = [made.kernel for _, made in kernels_of(program.plan, device=device.description)]
     assert any(isinstance(s, Alloc) and s.pointer == "squares" for s in made.body)
 
 
 @pytest.mark.parametrize(("kind", "columns", "depth"), [("q8_0", 12, 256), ("q8_0", 16, 96)])
 def test_columns_or_blocks_that_are_not_shared_evenly_are_read_from_memory(kind: str, columns: int, depth: int) -> None:
-    blocks = random_blocks(kind, columns, depth, 7)
-    builder = dovetail.Builder("product")
-    builder.output("y", builder.input("x", f32[1, depth]) @ _weights(builder, "w", kind, blocks))
-    given = np.random.default_rng(1).normal(size=(1, depth)).astype(np.float32)
-    found, copying = _run(builder, {"w": blocks}, given)
-    _assert_near(found, given.astype(np.float64) @ _floats(kind, blocks).T)
-    assert copying == 0
+    assert _copied_product(kind, columns, depth) == 0
 
 
 def test_projections_in_several_formats_are_one_product() -> None:
@@ -120,13 +103,13 @@ def test_projections_in_several_formats_are_one_product() -> None:
     blocks = {name: random_blocks(kind, 16, 256, seed) for seed, (name, kind) in enumerate(kinds.items())}
     builder = dovetail.Builder("joined")
     x = builder.input("x", f32[1, 256])
-    results = [x @ _weights(builder, name, kind, blocks[name]) for name, kind in kinds.items()]
+    results = [x @ block_weights(builder, name, kind, blocks[name]) for name, kind in kinds.items()]
     builder.output("y", ops.concat(*results, axis=-1))
     given = np.random.default_rng(1).normal(size=(1, 256)).astype(np.float32)
     device = _driver()
     program = dovetail.compile(builder.graph(), target=target_of(device), cache="off").bind(blocks)
-    wanted = [given.astype(np.float64) @ _floats(kind, blocks[name]).T for name, kind in kinds.items()]
-    _assert_near(program(x=given)["y"], np.concatenate(wanted, axis=-1))
+    wanted = [given.astype(np.float64) @ floats_of(kind, blocks[name]).T for name, kind in kinds.items()]
+    assert_near(program(x=given)["y"], np.concatenate(wanted, axis=-1))
     assert [line for line in device.log if line.startswith("launch contract")] == ["launch contract"]
     # 228 bytes of 256 elements, where floats would be 1,024.
     assert sum(memory.nbytes for memory in device.memory.values()) < 32 * 228 + 4096
@@ -139,14 +122,14 @@ def test_products_that_differ_in_formats_alone_have_one_kernel() -> None:
     builder = dovetail.Builder("layers")
     x = builder.input("x", f32[1, 256])
     for name, kind in kinds.items():
-        x = x @ _weights(builder, name, kind, blocks[name])
+        x = x @ block_weights(builder, name, kind, blocks[name])
     builder.output("y", x)
     given, device = np.random.default_rng(1).normal(size=(1, 256)).astype(np.float32), _driver(multiprocessors=32)
     program = dovetail.compile(builder.graph(), target=target_of(device), cache="off").bind(blocks)
     wanted = given.astype(np.float64)
     for name, kind in kinds.items():
-        wanted = wanted @ _floats(kind, blocks[name]).T
-    _assert_near(program(x=given)["y"], wanted)
+        wanted = wanted @ floats_of(kind, blocks[name]).T
+    assert_near(program(x=given)["y"], wanted)
     _, second, third = (made.kernel for _, made in kernels_of(program.plan, device=device.description))
     assert second is third
 

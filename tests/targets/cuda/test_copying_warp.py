@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +30,7 @@ from dovetail.kernels.loops.ir import (
     Loop,
     Name,
     Prefetch,
+    Receive,
     Statement,
     Store,
     SubGrid,
@@ -48,6 +48,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda import lockstep, simulated
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.prefetched import Bytes, prefetched_bytes
+from tests.targets.cuda.simulated import drawn_for
 from tests.targets.cuda.test_decode import DECODE, SHAPES
 
 APART = replace(H200, multiprocessors=4, cluster=8, dependent_launches=True, cooperative="on", bulk_copies=True)
@@ -73,18 +74,9 @@ def _resident(graph: Graph, device: GpuDevice) -> GpuKernel:
     return made
 
 
-def drawn_of(graph: Graph) -> dict[str, Any]:
-    random, found = np.random.default_rng(3), dict[str, Any]()
-    for v in (*graph.inputs, *graph.parameters):
-        shape = tuple(int(str(n)) for n in v.shape)
-        scale = shape[0] ** -0.5 if len(shape) == 2 else 1.0
-        found[str(v.attrs["name"])] = (random.normal(size=shape) * scale).astype(v.dtype.numpy)
-    return found
-
-
 def _runs(graph: Graph, description: GpuDevice) -> tuple[list[Array], Array]:
     """What two runs find, and the reference."""
-    drawn = drawn_of(graph)
+    drawn = drawn_for(graph)
     x = {"x": drawn.pop("x")}
     device = simulated.SimulatedDriver()
     device.description = description
@@ -137,15 +129,17 @@ def test_one_warp_starts_all_bulk_copies() -> None:
 
 def test_each_copy_waits_until_memory_has_brought_the_one_before_it() -> None:
     made = _resident(layers_of(4), PACED)
-    copies = [body for s in everything(made.kernel.stream) for body in _bodies(s) if _of(CopyBulk, body)]
-    pairs = [pair for body in copies for pair in pairwise(body) if isinstance(pair[1], CopyBulk)]
-    assert len(pairs) == _of(CopyBulk, made.kernel.stream) == to_ptx(made.text, "sm_90a").count("%clock64")
+    bodies = [body for s in everything(made.kernel.stream) for body in _bodies(s)]
+    pairs = [pair for body in bodies for pair in pairwise(body) if isinstance(pair[1], (CopyBulk, Prefetch))]
+    every = [_of(kind, made.kernel.stream) for kind in (CopyBulk, Prefetch)]
+    assert all(every) and len(pairs) == sum(every) == to_ptx(made.text, "sm_90a").count("%clock64")
     for wait, copy in pairs:
-        assert isinstance(wait, Store) and isinstance(wait.value, Call) and isinstance(copy, CopyBulk)
+        assert isinstance(wait, Store) and isinstance(wait.value, Call) and isinstance(copy, (CopyBulk, Prefetch))
+        nbytes = Extent(copy.nbytes) if isinstance(copy, CopyBulk) else copy.nbytes
         now, cycles = wait.value.operands
         assert isinstance(now, Call) and now.op == "clock_after" and isinstance(cycles, Call) and cycles.op == "div"
         product, rate = cycles.operands
-        assert isinstance(product, Call) and product.operands == (Extent(copy.nbytes), Name("pace"))
+        assert isinstance(product, Call) and product.operands == (nbytes, Name("pace"))
         assert rate == Extent(65536)
     # The pace is an argument: cycles for 64 KB.
     assert made.kernel.cycles == (Cycles("pace", round(65536 / PACED.bytes_per_cycle), 3, 65536),)
@@ -163,6 +157,20 @@ def test_the_last_copies_of_a_part_wait_for_those_of_the_part_before() -> None:
     wait = other.body[2]
     assert isinstance(wait, AwaitPhase) and wait.barrier == "before"
     assert in_turn((second,)) == (second,)
+
+
+def test_words_of_each_pass_are_in_the_cache_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights have gone through it since the launch before. The blocks share the words, and ask for all of them."""
+    asked = prefetched_bytes(monkeypatch)
+    made = _resident(layers_of(4), COPYING)
+    _runs(layers_of(4), COPYING)
+    sources = {r.source for s in everything(made.kernel.body) if isinstance(s, Receive) for r in s.receipts}
+    (nbytes,) = {source.strides[0] for source in sources}
+    assert isinstance(nbytes, int)
+    every = [at for (pointer, _), at in asked.items() if pointer == made.kernel.counter]
+    assert len(every) == 4 and min(map(len, every)) > 0
+    assert set().union(*every) == set(range(128, 128 + (made.kernel.passes + 1) * nbytes))
+    assert not _of(Prefetch, (*_resident(layers_of(4), APART).kernel.body,))
 
 
 def _without_waits(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
@@ -190,7 +198,7 @@ def test_it_prefetches_the_keys_that_warps_would(monkeypatch: pytest.MonkeyPatch
         assert bool(_of(Prefetch, kernel.stream)) is description.copying_warp is not bool(_of(Prefetch, kernel.body))
         asked.clear()
         logits.append(program.run(DECODE.feeds_of(shape, 20))["logits"])
-        places.append(dict(asked))
+        places.append({(pointer, block): at for (pointer, block), at in asked.items() if pointer != kernel.counter})
     np.testing.assert_array_equal(logits[0], logits[1])
     assert places[0] and places[0] == places[1]
 

@@ -15,9 +15,9 @@ from dovetail.ir.literal import Array
 from dovetail.plan.plan import make_plan
 from dovetail.runtime.program import Program
 from dovetail.targets.cuda.driver import Driver, driver
-from dovetail.targets.cuda.memory import NAME, CudaAllocator, CudaBuffer, CudaStream
+from dovetail.targets.cuda.memory import NAME, CudaAllocator, CudaBuffer
 from dovetail.targets.cuda.run import CudaGraph
-from dovetail.targets.runtime.buffer import Allocator, Buffer, Stream
+from dovetail.targets.runtime.buffer import Allocator, Buffer
 from dovetail.targets.runtime.device_array import DeviceArray
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import SimulatedDriver
@@ -204,10 +204,8 @@ def test_other_libraries_are_given_the_address(device: Driver) -> None:
 def test_memory_of_a_gpu_has_the_protocols_of_a_device(device: Driver) -> None:
     allocator: Allocator[CudaBuffer] = CudaAllocator(device)
     buffer: Buffer = allocator.allocate(48)
-    stream: Stream = CudaStream(device)
     x = np.arange(12, dtype=np.float32)
-    stream.enqueue(lambda: buffer.copy_from_host(x))
-    stream.synchronize()
+    buffer.copy_from_host(x)
     back = np.zeros_like(x)
     buffer.copy_to_host(back)
     assert (back == x).all() and buffer.host_view is None and buffer.device == "cuda:0" and buffer.nbytes == 48

@@ -51,6 +51,8 @@ def _others() -> dict[str, Value]:
     one = {name: results[0] for name, results in first.items()}
     return one | {
         "matmul": ops.matmul(M, ops.permute(M, order=(-1, -2))),
+        "grouped_matmul": ops.grouped_matmul(M, input("stack", f32[2, 4, 3]), input("ends", i64[2])),
+        "grouped_outer": ops.grouped_outer(M, M, input("ends", i64[2])),
         "cast": ops.cast(M, dtype=f8e4m3fn),
         "cast_f8": ops.cast_f8(M, dtype=f8e4m3fn, saturate=False),
         "bitcast": ops.bitcast(M, source="f32", target="i32"),

@@ -30,6 +30,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from tests.targets.cuda.arithmetic import BITS, COMPARISONS, INTEGERS, apply
+from tests.targets.cuda.fake_graph import SizedMachine
 from tests.targets.cuda.lockstep import Machine
 from tests.targets.cuda.places import Affine, Known, Value
 
@@ -142,3 +143,14 @@ def test_a_number_that_is_not_one_is_computed_as_arrays() -> None:
     y = Tensor("y", f32, (4,))
     value = Call("mul", (Call("cast", (THREAD,), f32), Number(-0.0, f32)), f32)
     assert np.signbit(_run(Store(y, (THREAD,), value)).view(np.float32)).all()
+
+
+@pytest.mark.parametrize("blocks", [5, 8, 12])
+def test_a_kernel_of_equal_text_has_the_blocks_of_its_launch_and_its_own_numbers(blocks: int) -> None:
+    """8 is the grid of the kernel that was compiled, and how far apart the elements are that blocks store."""
+    y = np.full(12 * 8, -1, np.int32)
+    store = _store(mul(Name("number"), Extent(8)), ThreadIndex("block"))
+    body = (Loop("number", Extent(8), (When(Call("equal", (THREAD, Extent(0)), bool_), (store,)),), kind="block"),)
+    kernel = Kernel("one", ("y",), ("y",), "tile", body, launch=Launch(8, THREADS))
+    SizedMachine(kernel, {"y": (y.view(np.uint8), 0)}, blocks, {}).run()
+    np.testing.assert_array_equal(y[::8], [*range(blocks), *[-1] * (12 - blocks)])

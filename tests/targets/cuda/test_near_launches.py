@@ -34,10 +34,9 @@ from dovetail.kernels.loops.resident_bodies import has_rows
 from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import Settings
-from dovetail.targets.cuda.run import steps_of
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.target import Considered, Target
-from tests.targets.cuda.simulated import SimulatedDriver, target_of
+from tests.targets.cuda.simulated import SimulatedDriver, kernels_on, target_of
 
 EARLY = replace(H200, cluster=8, dependent_launches=True, cooperative="off")
 SIZE = 16
@@ -75,10 +74,7 @@ def layers_of_few_rows(rows: int, batch: int = 1, heads: int = 4, count: int = 2
 
 @cache
 def _kernels(graph: Graph, device: GpuDevice = EARLY) -> Sequence[Kernel]:
-    driver = SimulatedDriver()
-    driver.description = device
-    plan = dovetail.compile(graph, target=target_of(driver)).plan
-    return [made.kernel for _, kernels in steps_of(plan, device=device) for made in kernels or ()]
+    return kernels_on(graph, device)
 
 
 def _run(graph: Graph, device: GpuDevice = EARLY) -> tuple[Any, Any, list[str]]:
@@ -106,6 +102,15 @@ def test_results_are_those_of_the_graph(rows: int, batch: int, heads: int) -> No
     found, wanted, launches = _run(layers_of_few_rows(rows, batch, heads, count=1))
     assert np.linalg.norm(found.astype(np.float64) - wanted) <= 3e-3 * np.linalg.norm(wanted)
     assert "attend" not in launches and launches.count("rows") <= 1
+
+
+def test_blocks_of_an_attention_do_not_share_a_multiprocessor() -> None:
+    """16 blocks on 20 multiprocessors take more than half of the shared memory each; of 40 they may share some."""
+    for most, is_lone in ((20, True), (40, False), (12, False)):
+        device = replace(EARLY, multiprocessors=most)
+        launches = [k.launch for k in _kernels(layers_of_few_rows(64, count=1), device) if k.name == "attend"]
+        assert launches and all([launch is not None and launch.grid == 16 for launch in launches])
+        assert all([launch and (2 * launch.shared_bytes > device.shared_bytes) == is_lone for launch in launches])
 
 
 def test_a_layer_is_four_launches() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import dovetail
 from dovetail import Graph, library, ops
 from dovetail.ir.dtype import DType, bf16, f16
 from dovetail.ir.leaf import input, param
@@ -22,7 +23,7 @@ from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.run import steps_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
-from tests.targets.cuda.simulated import drawn_for, run_simulated
+from tests.targets.cuda.simulated import SimulatedDriver, drawn_for, run_simulated, target_of
 
 BULK = replace(H200, dependent_launches=True, bulk_copies=True, cluster=8, cooperative="off")
 
@@ -111,3 +112,31 @@ def test_layers_that_repeat_share_one_kernel() -> None:
     drawn = drawn_for(graph)
     resident = run_simulated(graph, device, drawn)
     np.testing.assert_array_equal(resident, run_simulated(graph, replace(device, cooperative="off"), drawn))
+
+
+def test_a_head_of_many_blocks_scales_its_sums_and_the_product_before_it_adds_the_residual() -> None:
+    """The norm after all layers: it was one with the residual, in a kernel of one block that the head waited for."""
+    x, r = input("x", bf16[1, 256]), input("r", bf16[1, 256])
+    total = x @ param("w", bf16[256, 256]) + r
+    graph = Graph.of({"y": norm_of(total) @ param("head", bf16[256, 1000])})
+    device = SimulatedDriver()
+    device.description = replace(BULK, multiprocessors=4)
+    program = dovetail.compile(graph, target=target_of(device))
+    assert [step.value.op.name for step in program.plan.phase("run")] == ["matmul_add", "rms_norm", "matmul"]
+    product, head = _kernels(program.plan, device.description)
+    assert "gain" in head.bindings and "gain" not in product.bindings
+    assert isinstance(head.launch.grid, int) and head.launch.grid > 2 * device.description.multiprocessors
+    drawn = drawn_for(graph)
+    feeds = {n: drawn.pop(n) for n in ("x", "r")}
+    found = program.bind(drawn).run(feeds)["y"].astype(np.float64)
+    exact = evaluate(graph, feeds, params=drawn, lift=True)["y"]
+    assert np.linalg.norm(found - exact) <= 2**-7 * np.linalg.norm(exact)
+
+
+def test_a_residual_without_a_product_stays_with_its_norm() -> None:
+    x, r = input("x", bf16[1, 256]), input("r", bf16[1, 256])
+    device = SimulatedDriver()
+    device.description = replace(BULK, multiprocessors=4)
+    graph = Graph.of({"y": norm_of(x + r) @ param("head", bf16[256, 1000])})
+    steps = dovetail.compile(graph, target=target_of(device)).plan.phase("run")
+    assert [step.value.op.name for step in steps] == ["residual_rms_norm", "matmul"]

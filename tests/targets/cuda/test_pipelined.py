@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from math import erf
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -15,11 +17,13 @@ from dovetail.codegen.llvm.maths import tables
 from dovetail.ir.dtype import bf16, f16, f32
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.gpu import tile as tiles
+from dovetail.kernels.gpu.pipelined_tile import PipelinedTile
 from dovetail.kernels.gpu.tile import H200, PIPELINED_TILES, BlockTile
 from dovetail.kernels.gpu.widened import widened
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     ZERO,
+    AllocBarriers,
     AwaitPhase,
     Call,
     CopyBox,
@@ -115,12 +119,35 @@ def test_weights_are_transposed_where_their_streams_have_no_whole_panels() -> No
 @pytest.mark.parametrize("tile", PIPELINED_TILES, ids=lambda t: f"{t.rows}x{t.columns}x{t.stages}")
 def test_every_tile_becomes_ptx(tile: BlockTile) -> None:
     x, w = x_of(bf16, 4096, 768), x_of(bf16, 768, 768, name="w")
+    # Tiles of fewer columns than a box has are for weights whose lines are along k.
+    right = ops.permute(w, order=(-1, -2)) if tile.columns % 64 else w
     with patch.object(tiles, "PIPELINED_TILES", (tile,)):
-        ((_, made),) = kernels_of(make_plan(Graph.of({"y": ops.matmul(x, w)}), target="cuda"))
+        ((_, made),) = kernels_of(make_plan(Graph.of({"y": ops.matmul(x, right)}), target="cuda"))
     ptx = to_ptx(made.text, "sm_90a")
     assert "cp.async.bulk.tensor.2d" in ptx and "mbarrier.try_wait.parity" in ptx and "setmaxnreg.inc" in ptx
     assert "__local_depot" not in ptx, "nothing is kept outside of registers"
     assert ptx.count("cvta.param.u64") >= 2, "tensor maps stay where the driver puts them"
+
+
+def _as_it_is(tile: PipelinedTile, *_: object) -> PipelinedTile:
+    return tile
+
+
+def test_a_stage_for_each_round_waits_for_no_empty_one() -> None:
+    """A block with one tile and few rounds fills no stage twice; bits are those of the loop."""
+    x, w, random = input("x", f16[128, 192]), param("w", f16[192, 64]), np.random.default_rng(1)
+    a, b = (random.standard_normal(size).astype(np.float16) for size in ((128, 192), (192, 64)))
+    found: list[Any] = []
+    for change in (nullcontext(), patch.object(PipelinedTile, "at_once", _as_it_is)):
+        with change:
+            plan = make_plan(Graph.of({"y": ops.matmul(x, w)}), target="cuda")
+            ((_, made),) = kernels_of(plan)
+            barriers = {s.name for s in everything(made.kernel.body) if isinstance(s, AllocBarriers)}
+            device = SimulatedDriver()
+            found.append((barriers, CudaGraph(plan, lambda device=device: device).bind({"w": b}).run({"x": a})["y"]))
+    (own, fast), (both, slow) = found
+    assert own == {"full"} and both == {"full", "empty"}
+    assert np.array_equal(fast, slow)
 
 
 def test_matrices_move_with_the_arrays_of_a_run() -> None:

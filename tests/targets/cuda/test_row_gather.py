@@ -13,7 +13,7 @@ from dovetail.errors import DovetailError
 from dovetail.ir.dtype import f16, i64
 from dovetail.ir.leaf import input, param
 from dovetail.targets.reference.interpreter import evaluate
-from tests.targets.cuda.simulated import SimulatedDriver, target_of
+from tests.targets.cuda.simulated import SimulatedDriver, drawn_for, target_of
 from tests.targets.cuda.test_near_launches import EARLY
 
 WORDS, WIDTH = 10, 64
@@ -49,13 +49,47 @@ def test_blocks_of_the_product_find_the_rows(tokens: int) -> None:
     assert np.linalg.norm(found.astype(np.float64) - wanted) <= 2e-3 * np.linalg.norm(wanted)
 
 
+def test_a_norm_of_more_rows_finds_them_too() -> None:
+    """The norm is a launch of its own there, and the gather is none."""
+    ids = np.random.default_rng(1).integers(-WORDS, WORDS, (1, 40))
+    found, wanted, launches = _run(_embedded(40), ids)
+    assert launches == ["rows", "contract"]
+    assert np.linalg.norm(found.astype(np.float64) - wanted) <= 2e-3 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("tokens", [16, 40], ids=["within_product", "within_norm"])
 @pytest.mark.parametrize("index", [WORDS, -WORDS - 1])
-def test_an_index_that_is_none_is_refused(index: int) -> None:
-    ids = np.zeros((1, 16), np.int64)
+def test_an_index_that_is_none_is_refused(index: int, tokens: int) -> None:
+    ids = np.zeros((1, tokens), np.int64)
     ids[0, 9] = index
     with pytest.raises(DovetailError, match="index"):
-        _run(_embedded(16), ids)
+        _run(_embedded(tokens), ids)
 
 
-def test_rows_that_others_read_are_copied() -> None:
-    assert "gather" in str(_run(_embedded(16, is_kept=True), np.zeros((1, 16), np.int64))[2])
+@pytest.mark.parametrize(("tokens", "name"), [(16, "gather"), (40, "stages")])
+def test_rows_that_others_read_are_copied(tokens: int, name: str) -> None:
+    """With more rows the gather and the norm are stages of one kernel."""
+    assert name in str(_run(_embedded(tokens, is_kept=True), np.zeros((1, tokens), np.int64))[2])
+
+
+@pytest.mark.parametrize(("tokens", "has_product"), [(16, True), (16, False), (40, False)])
+def test_a_table_that_the_result_overwrites_is_copied_first(tokens: int, has_product: bool) -> None:
+    """Blocks that are over would have written over rows that others still look for."""
+    builder = dovetail.Builder("donated")
+    rows = ops.gather(builder.input("table", f16[tokens, WIDTH]), builder.input("ids", i64[tokens]), axis=0)
+    gain, shift = builder.param("gain", f16[WIDTH]), builder.param("shift", f16[WIDTH])
+    y = library.residual_layer_norm(rows, builder.param("places", f16[tokens, WIDTH]), gain, shift, eps=1e-5)
+    if has_product:
+        y = library.linear(y, builder.param("w", f16[WIDTH, WIDTH]), builder.param("b", f16[WIDTH]))
+    builder.output("y", y, into="table")
+    rng, driver, graph = np.random.default_rng(0), SimulatedDriver(), builder.graph()
+    driver.description = EARLY
+    params = {name: x for name, x in drawn_for(graph).items() if name not in ("table", "ids")}
+    program = dovetail.compile(graph, target=target_of(driver)).bind(params)
+    assert [found.copied for found in program.plan.donations] == [0]
+    # Blocks run backwards here: rows that come first, and last, are overwritten before others need them.
+    for moved in (5, -5):
+        ids, table = np.roll(np.arange(tokens), moved), rng.standard_normal((tokens, WIDTH)).astype(np.float16)
+        wanted = evaluate(graph, {"ids": ids, "table": table.copy()}, params=params, lift=True)["y"]
+        found = program.run({"ids": ids, "table": table})["y"]
+        assert np.linalg.norm(found.astype(np.float64) - wanted) <= 2e-3 * np.linalg.norm(wanted)

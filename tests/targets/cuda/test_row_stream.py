@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,18 @@ from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import AwaitPhase, Load, MultiplyMatrices, Receive, Set, SubGrid
+from dovetail.kernels.loops.ir import (
+    AwaitPhase,
+    Barrier,
+    Load,
+    LoadMatrices,
+    MultiplyMatrices,
+    Receive,
+    Set,
+    Statement,
+    SubGrid,
+    ThreadIndex,
+)
 from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
@@ -41,8 +53,17 @@ def _has_tensor_cores(made: GpuKernel) -> bool:
 
 @pytest.mark.parametrize(
     "depth, columns, blocks",
-    [(512, 64, 4), (128, 64, 4), (768, 64, 4), (1024, 96, 4), (512, 104, 4), (1536, 32, 4)],
-    ids=["eight_warps", "two_deep", "four_deep", "odd_columns", "last_columns", "turns"],
+    [(512, 64, 4), (128, 64, 4), (768, 64, 4), (1024, 96, 4), (512, 104, 4), (1536, 32, 4), (512, 67, 4), (256, 1, 2)],
+    ids=[
+        "eight_warps",
+        "two_deep",
+        "four_deep",
+        "odd_columns",
+        "last_columns",
+        "turns",
+        "unaligned_rows",
+        "one_column",
+    ],
 )
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
 def test_every_column_has_its_own_sum(dtype: DType, depth: int, columns: int, blocks: int) -> None:
@@ -92,12 +113,22 @@ def test_tensor_cores_multiply_where_they_are_as_good(rows: int, device: GpuDevi
 
 
 def test_each_byte_of_weights_is_loaded_once_and_no_tensor_core_is_used() -> None:
+    graph = Graph.of({"y": input("x", bf16[1, 1024]) @ param("w", bf16[1024, 2048])})
+    (made,) = _kernels(graph, replace(SLOWED, multiprocessors=128))
+    ptx = to_ptx(made.text, "sm_90a")
+    # 16 columns of 1,024: 32 KB are 8 loads of 16 bytes of each of 256 threads, the row 2 more, and sums of eight warps
+    # another 2.
+    assert "mma" not in ptx and "ldmatrix" not in ptx
+    assert ptx.count("ld.shared.v4") == 8 + 2 + 2
+
+
+def test_threads_of_few_columns_have_k_of_their_own() -> None:
     graph = Graph.of({"y": input("x", bf16[1, 1024]) @ param("w", bf16[1024, 1024])})
     (made,) = _kernels(graph, replace(SLOWED, multiprocessors=128))
     ptx = to_ptx(made.text, "sm_90a")
-    # Eight columns of 1,024: 16 KB are 4 loads of 16 bytes of each of 256 threads, and the row 2 more.
-    assert "mma" not in ptx and "ldmatrix" not in ptx
-    assert ptx.count("ld.shared.v4") == 4 + 2
+    # Eight columns of 1,024: 8 loads of 8 bytes of each of 256 threads, and one of the row.
+    assert ptx.count("ld.shared.v2.b32") == 8 and ptx.count("ld.shared.b64") == 1
+    assert ptx.count("ld.shared.v4") == 2
 
 
 def _layers() -> Graph:
@@ -128,3 +159,77 @@ def test_weights_are_in_registers_before_a_block_receives_its_row(device: GpuDev
     np.testing.assert_array_equal(
         run_simulated(graph, device, drawn), run_simulated(graph, replace(device, cooperative="off"), drawn)
     )
+
+
+def test_factors_of_tensor_cores_are_in_registers_before_a_block_receives_its_row() -> None:
+    graph, device = _layers(), replace(COPYING, tensor_hertz=0.0)
+    (made,) = [made for made in _kernels(graph, device) if made.kernel.counter]
+    held, multiplied = 0, 0
+    for part in [s for s in everything(made.kernel.body) if isinstance(s, SubGrid)]:
+        kinds = [type(s) for s in part.body]
+        products = [s for s in everything(part.body) if isinstance(s, MultiplyMatrices)]
+        if not products:
+            continue
+        end = kinds.index(Receive)
+        # Lanes read what others have received.
+        assert AwaitPhase in kinds[:end] and kinds[end + 1] is Barrier
+        ahead, later = ([s for s in everything(some) if isinstance(s, LoadMatrices)] for some in _halves(part, end))
+        assert ahead and all(s.source.pointer.startswith(("weights", "gains")) for s in ahead)
+        assert later and not any(s.source.pointer.startswith(("weights", "gains")) for s in later)
+        held, multiplied = held + len(ahead), multiplied + len(products)
+    assert held and multiplied
+    drawn = drawn_for(graph)
+    np.testing.assert_array_equal(
+        run_simulated(graph, device, drawn), run_simulated(graph, replace(device, cooperative="off"), drawn)
+    )
+
+
+def _halves(part: SubGrid, end: int) -> tuple[Sequence[Statement], Sequence[Statement]]:
+    return part.body[:end], part.body[end:]
+
+
+def test_factors_that_registers_do_not_hold_are_loaded_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.kernels.loops.resident_matrices.MOST_WORDS", 3)
+    device = replace(COPYING, tensor_hertz=0.0)
+    (made,) = [made for made in _kernels(_layers(), device) if made.kernel.counter]
+    for part in [s for s in everything(made.kernel.body) if isinstance(s, SubGrid)]:
+        kinds = [type(s) for s in part.body]
+        if Receive in kinds:
+            ahead, _ = _halves(part, kinds.index(Receive))
+            assert not any(isinstance(s, LoadMatrices) for s in everything(ahead))
+
+
+def _narrow_layers() -> Graph:
+    x = input("x", bf16[1, 1024])
+    for layer in range(4):
+        normed = library.rms_norm(x, param(f"gain{layer}", bf16[1024]), eps=1e-6)
+        inner = ops.relu(normed @ param(f"w{layer}", bf16[1024, 32]))
+        x = x + ops.concat(inner, ops.neg(inner), inner, inner, axis=-1) @ param(f"v{layer}", bf16[128, 1024])
+    return Graph.of({"y": x})
+
+
+def test_a_thread_that_reads_what_it_received_waits_for_no_other() -> None:
+    graph = _narrow_layers()
+    (made,) = [made for made in _kernels(graph, COPYING) if made.kernel.counter]
+    alone = 0
+    for part in [s for s in everything(made.kernel.body) if isinstance(s, SubGrid)]:
+        kinds = [type(s) for s in part.body]
+        if Receive in kinds and Barrier not in kinds[kinds.index(Receive) :][:2]:
+            alone += 1
+            (receive,) = [s for s in part.body if isinstance(s, Receive)]
+            rooms = {receipt.target.pointer for receipt in receive.receipts}
+            found = [read for read in reads(part.body) if read[0].pointer in rooms]
+            assert found and all(ThreadIndex("thread") in at for _, at in found)
+    assert alone == 1
+    drawn = drawn_for(graph)
+    np.testing.assert_array_equal(
+        run_simulated(graph, COPYING, drawn), run_simulated(graph, replace(COPYING, cooperative="off"), drawn)
+    )
+
+
+def test_a_gate_of_16_bits_has_a_sigmoid_of_two_near_instructions() -> None:
+    x = input("x", bf16[1, 512])
+    graph = Graph.of({"y": library.swiglu(x, param("g", bf16[512, 96]), param("u", bf16[512, 96]))})
+    (made,) = _kernels(graph, replace(SLOWED, multiprocessors=4))
+    ptx = to_ptx(made.text, "sm_90a")
+    assert ptx.count("ex2.approx.ftz.f32") == ptx.count("rcp.approx.ftz.f32") == 1 and "div." not in ptx

@@ -17,9 +17,8 @@ from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.targets.cuda.run import steps_of
 from dovetail.targets.reference.interpreter import evaluate
-from tests.targets.cuda.simulated import SimulatedDriver, target_of
+from tests.targets.cuda.simulated import SimulatedDriver, kernels_on, target_of
 
 EARLY = replace(H200, cluster=8, dependent_launches=True, cooperative="off")
 TOKENS, HEADS, SIZE, WORDS = 16, 17, 16, 10
@@ -39,10 +38,7 @@ def _embedded(width: int = HEADS * SIZE) -> Graph:
 
 
 def _kernels(graph: Graph, device: GpuDevice = EARLY) -> Sequence[Kernel]:
-    driver = SimulatedDriver()
-    driver.description = device
-    plan = dovetail.compile(graph, target=target_of(driver)).plan
-    return [made.kernel for _, kernels in steps_of(plan, device=device) for made in kernels or ()]
+    return kernels_on(graph, device)
 
 
 def _feeds(ids: Any) -> tuple[dict[str, Any], dict[str, Any]]:

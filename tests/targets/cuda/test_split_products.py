@@ -84,6 +84,31 @@ def test_a_norm_adds_up_the_parts_of_the_product_before_it(name: str) -> None:
     _judged(JOINED[name])
 
 
+@pytest.mark.parametrize(
+    ("outputs", "name", "blocks", "layouts"),
+    [
+        (_post_norm((128, 1536), 384), PARTS, 72, ["transposed"]),
+        (_post_norm((128, 384), 384), "contract", 24, ["transposed"]),
+        (_post_norm((128, 3072), 768), PARTS, 72, []),
+    ],
+    ids=["narrow_tiles_in_three_parts", "narrow_tiles_whole", "square_tiles_in_three_parts"],
+)
+def test_parts_and_tiles_are_those_that_were_fastest(
+    outputs: dict[str, Value], name: str, blocks: int, layouts: list[str]
+) -> None:
+    """Layers of MiniLM and BERT with 128 tokens. Tiles of 32 columns have weights with lines along k."""
+    product, norm = _kernels(outputs)
+    assert [product.kernel.name, norm.kernel.name] == [name, ROWS] and product.launch.grid == blocks
+    assert [one.layout for one in product.packed.values()] == layouts
+
+
+def test_parts_of_transposed_weights_are_added_up() -> None:
+    outputs = _post_norm((64, 512), 64)
+    parts, _ = _kernels(outputs)
+    assert parts.kernel.name == PARTS and [one.layout for one in parts.packed.values()] == ["transposed"]
+    _judged(outputs)
+
+
 def test_a_kernel_of_its_own_adds_up_what_several_steps_read() -> None:
     assert [made.kernel.name for made in _kernels(_two_readers())] == [PARTS, SUM, ROWS]
     _judged(_two_readers())

@@ -26,7 +26,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.graphs import Case
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep
-from tests.targets.cuda.simulated import SimulatedDriver
+from tests.targets.cuda.simulated import SimulatedDriver, drawn_for, run_simulated
 
 DEPENDENT = replace(H200, dependent_launches=True)
 BULK = replace(DEPENDENT, bulk_copies=True)
@@ -86,6 +86,27 @@ def test_many_rows_unknown_sizes_and_unaligned_columns_have_other_kernels() -> N
         ops.matmul(_x(bf16, 1, 64), _w(bf16, 64, 48)),
     ):
         assert not _streams(_only(value).kernel)
+
+
+def test_rows_of_weights_that_no_line_holds_are_transposed_where_they_are_parameters() -> None:
+    """A vocabulary of 50,257: rows of weights start anywhere, and columns of k do not once they are packed."""
+    x, w = _x(bf16, 1, 256), param("w", bf16[256, 1027])
+    made = _only(ops.matmul(x, w), BULK)
+    assert _streams(made.kernel) and made.packed and made.kernel.early
+    graph = Graph.of({"y": ops.matmul(x, w)})
+    drawn = drawn_for(graph)
+    got = run_simulated(graph, replace(BULK, multiprocessors=8), drawn).astype(np.float64)
+    exact = drawn["x"].astype(np.float64) @ drawn["w"].astype(np.float64)
+    assert np.linalg.norm(got - exact) <= 4e-3 * np.linalg.norm(exact)
+
+
+def test_blocks_that_take_many_turns_leave_room_for_a_third() -> None:
+    """Two blocks of a multiprocessor start at the same time, and memory has nothing to bring while both multiply."""
+    head, qkv = (_only(SIZES[name], BULK).launch for name in ("head", "qkv"))
+    at_once = [BULK.shared_bytes // launch.shared_bytes for launch in (head, qkv)]
+    assert at_once[0] == 3 and isinstance(head.grid, int) and head.grid > 8 * 2 * BULK.multiprocessors
+    # Blocks of the other all run at once: fewer of them would leave a multiprocessor idle.
+    assert isinstance(qkv.grid, int) and qkv.grid <= 2 * BULK.multiprocessors
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

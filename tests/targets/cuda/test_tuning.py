@@ -26,8 +26,8 @@ from dovetail.targets.cuda.run import CudaGraph
 from dovetail.targets.cuda.runner import CudaRunner
 from dovetail.targets.cuda.tuning import KIND, Trials, Tuned, parsed
 from dovetail.targets.runtime.store import Store
-from tests.targets.cuda.simulated import SimulatedDriver
-from tests.targets.cuda.test_copying_warp import PACED, drawn_of, layers_of
+from tests.targets.cuda.simulated import SimulatedDriver, drawn_for
+from tests.targets.cuda.test_copying_warp import PACED, layers_of
 
 COUNTS = {"early_0": 100, "pause_1": 200, "pause_2": 300, "pause_3": 400, "pace": 3000}
 TUNED = Tuned("layers", "2026-01-02 03:04", 4e-4, 3.9e-4, COUNTS)
@@ -36,7 +36,7 @@ TUNED = Tuned("layers", "2026-01-02 03:04", 4e-4, 3.9e-4, COUNTS)
 @cache
 def built_layers() -> tuple[Any, Any, Any, Mapping[str, Any]]:
     graph = layers_of(4)
-    drawn = drawn_of(graph)
+    drawn = drawn_for(graph)
     plan, device = make_plan(graph, target=CLAIMS), SimulatedDriver()
     device.description = replace(PACED, pause=300)
     return plan, device, CudaGraph(plan, lambda: device).built(device), drawn

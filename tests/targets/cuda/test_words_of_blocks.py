@@ -11,16 +11,40 @@ import numpy as np
 import pytest
 
 import dovetail
+from dovetail.codegen.llvm.ptx import module
+from dovetail.ir.dtype import bf16, u64
 from dovetail.ir.graph import Graph
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import Call, GridBarrier, Prefetch, Receive, Set, Store, SubGrid, When
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Barrier,
+    Call,
+    Expr,
+    Extent,
+    GridBarrier,
+    Load,
+    LoadMatrices,
+    Prefetch,
+    Receive,
+    Set,
+    Statement,
+    Store,
+    SubGrid,
+    Tensor,
+    ThreadIndex,
+    When,
+)
+from dovetail.kernels.loops.resident_words import PartWords, Received, Words
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.resident_choice import levels_told
 from dovetail.targets.cuda.run import steps_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
+from tests.targets.cuda.test_copying_warp import layers_of
 from tests.targets.cuda.test_decode import DECODE, SHAPES
 
 LAUNCHED = replace(H200, multiprocessors=16, cluster=8, dependent_launches=True, bulk_copies=True, cooperative="off")
@@ -129,6 +153,26 @@ def test_blocks_load_again_only_what_is_missing() -> None:
     assert len({missing for missing, _, _ in again}) == len(again), "each has a condition of its own"
 
 
+@pytest.mark.parametrize("evict", [True, False])
+def test_l2_drops_words_last_where_it_drops_weights_first(evict: bool) -> None:
+    """Words of a pass are used once in a launch, and all weights go through L2 until the next one."""
+    kernel = replace(_resident().kernel, evict_last=evict)
+    ptx = to_ptx(module(kernel, {}), "sm_90a")
+    kept = re.findall(r"(?:ld|st)\.relaxed\.gpu\.global\.L2::cache_hint\.\S+ .*, policy;", ptx)
+    plain = re.findall(r"(?:ld|st)\.relaxed\.gpu\.global\.(?:v\d\.)?b\d+ ", ptx)
+    assert (kept and not plain) if evict else (plain and not kept)
+    assert ptx.count("L2::evict_last") == len(kept)
+
+
+@pytest.mark.parametrize("evict", [True, False])
+def test_a_device_that_has_policies_keeps_words(evict: bool) -> None:
+    graph: Graph = layers_of(4)
+    device = replace(RESIDENT, multiprocessors=4, evict_first=evict)
+    every = steps_of(make_plan(graph, target=CLAIMS), device=device)
+    (made,) = [made for _, kernels in every for made in kernels or () if made.kernel.counter]
+    assert made.kernel.evict_last is evict
+
+
 def test_words_of_one_size_are_compared_at_once() -> None:
     """Words of two bytes have the number of the launch above the element: one comparison is for all of them."""
     ptx = to_ptx(_resident().text, "sm_90a")
@@ -156,3 +200,33 @@ def test_blocks_pause_before_they_look_for_words_of_this_pass() -> None:
     levels = {s.pause for s in receives}
     assert ptx.count("setp.lt.u32 early, gone, %r") == len(receives) >= len(levels) > 4
     assert "%clock;" not in to_ptx(_resident().text, "sm_90a")
+
+
+THREAD = ThreadIndex("thread")
+FACTOR = LoadMatrices(Tensor("factor", bf16, (2,), space="private"), (ZERO,), Tensor("x", bf16, (2,)), (THREAD,))
+
+
+def _pair(index: Expr = THREAD, stride: int = 8, offset: int = 0) -> Set:
+    """A load of 8 bytes of what a block received."""
+    return Set("pair", Load(Tensor("x", u64, (stride,), offset), (index,)))
+
+
+@pytest.mark.parametrize(
+    ("count", "body", "waits"),
+    [
+        (1024, [_pair()], False),
+        (2048, [_pair(), _pair(offset=2048)], False),
+        (1024, [_pair(offset=8)], True),
+        (1024, [_pair(stride=16)], True),
+        (1024, [_pair(Extent(3))], True),
+        (1020, [_pair()], True),
+        (1024, [_pair(), FACTOR], True),
+    ],
+    ids=["own", "own_of_two", "of_the_next", "of_other_pairs", "of_one", "not_whole", "by_tensor_cores"],
+)
+def test_threads_wait_for_each_other_where_one_reads_what_another_received(
+    count: int, body: list[Statement], waits: bool
+) -> None:
+    """A simulated block runs in lockstep, and would not miss a barrier."""
+    part = PartWords(Words("counter", 4096), {}, {"x": Received(0, bf16, count)}, "", 0, threads=256)
+    assert any(isinstance(s, Barrier) for s in part.body((*body,), {})) is waits

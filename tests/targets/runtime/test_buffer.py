@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from dovetail.errors import BindError
-from dovetail.targets.runtime.buffer import (
-    MOST_FREE,
-    Allocator,
-    Buffer,
-    BufferPool,
-    HostAllocator,
-    HostBuffer,
-    HostStream,
-    Stream,
-)
+from dovetail.targets.runtime.buffer import MOST_FREE, Allocator, Buffer, BufferPool, HostAllocator, HostBuffer
 
 
 def allocator(limit: int = 0) -> HostAllocator:
@@ -27,9 +16,7 @@ def allocator(limit: int = 0) -> HostAllocator:
 def test_host_memory_has_the_protocols_of_a_device() -> None:
     memory: Allocator[HostBuffer] = allocator()
     buffer: Buffer = memory.allocate(10)
-    stream: Stream = HostStream()
     assert buffer.nbytes == 10 and buffer.device == "cpu" and buffer.address % 64 == 0
-    stream.synchronize()
 
 
 def test_bytes_are_copied_to_and_from_arrays() -> None:
@@ -54,19 +41,6 @@ def test_other_libraries_see_the_same_bytes() -> None:
 def test_more_than_the_limit_is_refused() -> None:
     with pytest.raises(BindError, match="a test takes 101 bytes"):
         allocator(100).allocate(101)
-
-
-def test_work_of_a_stream_runs_in_order() -> None:
-    done: list[int] = []
-    stream = HostStream()
-
-    def add(number: int) -> Callable[[], None]:
-        return lambda: done.append(number)
-
-    for number in range(3):
-        stream.enqueue(add(number))
-    stream.synchronize()
-    assert done == [0, 1, 2]
 
 
 def test_a_pool_hands_out_freed_buffers_of_about_the_size() -> None:

@@ -17,7 +17,7 @@ from dovetail.ir.value import Value
 from dovetail.ops import tracing
 from dovetail.ops.primitive import Primitive
 from dovetail.targets.reference.interpreter import evaluate
-from dovetail.targets.xla.claims import FOUND_IN_DATA, HOST
+from dovetail.targets.xla.claims import FOUND_IN_DATA, HOST, REWRITTEN
 from tests.targets.cuda.test_every_primitive import given, sample
 
 pytest.importorskip("jax")
@@ -26,7 +26,7 @@ pytest.importorskip("jax")
 def test_every_primitive_has_a_meaning_or_is_named_as_without_one() -> None:
     table: Any = pytest.importorskip("dovetail.targets.xla.meanings.table")
     trace: Any = pytest.importorskip("dovetail.targets.xla.trace")
-    homes = [*table.MEANINGS, *trace.CONTROL, *HOST, *FOUND_IN_DATA, "refusal"]
+    homes = [*table.MEANINGS, *trace.CONTROL, *HOST, *FOUND_IN_DATA, *REWRITTEN, "refusal"]
     assert sorted(homes) == sorted(op.name for op in ops.ALL)
 
 

@@ -7,7 +7,7 @@ from dovetail.ir.dtype import DType, bf16, bool_, f32, f64, i32, whole_range
 
 
 def cast(w: Writer, x: str, source: DType, target: DType) -> str:
-    """The same number in another dtype: floats are cut and kept in range, whole numbers wrap, bool is != 0."""
+    """The same number in another dtype: floats are cut and kept in range, integers wrap, bool is != 0."""
     if source is target:
         return x
     if source is bf16:
@@ -38,13 +38,13 @@ def cast(w: Writer, x: str, source: DType, target: DType) -> str:
         return w.let(f"{'fptrunc' if source.bits > target.bits else 'fpext'} {here} {x} to {there}")
     if source in NARROW:
         wide = cast(w, x, source, f32)
-        # LLVM 22 forgets NaN where it turns vectors of f16 to i16 at once; i32 lies between.
+        # LLVM 22 forgets NaN where it turns vectors of f16 to i16 at once; i32 goes between.
         return cast(w, wide, f32, target) if target.bits > 16 else _saturated(w, cast(w, wide, f32, i32), target)
     return _cut(w, x, source, target)
 
 
 def _cut(w: Writer, x: str, source: DType, target: DType) -> str:
-    """A float as a whole number, kept in range, NaN as 0. LLVM's own way to say it takes vectors apart."""
+    """A float as an integer, kept in range, NaN as 0. LLVM's own way to say it takes vectors apart."""
     here, there = spelled(source), spelled(target)
     low, high = whole_range(target)
     least, beyond = literal(low, source), literal(high + 1, source)
@@ -120,7 +120,7 @@ def of_bf16(w: Writer, x: str, lanes: int = 0) -> str:
 
 
 def _saturated(w: Writer, x: str, target: DType) -> str:
-    """An i32 kept in the range of a narrower type of whole numbers."""
+    """An i32 kept in the range of a narrower type of integers."""
     for name, bound in zip(("smax", "smin"), whole_range(target), strict=True):
         w.use(f"declare i32 @llvm.{name}.i32(i32, i32)")
         x = w.let(f"call i32 @llvm.{name}.i32(i32 {x}, i32 {bound})")

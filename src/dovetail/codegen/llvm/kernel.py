@@ -58,7 +58,7 @@ def assemble_with(stem: str, own: Sequence[Function], inner: Sequence[Kernel]) -
     return KernelCode(name, text, tuple(dict.fromkeys(uses)))
 
 
-def shared_kernel(stem: str, inner: Kernel, around: Function | None = None) -> tuple[SharedFunction, Signature]:
+def shared_kernel(stem: str, inner: Kernel, around: Function | None) -> tuple[SharedFunction, Signature]:
     """A kernel of the loop language as a function that kernels share, and how to call it.
 
     `around` is called in its place, and calls it by its `inner_name`.

@@ -72,6 +72,14 @@ def held(t: Builder, x: str) -> str:
     return t.let(f"fmul float {x}, {one}")
 
 
+def sigmoid(t: Builder, x: str) -> str:
+    """Two instructions and what they are given: exp(-x) that overflows has the quotient 0."""
+    falling = exp2(t, t.let(f"fmul float {x}, {scalar.literal(-math.log2(math.e), f32)}"))
+    t.use(f"declare float @{nvvm.NEAR_RECIPROCAL}(float)")
+    more = t.let(f"fadd float {falling}, {scalar.literal(1.0, f32)}")
+    return t.let(f"call float @{nvvm.NEAR_RECIPROCAL}(float {more})")
+
+
 def rsqrt(t: Builder, x: str) -> str:
     """One instruction: 1 / sqrt(x) to 2 units in the last place."""
     t.use(f"declare float @{nvvm.NEAR_RSQRT}(float)")
@@ -109,6 +117,7 @@ FUNCTIONS: Mapping[str, Callable[..., str]] = MappingProxyType(
         "near_half_erf": half_erf,
         "held": held,
         "near_rsqrt": rsqrt,
+        "near_sigmoid": sigmoid,
     }
 )
 """By the ops of the loop language."""

@@ -229,7 +229,7 @@ class _Printer(Printer):
         if tensor.space != "stamped":
             return super().store(statement)
         value = self.value(statement.value)
-        words.send(self.text, self.address(tensor, statement.at), value, tensor.dtype)
+        words.send(self, self.address(tensor, statement.at), value, tensor.dtype)
 
     def barrier(self) -> None:
         assert self.kernel.launch is not None, "it was checked"

@@ -1,5 +1,5 @@
 """Primitives of scalars as LLVM's instructions, type by type. Each is what its NumPy meaning says, bit for bit where
-whole numbers are concerned and to the last few bits for functions such as exp."""
+integers are concerned and to the last few bits for functions such as exp."""
 
 from __future__ import annotations
 
@@ -51,11 +51,6 @@ def support(has_function: Callable[[str, DType], bool], inexact: Collection[tupl
             missing = {n for n in _LIBRARY if not has_function(n, dtype)} if dtype.is_float else set[str]()
             found[dtype] = frozenset(names - missing - {n for n, of in inexact if of is dtype})
     return ScalarSupport(found)
-
-
-def is_function(op: str) -> bool:
-    """Whether a primitive of floats is a function of `codegen.llvm.maths` rather than an instruction."""
-    return op in _FUNCTIONS
 
 
 _BITS_ONLY = {"neg", "abs", "real"}
@@ -140,27 +135,28 @@ def _relu(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
 
 def _divide(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
     """Cut towards zero; what NumPy gives for a division by 0 is 0, and the lowest number by -1 wraps."""
-    return _safe_division("sdiv" if dtype.kind == "int" else "udiv", w, xs, dtype, on_zero="0")
+    return _safe_division("sdiv" if dtype.kind == "int" else "udiv", w, xs, dtype)
 
 
 def _remainder(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
-    return _safe_division("srem" if dtype.kind == "int" else "urem", w, xs, dtype, on_zero="0")
+    return _safe_division("srem" if dtype.kind == "int" else "urem", w, xs, dtype)
 
 
-def _safe_division(instruction: str, w: Writer, xs: list[str], dtype: DType, on_zero: str) -> str:
+def _safe_division(instruction: str, w: Writer, xs: list[str], dtype: DType) -> str:
+    """A division by 0 gives 0, and none traps."""
     kind = spelled(dtype)
     x, y = xs
     none = w.let(f"icmp eq {kind} {y}, 0")
     divisor = w.let(f"select i1 {none}, {kind} 1, {kind} {y}")
     if dtype.kind != "int":
         found = w.let(f"{instruction} {kind} {x}, {divisor}")
-        return w.let(f"select i1 {none}, {kind} {on_zero}, {kind} {found}")
+        return w.let(f"select i1 {none}, {kind} 0, {kind} {found}")
     flip = w.let(f"icmp eq {kind} {divisor}, -1")
     safe = w.let(f"select i1 {flip}, {kind} 1, {kind} {divisor}")
     found = w.let(f"{instruction} {kind} {x}, {safe}")
     turned = w.let(f"sub {kind} 0, {x}") if instruction == "sdiv" else "0"
     found = w.let(f"select i1 {flip}, {kind} {turned}, {kind} {found}")
-    return w.let(f"select i1 {none}, {kind} {on_zero}, {kind} {found}")
+    return w.let(f"select i1 {none}, {kind} 0, {kind} {found}")
 
 
 def _modulo(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
@@ -252,11 +248,12 @@ def _same(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
     return xs[0]
 
 
-_FUNCTIONS = (
+FUNCTIONS = (
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "exp", "expm1", "log", "log1p",
     "mod", "pow", "sigmoid", "sin", "sinh", "softplus", "tan", "tanh",
 )  # fmt: skip
-_LIBRARY = (*_FUNCTIONS, "exp_falling")
+"""Primitives of floats that are functions of `codegen.llvm.maths` rather than instructions."""
+_LIBRARY = (*FUNCTIONS, "exp_falling")
 _FLOAT: dict[str, _Rule] = {
     "add": _plain("fadd", flagged=True),
     "sub": _plain("fsub", flagged=True),
@@ -281,7 +278,7 @@ _FLOAT: dict[str, _Rule] = {
     "round": _intrinsic("roundeven"),
     "is_nan": _is_nan,
     "is_inf": _is_inf,
-    **{name: _function(name) for name in _FUNCTIONS},
+    **{name: _function(name) for name in FUNCTIONS},
     "exp_falling": _function("exp_falling"),
     "fma": _intrinsic("fma"),
 }
@@ -318,12 +315,12 @@ _BOOL: dict[str, _Rule] = {
 
 
 __all__ = [
+    "FUNCTIONS",
     "NARROW",
     "Writer",
     "apply",
     "cast",
     "is_compiled",
-    "is_function",
     "literal",
     "spelled",
     "stored",

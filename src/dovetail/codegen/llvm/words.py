@@ -76,9 +76,16 @@ class Share(NamedTuple):
     """Bytes of an element."""
 
 
-def send(t: Builder, address: str, value: str, dtype: DType) -> None:
+class Sender(Protocol):
+    """What prints the statements of a kernel for threads of a GPU."""
+
+    text: Builder
+    kernel: Kernel
+
+
+def send(printer: Sender, address: str, value: str, dtype: DType) -> None:
     """Store an element with the number of this launch."""
-    size = dtype.itemsize
+    t, size = printer.text, dtype.itemsize
     if size not in SIZES:
         raise GraphError(f"blocks send {dtype.name} to each other", hint="send elements of two or four bytes")
     kind, bits = scalar.spelled(dtype), 8 * size
@@ -87,7 +94,7 @@ def send(t: Builder, address: str, value: str, dtype: DType) -> None:
     high = STAMP if size == 2 else t.let(f"shl i64 {t.let(f'zext i32 {STAMP} to i64')}, {bits}")
     word = t.let(f"or {whole} {high}, {t.let(f'zext i{bits} {raw} to {whole}')}")
     register = "r" if size == 2 else "l"
-    text = f"st.relaxed.gpu.global.b{2 * bits} [$0], $1;"
+    text = _with_policy(printer.kernel, f"st.relaxed.gpu.global%hint.b{2 * bits} [$0], $1%policy;")
     t.emit(nvvm.assembly(text, f"l,{register},~{{memory}}", f"{_GLOBAL} {address}, {whole} {word}"))
 
 
@@ -160,7 +167,7 @@ def _await(printer: Receiver, shares: Sequence[Share]) -> None:
     polls = t.alloca("i32")
     t.emit(f"store i32 0, ptr {polls}")
     for share, room in zip(shares, rooms, strict=True):
-        _keep(t, room, share, _loaded(t, share))
+        _keep(t, room, share, _loaded(printer, share))
     t.emit(f"br label %{again}")
     t.label(again)
     loaded = [_kept(t, room, share) for share, room in zip(shares, rooms, strict=True)]
@@ -172,7 +179,7 @@ def _await(printer: Receiver, shares: Sequence[Share]) -> None:
     # Polls are counted after those that found something missing: what is there in time costs nothing more.
     t.label(late_block)
     for share, room, words, gone in zip(shares, rooms, loaded, missing, strict=True):
-        _keep(t, room, share, _loaded(t, share, words, gone))
+        _keep(t, room, share, _loaded(printer, share, words, gone))
     more = t.let(f"add i32 {t.let(f'load i32, ptr {polls}')}, 1")
     t.emit(f"store i32 {more}, ptr {polls}")
     t.emit(f"br i1 {t.let(f'icmp ugt i32 {more}, {MOST_POLLS}')}, label %{never}, label %{again}")
@@ -222,19 +229,30 @@ def _keep(t: Builder, room: str, share: Share, words: Sequence[str]) -> None:
         t.emit(f"store {kind} {word}, ptr {t.let(f'getelementptr {kind}, ptr {room}, i64 {i}')}")
 
 
-def _loaded(t: Builder, share: Share, before: Sequence[str] = (), missing: str = "") -> list[str]:
+def _with_policy(kernel: Kernel, access: str) -> str:
+    """An access to words, with `%hint` and `%policy` where those of L2 are. They take no instruction: the assembler has
+    them in the descriptor of the access."""
+    if not kernel.evict_last:
+        return access.replace("%hint", "").replace("%policy", "")
+    hinted = access.replace("%hint", ".L2::cache_hint").replace("%policy", ", policy")
+    policy = "createpolicy.fractional.L2::evict_last.b64 policy, 1.0;"
+    return "\\0A".join(("{", ".reg .b64 policy;", policy, hinted, "}"))
+
+
+def _loaded(printer: Sender, share: Share, before: Sequence[str] = (), missing: str = "") -> list[str]:
     """A vector of words; one that misses none stays as it was before."""
+    t = printer.text
     vector, count, kind, register = _WORDS[share.size]
     names = [f"${i}" for i in range(count)]
     result = "{ " + ", ".join([kind] * count) + " }"
-    load = f"ld.relaxed.gpu.global.{vector} {{{', '.join(names)}}}, [${count}];"
+    load = f"ld.relaxed.gpu.global%hint.{vector} {{{', '.join(names)}}}, [${count}]%policy;"
     given, constraints = [f"{_GLOBAL} {share.source}"], [f"={register}"] * count + ["l"]
     if before:
         load = f"{{ .reg .pred late; setp.gt.u32 late, ${count + 1}, {_ELEMENT[share.size]}; @late {load} }}"
         given += [f"i32 {missing}", *(f"{kind} {word}" for word in before)]
         constraints += ["r", *(str(i) for i in range(count))]
     text = nvvm.assembly(
-        load.replace("{ .reg", "{\\0A.reg").replace("; ", ";\\0A"),
+        _with_policy(printer.kernel, load.replace("{ .reg", "{\\0A.reg").replace("; ", ";\\0A")),
         ",".join([*constraints, "~{memory}"]),
         ", ".join(given),
         result,

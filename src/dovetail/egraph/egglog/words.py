@@ -116,10 +116,10 @@ class Words:
         known = self.symbols.get(key)
         if known is None:
             commutes = value.op.commutative and arity == 2
-            known = self.symbols[key] = Symbol(self._fresh(value.op, arity, keys), arity, keys, commutes)
+            known = self.symbols[key] = Symbol(self._fresh(value.op, arity), arity, keys, commutes)
         return known
 
-    def _fresh(self, op: Op, arity: int, keys: tuple[str, ...]) -> str:
+    def _fresh(self, op: Op, arity: int) -> str:
         name = f"{op.name if _PLAIN.fullmatch(op.name) else 'op'}-{arity}"
         taken = {symbol.name for symbol in self.symbols.values()}
         return name if name not in taken else f"{name}-{len(self.symbols)}"

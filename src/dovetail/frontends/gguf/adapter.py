@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from dovetail.errors import LoadError, UnsupportedError
+from dovetail.errors import LoadError, OptionError, UnsupportedError
 from dovetail.frontends.decoder_families import DecoderFile, names_in_gguf, refuse_more
 from dovetail.frontends.gguf.file import Field, GgufFile, shown
 from dovetail.ir.literal import Array
@@ -20,6 +21,8 @@ _PLAIN = ("f32", "f16")
 
 def with_adapter(of: DecoderFile, fields: Mapping[str, Field], adapter: GgufFile, scale: float = 1.0) -> DecoderFile:
     """A decoder, of which the file had these fields, with the updates of an adapter `scale` times as large."""
+    if isinstance(scale, bool) or not math.isfinite(scale):
+        raise OptionError(f"an adapter taken {scale!r:.40} times", hint="pass a finite number")
     try:
         return _Adapter(of, fields, adapter).added(scale)
     except (LoadError, UnsupportedError) as error:

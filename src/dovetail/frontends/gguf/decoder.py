@@ -62,6 +62,8 @@ class _Reader:
         embedding = self.file.tensors.get("token_embd.weight")
         rotated = self.size("rope.dimension_count", width)
         window = self.optional("attention.sliding_window", family.default_window)
+        if family.local_theta and window < 1:
+            raise LoadError(f"no {self.name}.attention.sliding_window", hint="the file does not say what layers see")
         scaled = layers == family.scaled_by_hidden
         shape = DecoderShape(
             layers=layers,
@@ -79,8 +81,8 @@ class _Reader:
             window=window,
             windowed=self.windowed(layers) if window else (),
             scale=1.0 / math.sqrt(hidden / heads) if scaled else 0.0,
-            softcap=self.number("attn_logit_softcapping", 0.0),
-            final_softcap=self.number("final_logit_softcapping", 0.0),
+            softcap=self.number("attn_logit_softcapping", family.softcaps[0], may_be_0=True),
+            final_softcap=self.number("final_logit_softcapping", family.softcaps[1], may_be_0=True),
             is_tied="output.weight" not in self.file.tensors,
             style=self.style(),
         )
@@ -143,11 +145,17 @@ class _Reader:
     def rope(self, base: Rope, pairs: int, context: int) -> Rope:
         """How features are rotated: rates are divided by tensors of the file, or as a scaling says."""
         factors = [self.factors(name, pairs) for name in self.chosen_factors(context)]
-        kind = self.fields.get(f"{self.name}.rope.scaling.type", "none")
-        factor, scale = self.number("rope.scaling.factor", 1.0), self.number("rope.scaling.attn_factor", 1.0)
+        # Old files have a factor by another name; one without a kind is linear.
+        old = self.number("rope.scale_linear", 1.0, may_be_0=True)
+        factor, scale = (
+            self.number("rope.scaling.factor", old, may_be_0=True),
+            self.number("rope.scaling.attn_factor", 1.0),
+        )
+        factor = factor or 1.0
+        kind = self.fields.get(f"{self.name}.rope.scaling.type", "linear")
         if kind == "yarn":
             if (
-                self.number("rope.scaling.yarn_log_multiplier", 0.0)
+                self.number("rope.scaling.yarn_log_multiplier", 0.0, may_be_0=True)
                 or self.number("rope.scaling.yarn_ext_factor", 1.0) != 1.0
             ):
                 raise UnsupportedError("yarn with factors of its own", hint="yarn as transformers has it is built")
@@ -194,10 +202,10 @@ class _Reader:
             )
         return found
 
-    def number(self, name: str, default: float) -> float:
+    def number(self, name: str, default: float, *, may_be_0: bool = False) -> float:
         found = self.fields.get(f"{self.name}.{name}")
-        if found is None:
-            return default
+        if found is None or (may_be_0 and found == 0):
+            return default if found is None else 0.0
         if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found <= 0:
             raise LoadError(f"{self.name}.{name} is {shown(str(found)[:40])}", hint="a positive number is expected")
         return float(found)

@@ -1,6 +1,6 @@
 """Sums of products in plain loops: convolutions and matrix products whose types or axes no template takes.
 
-Whole numbers, f64, convolutions of f16 and over three axes. Sums are kept in memory of the worker's own, and the loop
+Integers, f64, convolutions of f16 and over three axes. Sums are kept in memory of the worker's own, and the loop
 along a row of results, which is the innermost one, becomes vectors.
 """
 
@@ -18,7 +18,7 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.map import elementwise
 from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.along import Along, at_least_zero, sub, within
-from dovetail.kernels.loops.body import Body, cast_to, is_number, lying_beneath, not_compiled, reads
+from dovetail.kernels.loops.body import Body, cast_to, is_number, not_compiled, overwritten_operands, reads
 from dovetail.kernels.loops.ir import (
     Call,
     Expr,
@@ -86,12 +86,12 @@ class _Plain:
         self.found = found
         operands = list(dict.fromkeys(body.arguments[body.views[v].root] for v in reads(body)))
         self.names = {v: f"x{i}" for i, v in enumerate(operands)}
-        self.names |= dict.fromkeys(lying_beneath(step, locations), "y")
+        self.names |= dict.fromkeys(overwritten_operands(step, locations), "y")
         dtype = found.dtype
         self.total: DType = f64 if dtype is f64 else f32 if dtype.is_float else dtype
 
     def tensor(self, view: Value, shape: Sequence[Size] | None = None) -> Tensor:
-        """An operand where it lies, stretched to a shape if one is given."""
+        """An operand where it is stored, stretched to a shape if one is given."""
         at = self.body.views[view]
         strides = at.strides if shape is None else stretched(at.strides, view.shape, shape)
         return Tensor(self.names[self.body.arguments[at.root]], view.dtype, strides, at.offset)
@@ -161,7 +161,7 @@ class _Plain:
         return self.job(statements, row * self.total.itemsize, product(shape[:-1]), row * product(w.shape[1:]))
 
     def _seen(self, axes: Sequence[Along], at: tuple[Name, ...], sums: Tensor, channels: int) -> tuple[Statement, ...]:
-        """What the window sees of so many channels from `c` on, added to the sums of a row."""
+        """What the window sees of some channels from `c` on, added to the sums of a row."""
         x, w = self.found.operands
         taps = tuple(Name(f"k{i}") for i in range(len(axes)))
         at_pixel = tuple(Name(f"p{i}") for i in range(len(axes) - 1))

@@ -88,7 +88,7 @@ def _random(step: Step, locations: TensorLocations) -> Job:
 
 
 def _threefry(low: Expr, high: Expr) -> list[Statement]:
-    """Both halves of the counter, turned into `low` and `high`, step by step as the meaning does it."""
+    """Both halves of the counter, as `low` and `high`, step by step as the meaning does it."""
     x, y = Name("low", u32), Name("high", u32)
     keys = [Name(f"key{i}", u32) for i in range(3)]
     found: list[Statement] = [Set("low", _all("add", [low, keys[0]])), Set("high", _all("add", [high, keys[1]]))]

@@ -35,7 +35,7 @@ from dovetail.plan.alias import dense_strides
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """An axis of the tensor along which an index picks: how far apart its elements lie, and how many there are."""
+    """An axis of the tensor along which an index picks: the stride of its elements, and how many there are."""
 
     stride: Size
     size: Size

@@ -9,14 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from dovetail import ops
-from dovetail.declare.fused import FusedOp
-from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import i64
 from dovetail.ir.value import Op, Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
-from dovetail.kernels.families.map import map_refusal
-from dovetail.kernels.loops.body import Body, cast_to, is_number, not_compiled, number
+from dovetail.kernels.families.map import moving_body
+from dovetail.kernels.loops.body import Body, cast_to, is_number, number, pointers_of
 from dovetail.kernels.loops.ir import (
     ZERO,
     Call,
@@ -35,7 +33,6 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.tiling import Turn, cut, in_turn
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
-from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 
 Indices: TypeAlias = tuple[Expr, ...]
@@ -45,17 +42,9 @@ _COST = 8
 
 def offer_index_map(of: StepProblem[object]) -> Offer | Refused:
     """The kernel of a region of elementwise steps and views."""
-    value = of.value
-    if not (isinstance(value.op, FusedOp) or value.op is region):
-        return Refused("op_has_a_body", value.op.name)
-    if map_refusal(of) is None:
-        return Refused("elements_move", "elementwise steps alone")
-    body = of.body
-    odd = not_compiled(body, lambda v: v.op in _RULES or v.op in (ops.iota, ops.extent))
-    if odd is not None:
-        return Refused("steps_are_compiled", odd, "elementwise steps and views")
-    if any(r in body.views or r.op is leaf.CONST for r in body.results):
-        return Refused("results_are_computed", "a view of an operand, or a constant")
+    body = moving_body(of, lambda v: v.op in _RULES, "elementwise steps and views")
+    if isinstance(body, Refused):
+        return body
     return Offer(lambda: _IndexMap(of.step, of.locations, body).job())
 
 
@@ -64,13 +53,7 @@ class _IndexMap:
 
     def __init__(self, step: Step, locations: TensorLocations, body: Body) -> None:
         self.step, self.locations, self.body = step, locations, body
-        operands = list(dict.fromkeys(body.arguments.values()))
-        # A result that is written over an operand shares its name, so that pointers do not overlap.
-        shared = [v for v in operands if step.over is not None and locations(v).root is step.over]
-        self.names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in shared)}
-        self.bindings: dict[str, Value] = {name: v for v, name in self.names.items()}
-        self.bindings |= {f"y{i}": v for i, v in enumerate(step.results)}
-        self.names |= dict.fromkeys(shared, "y0")
+        self.names, self.bindings = pointers_of(step, locations, body.arguments.values())
         self.found: list[Statement] = []
         self.kept: dict[Expr, Expr] = {}
 

@@ -1,7 +1,7 @@
 """Table: casts to and from the narrow types, by a table of all that an element can be.
 
 An f32 is found by its upper half, the lowest bit of which is set where the lower half is not 0: no type of 8 bits has
-so many digits that it could tell the difference.
+enough digits to tell the difference.
 """
 
 from __future__ import annotations

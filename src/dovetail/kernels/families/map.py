@@ -1,10 +1,12 @@
-"""Map: elementwise steps over a shape. Operands are read where they lie, whatever their strides; views are free."""
+"""Map: elementwise steps over a shape. Operands are read in place, whatever their strides; views are free."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from dovetail import ops
 from dovetail.declare.fused import FusedOp
+from dovetail.ir import leaf
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import i64
 from dovetail.ir.value import Value
@@ -43,6 +45,22 @@ from dovetail.plan.plan import Step
 def offer_map(of: StepProblem[object]) -> Offer | Refused:
     """The kernel of an elementwise primitive, region or fused op."""
     return map_refusal(of) or Offer(lambda: _job(of.step, of.locations, of.body))
+
+
+def moving_body(of: StepProblem[object], moves: Callable[[Value], bool], takes: str) -> Body | Refused:
+    """The body of a step whose elements move between elementwise steps, by steps that `moves` admits."""
+    op = of.value.op
+    if not (isinstance(op, FusedOp) or op is region):
+        return Refused("op_has_a_body", op.name)
+    if map_refusal(of) is None:
+        return Refused("elements_move", "elementwise steps alone")
+    body = of.body
+    odd = not_compiled(body, lambda v: moves(v) or v.op in (ops.iota, ops.extent))
+    if odd is not None:
+        return Refused("steps_are_compiled", odd, takes)
+    if any(r in body.views or r.op is leaf.CONST for r in body.results):
+        return Refused("results_are_computed", "a view of an operand, or a constant")
+    return body
 
 
 def map_refusal(of: StepProblem[object]) -> Refused | None:

@@ -26,7 +26,7 @@ class Piece:
     operand: Value
     shape: tuple[Size, ...]
     source: tuple[Size, ...]
-    """How far apart elements of the operand lie, in bytes; 0 repeats one."""
+    """The stride of the operand's elements, in bytes; 0 repeats one."""
     offset: Size
     """Where the box starts in the result, in bytes."""
     target: tuple[Size, ...]

@@ -104,7 +104,7 @@ def counted(value: Value, axes: list[Along], at: tuple[Expr, ...]) -> Expr:
 
 
 def _taps_before(limit: Expr, base: Expr, dilation: int) -> Expr:
-    """How many taps from a base on lie before a limit; where it is below 0, any number that is not above 0."""
+    """How many taps from a base on are before a limit; where it is below 0, any number that is not above 0."""
     room = add(Call("sub", (limit, base), i64), Extent(dilation - 1))
     return room if dilation == 1 else Call("div", (room, Extent(dilation)), i64)
 

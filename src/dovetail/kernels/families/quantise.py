@@ -1,4 +1,4 @@
-"""Quantise: between floats and narrow whole numbers, element by element, with steps for a tensor or along an axis."""
+"""Quantise: between floats and narrow integers, element by element, with steps for a tensor or along an axis."""
 
 from __future__ import annotations
 

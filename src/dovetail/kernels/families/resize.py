@@ -186,7 +186,7 @@ def _f64(op: str, *operands: Expr) -> Expr:
 
 
 def _inside(at: Expr, length: Size) -> Expr:
-    """The whole number nearest to a place that lies on the axis."""
+    """A place as an integer, clamped to the axis."""
     whole = Call("cast", (at,), i64)
     return Call("maximum", (Extent(0), Call("minimum", (whole, Extent(length - 1)), i64)), i64)
 
@@ -203,7 +203,7 @@ def _rounded(rounding: str, at: Expr, dtype: DType) -> Expr:
 
 
 class _Position:
-    """Where along an axis of the input a place of the result lies, in one precision."""
+    """Where along an axis of the input a place of the result is, in one precision."""
 
     def __init__(self, dtype: DType, length: Size, size: Size, scale: float | None) -> None:
         self.dtype = dtype

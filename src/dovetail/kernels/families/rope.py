@@ -1,4 +1,4 @@
-"""Rope: pairs of features rotated by the angle of their position, in one pass over rows that stay where they lie."""
+"""Rope: pairs of features rotated by the angle of their position, in one pass over rows that stay where they are."""
 
 from __future__ import annotations
 

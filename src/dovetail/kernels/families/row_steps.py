@@ -7,7 +7,7 @@ from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.families.map import elementwise
-from dovetail.kernels.loops.body import Body, body_above, cast_to, is_known, lying_beneath, reads
+from dovetail.kernels.loops.body import Body, body_above, cast_to, is_known, overwritten_operands, reads
 from dovetail.kernels.loops.ir import Expr, Extent, Kernel, Load, Loop, Name, Store, Tensor, sizes_in, stretched
 from dovetail.kernels.problems.row_epilogue import COUNT, PITCH, RESULT, ROWS, RowSteps
 from dovetail.kernels.spec import TensorLocations
@@ -57,14 +57,14 @@ class _Writer:
     def made(self) -> RowSteps:
         rows = Load(Tensor(ROWS, f32, (symbol(PITCH), f32.itemsize)), self.at)
         leaves: dict[Value, Expr] = {self.anchor: cast_to(rows, self.anchor.dtype)}
-        beneath = lying_beneath(self.step, self.locations)
+        overwritten = overwritten_operands(self.step, self.locations)
         first, *more = self.step.results
         target = self._point(RESULT, first, self.locations(first).strides, first.shape)
         below: list[Value] = []
         for view in reads(self.body):
             at = self.body.views[view]
             operand = self.body.arguments[at.root]
-            if operand in beneath:
+            if operand in overwritten:
                 below.append(view)
                 continue
             tensor = self._point(f"e{len(self.bindings)}", view, at.strides, view.shape, at.offset)

@@ -103,7 +103,7 @@ class _Rows:
         self.inverse: dict[Value, str] = {}
         """The names of 1 / total, for totals that many elements are divided by."""
         self.put: dict[Value, Placed | Load] = {}
-        """Where a value lies that an earlier loop put aside."""
+        """Where a value is stored that an earlier loop put aside."""
         self.ready: set[Value] = set()
         """What was put aside by the loops that are written so far."""
 
@@ -130,7 +130,7 @@ class _Rows:
         return Job(kernel, self.bindings, Tiles(self.nest.tiles, work))
 
     def _group(self, value: Value) -> Factors:
-        """The factors that a value has beside those of the row, in the order of loops."""
+        """The factors that a value has in addition to those of the row, in the order of loops."""
         return self.nest.group([f for f in self.axes.flat(value) if f not in self.row])
 
     def _is_of_the_row(self, value: Value) -> bool:
@@ -221,7 +221,7 @@ class _Rows:
         nest, group = self.nest, one.group
         statements = [*self._keep_before(one)]
         found: dict[Value, Expr] = {}
-        # What is put aside comes first, so that whoever needs it here takes it as it is computed.
+        # What is put aside comes first, so that a step that needs it here takes it as it is computed.
         for value in (*(v for v in self.body.order if v in one.aside), *one.roots):
             self._expr(value, group, found)
         stores: list[Statement] = []

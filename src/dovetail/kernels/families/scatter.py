@@ -15,7 +15,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.gather import checked, guarded
 from dovetail.kernels.families.policy import FAMILIES
-from dovetail.kernels.loops.body import cast_to, lying_beneath
+from dovetail.kernels.loops.body import cast_to, overwritten_operands
 from dovetail.kernels.loops.ir import (
     Call,
     Expr,
@@ -45,7 +45,7 @@ def offer_scatter(of: StepProblem[object]) -> Offer | Refused:
         return Refused("indices_are_compiled", indices.dtype.name)
     if value.attrs["reduction"] != "none" and not scalars.has_dtype(value.dtype):
         return Refused("dtype_is_compiled", value.dtype.name)
-    in_place = bool(lying_beneath(of.step, of.locations))
+    in_place = bool(overwritten_operands(of.step, of.locations))
     made = _Elements if value.op is ops.scatter_elements else _Rows
     return Offer(lambda: made(value, of.locations, in_place).job())
 

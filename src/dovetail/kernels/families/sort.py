@@ -115,7 +115,7 @@ class _Order:
         return Call("bit_or", (found, odd), bool_)
 
     def sorted(self, count: Size | None = None) -> tuple[Statement, ...]:
-        """The first room in order, or so many of its first elements: two steps at a time, there and back."""
+        """The first room in order, or some of its first elements: two steps at a time, there and back."""
         length = self.length if count is None else count
         width, double = Name("width"), mul(Name("width"), Extent(2))
         there = (*self._merged(self.first, self.second, length), Set("width", double))

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dovetail import ops
-from dovetail.declare.fused import FusedOp
-from dovetail.ir import leaf
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
-from dovetail.kernels.families.map import map_refusal
+from dovetail.kernels.families.map import moving_body
 from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.affine import (
     NotAffineError,
@@ -25,27 +23,18 @@ from dovetail.kernels.loops.affine import (
     operands_at,
     whole,
 )
-from dovetail.kernels.loops.body import Body, cast_to, is_number, not_compiled, number
+from dovetail.kernels.loops.body import Body, cast_to, is_number, number, pointers_of
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Kernel, Load, Store, Tensor, add, collapsed, mul, sizes_in
 from dovetail.kernels.loops.tiling import Turn, cut, in_turn, vector_width
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
-from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 
 
 def offer_weave(of: StepProblem[object]) -> Offer | Refused:
     """The kernel of a fused op or region of elementwise steps and movement."""
-    value = of.value
-    if not (isinstance(value.op, FusedOp) or value.op is region):
-        return Refused("op_has_a_body", value.op.name)
-    if map_refusal(of) is None:
-        return Refused("elements_move", "elementwise steps alone")
-    body = of.body
-    odd = not_compiled(body, lambda v: is_followed(v) or v.op in (ops.iota, ops.extent))
-    if odd is not None:
-        return Refused("steps_are_compiled", odd, "elementwise steps and movement")
-    if any(r in body.views or r.op is leaf.CONST for r in body.results):
-        return Refused("results_are_computed", "a view of an operand, or a constant")
+    body = moving_body(of, is_followed, "elementwise steps and movement")
+    if isinstance(body, Refused):
+        return body
 
     def build() -> Job | Refused:
         try:
@@ -61,13 +50,7 @@ class _Weave:
 
     def __init__(self, step: Step, locations: TensorLocations, body: Body) -> None:
         self.step, self.locations, self.body = step, locations, body
-        operands = list(dict.fromkeys(body.arguments.values()))
-        # What the result is written over is one memory with one name: then nothing overlaps by surprise.
-        shared = [v for v in operands if step.over is not None and locations(v).root is step.over]
-        self.names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in shared)}
-        self.bindings: dict[str, Value] = {name: v for v, name in self.names.items()}
-        self.bindings |= {f"y{i}": v for i, v in enumerate(step.results)}
-        self.names |= dict.fromkeys(shared, "y0")
+        self.names, self.bindings = pointers_of(step, locations, body.arguments.values())
         self.alignment = locations.alignment(self.bindings)
 
     def job(self) -> Job:

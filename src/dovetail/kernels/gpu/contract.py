@@ -31,10 +31,19 @@ from dovetail.kernels.gpu.scaled_rows import GAIN, ReadSquares, RowSquares, Writ
 from dovetail.kernels.gpu.stream import StreamTile
 from dovetail.kernels.gpu.stream_ring import StreamRing
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
-from dovetail.kernels.gpu.tile import CHUNK, FEWEST_ROWS, H200, BlockTile, cycles_of, pipelined_tile_of, tile_of
+from dovetail.kernels.gpu.tile import (
+    CHUNK,
+    FEWEST_ROWS,
+    H200,
+    BlockTile,
+    cycles_of,
+    gains_by_transposing,
+    pipelined_tile_of,
+    tile_of,
+)
 from dovetail.kernels.gpu.tile_writer import TileWriter
 from dovetail.kernels.gpu.tiled import Element, Tiled
-from dovetail.kernels.loops.body import cast_to, lying_beneath
+from dovetail.kernels.loops.body import cast_to, pointers_of
 from dovetail.kernels.loops.ir import (
     Expr,
     Load,
@@ -52,8 +61,6 @@ from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Step
 
 _LEFT, _RIGHT = "left", "right"
-TURNED_GAIN = 0.9
-"""The share of the time that transposed weights must save: they are packed when they are bound."""
 
 
 def offer_contract(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
@@ -85,12 +92,9 @@ class Writer(TileWriter):
     def __init__(self, step: Step, found: Contraction, locations: TensorLocations, device: GpuDevice) -> None:
         self.step, self.found, self.locations, self.device = step, found, locations, device
         self.streams = len(found.streams)
-        operands = list(dict.fromkeys(found.operand(v) for v in (found.left, *found.rights, *found.operands)))
-        beneath = lying_beneath(step, locations)
-        self.names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in beneath)}
-        self.bindings = {name: v for v, name in self.names.items()}
-        self.bindings |= {f"y{i}": v for i, v in enumerate(step.results)}
-        self.names |= dict.fromkeys(beneath, "y0")
+        operands = [found.operand(v) for v in (found.left, *found.rights, *found.operands)]
+        self.names, bindings = pointers_of(step, locations, operands)
+        self.bindings = {**bindings}
         depths = (found.left.shape[-1], *(right.shape[-2] for right in found.rights))
         self.depth = next((size for size in depths if isinstance(size, int)), depths[0])
         self.columns = found.result.shape[-1]
@@ -280,16 +284,15 @@ class Writer(TileWriter):
         near = self._near(dtype, left, rights, axis, other)
         if near is not None:
             return near.tiled(self.device), 1
-        found = self._pipelined(left, rights, axis, other)
+        found = self._pipelined(left, rights, other)
         turned = self._turned(left, axis, found) if other == "row" else None
         if turned is not None:
             (rights, found), other = turned, "k"
-        if found is not None:
-            assert isinstance(self.depth, int), "it was checked"
-            ahead = "right" in early
-            engine = PipelinedTile(found[0], dtype, left, rights, axis, other, self.depth, found[1], ahead, self._scale)
-
-            return replace(engine.tiled(), cycles=self._cycles(*found, has_producer=True)), found[1]
+        if found is not None and isinstance(self.depth, int):
+            (tile, parts), ahead = found, "right" in early
+            engine = PipelinedTile(tile, dtype, left, rights, axis, other, self.depth, parts, ahead, self._scale)
+            engine = engine.at_once(self.rows, self.columns, self.device)
+            return replace(engine.tiled(), cycles=self._cycles(*found, has_producer=True)), parts
         tile, parts = tile_of(*self._sizes, self.streams, self.device)
         engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, parts, early)
         return replace(engine.tiled(self.device), cycles=self._cycles(tile, parts, has_producer=False)), parts
@@ -303,11 +306,11 @@ class Writer(TileWriter):
         """
         pack = Transposed()
         rights = None if found is None else self._transposed(pack)
-        other = None if rights is None else self._pipelined(left, rights, axis, "k")
+        other = None if rights is None else self._pipelined(left, rights, "k")
         if found is None or rights is None or other is None:
             return None
-        was, now = (self._cycles(*each, has_producer=True) for each in (found, other))
-        if now > TURNED_GAIN * was:
+        sizes = self.rows, self.columns, self.depth
+        if not gains_by_transposing(found, other, sizes, self.streams, self.device):
             return None
         for v in map(self.found.operand, self.found.rights):
             self.bindings[self.names[v]] = Packed(v, pack.layout, pack)
@@ -326,7 +329,7 @@ class Writer(TileWriter):
     ) -> StreamTile | None:
         """The tile of a product with few rows, with weights packed where they are parameters; None for many rows."""
         stream = partial(stream_of, dtype, left, batch=self.batch, device=self.device, early=early)
-        if axes[0] == "row" and has_few_rows(self.rows):
+        if axes[0] != "k" and has_few_rows(self.rows):
             # Padding is for bulk copies: smaller ones would read across more sectors of memory.
             for pack in (Transposed(CHUNK), Transposed()):
                 packed = self._transposed(pack)
@@ -354,7 +357,7 @@ class Writer(TileWriter):
         firsts = [first for _, first in self.found.streams]
         return replace(ring, rights=[ring.packed(*each) for each in zip(ring.rights, names, firsts, strict=True)])
 
-    def _pipelined(self, left: Factor, rights: list[Factor], axis: str, other: str) -> tuple[BlockTile, int] | None:
+    def _pipelined(self, left: Factor, rights: list[Factor], other: str) -> tuple[BlockTile, int] | None:
         """The tile of a kernel with a producer, and the parts of its depth; None where the TMA cannot copy the factors,
         or rows are few."""
         if not other or self.batch or not isinstance(self.depth, int) or not self.depth:

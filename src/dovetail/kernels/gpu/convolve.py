@@ -28,7 +28,7 @@ from dovetail.kernels.gpu.tile import CHUNK, DEPTH, H200, pipelined_split_of, sp
 from dovetail.kernels.gpu.tile_writer import TileWriter
 from dovetail.kernels.gpu.tiled import Element, Tiled
 from dovetail.kernels.loops.along import Along
-from dovetail.kernels.loops.body import cast_to, lying_beneath
+from dovetail.kernels.loops.body import cast_to, overwritten_operands
 from dovetail.kernels.loops.ir import (
     ZERO,
     Call,
@@ -132,13 +132,13 @@ class Writer(TileWriter):
         self.by_tap = way == "copied" and _not_copied(of, locations) is None
         self.packs = self.by_tap and prod(of.window) > 1
         operands = list(dict.fromkeys(self.found.operand(v) for v in (of.x, of.w, *self.found.operands)))
-        beneath = lying_beneath(step, locations)
-        self.names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in beneath)}
+        overwritten = overwritten_operands(step, locations)
+        self.names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in overwritten)}
         self.bindings = {name: v for v, name in self.names.items()}
         if self.packs:
             self._pack()
         self.bindings |= {f"y{i}": v for i, v in enumerate(step.results)}
-        self.names |= dict.fromkeys(beneath, "y0")
+        self.names |= dict.fromkeys(overwritten, "y0")
         sizes: tuple[Size, ...] = (of.groups,) if self.pixels_first else (self.images, of.groups)
         self.kept = [n != 1 for n in sizes]
         self.batch = tuple(n for n in sizes if n != 1)

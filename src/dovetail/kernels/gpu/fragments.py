@@ -362,6 +362,14 @@ def plus(x: Expr, y: Expr) -> Expr:
     return Call("add", (x, y), f32)
 
 
+def in_pairs(every: Sequence[Expr]) -> Expr:
+    """The sum of many, in as few steps after each other as there can be."""
+    while len(every) > 1:
+        pairs = zip(every[::2], every[1::2], strict=False)
+        every = [*[plus(x, y) for x, y in pairs], *every[len(every) & ~1 :]]
+    return every[0]
+
+
 def unrolled(variable: str, count: int, *body: Statement) -> Loop:
     return Loop(variable, Extent(count), body, kind="unrolled")
 
@@ -372,7 +380,7 @@ def zeroed(sums: Tensor, count: int) -> Loop:
 
 
 __all__ = [
-    "LANE", "THREAD", "Coordinate", "Factor", "Gather", "both", "copied", "divided", "is_multiple",
+    "LANE", "THREAD", "Coordinate", "Factor", "Gather", "both", "copied", "divided", "in_pairs", "is_multiple",
     "less", "load_left", "load_right", "multiplied", "plus", "private", "remainder", "rolled", "shared_by", "spread",
     "stored", "unrolled", "zeroed",
 ]  # fmt: skip

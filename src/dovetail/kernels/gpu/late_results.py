@@ -47,10 +47,10 @@ class LateResults:
     @staticmethod
     def of(narrow: NarrowResults) -> LateResults | None:
         """None where registers do not hold two tiles, or a tile has too few rounds."""
-        overlap = narrow.producer.overlap
-        if overlap is None or overlap.count < LATE_SUMS:
+        overlap, registers = narrow.producer.overlap, narrow.producer.registers
+        if overlap is None or overlap.count < LATE_SUMS or registers is None:
             return None
-        if 2 * overlap.count + OTHERS > narrow.producer.registers[0]:
+        if 2 * overlap.count + OTHERS > registers[0]:
             return None
         chunks = [_kept(chunk, overlap.sums) for chunk in narrow.producer.chunks]
         producer = replace(narrow.producer, chunks=chunks)

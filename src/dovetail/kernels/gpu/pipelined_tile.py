@@ -7,10 +7,13 @@ are full. Barriers in shared memory say which is which, so that no thread waits 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 from dovetail.dataclass import dataclass
+from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, f32, i64
+from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, less, private, remainder, zeroed
 from dovetail.kernels.gpu.pixels import Pixels
 from dovetail.kernels.gpu.scaled_rows import ReadSquares
@@ -50,6 +53,9 @@ GROUP = 128
 """Threads of a warpgroup: registers are given to it as a whole."""
 REGISTERS, MOST_REGISTERS, COPYING = 65_536, 240, 24
 """Registers of a multiprocessor, the most of a thread that multiplies, and those of one that copies."""
+FEW_COLUMNS = 64
+"""Columns of a tile that needs no more registers than threads start with: to change them takes a tenth of a
+microsecond."""
 _STAGE, _PHASE, _BEFORE, _AHEAD = Name("stage"), Name("phase"), Name("before"), Name("ahead")
 
 
@@ -70,11 +76,26 @@ class PipelinedTile:
     """Whether columns are constants, whose first stages a block copies while kernels before it still run."""
     scale: ReadSquares | None = None
     """The factors of rows; None where there are none."""
+    is_at_once: bool = False
+    """Whether a block has one tile, and a stage for each of its rounds: none is filled twice."""
 
     @staticmethod
     def takes(factors: Sequence[Factor]) -> bool:
         """Whether the TMA can copy these factors: matrices whose lines are known to be aligned, or pixels."""
         return all(not factor.lead and (_pitch(factor) > 0 or _pixels(factor) is not None) for factor in factors)
+
+    def at_once(self, rows: Size, columns: Size, device: GpuDevice) -> PipelinedTile:
+        """The tile with a stage for each round, where a block has one tile and stages enough; else as it is.
+
+        It keeps stages that it does not fill: with fewer, layers of 128 rows take 2 to 5 % longer (docs/design/0018).
+        """
+        tile = self.tile
+        if not isinstance(rows, int) or not isinstance(columns, int) or tile.cluster > 1 or self.rounds > tile.stages:
+            return self
+        blocks = self.parts * -(-rows // tile.rows) * -(-columns // (tile.columns // len(self.rights)))
+        if blocks > device.multiprocessors:
+            return self
+        return replace(self, is_at_once=True)
 
     @property
     def core(self) -> TensorCoreTile:
@@ -109,14 +130,13 @@ class PipelinedTile:
         end = self._end() if tile.cluster > 1 else ()
         copies, chunks, registers = self._copies(), self._chunks(), self._registers()
         given = () if self.scale is None else self.scale.given()
-        alone = tile.cluster == tile.blocks == self.parts == 1
+        alone = tile.cluster == tile.blocks == self.parts == 1 and not self.is_at_once
         overlap = Overlap(self._sums, tile.columns // 2, self.rounds, self._overlapped_products) if alone else None
         producer = Producer(tile.threads, start, copies, chunks, staged, self.width, registers, end, given, overlap)
         is_new = not self.early
-        barriers = (
-            AllocBarriers(FULL, tile.stages, 1, is_new),
-            AllocBarriers(EMPTY, tile.stages, warps * tile.cluster, is_new),
-        )
+        barriers = [AllocBarriers(FULL, tile.stages, 1, is_new)]
+        if not self.is_at_once:
+            barriers.append(AllocBarriers(EMPTY, tile.stages, warps * tile.cluster, is_new))
         return Tiled(
             tile.rows,
             tile.columns // streams,
@@ -141,8 +161,10 @@ class PipelinedTile:
         """Which warpgroup this is, and so which block of 64 rows it has."""
         return divided(ThreadIndex("warp"), 4)
 
-    def _registers(self) -> tuple[int, int]:
-        """Of a thread that multiplies, and of one that copies, which needs few."""
+    def _registers(self) -> tuple[int, int] | None:
+        """Of a thread that multiplies, and of one that copies, which needs few; None where both have enough."""
+        if self.is_at_once and self.tile.columns <= FEW_COLUMNS:
+            return None
         threads = self.tile.threads + GROUP
         every = REGISTERS // (self.tile.blocks * threads) // 8 * 8
         more = (every * threads - COPYING * GROUP) // self.tile.threads // 8 * 8
@@ -162,6 +184,10 @@ class PipelinedTile:
     def _products(self) -> list[Statement]:
         """The sums of a tile. A product that starts waits for the one before, whose stage is then empty."""
         core, sums = self.core, self._sums
+        if self.is_at_once:
+            each = [AwaitPhase(FULL, _STAGE, ZERO), core.shared_product(_STAGE, self._group, sums)]
+            rounds = [s for number in range(self.rounds) for s in (Set(_STAGE.name, Extent(number)), *each)]
+            return [zeroed(sums, self.tile.columns // 2), *rounds, AwaitProducts(sums, self.tile.columns)]
         cluster = self.tile.cluster
         lanes = less(LANE, Extent(cluster))
         arrival = Arrive(EMPTY, _BEFORE, cluster)
@@ -225,6 +251,8 @@ class PipelinedTile:
 
     def _copies(self) -> list[Statement]:
         """The copies of a tile, each stage as soon as it is empty."""
+        if self.is_at_once:
+            return [s for number in range(self.rounds) for s in self._copied(Extent(number))]
         number = Name("round")
         rows, columns = self._rows(number), self._columns(number)
         boxes: list[Statement] = [self._expected(), *rows, *columns]
@@ -234,6 +262,11 @@ class PipelinedTile:
         empty = Call("sub", (ONE, _PHASE), i64)
         body = (AwaitPhase(EMPTY, _STAGE, empty), *boxes, *self._following())
         return [Loop("round", Extent(self.rounds), body, rolled=True)]
+
+    def _copied(self, number: Extent) -> list[Statement]:
+        """The copies of a round that has a stage of its own; those of columns may have started."""
+        columns = () if self.early else (self._expected(), *self._columns(number))
+        return [Set(_STAGE.name, number), *columns, *self._rows(number)]
 
     def _end(self) -> list[Statement]:
         """Wait until all stages are empty: other blocks of the cluster arrive at barriers of this one until then."""

@@ -10,7 +10,7 @@ from functools import reduce
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, bool_, f32
-from dovetail.kernels.gpu.fragments import LANE, divided, less, plus, private, remainder
+from dovetail.kernels.gpu.fragments import LANE, divided, in_pairs, less, plus, private, remainder
 from dovetail.kernels.loops.ir import (
     Alloc,
     Call,
@@ -65,6 +65,9 @@ class Squares:
     """Places of k of a row in a right factor: its columns are rows, or each row at two places in turns."""
     chains: int
     """Sums that take turns."""
+    crossed: bool = False
+    """Whether four matrices are a left factor as they were loaded: two of them are its upper half, at both k, and two
+    the lower one. Each half meets its own two matrices, which are loaded a second time, in turns."""
 
     @property
     def sums(self) -> Tensor:
@@ -76,6 +79,9 @@ class Squares:
     def added(self, right: Tensor, number: int) -> list[Statement]:
         """Add the squares of right factor `number`: as a left factor it has its own columns as rows, twice."""
         itself = private("itself", self.dtype, 8)
+        if self.crossed:
+            at = (Extent(number), Extent(0))
+            return [MultiplyMatrices(self.sums, at, right, (Extent(0),), itself, (Extent(4 * number),))]
         copies = [
             Store(itself, (Extent(e),), Load(right, (Extent(4 * number + e % 2 + 2 * (e // 4)),))) for e in range(8)
         ]
@@ -86,7 +92,11 @@ class Squares:
         """What a lane has of the diagonal, in shared memory: a column for each place."""
         number = divided(LANE, 4)
         row, place = divided(number, self.places), remainder(number, self.places)
-        each = [reduce(plus, [Load(self.sums, (Extent(c), Extent(e))) for c in range(self.chains)]) for e in range(2)]
+        lower = 2 if self.crossed else 0
+        each = [
+            reduce(plus, [Load(self.sums, (Extent(c), Extent(e + lower * c))) for c in range(self.chains)])
+            for e in range(2)
+        ]
         is_even = Call("equal", (remainder(number, 2), Extent(0)), bool_)
         value = Call("where", (is_even, *each), f32)
         store = Store(planes, (ThreadIndex("warp"), row, add(Extent(column), place)), value)
@@ -96,7 +106,7 @@ class Squares:
     def total(self, planes: Tensor, count: int, row: Expr, column: int) -> Expr:
         """The squares of a row, of all warps."""
         places = [(Extent(plane), row, Extent(column + p)) for plane in range(count) for p in range(self.places)]
-        return reduce(plus, [Load(planes, at) for at in places])
+        return in_pairs([Load(planes, at) for at in places])
 
 
 __all__ = ["RowNorm", "Squares"]

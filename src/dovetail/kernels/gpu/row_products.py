@@ -11,8 +11,8 @@ from __future__ import annotations
 from functools import reduce
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import DType, bf16, bool_, f32, i64, u16, u32
-from dovetail.kernels.gpu.fragments import LANE, both, divided, less, plus, remainder
+from dovetail.ir.dtype import DType, bf16, bool_, f32, i64, u16, u32, u64
+from dovetail.kernels.gpu.fragments import LANE, both, divided, in_pairs, less, plus, remainder
 from dovetail.kernels.gpu.scaled_rows import exchanged
 from dovetail.kernels.gpu.shared_tiles import LineTile
 from dovetail.kernels.gpu.tile import CHUNK, LANES
@@ -38,10 +38,8 @@ from dovetail.kernels.loops.ir import (
 
 SHARING = 8
 """Lanes that share a column: they read as many bytes at once as shared memory has banks for."""
-GROUPS = LANES // SHARING
-"""Groups of lanes with columns of their own."""
-WORDS = CHUNK // 2
-"""Words of a chunk."""
+FEW = 8
+"""Columns up to which no two threads have the same k, so that each needs what it has received itself alone."""
 MOST_WORDS = 96
 """Words of weights that a thread loads before it has the row: in a resident kernel it has 232 registers."""
 MOST_REGISTERS = 150
@@ -67,12 +65,37 @@ class RowProducts:
     @property
     def fits(self) -> bool:
         """Whether several warps share k, with as many elements each, and others as many columns."""
-        return self.deep > 1 and self.width % (GROUPS * self._across) == 0
+        return self.deep > 1 and self.width % (self._groups * self._across) == 0
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether all threads have k of their own."""
+        step = FEW // 2 * LANES * self.warps
+        return self.width <= FEW and self.warps in (2, 4, 8) and self.depth % step == 0
+
+    @property
+    def _sharing(self) -> int:
+        """Lanes that share a column."""
+        return LANES if self._is_alone else SHARING
+
+    @property
+    def _groups(self) -> int:
+        """Groups of lanes with columns of their own."""
+        return LANES // self._sharing
+
+    @property
+    def _piece(self) -> int:
+        """Neighbours of k that a thread has: as many as it receives at once where it has k of its own."""
+        return CHUNK // 2 if self._is_alone else CHUNK
+
+    @property
+    def _words(self) -> int:
+        return self._piece // 2
 
     @property
     def deep(self) -> int:
         """Warps that share k; others have other columns."""
-        step = SHARING * CHUNK
+        step = self._sharing * self._piece
         return max([n for n in (1, 2, 4, 8) if n <= self.warps and self.depth % (step * n) == 0], default=0)
 
     @property
@@ -87,22 +110,22 @@ class RowProducts:
     @property
     def _step(self) -> int:
         """Chunks of k that the threads of a block have at once."""
-        return SHARING * self.deep
+        return self._sharing * self.deep
 
     @property
     def _turns(self) -> int:
         """Chunks of a thread in each of its columns."""
-        return self.depth // (CHUNK * self._step)
+        return self.depth // (self._piece * self._step)
 
     @property
     def _own(self) -> int:
         """Columns of a thread."""
-        return self.width // (GROUPS * self._across)
+        return self.width // (self._groups * self._across)
 
     @property
     def _first(self) -> Expr:
         """The first column of a thread."""
-        group = add(mul(divided(ThreadIndex("warp"), self.deep), Extent(GROUPS)), divided(LANE, SHARING))
+        group = add(mul(divided(ThreadIndex("warp"), self.deep), Extent(self._groups)), divided(LANE, self._sharing))
         return mul(group, Extent(self._own))
 
     @property
@@ -113,23 +136,27 @@ class RowProducts:
     def statements(self, weights: LineTile, row: Tensor, planes: Tensor) -> list[Statement]:
         """All products, whose sums go to shared memory, a plane for each part of k."""
         each = [(turn, column) for turn in range(self._turns) for column in range(self._own)]
-        ahead = each[: MOST_WORDS // WORDS]
-        wide = ahead[: max(0, MOST_REGISTERS - WORDS * len(ahead)) // (CHUNK - WORDS)]
+        ahead = each[: MOST_WORDS // self._words]
+        wide = ahead[: max(0, MOST_REGISTERS - self._words * len(ahead)) // (self._piece - self._words)]
         found = [s for at in ahead for s in self._loaded(at, weights)]
+        free = MOST_REGISTERS - self._words * len(ahead) - (self._piece - self._words) * len(wide)
+        wide_gains = range(min(self._turns, free // (self._piece - self._words)))
         if self.gains is not None:
             found += [s for turn in range(self._turns) for s in self._chunk(self.gains, turn, _gain(turn))]
-        found += [Set(_wide(at, e).name, self._element(_word(at), e)) for at in wide for e in range(CHUNK)]
+            each_gain = [(turn, e) for turn in wide_gains for e in range(self._piece)]
+            found += [Set(_wide_gain(*at).name, self._element(_gain(at[0]), at[1])) for at in each_gain]
+        found += [Set(_wide(at, e).name, self._element(_word(at), e)) for at in wide for e in range(self._piece)]
         started: set[str] = set()
         for at in each:
-            found += self._row(at[0], row, started) if at[1] == 0 else []
+            found += self._row(at[0], row, started, is_wide=at[0] in wide_gains) if at[1] == 0 else []
             found += [] if at in ahead else self._loaded(at, weights)
-            for e in range(CHUNK):
+            for e in range(self._piece):
                 w = _wide(at, e) if at in wide else self._element(_word(at), e)
                 found.append(_fma(_sum(at[1], e % self._chains), w, _x(e), started))
         found += self._added(planes)
         if self.gains is not None:
             # All groups of lanes have the same.
-            found += [Set(SQUARES[0].name, reduce(plus, SQUARES)), *exchanged(SQUARES[0].name, SHARING)]
+            found += [Set(SQUARES[0].name, reduce(plus, SQUARES)), *exchanged(SQUARES[0].name, self._sharing)]
         return found
 
     def squares_stored(self, planes: Tensor) -> Statement:
@@ -140,16 +167,28 @@ class RowProducts:
 
     def squares(self, planes: Tensor) -> Expr:
         """The sum of the squares of the row."""
-        return reduce(plus, [Load(planes, (Extent(plane), ZERO, Extent(self.width))) for plane in range(self.deep)])
+        return in_pairs([Load(planes, (Extent(plane), ZERO, Extent(self.width))) for plane in range(self.deep)])
 
     def _chunk(self, tensor: Tensor, turn: int, prefix: str, line: Expr = ZERO, pitch: int = 0) -> list[Statement]:
         """Set names to the words of a thread's chunk of k."""
-        nbytes = CHUNK * self.dtype.itemsize
+        nbytes = self._piece * self.dtype.itemsize
         words = Tensor(tensor.pointer, u32, (pitch, nbytes, nbytes, u32.itemsize), space="shared")
-        own = add(mul(self.plane, Extent(SHARING)), remainder(LANE, SHARING))
+        own = add(mul(self.plane, Extent(self._sharing)), remainder(LANE, self._sharing))
+        own = ThreadIndex("thread") if self._is_alone else own
         # What is the same for all threads comes last: loads have it in their instructions, and share one address.
         at = (line, own, Extent(turn * self._step))
-        return [Set(f"{prefix}{i}", Load(words, (*at, Extent(i)))) for i in range(WORDS)]
+        return [Set(f"{prefix}{i}", Load(words, (*at, Extent(i)))) for i in range(self._words)]
+
+    def _pair(self, row: Tensor, turn: int) -> list[Statement]:
+        """Both words of a thread's piece of the row as one: LLVM then finds what this thread has stored there."""
+        nbytes = self._piece * self.dtype.itemsize
+        both = Load(
+            Tensor(row.pointer, u64, (nbytes, nbytes), space="shared"),
+            (ThreadIndex("thread"), Extent(turn * self._step)),
+        )
+        high = Call("shift_right", (Name("row_pair", u64), Number(32, u64)), u64)
+        words = (Name("row_pair", u64), high)
+        return [Set("row_pair", both), *[Set(f"row_word{i}", cast_to(x, u32)) for i, x in enumerate(words)]]
 
     def _loaded(self, at: tuple[int, int], weights: LineTile) -> list[Statement]:
         """The words of a turn and a column."""
@@ -169,13 +208,14 @@ class RowProducts:
         half = Call("shift_right", (word, Number(16, u32)), u32) if e % 2 else word
         return cast_to(Call("bitcast", (cast_to(half, u16),), self.dtype), f32)
 
-    def _row(self, turn: int, row: Tensor, started: set[str]) -> list[Statement]:
+    def _row(self, turn: int, row: Tensor, started: set[str], *, is_wide: bool) -> list[Statement]:
         """The elements of the row of a turn, in registers, and their squares."""
-        found = self._chunk(row, turn, "row_word")
-        found += [Set(_x(e).name, self._element("row_word", e)) for e in range(CHUNK)]
-        for e in range(CHUNK if self.gains is not None else 0):
+        found = self._pair(row, turn) if self._is_alone else self._chunk(row, turn, "row_word")
+        found += [Set(_x(e).name, self._element("row_word", e)) for e in range(self._piece)]
+        for e in range(self._piece if self.gains is not None else 0):
             found.append(_fma(SQUARES[e % 2], _x(e), _x(e), started))
-            found.append(Set(_x(e).name, Call("mul", (_x(e), self._element(_gain(turn), e)), f32)))
+            gain = _wide_gain(turn, e) if is_wide else self._element(_gain(turn), e)
+            found.append(Set(_x(e).name, Call("mul", (_x(e), gain), f32)))
         return found
 
     def _added(self, planes: Tensor) -> list[Statement]:
@@ -187,7 +227,7 @@ class RowProducts:
         for column in range(self._own):
             total = reduce(plus, [_sum(column, chain) for chain in range(self._chains)])
             found += [Set(sums[column].name, total)] if self._chains > 1 else []
-        distance = SHARING // 2
+        distance = self._sharing // 2
         while distance:
             half = len(sums) // 2
             is_upper = Call("equal", (remainder(divided(LANE, distance), 2), Extent(1)), bool_)
@@ -237,6 +277,10 @@ def _word(at: tuple[int, int]) -> str:
 
 def _wide(at: tuple[int, int], e: int) -> Name:
     return Name(f"wide{at[0]}_{at[1]}_{e}", f32)
+
+
+def _wide_gain(turn: int, e: int) -> Name:
+    return Name(f"wide_gain{turn}_{e}", f32)
 
 
 def _gain(turn: int) -> str:

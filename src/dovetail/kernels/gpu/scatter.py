@@ -25,7 +25,7 @@ from dovetail.kernels.gpu import sort_passes
 from dovetail.kernels.gpu.passes import THREADS, any_of_block, choose, flat_index, for_each, holds, in_passes, whole
 from dovetail.kernels.gpu.sort_keys import MOST_ELEMENTS, Keys
 from dovetail.kernels.gpu.sort_passes import launched, sorted_keys
-from dovetail.kernels.loops.body import cast_to, lying_beneath
+from dovetail.kernels.loops.body import cast_to, overwritten_operands
 from dovetail.kernels.loops.ir import (
     ONE,
     ZERO,
@@ -77,7 +77,7 @@ def offer_scatter(of: StepProblem[object]) -> Offer | Refused:
         return Refused("indices_are_compiled", by.dtype.name)
     if value.attrs["reduction"] != "none" and not scalars.has_dtype(value.dtype):
         return Refused("dtype_is_compiled", value.dtype.name)
-    scatter = _Scatter(value, of.locations, bool(lying_beneath(of.step, of.locations)))
+    scatter = _Scatter(value, of.locations, bool(overwritten_operands(of.step, of.locations)))
     counts = (product(scatter.updates), product(scatter.slots))
     if any(isinstance(n, int) and n >= MOST_ELEMENTS for n in counts):
         return Refused("places_have_32_bits", str(max(n for n in counts if isinstance(n, int))), str(MOST_ELEMENTS))

@@ -24,7 +24,7 @@ from dovetail.kernels.families.pool_loops import counted
 from dovetail.kernels.gpu.fragments import Coordinate, both, divided, is_multiple, less, private, unrolled
 from dovetail.kernels.gpu.packed_filters import DepthwiseByTap
 from dovetail.kernels.loops.along import Along
-from dovetail.kernels.loops.body import cast_to, lying_beneath
+from dovetail.kernels.loops.body import cast_to, overwritten_operands
 from dovetail.kernels.loops.folds import fold_of
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -288,10 +288,10 @@ def _depthwise(of: StepProblem[GpuDevice | None], found: Windowed) -> Job:
     step, locations, contraction = of.step, of.locations, found.contraction
     body, total = contraction.body, _wide(found.value.dtype)
     operands = list(dict.fromkeys(contraction.operand(v) for v in (found.x, found.w, *contraction.operands)))
-    beneath = lying_beneath(step, locations)
-    names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in beneath)}
+    overwritten = overwritten_operands(step, locations)
+    names = {v: f"x{i}" for i, v in enumerate(v for v in operands if v not in overwritten)}
     bindings: dict[str, Binding] = {name: v for v, name in names.items()}
-    names |= dict.fromkeys(beneath, "y0")
+    names |= dict.fromkeys(overwritten, "y0")
 
     def tensor(view: Value, strides: tuple[Size, ...]) -> Tensor:
         return Tensor(names[contraction.operand(view)], view.dtype, strides, body.views[view].offset)

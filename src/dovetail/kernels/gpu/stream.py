@@ -69,6 +69,8 @@ ARRIVED = "arrived"
 """The barrier that counts the bytes of bulk copies."""
 COPY_BYTES = 16 << 10
 """Bytes of one bulk copy, at most, where it brings several columns."""
+MANY_TURNS = 4
+"""Turns of blocks from which it pays that more of them share a multiprocessor."""
 APART_BYTES = 4096
 """Sums of all warps of a block that have shared memory of their own, at most."""
 
@@ -129,7 +131,7 @@ class StreamTile:
             bulk = [replace(found, bulk=True, columns=w) for w in as_good(width, products, columns, device)]
             fitting = [tile for tile in bulk if RESIDENT * tile.shared_bytes <= device.shared_bytes]
             if fitting:
-                return fitting[0]
+                return _for_turns(fitting, products, columns, device)
         return found if found.shared_bytes <= device.shared_bytes else None
 
     @property
@@ -198,20 +200,25 @@ class StreamTile:
         return self.rows * (self.width + CHUNK) * f32.itemsize
 
     @property
+    def planes_bytes(self) -> int:
+        """Bytes of the sums of all warps."""
+        return self.warps * self._plane
+
+    @property
     def sums_are_apart(self) -> bool:
         """Whether sums of all warps have shared memory of their own, so that no warp waits until weights are read."""
-        return self.warps * self._plane <= APART_BYTES
+        return self.planes_bytes <= APART_BYTES
 
     @property
     def shared_bytes(self) -> int:
-        apart = self.warps * self._plane if self.sums_are_apart else 0
+        apart = self.planes_bytes if self.sums_are_apart else 0
         gains = 0 if self.norm is None else self.norm.nbytes
         return (self.weights_count + self.rows * self.left_pitch) * self.dtype.itemsize + apart + gains
 
     @property
     def weights_count(self) -> int:
         """Elements of shared memory for weights, and at least for the sums of all warps that are there later."""
-        least = 0 if self.sums_are_apart else self.warps * self._plane // self.dtype.itemsize
+        least = 0 if self.sums_are_apart else self.planes_bytes // self.dtype.itemsize
         return max(self.weights.count, least)
 
     @property
@@ -273,7 +280,7 @@ class StreamTile:
         return [
             Alloc("weights", self.dtype, self.weights_count, "shared"),
             Alloc("left_rows", self.dtype, self.rows * self.left_pitch, "shared"),
-            *([Alloc("planes", f32, self.warps * self._plane // 4, "shared")] if self.sums_are_apart else []),
+            *([Alloc("planes", f32, self.planes_bytes // 4, "shared")] if self.sums_are_apart else []),
             *([AllocBarriers(ARRIVED, self.barriers, 1, is_new=False)] if self.barriers else []),
             *([] if self.norm is None else [self.norm.allocation()]),
             *self.products.allocations(),
@@ -375,6 +382,18 @@ class StreamTile:
         arrive = AwaitPhase(ARRIVED, ZERO, ZERO) if self.bulk else AwaitCopies(pending)
         first = mul(number, Extent(self.stage_depth))
         return [arrive, Barrier(), self.products.stage(self.weights, stage, self.left_rows, first)]
+
+
+def _for_turns(tiles: Sequence[StreamTile], products: int, columns: int, device: GpuDevice) -> StreamTile:
+    """The widest tile. Where its blocks take many turns, somewhat fewer columns, so that a multiprocessor has a block
+    more: both blocks of one would wait for their first copies, and multiply, at the same times."""
+    widest = tiles[0]
+    if products * -(-columns // widest.columns) < MANY_TURNS * RESIDENT * device.multiprocessors:
+        return widest
+    # Gains may come with the weights.
+    room = device.shared_bytes // (RESIDENT + 1) - widest.depth * widest.dtype.itemsize
+    more = [tile for tile in tiles if tile.shared_bytes <= room and 2 * tile.columns > widest.columns]
+    return more[0] if more else widest
 
 
 __all__ = ["MOST_ROWS", "StreamTile"]

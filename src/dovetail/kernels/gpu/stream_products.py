@@ -126,7 +126,8 @@ class StreamProducts:
     @property
     def squares(self) -> Squares:
         """The squares of rows, where they are normed."""
-        return Squares(self.dtype, self.rows, 2 if self.is_folded else 1, self._products)
+        crossed = not self.is_folded and self._taken == 2
+        return Squares(self.dtype, self.rows, 2 if self.is_folded else 1, self._products, crossed)
 
     def stage(self, weights: SharedTile | LineTile, stage: Expr, left_rows: Tensor, first: Expr) -> Statement:
         """Multiply a stage; its first element of k in the rows is `first`."""
@@ -138,6 +139,9 @@ class StreamProducts:
         body: list[Statement] = [self._rows_loaded(right, left_rows, k, along)]
         if self.gains is not None:
             factors = private("factors", self.dtype, 8)
+            if self.squares.crossed:
+                itself = private("itself", self.dtype, 8)
+                body.append(self._rows_loaded(itself, left_rows, k, along, in_turns=True))
             body += [s for number in range(self._products) for s in self.squares.added(rows, number)]
             body.append(self._rows_loaded(factors, self.gains, k, along, 1))
             body.append(ScaleMatrices(right, (ZERO,), factors, (ZERO,)))
@@ -180,10 +184,14 @@ class StreamProducts:
             return 8 * (group % self.streams * (self.across // self.streams) + group // self.streams)
         return 8 * group
 
-    def _rows_loaded(self, target: Tensor, source: Tensor, k: Expr, along: Expr, rows: int = 0) -> LoadMatrices:
+    def _rows_loaded(
+        self, target: Tensor, source: Tensor, k: Expr, along: Expr, rows: int = 0, *, in_turns: bool = False
+    ) -> LoadMatrices:
         """Right factors of all products of a step, at k and what is `along`; rows that there are not repeat the last
-        one."""
+        one. Every second matrix comes first where they are in turns."""
         matrix, down = divided(LANE, 8), remainder(LANE, CHUNK)
+        if in_turns:
+            matrix = add(mul(remainder(matrix, 2), Extent(2)), divided(matrix, 2))
         if self.is_folded:
             # Columns of a right factor have rows at the k of the first half and of the other one in turns.
             at = add(mul(remainder(down, 2), Extent(UNIT)), mul(remainder(matrix, 2), Extent(CHUNK)))

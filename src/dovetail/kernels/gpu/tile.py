@@ -59,6 +59,7 @@ PIPELINED_TILES = (
     BlockTile(64, 128, 4, 1, 4, by_warpgroup=True, blocks=2),
     BlockTile(64, 64, 4, 1, 6, by_warpgroup=True, blocks=2),
     BlockTile(64, 64, 4, 1, 12, by_warpgroup=True),
+    BlockTile(64, 32, 4, 1, 12, by_warpgroup=True),
 )
 """The same where a warp copies for the others."""
 TALL_TILES = (
@@ -74,6 +75,8 @@ FEWEST_ROWS = 33
 """Rows from which a warpgroup is not mostly idle."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Into how many parts k may go, each of them for blocks of its own."""
+TRANSPOSED_GAIN = 0.9
+"""The share of the time that transposed weights must save: they are packed when they are bound."""
 SPLIT_GAIN = 0.9
 """The share of the time that parts must save: a second kernel has costs that the estimate does not see."""
 FEWEST_ROUNDS = 2
@@ -133,12 +136,34 @@ def pipelined_tile_of(
     # Estimates of whole products were fitted without what multiprocessors gain that copy while others have no work.
     whole = min([c for c in choices if c[1] == 1], key=lambda c: work.product_cycles(c[0], depth), default=None)
 
-    def cycles(choice: tuple[BlockTile, int]) -> float:
-        tile, parts = choice
-        return work.pipelined_cycles(tile, depth, parts, shares_l2=True) + work.adding_cycles(parts)
-
-    tile, parts = min([whole, *(c for c in choices if c[1] > 1)], key=cycles) if whole else (None, 1)
+    every = [whole, *(c for c in choices if c[1] > 1)] if whole else []
+    tile, parts = min(every, key=lambda c: _in_parts(*c, depth, work), default=(None, 1))
     return tile and (_clustered(tile, depth, parts, rows, work, device), parts)
+
+
+def _in_parts(tile: BlockTile, parts: int, depth: int, work: Work) -> float:
+    """An estimate of a product whose parts of k the kernel after it adds up."""
+    return work.pipelined_cycles(tile, depth, parts, shares_l2=True) + work.adding_cycles_of_producers(parts)
+
+
+def gains_by_transposing(
+    was: tuple[BlockTile, int],
+    now: tuple[BlockTile, int],
+    sizes: tuple[Size, Size, Size],
+    streams: int,
+    device: GpuDevice,
+) -> bool:
+    """Whether a tile and parts for transposed weights save as much of the time as these take."""
+    rows, columns, depth = sizes
+    assert isinstance(depth, int), "it was checked"
+    work = Work.of(1, rows, columns, streams, device)
+
+    def cycles(tile: BlockTile, parts: int) -> float:
+        if was[1] == now[1] == 1:
+            return work.pipelined_cycles(tile, depth) - START_CYCLES
+        return _in_parts(tile, parts, depth, work) - START_CYCLES
+
+    return cycles(*now) <= TRANSPOSED_GAIN * cycles(*was)
 
 
 def _splits(sizes: Sequence[Size], rounds: int, streams: int, device: GpuDevice) -> list[int]:
@@ -237,6 +262,7 @@ __all__ = [
     "WARP_ROWS",
     "BlockTile",
     "cycles_of",
+    "gains_by_transposing",
     "has_warpgroups",
     "pipelined_split_of",
     "pipelined_tile_of",

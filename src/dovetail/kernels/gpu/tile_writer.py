@@ -11,7 +11,7 @@ from dovetail.ir.dtype import bool_, f32
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, is_multiple, less, remainder, spread
+from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, in_pairs, is_multiple, less, remainder, spread
 from dovetail.kernels.gpu.head_rows import STATUS, HeadResults, Heads
 from dovetail.kernels.gpu.hoisted import Hoisted
 from dovetail.kernels.gpu.late_results import LateResults
@@ -184,7 +184,7 @@ class TileWriter(ABC):
         used = pointers_in((*early, *body))
         pointers = [n for n in (PARTIAL, FOLDED, ROWS, SQUARES, *self.bindings) if n in used and n not in written]
         sizes = sizes_in((*early, *body))
-        every, maps = (*pointers, *written), maps_in(body)
+        every, maps = (*pointers, *written), maps_in((*early, *body))
         return Kernel(name, every, written, "tile", body, sizes=sizes, launch=launch, early=early, maps=maps)
 
     @staticmethod
@@ -357,9 +357,7 @@ class TileWriter(ABC):
         for s in range(self.streams):
             block = add(mul(group, Extent(self.streams)), Extent(s))
             at = (row, add(mul(block, Extent(CHUNK)), e))
-            total: Expr = Load(tiled.staged, (ZERO, *at))
-            for plane in range(1, tiled.planes):
-                total = Call("add", (total, Load(tiled.staged, (Extent(plane), *at))), f32)
+            total = in_pairs([Load(tiled.staged, (Extent(plane), *at)) for plane in range(tiled.planes)])
             sums.append(total if scale is None else Call("mul", (total, scale), f32))
         return Element(row, add(mul(group, Extent(CHUNK)), e), tuple(sums))
 

@@ -99,8 +99,8 @@ class Producer:
     """Shared memory for a chunk of each warp: warp, stream, row, column."""
     width: int
     """Columns of a chunk."""
-    registers: tuple[int, int]
-    """Registers of a thread that multiplies, and of one that copies."""
+    registers: tuple[int, int] | None
+    """Registers of a thread that multiplies, and of one that copies; None where all have as many."""
     end: Sequence[Statement] = ()
     """What it does after its last tile."""
     given: Sequence[Statement] = ()

@@ -16,7 +16,7 @@ SMOOTH = frozenset(
      "rsqrt", "sigmoid", "sin", "sqrt", "sub", "tanh"}
 )  # fmt: skip
 """Ops whose result is nearer to the exact one when operands have more digits."""
-_NEAR = {"erf": "near_erf", "rsqrt": "near_rsqrt"}
+_NEAR = {"erf": "near_erf", "rsqrt": "near_rsqrt", "sigmoid": "near_sigmoid"}
 _HALF, _ONE = Number(0.5, f32), Number(1.0, f32)
 NEAR_QUOTIENT = "near_div"
 """Functions and quotients to the accuracy of 16-bit floats."""

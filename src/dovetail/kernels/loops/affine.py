@@ -1,7 +1,7 @@
 """Indices that are sums of multiples of loop variables, and where elements of a value come from in these terms.
 
 A piece is a box of a result with its loops. Going from a value to its operands turns indices into indices. Where they
-are no such sums, the piece is refined: a loop becomes two, nested or one behind the other.
+are no such sums, the piece is refined: a loop becomes two, nested or in sequence.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Piece:
         return Piece(sizes, tuple(map(terms, self.place)))
 
     def behind(self, variable: int, first: Size) -> tuple[Piece, Piece]:
-        """A loop as two, one behind the other."""
+        """A loop as two in sequence."""
         size = self.sizes[variable]
         one, other = ((*self.sizes[:variable], n, *self.sizes[variable + 1 :]) for n in (first, size - first))
         moved = tuple(
@@ -195,7 +195,7 @@ def _merge(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -
 
 
 def _divided(piece: Piece, index: Index, size: Size) -> tuple[Index, Index]:
-    """An index as so many times one plus another that is smaller."""
+    """An index as a multiple of one plus another that is smaller."""
     outer: list[tuple[int, Size]] = []
     inner: list[tuple[int, Size]] = []
     for v, c in index.terms:
@@ -260,7 +260,7 @@ def _flip(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) ->
 
 
 def _resize(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
-    """Every element so many times; where a scale is no whole number, places are no sums of multiples."""
+    """Every element repeated; where a scale is no integer, places are no sums of multiples."""
     found = list(place)
     axes: tuple[int, ...] = attrs["axes"]
     for i, axis in enumerate(axes):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from dovetail import ops
 from dovetail.dataclass import dataclass
@@ -27,7 +27,7 @@ class Body:
     arguments: Mapping[Value, Value]
     results: tuple[Value, ...]
     views: Mapping[Value, Alias]
-    """Arguments and views of them: where their elements lie, counted from the operand that the argument stands for."""
+    """Arguments and views of them: where their elements are, counted from the operand that the argument stands for."""
     order: tuple[Value, ...]
     """What is computed, operands first: neither arguments and views of them nor numbers."""
     scalars: ScalarSupport
@@ -108,9 +108,22 @@ _BOUNDED: Mapping[Op, Primitive] = {op: op for op in (ops.erf, ops.tanh, ops.sig
 _SMOOTH = frozenset({*_BOUNDED, ops.exp})
 
 
-def lying_beneath(step: Step, locations: TensorLocations) -> list[Value]:
+def overwritten_operands(step: Step, locations: TensorLocations) -> list[Value]:
     """The operands that the result is written over: one memory, which needs one name, so that nothing overlaps."""
     return [] if step.over is None else [v for v in step.operands if locations(v).root is step.over]
+
+
+def pointers_of(
+    step: Step, locations: TensorLocations, operands: Iterable[Value]
+) -> tuple[dict[Value, str], dict[str, Value]]:
+    """The pointer of each operand, and the tensor of each pointer: x0, x1, … of operands, y0, y1, … of results.
+
+    What the result is written over has the pointer of the result.
+    """
+    overwritten = overwritten_operands(step, locations)
+    names = {v: f"x{i}" for i, v in enumerate(v for v in dict.fromkeys(operands) if v not in overwritten)}
+    bindings = {name: v for v, name in names.items()} | {f"y{i}": v for i, v in enumerate(step.results)}
+    return names | dict.fromkeys(overwritten, "y0"), bindings
 
 
 def reads(body: Body) -> list[Value]:

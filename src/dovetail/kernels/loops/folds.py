@@ -78,7 +78,7 @@ def reduction(value: Value) -> Fold:
 
 
 def finished(value: Value, kept: Expr, count: Size) -> Expr:
-    """What a reduction of so many elements gives."""
+    """What a reduction of n elements gives."""
     if value.op is ops.reduce_mean and isinstance(count, int) and count and value.dtype is not f64:
         # The inverse is right to f64, and the product is rounded to less.
         kept = Call("mul", (kept, Number(1.0 / count, kept.dtype)), kept.dtype)

@@ -187,11 +187,11 @@ class Kernel:
     tile: str
     body: tuple[Statement, ...]
     shared: tuple[str, ...] = ()
-    """Pointers that may lie in the memory of another one."""
+    """Pointers that may alias another one."""
     scratch: Size = 0
     """Bytes that a worker needs for itself."""
     sizes: tuple[Dim, ...] = ()
-    """The sizes that the code asks for, in the order of the arguments."""
+    """The sizes that the code reads, in the order of the arguments."""
     launch: Launch | None = None
     """How a GPU launches it; None before it is scheduled, and on CPUs."""
     early: tuple[Statement, ...] = ()
@@ -202,8 +202,7 @@ class Kernel:
     """Pointers to what no kernel of a run writes: parameters and what the bind phase computes."""
     stream: tuple[Statement, ...] = ()
     """What a warp of each block does in each pass, while others run `body`: it follows them."""
-    passes: int = 1
-    """How often `body` runs; the number of a pass is in `pass`."""
+    passes: int = 1  # How often `body` runs; the number of a pass is in `pass`.
     tabled: tuple[str, ...] = ()
     """Pointers of the body that each pass has its own of: in pass 3, `w` is the pointer `w.3`, and `next.w` is `w.4`.
     In `early`, `next.w` is `w.0`."""
@@ -213,6 +212,7 @@ class Kernel:
     """Pointers to a workspace that blocks of a cluster write whole before one of its barriers, and read after it."""
     maps: tuple[TensorMap, ...] = ()
     """Tensors that the tensor memory accelerator copies from, in the order of the arguments, after the sizes."""
+    evict_last: bool = False  # Whether L2 drops what blocks send to each other after all else.
     cycles: tuple[Cycles, ...] = ()
     """Numbers of cycles that a resident kernel waits, in the order of the arguments, after the sizes."""
 
@@ -272,7 +272,7 @@ def indices(shape: tuple[Size, ...], flat: Expr) -> tuple[Expr, ...]:
 def collapsed(
     shape: tuple[Size, ...], strides: Sequence[tuple[Size, ...]]
 ) -> tuple[tuple[Size, ...], list[tuple[Size, ...]]]:
-    """The same elements with as few axes as possible: those that lie densely in every tensor become one."""
+    """The same elements with as few axes as possible: those that are dense in every tensor become one."""
     axes: list[tuple[Size, tuple[Size, ...]]] = []
     for axis, size in enumerate(shape):
         if size == 1:

@@ -1,6 +1,6 @@
 """The loops of a tile: which row it is, the loops inside, and the scalars that a row keeps.
 
-Where the elements of a row lie one behind the other, a tile is a row, its scalars are scalars, and the innermost loop
+Where the elements of a row are contiguous, a tile is a row, its scalars are scalars, and the innermost loop
 becomes vectors. Where neighbours in memory belong to different rows, a tile is a bundle of rows: every scalar is an
 array with one element for each row, and the loop over the bundle is the innermost one.
 """
@@ -145,7 +145,7 @@ class Nest:
         return (*found, *(Set(f"r{i}", r) for i, r in enumerate(indices(self._shape, tile))))
 
     def place(self, tensor: Placed, group: Factors, last: Expr | None = None) -> tuple[Tensor, tuple[Expr, ...]]:
-        """A tensor and where in it the element of the row and of the loops over a group lies.
+        """A tensor and where in it the element of the row and of the loops over a group is.
 
         `last` is the index of the innermost loop, where it is not simply counted up.
         """

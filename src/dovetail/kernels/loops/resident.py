@@ -129,6 +129,7 @@ class _Resident(Levels):
         first = [self._prefetched(n, ahead=False) for n in self.prefetching if self.levels[n] < 2]
         if self.streams:
             stream += resident_stream.in_first_pass([resident_stream.prefetched(s) for s in first])
+            stream += self.words.prefetched(self.blocks, self.passes)
         elif first:
             body.append(When(IN_FIRST, tuple(first)))
         for level in range(self.count):
@@ -163,6 +164,7 @@ class _Resident(Levels):
             early=tuple(early),
             stream=tuple(stream) if self.streams else (),
             passes=self.passes,
+            evict_last=self.words.evict_last,
             cycles=pauses(body, self.words.pause, self._weights, self.layers, self.passes),
         )
 
@@ -280,6 +282,7 @@ class _Resident(Levels):
             self.runs[number][-1],
             self.levels[number] + segment,
             {part.pointers[n]: firsts[sent.first] for n, sent in part.sent.items() if sent.first in firsts},
+            threads=part.launch.block,
             loads_ahead=not self.words_first,
         )
 

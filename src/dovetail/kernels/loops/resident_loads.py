@@ -24,6 +24,7 @@ from dovetail.kernels.loops.ir import (
     Store,
     ThreadIndex,
 )
+from dovetail.kernels.loops.resident_matrices import held
 
 
 def loaded_ahead(
@@ -46,6 +47,16 @@ def loaded_ahead(
             break
         known.add(s.name)
     before = {s.name for s in everything(loop.body[:first]) if isinstance(s, Set)}
+    if not known and first + 1 < len(loop.body):
+        found = held(
+            loop.body[first + 1],
+            lambda x, variable: _is_known(x, {variable}, filled),
+            lambda tensor: tensor.space == "shared" and tensor.pointer not in filled,
+        )
+        if found is not None:
+            rest = replace(loop, body=(*loop.body[:first], found.rest, *loop.body[first + 2 :]))
+            ahead = (*found.allocations, loop.body[first], found.loads)
+            return ahead, (*body[: tiles[0]], rest, *body[tiles[0] + 1 :])
     if not known or known & before:
         return (), body
     end = first + 1 + len(known)

@@ -79,7 +79,7 @@ class Next:
 def first_copies(kernel: Kernel) -> Next | None:
     """The copies with which blocks of a kernel start; None where they are not one loop of bulk copies."""
     launch = kernel.launch
-    plain = [s for s in kernel.early if not isinstance(s, (Alloc, AllocBarriers)) and not _expects(s)]
+    plain = [s for s in kernel.early if not isinstance(s, (Alloc, AllocBarriers)) and not _is_of_one_thread(s)]
     if launch is None or not isinstance(launch.grid, int) or not plain:
         return None
     *places, loop = plain
@@ -118,8 +118,11 @@ def with_next(
     return made
 
 
-def _expects(s: Statement) -> bool:
-    return isinstance(s, ExpectBytes) or (isinstance(s, When) and all(_expects(x) for x in s.body))
+def _is_of_one_thread(s: Statement) -> bool:
+    """Whether one thread runs a statement: it tells a barrier the bytes of copies, or copies few, such as gains."""
+    if isinstance(s, When):
+        return all(_is_of_one_thread(x) for x in s.body)
+    return isinstance(s, (CopyBulk, ExpectBytes))
 
 
 def _has_threads(part: object) -> bool:

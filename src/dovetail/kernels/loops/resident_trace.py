@@ -73,6 +73,7 @@ def _found(body: Sequence[Statement]) -> Iterator[str]:
             yield before
         elif _has_moments(s):
             yield from _found(s.body)
+            before = "end"
         else:
             before = type(s).__name__
 

@@ -12,7 +12,8 @@ from dataclasses import field, replace
 from typing import Any
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import DType, bool_
+from dovetail.ir.dtype import DType, bool_, u8
+from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.block_stages import without_copies_from_shared
 from dovetail.kernels.loops.composed import Renaming
 from dovetail.kernels.loops.ir import (
@@ -26,6 +27,7 @@ from dovetail.kernels.loops.ir import (
     Load,
     Loop,
     Name,
+    Prefetch,
     Receipt,
     Receive,
     Set,
@@ -36,16 +38,23 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     add,
+    minimum,
     mul,
 )
 from dovetail.kernels.loops.resident_bodies import PASS
 from dovetail.kernels.loops.resident_loads import loaded_ahead
+from dovetail.kernels.loops.resident_passes import IN_FIRST, in_passes
 from dovetail.kernels.loops.resident_pauses import pause_of
+from dovetail.kernels.loops.resident_stream import IS_FIRST, LANES
 from dovetail.kernels.loops.shared_copies import without_shared_copies
 from dovetail.kernels.loops.uniform import Read, Uniform, reads
 
+OWN_BYTES = 8
+"""Bytes of elements of a vector of words, which a thread receives at once."""
 START = 128
 """Bytes before the first word: the counter of the grid."""
+_LINE = 128
+"""Bytes of a line of the cache: words of each tensor start with one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,8 @@ class Words:
     """Whether a pass needs more of the one before it than it receives."""
     pause: int = 0
     """Cycles after a level in which no block looks for what that has sent."""
+    evict_last: bool = False
+    """Whether L2 is told to keep words: each is used once in a launch, and all weights go through L2 until the next."""
 
     def tensor(self, dtype: DType, first: int, strides: Sequence[Any], offset: Any = 0) -> Tensor:
         """A tensor in words, whose first axis is the pass that receives it, and 0 what was published."""
@@ -106,6 +117,26 @@ class Words:
         inside = Call("less", (Name("own"), Extent(got.count)), bool_)
         return SubGrid(-(-got.count // threads), threads, 0, (Set("own", index), When(inside, (store,))))
 
+    def prefetched(self, blocks: int, passes: int) -> list[Statement]:
+        """What the warp that copies does in each pass: bring the words of the next one to the cache of the device, a
+        share in each block.
+
+        They were last used a launch before. Weights have gone through that cache since, and threads that look for a
+        word that is not there wait for memory.
+        """
+        if not self.nbytes:
+            return []
+        share = -(-self.nbytes // (blocks * _LINE)) * _LINE
+        first = minimum(mul(ThreadIndex("block"), Extent(share)), Extent(self.nbytes - share))
+        source = Tensor(self.counter, u8, (self.nbytes, 1), START)
+
+        def asked(slot: Expr) -> Statement:
+            one = Prefetch(source, (slot, first), Extent(share))
+            return SubGrid(-(-self.nbytes // share), LANES, 0, (When(IS_FIRST, (one,)),))
+
+        later = in_passes([asked(add(PASS, Extent(2)))], range(passes - 1), passes)
+        return [When(IN_FIRST, (asked(ZERO), asked(Extent(1)))), *later]
+
 
 @dataclass(frozen=True, slots=True)
 class PartWords:
@@ -120,6 +151,8 @@ class PartWords:
     level: int = 0
     owned: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Shared memory, an element for each thread, for what is sent through a pointer and its own thread reads later."""
+    threads: int = 0
+    """Those of a block."""
     loads_ahead: bool = False
     """Whether all copies of a part have started before it receives anything, so that it may wait for them first."""
 
@@ -151,6 +184,8 @@ class PartWords:
         allocations += ahead
         if isinstance(found[0], AwaitCopies) and isinstance(found[1], Barrier):
             # One barrier is for what this thread received and for what it copied.
+            return (*allocations, receive, *found)
+        if _are_own(found, receipts, self.threads):
             return (*allocations, receive, *found)
         return (*allocations, receive, Barrier(), *found)
 
@@ -190,6 +225,32 @@ class PartWords:
                 s = When(last, (Store(replace(s.tensor, pointer=sent.kept), s.at, value),))
             found.append(s)
         return tuple(found)
+
+
+def _are_own(body: tuple[Statement, ...], receipts: Sequence[Receipt], threads: int) -> bool:
+    """Whether each thread reads of what a block received only what it received itself, so that it waits for no other:
+    vectors of 8 bytes, of which a thread has every one whose number is its own, or that and a multiple of all."""
+    rooms = {r.target.pointer: r.count * r.target.dtype.itemsize for r in receipts}
+    if any(nbytes % (OWN_BYTES * threads) for nbytes in rooms.values()):
+        return False
+    # A statement of any other kind that names that memory, in whichever field, keeps the barrier.
+    others = [s for s in everything(body) if not isinstance(s, (Set, Store, Loop, When))]
+    if any(pointer in str(s) for s in others for pointer in rooms):
+        return False
+    for tensor, at in [read for read in reads(body) if read[0].pointer in rooms]:
+        first = tensor.offset if isinstance(tensor.offset, int) else -1
+        of_thread = 0
+        for stride, index in zip(tensor.strides, at, strict=True):
+            if index == ThreadIndex("thread") and isinstance(stride, int):
+                of_thread += stride
+            elif isinstance(index, Extent) and isinstance(index.size, int) and isinstance(stride, int):
+                first += stride * index.size
+            else:
+                return False
+        last = first % (OWN_BYTES * threads) + tensor.dtype.itemsize
+        if of_thread != OWN_BYTES or first < 0 or last > OWN_BYTES:
+            return False
+    return True
 
 
 def _split(body: tuple[Statement, ...]) -> tuple[list[Statement], tuple[Statement, ...]]:

@@ -318,7 +318,7 @@ def _rolled(statement: Statement) -> Statement:
 
 
 def word(dtype: DType) -> DType:
-    """Whole numbers as wide as an element: what moves is moved as bits, whatever it means."""
+    """Integers as wide as an element: what moves is moved as bits, whatever it means."""
     return {1: u8, 2: u16, 4: u32, 8: u64}[dtype.itemsize]
 
 

@@ -6,11 +6,11 @@ from collections.abc import Hashable
 
 from dovetail import library, ops
 from dovetail.dataclass import dataclass
-from dovetail.declare.cost import type_bytes
 from dovetail.declare.machine import Cost
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
-from dovetail.kernels.problems.contraction import Contraction, find_contraction
+from dovetail.kernels.problems.contraction import Contraction
+from dovetail.kernels.problems.grouped import find_any_product, read_bytes
 from dovetail.kernels.problems.stored_weights import cost_with, find_stored
 from dovetail.kernels.spec import TensorLocations
 from dovetail.library.block_formats import FORMATS, Format
@@ -40,12 +40,13 @@ class BlockProduct:
         """Work and traffic of the step, which reads blocks in place of floats."""
         floats = [self.contraction.operand(right) for right in self.contraction.rights]
         stored = [b for of in self.blocks for b in of]
-        return cost_with(step, sum([type_bytes(v.type) for v in floats]) - sum([type_bytes(b.type) for b in stored]))
+        spared = [read_bytes(self.contraction, v) for v in floats], [read_bytes(self.contraction, b) for b in stored]
+        return cost_with(step, sum(spared[0]) - sum(spared[1]))
 
 
 def find_blocks(of: StepProblem[object]) -> BlockProduct | Refused:
     """A step as products with weights in blocks of any formats."""
-    contraction = of.once(find_contraction)
+    contraction = of.once(find_any_product)
     if isinstance(contraction, Refused):
         return contraction
 

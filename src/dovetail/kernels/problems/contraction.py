@@ -26,6 +26,8 @@ class Contraction:
     """Into how many parts the columns of a product are taken; 1 where they stay whole."""
     operands: tuple[Value, ...]
     """What the epilogue reads in addition to the sums."""
+    ends: Value | None = None
+    """Where groups of rows end, each of which has a matrix of its own; None where all rows have the same."""
 
     @property
     def result(self) -> Value:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dovetail import ops
 from dovetail.dataclass import dataclass
-from dovetail.declare.cost import type_bytes
 from dovetail.declare.machine import Cost
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, bf16, f16, f32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
-from dovetail.kernels.problems.contraction import Contraction, find_contraction
+from dovetail.kernels.problems.contraction import Contraction
+from dovetail.kernels.problems.grouped import find_any_product, read_bytes
 from dovetail.kernels.problems.stored_weights import cost_with, find_stored
 
 HALVES: tuple[DType, ...] = (f16, bf16)
@@ -28,12 +28,12 @@ class HalfProduct:
 
     def cost(self, step: Value) -> Cost:
         """Work and traffic of the step, which reads two bytes in place of four."""
-        return cost_with(step, sum([type_bytes(matrix.type) for of in self.matrices for matrix in of]))
+        return cost_with(step, sum([read_bytes(self.contraction, matrix) for of in self.matrices for matrix in of]))
 
 
 def find_half_product(of: StepProblem[object]) -> HalfProduct | Refused:
     """A step as products with weights of two bytes."""
-    contraction = of.once(find_contraction)
+    contraction = of.once(find_any_product)
     if isinstance(contraction, Refused):
         return contraction
 

@@ -12,6 +12,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
+from dovetail.library.scores import scores
 from dovetail.ops import elementwise, reduction
 from dovetail.passes.canonical.rule import listed, rule
 
@@ -38,9 +39,9 @@ def repeat_after_elementwise(value: Value) -> Value | None:
     return None if value.known_type is None else _repeat_late(value, 0)
 
 
-@rule(ops.matmul)
+@rule(ops.matmul, scores)
 def repeat_after_matmul(value: Value) -> Value | None:
-    """Matrices are not repeated before a matmul: it stretches their leading axes, or its result is repeated."""
+    """Matrices are not repeated before a product: it stretches their leading axes, or its result is repeated."""
     if value.known_type is None or all(v.op is not ops.expand for v in value.operands):
         return None
     return _repeat_late(value, 2)

@@ -7,6 +7,7 @@ from dovetail.passes.lowerings.broadcast import spell_broadcast
 from dovetail.passes.lowerings.control import lower_if, lower_scan, lower_while
 from dovetail.passes.lowerings.conv_transpose import lower_conv_transpose
 from dovetail.passes.lowerings.dot import lower_dot
+from dovetail.passes.lowerings.groups import lower_grouped_matmul, lower_grouped_outer
 from dovetail.passes.lowerings.narrow_conv import lower_narrow_conv
 from dovetail.passes.lowerings.window_products import lower_window_products
 
@@ -26,6 +27,8 @@ LOWERINGS: dict[str, Lowering] = {
     "conv_bias_act": lower_narrow_conv,
     "conv_transpose": lower_conv_transpose,
     "dot": lower_dot,
+    "grouped_matmul": lower_grouped_matmul,
+    "grouped_outer": lower_grouped_outer,
     "if": lower_if,
     "while": lower_while,
     "scan": lower_scan,

@@ -47,7 +47,7 @@ BY_ROW: tuple[FusedOp[...], ...] = (
 )
 """Ops whose gradients are computed by row."""
 DENSE = TensorLocations(lambda value: locate(value, {}), (), target=LoopTarget(SUPPORT, tiles_for(0)))
-"""Where tensors lie as far as passes know: densely, each in memory of its own."""
+"""Where tensors are stored as far as passes know: densely, each in memory of its own."""
 SHORT = 128
 """Below this k a product loses by an epilogue that reads another tensor of its shape: 7 % at k = 64 on NEON."""
 STREAMED_TAPS = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dovetail.declare.machine import Machine
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.loops.policy import LoopTarget
 from dovetail.kernels.spec import Job, TensorLocations
@@ -30,13 +29,13 @@ BACKEND = Backend("cpu", _select, _loops, _CODE, BUILT_IN, RECORDS)
 """This machine."""
 
 
-def backend_for(device: CpuDevice, machine: Machine = BUILT_IN) -> Backend:
+def backend_for(device: CpuDevice) -> Backend:
     """Kernels of another processor, to look at: their code does not run here."""
 
     def select(step: Step, locations: TensorLocations) -> Job | None:
-        return make_job(step, locations, device, machine)
+        return make_job(step, locations, device, BUILT_IN)
 
-    return Backend("cpu", select, lambda: loops_of(device), _CODE, machine, RECORDS)
+    return Backend("cpu", select, lambda: loops_of(device), _CODE, BUILT_IN, RECORDS)
 
 
 def lacks_bf16() -> str:

@@ -26,10 +26,10 @@ def _quota() -> int | None:
 
 
 @cache
-def data_caches(root: Path = Path("/")) -> Caches:
+def data_caches() -> Caches:
     """The data caches of the first core; what the system does not report is as in `Caches`."""
-    sizes = {f"l{level}": size for level, size in enumerate(cache_sizes(root), 1) if level <= 3}
-    return Caches(**sizes, line=_line_bytes(root))
+    sizes = {f"l{level}": size for level, size in enumerate(cache_sizes(), 1) if level <= 3}
+    return Caches(**sizes, line=_line_bytes())
 
 
 def cache_sizes(root: Path = Path("/")) -> tuple[int, ...]:
@@ -45,8 +45,8 @@ def cache_sizes(root: Path = Path("/")) -> tuple[int, ...]:
     return tuple(found[level] for level in sorted(found))
 
 
-def _line_bytes(root: Path) -> int:
-    for index in _indices(root):
+def _line_bytes() -> int:
+    for index in _indices(Path("/")):
         try:
             return int((index / "coherency_line_size").read_text())
         except (OSError, ValueError):
@@ -82,10 +82,10 @@ def _ticks(root: Path) -> tuple[int, int] | None:
 
 
 @cache
-def arm_features(info: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
-    """Features of an ARM processor that the kernel lists and LLVM does not ask for, as LLVM names them."""
+def arm_features() -> tuple[str, ...]:
+    """Features of an ARM processor that the kernel lists and LLVM does not detect, as LLVM names them."""
     try:
-        lines = info.read_text(encoding="utf-8").splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return ()
     listed = next((line.partition(":")[2].split() for line in lines if line.startswith("Features")), list[str]())

@@ -1,7 +1,7 @@
 """Weights without the numbers below the smallest normal one, with which a multiplication takes a hundred times as long.
 
 Such a number becomes the smallest normal one of its sign: what that changes in a sum is far below its rounding. What
-was there is kept behind the weights, so that they can be made again.
+was there is kept after the weights, so that they can be made again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SMALLEST = np.float32(2.0**-126)
 
 def normal(packed: Array) -> Array:
     """An array that begins with a line of the caches: as it was where all numbers are normal or 0, else a flat one with
-    what was there behind."""
+    the numbers that were there after the weights."""
     size = np.abs(packed)
     tiny = (size < _SMALLEST) & (size > 0)
     if not tiny.any():

@@ -16,6 +16,7 @@ from dovetail.targets.runtime.registry import Registry
 def _of_narrow_products() -> Mapping[str, type[Any]]:
     from dovetail.targets.cpu.gemm.bf16_pack import Bf16Panels
     from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
+    from dovetail.targets.cpu.gemm.groups import Stacked
     from dovetail.targets.cpu.gemm.halves import HalfPanels
     from dovetail.targets.cpu.gemm.int8 import ByteColumns, BytePanels
 
@@ -26,6 +27,7 @@ def _of_narrow_products() -> Mapping[str, type[Any]]:
         "gemm.pack_halves": HalfPanels,
         "gemm.pack_int8": BytePanels,
         "gemm.pack_int8_columns": ByteColumns,
+        "gemm.pack_stack": Stacked,
     }
 
 

@@ -74,6 +74,10 @@ def _is_elementwise(value: Value) -> bool:
     return value.op.elementwise or is_reduction(value) or _has_a_body(value)
 
 
+def _of_grouped_products() -> Rows:
+    return (Row("blocks", _blocks), Row("halves", _halves), Row("gemm", offer_gemm))
+
+
 def _of_convolutions() -> Rows:
     from dovetail.targets.cpu.conv.select import ROWS
 
@@ -239,6 +243,7 @@ TABLE: Table[CpuDevice] = Table(
     (
         Kind("convolution", _anchored(*[op for op in CONVOLUTIONS if op is not conv_transpose]), _of_convolutions),
         Kind("transposed convolution", _anchored(conv_transpose), _of_transposed),
+        Kind("grouped product", _is(ops.grouped_matmul), _of_grouped_products),
         Kind("pool", _is(ops.max_pool, ops.average_pool), _of_pools),
         Kind("attention", _anchored(*library.ATTENTIONS), _of_attention),
         Kind("attention backward", lambda value: value.op.name == backward_name(library.attention), _of_backward),

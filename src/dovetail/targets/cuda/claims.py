@@ -22,7 +22,7 @@ from dovetail.targets.claimed import EVERYWHERE, PACKED_BLOCKS, TRANSPOSED
 from dovetail.targets.cuda.anchors import ANCHORS
 from dovetail.targets.cuda.images import CHANNELS_LAST
 
-_REWRITTEN = frozenset({"dot"})
+_REWRITTEN = frozenset({"dot", "grouped_matmul", "grouped_outer"})
 _CONTROL = ("if", "while", "scan")
 MOST_UNROLLED = 64
 """Copies of a loop's body that become kernels; longer loops run on the host."""
@@ -67,6 +67,8 @@ H200 = Machine(
     peaks=(*_TENSOR_CORES, *_WIDE),
     # Pageable copies at some 10 GB/s each way and NumPy at a few; an estimate, which nothing has measured.
     host_step=HostStep(seconds=4.0e-5, bytes_per_second=2.0e9),
+    # A residual that a product adds leaves a norm that the next product scales its sums by, or that has no launch.
+    joined=(library.rms_norm.name,),
 )
 
 

@@ -129,7 +129,7 @@ class Launch:
         if self.grid:
             self.enqueue_blocks(self.grid, stream, in_order=in_order)
 
-    def enqueue_blocks(self, grid: int, stream: int, *, in_order: bool = False) -> None:
+    def enqueue_blocks(self, grid: int, stream: int, *, in_order: bool) -> None:
         """Launch it with a number of blocks; `in_order` it starts after all before it, as between two events."""
         shape, function = (grid, 1, 1, self.block, 1, 1, self.shared_bytes), self.function
         kinds = [_COOPERATIVE] if function.cooperative else []

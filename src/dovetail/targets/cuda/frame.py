@@ -23,7 +23,7 @@ from dovetail.targets.cuda.bound_plan import Base, BoundPlan, LoadedKernel
 from dovetail.targets.cuda.driver import DEFAULT_STREAM, Launch
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.graph import LaunchGraph
-from dovetail.targets.cuda.memory import CudaBuffer, PinnedBuffer
+from dovetail.targets.cuda.memory import CudaBuffer, PinnedBuffer, stored_bytes
 from dovetail.targets.cuda.streams import Event, OwnStream
 from dovetail.targets.cuda.tensor_map import matrices_of
 from dovetail.targets.runtime.address import address
@@ -282,10 +282,7 @@ class Frame:
         for result, array in zip(step.results, made, strict=True):
             if array.size:
                 alias = self.plan.locate(result)
-                # A result may be stored in another order of its axes, without gaps.
-                raw = np.empty(array.size * result.dtype.itemsize, np.uint8)
-                strides = tuple(map(self.memory.number, alias.strides))
-                np.ndarray(array.shape, result.dtype.numpy, raw, 0, strides)[...] = array
+                raw = stored_bytes(array, result.dtype, tuple(map(self.memory.number, alias.strides)))
                 self._copy("cuMemcpyHtoDAsync_v2", self.address(alias), raw.ctypes.data, raw.nbytes)
 
     def downloaded(self, value: Value) -> Array:

@@ -182,17 +182,17 @@ class LaunchFusion:
         if len(kernels) != 1 or len(others) != 1 or self._is_small(next_step, others):
             return None
         (small,), (large,) = kernels, others
-        read = prologues.read_by_next(self.memory, before, after)
-        grid = large.launch.grid
+        read, grid = prologues.read_by_next(self.memory, before, after), large.launch.grid
         if read is None or isinstance(read, Refused):
             return read
+        # Blocks that scale their sums read little more, however many take turns.
+        known = self.locations, self.device, self.stages, self._kept, told
+        if (normed := with_normed_rows(before, after, read.pointer, *known, keeps=read.keep)) is not None:
+            return normed
         at_once = isinstance(grid, int) and grid <= AT_ONCE * self.device.multiprocessors
         prologue = self._in_one_block(step, small, large.launch.block) if at_once else None
         if prologue is None:
             return RUN_AT_ONCE.refused("rows of several blocks" if at_once else f"{grid} blocks")
-        known = self.locations, self.device, self.stages, self._kept, told
-        if (normed := with_normed_rows(before, after, read.pointer, *known, keeps=read.keep)) is not None:
-            return normed
         # A kernel that copies its weights before the one before it has ended copies gains of a norm too.
         constants = {n: small.bindings[n] for n in prologue.pointers if large.kernel.early}
         ahead = rooms_of_constants(constants, self.locations)

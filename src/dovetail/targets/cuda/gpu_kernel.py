@@ -71,6 +71,11 @@ class GpuKernel:
         return self.kernel.launch
 
     @property
+    def values(self) -> dict[str, Value]:
+        """The tensors of all pointers, of packed weights those that they are packed from."""
+        return {**self.bindings, **{name: packed.value for name, packed in self.packed.items()}}
+
+    @property
     def has_more(self) -> bool:
         """Whether it has a workspace or packed weights."""
         return bool(self.workspace or self.packed)

@@ -18,7 +18,7 @@ from dovetail.plan.alias import Alias, is_dense
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.bound_plan import BoundPlan, LoadedKernel, OnHost
 from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver, Launch
-from dovetail.targets.cuda.memory import CudaBuffer, PinnedBuffer
+from dovetail.targets.cuda.memory import CudaBuffer, PinnedBuffer, stored_bytes
 from dovetail.targets.cuda.tensor_map import matrices_of
 from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.interpreter import evaluate_values
@@ -135,10 +135,7 @@ class _Run:
         for result, array in zip(step.results, made, strict=True):
             if array.size:
                 alias = self.plan.locate(result)
-                # A result may be stored in another order of its axes, without gaps.
-                raw = np.empty(array.size * result.dtype.itemsize, np.uint8)
-                strides = tuple(map(self.memory.number, alias.strides))
-                np.ndarray(array.shape, result.dtype.numpy, raw, 0, strides)[...] = array
+                raw = stored_bytes(array, result.dtype, tuple(map(self.memory.number, alias.strides)))
                 buffer, offset = self._place(alias)
                 buffer.upload(raw, offset)
 

@@ -1,16 +1,15 @@
-"""Memory of an NVIDIA GPU: buffers, an allocator and the default stream, as the shared runtime sees them."""
+"""Memory of an NVIDIA GPU: buffers and an allocator, as the shared runtime sees them."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from ctypes import c_void_p
 from typing import Any
 
 import numpy as np
 
 from dovetail.errors import OutOfMemoryError
-from dovetail.ir.dtype import u8
+from dovetail.ir.dtype import DType, u8
 from dovetail.ir.literal import Array
 from dovetail.targets.cuda.api import OUT_OF_MEMORY
 from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver
@@ -136,18 +135,11 @@ class CudaAllocator:
         return found
 
 
-class CudaStream:
-    """The default stream of the device: all kernels and copies run on it, in order."""
-
-    def __init__(self, device: Driver) -> None:
-        self._device = device
-
-    def enqueue(self, work: Callable[[], None]) -> None:
-        """Work enqueues its own kernels; nothing is waited for."""
-        work()
-
-    def synchronize(self) -> None:
-        self._device.synchronize()
+def stored_bytes(array: Array, dtype: DType, strides: tuple[int, ...]) -> Array:
+    """The bytes of an array as a plan stores it: perhaps in another order of its axes, without gaps."""
+    raw = np.empty(array.size * dtype.itemsize, np.uint8)
+    np.ndarray(array.shape, dtype.numpy, raw, 0, strides)[...] = array
+    return raw
 
 
-__all__ = ["NAME", "CudaAllocator", "CudaBuffer", "CudaStream", "PinnedBuffer"]
+__all__ = ["NAME", "CudaAllocator", "CudaBuffer", "PinnedBuffer", "stored_bytes"]

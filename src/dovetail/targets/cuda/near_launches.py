@@ -33,6 +33,7 @@ from dovetail.library import attention
 from dovetail.ops import gather
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.footprints import Footprints, meet, taken
+from dovetail.targets.cuda.gathered_norms import GatheredNorms
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.launch_choices import FITS, IS_APART, IS_WHOLE, ONE_READER, WITHIN, LaunchChoices, Need
 from dovetail.targets.cuda.near_constants import rooms_of_constants
@@ -111,7 +112,17 @@ class NearLaunches:
                 self.told.tell([before], WITHIN, attended)
             else:
                 found[index - 1 : index + 1] = [(before, None), (step, (attended,))]
-        return [(step, self._shared(index, self._lone(kernels))) for index, (step, kernels) in enumerate(found)]
+        for index in range(1, len(found)):
+            is_given = self._is_given(found, index - 1) and index - 1 not in self.sides.hosts
+            rows = GatheredNorms(self.memory, self.kept).joined(*found[index - 1 : index + 1]) if is_given else None
+            if rows is not None:
+                found[index - 1 : index + 1] = [(found[index - 1][0], None), (found[index][0], (rows,))]
+        return [(step, self._shared(index, self._lone(step, kernels))) for index, (step, kernels) in enumerate(found)]
+
+    def _is_given(self, found: Sequence[Made], index: int) -> bool:
+        """Whether no step before it computes what a step reads."""
+        read = {self.locations(v).root for v in found[index][0].operands}
+        return not any([result in read for other, _ in found[:index] for result in other.results])
 
     def _shared(self, index: int, kernels: Kernels) -> Kernels:
         """A launch with the block more of a step which it has taken."""
@@ -125,12 +136,14 @@ class NearLaunches:
             return False
         return not isinstance(StepProblem(after, self.locations, self.device).once(find_products), Refused)
 
-    def _lone(self, kernels: Kernels) -> Kernels:
-        """A product with weights near whose blocks take more than half of the shared memory of a multiprocessor: two of
-        them would start where blocks of the kernel before leave room, while other multiprocessors have none."""
-        if not kernels or not has_rows(kernels[0].kernel):
+    def _lone(self, step: Step, kernels: Kernels) -> Kernels:
+        """A product with weights near, or an attention, whose blocks take more than half of the shared memory of a
+        multiprocessor: two of them would start where blocks of the kernel before leave room, while others have none."""
+        if not kernels or not (
+            has_rows(kernels[0].kernel) or (step.value.op is attention and self._may_crowd(kernels))
+        ):
             return kernels
-        made = self._given(kernels[0])
+        made = self._given(kernels[0]) if has_rows(kernels[0].kernel) else kernels[0]
         launch = made.kernel.launch
         assert launch is not None, "it was scheduled"
         least = self.device.shared_bytes // 2 + SHARED_ALIGNMENT
@@ -138,6 +151,13 @@ class NearLaunches:
         key = "lone", id(made.kernel)
         kept = self.kept(key, made.bindings, lambda: replace(made.kernel, launch=launch))
         return (replace(made, kernel=kept.kernel, code=kept.code),)
+
+    def _may_crowd(self, kernels: Sequence[GpuKernel]) -> bool:
+        """Whether most multiprocessors have one block of a launch, and none needs two."""
+        (made, *others), most = kernels, self.device.multiprocessors
+        grid = made.launch.grid
+        is_plain = not others and not made.has_more and made.launch.cluster == 1
+        return is_plain and isinstance(grid, int) and most < 2 * grid <= 2 * most
 
     def _given(self, made: GpuKernel) -> GpuKernel:
         """A product that finds its bias in shared memory."""
@@ -194,13 +214,15 @@ class NearLaunches:
             return None
         large, small = self.sides.hosts.get(index - 2, (kernels[0], None))
         (rows,) = step.results
-        read = {self.locations(v).root for v in step.operands}
-        is_given = not any([result in read for other, _ in found[: index - 2] for result in other.results])
+        is_given = self._is_given(found, index - 2)
         if self.memory.readers.get(rows) != 1 or not self.memory.is_whole(rows) or not is_given or large.has_more:
             return None
         made = joined(gather=(rows, large))
         if isinstance(made, Refused):
             self.told.tell([step], WITHIN, made)
+            return None
+        if self.memory.is_overwritten(large, rows, made):
+            self.told.tell([step], WITHIN, IS_APART.refused(_DISTURBED))
             return None
         slower = self._judged(step, cycles + READ_CYCLES, cycles + self._launch + 2 * READ_CYCLES)
         if slower is not None:

@@ -18,6 +18,7 @@ from dovetail.kernels.loops.row_gather import RowGather, with_gathered_rows
 from dovetail.kernels.loops.row_prologue import RowKernel, with_row_prologue
 from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Step
+from dovetail.targets.cuda.even_vectors import with_even_vectors
 from dovetail.targets.cuda.footprints import Footprints, taken
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.launch_choices import FITS, IS_WHOLE, ONE_READER, Need
@@ -147,7 +148,7 @@ class NormedTiles:
         warps = launch.block // SHAPE.lanes
         shape = replace(SHAPE, threads=launch.block, row_warps=warps, row_threads=launch.block, row_registers=True)
         plain = replace(self.device, dependent_launches=False)
-        kernels = make_kernels(step, _evened(self.locations, step, width), None, plain, shape)
+        kernels = make_kernels(step, with_even_vectors(self.locations, step, width), None, plain, shape)
         rows = RowKernel.of(kernels[0].kernel, width) if len(kernels) == 1 else None
         if rows is None:
             return None
@@ -157,18 +158,6 @@ class NormedTiles:
         made = with_row_prologue(kernel, rows, pointer, names, result=result, room=ROWS, keep=keep)
         fits = made is not None and made.launch is not None and made.launch.shared_bytes <= self.device.shared_bytes
         return made if fits else None
-
-
-def _evened(locations: TensorLocations, step: Step, width: int) -> TensorLocations:
-    """Vectors of which each lane of a warp has the same number in a row, where shorter ones than usual give that: with
-    48 of them in a row, half of the lanes would wait for the others."""
-    policy, lanes = locations.target.tiles, SHAPE.lanes
-    item = step.results[0].dtype.itemsize
-    vectors = width * item // policy.vector_bytes
-    if vectors < lanes or vectors % lanes == 0 or 2 * vectors % lanes:
-        return locations
-    half = replace(policy, vector_bytes=policy.vector_bytes // 2)
-    return replace(locations, target=replace(locations.target, tiles=half))
 
 
 __all__ = ["NormedTiles"]

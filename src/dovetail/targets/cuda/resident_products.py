@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
+from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attend_row import attends
 from dovetail.kernels.loops.analysis import everything
@@ -33,9 +34,9 @@ def by_warps(
         if key not in known or any([made.packed for made in known[key]]):
             known[key] = _no_faster(make_kernels(step, locations, None, warps), kernels)
         others = known[key]
-        if [made.bindings.keys() for made in others] == [made.bindings.keys() for made in kernels]:
+        if [made.values.keys() for made in others] == [made.values.keys() for made in kernels]:
             pairs = zip(others, kernels, strict=True)
-            found[index] = step, tuple([replace(one, bindings=made.bindings) for one, made in pairs])
+            found[index] = step, tuple([_bound(one, made.values) for one, made in pairs])
 
 
 def device_of_parts(
@@ -48,6 +49,10 @@ def device_of_parts(
     is_lower = any([isinstance(s, (MultiplyMatrices, MultiplyShared)) for body in bodies for s in body])
     hertz = 0.0 if is_lower else device.tensor_hertz
     return replace(device, as_parts=True, dependent_launches=False, tensor_hertz=hertz)
+
+
+def _bound(made: GpuKernel, values: Mapping[str, Value]) -> GpuKernel:
+    return replace(made, bindings={name: values[name] for name in made.bindings})
 
 
 def _is_replaced(made: GpuKernel, blocks: int) -> bool:

@@ -191,7 +191,8 @@ class ResidentRuns:
             ]
         )
         device = self.device
-        words = Words(_COUNTER, exchange.nbytes, published, exchange.awaits_passes(passes[0].inner), device.pause)
+        awaits = exchange.awaits_passes(passes[0].inner)
+        words = Words(_COUNTER, exchange.nbytes, published, awaits, device.pause, device.evict_first)
         after = [part for part in parts if part.passes and part.passes.start]
         if after and (words.awaits_passes or any(part.waits for part in after)):
             return Refused("all_is_sent_after_layers", "a barrier of the grid in each pass", "words")

@@ -29,6 +29,7 @@ from dovetail.targets.cuda.runner import CudaRunner
 from dovetail.targets.cuda.stored import Steps
 from dovetail.targets.cuda.tuning import Tuner
 from dovetail.targets.runtime.memory import Memory
+from dovetail.targets.runtime.packed_weights import steps_for
 from dovetail.targets.runtime.step_signature import moved_bindings, step_signature, stored_as
 from dovetail.targets.runtime.store import Store
 
@@ -57,7 +58,7 @@ def steps_of(
     return _fused(plan, split, device)[0]
 
 
-def residency_of(plan: Plan, device: GpuDevice = H200) -> Residency | None:
+def residency_of(plan: Plan, device: GpuDevice) -> Residency | None:
     """Whether layers that repeat are passes of one kernel, and why; None where the device has no such kernels."""
     fusion = _fused(plan, None, device)[1]
     return fusion and fusion.residency
@@ -65,7 +66,7 @@ def residency_of(plan: Plan, device: GpuDevice = H200) -> Residency | None:
 
 def choices_of(
     plan: Plan,
-    device: GpuDevice = H200,
+    device: GpuDevice,
     pauses: Callable[[GpuKernel], Sequence[Considered]] = lambda made: (),
 ) -> Sequence[Sequence[Considered]]:
     """For each step of a run whether a product next to it computes it, whether layers are passes of one kernel, and
@@ -147,12 +148,7 @@ def wanted_steps(plan: Plan, kernels: Steps) -> Sequence[Step]:
         bound = [v for made in some or () for v in made.bindings.values()]
         packed = [v for made in some or () for one in made.packed.values() for v in (one.value, *one.beside)]
         found |= {plan.root_of(v) for v in (*on_host, *bound, *packed)}
-    steps: list[Step] = []
-    for step in reversed(plan.phase("bind")):
-        if any(plan.root_of(result) in found for result in step.results) or any(fresh_symbols(step.value)):
-            steps.append(step)
-            found |= {plan.root_of(v) for v in step.operands}
-    return steps[::-1]
+    return steps_for(plan, found)
 
 
 class CudaGraph:

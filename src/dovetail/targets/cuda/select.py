@@ -23,7 +23,6 @@ from dovetail.kernels.gpu.attend import offer_attend, offer_attend_groups, offer
 from dovetail.kernels.gpu.attend_row import is_attention, offer_attend_row
 from dovetail.kernels.gpu.contract import offer_contract
 from dovetail.kernels.gpu.passes import Passes
-from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.gpu.widened_rows import widened_rows
 from dovetail.kernels.loops.folds import is_reduction
 from dovetail.kernels.loops.gpu_schedule import GpuShape, schedule
@@ -34,6 +33,7 @@ from dovetail.ops.region import region
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.data_kinds import DATA_KINDS
+from dovetail.targets.cuda.even_vectors import with_even_vectors
 from dovetail.targets.cuda.gpu_kernel import Code, GpuKernel
 from dovetail.targets.cuda.loops import LOOPS, SHAPE, split_limits
 from dovetail.targets.cuda.windows import WINDOWS
@@ -87,8 +87,8 @@ TABLE: Table[GpuDevice | None] = Table(
 def make_kernels(
     step: Step,
     locations: TensorLocations,
-    split: SplitLimits | None = None,
-    device: GpuDevice = H200,
+    split: SplitLimits | None,
+    device: GpuDevice,
     shape: GpuShape = SHAPE,
 ) -> tuple[GpuKernel, ...]:
     """The kernels of a step, in the order in which they run; none where no family takes it.
@@ -96,7 +96,16 @@ def make_kernels(
     `split` says when long rows are split over blocks; without it, the device's multiprocessors decide.
     """
     job = TABLE.select(step, locations, device, CLAIMS.machine)
+    if job is not None and isinstance(job.kernel, Kernel) and job.kernel.name == ROWS and device.dependent_launches:
+        evened = _evened(step, locations)
+        job = job if evened is locations else TABLE.select(step, evened, device, CLAIMS.machine)
     return () if job is None else _scheduled(job, step, locations, split or split_limits(device), device, shape)
+
+
+def _evened(step: Step, locations: TensorLocations) -> TensorLocations:
+    """Vectors of rows for latency, which is what counts where launches are short."""
+    width = step.results[0].shape[-1] if step.results[0].shape else 0
+    return with_even_vectors(locations, step, width) if isinstance(width, int) else locations
 
 
 def _scheduled(
@@ -170,8 +179,8 @@ def _printed(
     if step.overs:
         # A result takes the memory of an operand, which must then not be read through the read-only cache.
         taken = {v for pair in zip(step.overs, step.results, strict=True) if pair[0] is not None for v in pair}
-        beneath = {name for name, v in bindings.items() if locations(v).root in taken}
-        kernel = replace(kernel, shared=tuple(sorted(beneath)))
+        overwritten = {name for name, v in bindings.items() if locations(v).root in taken}
+        kernel = replace(kernel, shared=tuple(sorted(overwritten)))
     return finished(kernel, bindings, locations, device, workspace, packed)
 
 

@@ -59,7 +59,7 @@ class SplitProducts:
     def _is_idle(self, made: GpuKernel) -> bool:
         """Whether a kernel is a product whose tiles leave multiprocessors without work."""
         launch = made.kernel.launch
-        if launch is None or not launch.cycles or made.workspace or made.packed:
+        if launch is None or not launch.cycles or made.workspace or (made.packed and not made.kernel.maps):
             return False
         return isinstance(launch.grid, int) and launch.grid * IDLE <= self.device.multiprocessors
 
@@ -71,7 +71,18 @@ class SplitProducts:
         kernels = self.known[key]
         if len(kernels) != 2:
             return None
-        return tuple([replace(one, bindings={n: made.bindings[n] for n in one.bindings}) for one in kernels])
+        # Weights are packed in one of both ways, in both, or in neither.
+        own = made.values
+        return tuple(
+            [
+                replace(
+                    one,
+                    bindings={n: own[n] for n in one.bindings},
+                    packed={n: replace(packed, value=own[n]) for n, packed in one.packed.items()},
+                )
+                for one in kernels
+            ]
+        )
 
     def _joined(self, step: Step, made: GpuKernel, after: tuple[Step, Kernels]) -> tuple[GpuKernel, GpuKernel] | None:
         """The kernel of parts, and the one after it, which adds them up; None where that cannot be."""

@@ -1,4 +1,4 @@
-"""Arrays that begin where a line of the caches begins, so that no vector lies in two of them."""
+"""Arrays that begin at a cache line, so that no vector is in two of them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Memory on a device: buffers, allocators and streams, with the implementation for host memory.
+"""Memory on a device: buffers and allocators, with the implementation for host memory.
 
-A target for another device supplies its own three. Host buffers are NumPy arrays, so that nothing is copied.
+A target for another device supplies its own two. Host buffers are NumPy arrays, so that nothing is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -69,16 +68,6 @@ class Allocator(Protocol[B]):
         ...
 
 
-class Stream(Protocol):
-    """A queue of work on one device: work runs in the order in which it is enqueued."""
-
-    def enqueue(self, work: Callable[[], None]) -> None: ...
-
-    def synchronize(self) -> None:
-        """Wait until all enqueued work is done."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class HostBuffer:
     """Host memory as an array of bytes."""
@@ -137,16 +126,6 @@ class HostAllocator:
         """NumPy frees the memory with the last view of it."""
 
 
-class HostStream:
-    """Runs work at once."""
-
-    def enqueue(self, work: Callable[[], None]) -> None:
-        work()
-
-    def synchronize(self) -> None:
-        """Everything is done already."""
-
-
 MOST_FREE = 32
 """Free buffers that a pool holds: an arena and a workspace for each of a few concurrent runs."""
 
@@ -188,4 +167,4 @@ class BufferPool(Allocator[B]):
         self._free.clear()
 
 
-__all__ = ["Allocator", "Buffer", "BufferPool", "HostAllocator", "HostBuffer", "HostStream", "Stream"]
+__all__ = ["Allocator", "Buffer", "BufferPool", "HostAllocator", "HostBuffer"]

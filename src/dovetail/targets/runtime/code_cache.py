@@ -31,7 +31,7 @@ COMPILE_THREADS = 4
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Function:
-    """A function in memory. Whoever may call it holds this object: the code is freed with the last reference."""
+    """A function in memory. What may call it holds this object: the code is freed with the last reference."""
 
     address: int
     code: LoadedCode

@@ -1,4 +1,4 @@
-"""A private folder of files: owned by this user, writable by nobody else, and never reached through a link.
+"""A private folder of files: owned by this user, writable by no other, and never reached through a link.
 
 Every file is opened from the folder's descriptor, so that nothing that is swapped in on the way is followed.
 """

@@ -40,7 +40,7 @@ def evaluate(
     params: Mapping[str, Array] | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> dict[str, Array]:
-    """The outputs of a graph by name. `lift` computes floats in float64; `sizes` binds symbols beside the shapes."""
+    """The outputs of a graph by name. `lift` computes floats in float64; `sizes` binds symbols that no shape does."""
     leaves = bind_leaves(graph, feeds, params, accepts=_fits_lifted if lift else None)
     interpreter = _Interpreter(lift, graph.where)
     scope = _Scope(_solve(leaves, sizes), graph.constraints)
@@ -77,7 +77,7 @@ def evaluate_in_turn(
     """Each of the outputs as soon as it is known, in the order in which they are listed, operands first.
 
     A caller that wants thousands of values keeps what it needs: an array is dropped after its last reader. If `packed`,
-    every array lies in the order of its axes: a matmul adds in another order where an operand has other strides.
+    every array is stored in the order of its axes: a matmul adds in another order where an operand has other strides.
     """
     interpreter = _Interpreter(lift, packed=packed)
     scope = _Scope(_solve(leaves, sizes), _constraints(walk(outputs, until=leaves)))

@@ -7,7 +7,6 @@ only the bases differ from run to run: the arena, the inputs, and tensors that a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 
@@ -33,9 +32,6 @@ from dovetail.targets.runtime.launch_args import (
 )
 from dovetail.targets.runtime.launch_table import KIND_COMPILED, KIND_HOST, empty_table
 from dovetail.targets.runtime.memory import Memory
-
-_NO_ROOTS: Mapping[Value, Value] = MappingProxyType({})
-_NO_BODIES: Mapping[CompiledBody, BoundBody] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +104,8 @@ def make_frame(
     memory: Memory,
     packed: Callable[[Packed], Array],
     threads: int,
-    apart: Mapping[Value, Value] = _NO_ROOTS,
-    bodies: Mapping[CompiledBody, BoundBody] = _NO_BODIES,
+    apart: Mapping[Value, Value],
+    bodies: Mapping[CompiledBody, BoundBody],
     *,
     machine: Machine,
 ) -> Frame:

@@ -1,4 +1,4 @@
-"""How many bytes a run may ask for. What cannot fit is refused in words, before the machine runs out of memory."""
+"""How many bytes a run may allocate. What cannot fit is refused in words, before the machine runs out of memory."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -179,6 +180,12 @@ def wanted_steps(plan: Plan, sections: Sequence[Section]) -> list[Step]:
             if isinstance(job, Job):
                 packed = [b for b in job.bindings.values() if isinstance(b, Packed)]
                 found |= {plan.root_of(v) for b in packed for v in (b.value, *b.beside)}
+    return steps_for(plan, found)
+
+
+def steps_for(plan: Plan, read: AbstractSet[Value]) -> list[Step]:
+    """The steps of the bind phase that these roots come from; those that find a size are always among them."""
+    found = {*read}
     steps: list[Step] = []
     for step in reversed(plan.phase("bind")):
         if any(plan.root_of(result) in found for result in step.results) or any(fresh_symbols(step.value)):
@@ -250,4 +257,4 @@ def _rebuilt(at: Alias, value: Value, content: Rebuild) -> Array:
     return root
 
 
-__all__ = ["PackedWeights", "wanted_steps"]
+__all__ = ["PackedWeights", "steps_for", "wanted_steps"]

@@ -70,7 +70,7 @@ def stored_as(value: Value, *, any_format: bool = False) -> Hashable:
     return None
 
 
-def moved_bindings(bindings: Mapping[str, B], was: Step, now: Step, *, any_format: bool = False) -> dict[str, B] | None:
+def moved_bindings(bindings: Mapping[str, B], was: Step, now: Step, *, any_format: bool) -> dict[str, B] | None:
     """The bindings of a step's kernel for a step with an equal signature, which may have blocks of another format; None
     as in `rebound`."""
     move = _moves(was, now, any_format=any_format)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dovetail.dataclass import dataclass
+from dovetail.ir.serial_table import digest
 from dovetail.settings import OFF, Settings
 from dovetail.targets.runtime.folder import FORGOTTEN, PART, File, Folder, Unsafe
 
@@ -111,7 +112,7 @@ class Store:
         return content
 
     def has(self, key: Key) -> bool:
-        """Whether there is an entry, without counting that somebody asked."""
+        """Whether there is an entry, without counting the lookup."""
         found = None if self._folder is None else self._folder.read(key.name)
         return found is not None and _content(found, key.words) is not None
 
@@ -119,7 +120,7 @@ class Store:
         """Keep an entry; where that fails, there is none."""
         if self._folder is None or len(content) > min(MOST_CONTENT, self.limit):
             return
-        head = _HEAD.pack(MAGIC, VERSION, len(key.words), len(content), _digest(key.words, content))
+        head = _HEAD.pack(MAGIC, VERSION, len(key.words), len(content), digest(key.words, content))
         try:
             self._folder.write(key.name, (head, key.words, content))
         except OSError as error:
@@ -208,7 +209,7 @@ class Store:
 
 
 def store_of(settings: Settings) -> Store | None:
-    """The store that settings ask for; None where they ask for none."""
+    """The store of the settings; None where they turn it off."""
     return None if settings.cache == OFF else _store(folder_of(settings), settings.cache_limit)
 
 
@@ -229,23 +230,16 @@ def _store(path: Path, limit: int) -> Store:
     return store
 
 
-def _digest(*pieces: bytes) -> bytes:
-    state = hashlib.blake2b(digest_size=16)
-    for piece in pieces:
-        state.update(piece)
-    return state.digest()
-
-
 def _content(found: bytes, words: bytes) -> bytes | None:
     """The content of an entry that is whole and was made from this."""
     if len(found) < _HEAD.size:
         return None
-    magic, version, length, size, digest = _HEAD.unpack_from(found)
+    magic, version, length, size, told = _HEAD.unpack_from(found)
     start = _HEAD.size + length
     if (magic, version, len(found)) != (MAGIC, VERSION, start + size) or found[_HEAD.size : start] != words:
         return None
     content = found[start:]
-    return content if _digest(words, content) == digest else None
+    return content if digest(words, content) == told else None
 
 
 def _words(found: bytes) -> Mapping[str, str] | None:

@@ -12,7 +12,7 @@ from dovetail.ir.literal import Array
 
 
 class Cell:
-    """One array, held, or let go together with how to make it again. Whoever else holds the array still has it."""
+    """One array, held, or let go together with how to make it again. Other holders of the array still have it."""
 
     def __init__(self, array: Array) -> None:
         self.shape: tuple[int, ...] = array.shape
@@ -46,7 +46,7 @@ class Cell:
 
     @property
     def is_constant(self) -> bool:
-        """Whether nobody can change what it holds."""
+        """Whether what it holds can never change."""
         with self._lock:
             found = self._held if self._held is not None else self._seen()
         return found is None or is_constant(found)
@@ -92,7 +92,7 @@ _cells_lock = threading.Lock()
 
 
 def cell_of(array: Array) -> Cell:
-    """A cell for an array; the same one again while nobody can change what the array holds."""
+    """A cell for an array; the same one again while what the array holds cannot change."""
     if not is_constant(array):
         return Cell(array)
     with _cells_lock:
@@ -103,7 +103,7 @@ def cell_of(array: Array) -> Cell:
 
 
 def is_constant(array: Array) -> bool:
-    """Whether nobody can write to an array, by itself or by what it is a view of."""
+    """Whether nothing can write to an array, by itself or by what it is a view of."""
     at: object = array
     while isinstance(at, np.ndarray):
         if at.flags.writeable:

@@ -24,6 +24,8 @@ def _keeps_its_sizes(value: Value) -> bool:
 _SAME_SIZES = Condition(
     "sizes_are_known_before", _keeps_its_sizes, "XLA compiles for sizes, and a branch or a trip decides one of these"
 )
+REWRITTEN = ("grouped_matmul", "grouped_outer")
+"""Primitives that are spelled in others before."""
 HOST = ("cast_f8", "deform_conv", "roi_align", "roi_pool")
 """Primitives that XLA calls back for: NumPy computes them on the host."""
 
@@ -39,7 +41,7 @@ def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
     return Claims(
         target="xla",
         machine=Machine(flops_per_second=1e11, bytes_per_second=2e10, launch_seconds=1e-6),
-        native={op.name: _conditions(op.name) for op in ops.ALL},
+        native={op.name: _conditions(op.name) for op in ops.ALL if op.name not in REWRITTEN},
         dtypes=tuple(d for d in EVERY if d.bits >= 8 and d is not f8e8m0),
         fuses_itself=True,
     )
@@ -47,4 +49,4 @@ def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
 
 CLAIMS = claims()
 
-__all__ = ["CLAIMS", "FOUND_IN_DATA", "HOST", "claims"]
+__all__ = ["CLAIMS", "FOUND_IN_DATA", "HOST", "REWRITTEN", "claims"]

@@ -36,7 +36,7 @@ def key_of(lowered: Any, devices: Sequence[Any], scopes: str = "") -> Key:
 
 
 def compiled_or_kept(
-    function: Any, arguments: Sequence[Any], devices: Sequence[Any], store: Store | None, scopes: str = ""
+    function: Any, arguments: Sequence[Any], devices: Sequence[Any], store: Store | None, scopes: str
 ) -> Any:
     """The executable of a function for arguments: the one of the cache, or a new one that is put there.
 

@@ -97,7 +97,7 @@ def test_what_attention_does_not_take() -> None:
 @pytest.mark.parametrize("causal", [0, 1])
 def test_attention_with_a_quantised_projection(per_column: bool, causal: int) -> None:
     constants = {
-        "w": DRAW.whole(12, 36, dtype=np.int8),
+        "w": DRAW.weights(12, 36),
         "b": DRAW.floats(36),
         "s": np.array(0.02, np.float32),
         "t": DRAW.steps(36) if per_column else np.array(0.01, np.float32),

@@ -152,7 +152,7 @@ def test_a_table_of_four_bits(gathered: int, blocked: int, kind: Any) -> None:
 def test_products_of_bytes_as_floats(signed: bool, per_column: bool) -> None:
     kind = np.int8 if signed else np.uint8
     constants = {
-        "b": DRAW.whole(5, 4, dtype=kind),
+        "b": DRAW.weights(5, 4, dtype=kind),
         "t": DRAW.steps(4) if per_column else _number(0.02),
         "w": DRAW.whole(4, dtype=kind) if per_column else _number(3, kind),
         "c": DRAW.floats(4),
@@ -166,7 +166,7 @@ def test_products_of_bytes_as_floats(signed: bool, per_column: bool) -> None:
     check(ms("QGemm a s z b t w -> y", alpha=0.5), {"a": u8["m", 5]}, {"a": DRAW.whole(3, 5)}, constants=rows)
     turned = {
         **rows,
-        "b": DRAW.whole(4, 5, dtype=kind),
+        "b": DRAW.weights(4, 5, dtype=kind),
         "c": DRAW.whole(4, dtype=np.int32, low=-99, high=99),
         "u": _number(0.3),
         "v": _number(9, np.uint8),
@@ -288,7 +288,7 @@ def test_a_quantised_convolution(last: int) -> None:
     constants = {
         **_steps(np.uint8),
         "t": _number(0.4),
-        "w": DRAW.whole(6, 2, 3, 3, dtype=np.int8),
+        "w": DRAW.weights(6, 2, 3, 3),
         "ws": DRAW.steps(6),
         "wz": np.zeros(6, np.int8),
         "b": DRAW.whole(6, dtype=np.int32, low=-999, high=999),
@@ -304,8 +304,8 @@ def _lstm(directions: int, *, per_gate: bool, kind: Any = np.int8) -> dict[str, 
     low, high = (0, 0) if per_gate else (-3, 3) if kind is np.int8 else (120, 130)
     zeros = [DRAW.whole(*shape, dtype=kind, low=low, high=high) for _ in range(2)]
     return {
-        "w": DRAW.whole(directions, 4, 12, dtype=kind),
-        "r": DRAW.whole(directions, 3, 12, dtype=kind),
+        "w": DRAW.weights(directions, 4, 12, dtype=kind),
+        "r": DRAW.weights(directions, 3, 12, dtype=kind),
         "ws": DRAW.steps(*shape),
         "wz": zeros[0],
         "rs": DRAW.steps(*shape),

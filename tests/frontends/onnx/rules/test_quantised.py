@@ -193,7 +193,7 @@ def test_convolutions_of_whole_numbers(window: dict[str, Any]) -> None:
     constants = {
         "s": _number(0.05),
         "z": _number(100, np.uint8),
-        "w": DRAW.whole(6, 2, 3, 2, dtype=np.int8),
+        "w": DRAW.weights(6, 2, 3, 2),
         "ws": DRAW.steps(6),
         "wz": np.zeros(6, np.int8),
         "t": _number(0.4),

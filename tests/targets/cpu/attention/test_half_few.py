@@ -18,7 +18,7 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.attention import Attention, attention_of
 from dovetail.plan.alias import locate
-from dovetail.targets.cpu.attention.decode import few_scores_function, few_values_function
+from dovetail.targets.cpu.attention.few_parts import few_scores_function, few_values_function
 from dovetail.targets.cpu.attention.half_few import few_half_scores_function, few_half_values_function
 from dovetail.targets.cpu.attention.parts import Shared
 from dovetail.targets.cpu.attention.policy import ATTENTION

@@ -9,10 +9,10 @@ import pytest
 from dovetail.library.block_formats import FORMATS
 from dovetail.targets.cpu.gemm.block_expand import expand_function
 from dovetail.targets.cpu.gemm.block_kernel import LINE
-from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
+from dovetail.targets.cpu.gemm.block_limbs import DIGIT_BITS, BlockKernel, limbs_function
 from dovetail.targets.cpu.gemm.block_order import rows_function
 from dovetail.targets.cpu.gemm.block_words import block_words
-from dovetail.targets.cpu.gemm.blocks import block_dot
+from dovetail.targets.cpu.gemm.blocks import block_dot, is_in_floats
 from dovetail.targets.cpu.gemm.direct_order import direct_function
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS
 from dovetail.targets.cpu.isa import Host
@@ -42,9 +42,18 @@ def _row_of(name: str, *, exact: bool) -> tuple[BlockKernel, str]:
     return kernel, max(loops(code), key=lambda body: body.count(instruction))
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q4_k"])
+def _in_limbs() -> list[tuple[str, bool, str]]:
+    """Formats, whether mode is exact, and machines; codes of the others become floats (test_block_floats.py)."""
+    found: list[tuple[str, bool, str]] = []
+    for machine, (here, _) in MACHINES.items():
+        dot = block_dot(here.device)
+        assert dot is not None
+        every = [(name, exact) for name in ("q8_0", "q4_0", "q4_k") for exact in (True, False)]
+        found += [(name, exact, machine) for name, exact in every if not is_in_floats(name, dot, exact=exact)]
+    return found
+
+
+@pytest.mark.parametrize(("name", "exact", "machine"), _in_limbs())
 def test_hot_loops_stay_in_registers(name: str, exact: bool, machine: str) -> None:
     here, instruction = MACHINES[machine]
     dot = block_dot(here.device)
@@ -134,8 +143,10 @@ def test_pairs_of_products_do_not_saturate(name: str) -> None:
     """The smallest and largest codes times limbs of the same sign: 16 bits hold two products, 22 bits a group."""
     for dot in BLOCK_DOTS:
         for exact in (True, False):
+            if is_in_floats(name, dot, exact=exact):
+                continue
             kernel = BlockKernel.of(name, dot, exact=exact, registers=16)
             stored = (1 << FORMATS[name].bits) - 1 if kernel.layout.zero or not dot.signed else 128
-            largest = 1 << kernel.digit_bits - 1
+            largest = 1 << DIGIT_BITS - 1
             assert kernel.group * 128 * largest <= 1 << 22
             assert dot.pairs is None or 2 * stored * largest < 1 << 15

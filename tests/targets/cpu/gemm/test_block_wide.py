@@ -21,6 +21,7 @@ from dovetail.targets.cpu.gemm.block_limbs import BlockKernel
 from dovetail.targets.cpu.gemm.block_wide import wide_function
 from dovetail.targets.cpu.gemm.block_words import block_words
 from dovetail.targets.cpu.gemm.blocks import block_dot
+from tests.kernels.bytes import VNNI
 from tests.kernels.machines import code_for, loops, written_to_stack
 from tests.targets.cpu.gemm.test_block_code import MACHINES
 from tests.targets.cpu.gemm.test_blocks import PAIRS, judged, rows, weights
@@ -38,7 +39,8 @@ def test_one_row_has_the_bits_that_it_has_among_others(precision: str, monkeypat
         called.append(of)
         return wide_function(of)
 
-    monkeypatch.setattr(backend, "host_device", lambda: PAIRS)
+    device = PAIRS if precision == "fast" else VNNI
+    monkeypatch.setattr(backend, "host_device", lambda: device)
 
     def reads_blocks(_: BlockKernel) -> bool:
         return True

@@ -16,15 +16,13 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, bf16, f16, f32, i64
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.kernels.spec import Job
 from dovetail.runtime.program import Program
 from dovetail.targets.cpu.gemm.half_kernel import STEPS, HalfKernel
 from dovetail.targets.cpu.gemm.half_order import rows_function
 from dovetail.targets.cpu.gemm.halves import HalfPanels, half_tile
 from dovetail.targets.cpu.isa import Host, host_device
-from dovetail.targets.cpu.native import NativeGraph
-from dovetail.targets.runtime.packed_weights import wanted_steps
 from tests.kernels.machines import AVX2, NEON, VNNI, code_for, loops, written_to_stack
+from tests.targets.cpu.gemm.test_blocks import plans
 
 K, N = 96, 40
 WIDENS = half_tile(host_device()) is not None
@@ -60,14 +58,6 @@ def furthest(found: Array, x: Array, stored: Array) -> float:
     return float(np.max(np.abs(found - left @ right) / (np.abs(left) @ np.abs(right) + 1e-300)))
 
 
-def kernels(program: Program) -> tuple[list[str], int]:
-    """The kernels of a program, and how many steps of its bind phase run."""
-    graph = NativeGraph(program.plan)
-    jobs = [job for part in graph.sections for job in part.jobs]
-    names = [job.kernel.name.partition("_")[0] for job in jobs if isinstance(job, Job)]
-    return names, len(wanted_steps(program.plan, graph.sections))
-
-
 @pytest.mark.parametrize("dtype", [f16, bf16])
 @pytest.mark.parametrize(("n", "k"), [(N, K), (16, 4), (1, 100), (33, 512)])
 def test_products_and_rows_that_are_cut_in_any_way(dtype: DType, n: int, k: int) -> None:
@@ -83,7 +73,7 @@ def test_products_and_rows_that_are_cut_in_any_way(dtype: DType, n: int, k: int)
 @pytest.mark.parametrize("dtype", [f16, bf16])
 def test_floats_are_never_made(dtype: DType) -> None:
     graph, params = product(dtype)
-    names, bound = kernels(compiled(graph, params))
+    names, bound = plans(compiled(graph, params))
     assert names == ["halves"] and bound == 0
 
 
@@ -101,7 +91,7 @@ def test_matrices_side_by_side_and_a_residual() -> None:
             assert furthest(found[name], given, params[name]) < 1e-6
         assert furthest(found["o"] - given, given, params["o"]) < 1e-4
     if WIDENS:
-        names, bound = kernels(program)
+        names, bound = plans(program)
         assert "gemm" not in names and bound == 0
 
 
@@ -141,7 +131,7 @@ def test_steps_that_are_no_whole_vectors_are_floats() -> None:
     graph, params = product(f16, k=30)
     program, given = compiled(graph, params), rows(3, 30)
     assert furthest(program.run({"x": given})["y"], given, params["w"]) < 1e-6
-    assert "halves" not in kernels(program)[0]
+    assert "halves" not in plans(program)[0]
 
 
 def test_panels_of_matrices_that_end_within_one() -> None:
@@ -172,7 +162,7 @@ def test_a_table_that_is_also_a_matrix_stays_as_it_is(dtype: DType) -> None:
     program = compiled(graph, {"w": stored})
     found = program.run({"at": np.asarray([3, 0, 7])})["y"]
     assert furthest(found, stored[[3, 0, 7]], stored) < 1e-6
-    assert kernels(program)[1] == 0
+    assert plans(program)[1] == 0
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])

@@ -25,6 +25,18 @@ def test_the_best_so_far_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < meter.last.flops <= second.flops and 0 < meter.last.bytes <= second.bytes
 
 
+def test_a_machine_without_dot_products_of_bytes_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_buffer_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(limits, "_dot_tile", lambda: None)
+    kept = limits._code, limits._entry  # pyright: ignore[reportPrivateUsage]
+    for cached in kept:
+        cached.cache_clear()
+    found = Meter(1).measure()
+    for cached in kept:
+        cached.cache_clear()
+    assert found.flops > 0 and found.bytes > 0 and found.int8 == 0
+
+
 def test_the_slower_of_computing_and_reading_decides() -> None:
     assert Limits(1, 10.0, 2.0).seconds(20.0, 2.0) == 2.0
     assert Limits(1, 10.0, 2.0).seconds(20.0, 8.0) == 4.0

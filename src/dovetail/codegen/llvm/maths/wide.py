@@ -149,7 +149,7 @@ def _acos(t: Lines, x: str) -> str:
 
 
 def _pow(t: Lines, x: str, y: str) -> str:
-    """exp(y log |x|), negative where x is and y is odd; NaN where x is negative and y is no whole number."""
+    """exp(y log |x|), negative where x is and y is odd; NaN where x is negative and y is no integer."""
     size = t.abs(x)
     found = _exp(t, t.mul(y, log_ends(t, size, log_of_positive(t, size))))
     found = t.select(t.test("oeq", size, 1.0), 1.0, found)
@@ -167,7 +167,7 @@ def _pow(t: Lines, x: str, y: str) -> str:
 
 @cache
 def _two_over_pi(bits: int) -> int:
-    """2 / pi in fixed point, by Machin's formula in whole numbers."""
+    """2 / pi in fixed point, by Machin's formula in integers."""
     scale = 1 << (bits + 64)
 
     def inverse_tangent(n: int) -> int:

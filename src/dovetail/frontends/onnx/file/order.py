@@ -31,10 +31,11 @@ def _lists(model: messages.ModelProto) -> Iterator[MutableSequence[Any]]:
         yield nodes
         for node in nodes:
             if node.attribute:
-                pending += _bodies(node)
+                pending += bodies(node)
 
 
-def _bodies(node: messages.NodeProto) -> Iterator[messages.GraphProto]:
+def bodies(node: messages.NodeProto) -> Iterator[messages.GraphProto]:
+    """The graphs in the attributes of a node."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
@@ -48,7 +49,7 @@ def _reads(node: messages.NodeProto) -> Iterator[str]:
     while pending:
         one = pending.pop()
         yield from one.input
-        for body in _bodies(one):
+        for body in bodies(one):
             pending += body.node
             yield from (o.name for o in body.output)
 
@@ -93,4 +94,4 @@ def _sort(nodes: MutableSequence[Any]) -> None:
         nodes.extend([copies[index] for index in order])
 
 
-__all__ = ["in_order"]
+__all__ = ["bodies", "in_order"]

@@ -139,7 +139,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _EXPRESSION = re.compile(r"[A-Za-z0-9_+\-*/() ]+")
 
 
-def value_info(name: str, type: TensorType) -> messages.TypeProto:
+def type_proto(type: TensorType) -> messages.TypeProto:
     """A type as ONNX writes it; sizes that are expressions stay open."""
     from onnx import helper  # few models have operators without a rule
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx.file.names import describe, domain
+from dovetail.frontends.onnx.file.order import bodies
 from dovetail.frontends.onnx.file.proto import AttributeProto, messages
-from dovetail.frontends.onnx.file.types import value_info
+from dovetail.frontends.onnx.file.types import type_proto
 from dovetail.ir.value import Value
 
 
@@ -60,7 +61,7 @@ def defined(node: messages.NodeProto, version: int, operands: Sequence[Value | N
         chosen = _newest(schema.function_opset_versions, version)
         body.ParseFromString(schema.get_function_with_opset_version(chosen))
     else:
-        types = [messages.TypeProto() if v is None else value_info("", v.tensor) for v in operands]
+        types = [messages.TypeProto() if v is None else type_proto(v.tensor) for v in operands]
         chosen = _newest(schema.context_dependent_function_opset_versions, version)
         body.ParseFromString(
             schema.get_context_dependent_function_with_opset_version(
@@ -92,20 +93,11 @@ def has_body(op_type: str, version: int, of: str) -> bool:
     """Whether ONNX defines an operator by a body."""
     from onnx import defs
 
-    try:
-        schema: Any = defs.get_schema(op_type, version, of)
-    except defs.SchemaError:
+    # Asked first: an error for each of many unknown operators takes most of the time to refuse them.
+    if not defs.has(op_type, version, of):
         return False
+    schema: Any = defs.get_schema(op_type, version, of)
     return schema.has_function or schema.has_context_dependent_function
-
-
-def bodies(node: messages.NodeProto) -> Iterator[messages.GraphProto]:
-    """The graphs in the attributes of a node."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            yield from attribute.graphs
 
 
 def free_names(graph: messages.GraphProto) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import collected, rule
+from dovetail.frontends.shared.matmul import matmul_or_dot
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -19,10 +20,7 @@ def matmul(n: Node, x: Value, y: Value) -> Value:
     """Matrix product over the last two axes; a vector is a row on the left, a column on the right."""
     if x.rank == 0 or y.rank == 0:
         raise n.malformed("a product with a number", hint="use Mul")
-    left = ops.unsqueeze(x, axes=(-2,)) if x.rank == 1 else x
-    right = ops.unsqueeze(y, axes=(-1,)) if y.rank == 1 else y
-    gone = tuple(axis for axis, of in ((-2, x), (-1, y)) if of.rank == 1)
-    return build.squeeze_dims(left @ right, gone) if gone else left @ right
+    return matmul_or_dot(x, y)
 
 
 @rule("Gemm")

@@ -7,9 +7,9 @@ from typing import Any
 from dovetail import ops
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import Made, Sizes, collected, rule
+from dovetail.frontends.shared.computed import size_value
 from dovetail.frontends.shared.spatial import spatial
-from dovetail.ir import leaf
-from dovetail.ir.dim import Dim, product
+from dovetail.ir.dim import product
 from dovetail.ir.dtype import f32, i64
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -64,21 +64,17 @@ def max_pool(
 def _in_memory(x: Value, place: Value, *, column_major: bool) -> Value:
     """Places within channels as places in the whole of x; in column-major order the first spatial axis runs fastest."""
     if column_major:
-        rest, step = place, _number(1)
+        rest, step = place, size_value(1)
         places: list[Value] = []
         for size in reversed(x.shape[2:]):
-            places.append(ops.mod(rest, _number(size)))
-            rest = ops.floor_div(rest, _number(size))
+            places.append(ops.mod(rest, size_value(size)))
+            rest = ops.floor_div(rest, size_value(size))
         place = build.zeros((), i64)
         for at, size in zip(reversed(places), x.shape[2:], strict=True):
-            place, step = place + at * step, step * _number(size)
+            place, step = place + at * step, step * size_value(size)
     channels = build.arange(0, x.shape[0] * x.shape[1])
-    start = build.reshape(channels * _number(product(x.shape[2:])), (*x.shape[:2], *(1,) * (x.rank - 2)))
+    start = build.reshape(channels * size_value(product(x.shape[2:])), (*x.shape[:2], *(1,) * (x.rank - 2)))
     return start + place
-
-
-def _number(size: Any) -> Value:
-    return ops.extent(size=size) if isinstance(size, Dim) else leaf.scalar(size, i64)
 
 
 @rule("AveragePool")

@@ -10,10 +10,11 @@ import numpy as np
 from dovetail import ops
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.shared.binding import with_binders
+from dovetail.frontends.shared.computed import size_value
 from dovetail.frontends.shared.contents import Follower
 from dovetail.frontends.shared.steps import imported_step, missing_rules
 from dovetail.frontends.torch.exported import GETITEM, Body, Call, Exported, Leaf, Real, Ref, Result, Unknown
-from dovetail.frontends.torch.importing.node import Nested, Node, size_value
+from dovetail.frontends.torch.importing.node import Nested, Node
 from dovetail.frontends.torch.importing.node import cast as cast_value
 from dovetail.frontends.torch.importing.rule import SAID_BY_THE_RESULT, Made, Rule
 from dovetail.ir import leaf

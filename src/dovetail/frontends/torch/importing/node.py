@@ -7,13 +7,14 @@ from functools import reduce
 from typing import Any, Protocol
 
 from dovetail import ops
+from dovetail.frontends.shared.computed import size_value
 from dovetail.frontends.shared.contents import Follower
 from dovetail.frontends.shared.site import Site
 from dovetail.frontends.torch.exported import Body, Call, Real, Unknown
 from dovetail.frontends.torch.importing.promotion import common_dtype
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
-from dovetail.ir.dtype import DType, f32, f64, i64
+from dovetail.ir.dtype import DType, f32, f64
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.ops import build
@@ -178,11 +179,6 @@ def common_shape(x: Sequence[Size], y: Sequence[Size]) -> tuple[Size, ...]:
     rank = max(len(x), len(y))
     a, b = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (x, y))
     return tuple([q if p == 1 else p for p, q in zip(a, b, strict=True)])
-
-
-def size_value(size: Size) -> Value:
-    """A size as a number to compute with."""
-    return ops.extent(size=size) if isinstance(size, Dim) else leaf.scalar(size, i64)
 
 
 WIDE = (f32, f64)

@@ -22,10 +22,6 @@ def is_module(given: Any) -> bool:
     return isinstance(given, torch_module().nn.Module)
 
 
-def is_program(given: Any) -> bool:
-    return isinstance(given, torch_module("torch.export").ExportedProgram)
-
-
 def load_program(path: str) -> Any:
     """The program of a .pt2 file."""
     with warnings.catch_warnings():

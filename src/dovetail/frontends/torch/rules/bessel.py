@@ -26,17 +26,17 @@ def _series(x: Value, coefficients: Sequence[float]) -> Value:
     return total
 
 
-def _hankel(order: int, count: int = 34) -> list[float]:
+def _hankel(order: int) -> list[float]:
     """The coefficients of 1 / x ** k in Hankel's asymptotic series."""
     found = [1.0]
-    for k in range(1, count):
+    for k in range(1, 34):
         found.append(found[-1] * (4.0 * order**2 - (2 * k - 1) ** 2) / (8.0 * k))
     return found
 
 
-def _power_terms(order: int, count: int = 56) -> list[float]:
+def _power_terms(order: int) -> list[float]:
     """1 / (k! (k + order)!), of which powers of x² / 4 make modified functions of the first kind."""
-    return [1.0 / (math.factorial(k) * math.factorial(k + order)) for k in range(count)]
+    return [1.0 / (math.factorial(k) * math.factorial(k + order)) for k in range(56)]
 
 
 def _modified_first(x: Value, order: int, *, scaled: bool) -> Value:

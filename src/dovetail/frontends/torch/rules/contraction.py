@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail import ops
+from dovetail.frontends.shared.matmul import matmul_or_dot
 from dovetail.frontends.torch.importing.node import Node
 from dovetail.frontends.torch.importing.rule import Number, collected, rule
 from dovetail.frontends.torch.rules.windows import batched, each
@@ -17,7 +18,7 @@ from dovetail.ops import build
 def linear(n: Node, x: Value, weight: Value, bias: Value | None = None) -> Value:
     """x @ weightᵀ + bias"""
     if weight.rank == 1:
-        y = product(x, weight)
+        y = matmul_or_dot(x, weight)
     elif x.rank == 1:
         y = build.squeeze_dims(ops.unsqueeze(x, axes=(-2,)) @ _swapped(weight), -2)
     else:
@@ -29,24 +30,16 @@ def _swapped(w: Value) -> Value:
     return ops.permute(w, order=(-1, -2))
 
 
-def product(x: Value, y: Value) -> Value:
-    """Matrix product; a vector is a row on the left, a column on the right."""
-    left = ops.unsqueeze(x, axes=(-2,)) if x.rank == 1 else x
-    right = ops.unsqueeze(y, axes=(-1,)) if y.rank == 1 else y
-    gone = tuple(axis for axis, of in ((-2, x), (-1, y)) if of.rank == 1)
-    return build.squeeze_dims(left @ right, gone) if gone else left @ right
-
-
 @rule("matmul.default", "mm.default", "bmm.default", "mv.default", "dot.default")
 def matmul(n: Node, x: Value, other: Value) -> Value:
     """Matrix product over the last two axes; axes in front broadcast."""
-    return product(x, other)
+    return matmul_or_dot(x, other)
 
 
 @rule("addmm.default", "baddbmm.default", "addmv.default", "addbmm.default")
 def addmm(n: Node, x: Value, first: Value, second: Value, *, beta: Number = 1, alpha: Number = 1) -> Value:
     """beta * x + alpha * first @ second"""
-    y = product(first, second)
+    y = matmul_or_dot(first, second)
     if n.op_type.startswith("addbmm"):
         y = build.squeeze_dims(ops.reduce_sum(y, axes=(0 - y.rank,)), 0)
     y = _times(n, y, alpha)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, axis_of, cast, common_shape, size_value, with_axis
+from dovetail.frontends.shared.computed import size_value
+from dovetail.frontends.torch.importing.node import Node, axis_of, cast, common_shape, with_axis
 from dovetail.frontends.torch.importing.rule import Number, collected, rule
 from dovetail.frontends.torch.rules.iotas import as_view
 from dovetail.ir.dim import Dim, Size

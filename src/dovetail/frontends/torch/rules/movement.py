@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from dovetail import ops
+from dovetail.frontends.shared.computed import size_value
 from dovetail.frontends.shared.slicing import sliced
-from dovetail.frontends.torch.importing.node import Node, axis_of, cast, size_value, with_axis
+from dovetail.frontends.torch.importing.node import Node, axis_of, cast, with_axis
 from dovetail.frontends.torch.importing.rule import Made, collected, rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size, smallest

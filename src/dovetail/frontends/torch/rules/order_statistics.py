@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, axis_of, cast, computed_in_f32, size_value, with_axis
+from dovetail.frontends.shared.computed import size_value
+from dovetail.frontends.torch.importing.node import Node, axis_of, cast, computed_in_f32, with_axis
 from dovetail.frontends.torch.importing.rule import Made, collected, rule
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size

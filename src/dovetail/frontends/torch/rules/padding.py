@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, size_value
+from dovetail.frontends.shared.computed import size_value
+from dovetail.frontends.torch.importing.node import Node
 from dovetail.frontends.torch.importing.rule import Number, collected, rule
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail import ops
-from dovetail.frontends.torch.importing.node import Node, axis_of, cast, size_value, with_axis
+from dovetail.frontends.shared.computed import size_value
+from dovetail.frontends.torch.importing.node import Node, axis_of, cast, with_axis
 from dovetail.frontends.torch.importing.rule import Made, collected, rule
 from dovetail.frontends.torch.rules.logic import truth
 from dovetail.ir import leaf

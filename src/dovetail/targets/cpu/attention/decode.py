@@ -7,131 +7,29 @@ while it is in L1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
 
 from dovetail.codegen.llvm.handles import F32, I1, I64, Int, Mask, Ptr, Vec, VecI32
 from dovetail.codegen.llvm.maths.vectors import exp_of_negative, fast_tanh
 from dovetail.codegen.llvm.scalar import literal
-from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored, VectorBuilder
+from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored
 from dovetail.ir.dtype import f32
-from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.attention.parts import Shared, copy_function, finished, integer, read, written
+from dovetail.targets.cpu.attention.few_parts import (
+    few_scores_function,
+    few_values_function,
+    scored_rows,
+    summed_rows,
+)
+from dovetail.targets.cpu.attention.parts import copy_function
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import few_regions, packs, padded
-from dovetail.targets.cpu.attention.streamed import as_stored, streamed_scores_function, streamed_values_function
+from dovetail.targets.cpu.attention.streamed import streamed_scores_function, streamed_values_function
 from dovetail.targets.cpu.attention.tile import AttendBuilder
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION
 
 _LOWEST = F32(literal(float("-inf"), f32))
 _NOTHING = F32(literal(0.0, f32))
 _ONE = F32(literal(1.0, f32))
-
-
-def rows_at_once(rows: int, most: int) -> int:
-    """Rows of queries that share what is loaded, without a remainder."""
-    return max(count for count in range(1, max(1, most) + 1) if rows % count == 0)
-
-
-def scored_rows(device: CpuDevice, rows: int) -> int:
-    """Rows that are scored at once: a sum for each of them and each key of a vector stays in a register."""
-    return rows_at_once(rows, (device.registers - 2) // device.lanes - 1)
-
-
-def summed_rows(rows: int) -> int:
-    """Rows whose values are added at once."""
-    return rows_at_once(rows, ATTENTION.few)
-
-
-@lru_cache(64)
-def few_scores_function(device: CpuDevice, d: int, rows: int, stored: Stored) -> Shared:
-    """s[i, j] = Σ_c q[i, c] · k[j, c] for rows of queries and as many keys as a vector has lanes. q ends in zeros.
-
-    Each sum has one order, however many rows there are. Keys that are not f32 have whole vectors.
-    """
-    t = VectorBuilder(device)
-    lanes, size = t.lanes, t.bytes
-    keys = [t.ptr_add(Ptr("%k"), t.mul(j, I64("%stride"))) for j in range(lanes)]
-    queries = [t.ptr_add(Ptr("%q"), 4 * padded(d, lanes) * i) for i in range(rows)]
-
-    def added(sums: Sequence[Vec], at: Int, count: int = lanes) -> list[Vec]:
-        """Sums with the products of a vector of features."""
-        here = [t.ptr_add(key, as_stored(t, at, stored)) for key in keys]
-        k = [t.load_as_f32(x, stored) if count == lanes else t.load_first(x, count) for x in here]
-        q = [t.load(t.ptr_add(query, at), size) for query in queries]
-        return [t.fma(q[i // lanes], k[i % lanes], x) for i, x in enumerate(sums)]
-
-    sums: list[Vec] = [ZERO] * (rows * lanes)
-    if d // lanes <= ATTENTION.most_unrolled:
-        for i in range(d // lanes):
-            sums = added(sums, i * size)
-    else:
-        with t.carry(0, d // lanes, sums) as state:
-            state.vectors[:] = added(state.vectors, t.mul(state.index, size))
-        sums = state.vectors
-    if d % lanes:
-        sums = added(sums, d // lanes * size, d % lanes)
-    for i in range(rows):
-        found = t.transpose_add(sums[i * lanes : (i + 1) * lanes])
-        t.store(found, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i), size)
-    return finished(t, "attend_few_scores", (read("q"), read("k"), integer("stride"), written("s")))
-
-
-@lru_cache(64)
-def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, stored: Stored) -> Shared:
-    """o[i, c] = o[i, c] · old[i] + Σ_j p[i, j] · v[j, c] for rows of queries. It prefetches a later key for each.
-
-    A sum goes to several accumulators that are added at the end; they do not depend on the number of rows. Features
-    are done in parts, so that the accumulators of all rows stay in registers. `ahead` is the bytes of a row of keys.
-    """
-    t = VectorBuilder(device)
-    p, v, o, stride, total = Ptr("%p"), Ptr("%v"), Ptr("%o"), I64("%stride"), I64("%count")
-    lanes, size = t.lanes, t.bytes
-    count = padded(dv, lanes) // lanes
-    # Accumulators enough to keep the FMA units busy; wide rows have them anyway.
-    at_once = max(1, min(4, device.registers // 2 // count))
-    # Rows share loaded values, which stay in registers next to the accumulators; one row takes each as it comes.
-    left = device.registers - (3 if rows > 1 else 4)
-    parts = -(-count // max(1, left // (rows * at_once + (1 if rows > 1 else 0))))
-    lines = range(0, ahead, device.caches.line)
-
-    def added(sums: Sequence[Vec], key: I64, part: range, of: int = 0) -> list[Vec]:
-        """Sums of all rows with the values of a key; they are accumulators `of` each feature."""
-        here, weights = t.ptr_add(v, t.mul(key, stride)), t.ptr_add(p, t.mul(key, 4))
-        places = [t.ptr_add(here, as_stored(t, i * size, stored)) for i in part]
-        values = [
-            t.load_as_f32(x, stored) if (i + 1) * lanes <= dv else t.load_first(x, dv % lanes)
-            for i, x in zip(part, places, strict=True)
-        ]
-        found = list(sums)
-        for row in range(rows):
-            weight = t.load_splat(t.ptr_add(weights, 4 * ATTENTION.few_keys * row))
-            for i, value in enumerate(values):
-                at = (of * rows + row) * len(part) + i
-                found[at] = t.fma(weight, value, found[at])
-        return found
-
-    for number in range(parts):
-        part = range(number * count // parts, (number + 1) * count // parts)
-        places = [t.ptr_add(o, 4 * padded(dv, lanes) * row + i * size) for row in range(rows) for i in part]
-        old = [t.load_splat(t.ptr_add(Ptr("%old"), 4 * row)) for row in range(rows)]
-        starts = [t.fmul(t.load(x, size), old[i // len(part)]) for i, x in enumerate(places)]
-        with t.carry(0, t.sdiv(total, at_once), [*starts, *[ZERO] * (len(starts) * (at_once - 1))]) as state:
-            for of in range(at_once):
-                key = t.add(t.mul(state.index, at_once), of)
-                row = t.ptr_add(Ptr("%ahead"), t.mul(key, I64("%apart")))
-                for at in lines[number::parts]:
-                    t.prefetch(t.ptr_add(row, at))
-                state.vectors[:] = added(state.vectors, key, part, of)
-        sums = state.vectors
-        for of in range(1, at_once):
-            sums[: len(starts)] = [t.fadd(x, sums[of * len(starts) + i]) for i, x in enumerate(sums[: len(starts)])]
-        with t.carry(t.mul(t.sdiv(total, at_once), at_once), total, sums[: len(starts)]) as state:
-            state.vectors[:] = added(state.vectors, state.index, part)
-        for x, place in zip(state.vectors, places, strict=True):
-            t.store(x, place, size)
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("old"))
-    return finished(t, "attend_few_values", (*given, read("ahead"), integer("apart")))
 
 
 class FewQueries:
@@ -152,10 +50,10 @@ class FewQueries:
 
     def run(self) -> None:
         t = self.t
-        end = t.size(self.a.keys)
+        start, end = self._seen(t.size(self.a.keys))
         with t.loop(0, self.rows) as row:
             self._take_query(row)
-        with t.steps(0, end, self.a.few_block) as first:
+        with t.steps(start, end, self.a.few_block) as first:
             count = t.smin(self.a.few_block, t.sub(end, first))
             k, stride = self._block("k", first, count)
             v, apart = self._block("v", first, count)
@@ -165,6 +63,43 @@ class FewQueries:
             self._add_values(v, apart, t.add(first, count), count)
         with t.loop(0, self.rows) as row:
             self._write(row)
+
+    def _seen(self, end: Int) -> tuple[Int, Int]:
+        """The keys between which all are that a query sees: the others weigh nothing, and are not read.
+
+        Sequences of a batch are of different lengths, and their caches have rows for the longest; layers with a window
+        see the last keys alone. Ends are those of whole vectors, and what is seen first starts a block.
+        """
+        t, a = self.t, self.a
+        hides = "keep" in a.strides and "mask" not in a.strides and a.fill_takes_all and a.fill == float("-inf")
+        if not hides:
+            return 0, end
+        first, last = (t.alloca("i64") for _ in range(2))
+        t.store_i64(0, first)
+        t.store_i64(end, last)
+        is_whole = t.and_(t.icmp("sgt", end, 0), t.icmp("eq", t.srem(end, t.lanes), 0))
+        with t.when(is_whole):
+            with t.repeat([end]) as state:
+                here = t.sub(state.integers[0], t.lanes)
+                is_hidden = self._is_hidden(here)
+                state.integers[0] = t.select_int(is_hidden, here, state.integers[0])
+                state.again = t.and_(is_hidden, t.icmp("sgt", here, 0))
+                t.store_i64(state.integers[0], last)
+            with t.repeat([0]) as state:
+                here = state.integers[0]
+                goes_on = t.and_(self._is_hidden(here), t.icmp("slt", t.add(here, t.lanes), t.load_i64(last)))
+                state.integers[0] = t.select_int(goes_on, t.add(here, t.lanes), here)
+                state.again = goes_on
+                t.store_i64(t.mul(t.sdiv(state.integers[0], a.few_block), a.few_block), first)
+        return t.load_i64(first), t.load_i64(last)
+
+    def _is_hidden(self, key: I64) -> I1:
+        """Whether no query sees a vector of keys."""
+        t = self.t
+        with t.carry(0, self.rows, [ZERO]) as state:
+            keep = self._masked("keep", self._row("keep", state.index), key, None)
+            state.vectors[0] = t.fmax(keep, state.vectors[0])
+        return I1(t.let(f"fcmp oeq float {t.reduce_lanes('fmax', state.vectors[0])}, {_NOTHING}"))
 
     def _add_values(self, v: Ptr, stride: Int, following: I64, count: I64) -> None:
         """Add the weighted values of a block. Meanwhile the keys of the next block are prefetched: memory is read

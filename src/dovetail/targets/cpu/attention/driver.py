@@ -29,7 +29,7 @@ from dovetail.targets.cpu.attention.tile import AttendBuilder
 
 @dataclass(frozen=True, slots=True)
 class AttendCode:
-    """The code of a kernel, the sizes that it asks for in the order of their words, and the bytes of workspace."""
+    """The code of a kernel, the sizes that it reads in the order of their words, and the bytes of workspace."""
 
     code: KernelCode
     sizes: tuple[Dim, ...]

@@ -13,7 +13,8 @@ from functools import lru_cache
 from dovetail.codegen.llvm.handles import I64, Int, Ptr, Vec
 from dovetail.codegen.llvm.vector import ZERO
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.attention.decode import FewQueries, rows_at_once, summed_rows
+from dovetail.targets.cpu.attention.decode import FewQueries
+from dovetail.targets.cpu.attention.few_parts import rows_at_once, summed_rows
 from dovetail.targets.cpu.attention.half_parts import LANES, Halves, narrow_function
 from dovetail.targets.cpu.attention.parts import Shared, finished, integer, read, written
 from dovetail.targets.cpu.attention.policy import ATTENTION

@@ -1,1 +1,1 @@
-"""Matrix multiplication: driver, cache block, micro-kernel, packing, int8."""
+"""Matrix multiplication: driver, cache block, micro-kernel, packing; weights in bytes, two bytes and blocks."""

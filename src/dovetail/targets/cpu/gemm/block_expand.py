@@ -76,13 +76,42 @@ def expand_function(of: BlockLayout, lanes: int) -> tuple[SharedFunction, Signat
     return shared_function(_Expand(of, lanes).written())
 
 
-class _Expand(Builder):
-    """The function that expands blocks, one vector of columns after the other."""
+class BlockReader(Builder):
+    """A function that reads packed blocks, a vector of columns at a time."""
 
     def __init__(self, of: BlockLayout, lanes: int) -> None:
         super().__init__()
         self.of, self.lanes = of, lanes
         self.ints, self.floats, self.bytes = f"<{lanes} x i32>", f"<{lanes} x float>", f"<{4 * lanes} x i8>"
+
+    def word(self, words: Ptr, word: int, kind: str) -> str:
+        """A word of each column."""
+        return self.let(f"load {kind}, ptr {self.ptr_add(words, 4 * word * self.of.columns)}, align 4")
+
+    def of_group(self, scale: str, words: Ptr, integers: tuple[Integer, ...], group: int) -> str:
+        """The scale of a group, by the block's own."""
+        if not integers:
+            return scale
+        return group_scale(self, scale, self.lanes, integers[group], partial(self.word, words, kind=self.ints))
+
+    def low_of_group(self, low: str, words: Ptr, group: int) -> str:
+        """What is added to codes of a group times their scale, by what the block has."""
+        found = self.of_group(low, words, self.of.words.lows, group)
+        return self.let(f"fneg {self.floats} {found}") if self.of.words.lows else found
+
+    def block_scale(self, pointer: Ptr) -> str:
+        """The scale, or low, of a block in f32."""
+        half = f"<{self.lanes} x half>"
+        if self.of.scales.itemsize == 4:
+            return self.let(f"load {self.floats}, ptr {pointer}, align 4")
+        return self.let(f"fpext {half} {self.let(f'load {half}, ptr {pointer}, align 2')} to {self.floats}")
+
+    def store(self, floats: str, there: Ptr) -> None:
+        self.emit(f"store {self.floats} {floats}, ptr {there}, align 4")
+
+
+class _Expand(BlockReader):
+    """The function that expands blocks, one vector of columns after the other."""
 
     def written(self) -> Function:
         of, read = self.of, self.of.expanded
@@ -99,17 +128,15 @@ class _Expand(Builder):
                 words = self.ptr_add(panel, self.add(self.mul(vector, 4 * self.lanes), of.head_bytes))
                 target = self.ptr_add(expanded, self.mul(vector, 4 * self.lanes))
                 scales = self.ptr_add(panel, self.mul(vector, self.lanes * of.scales.itemsize))
-                scale = self._block_scale(scales)
-                low = self._block_scale(self.ptr_add(scales, of.scale_bytes)) if read.has_low else None
+                scale = self.block_scale(scales)
+                low = self.block_scale(self.ptr_add(scales, of.scale_bytes)) if read.has_low else None
                 for group in range(of.groups):
                     for line in lines[group :: of.groups]:
                         self.prefetch(self.ptr_add(ahead, line))
                     there = self.ptr_add(target, group * read.group_bytes)
-                    self._store(self._of_group(scale, words, of.words.scales, group), there)
+                    self.store(self.of_group(scale, words, of.words.scales, group), there)
                     if low is not None:
-                        found = self._of_group(low, words, of.words.lows, group)
-                        found = self.let(f"fneg {self.floats} {found}") if of.words.lows else found
-                        self._store(found, self.ptr_add(there, read.scale_bytes))
+                        self.store(self.low_of_group(low, words, group), self.ptr_add(there, read.scale_bytes))
                     self._codes(group, words, self.ptr_add(there, read.head_bytes))
         given = (Parameter("ptr", "panel"), Parameter("ptr", "expanded"), Parameter("i64", "blocks"))
         return self.function(Signature(f"expand.{of.name}.{of.columns}", given))
@@ -117,28 +144,9 @@ class _Expand(Builder):
     def _codes(self, group: int, words: Ptr, target: Ptr) -> None:
         for step, terms in enumerate(self.of.words.codes[group]):
             how = moved_up if self.of.is_nested else four_codes
-            found = how(self, terms, self.lanes, partial(self._word, words, kind=self.bytes))
+            found = how(self, terms, self.lanes, partial(self.word, words, kind=self.bytes))
             there = self.ptr_add(target, 4 * step * self.of.columns)
             self.emit(f"store {self.bytes} {found}, ptr {there}, align 4")
 
-    def _word(self, words: Ptr, word: int, kind: str) -> str:
-        return self.let(f"load {kind}, ptr {self.ptr_add(words, 4 * word * self.of.columns)}, align 4")
 
-    def _of_group(self, scale: str, words: Ptr, integers: tuple[Integer, ...], group: int) -> str:
-        """The scale of a group, by the block's own."""
-        if not integers:
-            return scale
-        load = partial(self._word, words, kind=self.ints)
-        return group_scale(self, scale, self.lanes, integers[group], load)
-
-    def _block_scale(self, pointer: Ptr) -> str:
-        half = f"<{self.lanes} x half>"
-        if self.of.scales.itemsize == 4:
-            return self.let(f"load {self.floats}, ptr {pointer}, align 4")
-        return self.let(f"fpext {half} {self.let(f'load {half}, ptr {pointer}, align 2')} to {self.floats}")
-
-    def _store(self, floats: str, there: Ptr) -> None:
-        self.emit(f"store {self.floats} {floats}, ptr {there}, align 4")
-
-
-__all__ = ["expand_function", "four_codes", "group_scale", "joined_bits", "moved_up"]
+__all__ = ["BlockReader", "expand_function", "four_codes", "group_scale", "joined_bits", "moved_up"]

@@ -25,6 +25,8 @@ from dovetail.targets.cpu.gemm.policy import BLOCKS, Int8Tile
 
 EXACT, FAST = 3, 1
 """Limbs."""
+DIGIT_BITS = 8
+"""Of a limb."""
 LOW_AT = 4
 """Bytes of a group of limbs before its sum, which the lows of the weights multiply; its scale is first."""
 ABOVE = 2
@@ -58,8 +60,7 @@ class BlockKernel:
         columns = max(BLOCKS.columns // dot.lanes, BLOCKS.least_vectors) * dot.lanes
         is_nested = dot.by_lane and not exact and name in NESTED
         layout = BlockLayout(name, columns, dot.signed, by_lane=dot.by_lane, is_nested=is_nested)
-        found = cls(layout, dot, EXACT if exact else FAST, registers, emulated)
-        return found if found.digit_bits == 8 else replace(found, limbs=found.limbs + 1)
+        return cls(layout, dot, EXACT if exact else FAST, registers, emulated)
 
     @property
     def layout(self) -> BlockLayout:
@@ -73,14 +74,9 @@ class BlockKernel:
         return replace(self, expands=True) if expands else self
 
     @property
-    def digit_bits(self) -> int:
-        """Bits of a limb: sums of two products with codes of a byte must fit 16 bits where they are saturated."""
-        return 7 if self.dot.pairs is not None and self.layout.format.bits == 8 else 8
-
-    @property
     def magnitude(self) -> int:
         """The exponent of the largest integers of several limbs; the highest limb is at most 64."""
-        return min(self.digit_bits * (self.limbs - 1) + 5, 23)
+        return min(DIGIT_BITS * (self.limbs - 1) + 5, 23)
 
     @property
     def group(self) -> int:
@@ -122,7 +118,7 @@ class BlockKernel:
         if self.fills_registers:
             return BLOCKS.most_cells
         # Products that are added by an instruction of their own wait in registers.
-        each = BLOCKS.registers * (1 + (self.dot.pairs is not None) + (self.digit_bits < 8))
+        each = BLOCKS.registers * (1 + (self.dot.pairs is not None))
         return max(1, self.registers // each) * (2 if self.limbs == FAST else 1)
 
     @property
@@ -199,7 +195,7 @@ class BlockKernel:
 
     def place(self, limb: int) -> int:
         """What one of a limb counts."""
-        return 1 << self.digit_bits * limb
+        return 1 << DIGIT_BITS * limb
 
     @property
     def group_bytes(self) -> int:
@@ -243,7 +239,7 @@ class _Row(Limbs):
                 for i, x in enumerate([self.let(f"load {self.floats}, ptr {at}, align 4") for at in places]):
                     self.write(x, self.ptr_add(target, of.group_bytes * i))
         given = (Parameter("ptr", "x"), Parameter("ptr", "limbs"), Parameter("i64", "groups"))
-        return self.function(Signature(f"limbs.{of.group}.{of.limbs}.{of.digit_bits}.{of.layout.zero}", given))
+        return self.function(Signature(f"limbs.{of.group}.{of.limbs}.{of.layout.zero}", given))
 
     def write(self, x: str, target: Ptr) -> None:
         """Write a group."""
@@ -278,7 +274,7 @@ class _Row(Limbs):
             if of.sums_are_scaled:
                 above = self.let(f"fmul float {scale}, {above}")
             self.store_number("float", above, self.ptr_add(target, of.joined_at))
-        for limb, digit in enumerate(self.digits(integers, of.limbs, of.digit_bits)):
+        for limb, digit in enumerate(self.digits(integers, of.limbs, DIGIT_BITS)):
             self.store_bytes(digit, target, of.limbs_at + limb * of.group)
             self._store_start(digit, self.ptr_add(target, of.start_at(limb)))
 

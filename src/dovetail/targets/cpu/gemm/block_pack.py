@@ -158,12 +158,27 @@ class BlockPanels:
 
     def __call__(self, *given: Array) -> Array:
         """Blocks as [panel, block, bytes]."""
+        packed = HUGE_PAGES.array(self.room(given[0].shape[1]), self.dtype)
+        self.write(packed, *given)
+        return packed
+
+    @property
+    def dtype(self) -> type[np.uint8]:
+        """Of packed panels."""
+        return np.uint8
+
+    def room(self, deep: int) -> tuple[int, ...]:
+        """The shape of the panels of matrices with rows of this size."""
+        of, width = self.layout_of, self.layout_of.columns // len(self.streams)
+        steps = deep // of.format.bytes * of.format.elements
+        return -(-self.size // width), steps // of.block, of.block_bytes
+
+    def write(self, packed: Array, *given: Array) -> None:
+        """Write all panels."""
         of, left = self.layout_of, list(given)
         rights = [[left.pop(0) for _ in range(count)] for count in self.counts]
-        deep = given[0].shape[1] // of.format.bytes * of.format.elements
         width = of.columns // len(self.streams)
-        panels = -(-self.size // width)
-        packed = HUGE_PAGES.array((panels, deep // of.block, of.block_bytes), np.uint8)
+        panels = len(packed)
         fill = self._fill_words if of.format.halves else self._fill_spelled
         for stream, (right, first) in enumerate(self.streams):
             for start in range(0, panels * width, _ROWS // width * width):
@@ -172,7 +187,6 @@ class BlockPanels:
                 fill(packed[start // width : stop // width], rows, stream, width)
                 # Pages of a mapped file go as they are packed: the largest matrix would be in memory twice.
                 unload(rows)
-        return packed
 
     def _fill_words(self, panels: Array, rows: Array, stream: int, width: int) -> None:
         """Write some rows of blocks into one stream of their panels: the words of a row become a lane of vectors."""

@@ -13,9 +13,11 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
 from dovetail.kernels.spec import Job, SharedFunction
+from dovetail.library.block_formats import FORMATS
 from dovetail.targets.cpu.gemm.amx_cells import Expansion, TileCells
 from dovetail.targets.cpu.gemm.amx_expand import blocks_function
 from dovetail.targets.cpu.gemm.block_expand import expand_function
+from dovetail.targets.cpu.gemm.block_floats import FloatBlocks
 from dovetail.targets.cpu.gemm.block_kernel import LINE
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel, limbs_function
 from dovetail.targets.cpu.gemm.block_lows import lows_function, sums_bytes, sums_function
@@ -24,12 +26,14 @@ from dovetail.targets.cpu.gemm.block_pack import BlockPanels
 from dovetail.targets.cpu.gemm.block_wide import wide_function
 from dovetail.targets.cpu.gemm.direct_order import direct_function
 from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
+from dovetail.targets.cpu.gemm.float_codes import FloatKernel
+from dovetail.targets.cpu.gemm.groups import stacked
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS, BLOCKS, Int8Tile
 from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedRows
 from dovetail.targets.cpu.gemm.rows_direct import few_rows, few_rows_function
 from dovetail.targets.cpu.gemm.tile import Tile
 
-NO_DOT = Refused("device_multiplies_bytes", "no sums of products of bytes", "AVX2, VNNI, or the dot product of NEON")
+NO_PRODUCTS = Refused("device_multiplies_and_adds", "neither sums of products of bytes nor FMA", "AVX2, or NEON")
 
 BANK = 16
 """Bytes at one place of a cache line: a Neoverse N1 loads from two places in a cycle, but not twice from one."""
@@ -43,18 +47,35 @@ def block_dot(device: CpuDevice) -> Int8Tile | None:
 def offer_blocks(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel of products whose weights are all in blocks of one format."""
     dot = block_dot(of.device)
-    if dot is None:
-        return NO_DOT
+    if dot is None and not of.device.has("fma_by_lane"):
+        return NO_PRODUCTS
     found = of.once(find_block_product)
     if isinstance(found, Refused):
         return found
-    exact, emulated = not of.locations.is_fast, not of.device.emits(dot.capability)
+    streams, exact = len(found.contraction.streams), not of.locations.is_fast
+    if dot is None or is_in_floats(found.name, dot, exact=exact):
+        floats = FloatKernel.of(found.name, of.device)
+        if floats.vectors % streams:
+            return _no_panel(streams, floats.vectors)
+        return Offer(lambda: FloatBlocks(of, found, floats).job(), lambda: found.cost(of.value))
+    emulated = not of.device.emits(dot.capability)
     kernel = BlockKernel.of(found.name, dot, exact=exact, registers=of.device.registers, emulated=emulated)
-    streams = len(found.contraction.streams)
     if kernel.vectors % streams:
-        return Refused("streams_share_a_panel", str(streams), f"a divisor of {kernel.vectors}")
+        return _no_panel(streams, kernel.vectors)
     tile = Tile(of.device, 1, kernel.vectors)
     return Offer(lambda: _Blocks(of, found, tile, kernel).job(), lambda: found.cost(of.value))
+
+
+def _no_panel(streams: int, vectors: int) -> Refused:
+    return Refused("streams_share_a_panel", str(streams), f"a divisor of {vectors}")
+
+
+def is_in_floats(name: str, dot: Int8Tile, *, exact: bool) -> bool:
+    """Whether products are f32 on a device that adds pairs of products of bytes.
+
+    Each limb takes three instructions there, and with codes of a byte 16 bits do not hold a pair.
+    """
+    return dot.pairs is not None and (exact or FORMATS[name].bits == 8)
 
 
 def reads_blocks(kernel: BlockKernel) -> bool:
@@ -90,7 +111,7 @@ class _Blocks(PreparedRows):
             rows, share = BLOCKS.rows_in_l2, BLOCKS.prefetched_share
         elif kernel.dot.by_lane:
             rows = BLOCKS.rows_in_l1
-        pack = partial(BlockPanels, kernel.packed)
+        pack = stacked(partial(BlockPanels, kernel.packed), self.found.ends)
         code, may_round = partial(_code, kernel), self.locations.is_fast or self.locations.in_bf16
         return self.finished(pitch, self.product.blocks, pack, code, BLOCKS.speed, rows, share, may_round=may_round)
 
@@ -281,4 +302,4 @@ class _Driver(TileCells):
             self.prefetch(self.ptr_add(here, line), level=2)
 
 
-__all__ = ["block_dot", "offer_blocks"]
+__all__ = ["block_dot", "is_in_floats", "offer_blocks"]

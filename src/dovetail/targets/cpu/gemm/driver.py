@@ -20,6 +20,7 @@ from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.ahead import ahead_function, prefetch_row
+from dovetail.targets.cpu.gemm.groups import Groups, find_block
 from dovetail.targets.cpu.gemm.tile import Tile
 
 LIVE = symbol("live_columns")
@@ -49,6 +50,8 @@ class Shape:
     sizes: tuple[str, ...]
     fetched: tuple[str, ...]
     """Operands of the epilogue that have rows of their own: they are prefetched, a tile of rows ahead."""
+    groups: Groups | None = None
+    """Groups of rows, each of which has a matrix of its own; None where all rows have the same."""
 
     @property
     def width(self) -> int:
@@ -181,11 +184,28 @@ class _Driver(Cells):
         self.sums = self.ptr_add(SCRATCH, words_bytes(epilogues[0]))
         last = self.alloca("i64")
         self.store_i64(-1, last)
+        if shape.groups is None:
+            with self.loop(BEGIN, END) as cell:
+                self._cell(cell, last)
+            return
+        at = self.alloca("[4 x i64]")
+        self.store_i64(-1, at)
         with self.loop(BEGIN, END) as cell:
-            self._cell(cell, last)
+            self._cell_of_group(shape.groups, cell, last, at)
+
+    def _cell_of_group(self, groups: Groups, cell: I64, last: Ptr, at: Ptr) -> None:
+        """The cell of a block of rows of one group."""
+        panel, number = self.urem(cell, self.size("panels")), self.udiv(cell, self.size("panels"))
+        found = find_block(self, self.given, groups, number, at)
+        offsets = self.offsets(I64("0"))
+        # Rows after the last group are summed over nothing.
+        deep = self.select_int(found.has_matrix, self.size("deep"), 0)
+        with self.when(self.icmp("sgt", found.count, 0)):
+            of = self.add(self.mul(found.group, self.size("panels")), panel)
+            self._finished(panel, of, number, found.first, found.count, last, offsets, deep)
 
     def _cell(self, cell: I64, last: Ptr) -> None:
-        shape, tile = self.shape, self.shape.tile
+        shape = self.shape
         panel, block = self.urem(cell, self.size("panels")), self.udiv(cell, self.size("panels"))
         number, matrix = block, block
         if shape.batch:
@@ -196,14 +216,29 @@ class _Driver(Cells):
         first = self.mul(block, height)
         left = self.smin(height, self.sub(rows, first))
         count = self.select_int(self.icmp("sgt", left, 0), left, 0)
+        self._finished(panel, panel, number, first, count, last, offsets, self.size("deep"))
+
+    def _finished(
+        self,
+        panel: I64,
+        packed: I64,
+        number: I64,
+        first: I64,
+        count: I64,
+        last: Ptr,
+        offsets: dict[str, I64],
+        deep: I64,
+    ) -> None:
+        """Multiply a block of rows with a panel, which is the packed one of this number, and run the epilogue."""
+        shape, tile = self.shape, self.shape.tile
         width = tile.columns // shape.streams
         column = self.mul(panel, width)
         columns = self.smin(width, self.sub(self.size("columns"), column))
         a, pitch = self._rows(number, first, count, last, offsets)
-        b = self._panel(panel, offsets)
+        b = self._panel(packed, offsets)
         self.words(self.sums, first, column, columns, offsets)
         self.prefetch_operands(first, column, count, offsets)
-        self._multiply(a, pitch, b, count, self.corner("c", first, column, offsets), columns)
+        self._multiply(a, pitch, b, count, deep, self.corner("c", first, column, offsets), columns)
 
     def _rows(self, number: I64, first: I64, count: I64, last: Ptr, offsets: dict[str, I64]) -> tuple[Ptr, I64]:
         """The first of the rows and their stride: where they are, or packed in the workspace."""
@@ -225,8 +260,8 @@ class _Driver(Cells):
         size = self.mul(self.size("deep"), self.shape.tile.row_bytes)
         return self.ptr_add(self.ptr_add(self.pointer("b0"), offsets["b0"]), self.mul(panel, size))
 
-    def _multiply(self, a: Ptr, pitch: I64, b: Ptr, count: I64, c: Ptr, columns: I64) -> None:
+    def _multiply(self, a: Ptr, pitch: I64, b: Ptr, count: I64, deep: I64, c: Ptr, columns: I64) -> None:
         """Multiply the rows of the cell with its panel, and run the epilogue."""
-        deep, row, width = self.size("deep"), self.size("c_row"), self.shape.width
+        row, width = self.size("c_row"), self.shape.width
         epilogue = self.epilogue_of(columns)
         self.call(self.multiply, a, pitch, b, count, deep, self.sums, c, row, width, epilogue, SCRATCH)

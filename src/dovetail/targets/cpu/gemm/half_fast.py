@@ -15,6 +15,7 @@ from dovetail.codegen.llvm.handles import I64, Phi, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.half_kernel import HEAD, Largest, splat
+from dovetail.targets.cpu.gemm.phi_loop import end_loop
 
 GROUP = 32
 """Products that are summed up in f16."""
@@ -49,11 +50,7 @@ class _Rows(Builder):
             (panel_at, start, self.ptr_add(Ptr(panel_at.name), 2 * GROUP * COLUMNS)),
             *[(phi, "zeroinitializer", found[cell]) for cell, phi in sums.items()],
         ]
-        for phi, first, next_one in carried:
-            phi.add(str(first), before)
-            phi.add(str(next_one), self.block)
-        self.emit(f"br i1 {self.icmp('slt', following, I64('%deep'))}, label %{along}, label %{after}")
-        self.label(after)
+        end_loop(self, carried, self.icmp("slt", following, I64("%deep")), before=before, along=along, after=after)
         for v in range(VECTORS):
             column = self.let(f"load {_FLOATS}, ptr {self.ptr_add(Ptr('%panel'), 16 * v)}, align 16")
             for row in range(self.rows):

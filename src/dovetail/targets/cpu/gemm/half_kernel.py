@@ -15,6 +15,7 @@ from dovetail.codegen.llvm.handles import I64, Phi, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.dataclass import dataclass
 from dovetail.kernels.spec import SharedFunction
+from dovetail.targets.cpu.gemm.phi_loop import end_loop
 from dovetail.targets.cpu.gemm.policy import HALVES, HalfTile
 
 STEPS = 4
@@ -147,11 +148,7 @@ class Rows(_Halves):
             (panel_at, Ptr("%panel"), self.ptr_add(Ptr(panel_at.name), pace)),
             *[(phi, start[cell], found[cell]) for cell, phi in sums.items()],
         ]
-        for phi, first, next_one in carried:
-            phi.add(str(first), before)
-            phi.add(str(next_one), self.block)
-        self.emit(f"br i1 {self.icmp('slt', following, I64('%deep'))}, label %{along}, label %{after}")
-        self.label(after)
+        end_loop(self, carried, self.icmp("slt", following, I64("%deep")), before=before, along=along, after=after)
         for (row, v), place in there.items():
             y = found[row, v]
             if self.of.is_moved:

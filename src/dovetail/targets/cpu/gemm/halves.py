@@ -23,6 +23,7 @@ from dovetail.kernels.spec import Job, SharedFunction
 from dovetail.targets.cpu.gemm.amx_cells import Expansion, TileCells
 from dovetail.targets.cpu.gemm.amx_expand import halves_function
 from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
+from dovetail.targets.cpu.gemm.groups import stacked
 from dovetail.targets.cpu.gemm.half_fast import GROUP, LARGEST, fast_rows_function, rounded_function
 from dovetail.targets.cpu.gemm.half_kernel import (
     HEAD,
@@ -93,16 +94,27 @@ class HalfPanels:
 
     def __call__(self, *given: Array) -> Array:
         """Matrices as [panel, k, NR], or as bytes where columns are scaled."""
-        width, deep = self.columns // len(self.streams), given[0].shape[1]
-        count = -(-self.size // width)
+        packed = HUGE_PAGES.array(self.room(given[0].shape[1]), self.dtype)
+        self.write(packed, *given)
+        return packed
+
+    @property
+    def dtype(self) -> type[np.uint16 | np.uint8]:
+        """Of packed panels."""
+        return np.uint8 if self.is_scaled else np.uint16
+
+    def room(self, deep: int) -> tuple[int, ...]:
+        """The shape of the panels of matrices with rows of this size."""
+        count = -(-self.size // (self.columns // len(self.streams)))
+        return (count, HEAD + 2 * self.columns * deep) if self.is_scaled else (count, deep, self.columns)
+
+    def write(self, packed: Array, *given: Array) -> None:
+        """Write all panels."""
         if not self.is_scaled:
-            packed = HUGE_PAGES.array((count, deep, self.columns), np.uint16)
             self._write(given, packed, None)
-            return packed
-        whole = HUGE_PAGES.array((count, HEAD + 2 * self.columns * deep), np.uint8)
-        panels = whole[:, HEAD:].view(np.uint16).reshape(count, deep, self.columns)
-        self._write(given, panels, whole[:, :HEAD].view(np.float32))
-        return whole
+            return
+        panels = packed[:, HEAD:].view(np.uint16).reshape(len(packed), given[0].shape[1], self.columns)
+        self._write(given, panels, packed[:, :HEAD].view(np.float32))
 
     def _write(self, given: Sequence[Array], panels: Array, powers: Array | None) -> None:
         """Write panels, and the powers of two of their columns."""
@@ -197,7 +209,8 @@ class _HalfJob(PreparedRows):
         if not isinstance(deep, int) or deep % STEPS or deep == 0:
             return Refused("rows_are_whole_vectors", str(deep), f"a multiple of {STEPS}")
         pitch = HEAD + -(-4 * deep // HEAD) * HEAD
-        pack = partial(HalfPanels, columns=self.kernel.tile.columns, is_scaled=self.kernel.rounds)
+        panels = partial(HalfPanels, columns=self.kernel.tile.columns, is_scaled=self.kernel.rounds)
+        pack = stacked(panels, self.found.ends)
         may_round = (self.locations.is_fast or self.locations.in_bf16) and not self.kernel.rounds
         code = partial(_code, self.kernel)
         return self.finished(pitch, self.product.matrices, pack, code, speed=1, may_round=may_round)

@@ -11,6 +11,7 @@ from dovetail.codegen.llvm.handles import I64, Phi, Ptr
 from dovetail.dataclass import dataclass
 from dovetail.targets.cpu.gemm.block_kernel import LINE, Rows
 from dovetail.targets.cpu.gemm.block_limbs import BlockKernel
+from dovetail.targets.cpu.gemm.phi_loop import end_loop
 from dovetail.targets.cpu.gemm.policy import BLOCKS
 
 Cell = tuple[int, int]
@@ -68,11 +69,7 @@ class NestedRow(Rows):
             *[(phi, held[cell], found[cell]) for cell, phi in sums.items()],
             *[(phi, early[cell], late[cell]) for cell, phi in lows.items()],
         ]
-        for phi, start, next_one in carried:
-            phi.add(str(start), before)
-            phi.add(str(next_one), self.block)
-        self.emit(f"br i1 {goes_on}, label %{along}, label %{after}")
-        self.label(after)
+        end_loop(self, carried, goes_on, before=before, along=along, after=after)
         return found
 
     def _two_groups(

@@ -13,12 +13,12 @@ from dovetail.targets.runtime.aligned import aligned
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """Columns of one or more matrices side by side: a panel has as many of each, and zeros behind the last."""
+    """Columns of one or more matrices side by side: a panel has as many of each, and zeros after the last."""
 
     columns: int
     """Of a panel."""
     streams: tuple[tuple[int, int], ...]
-    """For each stream of columns the matrix that it lies in, and its first column."""
+    """For each stream of columns the matrix that it is in, and its first column."""
     size: int
     """Columns of each stream."""
     turned: bool = False
@@ -56,7 +56,7 @@ class Panels:
         )
 
     def unpack(self, packed: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
-        """The matrices that lie in panels."""
+        """The matrices that panels have."""
         width = self.columns // len(self.streams)
         found = [np.empty(shape, np.float32) for shape in shapes]
         matrices = [np.swapaxes(m, -1, -2) for m in found] if self.turned else found

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from dovetail.codegen.llvm.handles import I64, Ptr
+from dovetail.codegen.llvm.handles import I1, I64, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, KernelCode
 from dovetail.codegen.llvm.once import once_for
 from dovetail.dataclass import dataclass
@@ -22,18 +22,11 @@ from dovetail.kernels.loops.ir import Kernel, stretched
 from dovetail.kernels.spec import Job, Packed, Tiles
 from dovetail.targets.cpu.gemm.amx_cuts import rows_on_tiles, takes_tiles, whole_steps
 from dovetail.targets.cpu.gemm.driver import Cells, Shape, Source
+from dovetail.targets.cpu.gemm.groups import Groups, find_block
 from dovetail.targets.cpu.gemm.policy import AMX, BF16, BLOCKS
 from dovetail.targets.cpu.gemm.writer import Writer
 
 BOTH_TO_BF16 = "both factors to bf16"
-
-
-class Pack(Protocol):
-    """Packs the matrices of all right operands."""
-
-    @property
-    def layout(self) -> str: ...
-    def __call__(self, *given: Array) -> Array: ...
 
 
 class Workspace(Protocol):
@@ -47,6 +40,14 @@ class Workspace(Protocol):
     row: int
     """A row in f32, where the operand is not."""
     end: int
+
+
+class Pack(Protocol):
+    """Packs the matrices of all right operands."""
+
+    @property
+    def layout(self) -> str: ...
+    def __call__(self, *given: Array) -> Array: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,8 @@ class PreparedRows(Writer):
         streams = tuple([(i, _known(first)) for i, first in self.found.streams])
         packed = pack(streams, _known(self.sizes["columns"]), tuple(map(len, matrices)))
         first, *others = [matrix for right in matrices for matrix in right]
-        self.bindings["b0"] = Packed(first, packed.layout, packed, tuple(others))
-        self.fronts["b0"] = (*stretched((), (), self.found.result.shape[:-2]), 0)
+        binding = Packed(first, packed.layout, packed, tuple(others))
+        self.point_weights(binding, (*stretched((), (), self.found.result.shape[:-2]), 0))
         operands = self.operands()
         self.point_results()
         count, batch = self.fold()
@@ -115,7 +116,8 @@ class PreparedRows(Writer):
             at_most = BF16.block if rounds else AMX.rows
             rows = rows_on_tiles(self.tile.device, _known(self.deep), _known(self.panels), count, at_most)
             speed = AMX.speed if self.tile.device.has("amx_bf16") else speed
-        blocks = (count + (rows - 1)) // rows
+        self.rows = rows
+        blocks = self.blocks(count)
         epilogues = self.epilogues()
         left, deep = self.found.left, _known(self.deep)
         source = None if left.dtype is f32 and stride == f32.itemsize else Source("a", left.dtype)
@@ -124,7 +126,7 @@ class PreparedRows(Writer):
         template = made.template(self.bindings, tuple(self.sizes.values()), scratch)
         template = replace(template, rounding=self.rounding(rounds=rounds, on_tiles=on_tiles))
         tiles = product(batch) * blocks * self.panels
-        return Job(template, self.bindings, Tiles(tiles, count * deep * self.tile.columns // speed))
+        return Job(template, self.bindings, Tiles(tiles, self.block_rows(count) * deep * self.tile.columns // speed))
 
 
 def equal_rows(most: int, fitting: int) -> int:
@@ -155,8 +157,12 @@ class PreparedCells(Cells):
 
     def write(self) -> None:
         """All cells."""
+        groups = self.shape.groups
         with self.loop(BEGIN, END) as cell:
-            self._cell(cell)
+            if groups is None:
+                self._cell(cell)
+            else:
+                self._cell_of_group(groups, cell)
 
     def products(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         """Multiply the rows of a cell with its panel, in the form that they were prepared in."""
@@ -178,8 +184,16 @@ class PreparedCells(Cells):
     def prepare(self, x: Ptr, target: Ptr) -> None:
         """Write a row in its other form."""
 
+    def _cell_of_group(self, groups: Groups, cell: I64) -> None:
+        """The cell of a block of rows of one group."""
+        panel, number = self.urem(cell, self.size("panels")), self.udiv(cell, self.size("panels"))
+        found = find_block(self, self.given, groups, number, self.ptr_add(SCRATCH, 8))
+        with self.when(self.icmp("sgt", found.count, 0)):
+            of = self.add(self.mul(found.group, self.size("panels")), panel)
+            self._finished(panel, of, number, found.first, found.count, self.offsets(I64("0")), found.has_matrix)
+
     def _cell(self, cell: I64) -> None:
-        shape, tile = self.shape, self.shape.tile
+        shape = self.shape
         panel, number = self.urem(cell, self.size("panels")), self.udiv(cell, self.size("panels"))
         block, matrix = number, number
         if shape.batch:
@@ -187,17 +201,31 @@ class PreparedCells(Cells):
         offsets = self.offsets(matrix)
         first = self.mul(block, self.problem.rows)
         count = self.smin(self.problem.rows, self.sub(self.size("rows"), first))
+        self._finished(panel, panel, number, first, count, offsets)
+
+    def _finished(
+        self, panel: I64, packed: I64, number: I64, first: I64, count: I64, offsets: dict[str, I64],
+        has_matrix: I1 | None = None,
+    ) -> None:  # fmt: skip
+        """Multiply a block of rows with a panel, which is the packed one of this number, and run the epilogue."""
+        shape, tile = self.shape, self.shape.tile
         width = tile.columns // shape.streams
         column = self.mul(panel, width)
         columns = self.smin(width, self.sub(self.size("columns"), column))
         with self.when(once_for(self, SCRATCH, 0, number)):
             self._rows(first, count, offsets)
-        b = self.ptr_add(self.pointer("b0"), self.mul(panel, self.panel_bytes))
+        b = self.ptr_add(self.pointer("b0"), self.mul(packed, self.panel_bytes))
         sums, rows = (self.ptr_add(SCRATCH, at) for at in (self.at.sums, self.at.rows))
         self.prefetch_operands(first, column, count, offsets)
         names = ("c", *self.shape.fetched)
         self.corners = {name: self.corner(name, first, column, offsets) for name in names}
-        self.products(rows, b, sums, count)
+        if has_matrix is None:
+            self.products(rows, b, sums, count)
+        else:
+            with self.when(has_matrix):
+                self.products(rows, b, sums, count)
+            with self.unless(has_matrix), self.loop(0, self.mul(count, tile.columns)) as i:
+                self.emit(f"store float 0.0, ptr {self.element(sums, 'float', i)}, align 4")
         words = self.ptr_add(SCRATCH, self.at.words)
         self.words(sums, first, column, columns, offsets, words)
         self.emit(f"call void {self.epilogue_of(columns)}(ptr {words}, i64 0, i64 {count}, ptr null)")

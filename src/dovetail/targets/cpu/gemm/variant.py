@@ -14,7 +14,8 @@ from dovetail.kernels.loops.body import Body
 from dovetail.kernels.loops.ir import (
     stretched,
 )
-from dovetail.kernels.problems.contraction import Contraction, find_contraction
+from dovetail.kernels.problems.contraction import Contraction
+from dovetail.kernels.problems.grouped import find_any_product
 from dovetail.kernels.spec import Job, Packed, SharedFunction, TensorLocations, Tiles
 from dovetail.ops.region import region
 from dovetail.targets.cpu.gemm.block import block_function
@@ -33,6 +34,8 @@ def offer_gemm(of: StepProblem[CpuDevice]) -> Offer | Refused:
     found = served(of)
     if isinstance(found, Refused):
         return found
+    if found.ends is not None and not of.locations.is_bound(found.operand(found.rights[0])):
+        return Refused("weights_are_known_before_a_run", "weights of a run", "parameters", hint="bind them")
     if is_turned(found, of.locations) is None:
         return Offer(lambda: _pair(of, found))
     tile = tile_of(of.device, len(found.streams))
@@ -44,7 +47,7 @@ def served(of: StepProblem[CpuDevice]) -> Contraction | Refused:
     op = of.value.op
     if op not in SERVED and op is not region and isinstance(of.value.type, TupleType):
         return Refused("declared_op_has_one_result", str(of.value.type))
-    return of.once(find_contraction)
+    return of.once(find_any_product)
 
 
 def _pair(of: StepProblem[CpuDevice], found: Contraction) -> Job | Refused:
@@ -72,8 +75,8 @@ class Weights(Writer):
         operands = self.operands()
         self.point_results()
         count, batch = self.fold()
-        block = self._block()
-        blocks = (count + (block - 1)) // block
+        block = self.rows = self._block()
+        blocks = self.blocks(count)
         self.sizes |= {"rows": count, "blocks": blocks}
         epilogues = self.epilogues()
         scratch = self._scratch(words_bytes(epilogues[0]), smallest(count, block), rows)
@@ -81,7 +84,8 @@ class Weights(Writer):
         code = gemm_code(self.stem, shape, rows, epilogues, self._multiply())
         template = code.template(self.bindings, tuple(self.sizes.values()), scratch)
         tiles = product(batch) * blocks * self.panels
-        return Job(template, self.bindings, Tiles(tiles, count * self.deep * self.tile.columns))
+        work = self.block_rows(count) * self.deep * self.tile.columns
+        return Job(template, self.bindings, Tiles(tiles, work))
 
     def _multiply(self) -> tuple[SharedFunction, Signature]:
         """What multiplies the rows of a cell."""
@@ -103,10 +107,10 @@ class Weights(Writer):
         streams = tuple((i, _whole(first)) for i, first in found.streams)
         turned = is_turned(found, self.locations) is True
         pack = Panels(self.tile.columns, streams, _whole(self.sizes["columns"]), turned)
-        self.bindings["b0"] = Packed(of[0], pack.layout, pack, tuple(of[1:]))
-        own = found.rights[0].shape[:-2]
+        packed = Packed(of[0], pack.layout, pack, tuple(of[1:]))
+        own = () if found.ends is not None else found.rights[0].shape[:-2]
         size = _whole(self.panels * self.deep) * self.tile.row_bytes
-        self.fronts["b0"] = (*stretched(_steps(own, size), own, found.result.shape[:-2]), 0)
+        self.point_weights(packed, (*stretched(_steps(own, size), own, found.result.shape[:-2]), 0))
 
     def _block(self) -> int:
         """Rows that one cell goes through."""
@@ -137,7 +141,7 @@ def _is_seen_turned(right: Value, body: Body) -> bool | None:
 
 
 def _steps(shape: tuple[Size, ...], size: int) -> tuple[Size, ...]:
-    """How far apart pieces of a size lie along each axis."""
+    """The stride of pieces of a size along each axis."""
     steps: list[Size] = []
     for n in reversed(shape):
         steps.append(size)

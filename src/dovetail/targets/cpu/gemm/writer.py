@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dovetail.ir.dim import Size, symbol
+from dovetail.ir.dim import Size, smallest, symbol
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
-from dovetail.kernels.loops.body import cast_to, lying_beneath
+from dovetail.kernels.loops.body import cast_to, overwritten_operands
 from dovetail.kernels.loops.ir import (
     Expr,
     Extent,
@@ -25,6 +25,7 @@ from dovetail.kernels.problems.contraction import Contraction, epilogue_of
 from dovetail.kernels.spec import Packed, TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import LIVE, Shape
+from dovetail.targets.cpu.gemm.groups import Groups, group_count
 from dovetail.targets.cpu.gemm.tile import Tile
 
 
@@ -34,9 +35,9 @@ class Writer:
     def __init__(self, step: Step, found: Contraction, locations: TensorLocations, tile: Tile) -> None:
         self.step, self.found, self.locations, self.tile = step, found, locations, tile
         self.body = found.body
-        beneath = lying_beneath(step, locations)
-        self.beneath = {v for v in found.operands if found.operand(v) in beneath}
-        self.beside = tuple(v for v in found.operands if v not in self.beneath)
+        overwritten = overwritten_operands(step, locations)
+        self.overwritten = {v for v in found.operands if found.operand(v) in overwritten}
+        self.beside = tuple(v for v in found.operands if v not in self.overwritten)
         self.width = tile.columns // len(found.streams)
         columns = found.result.shape[-1]
         self.panels = (columns + (self.width - 1)) // self.width
@@ -58,7 +59,37 @@ class Writer:
             tuple(self.bindings),
             tuple(self.sizes),
             self.fetched(operands),
+            self.groups(),
         )
+
+    rows = 0
+    """Of a block of rows, at most; it is set before `shape` and `blocks` read it."""
+
+    def groups(self) -> Groups | None:
+        """The groups of rows, where each has a matrix of its own."""
+        ends = self.found.ends
+        return None if ends is None else Groups(group_count(ends), ends.dtype, self.rows)
+
+    def blocks(self, count: Size) -> Size:
+        """Blocks of rows, at most."""
+        if self.found.ends is None:
+            return (count + (self.rows - 1)) // self.rows
+        # Each group that has rows has a block that is not full, and so have those after the last group.
+        return smallest(group_count(self.found.ends) + 1, count) + count // self.rows
+
+    def block_rows(self, count: Size) -> Size:
+        """About how many rows a block has."""
+        groups = 1 if self.found.ends is None else group_count(self.found.ends)
+        return (count + (groups - 1)) // groups
+
+    def point_weights(self, packed: Packed, front: tuple[Size, ...]) -> None:
+        """The packed weights, whose strides along the axes of the result but the last are given; and ends of groups."""
+        self.bindings["b0"] = packed
+        ends = self.found.ends
+        self.fronts["b0"] = front if ends is None else (0,) * (self.found.result.rank - 1)
+        if ends is not None:
+            self.bindings["ends"] = self.found.operand(ends)
+            self.sizes["ends_step"] = self.body.views[ends].strides[-1]
 
     def point_left(self) -> Size:
         """The left operand at rows of the result; its stride along k."""
@@ -136,7 +167,7 @@ class Writer:
             found[value] = [cast_to(Load(t, at), value.dtype) for t in sums]
         result = self.found.result
         target = Tensor("c", result.dtype, (symbol("c_row"), result.dtype.itemsize))
-        for view in self.beneath:
+        for view in self.overwritten:
             found[view] = [Load(replace(target, dtype=view.dtype), at)]
         for i, view in enumerate(self.beside):
             found[view] = [Load(t, at) for t in self._read(f"e{i}", view)]

@@ -77,7 +77,7 @@ class Meter:
         """Measure once more, for about a fifth of a second; the best so far."""
         threads = self.best.threads
         dots = _DOTS if _dot_tile() is not None else 0
-        computing = [_entry("multiply")] * _LOOPS + [_entry("dot")] * dots
+        computing = [_entry("multiply")] * _LOOPS + [_entry("dot") for _ in range(dots)]
         times = self._times([*computing, *(_entry(f"read{streams}") for streams, _ in _READERS)])
         products, reading = times.of(slice(0, _LOOPS)), times.of(slice(_LOOPS + dots, None))
         seconds, each = products.together(), _ITERATIONS * _sums() * host().lanes * 2

@@ -92,7 +92,7 @@ RunChunk: TypeAlias = Callable[[Sequence[Array], Mapping[str, int]], Sequence[Ar
 
 
 def run_chunks(
-    chunk: Chunk, operands: Sequence[Array], sizes: Mapping[str, int], run: RunChunk, expected: int | None = None
+    chunk: Chunk, operands: Sequence[Array], sizes: Mapping[str, int], run: RunChunk, expected: int | None
 ) -> tuple[Array, ...]:
     """What the loop gives, as its meaning says; `expected` is how many trips the last run made."""
     carries = chunk.carries

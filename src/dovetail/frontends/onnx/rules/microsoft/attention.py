@@ -8,6 +8,7 @@ from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import Made, collected, rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
 from dovetail.frontends.onnx.rules.microsoft.quantised import scaled_product
+from dovetail.frontends.shared.computed import size_value
 from dovetail.ir import leaf
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import i64
@@ -79,12 +80,7 @@ def _scale(n: Node, q: Value, scale: float | None) -> float:
 def _up_to_the_query(q: Value, k: Value, before: Size) -> Value:
     """Which keys a query sees that stands behind a past: bool[queries, keys]."""
     rows = ops.unsqueeze(ops.iota(size=q.shape[-2]), axes=(-1,))
-    return ops.less_equal(ops.iota(size=k.shape[-2]), rows + number(before))
-
-
-def number(size: Size) -> Value:
-    """A size to compute with."""
-    return ops.extent(size=size) if isinstance(size, Dim) else leaf.scalar(size, i64)
+    return ops.less_equal(ops.iota(size=k.shape[-2]), rows + size_value(before))
 
 
 def _added(n: Node, mask: Value, q: Value, k: Value, asked: Asked) -> Value:

@@ -6,7 +6,7 @@ from dovetail import library, ops
 from dovetail.frontends.onnx.importing.node import Node
 from dovetail.frontends.onnx.importing.rule import Made, collected, rule
 from dovetail.frontends.onnx.rules.microsoft.activations import MICROSOFT
-from dovetail.frontends.onnx.rules.microsoft.attention import number
+from dovetail.frontends.shared.computed import size_value
 from dovetail.ir.dim import Dim, Size, largest
 from dovetail.ir.dtype import i64
 from dovetail.ir.value import Value
@@ -112,7 +112,7 @@ def group_query_attention(
         raise n.unsupported("heads whose size is not known", hint="export the model with the size of a head")
     # Rows of a batch may be of different lengths: how many positions stand in front of the new ones.
     ends = build.reshape(ops.cast(seqlens_k, dtype=i64), (q.shape[0],)) + 1
-    before = ops.maximum(ends - number(rows), 0)
+    before = ops.maximum(ends - size_value(rows), 0)
     queries = ops.unsqueeze(before, axes=(-1,)) + ops.iota(size=rows)
     if do_rotary:
         if cos_cache is None or sin_cache is None or position_ids is not None:
@@ -160,8 +160,8 @@ def _cached(old: Value, new: Value, before: Value, total: Size) -> Value:
     places = ops.iota(size=total)
     count = ops.unsqueeze(before, axes=(-1,))
     behind = places - count
-    last = number(new.shape[-2])
-    source = ops.where(ops.less(places, count), places, number(old.shape[-2]) + ops.clip(behind, 0, last - 1))
+    last = size_value(new.shape[-2])
+    source = ops.where(ops.less(places, count), places, size_value(old.shape[-2]) + ops.clip(behind, 0, last - 1))
     shape = (*new.shape[:-2], total, new.shape[-1])
     indices = build.broadcast_to(ops.unsqueeze(source, axes=(-3, -1)), shape)
     found = ops.gather_elements(ops.concat(old, new, axis=-2), indices, axis=-2)

@@ -15,6 +15,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.activations import activate
 from dovetail.targets.cpu.conv.policy import BLOCKS, tiles_of
+from dovetail.targets.cpu.conv.taps import each_tap
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,7 @@ def register_tile(tile: DirectTile, vectors: int) -> Function:
         stop = t.smin(I64("%channels"), t.add(piece.integers[0], together))
         starts = [t.select_vec(first, start, ZERO) for start in bias]
         with t.repeat(piece.integers, piece.pointers, [x for x in starts for _ in range(vectors)]) as state:
-            if tile.point:
-                _accumulate(t, tile, state, state.pointers[1], vectors)
-            else:
-                _accumulate_taps(t, tile, state, vectors)
+            each_tap(t, state, lambda tap, x: _accumulate(t, tile, tap, x, vectors), once=tile.point)
             state.pointers[1] = t.ptr_add(state.pointers[1], I64("%plane"))
             state.integers[0] = t.following(state.integers[0])
             state.again = t.icmp("slt", state.integers[0], stop)
@@ -98,18 +96,6 @@ def register_tile(tile: DirectTile, vectors: int) -> Function:
         t.new_block()
         piece.again = t.not_(last)
     return t.function(tile_signature(tile, vectors), linkage="internal")
-
-
-def _accumulate_taps(t: VectorBuilder, tile: DirectTile, state: Carried, vectors: int) -> None:
-    """Add every tap of one channel."""
-    w, x = state.pointers
-    with t.repeat([0], [w], state.vectors) as taps:
-        offset = t.load_i64(t.element(Ptr("%offsets"), "i64", taps.integers[0]))
-        _accumulate(t, tile, taps, t.ptr_add(x, offset), vectors)
-        taps.integers[0] = t.following(taps.integers[0])
-        taps.again = t.icmp("slt", taps.integers[0], I64("%taps"))
-    state.pointers[0] = taps.pointers[0]
-    state.vectors[:] = taps.vectors
 
 
 def _accumulate(t: VectorBuilder, tile: DirectTile, state: Carried, x: Ptr, vectors: int) -> None:

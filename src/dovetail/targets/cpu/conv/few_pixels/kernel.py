@@ -38,6 +38,7 @@ from dovetail.targets.cpu.conv.register_tile import (
     write_transposed,
 )
 from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
+from dovetail.targets.cpu.conv.taps import each_tap
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,7 @@ def register_tile(tile: RegisterTile) -> Function:
     positions = [t.load_i64(t.ptr_add(Ptr("%where"), 8 * j)) for j in range(tile.pixels)]
     # Carried are the channel, pointers into weights and image, and the accumulators.
     with t.repeat([0], [Ptr("%w"), Ptr("%x")], [ZERO] * len(spots)) as state:
-        if tile.point:
-            _accumulate(t, tile, state, state.pointers[1], positions)
-        else:
-            _accumulate_taps(t, tile, state, positions)
+        each_tap(t, state, lambda tap, x: _accumulate(t, tile, tap, x, positions), once=tile.point)
         state.pointers[1] = t.ptr_add(state.pointers[1], I64("%plane"))
         state.integers[0] = t.following(state.integers[0])
         state.again = t.icmp("slt", state.integers[0], I64("%channels"))
@@ -110,18 +108,6 @@ def register_tile(tile: RegisterTile) -> Function:
         here = t.ptr_add(Ptr("%sums"), (j * tile.filters + i) * t.bytes)
         t.store(t.select_vec(I1("%first"), x, t.fadd(t.load(here), x)), here)
     return t.function(_signature(tile))
-
-
-def _accumulate_taps(t: VectorBuilder, tile: RegisterTile, state: Carried, positions: Sequence[I64]) -> None:
-    """Add every tap of one channel."""
-    w, x = state.pointers
-    with t.repeat([0], [w], state.vectors) as taps:
-        offset = t.load_i64(t.element(Ptr("%offsets"), "i64", taps.integers[0]))
-        _accumulate(t, tile, taps, t.ptr_add(x, offset), positions)
-        taps.integers[0] = t.following(taps.integers[0])
-        taps.again = t.icmp("slt", taps.integers[0], I64("%taps"))
-    state.pointers[0] = taps.pointers[0]
-    state.vectors[:] = taps.vectors
 
 
 def _accumulate(t: VectorBuilder, tile: RegisterTile, state: Carried, x: Ptr, positions: Sequence[I64]) -> None:

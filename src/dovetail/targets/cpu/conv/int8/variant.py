@@ -15,7 +15,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.loops.body import is_number, lying_beneath
+from dovetail.kernels.loops.body import is_number
 from dovetail.kernels.loops.ir import (
     Call,
     Expr,
@@ -23,14 +23,14 @@ from dovetail.kernels.loops.ir import (
     Load,
     Tensor,
     collapsed,
-    stretched,
 )
 from dovetail.kernels.problems.bytes import BytePacking, ByteProduct, find_byte_product
-from dovetail.kernels.spec import Job, Packed, Tiles
+from dovetail.kernels.spec import Job, Tiles
 from dovetail.targets.cpu.conv.int8.kernel import int8_conv_code
 from dovetail.targets.cpu.conv.int8.shape import ByteImage, is_by_channels, strip_of
 from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_of, fitting_tile
-from dovetail.targets.cpu.gemm.int8 import NO_DOT, byte_epilogue, exact_sums, zero_of
+from dovetail.targets.cpu.gemm.byte_writer import ByteWriter
+from dovetail.targets.cpu.gemm.int8 import NO_DOT
 from dovetail.targets.cpu.gemm.int8_kernel import words_of
 from dovetail.targets.cpu.gemm.policy import INT8
 from dovetail.targets.runtime.aligned import aligned
@@ -98,18 +98,8 @@ def _fitting(tile: ByteTile, found: ByteProduct) -> ByteTile:
             return tile
 
 
-class _Writer:
+class _Writer(ByteWriter):
     """The job of one convolution while it is put together."""
-
-    def __init__(self, of: StepProblem[CpuDevice], found: ByteProduct, tile: ByteTile) -> None:
-        self.of, self.found, self.tile = of, found, tile
-        beneath = lying_beneath(of.step, of.locations)
-        self.beneath = {v for v in found.operands if found.operand(v) in beneath}
-        self.beside = {v: f"e{i}" for i, v in enumerate(v for v in found.operands if v not in self.beneath)}
-        self.bindings: dict[str, Value | Packed] = {}
-        self.spread: dict[str, tuple[Size, ...]] = {}
-        """Strides of what the epilogue reads and writes, along the axes of the result."""
-        self.sizes: dict[str, Size] = {}
 
     def job(self) -> Job | Refused:
         found, views = self.found, self.found.body.views
@@ -122,14 +112,10 @@ class _Writer:
         pack = ByteFilters(weights.number, self.tile.mr, groups)
         self.bindings["w"] = weights.packed(f"bytes filters {self.tile.mr} {groups}", pack)
         self.bindings["c"] = weights.packed("bytes rows", ByteRows(weights.number))
-        zero_of(self.bindings, found)
-        for view, name in self.beside.items():
-            if views[view].offset != 0:
-                return Refused("epilogue_reads_operands_from_their_start", str(view.type))
-            self._point(name, found.operand(view), views[view].strides, view.shape)
-        value = self.of.value
-        self._point("y", value, self.of.locations(value).strides, value.shape)
-        pixels, columns = collapsed(value.shape[2:], [spread[2:] for spread in self.spread.values()])
+        refused = self.bind_epilogue()
+        if refused is not None:
+            return refused
+        pixels, columns = collapsed(self.of.value.shape[2:], [spread[2:] for spread in self.spread.values()])
         if len(pixels) > 1:
             return Refused("pixels_are_one_axis", f"{len(pixels)} axes", "operands that are dense across rows")
         for (name, spread), column in zip(self.spread.items(), columns, strict=True):
@@ -159,10 +145,6 @@ class _Writer:
         if once and x.rank == 4 and sizes["x_row"] == x.shape[-1] * sizes["x_column"]:
             pixels = sizes["pixels"]
             self.sizes |= {"x_row": 0, "height": 1, "width": pixels, "out_width": pixels}
-
-    def _point(self, name: str, of: Value, strides: tuple[Size, ...], shape: tuple[Size, ...]) -> None:
-        self.bindings[name] = of
-        self.spread[name] = stretched(strides, shape, self.found.result.shape)
 
     def _finished(self, groups: int) -> Job:
         found, (filters, channels, *window) = self.found, self._static(self.found.weights.value.shape)
@@ -213,7 +195,6 @@ class _Writer:
             if shape.has_offsets:
                 of_pixel = Load(Tensor("pixelsums", i32, (4,)), (column,))
                 offsets = Call("mul", (Load(Tensor("c", i32, (8,), 4), (row,)), of_pixel), i32)
-            return exact_sums(self.found, self.tile, sums, totals, offsets)
+            return self.exact_sums(sums, totals, offsets)
 
-        lanes = self.tile.shape.lanes
-        return byte_epilogue(self.found, exact, "pixelsums", self.bindings, self.beside, self.sizes, lanes)
+        return self.epilogue(exact, "pixelsums")
