@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import threading
 from typing import Any
@@ -17,9 +15,7 @@ __all__ = ["model"]
 
 
 def test_the_official_client(model: LanguageModel) -> None:
-    if importlib.util.find_spec("openai") is None:
-        pytest.skip("the openai package is not installed")
-    openai: Any = importlib.import_module("openai")
+    openai: Any = pytest.importorskip("openai")
     with served(model, slots=4, waiting=64) as server:
         client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.server_address[1]}/v1", api_key="none", timeout=60)
         assert [m.id for m in client.models.list()] == ["tiny"]
@@ -36,6 +32,12 @@ def test_the_official_client(model: LanguageModel) -> None:
         vectors = client.embeddings.create(model="tiny", input=["hello", "world"]).data
         assert len(vectors) == 2 and len(vectors[0].embedding) == model.shape.hidden
         assert client.completions.create(model="tiny", prompt="hello", max_tokens=3, seed=1).choices[0].text is not None
+        several = client.chat.completions.create(
+            **{**how, "temperature": 1}, n=3, seed=1, presence_penalty=0.5, frequency_penalty=0.5, logit_bias={"9": 5}
+        )
+        assert [c.index for c in several.choices] == [0, 1, 2]
+        echoed = client.completions.create(model="tiny", prompt="hello", max_tokens=3, echo=True, temperature=0)
+        assert echoed.choices[0].text.startswith("hello")
         with pytest.raises(openai.BadRequestError):
             client.chat.completions.create(**{**how, "messages": []})
         killed = client.chat.completions.create(**{**how, "max_tokens": 400, "temperature": 1}, stream=True)

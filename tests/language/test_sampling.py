@@ -59,10 +59,37 @@ def test_tokens_that_came_before_are_less_likely() -> None:
     assert logits[0] == 2.0, "the caller's logits are as they were"
 
 
+def test_penalties_count_the_text_and_not_its_prompt() -> None:
+    logits = np.array([2.0, 1.9, 1.8, 0.0], np.float32)
+    before = [1, 0, 0, 2]  # the first is the prompt
+    present, frequent = Sampler(Sampling(presence_penalty=0.5)), Sampler(Sampling(frequency_penalty=0.15))
+    assert present.next(logits, before, prompt=1) == 1 and present.next(logits, [0], prompt=1) == 0
+    # 2 - 2 · 0.15, 1.9 and 1.8 - 0.15: less often is more likely.
+    assert frequent.next(logits, before, prompt=1) == 1
+    assert frequent.next(logits, [0, 0, 1, 1, 2]) == 0 and frequent.next(logits, [0, 0, 1, 1, 2, 2, 2, 0]) == 1
+    assert Sampler(Sampling(presence_penalty=-3.0)).next(logits, [3]) == 3
+    assert logits[0] == 2.0, "the caller's logits are as they were"
+
+
+def test_a_bias_chooses_and_forbids() -> None:
+    assert Sampler(Sampling(bias={0: 100.0})).next(LOGITS, []) == 0
+    assert drawn(bias={1: -100.0, 3: -100})[[1, 3]].sum() == 0
+    assert Sampler(Sampling(bias={2: 1e300, 1: -1e300})).next(LOGITS, []) == 2
+
+
 @pytest.mark.parametrize(
     "how",
     [
         {"temperature": -1.0},
+        {"presence_penalty": float("nan")},
+        {"frequency_penalty": 10**400},
+        {"frequency_penalty": "1"},
+        {"bias": {-1: 1.0}},
+        {"bias": {True: 1.0}},
+        {"bias": {1: float("inf")}},
+        {"bias": {1: 10**400}},
+        {"bias": {"1": 1.0}},
+        {"bias": [1.0]},
         {"temperature": float("nan")},
         {"top_k": -1},
         {"top_p": 0.0},

@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from dovetail.language.generation import Request
 from dovetail.language.openai import Bounds, Service
 from dovetail.language.sampling import Sampling
 from dovetail.language.server import Limits, Server
+from dovetail.language.slots import Slots
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
 
 
@@ -152,7 +153,17 @@ BAD: dict[str, tuple[int, str, Any]] = {
     "an image": (400, "/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
     "an odd role": (400, "/v1/chat/completions", {"messages": [{"role": "god", "content": "x"}]}),
     "an unknown field": (400, "/v1/chat/completions", {"messages": MESSAGES, "tools": []}),
-    "two choices": (400, "/v1/chat/completions", {"messages": MESSAGES, "n": 2}),
+    "no choices": (400, "/v1/chat/completions", {"messages": MESSAGES, "n": 0}),
+    "too many choices": (400, "/v1/completions", {"prompt": "a", "n": 10**9}),
+    "more choices than may wait": (400, "/v1/completions", {"prompt": ["a", "b"], "n": 40}),
+    "the best of more choices": (400, "/v1/completions", {"prompt": "a", "n": 1, "best_of": 2}),
+    "a penalty that is no number": (400, "/v1/completions", {"prompt": "a", "presence_penalty": "x"}),
+    "a penalty beyond floats": (400, "/v1/completions", {"prompt": "a", "frequency_penalty": 10**400}),
+    "a bias of a word": (400, "/v1/completions", {"prompt": "a", "logit_bias": {"the": 1}}),
+    "a bias of no token": (400, "/v1/completions", {"prompt": "a", "logit_bias": {"99999": 1}}),
+    "a bias that is a list": (400, "/v1/completions", {"prompt": "a", "logit_bias": [1]}),
+    "a bias that is no number": (400, "/v1/completions", {"prompt": "a", "logit_bias": {"1": [1]}}),
+    "log-probabilities of a prompt": (400, "/v1/completions", {"prompt": "a", "echo": True, "logprobs": 1}),
     "a temperature below 0": (400, "/v1/chat/completions", {"messages": MESSAGES, "temperature": -1}),
     "tokens that are text": (400, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": "9"}),
     "no tokens": (400, "/v1/chat/completions", {"messages": MESSAGES, "max_completion_tokens": 0, "max_tokens": 4}),
@@ -220,6 +231,81 @@ def test_fields_that_only_label_a_request_or_change_nothing_are_taken(server: Se
     asked = {"messages": MESSAGES, "max_tokens": 2, **labels, **same, **options}
     status, events, _ = call(server, "/v1/chat/completions", asked)
     assert status == 200 and events[-1]["usage"]["completion_tokens"] <= 2
+
+
+def test_choices_have_seeds_that_follow_each_other(model: LanguageModel, server: Server) -> None:
+    how: dict[str, Any] = {"max_tokens": 8, "temperature": 1.5, "seed": 2**64 - 1}
+    prompts = ["hello", "world"]
+    wanted = [
+        "".join(model.generate(prompt, most=8, sampling=Sampling(1.5, seed=seed)))
+        for prompt in prompts
+        for seed in (2**64 - 1, 0, 1)
+    ]
+    status, found, _ = call(server, "/v1/completions", {"prompt": prompts, "n": 3, **how})
+    assert status == 200 and [c["text"] for c in found["choices"]] == wanted and len(set(wanted)) > 3
+    assert [c["index"] for c in found["choices"]] == list(range(6))
+    read = sum(len(model.tokenizer.encode(p)) for p in prompts)
+    assert found["usage"]["prompt_tokens"] == read, "choices share their prompt"
+    status, parts, _ = call(server, "/v1/completions", {"prompt": prompts, "n": 3, "stream": True, **how})
+    texts = [""] * 6
+    for part in parts:
+        texts[part["choices"][0]["index"]] += part["choices"][0]["text"]
+    assert texts == wanted
+    status, said, _ = call(server, "/v1/chat/completions", {"messages": MESSAGES, "n": 2, "temperature": 0})
+    one, other = (c["message"]["content"] for c in said["choices"])
+    assert status == 200 and one == other
+
+
+def test_a_prompt_of_several_choices_is_read_once(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    extend = Slots.extend
+
+    def counting(slots: Slots, slot: int, tokens: Sequence[int], wanted: int = 1) -> Any:
+        read.append(len(tokens))
+        return extend(slots, slot, tokens, wanted)
+
+    monkeypatch.setattr(Slots, "extend", counting)
+    prompt = [5 + i % 90 for i in range(200)]
+    with served(model) as server:
+        how = {"prompt": prompt, "n": 3, "max_tokens": 4, "temperature": 0}
+        status, found, _ = call(server, "/v1/completions", how)
+    assert status == 200 and sum(read) < 1.2 * len(prompt)
+    assert {c["text"] for c in found["choices"]} == {"".join(model.generate(prompt, most=4))}
+
+
+def test_penalties_and_biases_are_those_of_sampling(model: LanguageModel, server: Server) -> None:
+    plain = "".join(model.generate("hello", most=12))
+    for fields, sampling in (
+        ({"presence_penalty": 2.0, "frequency_penalty": 1}, Sampling(presence_penalty=2.0, frequency_penalty=1.0)),
+        ({"logit_bias": {"9": 100}}, Sampling(bias={9: 100.0})),
+    ):
+        asked = {"prompt": "hello", "max_tokens": 12, "temperature": 0, **fields}
+        text = call(server, "/v1/completions", asked)[1]["choices"][0]["text"]
+        assert text == "".join(model.generate("hello", most=12, sampling=sampling)) != plain
+
+
+def test_an_echo_comes_before_the_text(model: LanguageModel, server: Server) -> None:
+    how = {"max_tokens": 4, "temperature": 0, "echo": True}
+    ids = [5, 6, 7, 8]
+    text = "".join(model.generate("hello", most=4))
+    _, found, _ = call(server, "/v1/completions", {"prompt": "hello", **how})
+    assert found["choices"][0]["text"] == "hello" + text
+    _, parts, _ = call(server, "/v1/completions", {"prompt": "hello", "stream": True, **how})
+    assert "".join(p["choices"][0]["text"] for p in parts) == "hello" + text
+    _, found, _ = call(server, "/v1/completions", {"prompt": ids, **how})
+    assert found["choices"][0]["text"] == model.tokenizer.decode(ids) + "".join(model.generate(ids, most=4))
+
+
+def test_tokens_have_offsets_in_the_text(server: Server) -> None:
+    asked = {"prompt": "hello", "max_tokens": 12, "temperature": 1.5, "seed": 3, "logprobs": 1}
+    choice = call(server, "/v1/completions", asked)[1]["choices"][0]
+    tokens, offsets = choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]
+    assert len(offsets) == len(tokens) and offsets[0] == 0 and offsets == sorted(offsets)
+    whole = [(t, at) for t, at in zip(tokens, offsets, strict=True) if "\ufffd" not in t]
+    assert len(whole) > 3 and all(choice["text"][at:].startswith(t) for t, at in whole)
+    _, parts, _ = call(server, "/v1/completions", {**asked, "stream": True})
+    told = [p["choices"][0]["logprobs"]["text_offset"] for p in parts if p["choices"][0]["logprobs"]]
+    assert np.concatenate(told).tolist() == offsets
 
 
 def test_a_name_with_spaces_is_found(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

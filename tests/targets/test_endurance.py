@@ -39,7 +39,7 @@ def small(**options: Any) -> Program:
     return dovetail.compile(Graph.of(ops.tanh(x @ w) + x), params={"w": numbers(16, 16)}, **options)
 
 
-# VmRSS is all that a process has in memory; RssAnon is that without pages of files, which the system takes back and brings again.
+# VmRSS is all that a process has in memory; RssAnon leaves out pages of files, which the system drops and reads again.
 RESIDENT = """
 from pathlib import Path
 

@@ -12,7 +12,7 @@ from dovetail.cli.command import Answer, Argument, Command
 from dovetail.cli.language_options import loaded
 from dovetail.cli.progress import tell
 from dovetail.errors import OptionError
-from dovetail.language import LanguageModel, Sampling
+from dovetail.language import LanguageModel
 from dovetail.language.generation import Request
 from dovetail.language.templates import Message
 
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> Answer:
     """Load the model; then answer the question, or all that are typed."""
     if args.most < 1:
         raise OptionError(f"--most {args.most}", hint="it is 1 or more")
-    sampling = Sampling(args.temperature, args.top_k, args.top_p, args.min_p, args.repetition_penalty, args.seed)
+    sampling = generate.sampling_of(args)
     model = loaded(args)
     history: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
     # A file without a template is told before any question.

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> Answer:
     """Load the model, and hand its text on as it comes."""
     if args.most < 0:
         raise OptionError(f"--most {args.most}", hint="it is 0 or more")
-    sampling = Sampling(args.temperature, args.top_k, args.top_p, args.min_p, args.repetition_penalty, args.seed)
+    sampling = sampling_of(args)
     schema = None if args.schema is None else _schema(args.schema)
     model = loaded(args)
     # The prompt is read here: what is wrong with it is told before any text.
@@ -31,6 +31,20 @@ def run(args: argparse.Namespace) -> Answer:
         tokens, most=args.most, sampling=sampling, stop=args.stop, schema=schema, speculate=args.speculate
     )
     return Answer("", pieces=_timed(pieces, args.times))
+
+
+def sampling_of(args: argparse.Namespace) -> Sampling:
+    """How the arguments draw tokens."""
+    return Sampling(
+        args.temperature,
+        args.top_k,
+        args.top_p,
+        args.min_p,
+        args.repetition_penalty,
+        args.seed,
+        args.presence_penalty,
+        args.frequency_penalty,
+    )
 
 
 def _schema(path: str) -> Schema:
@@ -84,6 +98,16 @@ COMMAND = Command(
             "--repetition-penalty",
             "make tokens that came before less likely; 1 for not at all (1)",
             {"metavar": "NUMBER", "type": float, "default": 1.0},
+        ),
+        Argument(
+            "--presence-penalty",
+            "lower the logits of tokens that the answer has by this (0)",
+            {"metavar": "NUMBER", "type": float, "default": 0.0},
+        ),
+        Argument(
+            "--frequency-penalty",
+            "lower them by this for each time that it has them (0)",
+            {"metavar": "NUMBER", "type": float, "default": 0.0},
         ),
         Argument("--seed", "what draws start from (0)", {"metavar": "NUMBER", "type": int, "default": 0}),
         Argument(

@@ -83,10 +83,7 @@ class Engine:
 
     def submit_all(self, writers: list[Writer], *, seconds: float = 600.0) -> list[Ticket]:
         """Hand several texts in, all or none of them."""
-        if len(writers) > self._slots.count + self._most_waiting:
-            raise OptionError(
-                f"{len(writers)} texts in one request", hint=f"send {self._slots.count + self._most_waiting} at most"
-            )
+        self.check_count(len(writers))
         tickets = [Ticket(writer, seconds) for writer in writers]
         with self._changed:
             if self._is_closing:
@@ -101,6 +98,12 @@ class Engine:
                     self._waiting.append(ticket)
             self._changed.notify_all()
         return tickets
+
+    def check_count(self, count: int) -> None:
+        """Raise where a request has more texts than slots and queue ever hold."""
+        most = self._slots.count + self._most_waiting
+        if count > most:
+            raise OptionError(f"{count} texts in one request", hint=f"send {most} at most")
 
     def load(self) -> tuple[int, int]:
         """How many requests decode, and how many wait."""
@@ -148,27 +151,35 @@ class Engine:
         """Give free slots to those that wait; the slot with the longest common beginning keeps it."""
         while self._waiting and len(self._active) < self._slots.count:
             ticket = self._waiting.popleft()
-            # The last token is read anew: its logits are needed.
-            wanted = ticket.writer.tokens[:-1]
-            shared = [common(held, wanted) for held in self._slots.tokens]
+            shared = self._shared(ticket)
             free = [slot for slot in range(self._slots.count) if slot not in self._active]
             best = max(range(self._slots.count), key=lambda slot: (shared[slot], slot in free))
             slot = best if best in free else min(free, key=lambda slot: (self._used[slot], slot))
-            if best != slot and shared[best] >= max(WORTH_COPYING, shared[slot] + 1):
-                self._slots.copy(best, slot, shared[best])
-            else:
-                self._slots.trim(slot, shared[slot])
+            self._slots.trim(slot, shared[slot])
             self._count += 1
             self._used[slot] = self._count
             self._active[slot] = ticket
 
+    def _shared(self, ticket: Ticket) -> list[int]:
+        """How many tokens each slot has in common with a request."""
+        # The last token is read anew: its logits are needed.
+        wanted = ticket.writer.tokens[:-1]
+        return [common(held, wanted) for held in self._slots.tokens]
+
     def _read(self) -> None:
-        """Read a part of the prompt that came first."""
+        """Read a part of the prompt that came first, after what another slot holds of it by now is copied."""
         reading = [slot for slot in self._active if self._left(slot) > 1]
         if not reading:
             return
         slot = min(reading, key=self._used.__getitem__)
         ticket, held = self._active[slot], len(self._slots.tokens[slot])
+        shared = self._shared(ticket)
+        best = max(range(self._slots.count), key=shared.__getitem__)
+        if shared[best] - held >= WORTH_COPYING:
+            self._slots.copy(best, slot, shared[best])
+            held = shared[best]
+        if self._left(slot) == 1:
+            return  # a step takes the last token
         try:
             logits = self._slots.extend(slot, ticket.writer.tokens[held : held + PART])
         except DovetailError as error:

@@ -13,6 +13,7 @@ import numpy as np
 from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
+from dovetail.language.grammar import Grammar
 from dovetail.language.json_schema import Matcher, Vocabulary, grammar_of
 from dovetail.language.sampling import Sampler, Sampling, check_finite
 from dovetail.language.tokenizer import Stream, Tokenizer
@@ -34,8 +35,8 @@ class Request:
     """The text ends before the first of these."""
     logprobs: int | None = None
     """For how many of the likeliest tokens log-probabilities are given, besides the chosen one's; None for none."""
-    schema: Mapping[str, Any] | bool | None = None
-    """A JSON schema that the text satisfies."""
+    schema: Mapping[str, Any] | bool | Grammar | None = None
+    """A JSON schema that the text satisfies, or its grammar."""
 
     def __post_init__(self) -> None:
         if not is_count(self.most):
@@ -92,12 +93,18 @@ class Writer:
         if asked.schema is not None:
             if vocabulary is None:
                 raise OptionError("a schema without a tokenizer", hint="a schema constrains text; pass text")
-            self._matcher = Matcher(grammar_of(asked.schema))
+            schema = asked.schema
+            self._matcher = Matcher(schema if isinstance(schema, Grammar) else grammar_of(schema))
+
+    @property
+    def written(self) -> int:
+        """Tokens that were generated."""
+        return len(self.tokens) - self._prompt
 
     @property
     def left(self) -> int:
         """Tokens that may follow."""
-        return min(self.asked.most - len(self.tokens) + self._prompt, self._context + 1 - len(self.tokens))
+        return min(self.asked.most - self.written, self._context + 1 - len(self.tokens))
 
     def take(self, logits: Array) -> Piece:
         """The piece of the token that follows, chosen from the logits after the last one."""
@@ -126,7 +133,7 @@ class Writer:
         matcher, vocabulary = self._matcher, self._vocabulary
         before = self.tokens
         if matcher is None or vocabulary is None:
-            return self._sampler.next(logits, before)
+            return self._sampler.next(logits, before, prompt=self._prompt)
 
         def allowed(token: int) -> bool:
             if token in self._ends:
@@ -139,7 +146,7 @@ class Writer:
                 found[end] = matcher.is_complete
             return found
 
-        return self._sampler.next(logits, before, allowed, mask)
+        return self._sampler.next(logits, before, allowed, mask, prompt=self._prompt)
 
     def _safe(self, text: str) -> str:
         """What can be handed on, once `text` is added; it ends before a stop string."""

@@ -165,6 +165,9 @@ class LanguageModel:
         return [*ids]
 
     def _writer(self, prompt: str | Sequence[int], asked: Request, *, with_text: bool) -> Writer:
+        most = max(asked.sampling.bias, default=0)
+        if most >= self.shape.vocabulary:
+            raise OptionError(f"a bias of the token {most}", hint=f"tokens are from 0 to {self.shape.vocabulary - 1}")
         return Writer(
             self._ids(prompt),
             asked,

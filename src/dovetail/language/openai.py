@@ -7,6 +7,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,9 +16,10 @@ from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
 from dovetail.language.engine import Engine, Ticket
-from dovetail.language.generation import Piece, Writer
+from dovetail.language.generation import Piece, Request, Writer
 from dovetail.language.model import LanguageModel
 from dovetail.language.openai_fields import CHAT, COMPLETION, EMBEDDING, Fields
+from dovetail.language.tokenizer import Stream
 
 Json = dict[str, Any]
 
@@ -63,20 +65,32 @@ class Service:
         return {"id": self.name, "object": "model", "created": self._started, "owned_by": "dovetail"}
 
     def chat(self, said: Any, waits: Waits) -> Reply:
-        """One answer to a conversation."""
+        """An answer to a conversation, or several."""
         fields = Fields(said, CHAT)
         asked = fields.request(most=self.bounds.most, longest=self.bounds.longest, logprobs=fields.chat_logprobs())
         prompt = self.model.tokenizer.encode(chat_prompt(self.model, fields.messages()), special=True)
-        writer = self.model.writer(prompt, asked)
-        return self._answer(fields, [writer], waits, _Chat(self))
+        return self._answer(fields, self._writers([prompt], asked, fields.choices), waits, _Chat(self))
 
     def complete(self, said: Any, waits: Waits) -> Reply:
         """What follows one prompt or several."""
         fields = Fields(said, COMPLETION)
         logprobs = fields.integer("logprobs")
         asked = fields.request(most=16, longest=self.bounds.longest, logprobs=logprobs)
-        writers = [self.model.writer(prompt, asked) for prompt in fields.prompts("prompt")]
-        return self._answer(fields, writers, waits, _Completion(self))
+        prompts, count = fields.prompts("prompt"), fields.choices
+        writers = self._writers(prompts, asked, count)
+        echoed = prompts if fields.is_echo_wanted else [""] * len(prompts)
+        return self._answer(fields, writers, waits, _Completion(self, [p for p in echoed for _ in range(count)]))
+
+    def _writers(self, prompts: Sequence[str | list[int]], asked: Request, count: int) -> list[Writer]:
+        """The texts of some prompts, `count` after each; seeds follow each other."""
+        self.engine.check_count(len(prompts) * count)
+        seeds = [(asked.sampling.seed + index) % 2**64 for index in range(count)]
+        first, *others = [replace(asked, sampling=replace(asked.sampling, seed=seed)) for seed in seeds]
+        writers: list[Writer] = []
+        for prompt in prompts:
+            writer = self.model.writer(prompt, first)
+            writers += [writer, *[self.model.writer(writer.tokens, other) for other in others]]
+        return writers
 
     def embed(self, said: Any) -> Reply:
         """A vector for each of some texts."""
@@ -97,12 +111,13 @@ class Service:
         return Reply({"object": "list", "data": data, "model": self.name, "usage": usage})
 
     def _answer(self, fields: Fields, writers: list[Writer], waits: Waits, form: _Form) -> Reply:
-        prompts = [len(writer.tokens) for writer in writers]
+        # Choices of a prompt share it.
+        read = sum([len(writer.tokens) for writer in writers[:: fields.choices]])
         streams = fields.flag("stream")
         wants_usage = fields.is_usage_wanted
         tickets = self.engine.submit_all(writers, seconds=self.bounds.seconds)
         if streams:
-            return Reply(stream=self._streamed(tickets, prompts, waits, form, wants_usage))
+            return Reply(stream=self._streamed(tickets, read, waits, form, wants_usage))
         choices: list[Json] = []
         try:
             for index, ticket in enumerate(tickets):
@@ -110,10 +125,10 @@ class Service:
         finally:
             for ticket in tickets:
                 ticket.cancel()
-        return Reply({**form.head(form.kind), "choices": choices, "usage": _usage(prompts, writers)})
+        return Reply({**form.head(form.kind), "choices": choices, "usage": _usage(read, writers)})
 
     def _streamed(
-        self, tickets: Sequence[Ticket], prompts: Sequence[int], waits: Waits, form: _Form, wants_usage: bool
+        self, tickets: Sequence[Ticket], read: int, waits: Waits, form: _Form, wants_usage: bool
     ) -> Iterator[Json]:
         try:
             for index, ticket in enumerate(tickets):
@@ -124,7 +139,7 @@ class Service:
                         is_first = False
             if wants_usage:
                 writers = [ticket.writer for ticket in tickets]
-                yield {**form.head(form.part_kind), "choices": [], "usage": _usage(prompts, writers)}
+                yield {**form.head(form.part_kind), "choices": [], "usage": _usage(read, writers)}
         finally:
             for ticket in tickets:
                 ticket.cancel()
@@ -191,19 +206,33 @@ class _Chat(_Form):
 class _Completion(_Form):
     kind = part_kind = "text_completion"
 
+    def __init__(self, service: Service, echoed: Sequence[str | list[int]]) -> None:
+        """What comes before each choice, as text or tokens."""
+        super().__init__(service)
+        tokenizer = service.model.tokenizer
+        self._echoed = [said if isinstance(said, str) else tokenizer.decode(said) for said in echoed]
+        self._texts = [Stream(tokenizer) for _ in echoed]
+        self._offsets = [0] * len(echoed)
+        """Characters of the tokens of each choice so far."""
+
     def whole(self, index: int, pieces: Sequence[Piece]) -> Json:
-        text = "".join(p.text for p in pieces)
-        return {"index": index, "text": text, "logprobs": self._logprobs(pieces), "finish_reason": pieces[-1].end}
+        text = self._echoed[index] + "".join(p.text for p in pieces)
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": self._logprobs(index, pieces),
+            "finish_reason": pieces[-1].end,
+        }
 
     def part(self, index: int, piece: Piece, is_first: bool) -> Json:
         return {
             "index": index,
-            "text": piece.text,
-            "logprobs": self._logprobs([piece]),
+            "text": (self._echoed[index] if is_first else "") + piece.text,
+            "logprobs": self._logprobs(index, [piece]),
             "finish_reason": piece.end or None,
         }
 
-    def _logprobs(self, pieces: Sequence[Piece]) -> Json | None:
+    def _logprobs(self, index: int, pieces: Sequence[Piece]) -> Json | None:
         listed = [(p.token, p.logprob, p.top) for p in pieces if p.token is not None and p.logprob is not None]
         if not listed:
             return None
@@ -211,8 +240,15 @@ class _Completion(_Form):
             "tokens": [self._name(token) for token, _, _ in listed],
             "token_logprobs": [value for _, value, _ in listed],
             "top_logprobs": [{self._name(t): value for t, value in top} for _, _, top in listed],
-            "text_offset": [],
+            "text_offset": [self._offset(index, token) for token, _, _ in listed],
         }
+
+    def _offset(self, index: int, token: int) -> int:
+        """Where the text of the choice's next token begins; one within a character begins with it."""
+        start, text = self._offsets[index], self._texts[index]
+        found = start + text.cut_off(token)
+        self._offsets[index] = start + len(text.add(token))
+        return found
 
 
 def chat_prompt(model: LanguageModel, messages: Sequence[Mapping[str, str]]) -> str:
@@ -223,9 +259,8 @@ def chat_prompt(model: LanguageModel, messages: Sequence[Mapping[str, str]]) -> 
     return "".join(said) + "<|im_start|>assistant\n"
 
 
-def _usage(prompts: Sequence[int], writers: Sequence[Writer]) -> Json:
-    read = sum(prompts)
-    written = sum(len(writer.tokens) for writer in writers) - read
+def _usage(read: int, writers: Sequence[Writer]) -> Json:
+    written = sum(writer.written for writer in writers)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 

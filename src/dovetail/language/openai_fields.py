@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from dovetail.errors import OptionError, UnsupportedError
 from dovetail.language.generation import Request
-from dovetail.language.json_schema import Schema
+from dovetail.language.grammar import Grammar
+from dovetail.language.json_schema import Schema, grammar_of
 from dovetail.language.sampling import Sampling
 
 COMMON = frozenset(
@@ -51,12 +52,6 @@ CHAT = COMMON | {
 COMPLETION = COMMON | {"prompt", "logprobs", "echo", "suffix", "best_of"}
 EMBEDDING = frozenset(("model", "input", "encoding_format", "dimensions", "user"))
 _UNCHANGED: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-    "echo": (False,),
     "suffix": ("",),
     "modalities": (["text"],),
     # Without tools there are none to choose or to call.
@@ -65,6 +60,7 @@ _UNCHANGED: Mapping[str, tuple[Any, ...]] = {
 }
 """Fields that are not built, and the values at which they change nothing."""
 MOST_PROMPTS = 256
+MOST_CHOICES = 128
 JSON_OBJECT: Schema = {"type": "object"}
 
 
@@ -122,8 +118,31 @@ class Fields:
             self.number("min_p", 0.0),
             self.number("repetition_penalty", 1.0),
             drawn,
+            self.number("presence_penalty", 0.0),
+            self.number("frequency_penalty", 0.0),
+            self._bias(),
         )
         return Request(min(count, longest), sampling, self._stops(), logprobs, self._schema())
+
+    @property
+    def choices(self) -> int:
+        """How many texts follow each prompt."""
+        count = self.integer("n", 1)
+        if count is None or not 1 <= count <= MOST_CHOICES:
+            raise OptionError(f"n is {_shown(count)}", hint=f"it is from 1 to {MOST_CHOICES}")
+        if self.integer("best_of", count) != count:
+            raise UnsupportedError(
+                f"best_of of {_shown(self.said['best_of'])}", hint="leave it out: all n are returned"
+            )
+        return count
+
+    @property
+    def is_echo_wanted(self) -> bool:
+        if self.flag("echo") and "logprobs" in self.said:
+            raise UnsupportedError(
+                "echo with logprobs", hint="log-probabilities of a prompt are not built; leave one out"
+            )
+        return self.flag("echo")
 
     def prompts(self, name: str) -> list[str | list[int]]:
         """One prompt or several, each text or tokens."""
@@ -170,19 +189,28 @@ class Fields:
             raise OptionError(f"stop is {_shown(found)}", hint="it is text, or a list of texts")
         return tuple(cast(list[str], listed))
 
-    def _schema(self) -> Schema | None:
+    def _bias(self) -> dict[int, float]:
+        found = self.said.get("logit_bias", {})
+        said = cast(dict[str, Any], found) if isinstance(found, dict) else {"": found}
+        if not all(token.isascii() and token.isdigit() and len(token) < 10 for token in said):
+            raise OptionError(f"logit_bias is {_shown(found)}", hint="it has a number for each of some tokens' ids")
+        numbers = Fields(said, frozenset(said))
+        return {int(token): numbers.number(token, 0.0) for token in said}
+
+    def _schema(self) -> Grammar | None:
+        """The grammar of the answer; all choices share it."""
         form = self.said.get("response_format", {"type": "text"})
         kind = cast(dict[str, Any], form).get("type") if isinstance(form, dict) else None
         if kind == "text":
             return None
         if kind == "json_object":
-            return JSON_OBJECT
+            return grammar_of(JSON_OBJECT)
         held = cast(dict[str, Any], form).get("json_schema") if kind == "json_schema" else None
         if not isinstance(held, dict) or cast(dict[str, Any], held).get("schema") is None:
             raise OptionError(
                 f"response_format is {_shown(form)}", hint="its type is text, json_object, or json_schema with a schema"
             )
-        return cast(Schema, held["schema"])
+        return grammar_of(cast(Schema, held["schema"]))
 
 
 def _message(said: Any) -> dict[str, str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +16,7 @@ from dovetail.ir.literal import Array
 _CANDIDATES = 4096
 """Tokens that are sorted for top-p: the others together hold next to nothing, or are sorted as well."""
 
+_MOST = sys.float_info.max
 _COLDEST = 1e-200
 """Logits divided by less overflow; at this one all weight is on the likeliest tokens already."""
 _TRIED = 24
@@ -33,6 +37,12 @@ class Sampling:
     repetition_penalty: float = 1.0
     """What logits of tokens that came before are divided by, or multiplied with where they are negative."""
     seed: int = 0
+    presence_penalty: float = 0.0
+    """What logits of tokens that the text after the prompt has are lowered by."""
+    frequency_penalty: float = 0.0
+    """The same for each time that it has them."""
+    bias: Mapping[int, float] = field(default_factory=dict[int, float])
+    """What is added to the logits of some tokens."""
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
@@ -40,25 +50,33 @@ class Sampling:
             if isinstance(found, bool | np.bool_) or not isinstance(found, kind):
                 raise OptionError(f"{name} is {found!r:.40}", hint=_RANGES[name])
         bounds = {
-            "temperature": 0.0 <= self.temperature < float("inf"),
+            "temperature": 0.0 <= self.temperature <= _MOST,
             "top_k": self.top_k >= 0,
             "top_p": 0.0 < self.top_p <= 1.0,
             "min_p": 0.0 <= self.min_p <= 1.0,
-            "repetition_penalty": 0.0 < self.repetition_penalty < float("inf"),
+            "repetition_penalty": 0.0 < self.repetition_penalty <= _MOST,
             "seed": 0 <= self.seed < 2**64,
+            "presence_penalty": abs(self.presence_penalty) <= _MOST,
+            "frequency_penalty": abs(self.frequency_penalty) <= _MOST,
+            "bias": all(map(_is_bias, self.bias.items())),
         }
         for name, holds in bounds.items():
             if not holds:
-                raise OptionError(f"{name} is {getattr(self, name)!r}", hint=_RANGES[name])
+                raise OptionError(f"{name} is {getattr(self, name)!r:.40}", hint=_RANGES[name])
 
 
+_INTEGER = (int, np.integer)
+_NUMBER = (*_INTEGER, float, np.floating)
 _KINDS: Mapping[str, tuple[type, ...]] = {
-    "temperature": (int, float, np.integer, np.floating),
-    "top_k": (int, np.integer),
-    "top_p": (int, float, np.integer, np.floating),
-    "min_p": (int, float, np.integer, np.floating),
-    "repetition_penalty": (int, float, np.integer, np.floating),
-    "seed": (int, np.integer),
+    "temperature": _NUMBER,
+    "top_k": _INTEGER,
+    "top_p": _NUMBER,
+    "min_p": _NUMBER,
+    "repetition_penalty": _NUMBER,
+    "seed": _INTEGER,
+    "presence_penalty": _NUMBER,
+    "frequency_penalty": _NUMBER,
+    "bias": (Mapping,),
 }
 _RANGES = {
     "temperature": "it is 0 or above",
@@ -67,7 +85,17 @@ _RANGES = {
     "min_p": "it is from 0 to 1",
     "repetition_penalty": "it is above 0, and 1 for none",
     "seed": "it is an integer from 0 to 2**64 - 1",
+    "presence_penalty": "it is finite, and 0 for none",
+    "frequency_penalty": "it is finite, and 0 for none",
+    "bias": "it has a finite number for each of some tokens",
 }
+
+
+def _is_bias(said: tuple[Any, Any]) -> bool:
+    token, value = said
+    if isinstance(token, bool) or not isinstance(token, int | np.integer) or token < 0:
+        return False
+    return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) <= _MOST
 
 
 class Sampler:
@@ -84,14 +112,15 @@ class Sampler:
         before: Sequence[int],
         allowed: Callable[[int], bool] | None = None,
         mask: Callable[[], Array] | None = None,
+        *,
+        prompt: int = 0,
     ) -> int:
-        """The next token. With `allowed` it is one of those; `mask` gives all of them at once, and is called late."""
-        of = self.of
+        """The next token after others, of which the first `prompt` are no part of the text that is drawn.
+
+        With `allowed` it is one of those; `mask` gives all of them at once, and is called late.
+        """
         check_finite(logits)
-        if of.repetition_penalty != 1.0 and before:
-            logits = logits.copy()
-            at = np.unique(np.asarray(before))
-            logits[at] = _penalised(logits[at], of.repetition_penalty)
+        logits = self._penalised(logits, before, prompt)
         token = self._drawn(logits)
         if allowed is None or mask is None or allowed(token):
             return token
@@ -108,6 +137,24 @@ class Sampler:
                 "no token of the vocabulary continues a text of this schema", hint="use a model whose tokens are bytes"
             )
         return self._drawn(logits)
+
+    def _penalised(self, logits: Array, before: Sequence[int], prompt: int) -> Array:
+        """The logits with penalties and the bias."""
+        of = self.of
+        repeats = of.repetition_penalty != 1.0 and len(before) > 0
+        counts = bool(of.presence_penalty or of.frequency_penalty) and len(before) > prompt
+        if not (repeats or counts or of.bias):
+            return logits
+        logits = logits.copy()
+        if repeats:
+            at = np.unique(np.asarray(before))
+            logits[at] = _less_likely(logits[at], of.repetition_penalty)
+        if counts:
+            at, times = np.unique(np.asarray(before[prompt:]), return_counts=True)
+            _add(logits, at, -float(of.presence_penalty) - float(of.frequency_penalty) * times)
+        if of.bias:
+            _add(logits, np.fromiter(of.bias, np.int64), np.fromiter(map(float, of.bias.values()), np.float64))
+        return logits
 
     def _drawn(self, logits: Array) -> int:
         if self.of.temperature == 0.0:
@@ -151,7 +198,14 @@ def check_finite(logits: Array) -> None:
         )
 
 
-def _penalised(logits: Array, penalty: float) -> Array:
+def _add(logits: Array, at: Array, what: Array) -> None:
+    """Add numbers to some logits; what overflows is the largest number."""
+    most = float(np.finfo(logits.dtype).max)
+    with np.errstate(over="ignore"):
+        logits[at] = np.clip(logits[at].astype(np.float64) + what, -most, most)
+
+
+def _less_likely(logits: Array, penalty: float) -> Array:
     """Logits made less likely; what overflows is the largest number."""
     with np.errstate(all="ignore"):
         found = np.where(logits > 0, logits / penalty, logits * penalty)

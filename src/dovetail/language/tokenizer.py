@@ -110,6 +110,12 @@ class Stream:
         text, self._held = self._held[:cut].decode("utf-8", "replace"), self._held[cut:]
         return text
 
+    def cut_off(self, token: int) -> int:
+        """How many characters what is held becomes, where this token does not go on with it."""
+        raw = self.tokenizer.bytes_of(token)
+        goes_on = not raw or raw[0] & 0xC0 == 0x80
+        return 0 if goes_on else len(self._held.decode("utf-8", "replace"))
+
     def end(self) -> str:
         """What is left, once no token follows."""
         text, self._held = self._held.decode("utf-8", "replace"), b""
