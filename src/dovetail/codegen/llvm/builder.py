@@ -128,6 +128,11 @@ class Builder:
         """The signed quotient, rounded up; x is not negative."""
         return self.sdiv(self.add(x, self.sub(y, 1)), y)
 
+    def bit_length(self, x: I64) -> I64:
+        """The place of the highest bit that is set, counted from 1; 0 for 0."""
+        self.use("declare i64 @llvm.ctlz.i64(i64, i1)")
+        return self.sub(64, I64(self.let(f"call i64 @llvm.ctlz.i64(i64 {x}, i1 false)")))
+
     def round_up(self, x: Int, multiple: Int) -> I64:
         """The next multiple."""
         return self.mul(self.ceil_div(x, multiple), multiple)

@@ -145,6 +145,11 @@ class VectorBuilder(Builder):
     def mask_and(self, x: Mask, y: Mask) -> Mask:
         return Mask(self.let(f"and {self.mask_vec} {x}, {y}"))
 
+    def bits(self, mask: Mask) -> I64:
+        """A mask as an integer: the bit of the first lane is the lowest."""
+        narrow = self.let(f"bitcast {self.mask_vec} {mask} to i{self.lanes}")
+        return I64(self.let(f"zext i{self.lanes} {narrow} to i64"))
+
     # Memory.
 
     def load(self, pointer: Ptr, align: int = 4) -> Vec:

@@ -146,7 +146,7 @@ def test_neighbours_add_to_different_sums() -> None:
 
 def test_avx512_widens_as_it_loads() -> None:
     for shared in (
-        few_scores_function(AVX512.device, 64, 1, "half"),
+        few_scores_function(AVX512.device, 64, 1, "half", 16),
         few_values_function(AVX512.device, 64, 2, 128, "half"),
     ):
         code = code_for(AVX512, shared[0].text, optimize=False)

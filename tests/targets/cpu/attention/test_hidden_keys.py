@@ -73,12 +73,23 @@ def test_what_no_query_sees_is_not_read(window: int) -> None:
     runner = compiled(graph(1))
     (wanted,) = runner.run(given).values()
     for i, length in enumerate(LENGTHS):
-        # A vector has 16 lanes at most, and a block 64 keys.
-        hidden = [slice(-(-length // 16) * 16, None), slice(0, max(0, length - window) // 64 * 64)]
+        # The last keys are read in groups of four, and a block has 64 keys at most.
+        hidden = [slice(-(-length // 4) * 4, None), slice(0, max(0, length - window) // 64 * 64)]
         for some in hidden:
             given["k"][i, :, some] = given["v"][i, :, some] = np.nan
     (found,) = runner.run(given).values()
     assert found.tobytes() == wanted.tobytes() and np.isfinite(found).all()
+
+
+def test_keys_that_are_not_read_change_no_bit() -> None:
+    """A query among others, which see more keys, adds up in the order that it has alone."""
+    given, several, one = arrays(3, 64, 1000), compiled(graph(3)), compiled(graph(1))
+    for count in range(1, 48):
+        keep = np.arange(64) < np.array([count, count + 6, 64])[:, None]
+        given["keep"] = np.repeat(keep[None, None], len(LENGTHS), 0)
+        (together,) = several.run(given).values()
+        (alone,) = one.run({**given, "q": given["q"][:, :, :1], "keep": given["keep"][:, :, :1]}).values()
+        assert alone.tobytes() == together[:, :, :1].tobytes(), count
 
 
 def test_a_mask_that_is_added_to_the_fill_is_read() -> None:

@@ -17,6 +17,7 @@ from dovetail.ir.dtype import f32
 from dovetail.targets.cpu.attention.few_parts import (
     few_scores_function,
     few_values_function,
+    keys_at_once,
     scored_rows,
     summed_rows,
 )
@@ -60,7 +61,7 @@ class FewQueries:
             self._score(k, stride, v, apart, count)
             with t.loop(0, self.rows) as row:
                 t.store_f32(self._weigh(row, first, count), self._of("old", row, 1))
-            self._add_values(v, apart, t.add(first, count), count)
+            self._add_values(v, apart, t.add(first, self.a.few_block), end, count)
         with t.loop(0, self.rows) as row:
             self._write(row)
 
@@ -68,7 +69,7 @@ class FewQueries:
         """The keys between which all are that a query sees: the others weigh nothing, and are not read.
 
         Sequences of a batch are of different lengths, and their caches have rows for the longest; layers with a window
-        see the last keys alone. Ends are those of whole vectors, and what is seen first starts a block.
+        see the last keys alone. What is seen first starts a block.
         """
         t, a = self.t, self.a
         hides = "keep" in a.strides and "mask" not in a.strides and a.fill_takes_all and a.fill == float("-inf")
@@ -91,22 +92,41 @@ class FewQueries:
                 state.integers[0] = t.select_int(goes_on, t.add(here, t.lanes), here)
                 state.again = goes_on
                 t.store_i64(t.mul(t.sdiv(state.integers[0], a.few_block), a.few_block), first)
+            if self._last_group < t.lanes:
+                with t.when(t.icmp("sgt", t.load_i64(last), 0)):
+                    here = t.sub(t.load_i64(last), t.lanes)
+                    count = t.round_up(t.bit_length(self._seen_lanes(here)), self._last_group)
+                    t.store_i64(t.add(here, count), last)
         return t.load_i64(first), t.load_i64(last)
+
+    @property
+    def _last_group(self) -> int:
+        """Keys that are read together at the end: results have the same bits as with a whole vector of them."""
+        at_once = keys_at_once(self.t.device, self.a.dv)
+        is_split = not self.is_streamed and ATTENTION.few_last % at_once == 0
+        return min(ATTENTION.few_last, self.t.lanes) if is_split else self.t.lanes
 
     def _is_hidden(self, key: I64) -> I1:
         """Whether no query sees a vector of keys."""
+        return self.t.icmp("eq", self._seen_lanes(key), 0)
+
+    def _seen_lanes(self, key: I64) -> I64:
+        """Which of a vector of keys some query sees, a bit for each."""
         t = self.t
         with t.carry(0, self.rows, [ZERO]) as state:
             keep = self._masked("keep", self._row("keep", state.index), key, None)
             state.vectors[0] = t.fmax(keep, state.vectors[0])
-        return I1(t.let(f"fcmp oeq float {t.reduce_lanes('fmax', state.vectors[0])}, {_NOTHING}"))
+        return t.bits(t.fcmp("une", state.vectors[0], t.constant(0.0)))
 
-    def _add_values(self, v: Ptr, stride: Int, following: I64, count: I64) -> None:
-        """Add the weighted values of a block. Meanwhile the keys of the next block are prefetched: memory is read
-        evenly, values while scores are computed and keys while values are added."""
+    def _add_values(self, v: Ptr, stride: Int, following: I64, end: Int, count: I64) -> None:
+        """Add the weighted values of a block. Meanwhile the keys of the next block are prefetched, and after the last
+        ones those of the next head: memory is read evenly, values while scores are computed and keys while values are
+        added."""
         t, a = self.t, self.a
-        *_, apart, step = a.strides["k"]
+        *_, head, apart, step = a.strides["k"]
+        left = t.sub(end, following)
         keys = t.ptr_add(self.at["k"], t.scaled(following, apart))
+        others = t.ptr_add(self.at["k"], t.sub(t.size(head), t.scaled(left, apart)))
         ahead = a.d * STORED_BYTES[a.cached["k"]] if step == STORED_BYTES[a.cached["k"]] else 0
         stored: Stored = "float" if packs(a, "v") else a.cached["v"]
         for rows, row, is_first in self._rows_at_once(summed_rows(self.most)):
@@ -116,7 +136,9 @@ class FewQueries:
                 prefetches = is_first and not packs(a, "v")
                 t.call_shared(streamed_values_function(t.device, a.dv, rows, stored, prefetches=prefetches), *given)
             else:
-                t.call_shared(few_values_function(t.device, a.dv, rows, ahead, stored), *given, keys, t.size(apart))
+                t.call_shared(
+                    few_values_function(t.device, a.dv, rows, ahead, stored), *given, keys, others, left, t.size(apart)
+                )
 
     def _rows_at_once(self, most: int) -> Iterator[tuple[int, I64, bool]]:
         """Each number of rows at a time, the first of them, and whether they come before all others."""
@@ -198,31 +220,32 @@ class FewQueries:
         read: Stored = "float" if packs(a, "k") else a.cached["k"]
         value_bytes = a.dv * (4 if packs(a, "v") else STORED_BYTES[a.cached["v"]])
 
-        def score(x: Ptr, stride: Int, first: I64, stored: Stored) -> None:
+        def score(x: Ptr, stride: Int, first: Int, stored: Stored, count: int = t.lanes) -> None:
             for rows, row, is_first in self._rows_at_once(scored_rows(t.device, self.most)):
                 q, s = self._of("queries", row, self.d), self._of("scores", row, ATTENTION.few_keys)
                 prefetches = is_first and not packs(a, "k")
                 scores = (
                     streamed_scores_function(t.device, a.d, rows, stored, prefetches=prefetches)
                     if self.is_streamed
-                    else few_scores_function(t.device, a.d, rows, stored)
+                    else few_scores_function(t.device, a.d, rows, stored, count)
                 )
                 t.call_shared(scores, q, x, stride, t.ptr_add(s, t.mul(first, 4)))
 
-        whole = t.sdiv(count, t.lanes)
-        with t.loop(t.sdiv(start, t.lanes) if isinstance(start, I64) else start, whole) as group:
-            first = t.mul(group, t.lanes)
-            x = t.ptr_add(k, t.mul(first, stride))
-            if not self.is_streamed:
-                with t.loop(0, t.lanes) as j:
-                    self._prefetch(t.ptr_add(v, t.mul(t.add(first, j), apart)), value_bytes)
-            score(x, stride, first, read)
-        done = t.mul(whole, t.lanes)
+        done: Int = start
+        for keys in dict.fromkeys((t.lanes, self._last_group)):
+            end = t.mul(t.sdiv(count, keys), keys)
+            with t.loop(done, end, step=keys) as first:
+                x = t.ptr_add(k, t.mul(first, stride))
+                if not self.is_streamed:
+                    with t.loop(0, keys) as j:
+                        self._prefetch(t.ptr_add(v, t.mul(t.add(first, j), apart)), value_bytes)
+                score(x, stride, first, read, keys)
+            done = end
         left = t.sub(count, done)
         with t.when(t.icmp("sgt", left, 0)):
             x = t.ptr_add(k, t.mul(done, stride))
             t.call_shared(copy_function(t.device, a.d, read), x, stride, STORED_BYTES[read], left, self.room["left"])
-            score(self.room["left"], 4 * a.d, done, "float")
+            score(self.room["left"], 4 * a.d, done, "float", self._last_group)
 
     def _weigh(self, row: I64, first: I64, count: I64) -> F32:
         """Bend and mask the scores of a row and make weights of them; gives how much older sums shrink."""

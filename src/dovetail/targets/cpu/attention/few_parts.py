@@ -30,24 +30,25 @@ def summed_rows(rows: int) -> int:
 
 
 @lru_cache(64)
-def few_scores_function(device: CpuDevice, d: int, rows: int, stored: Stored) -> Shared:
-    """s[i, j] = Σ_c q[i, c] · k[j, c] for rows of queries and as many keys as a vector has lanes. q ends in zeros.
+def few_scores_function(device: CpuDevice, d: int, rows: int, stored: Stored, count: int) -> Shared:
+    """s[i, j] = Σ_c q[i, c] · k[j, c] for rows of queries and some keys, at most as many as a vector has lanes.
 
-    Each sum has one order, however many rows there are. Keys that are not f32 have whole vectors.
+    q ends in zeros. Each sum has one order, however many rows and keys there are. Keys that are not f32 have whole
+    vectors. Scores are a whole vector, zeros after the last key.
     """
     t = VectorBuilder(device)
     lanes, size = t.lanes, t.bytes
-    keys = [t.ptr_add(Ptr("%k"), t.mul(j, I64("%stride"))) for j in range(lanes)]
+    keys = [t.ptr_add(Ptr("%k"), t.mul(j, I64("%stride"))) for j in range(count)]
     queries = [t.ptr_add(Ptr("%q"), 4 * padded(d, lanes) * i) for i in range(rows)]
 
-    def added(sums: Sequence[Vec], at: Int, count: int = lanes) -> list[Vec]:
+    def added(sums: Sequence[Vec], at: Int, features: int = lanes) -> list[Vec]:
         """Sums with the products of a vector of features."""
         here = [t.ptr_add(key, as_stored(t, at, stored)) for key in keys]
-        k = [t.load_as_f32(x, stored) if count == lanes else t.load_first(x, count) for x in here]
+        k = [t.load_as_f32(x, stored) if features == lanes else t.load_first(x, features) for x in here]
         q = [t.load(t.ptr_add(query, at), size) for query in queries]
-        return [t.fma(q[i // lanes], k[i % lanes], x) for i, x in enumerate(sums)]
+        return [t.fma(q[i // count], k[i % count], x) for i, x in enumerate(sums)]
 
-    sums: list[Vec] = [ZERO] * (rows * lanes)
+    sums: list[Vec] = [ZERO] * (rows * count)
     if d // lanes <= ATTENTION.most_unrolled:
         for i in range(d // lanes):
             sums = added(sums, i * size)
@@ -58,14 +59,20 @@ def few_scores_function(device: CpuDevice, d: int, rows: int, stored: Stored) ->
     if d % lanes:
         sums = added(sums, d // lanes * size, d % lanes)
     for i in range(rows):
-        found = t.transpose_add(sums[i * lanes : (i + 1) * lanes])
-        t.store(found, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i), size)
+        found = t.transpose_add([*sums[i * count : (i + 1) * count], *[ZERO] * (lanes - count)])
+        t.store(found, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i), 4 * count)
     return finished(t, "attend_few_scores", (read("q"), read("k"), integer("stride"), written("s")))
+
+
+def keys_at_once(device: CpuDevice, dv: int) -> int:
+    """Keys with accumulators of their own: enough to keep the FMA units busy; wide rows have them anyway."""
+    return max(1, min(4, device.registers // 2 // (padded(dv, device.lanes) // device.lanes)))
 
 
 @lru_cache(64)
 def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, stored: Stored) -> Shared:
-    """o[i, c] = o[i, c] · old[i] + Σ_j p[i, j] · v[j, c] for rows of queries. It prefetches a later key for each.
+    """o[i, c] = o[i, c] · old[i] + Σ_j p[i, j] · v[j, c] for rows of queries. It prefetches a later key for each:
+    `left` of those in `ahead`, and then those in `others`.
 
     A sum goes to several accumulators that are added at the end; they do not depend on the number of rows. Features
     are done in parts, so that the accumulators of all rows stay in registers. `ahead` is the bytes of a row of keys.
@@ -74,8 +81,7 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, store
     p, v, o, stride, total = Ptr("%p"), Ptr("%v"), Ptr("%o"), I64("%stride"), I64("%count")
     lanes, size = t.lanes, t.bytes
     count = padded(dv, lanes) // lanes
-    # Accumulators enough to keep the FMA units busy; wide rows have them anyway.
-    at_once = max(1, min(4, device.registers // 2 // count))
+    at_once = keys_at_once(device, dv)
     # Rows share loaded values, which stay in registers next to the accumulators; one row takes each as it comes.
     left = device.registers - (3 if rows > 1 else 4)
     parts = -(-count // max(1, left // (rows * at_once + (1 if rows > 1 else 0))))
@@ -105,7 +111,9 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, store
         with t.carry(0, t.sdiv(total, at_once), [*starts, *[ZERO] * (len(starts) * (at_once - 1))]) as state:
             for of in range(at_once):
                 key = t.add(t.mul(state.index, at_once), of)
-                row = t.ptr_add(Ptr("%ahead"), t.mul(key, I64("%apart")))
+                is_left = t.icmp("slt", key, I64("%left"))
+                start = Ptr(t.let(f"select i1 {is_left}, ptr %ahead, ptr %others"))
+                row = t.ptr_add(start, t.mul(key, I64("%apart")))
                 for at in lines[number::parts]:
                     t.prefetch(t.ptr_add(row, at))
                 state.vectors[:] = added(state.vectors, key, part, of)
@@ -117,7 +125,7 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, store
         for x, place in zip(state.vectors, places, strict=True):
             t.store(x, place, size)
     given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("old"))
-    return finished(t, "attend_few_values", (*given, read("ahead"), integer("apart")))
+    return finished(t, "attend_few_values", (*given, read("ahead"), read("others"), integer("left"), integer("apart")))
 
 
-__all__ = ["few_scores_function", "few_values_function", "rows_at_once", "scored_rows", "summed_rows"]
+__all__ = ["few_scores_function", "few_values_function", "keys_at_once", "rows_at_once", "scored_rows", "summed_rows"]

@@ -149,7 +149,7 @@ class HalfFewQueries(FewQueries):
                 t.call_shared(scores, self._half_query(row), x, stride, s)
         super()._score(k, stride, v, apart, count, whole)
 
-    def _add_values(self, v: Ptr, stride: Int, following: I64, count: I64) -> None:
+    def _add_values(self, v: Ptr, stride: Int, following: I64, end: Int, count: I64) -> None:
         t, a = self.t, self.a
         for rows, row, is_first in self._rows_at_once(summed_rows(self.most)):
             p, o = self._of("scores", row, ATTENTION.few_keys), self._of("taken", row, self.dv)

@@ -33,6 +33,8 @@ class AttentionPolicy:
     memory is read in longer stretches. Other blocks of few queries have as many keys as those of many there."""
     few_block: int = 16
     """The block of few queries without FMA by lane: all lines of a block of values are prefetched at once."""
+    few_last: int = 4
+    """The last keys that few queries see are read in such groups, not in whole vectors."""
     whole: int = 16
     """Keys and values of f16 are read as they are where features are multiples of this: whole vectors anywhere."""
     members: int = 16

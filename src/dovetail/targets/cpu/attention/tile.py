@@ -141,8 +141,7 @@ class AttendBuilder(VectorBuilder):
         """Whether some lane of some mask is true."""
         found = FALSE
         for mask in masks:
-            some = self.let(f"bitcast {self.mask_vec} {mask} to i{self.lanes}")
-            found = self.or_(found, I1(self.let(f"icmp ne i{self.lanes} {some}, 0")))
+            found = self.or_(found, self.icmp("ne", self.bits(mask), 0))
         return found
 
     def inverse(self, total: Vec) -> Vec:
