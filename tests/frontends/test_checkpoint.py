@@ -74,6 +74,8 @@ REFUSED: dict[str, tuple[type[DovetailError], dict[str, Any], dict[str, Any]]] =
     "kinds of more layers": (UnsupportedError, {"sliding_window": 8, "layer_types": ["full_attention"] * 2}, {}),
     "a tensor too few": (LoadError, {}, {"without": "model.layers.0.mlp.up_proj.weight"}),
     "a tensor too many": (UnsupportedError, {}, {"more": ("model.layers.0.extra.weight",)}),
+    "a bias that nothing adds": (UnsupportedError, {}, {"more": ("model.layers.0.input_layernorm.bias",)}),
+    "a bias of another shape": (LoadError, {}, {"more": ("model.layers.0.mlp.up_proj.bias",)}),
     "another shape": (LoadError, {"intermediate_size": 32}, {}),
 }
 

@@ -231,6 +231,19 @@ def test_likelihoods_of_a_text_are_those_of_its_tokens_one_by_one(model: Languag
     assert found.shape == (149,)
 
 
+def test_pieces_of_a_prompt_come_first_where_it_is_scored(model: LanguageModel) -> None:
+    ids = [int(i) for i in np.random.default_rng(2).integers(0, len(TOKENS), 150)]
+    plain = list(model.pieces(ids, Request(4, logprobs=2)))
+    pieces = list(model.pieces(ids, Request(4, logprobs=2, scores_prompt=True), speculate=2))
+    assert [p.token for p in pieces] == [*ids, *[p.token for p in plain]] and pieces[150:] == plain
+    assert [p.logprob for p in pieces[:150]] == [None, *model.log_likelihoods(ids)]
+    assert all(not p.text and len(p.top) == 2 for p in pieces[1:150])
+    alone = list(model.pieces(ids[:1], Request(0, logprobs=0, scores_prompt=True)))
+    assert [(p.token, p.end) for p in alone] == [(ids[0], ""), (None, "length")]
+    with pytest.raises(OptionError, match="logprobs"):
+        Request(scores_prompt=True)
+
+
 def test_an_embedding_is_the_mean_of_the_states(path: Path, model: LanguageModel) -> None:
     found = read_decoder(read_gguf(path))
     of, ids = found.shape, [9, 8, 7, 6]

@@ -38,6 +38,8 @@ def test_the_official_client(model: LanguageModel) -> None:
         assert [c.index for c in several.choices] == [0, 1, 2]
         echoed = client.completions.create(model="tiny", prompt="hello", max_tokens=3, echo=True, temperature=0)
         assert echoed.choices[0].text.startswith("hello")
+        scored = client.completions.create(model="tiny", prompt="hello", max_tokens=0, echo=True, logprobs=1).choices[0]
+        assert scored.text == "hello" and scored.logprobs.token_logprobs[0] is None
         with pytest.raises(openai.BadRequestError):
             client.chat.completions.create(**{**how, "messages": []})
         killed = client.chat.completions.create(**{**how, "max_tokens": 400, "temperature": 1}, stream=True)

@@ -163,7 +163,8 @@ BAD: dict[str, tuple[int, str, Any]] = {
     "a bias of no token": (400, "/v1/completions", {"prompt": "a", "logit_bias": {"99999": 1}}),
     "a bias that is a list": (400, "/v1/completions", {"prompt": "a", "logit_bias": [1]}),
     "a bias that is no number": (400, "/v1/completions", {"prompt": "a", "logit_bias": {"1": [1]}}),
-    "log-probabilities of a prompt": (400, "/v1/completions", {"prompt": "a", "echo": True, "logprobs": 1}),
+    "nothing after a prompt": (400, "/v1/completions", {"prompt": "a", "max_tokens": 0}),
+    "an echo of fewer tokens than none": (400, "/v1/completions", {"prompt": "a", "max_tokens": -1, "echo": True}),
     "a temperature below 0": (400, "/v1/chat/completions", {"messages": MESSAGES, "temperature": -1}),
     "tokens that are text": (400, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": "9"}),
     "no tokens": (400, "/v1/chat/completions", {"messages": MESSAGES, "max_completion_tokens": 0, "max_tokens": 4}),
@@ -294,6 +295,26 @@ def test_an_echo_comes_before_the_text(model: LanguageModel, server: Server) -> 
     assert "".join(p["choices"][0]["text"] for p in parts) == "hello" + text
     _, found, _ = call(server, "/v1/completions", {"prompt": ids, **how})
     assert found["choices"][0]["text"] == model.tokenizer.decode(ids) + "".join(model.generate(ids, most=4))
+
+
+@pytest.mark.parametrize("count", [1, 2, 200])
+def test_an_echo_with_log_probabilities_scores_the_prompt(model: LanguageModel, server: Server, count: int) -> None:
+    ids = np.random.default_rng(count).integers(5, 60, count).tolist()
+    how = {"prompt": ids, "temperature": 0, "logprobs": 2}
+    # What a slot holds from the time before says nothing of how likely it was.
+    for _ in range(2):
+        _, found, _ = call(server, "/v1/completions", {**how, "max_tokens": 0, "echo": True})
+        choice, said = found["choices"][0], found["choices"][0]["logprobs"]
+        assert choice["finish_reason"] == "length" and choice["text"] == model.tokenizer.decode(ids)
+        assert found["usage"] == {"prompt_tokens": count, "completion_tokens": 0, "total_tokens": count}
+        assert said["token_logprobs"] == [None, *model.log_likelihoods(ids).tolist()]
+        # Tokens that are parts of characters share a name.
+        assert said["top_logprobs"][0] is None and all(1 <= len(top) <= 2 for top in said["top_logprobs"][1:])
+        assert len(said["tokens"]) == len(said["text_offset"]) == count
+    after = call(server, "/v1/completions", {**how, "max_tokens": 3})[1]["choices"][0]["logprobs"]["token_logprobs"]
+    _, parts, _ = call(server, "/v1/completions", {**how, "max_tokens": 3, "echo": True, "stream": True})
+    told = [p["choices"][0]["logprobs"]["token_logprobs"] for p in parts if p["choices"][0]["logprobs"]]
+    assert [value for values in told for value in values] == [None, *model.log_likelihoods(ids).tolist(), *after]
 
 
 def test_tokens_have_offsets_in_the_text(server: Server) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from dovetail.frontends.decoder_families import (
     names_in_checkpoint,
     refuse_more,
     used_context,
+    with_biases,
 )
 from dovetail.frontends.safetensors import map_safetensors
 from dovetail.frontends.shared.messages import printable
@@ -48,6 +50,7 @@ def read_checkpoint(folder: Path, context: int | None = None) -> DecoderFile:
         arrays = _arrays(folder)
         if not shape.is_tied and "lm_head.weight" not in arrays:
             shape = replace(shape, is_tied=True)
+        shape = with_biases(shape, partial(names_in_checkpoint, reader.family), arrays.keys())
         return _loaded(reader.family, shape, arrays)
     except (LoadError, UnsupportedError, OptionError) as error:
         error.where = error.where or sanitize(printable(str(folder)))
@@ -148,8 +151,8 @@ class _Reader:
             raise UnsupportedError(f"the activation {printable(str(act))}", hint=f"{style.act} is built")
         inner = "moe_intermediate_size" if style.has_experts else "n_inner" if old else "intermediate_size"
         original = self.long_original(trained)
-        partial = self.number("partial_rotary_factor", 0.0) or float(self.scaling().get("partial_rotary_factor", 1.0))
-        rotated = int(width * partial)
+        part = self.number("partial_rotary_factor", 0.0) or float(self.scaling().get("partial_rotary_factor", 1.0))
+        rotated = int(width * part)
         window, windowed = self.windows(layers)
         shape = DecoderShape(
             layers=layers,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import field, replace
 
 from dovetail.dataclass import dataclass
 from dovetail.errors import LoadError, OptionError, UnsupportedError
 from dovetail.frontends.shared.messages import printable
 from dovetail.ir.literal import Array
 from dovetail.library.block_formats import FORMATS
-from dovetail.models.decoder_shape import DecoderShape, DecoderStyle, parameter_shapes
+from dovetail.models.decoder_shape import BIASED, DecoderShape, DecoderStyle, parameter_shapes
 from dovetail.sanitize import sanitize
 
 
@@ -106,7 +106,7 @@ _GEMMA = DecoderStyle(norms_after=True, act="gelu_tanh", scaled_embedding=True)
 
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(interleaved=True),
-    "qwen2": Family(DecoderStyle(biases="qkv"), window_is_chosen=True),
+    "qwen2": Family(DecoderStyle(biased=frozenset({"qkv"})), window_is_chosen=True),
     "qwen3": Family(DecoderStyle(normed_heads=True), window_is_chosen=True),
     "qwen3moe": Family(DecoderStyle(normed_heads=True, has_experts=True), window_is_chosen=True),
     "gemma2": Family(
@@ -129,7 +129,12 @@ FAMILIES: Mapping[str, Family] = {
     "phi3": Family(DecoderStyle(joined_qkv=True, joined_up=True), checkpoint={"up": "mlp.gate_up_proj"}),
     "gpt2": Family(
         DecoderStyle(
-            norm="layer", act="gelu_tanh", is_gated=False, joined_qkv=True, biases="all", learned_positions=True
+            norm="layer",
+            act="gelu_tanh",
+            is_gated=False,
+            joined_qkv=True,
+            biased=frozenset(BIASED),
+            learned_positions=True,
         ),
         checkpoint=_GPT2_NAMES,
         transposed=True,
@@ -182,6 +187,20 @@ def names_in_checkpoint(family: Family, of: DecoderShape) -> dict[str, str]:
             stem = stem.replace("mlp.", "mlp.experts.{}.")
         found[ours] = f"{stem}.{last}" if index is None else f"{names['layers']}.{index}.{stem}.{last}"
     return found
+
+
+def with_biases(
+    of: DecoderShape, names: Callable[[DecoderShape], Mapping[str, str]], present: Collection[str]
+) -> DecoderShape:
+    """The shape with the biases that a file has: some files have them where others of the family have none.
+
+    `names` are those of a shape's parameters in such files.
+    """
+    for part in BIASED:
+        more = replace(of, style=replace(of.style, biased=of.style.biased | {part}))
+        if any(name in present for name in set(names(more).values()) - set(names(of).values())):
+            of = more
+    return of
 
 
 def _parts(ours: str) -> tuple[str | None, str, str]:
@@ -237,4 +256,5 @@ __all__ = [
     "names_in_gguf",
     "refuse_more",
     "used_context",
+    "with_biases",
 ]

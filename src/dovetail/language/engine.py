@@ -92,9 +92,9 @@ class Engine:
             if len(self._waiting) + len(tickets) > self._most_waiting + free:
                 raise ServiceError(f"{len(self._waiting)} requests wait already", status=429, hint="try again later")
             for ticket in tickets:
-                if ticket.writer.end:
-                    ticket.put(Piece(None, "", ticket.writer.end))
-                else:
+                for piece in ticket.writer.begun():
+                    ticket.put(piece)
+                if not ticket.writer.end:
                     self._waiting.append(ticket)
             self._changed.notify_all()
         return tickets
@@ -161,7 +161,9 @@ class Engine:
             self._active[slot] = ticket
 
     def _shared(self, ticket: Ticket) -> list[int]:
-        """How many tokens each slot has in common with a request."""
+        """How many tokens each slot has in common with a request, and the request needs no more of."""
+        if ticket.writer.asked.scores_prompt:
+            return [0] * self._slots.count
         # The last token is read anew: its logits are needed.
         wanted = ticket.writer.tokens[:-1]
         return [common(held, wanted) for held in self._slots.tokens]
@@ -180,13 +182,17 @@ class Engine:
             held = shared[best]
         if self._left(slot) == 1:
             return  # a step takes the last token
+        part = ticket.writer.tokens[held : held + PART]
+        scores = ticket.writer.asked.scores_prompt
         try:
-            logits = self._slots.extend(slot, ticket.writer.tokens[held : held + PART])
+            logits = self._slots.extend(slot, part, len(part) if scores else 1)
+            for piece in ticket.writer.scored(held, logits) if scores else ():
+                ticket.put(piece)
         except DovetailError as error:
             self._leave(slot, error)
             return
         if self._left(slot) == 0:
-            self._take(slot, logits[0])
+            self._take(slot, logits[-1])
 
     def _step(self) -> None:
         """One token for each that decodes."""

@@ -37,12 +37,18 @@ class Request:
     """For how many of the likeliest tokens log-probabilities are given, besides the chosen one's; None for none."""
     schema: Mapping[str, Any] | bool | Grammar | None = None
     """A JSON schema that the text satisfies, or its grammar."""
+    scores_prompt: bool = False
+    """Whether pieces of the prompt's tokens come first, without text, each with its log-probability but the first."""
 
     def __post_init__(self) -> None:
         if not is_count(self.most):
             raise OptionError(f"{self.most!r:.40} tokens", hint="ask for 0 or more")
         if self.logprobs is not None and not (is_count(self.logprobs) and self.logprobs <= MOST_LOGPROBS):
             raise OptionError(f"log-probabilities of {self.logprobs!r:.40}", hint=f"ask for 0 to {MOST_LOGPROBS}")
+        if self.scores_prompt and self.logprobs is None:
+            raise OptionError(
+                "scores of a prompt without logprobs", hint="ask for log-probabilities of 0 tokens or more"
+            )
         if not _are_texts(self.stop):
             raise OptionError(f"stop strings that are {self.stop!r:.40}", hint="pass a tuple of texts")
         if len(self.stop) > MOST_STOPS or any(not s or len(s) > LONGEST_STOP for s in self.stop):
@@ -83,7 +89,7 @@ class Writer:
         self.tokens = list(prompt)
         """The prompt, and what was generated after it."""
         self.asked = asked
-        self.end: End = "length" if asked.most == 0 else ""
+        self.end: End = "length" if asked.most == 0 and not asked.scores_prompt else ""
         self._prompt, self._ends, self._context = len(prompt), ends, context
         self._sampler = Sampler(asked.sampling)
         self._stream = None if tokenizer is None else Stream(tokenizer)
@@ -106,9 +112,25 @@ class Writer:
         """Tokens that may follow."""
         return min(self.asked.most - self.written, self._context + 1 - len(self.tokens))
 
+    def begun(self) -> list[Piece]:
+        """What is known before the model runs: that nothing follows, or the first token of a prompt with scores."""
+        if self.end:
+            return [Piece(None, "", self.end)]
+        return [Piece(self.tokens[0], "")] if self.asked.scores_prompt else []
+
+    def scored(self, start: int, logits: Array) -> list[Piece]:
+        """The pieces of the prompt's tokens after the one at `start`, by the logits after those before them."""
+        following = self.tokens[start + 1 : self._prompt]
+        return [
+            Piece(token, "", "", *self._logprobs(row, token)) for row, token in zip(logits, following, strict=False)
+        ]
+
     def take(self, logits: Array) -> Piece:
         """The piece of the token that follows, chosen from the logits after the last one."""
         assert not self.end, "the text has ended"
+        if self.left <= 0:
+            self.end = "length"
+            return Piece(None, "", self.end)
         token = self._choose(logits)
         if token in self._ends:
             self.end = "stop"

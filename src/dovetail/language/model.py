@@ -148,14 +148,8 @@ class LanguageModel:
         """The log-probability of each token of a text but the first, after those before it."""
         ids = self._ids(text)
         found: list[float] = []
-        with self._lock:
-            session = self._session
-            session.trim(0)
-            for start in range(0, len(ids) - 1, _ROWS):
-                part = ids[start : min(start + _ROWS, len(ids) - 1)]
-                rows = session.extend_all(part, len(part))
-                targets = ids[start + 1 : start + 1 + len(part)]
-                found += [float(row[t]) - log_sum(row) for row, t in zip(rows, targets, strict=True)]
+        for start, rows in self._rows(ids):
+            found += [float(row[t]) - log_sum(row) for row, t in zip(rows, ids[start + 1 :], strict=False)]
         return np.asarray(found)
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
@@ -180,25 +174,36 @@ class LanguageModel:
     def _written(self, writer: Writer, speculate: int) -> Iterator[Piece]:
         if not is_count(speculate) or speculate > _MOST_DRAFTED:
             raise OptionError(f"speculation on {speculate!r:.40} tokens", hint=f"0 to {_MOST_DRAFTED}")
+        yield from writer.begun()
+        if writer.asked.scores_prompt:
+            for start, rows in self._rows(list(writer.tokens)):
+                yield from writer.scored(start, rows)
         while not writer.end:
             before = list(writer.tokens)
             guessed = draft(before, min(speculate, writer.left - 1, self.shape.context - len(before)))
-            for row, guess in zip(self._logits(before, guessed), [*guessed, None], strict=True):
+            rows = self._logits([*before, *guessed], 1 + len(guessed))
+            for row, guess in zip(rows, [*guessed, None], strict=True):
                 piece = writer.take(row)
                 yield piece
                 if writer.end or piece.token != guess:
                     break
 
-    def _logits(self, tokens: list[int], guessed: list[int]) -> Array:
-        """Logits after tokens, and after each guess that follows them.
+    def _rows(self, tokens: list[int]) -> Iterator[tuple[int, Array]]:
+        """Logits after each token but the last, some at a time, with the place of the first."""
+        for start in range(0, len(tokens) - 1, _ROWS):
+            end = min(start + _ROWS, len(tokens) - 1)
+            yield start, self._logits(tokens[:end], end - start)
+
+    def _logits(self, tokens: list[int], wanted: int) -> Array:
+        """Logits after the last tokens, as many as are `wanted`.
 
         Texts that are generated in turns share the cache: each reads what another replaced.
         """
         with self._lock:
             session = self._session
-            kept = common(session.tokens, tokens[:-1])
+            kept = common(session.tokens, tokens[: len(tokens) - wanted])
             session.trim(kept)
-            return session.extend_all([*tokens[kept:], *guessed], 1 + len(guessed))
+            return session.extend_all(tokens[kept:], wanted)
 
     @cached_property
     def ends(self) -> frozenset[int]:

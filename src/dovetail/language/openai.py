@@ -78,8 +78,8 @@ class Service:
         asked = fields.request(most=16, longest=self.bounds.longest, logprobs=logprobs)
         prompts, count = fields.prompts("prompt"), fields.choices
         writers = self._writers(prompts, asked, count)
-        echoed = prompts if fields.is_echo_wanted else [""] * len(prompts)
-        return self._answer(fields, writers, waits, _Completion(self, [p for p in echoed for _ in range(count)]))
+        echoed = [p for p in (prompts if fields.flag("echo") else [""] * len(prompts)) for _ in range(count)]
+        return self._answer(fields, writers, waits, _Completion(self, echoed, has_logprobs=logprobs is not None))
 
     def _writers(self, prompts: Sequence[str | list[int]], asked: Request, count: int) -> list[Writer]:
         """The texts of some prompts, `count` after each; seeds follow each other."""
@@ -206,9 +206,10 @@ class _Chat(_Form):
 class _Completion(_Form):
     kind = part_kind = "text_completion"
 
-    def __init__(self, service: Service, echoed: Sequence[str | list[int]]) -> None:
+    def __init__(self, service: Service, echoed: Sequence[str | list[int]], *, has_logprobs: bool) -> None:
         """What comes before each choice, as text or tokens."""
         super().__init__(service)
+        self._has_logprobs = has_logprobs
         tokenizer = service.model.tokenizer
         self._echoed = [said if isinstance(said, str) else tokenizer.decode(said) for said in echoed]
         self._texts = [Stream(tokenizer) for _ in echoed]
@@ -233,13 +234,16 @@ class _Completion(_Form):
         }
 
     def _logprobs(self, index: int, pieces: Sequence[Piece]) -> Json | None:
-        listed = [(p.token, p.logprob, p.top) for p in pieces if p.token is not None and p.logprob is not None]
-        if not listed:
+        listed = [(p.token, p.logprob, p.top) for p in pieces if p.token is not None]
+        if not self._has_logprobs or not listed:
             return None
         return {
             "tokens": [self._name(token) for token, _, _ in listed],
             "token_logprobs": [value for _, value, _ in listed],
-            "top_logprobs": [{self._name(t): value for t, value in top} for _, _, top in listed],
+            # Nothing says how likely the first token of an echoed prompt is.
+            "top_logprobs": [
+                None if value is None else {self._name(t): each for t, each in top} for _, value, top in listed
+            ],
             "text_offset": [self._offset(index, token) for token, _, _ in listed],
         }
 

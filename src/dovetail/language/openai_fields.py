@@ -105,9 +105,9 @@ class Fields:
     def request(self, *, most: int, longest: int, logprobs: int | None) -> Request:
         """How to generate; `most` tokens where the request does not say, and `longest` at most."""
         name = "max_completion_tokens" if "max_completion_tokens" in self.said else "max_tokens"
-        count = self.integer(name, most)
-        if count is None or count < 1:
-            raise OptionError(f"{name} is {count}", hint="it is 1 or more")
+        count, is_echo = self.integer(name, most), self.flag("echo")
+        if count is None or count < (0 if is_echo else 1):
+            raise OptionError(f"{name} is {count}", hint="it is 1 or more, or 0 where a prompt is only echoed")
         seed = self.integer("seed")
         # Without a seed every request draws in its own way.
         drawn = int.from_bytes(os.urandom(8), "little") if seed is None else seed % 2**64
@@ -122,7 +122,8 @@ class Fields:
             self.number("frequency_penalty", 0.0),
             self._bias(),
         )
-        return Request(min(count, longest), sampling, self._stops(), logprobs, self._schema())
+        scores_prompt = is_echo and logprobs is not None
+        return Request(min(count, longest), sampling, self._stops(), logprobs, self._schema(), scores_prompt)
 
     @property
     def choices(self) -> int:
@@ -135,14 +136,6 @@ class Fields:
                 f"best_of of {_shown(self.said['best_of'])}", hint="leave it out: all n are returned"
             )
         return count
-
-    @property
-    def is_echo_wanted(self) -> bool:
-        if self.flag("echo") and "logprobs" in self.said:
-            raise UnsupportedError(
-                "echo with logprobs", hint="log-probabilities of a prompt are not built; leave one out"
-            )
-        return self.flag("echo")
 
     def prompts(self, name: str) -> list[str | list[int]]:
         """One prompt or several, each text or tokens."""

@@ -148,9 +148,7 @@ def _layer(
     )
     if step.by_token:
         attended = ops.permute(attended, order=(-2, -3, -4, -1))
-    y = weights.times(merge_heads(attended), f"{name}.wo", of.hidden, wide)
-    if of.style.biases == "all":
-        y = y + weights.vector(f"{name}.wo.bias", of.hidden)
+    y = weights.linear(merge_heads(attended), f"{name}.wo", of.hidden, wide, biased="wo" in of.style.biased)
     middle = x + (normed(weights, of, y, f"{name}.norm1_after") if after else y)
     z = feed_forward(weights, of, normed(weights, of, middle, f"{name}.norm2"), name)
     return middle + (normed(weights, of, z, f"{name}.norm2_after") if after else z), new_k, new_v

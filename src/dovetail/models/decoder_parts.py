@@ -21,7 +21,7 @@ from dovetail.library.partial_rope import partial_rope
 from dovetail.library.rms_norm import rms_norm
 from dovetail.library.rope import rope
 from dovetail.library.softmax import softmax
-from dovetail.models.decoder_shape import DecoderShape, DecoderStyle, Rope
+from dovetail.models.decoder_shape import DecoderShape, Rope
 from dovetail.ops.build import split_axis
 
 
@@ -58,6 +58,11 @@ class Weights:
         y = x @ self.matrix(name, rows, columns)
         return y if name not in self.ranks else y + self._update(x, name, rows, columns)
 
+    def linear(self, x: Value, name: str, rows: int, columns: int, *, biased: bool) -> Value:
+        """The same, plus a bias where the matrix has one."""
+        y = self.times(x, name, rows, columns)
+        return y + self.vector(f"{name}.bias", rows) if biased else y
+
     def _update(self, x: Value, name: str, rows: int, columns: int) -> Value:
         rank = self.ranks[name]
         narrow = x @ self.matrix(f"{name}.lora_a", rank, columns)
@@ -69,9 +74,6 @@ class Weights:
 
     def vector(self, name: str, size: int) -> Value:
         return self.floats(name, self.stored(name, size))
-
-    def bias(self, name: str, size: int, *, has: bool) -> Value | None:
-        return self.vector(f"{name}.bias", size) if has else None
 
 
 def normed(weights: Weights, of: DecoderShape, x: Value, name: str) -> Value:
@@ -106,9 +108,7 @@ def projected(weights: Weights, of: DecoderShape, x: Value, name: str) -> tuple[
     counts = (of.heads, of.kv_heads, of.kv_heads)
 
     def linear(part: str, rows: int) -> Value:
-        y = weights.times(x, f"{name}.{part}", rows, of.hidden)
-        bias = weights.bias(f"{name}.{part}", rows, has=of.style.biases != "none")
-        return y if bias is None else y + bias
+        return weights.linear(x, f"{name}.{part}", rows, of.hidden, biased="qkv" in of.style.biased)
 
     if of.style.joined_qkv:
         flat: Sequence[Value] = split_axis(
@@ -130,21 +130,19 @@ def feed_forward(weights: Weights, of: DecoderShape, x: Value, name: str) -> Val
     style = of.style
     if style.has_experts:
         return _experts(weights, of, x, name)
+    biased = "feed_forward" in style.biased
+
+    def product(part: str, rows: int) -> Value:
+        return weights.linear(x, f"{name}.{part}", rows, of.hidden, biased=biased)
+
     if not style.is_gated:
-        inner = activation(style.act, _with_bias(weights, x, f"{name}.up", of.inner, of.hidden, style))
-        return _with_bias(weights, inner, f"{name}.down", of.hidden, of.inner, style)
-    if style.joined_up:
-        inner = gated_product(weights.times(x, f"{name}.up", 2 * of.inner, of.hidden), act=style.act, gate="first")
+        inner = activation(style.act, product("up", of.inner))
+    elif style.joined_up:
+        inner = gated_product(product("up", 2 * of.inner), act=style.act, gate="first")
     else:
-        up, gate = (weights.times(x, f"{name}.{part}", of.inner, of.hidden) for part in ("up", "gate"))
+        up, gate = (product(part, of.inner) for part in ("up", "gate"))
         inner = activation(style.act, gate) * up
-    return weights.times(inner, f"{name}.down", of.hidden, of.inner)
-
-
-def _with_bias(weights: Weights, x: Value, name: str, rows: int, columns: int, style: DecoderStyle) -> Value:
-    y = weights.times(x, name, rows, columns)
-    bias = weights.bias(name, rows, has=style.biases == "all")
-    return y if bias is None else y + bias
+    return weights.linear(inner, f"{name}.down", of.hidden, of.inner, biased=biased)
 
 
 def _experts(weights: Weights, of: DecoderShape, x: Value, name: str) -> Value:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Literal
+from typing import Literal, get_args
 
 from dovetail.dataclass import dataclass
 from dovetail.library.activation import Gate
 from dovetail.library.rope import Form
 
 Norm = Literal["rms", "layer"]
-Biases = Literal["none", "qkv", "all"]
-"""Which matrices have biases: none, those of queries, keys and values, or all, and the norms too."""
+Biased = Literal["qkv", "wo", "feed_forward"]
+"""Matrices that may have biases: those of queries, keys and values, that of attention's result, those of the
+feed-forward part."""
+BIASED: tuple[Biased, ...] = get_args(Biased)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class DecoderStyle:
     """Whether one matrix makes queries, keys and values."""
     joined_up: bool = False
     """Whether one matrix makes the gate and what it multiplies, the gate first."""
-    biases: Biases = "none"
+    biased: frozenset[Biased] = frozenset()
+    """Matrices with biases."""
     learned_positions: bool = False
     """Whether positions are rows of a table that is added to the embedding; nothing is rotated then."""
     scaled_embedding: bool = False
@@ -126,12 +129,12 @@ def _attention(of: DecoderShape) -> dict[str, tuple[int, ...]]:
     rows = {"wqkv": wide + 2 * narrow} if style.joined_qkv else {"wq": wide, "wk": narrow, "wv": narrow}
     found = _norm(of, "norm1", of.hidden)
     found |= {name: (count, of.hidden) for name, count in rows.items()}
-    if style.biases != "none":
+    if "qkv" in style.biased:
         found |= {f"{name}.bias": (count,) for name, count in rows.items()}
     if style.normed_heads:
         found |= {"q_norm.gain": (of.width,), "k_norm.gain": (of.width,)}
     found["wo"] = (of.hidden, wide)
-    if style.biases == "all":
+    if "wo" in style.biased:
         found["wo.bias"] = (of.hidden,)
     return found | (_norm(of, "norm1_after", of.hidden) if style.norms_after else {})
 
@@ -145,9 +148,9 @@ def _feed_forward(of: DecoderShape) -> dict[str, tuple[int, ...]]:
     if style.is_gated and not style.joined_up:
         found["gate"] = (*lead, of.inner, of.hidden)
     found["down"] = (*lead, of.hidden, of.inner)
-    if style.biases == "all":
-        found |= {"up.bias": (of.inner,), "down.bias": (of.hidden,)}
+    if "feed_forward" in style.biased and not style.has_experts:
+        found |= {f"{name}.bias": found[name][:-1] for name in ("up", "gate", "down") if name in found}
     return found | (_norm(of, "norm2_after", of.hidden) if style.norms_after else {})
 
 
-__all__ = ["Biases", "DecoderShape", "DecoderStyle", "Norm", "Rope", "parameter_shapes"]
+__all__ = ["BIASED", "Biased", "DecoderShape", "DecoderStyle", "Norm", "Rope", "parameter_shapes"]

@@ -52,6 +52,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Llama",
         _rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16),
     ),
+    "llama with biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "qwen3 with biases": ("Qwen3", {"head_dim": 16, "attention_bias": True}),
     "mistral with a window": ("Mistral", {"sliding_window": 4}),
     "qwen2 with yarn": ("Qwen2", _rope("yarn", factor=4.0, original_max_position_embeddings=16)),
     "qwen3 with wide heads": ("Qwen3", {"head_dim": 16}),
@@ -169,7 +171,7 @@ def as_gguf(model: Any) -> Any:
             array = array + 1
         if kind == "gpt2" and array.ndim == 2 and name.startswith("blk."):
             array = array.T
-        if kind == "llama" and re.search(r"attn_[qk]\.weight", name):
+        if kind == "llama" and re.search(r"attn_[qk]\.(?:weight|bias)", name):
             heads = config.num_attention_heads if "attn_q" in name else config.num_key_value_heads
             array = array.reshape(heads, 2, array.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(array.shape)
         if "experts.gate_up_proj" in name:

@@ -16,10 +16,11 @@ from dovetail.frontends.decoder_families import (
     names_in_gguf,
     refuse_more,
     used_context,
+    with_biases,
 )
 from dovetail.frontends.gguf.file import GgufFile, shown
 from dovetail.ir.literal import Array
-from dovetail.models.decoder_shape import DecoderShape, DecoderStyle, Rope
+from dovetail.models.decoder_shape import DecoderShape, Rope
 
 MOST_LAYERS, LARGEST_SIZE = 1024, 1 << 24
 _SLOWED, _LONG, _SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
@@ -28,7 +29,7 @@ _SLOWED, _LONG, _SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_
 def read_decoder(file: GgufFile, context: int | None = None) -> DecoderFile:
     """The decoder that a file holds, for a number of positions; what is missing or odd is one typed error."""
     try:
-        shape = _Reader(file).shape(context)
+        shape = with_biases(_Reader(file).shape(context), names_in_gguf, file.tensors.keys())
         names = names_in_gguf(shape)
         check_tensors(shape, names, {name: (t.kind, t.shape) for name, t in file.tensors.items()})
         refuse_more(set(file.tensors.keys() - names.values() - {_SLOWED, _LONG, _SHORT}))
@@ -84,7 +85,7 @@ class _Reader:
             softcap=self.number("attn_logit_softcapping", family.softcaps[0], may_be_0=True),
             final_softcap=self.number("final_logit_softcapping", family.softcaps[1], may_be_0=True),
             is_tied="output.weight" not in self.file.tensors,
-            style=self.style(),
+            style=family.style,
         )
         shape = self.with_experts(shape)
         self.check_heads(shape)
@@ -97,12 +98,6 @@ class _Reader:
             rope=self.rope(base, (shape.rotated or width) // 2, shape.context),
             local_rope=Rope(local) if local else None,
         )
-
-    def style(self) -> DecoderStyle:
-        """The style of the family; some files have biases where others of the family have none."""
-        style = self.family.style
-        has_more = style.biases == "none" and "blk.0.attn_q.bias" in self.file.tensors
-        return replace(style, biases="qkv") if has_more else style
 
     def windowed(self, layers: int) -> tuple[bool, ...]:
         """Which layers have the window: a list of the file, or all but every nth."""
