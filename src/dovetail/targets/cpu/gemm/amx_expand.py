@@ -12,9 +12,9 @@ from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
-from dovetail.targets.cpu.gemm.block_expand import four_codes, group_scale, joined_bits
+from dovetail.targets.cpu.gemm.block_expand import BlockReader, four_codes, joined_bits
 from dovetail.targets.cpu.gemm.block_pack import BlockLayout
-from dovetail.targets.cpu.gemm.block_words import Integer, Term
+from dovetail.targets.cpu.gemm.block_words import Term
 
 _FLOATS, _WORDS, _BYTES = f"<{COLUMNS} x float>", f"<{COLUMNS} x i32>", f"<{4 * COLUMNS} x i8>"
 _HALVES, _SHORTS = f"<{COLUMNS} x half>", f"<{COLUMNS} x i16>"
@@ -26,7 +26,7 @@ class _Blocks(TileBuilder):
 
     def __init__(self, of: BlockLayout, *, emulated: bool) -> None:
         super().__init__(emulated=emulated)
-        self.of = of
+        self.of, self.reader = of, BlockReader(self, of, COLUMNS)
 
     def written(self) -> Function:
         of = self.of
@@ -41,10 +41,10 @@ class _Blocks(TileBuilder):
         of = self.of
         words = self.ptr_add(panel, self.add(self.mul(vector, 4 * COLUMNS), of.head_bytes))
         scales = self.ptr_add(panel, self.mul(vector, COLUMNS * of.scales.itemsize))
-        scale = self._numbers(scales)
-        low = self._numbers(self.ptr_add(scales, of.scale_bytes)) if of.has_low else None
+        scale = self.reader.block_scale(scales)
+        low = self.reader.block_scale(self.ptr_add(scales, of.scale_bytes)) if of.has_low else None
         for group in range(of.groups):
-            factor = self._of_group(scale, words, of.words.scales, group)
+            factor = self.reader.of_group(scale, words, of.words.scales, group)
             added = self._added(factor, low, words, group)
             for step, terms in enumerate(of.words.codes[group]):
                 four = [self._weight(words, terms, byte, factor, added) for byte in range(4)]
@@ -55,10 +55,8 @@ class _Blocks(TileBuilder):
 
     def _added(self, factor: str, low: str | None, words: Ptr, group: int) -> str | None:
         """What is added to codes times their scale: lows, less what stored codes are above the codes."""
-        of, added = self.of, None
-        if low is not None:
-            added = self._of_group(low, words, of.words.lows, group)
-            added = self.let(f"fneg {_FLOATS} {added}") if of.words.lows else added
+        of = self.of
+        added = None if low is None else self.reader.low_of_group(low, words, group)
         if of.zero:
             # Exact: scales have few bits, and what codes are above is a power of two, or 7.
             above = self.let(f"fmul {_FLOATS} {factor}, splat (float {float(-of.zero)})")
@@ -70,9 +68,9 @@ class _Blocks(TileBuilder):
         if len(terms) == 1:
             (term,) = terms
             moved = (Term(term.word, term.shift + 8 * byte, term.mask),)
-            code = joined_bits(self, moved, (COLUMNS, 32), partial(self._word, words, kind=_WORDS))
+            code = joined_bits(self, moved, (COLUMNS, 32), partial(self.reader.word, words, kind=_WORDS))
         else:
-            four = four_codes(self, terms, COLUMNS, partial(self._word, words, kind=_BYTES))
+            four = four_codes(self, terms, COLUMNS, partial(self.reader.word, words, kind=_BYTES))
             whole = (Term(0, 8 * byte, 255),)
             code = self.let(f"bitcast {_BYTES} {four} to {_WORDS}")
             code = joined_bits(self, whole, (COLUMNS, 32), lambda _, found=code: found)
@@ -82,21 +80,6 @@ class _Blocks(TileBuilder):
         name = f"llvm.fma.v{COLUMNS}f32"
         self.use(f"declare {_FLOATS} @{name}({_FLOATS}, {_FLOATS}, {_FLOATS})")
         return self.let(f"call {_FLOATS} @{name}({_FLOATS} {number}, {_FLOATS} {factor}, {_FLOATS} {added})")
-
-    def _word(self, words: Ptr, word: int, kind: str) -> str:
-        return self.let(f"load {kind}, ptr {self.ptr_add(words, 4 * word * self.of.columns)}, align 4")
-
-    def _of_group(self, scale: str, words: Ptr, integers: tuple[Integer, ...], group: int) -> str:
-        """The scale of a group, by the block's own."""
-        if not integers:
-            return scale
-        return group_scale(self, scale, COLUMNS, integers[group], partial(self._word, words, kind=_WORDS))
-
-    def _numbers(self, pointer: Ptr) -> str:
-        """Scales of some columns."""
-        if self.of.scales.itemsize == 4:
-            return self.let(f"load {_FLOATS}, ptr {pointer}, align 4")
-        return self.let(f"fpext {_HALVES} {self.let(f'load {_HALVES}, ptr {pointer}, align 2')} to {_FLOATS}")
 
 
 class _Halves(TileBuilder):

@@ -76,46 +76,62 @@ def expand_function(of: BlockLayout, lanes: int) -> tuple[SharedFunction, Signat
     return shared_function(_Expand(of, lanes).written())
 
 
-class BlockReader(Builder):
-    """A function that reads packed blocks, a vector of columns at a time."""
+class BlockReader:
+    """Reads packed blocks in a function, a vector of columns at a time."""
 
-    def __init__(self, of: BlockLayout, lanes: int) -> None:
-        super().__init__()
-        self.of, self.lanes = of, lanes
+    def __init__(self, into: Builder, of: BlockLayout, lanes: int) -> None:
+        self.into, self.of, self.lanes = into, of, lanes
         self.ints, self.floats, self.bytes = f"<{lanes} x i32>", f"<{lanes} x float>", f"<{4 * lanes} x i8>"
 
     def word(self, words: Ptr, word: int, kind: str) -> str:
         """A word of each column."""
-        return self.let(f"load {kind}, ptr {self.ptr_add(words, 4 * word * self.of.columns)}, align 4")
+        return self.into.let(f"load {kind}, ptr {self.into.ptr_add(words, 4 * word * self.of.columns)}, align 4")
 
     def of_group(self, scale: str, words: Ptr, integers: tuple[Integer, ...], group: int) -> str:
         """The scale of a group, by the block's own."""
         if not integers:
             return scale
-        return group_scale(self, scale, self.lanes, integers[group], partial(self.word, words, kind=self.ints))
+        return group_scale(self.into, scale, self.lanes, integers[group], partial(self.word, words, kind=self.ints))
 
     def low_of_group(self, low: str, words: Ptr, group: int) -> str:
         """What is added to codes of a group times their scale, by what the block has."""
         found = self.of_group(low, words, self.of.words.lows, group)
-        return self.let(f"fneg {self.floats} {found}") if self.of.words.lows else found
+        return self.into.let(f"fneg {self.floats} {found}") if self.of.words.lows else found
 
     def block_scale(self, pointer: Ptr) -> str:
         """The scale, or low, of a block in f32."""
-        half = f"<{self.lanes} x half>"
+        into, half = self.into, f"<{self.lanes} x half>"
         if self.of.scales.itemsize == 4:
-            return self.let(f"load {self.floats}, ptr {pointer}, align 4")
-        return self.let(f"fpext {half} {self.let(f'load {half}, ptr {pointer}, align 2')} to {self.floats}")
+            return into.let(f"load {self.floats}, ptr {pointer}, align 4")
+        return into.let(f"fpext {half} {into.let(f'load {half}, ptr {pointer}, align 2')} to {self.floats}")
 
-    def store(self, floats: str, there: Ptr) -> None:
-        self.emit(f"store {self.floats} {floats}, ptr {there}, align 4")
+    def expand(self, group: int, words: Ptr, scale: str, low: str | None, there: Ptr) -> None:
+        """Write a group as products read it, by the scale and the low of its block."""
+        read = self.of.expanded
+        self._store(self.floats, self.of_group(scale, words, self.of.words.scales, group), there)
+        if low is not None:
+            lows = self.into.ptr_add(there, read.scale_bytes)
+            self._store(self.floats, self.low_of_group(low, words, group), lows)
+        codes = self.into.ptr_add(there, read.head_bytes)
+        for step, terms in enumerate(self.of.words.codes[group]):
+            how = moved_up if self.of.is_nested else four_codes
+            found = how(self.into, terms, self.lanes, partial(self.word, words, kind=self.bytes))
+            self._store(self.bytes, found, self.into.ptr_add(codes, 4 * step * self.of.columns))
+
+    def _store(self, kind: str, x: str, there: Ptr) -> None:
+        self.into.emit(f"store {kind} {x}, ptr {there}, align 4")
 
 
-class _Expand(BlockReader):
+class _Expand(Builder):
     """The function that expands blocks, one vector of columns after the other."""
 
+    def __init__(self, of: BlockLayout, lanes: int) -> None:
+        super().__init__()
+        self.of, self.reader = of, BlockReader(self, of, lanes)
+
     def written(self) -> Function:
-        of, read = self.of, self.of.expanded
-        vectors = of.columns // self.lanes
+        of, read, lanes = self.of, self.of.expanded, self.reader.lanes
+        vectors = of.columns // lanes
         share = of.block_bytes // vectors
         with self.loop(0, I64("%blocks")) as block:
             panel = self.ptr_add(Ptr("%panel"), self.mul(block, of.block_bytes))
@@ -125,28 +141,17 @@ class _Expand(BlockReader):
                 # that all its lines at once would wait for each other, and products prefetch them.
                 ahead = self.ptr_add(self.ptr_add(panel, of.block_bytes), self.mul(vector, share))
                 lines = list(range(0, share, LINE)) if of.by_lane else []
-                words = self.ptr_add(panel, self.add(self.mul(vector, 4 * self.lanes), of.head_bytes))
-                target = self.ptr_add(expanded, self.mul(vector, 4 * self.lanes))
-                scales = self.ptr_add(panel, self.mul(vector, self.lanes * of.scales.itemsize))
-                scale = self.block_scale(scales)
-                low = self.block_scale(self.ptr_add(scales, of.scale_bytes)) if read.has_low else None
+                words = self.ptr_add(panel, self.add(self.mul(vector, 4 * lanes), of.head_bytes))
+                target = self.ptr_add(expanded, self.mul(vector, 4 * lanes))
+                scales = self.ptr_add(panel, self.mul(vector, lanes * of.scales.itemsize))
+                scale = self.reader.block_scale(scales)
+                low = self.reader.block_scale(self.ptr_add(scales, of.scale_bytes)) if read.has_low else None
                 for group in range(of.groups):
                     for line in lines[group :: of.groups]:
                         self.prefetch(self.ptr_add(ahead, line))
-                    there = self.ptr_add(target, group * read.group_bytes)
-                    self.store(self.of_group(scale, words, of.words.scales, group), there)
-                    if low is not None:
-                        self.store(self.low_of_group(low, words, group), self.ptr_add(there, read.scale_bytes))
-                    self._codes(group, words, self.ptr_add(there, read.head_bytes))
+                    self.reader.expand(group, words, scale, low, self.ptr_add(target, group * read.group_bytes))
         given = (Parameter("ptr", "panel"), Parameter("ptr", "expanded"), Parameter("i64", "blocks"))
         return self.function(Signature(f"expand.{of.name}.{of.columns}", given))
-
-    def _codes(self, group: int, words: Ptr, target: Ptr) -> None:
-        for step, terms in enumerate(self.of.words.codes[group]):
-            how = moved_up if self.of.is_nested else four_codes
-            found = how(self, terms, self.lanes, partial(self.word, words, kind=self.bytes))
-            there = self.ptr_add(target, 4 * step * self.of.columns)
-            self.emit(f"store {self.bytes} {found}, ptr {there}, align 4")
 
 
 __all__ = ["BlockReader", "expand_function", "four_codes", "group_scale", "joined_bits", "moved_up"]

@@ -14,10 +14,10 @@ from dovetail.codegen.llvm.handles import I64, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.block_direct import ROW_PARAMETERS
-from dovetail.targets.cpu.gemm.block_expand import four_codes, group_scale
+from dovetail.targets.cpu.gemm.block_expand import BlockReader, four_codes
 from dovetail.targets.cpu.gemm.block_kernel import LINE, Rows
 from dovetail.targets.cpu.gemm.block_limbs import LOW_AT, BlockKernel
-from dovetail.targets.cpu.gemm.block_words import Integer, Term
+from dovetail.targets.cpu.gemm.block_words import Term
 from dovetail.targets.cpu.gemm.policy import BLOCKS
 
 
@@ -32,6 +32,7 @@ class _Wide(Rows):
 
     def __init__(self, of: BlockKernel) -> None:
         super().__init__(of, 1)
+        self.reader = BlockReader(self, of.packed, of.dot.lanes)
         self.words = Ptr("%panel")
         """Words of the first of the vectors."""
 
@@ -76,29 +77,21 @@ class _Wide(Rows):
             here = self.ptr_add(x, group * of.group_bytes)
             totals = self.group(self.words, [here], packed.words.codes[group])
             for v in vectors:
-                factor = self._of_group(scale[v], packed.words.scales, group, v)
+                factor = self.reader.of_group(scale[v], self._words_of(v), packed.words.scales, group)
                 held[v] = self.added(totals[0, v], factor, here, held[v])
             for v in vectors if low else ():
-                factor = self._of_group(low[v], packed.words.lows, group, v)
-                factor = self.let(f"fneg {self.floats} {factor}") if packed.words.lows else factor
+                factor = self.reader.low_of_group(low[v], self._words_of(v), group)
                 total = self.load_splat(self.ptr_add(here, LOW_AT), "float", self.floats)
                 held[v] = self.fma(factor, total, held[v])
         return held
 
     def codes(self, codes: Ptr, vector: int, terms: tuple[Term, ...]) -> str:
         """Stored codes of a vector of columns, four steps along k in each lane."""
-        return four_codes(self, terms, self.of.dot.lanes, partial(self._word, codes, vector, self.raw))
+        load = partial(self.reader.word, self._words_of(vector), kind=self.raw)
+        return four_codes(self, terms, self.of.dot.lanes, load)
 
-    def _of_group(self, scale: str, integers: tuple[Integer, ...], group: int, vector: int) -> str:
-        """The scale of a group, by the block's own."""
-        if not integers:
-            return scale
-        load = partial(self._word, self.words, vector, self.ints)
-        return group_scale(self, scale, self.of.dot.lanes, integers[group], load)
-
-    def _word(self, words: Ptr, vector: int, kind: str, word: int) -> str:
-        at = self.ptr_add(words, 4 * (word * self.of.packed.columns + self.of.dot.lanes * vector))
-        return self.let(f"load {kind}, ptr {at}, align 4")
+    def _words_of(self, vector: int) -> Ptr:
+        return self.ptr_add(self.words, 4 * self.of.dot.lanes * vector)
 
 
 __all__ = ["wide_function"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64, Ptr
 from dovetail.codegen.llvm.scalar import literal
 from dovetail.dataclass import dataclass
@@ -103,19 +104,21 @@ class FloatKernel:
         return self.packed.block_bytes // self.packed.groups
 
 
-class Codes(BlockReader):
+class Codes(Builder):
     """A function that reads packed blocks as floats."""
 
     def __init__(self, kernel: FloatKernel) -> None:
-        super().__init__(kernel.packed, kernel.lanes)
-        self.kernel = kernel
+        super().__init__()
+        self.kernel, self.of, self.lanes = kernel, kernel.packed, kernel.lanes
+        self.reader = BlockReader(self, self.of, self.lanes)
+        self.ints, self.floats, self.bytes = self.reader.ints, self.reader.floats, self.reader.bytes
 
     def codes(self, words: Ptr, terms: tuple[Term, ...]) -> Code:
         """The codes of some columns in four steps along k."""
         (first, *others) = terms
         if self.kernel.has_tables and not others and first.mask < _TABLE and first.shift >= 0:
             return partial(self._looked_up, words, first)
-        four = four_codes(self, terms, self.lanes, partial(self.word, words, kind=self.bytes))
+        four = four_codes(self, terms, self.lanes, partial(self.reader.word, words, kind=self.bytes))
         if self.of.zero:
             four = self.let(f"sub {self.bytes} {four}, {splat(str(self.of.zero), 4 * self.lanes, 'i8')}")
         whole = self.let(f"bitcast {self.bytes} {four} to {self.ints}")
@@ -129,9 +132,12 @@ class Codes(BlockReader):
             return pointer
         return Ptr(self.let(f'call ptr asm "", "=r,0,{how}"(ptr {pointer}, {self.floats} {sums})'))
 
+    def store(self, floats: str, there: Ptr) -> None:
+        self.emit(f"store {self.floats} {floats}, ptr {there}, align 4")
+
     def _looked_up(self, words: Ptr, term: Term, byte: int) -> str:
         """A code of four bits or fewer as an index of 16 floats, which has the bits above it, too."""
-        word = self.word(words, term.word, self.ints)
+        word = self.reader.word(words, term.word, self.ints)
         index = self.let(f"lshr {self.ints} {word}, {splat(str(term.shift + 8 * byte), self.lanes, 'i32')}")
         found = [float((code & term.mask) - self.of.zero) for code in range(_TABLE)]
         table = f"<{', '.join([f'float {literal(code, f32)}' for code in found])}>"

@@ -85,13 +85,13 @@ class _Spell(Codes):
             with self.loop(0, kernel.vectors) as number:
                 scales, words = self.vector(panel, number)
                 target = self.ptr_add(spelled, self.mul(number, 4 * self.lanes))
-                scale = self.block_scale(scales)
-                low = self.block_scale(self.ptr_add(scales, of.scale_bytes)) if of.has_low else None
+                scale = self.reader.block_scale(scales)
+                low = self.reader.block_scale(self.ptr_add(scales, of.scale_bytes)) if of.has_low else None
                 for place, group in enumerate(groups):
                     there = self.ptr_add(target, place * kernel.spelled_bytes)
-                    self.store(self.of_group(scale, words, of.words.scales, group), there)
+                    self.store(self.reader.of_group(scale, words, of.words.scales, group), there)
                     if low is not None:
-                        self.store(self.low_of_group(low, words, group), self.ptr_add(there, 4 * of.columns))
+                        self.store(self.reader.low_of_group(low, words, group), self.ptr_add(there, 4 * of.columns))
                     there = self.ptr_add(there, kernel.head_bytes)
                     for step, terms in enumerate(of.words.codes[group]):
                         code = self.codes(words, terms)
@@ -144,8 +144,8 @@ class _OneRow(Codes):
     def _block(self, given: list[tuple[Ptr, Ptr]], row: Ptr, held: list[str], lines: list[Ptr]) -> list[str]:
         """Sums plus the products with some vectors of columns of a block, of which scales and words are given."""
         of, kernel, totals = self.of, self.kernel, list(held)
-        scales = [self.block_scale(at) for at, _ in given]
-        lows = [self.block_scale(self.ptr_add(at, of.scale_bytes)) for at, _ in given] if of.has_low else []
+        scales = [self.reader.block_scale(at) for at, _ in given]
+        lows = [self.reader.block_scale(self.ptr_add(at, of.scale_bytes)) for at, _ in given] if of.has_low else []
         words = [at for _, at in given]
         for first in range(0, of.groups, self.together):
             groups = range(first, first + self.together)
@@ -168,11 +168,11 @@ class _OneRow(Codes):
                         ]
             for place, group in enumerate(groups):
                 for v, at in enumerate(words):
-                    scale = self.of_group(scales[v], at, of.words.scales, group)
+                    scale = self.reader.of_group(scales[v], at, of.words.scales, group)
                     totals[v] = self.fma(sums[place][v], scale, totals[v])
                 total = self.load_splat(here[place]) if lows else ""
                 for v, at in enumerate(words) if lows else ():
-                    totals[v] = self.fma(self.low_of_group(lows[v], at, group), total, totals[v])
+                    totals[v] = self.fma(self.reader.low_of_group(lows[v], at, group), total, totals[v])
         return totals
 
 
