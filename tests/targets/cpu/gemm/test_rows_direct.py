@@ -21,13 +21,17 @@ from tests.targets.cpu.gemm.test_block_code import MACHINES, SDOT_NAME
 from tests.targets.cpu.gemm.test_blocks import K, compiled, judged, needs_dot, rows, weights
 
 
-def _tile(name: str, count: int, *, exact: bool) -> tuple[BlockKernel, str]:
-    """The kernel of a format with NEON, and the loop that multiplies some rows."""
-    here, _ = MACHINES["neon"]
+def _kernel(name: str, machine: str, *, exact: bool) -> BlockKernel:
+    here, _ = MACHINES[machine]
     dot = block_dot(here.device)
     assert dot is not None
-    kernel = BlockKernel.of(name, dot, exact=exact, registers=here.vector_registers)
-    code = code_for(here, few_rows_function(kernel, count)[0].text, optimize=False)
+    return BlockKernel.of(name, dot, exact=exact, registers=here.vector_registers)
+
+
+def _tile(name: str, count: int, *, exact: bool) -> tuple[BlockKernel, str]:
+    """The kernel of a format with NEON, and the loop that multiplies some rows."""
+    kernel = _kernel(name, "neon", exact=exact)
+    code = code_for(MACHINES["neon"][0], few_rows_function(kernel, count)[0].text, optimize=False)
     return kernel, max(loops(code), key=lambda body: body.count(SDOT_NAME))
 
 
@@ -61,7 +65,11 @@ def test_lines_are_prefetched_into_both_caches() -> None:
 
 
 def test_tiles_are_compiled_for_rows_that_a_run_can_have() -> None:
-    assert [few_rows(most) for most in (1, 2, 3, MOST, 64)] == [(), (2,), (3,), (4,), (2, 3, 4)]
+    for machine in ("neon", "avx512_vnni"):
+        kernel = _kernel("q4_k", machine, exact=True)
+        assert [few_rows(kernel, most) for most in (1, 2, 3, MOST, 64)] == [(), (2,), (3,), (4,), (2, 3, 4)]
+    # Where a tile of two rows has half of the vectors, a group would be expanded for each half.
+    assert few_rows(_kernel("q4_k", "avx_vnni", exact=True), 64) == ()
 
 
 @needs_dot

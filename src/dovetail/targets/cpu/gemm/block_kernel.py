@@ -6,6 +6,8 @@ are scaled and added in f32, group after group, for every row alike: how rows ar
 
 from __future__ import annotations
 
+from typing import Literal
+
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Phi, Ptr
@@ -13,6 +15,7 @@ from dovetail.targets.cpu.gemm.block_expand import four_codes, moved_up
 from dovetail.targets.cpu.gemm.block_limbs import LOW_AT, BlockKernel, splat
 from dovetail.targets.cpu.gemm.block_pack import BlockLayout
 from dovetail.targets.cpu.gemm.block_words import Term
+from dovetail.targets.cpu.gemm.limb_builder import IN_REGISTER
 from dovetail.targets.cpu.gemm.policy import BLOCKS
 
 LINE = 64
@@ -51,6 +54,9 @@ class Rows(Builder):
         if self.in_memory:
             self.depth = 1
         self.places: dict[tuple[int, int], Ptr] = {}
+        self._coming: list[Ptr] = []
+        """Lines that are prefetched among the products of a group, into this level."""
+        self._level: Literal[1, 2] = 1
         self.limbs = [self.ptr_add(Ptr("%limbs"), self.mul(I64("%pitch"), row)) for row in range(rows)]
 
     def written(self) -> Function:
@@ -113,29 +119,14 @@ class Rows(Builder):
         ahead_at, pace = self.phi("ptr"), self.pace
         sums = {} if self.in_memory else {cell: self.phi(self.floats) for cell in self.cells}
         if of.prefetches_packed:
-            for line in range(0, pace, LINE):
-                self.prefetch(self.ptr_add(Ptr(ahead_at.name), line), level=2)
+            self.fetch_lines(Ptr(ahead_at.name), pace, level=2)
         elif self.passes > 1 and not of.layout.is_expanded:
-            for line in range(0, pace, LINE):
-                self.prefetch(self.ptr_add(Ptr(ahead_at.name), line))
+            self.fetch_lines(Ptr(ahead_at.name), pace)
         elif self.moves_sums or (not of.dot.by_lane and not of.layout.is_expanded):
             distance, level = (BLOCKS.nested_distance, 1) if self.moves_sums else (BLOCKS.prefetch_distance, 2)
-            for line in range(0, of.layout.group_bytes, LINE):
-                self.prefetch(self.ptr_add(Ptr(panel_at.name), distance + line), level=level)
-        found: dict[tuple[int, int], str] = {}
+            self.fetch_lines(self.ptr_add(Ptr(panel_at.name), distance), of.layout.group_bytes, level=level)
         x = [self.ptr_add(start, I64(limbs_at.name)) for start in self.limbs]
-        totals = self.group(Ptr(codes_at.name), x, of.layout.words.codes[0])
-        for vector in range(self.width):
-            scales = self.scales(Ptr(panel_at.name), vector)
-            for row in range(self.rows):
-                if self.in_memory:
-                    before_it = self.let(f"load {self.floats}, ptr {self.places[row, vector]}, align 4")
-                else:
-                    before_it = sums[row, vector].name
-                found[row, vector] = self.added(totals[row, vector], scales, x[row], before_it)
-        if of.layout.has_low:
-            found = self._with_lows(self.ptr_add(Ptr(panel_at.name), of.layout.scale_bytes), x, found)
-        self._keep(found)
+        found = self.with_group(Ptr(panel_at.name), Ptr(codes_at.name), x, {at: phi.name for at, phi in sums.items()})
         following = I64(self.let(f"add nuw nsw i64 {group.name}, 1"))
         carried: list[tuple[Phi, object, object]] = [
             (group, 0, following),
@@ -150,6 +141,25 @@ class Rows(Builder):
             phi.add(str(next_one), self.block)
         self.emit(f"br i1 {self.icmp('slt', following, I64('%groups'))}, label %{along}, label %{after}")
         self.label(after)
+        return found
+
+    def with_group(
+        self, panel: Ptr, codes: Ptr, x: list[Ptr], held: dict[tuple[int, int], str]
+    ) -> dict[tuple[int, int], str]:
+        """Sums plus the products with a group, by its scales and codes."""
+        of, found = self.of, dict[tuple[int, int], str]()
+        totals = self.group(codes, x, of.layout.words.codes[0])
+        for vector in range(self.width):
+            scales = self.scales(panel, vector)
+            for row in range(self.rows):
+                if self.in_memory:
+                    before = self.let(f"load {self.floats}, ptr {self.places[row, vector]}, align 4")
+                else:
+                    before = held[row, vector]
+                found[row, vector] = self.added(totals[row, vector], scales, x[row], before)
+        if of.layout.has_low:
+            found = self._with_lows(self.ptr_add(panel, of.layout.scale_bytes), x, found)
+        self._keep(found)
         return found
 
     def added(self, total: str, scales: str, x: Ptr, held: str) -> str:
@@ -190,6 +200,8 @@ class Rows(Builder):
             weights = {(v, step): self.codes(codes, v, terms[step]) for v in range(self.width) for step in some}
             # Neighbours belong to different sums: the queue of instructions that wait is short.
             for limb in range(of.limbs):
+                part = first // self.depth * of.limbs + limb
+                self._fetch_some(part, -(-len(order) // self.depth) * of.limbs, sums[limb, 0, 0])
                 for step in some:
                     for row, vector in cells:
                         factor = self.factor(x[row], limb, step)
@@ -198,6 +210,24 @@ class Rows(Builder):
         if self.in_order:
             x = [self.after(pointer, sums[0, row, 0], self.ints) for row, pointer in enumerate(x)]
         return {(row, v): self.joined([sums[limb, row, v] for limb in range(of.limbs)], x[row]) for row, v in cells}
+
+    def fetch_lines(self, start: Ptr, size: int, level: Literal[1, 2] = 1) -> None:
+        """Prefetch lines: one by one among the products of the group that follows, or at once.
+
+        At once they wait for each other. One by one LLVM would spill sums of several rows.
+        """
+        lines = [self.ptr_add(start, line) for line in range(0, size, LINE)]
+        if self.of.dot.by_lane or self.of.emulated or self.rows > 1:
+            for line in lines:
+                self.prefetch(line, level=level)
+        else:
+            self._coming, self._level = lines, level
+
+    def _fetch_some(self, part: int, parts: int, held: str) -> None:
+        """Prefetch the lines that are due at one of some parts of a group's products, once `held` is computed."""
+        lines = self._coming
+        for line in lines[part * len(lines) // parts : (part + 1) * len(lines) // parts]:
+            self.prefetch(self.after(line, held, self.ints), level=self._level)
 
     @property
     def loads_apart(self) -> bool:
@@ -248,7 +278,8 @@ class Rows(Builder):
         Otherwise it would load much at once, and spill it. No instruction comes of it: the machine loads as early as it
         likes.
         """
-        return Ptr(self.let(f'call ptr asm "", "=r,0,w"(ptr {pointer}, {kind or self.floats} {held})'))
+        how = IN_REGISTER[self.of.dot.lanes]
+        return Ptr(self.let(f'call ptr asm "", "=r,0,{how}"(ptr {pointer}, {kind or self.floats} {held})'))
 
     def number(self, pointer: Ptr, kind: str) -> str:
         """A number of a row's group that others are added to, in all lanes."""

@@ -156,7 +156,12 @@ class BlockKernel:
 
         Expanded blocks have no room for more than a part, and with NEON rows go over a panel several times.
         """
-        return 0 if self.dot.by_lane or self.layout.is_expanded else self.cells // self.vectors
+        return 0 if self.dot.by_lane or self.layout.is_expanded else self.rows_of_all_vectors
+
+    @property
+    def rows_of_all_vectors(self) -> int:
+        """Rows of the largest tile that has all vectors of a panel."""
+        return self.cells // self.vectors
 
     @property
     def number_bytes(self) -> int:

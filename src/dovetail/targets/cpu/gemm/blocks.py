@@ -30,6 +30,7 @@ from dovetail.targets.cpu.gemm.float_codes import FloatKernel
 from dovetail.targets.cpu.gemm.groups import stacked
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS, BLOCKS, Int8Tile
 from dovetail.targets.cpu.gemm.prepared_rows import Block, PreparedRows
+from dovetail.targets.cpu.gemm.rows_by_group import rows_by_group_function
 from dovetail.targets.cpu.gemm.rows_direct import few_rows, few_rows_function
 from dovetail.targets.cpu.gemm.tile import Tile
 
@@ -88,6 +89,11 @@ def one_row_function(kernel: BlockKernel) -> tuple[SharedFunction, Signature]:
     return direct_function(kernel) if kernel.dot.by_lane else wide_function(kernel)
 
 
+def several_rows_function(kernel: BlockKernel, rows: int) -> tuple[SharedFunction, Signature]:
+    """The same of a few rows, which are one tile."""
+    return (few_rows_function if kernel.dot.by_lane else rows_by_group_function)(kernel, rows)
+
+
 class _Blocks(PreparedRows):
     """The job of one product while it is put together."""
 
@@ -142,7 +148,7 @@ def _code(kernel: BlockKernel, of: Block) -> tuple[KernelCode, int]:
     if driver.many.layout.is_expanded:
         functions.append(expand_function(kernel.packed, kernel.dot.lanes))
     if driver.is_direct:
-        functions += [one_row_function(kernel), *[few_rows_function(kernel, rows) for rows in driver.few]]
+        functions += [one_row_function(kernel), *[several_rows_function(kernel, rows) for rows in driver.few]]
     if kernel.lows_apart:
         functions += [sums_function(kernel), lows_function(kernel)]
     return kernel_code("blocks", driver, [*functions, *driver.tile_functions]), driver.room(driver.at.end)
@@ -164,7 +170,7 @@ class _Driver(TileCells):
         """Blocks along k of the part of a panel that stays in L1."""
         self.is_direct = kernel.layout.is_expanded and reads_blocks(kernel)
         """Whether one row reads blocks as they are."""
-        self.few = few_rows(of.rows) if self.is_direct and kernel.dot.by_lane else ()
+        self.few = few_rows(kernel, of.rows) if self.is_direct else ()
         """Rows that do so in one tile."""
         is_expanded = self.many.layout.is_expanded
         expanded = self.part * packed.groups * self.many.layout.group_bytes if is_expanded else 0
@@ -233,7 +239,7 @@ class _Driver(TileCells):
             are_more = self.and_(are_more, self.not_(are_few))
             with self.when(are_few):
                 self.prefetch_rows(I64("0"), few)
-                multiply, stride = few_rows_function(self.kernel, few)[1], self.shape.tile.row_bytes
+                multiply, stride = several_rows_function(self.kernel, few)[1], self.shape.tile.row_bytes
                 self.call(multiply, rows, self.problem.pitch, b, sums, stride, self.blocks)
         with self.when(are_more):
             self._multiply_all(self.kernel, rows, b, sums, count)

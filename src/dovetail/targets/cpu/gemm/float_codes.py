@@ -15,7 +15,7 @@ from dovetail.targets.cpu.gemm.block_expand import BlockReader, four_codes
 from dovetail.targets.cpu.gemm.block_pack import BlockLayout
 from dovetail.targets.cpu.gemm.block_words import Term
 from dovetail.targets.cpu.gemm.float_policy import FLOATS
-from dovetail.targets.cpu.gemm.limb_builder import splat
+from dovetail.targets.cpu.gemm.limb_builder import IN_REGISTER, splat
 
 _SUM_BYTES = 16
 """Bytes of a group of a row before its numbers, where their sum is first: lows of the weights multiply it."""
@@ -23,8 +23,6 @@ _MOST = 127
 """The largest code of a byte without a sign."""
 _TABLE = 16
 """Floats that one instruction takes out of a register with AVX-512: those of codes of up to four bits."""
-_IN_REGISTER = {4: "w", 8: "x", 16: "v"}
-"""What LLVM calls operands in registers of NEON, AVX2 and AVX-512, by lanes."""
 
 Code = Callable[[int], str]
 """The code of some columns, as floats, in one of four steps along k."""
@@ -45,12 +43,12 @@ class FloatKernel:
         """The kernel of a format on a device."""
         lanes = device.lanes
         layout = BlockLayout(name, FLOATS.vectors * lanes, is_signed=True)
-        return cls(layout, lanes, device.registers, "" if device.emulated else _IN_REGISTER[lanes])
+        return cls(layout, lanes, device.registers, "" if device.emulated else IN_REGISTER[lanes])
 
     @property
     def has_tables(self) -> bool:
         """Whether an instruction takes floats out of a table of 16."""
-        return self.in_register == _IN_REGISTER[_TABLE]
+        return self.in_register == IN_REGISTER[_TABLE]
 
     @property
     def has_low(self) -> bool:

@@ -13,6 +13,8 @@ BIAS = 3 << 22
 """That float."""
 MOST_ADDED = 22
 """Bits of integers that can be added to it, without their sign."""
+IN_REGISTER = {4: "w", 8: "x", 16: "v"}
+"""What LLVM calls operands in registers of NEON, AVX2 and AVX-512, by lanes of 32 bits."""
 
 
 def splat(value: str, count: int, kind: str) -> str:
@@ -99,4 +101,4 @@ class LimbBuilder(Builder):
         self.emit(f"store <{self.count} x i8> {small}, ptr {there}, align {min(self.count, 16)}")
 
 
-__all__ = ["BIAS", "MAGIC", "LimbBuilder", "splat"]
+__all__ = ["BIAS", "IN_REGISTER", "MAGIC", "LimbBuilder", "splat"]

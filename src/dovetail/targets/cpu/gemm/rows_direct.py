@@ -25,7 +25,7 @@ NEAR, FAR = 1, 3
 MOST = 4
 """Rows that are not worth expanding blocks for: five and more have several tiles, which would each unpack them."""
 _NAMES = ("ptr limbs", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 blocks")
-_PARAMETERS = tuple([Parameter(kind, name) for kind, name in map(str.split, _NAMES)])
+TILE_PARAMETERS = tuple([Parameter(kind, name) for kind, name in map(str.split, _NAMES)])
 """Rows of limbs and the bytes between them, a panel, sums and the bytes between their rows, and blocks along k."""
 
 
@@ -35,9 +35,10 @@ def few_rows_function(of: BlockKernel, rows: int) -> tuple[SharedFunction, Signa
     return shared_function((ScaledPairs if of.sums_are_scaled else FewRows)(of, rows).written())
 
 
-def few_rows(most: int) -> tuple[int, ...]:
+def few_rows(of: BlockKernel, most: int) -> tuple[int, ...]:
     """Rows of tiles for blocks of at most `most` rows: where these are few, their number is known before a run."""
-    return (most,) if 2 <= most <= MOST else tuple(range(2, MOST + 1)) if most > MOST else ()
+    few = MOST if of.dot.by_lane else of.rows_of_all_vectors
+    return (most,) if 2 <= most <= few else tuple(range(2, few + 1)) if most > few else ()
 
 
 class FewRows(InOrder, Unpacking):
@@ -72,7 +73,7 @@ class FewRows(InOrder, Unpacking):
                 held = {cell: self.let(f"load {self.floats}, ptr {at}, align 4") for cell, at in sums.items()}
                 for cell, found in self._block(words, halves, ahead, x, held).items():
                     self.emit(f"store {self.floats} {found}, ptr {sums[cell]}, align 4")
-        return self.function(Signature(f"{of.name}.few.{self.rows}", _PARAMETERS))
+        return self.function(Signature(f"{of.name}.few.{self.rows}", TILE_PARAMETERS))
 
     def _block(self, words: Ptr, halves: Ptr, ahead: Ptr, x: list[Ptr], held: dict[Cell, str]) -> dict[Cell, str]:
         """Sums plus the products with a block."""
@@ -182,4 +183,4 @@ class ScaledPairs(FewRows):
         return held, starts
 
 
-__all__ = ["MOST", "few_rows", "few_rows_function"]
+__all__ = ["MOST", "TILE_PARAMETERS", "few_rows", "few_rows_function"]
