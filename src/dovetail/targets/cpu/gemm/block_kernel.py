@@ -247,6 +247,9 @@ class Rows(Builder):
         """Stored codes of a vector of columns, four steps along k in each lane."""
         lanes = self.of.dot.lanes
         how = "load volatile" if self.loads_apart else "load"
+        if self.in_memory and self.of.layout.is_narrow:
+            # LLVM would load a word of several steps once, and spill it.
+            codes = self.opaque(codes)
 
         def load(word: int) -> str:
             at = self.ptr_add(codes, 4 * (word * self.of.layout.columns + lanes * vector))
