@@ -41,7 +41,7 @@ class TensorLocations:
     steps: tuple[Value, ...] = field(default=(), kw_only=True)
     """What the steps of a run compute, where a kernel depends on the others."""
     refused: dict[Value, str] = field(default_factory=dict[Value, str], compare=False, kw_only=True)
-    """Why a template has no kernel for a step, where it raised."""
+    """What a template raised that has no kernel for a step therefore."""
     costs: dict[Value, Cost] = field(default_factory=dict[Value, Cost], compare=False, kw_only=True)
     """Work and traffic of the kernel that was selected for a step, where the variant decides them."""
     known: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any], compare=False, kw_only=True)

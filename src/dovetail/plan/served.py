@@ -25,7 +25,7 @@ class Served:
     """Given what reads weights, how far products of random activations with them are from float64: the norm of what
     rounding changes over the norm of the products. None where it is not measured."""
     why: str = ""
-    """Why it runs on the host, where a template raised."""
+    """What a template raised, so that another one, or the host, serves the step."""
 
     @property
     def on_host(self) -> bool:

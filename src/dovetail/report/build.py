@@ -108,7 +108,7 @@ def build_report(
         near=missed_entries(near, kernels, bind_time, hints, machine, known),
         boundaries=boundaries(kernels, firm, bind_time, Joining.of(lowered, setup, kernels, keepers), machine, known),
         kernels=listed,
-        dispatch=_with_host(lowered.state.dispatch, {k: by for k, by in served.items() if by.on_host}),
+        dispatch=_with_served(lowered.state.dispatch, served),
         passes=tuple(PassEntry(r.name, r.before.count(), r.after.count(), r.seconds) for r in lowered.records),
         predicted_seconds=sum(k.seconds for k in listed if k.phase == "run") + sum(d.seconds for d in donated),
         assumed_sizes={s: estimate(known.get(s, ASSUMED_SIZE)) for s in final.symbols},
@@ -181,19 +181,22 @@ def _floor(costs: Sequence[Cost], outputs: Iterable[Value], machine: Machine, si
     return max(work, machine.floor(Cost(0, given + written, given)))
 
 
-def _with_host(rows: tuple[DispatchRow, ...], on_host: Mapping[Value, Served]) -> tuple[DispatchRow, ...]:
-    """What the target keeps and has no compiled kernel for is told apart."""
-    counts = Counter(v.op.name for v in on_host)
-    raised = {v.op.name: by.why for v, by in on_host.items() if by.why}
-    told: list[DispatchRow] = []
-    for row in rows:
-        away = min(counts[row.op], row.count) if row.outcome == "native" else 0
-        if row.count > away:
-            told.append(replace(row, count=row.count - away))
-        if away:
-            why = raised.get(row.op, "no compiled kernel takes it")
-            told.append(DispatchRow(row.op, "host", away, f"{why}: it runs as NumPy on the host"))
-    return tuple(told)
+def _with_served(rows: tuple[DispatchRow, ...], served: Mapping[Value, Served]) -> tuple[DispatchRow, ...]:
+    """What the target keeps and has no compiled kernel for is told apart, and what a template that raised was for."""
+    raised = {(v.op.name, by.on_host): by.why for v, by in served.items() if by.why}
+    for on_host in (True, False):
+        counts = Counter(v.op.name for v, by in served.items() if by.on_host == on_host and (on_host or by.why))
+        told: list[DispatchRow] = []
+        for row in rows:
+            apart = min(counts[row.op], row.count) if row.outcome == "native" else 0
+            if row.count > apart:
+                told.append(replace(row, count=row.count - apart))
+            if apart:
+                why = raised.get((row.op, on_host), "no compiled kernel takes it")
+                instead = "it runs as NumPy on the host" if on_host else "another kernel takes it"
+                told.append(DispatchRow(row.op, "host" if on_host else "native", apart, f"{why}: {instead}"))
+        rows = tuple(told)
+    return rows
 
 
 def _told_rounding(by: Served, cost: Cost, setup: Setup, *, once: bool) -> Served:

@@ -297,7 +297,7 @@ def _stopped(report: Record) -> list[Line]:
 
 
 def _on_host(report: Record, everything: bool) -> list[Line]:
-    """What runs as NumPy, and its share of the time where it was measured."""
+    """What runs as NumPy, its share of the time where it was measured, and what a mistake of ours makes slower."""
     groups: dict[str, _Group] = {}
     for kernel in report.kernels:
         if kernel.on_host:
@@ -309,10 +309,11 @@ def _on_host(report: Record, everything: bool) -> list[Line]:
         took[kernel.op] = took.get(kernel.op, 0.0) + kernel.seconds * kernel.on_host
     ranked = sorted(groups.items(), key=lambda item: (-took.get(item[0], 0.0), item[0]))
     most = len(ranked) if everything else MOST_OTHERS
-    raised = {row.op: row.reason for row in report.dispatch if row.outcome == "host" and " raised " in row.reason}
-    lines: list[Line] = []
+    raised = [row for row in report.dispatch if " raised " in row.reason]
+    reasons = {row.op: row.reason for row in raised if row.outcome == "host"}
+    lines = [_line("RAISED", "warn", row.count, row.op, row.reason) for row in raised if row.outcome == "native"]
     for op, group in ranked[:most]:
-        why = raised.get(op, "has no compiled kernel")
+        why = reasons.get(op, "has no compiled kernel")
         share = f"takes {time_text(took[op])} ({percent(took[op] / measured.seconds)}), " if measured else ""
         lines.append(_line("HOST", "warn", group.count, op, f"{share}{why}", _places(group.places)))
     if ranked[most:]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,26 @@ def test_the_next_template_serves_the_step(monkeypatch: pytest.MonkeyPatch, x: A
     program = dovetail.compile(graph(), cache="off")
     np.testing.assert_allclose(program(x=x)["y"], np.exp(x) @ x, rtol=1e-5)
     assert not [k.op for k in program.report.kernels if k.on_host]
+    (line,) = [line for line in str(program.report).splitlines() if line.startswith("RAISED")]
+    assert "1 × matmul" in line and "gemm raised IndexError: tuple index out of range: another kernel takes it" in line
+
+
+def test_a_kernel_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, x: Any) -> None:
+    """Its template offers it, and raises when it is asked for its code."""
+
+    kept = selection.answer_of
+
+    def unwritten() -> Any:
+        raise TypeError("no code")
+
+    def answer(row: Any, problem: Any) -> Any:
+        found: Any = kept(row, problem)
+        return replace(found, build=unwritten) if row.name == "gemm" else found
+
+    monkeypatch.setattr(selection, "answer_of", answer)
+    program = dovetail.compile(graph(), cache="off")
+    np.testing.assert_allclose(program(x=x)["y"], np.exp(x) @ x, rtol=1e-5)
+    assert "raised TypeError: no code: another kernel takes it" in str(program.report)
 
 
 def test_a_step_without_a_kernel_runs_on_the_host_and_the_report_says_why(

@@ -101,20 +101,20 @@ class Table(Generic[D]):
     """What runs a step that no row takes, as reports call it; "" where such steps are refused."""
 
     def select(self, step: Step, locations: TensorLocations, device: D, machine: Machine) -> Job | None:
-        """The job of a step; None where no row takes it."""
+        """The job of a step; None where no row takes it. A row that raises is told, also where another takes it."""
         found = list(self._answers(StepProblem(step, locations, device)))
         refused: dict[int, Refused] = {}
         chosen = _chosen([one for one in found if isinstance(one.answer, Offer)], step, machine, refused)
-        if chosen is not None:
-            cost = chosen[0].cost
-            if cost is not None:
-                locations.costs[step.value] = cost
-            return chosen[1]
         why = [*(one.answer for one in found if isinstance(one.answer, Refused)), *refused.values()]
         said = next((r.found for r in why if r.condition == RAISED), None)
         if said is not None:
             locations.refused[step.value] = said
-        return None
+        if chosen is None:
+            return None
+        cost = chosen[0].cost
+        if cost is not None:
+            locations.costs[step.value] = cost
+        return chosen[1]
 
     def considered(self, step: Step, locations: TensorLocations, device: D, machine: Machine) -> Sequence[Considered]:
         """Every row for the step's kinds of problem: which refuse and why, estimates of the others, which one won."""

@@ -33,8 +33,9 @@ def variants(plan: Plan, sizes: Mapping[str, Size], backend: Backend) -> dict[Va
 
 def _served(step: Step, builder: JobBuilder, sizes: Mapping[str, Size], backend: Backend) -> Served:
     job, locations = builder.job(step), builder.locations
+    why = locations.refused.get(step.value, "")
     if not isinstance(job, Job):
-        return Served(None, why=locations.refused.get(step.value, "")) if job is None else Served()
+        return Served(None if job is None else "", why=why)
 
     def number(size: Size) -> int:
         # An estimate below 1 is no size of a run: a window that is longer than what a symbol counts as gives one.
@@ -43,8 +44,8 @@ def _served(step: Step, builder: JobBuilder, sizes: Mapping[str, Size], backend:
     kernel = job.chosen(number, backend.machine)[1].kernel
     cost = job.cost(number, backend.machine) if job.variants else locations.costs.get(step.value)
     if not isinstance(kernel, Template):
-        return Served("", cost)
-    return Served(kernel.variant, cost, kernel.rounding)
+        return Served("", cost, why=why)
+    return Served(kernel.variant, cost, kernel.rounding, why=why)
 
 
 def _with_error(served: Served, step: Step, builder: JobBuilder) -> Served:
