@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from dovetail import LanguageModel
 from dovetail.ir.literal import Array
+from dovetail.models.kv_cache import CacheKind
 
 
 class OurSequence:
     """One sequence of a model."""
 
-    def __init__(self, path: str, threads: int, precision: str) -> None:
-        self._session = LanguageModel(path, threads=threads, precision=precision).session()
+    def __init__(self, path: str, threads: int, precision: str, kv_cache: CacheKind | None) -> None:
+        self._session = LanguageModel(path, threads=threads, precision=precision, kv_cache=kv_cache).session()
 
     def extend(self, tokens: Sequence[int]) -> Array:
         """Take tokens in; the logits after the last of them."""
@@ -26,5 +27,6 @@ class OurSequence:
 
 
 def load(path: str, threads: int, peer: str) -> OurSequence:
-    """A sequence of the model in a file, by the precision that the peer's name says."""
-    return OurSequence(path, threads, peer)
+    """A sequence of the model in a file, by the precision that the peer's name says, and the kind of its cache."""
+    precision, _, kind = peer.partition(" ")
+    return OurSequence(path, threads, precision, kv_cache="f16" if kind == "f16" else None)

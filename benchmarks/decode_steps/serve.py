@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 MODULES = {
     "exact": "ours",
+    "exact f16": "ours",
     "fast": "ours",
     "llama.cpp": "in_llama_cpp",
     "llama.cpp fa": "in_llama_cpp",

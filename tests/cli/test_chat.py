@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dovetail import LanguageModel
+from dovetail.cli import language_options
 from dovetail.cli.main import main
 from dovetail.errors import UnsupportedError
+from dovetail.language.generation import Piece
 from dovetail.sanitize import visible
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
 
@@ -45,6 +49,20 @@ def test_questions_go_through_the_template(
     assert main(["chat", str(path), "--system", "be", "--most", "5"]) == 0
     both = capsys.readouterr()
     assert both.out.startswith(shown) and len(both.out) > len(shown) + 1 and "tokens a second" in both.err
+
+
+def test_tokens_a_second_are_told_without_what_compiling_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jinja2")
+    ready: list[bool] = []
+
+    class Asked(LanguageModel):
+        def pieces(self, *given: Any, **more: Any) -> Iterator[Piece]:
+            ready.append("step" in self.programs._compiled)  # pyright: ignore[reportPrivateUsage]
+            return super().pieces(*given, **more)
+
+    monkeypatch.setattr(language_options, "LanguageModel", Asked)
+    path = model_at(tmp_path, **{"tokenizer.chat_template": TEMPLATE})
+    assert main(["chat", str(path), "hello", "--most", "2"]) == 0 and ready == [True]
 
 
 def test_a_file_without_a_template_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,6 +71,11 @@ class Programs:
         """The last layer's states of several tokens of one sequence."""
         return self._program("states")
 
+    def prepare(self) -> None:
+        """Compile what a sequence needs before it is needed."""
+        for name in ("prompt", "step"):
+            self._program(name)
+
     def _program(self, name: str) -> Program:
         with self._lock:
             if name not in self._compiled:
