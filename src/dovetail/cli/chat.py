@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> Answer:
     history: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
     # A file without a template is told before any question.
     assert model.template is not None
-    # The tokens a second of the first answer would count it.
+    # Compiled later, the tokens a second of the first answer would count that.
     model.programs.prepare()
     return Answer("", pieces=_conversation(model, history, args.question, Request(args.most, sampling)))
 

@@ -106,8 +106,10 @@ class Fields:
         """How to generate; `most` tokens where the request does not say, and `longest` at most."""
         name = "max_completion_tokens" if "max_completion_tokens" in self.said else "max_tokens"
         count, is_echo = self.integer(name, most), self.flag("echo")
-        if count is None or count < (0 if is_echo else 1):
-            raise OptionError(f"{name} is {count}", hint="it is 1 or more, or 0 where a prompt is only echoed")
+        # A prompt may be echoed, and scored, without an answer.
+        least = 0 if is_echo else 1
+        if count is None or count < least:
+            raise OptionError(f"{name} is {count}", hint=f"it is {least} or more")
         seed = self.integer("seed")
         # Without a seed every request draws in its own way.
         drawn = int.from_bytes(os.urandom(8), "little") if seed is None else seed % 2**64

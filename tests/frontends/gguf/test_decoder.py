@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import dovetail
 from dovetail.errors import DovetailError, LoadError, UnsupportedError
-from dovetail.frontends.decoder_families import DecoderFile
+from dovetail.frontends.decoder_families import FAMILIES, DecoderFile, names_in_gguf, with_biases
 from dovetail.frontends.gguf.decoder import read_decoder
 from dovetail.frontends.gguf.file import read_gguf
 from dovetail.ir import leaf
@@ -128,6 +129,14 @@ def test_a_window_that_is_not_said_is_refused(tmp_path: Path) -> None:
     """Layers with it rotate in another way."""
     with pytest.raises(LoadError, match="sliding_window"):
         read(tmp_path, *decoder("gemma3", layers=1))
+
+
+def test_biases_of_experts_are_not_read(tmp_path: Path) -> None:
+    """Nothing would add them: such a file has a tensor too many, and is refused."""
+    shape = replace(read(tmp_path, *decoder()).shape, style=FAMILIES["qwen3moe"].style, experts=4, chosen=2)
+    found = with_biases(shape, names_in_gguf, {"blk.0.ffn_up_exps.bias", "blk.0.attn_output.bias"})
+    assert found.style.biased == {"wo"}
+    assert not [name for name in names_in_gguf(found).values() if name.endswith("exps.bias")]
 
 
 def without(name: str) -> Any:

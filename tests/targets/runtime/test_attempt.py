@@ -63,6 +63,13 @@ def test_a_step_without_a_kernel_runs_on_the_host_and_the_report_says_why(
     assert {k.op for k in program.report.kernels if k.on_host} == {"exp", "matmul"}
 
 
+def test_another_target_tells_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "answer_of", raising(selection.answer_of, "weave"))
+    report = str(dovetail.compile(graph(), target="cuda", cache="off").report)
+    (line,) = [line for line in report.splitlines() if line.startswith("RAISED")]
+    assert "1 × exp" in line and "weave raised IndexError" in line and "HOST" not in report
+
+
 def raising(kept: Any, name: str) -> Any:
     """Rows of this name raise, or all of them."""
 

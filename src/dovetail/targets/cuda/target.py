@@ -63,7 +63,7 @@ def _launches(plan: Plan, settings: Settings, device: Callable[[], Driver]) -> S
 
 
 def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
-    """The steps that run on the host, with the reason where a family raised, and products that read blocks."""
+    """The steps that run on the host, products that read blocks, and where a family raised, what it said."""
     from dovetail.targets.cuda.run import locations_of
     from dovetail.targets.cuda.select import TABLE
 
@@ -71,7 +71,12 @@ def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
     steps = [s for s in plan.phase("run") if TABLE.select(s, locations, None, CLAIMS.machine) is None]
     on_host = {step.value: Served(None, why=locations.refused.get(step.value, "")) for step in steps}
     stored = [v for v in locations.costs if any([stored_as(x) is not None for x in v.operands])]
-    return {**on_host, **{v: Served("blocks", locations.costs[v]) for v in stored}}
+    raised = {v: Served(why=why) for v, why in locations.refused.items()}
+    return {
+        **raised,
+        **on_host,
+        **{v: Served("blocks", locations.costs[v], why=locations.refused.get(v, "")) for v in stored},
+    }
 
 
 LLVM = Notation("llvm", "LLVM", "LLVM, as it is compiled")

@@ -23,6 +23,10 @@ MACHINES = {
         Host("x86_64-unknown-linux-gnu", "icelake-server", "+avx512vnni,-prefer-256-bit", 512, 32),
         "vpdpbusd",
     ),
+    "cascade_lake": (
+        Host("x86_64-unknown-linux-gnu", "cascadelake", "+avx512vnni,-prefer-256-bit", 512, 32),
+        "vpdpbusd",
+    ),
     "avx512": (Host("x86_64-unknown-linux-gnu", "x86-64-v4", "-prefer-256-bit", 512, 32), "vpmaddubsw"),
     "avx_vnni": (Host("x86_64-unknown-linux-gnu", "alderlake", "+avxvnni", 256, 16), "vpdpbusd"),
     "avx2": (Host("x86_64-unknown-linux-gnu", "x86-64-v3", "", 256, 16), "vpmaddubsw"),
@@ -65,6 +69,19 @@ def test_hot_loops_stay_in_registers(name: str, exact: bool, machine: str) -> No
             hottest = max(loops(code), key=lambda body: body.count(instruction))
             assert hottest.count(instruction) >= rows * kernel.limbs and not written_to_stack(hottest)
     assert code_for(here, limbs_function(kernel)[0].text, optimize=False)
+
+
+def test_one_row_prefetches_among_its_products() -> None:
+    """Lines that are prefetched at once wait for each other."""
+    here, instruction = MACHINES["avx512_vnni"]
+    dot = block_dot(here.device)
+    assert dot is not None
+    kernel = BlockKernel.of("q8_0", dot, exact=True, registers=here.vector_registers)
+    code = code_for(here, rows_function(kernel, 1)[0].text, optimize=False)
+    hottest = max(loops(code), key=lambda body: body.count(instruction))
+    found = re.findall(rf"\t({instruction}|prefetch)", hottest)
+    runs = [len(run) for run in "".join(["p" if each == "prefetch" else "d" for each in found]).split("d") if run]
+    assert sum(runs) == kernel.layout.group_bytes // LINE and 2 * max(runs) < sum(runs)
 
 
 def test_four_rows_read_a_panel_once() -> None:

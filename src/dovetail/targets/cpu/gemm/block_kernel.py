@@ -54,7 +54,7 @@ class Rows(Builder):
         if self.in_memory:
             self.depth = 1
         self.places: dict[tuple[int, int], Ptr] = {}
-        self._coming: list[Ptr] = []
+        self._due: list[Ptr] = []
         """Lines that are prefetched among the products of a group, into this level."""
         self._level: Literal[1, 2] = 1
         self.limbs = [self.ptr_add(Ptr("%limbs"), self.mul(I64("%pitch"), row)) for row in range(rows)]
@@ -119,12 +119,12 @@ class Rows(Builder):
         ahead_at, pace = self.phi("ptr"), self.pace
         sums = {} if self.in_memory else {cell: self.phi(self.floats) for cell in self.cells}
         if of.prefetches_packed:
-            self.fetch_lines(Ptr(ahead_at.name), pace, level=2)
+            self.prefetch_lines(Ptr(ahead_at.name), pace, level=2)
         elif self.passes > 1 and not of.layout.is_expanded:
-            self.fetch_lines(Ptr(ahead_at.name), pace)
+            self.prefetch_lines(Ptr(ahead_at.name), pace)
         elif self.moves_sums or (not of.dot.by_lane and not of.layout.is_expanded):
             distance, level = (BLOCKS.nested_distance, 1) if self.moves_sums else (BLOCKS.prefetch_distance, 2)
-            self.fetch_lines(self.ptr_add(Ptr(panel_at.name), distance), of.layout.group_bytes, level=level)
+            self.prefetch_lines(self.ptr_add(Ptr(panel_at.name), distance), of.layout.group_bytes, level=level)
         x = [self.ptr_add(start, I64(limbs_at.name)) for start in self.limbs]
         found = self.with_group(Ptr(panel_at.name), Ptr(codes_at.name), x, {at: phi.name for at, phi in sums.items()})
         following = I64(self.let(f"add nuw nsw i64 {group.name}, 1"))
@@ -201,7 +201,7 @@ class Rows(Builder):
             # Neighbours belong to different sums: the queue of instructions that wait is short.
             for limb in range(of.limbs):
                 part = first // self.depth * of.limbs + limb
-                self._fetch_some(part, -(-len(order) // self.depth) * of.limbs, sums[limb, 0, 0])
+                self._prefetch_due(part, -(-len(order) // self.depth) * of.limbs, sums[limb, 0, 0])
                 for step in some:
                     for row, vector in cells:
                         factor = self.factor(x[row], limb, step)
@@ -211,7 +211,7 @@ class Rows(Builder):
             x = [self.after(pointer, sums[0, row, 0], self.ints) for row, pointer in enumerate(x)]
         return {(row, v): self.joined([sums[limb, row, v] for limb in range(of.limbs)], x[row]) for row, v in cells}
 
-    def fetch_lines(self, start: Ptr, size: int, level: Literal[1, 2] = 1) -> None:
+    def prefetch_lines(self, start: Ptr, size: int, level: Literal[1, 2] = 1) -> None:
         """Prefetch lines: one by one among the products of the group that follows, or at once.
 
         At once they wait for each other. One by one LLVM would spill sums of several rows.
@@ -221,11 +221,11 @@ class Rows(Builder):
             for line in lines:
                 self.prefetch(line, level=level)
         else:
-            self._coming, self._level = lines, level
+            self._due, self._level = lines, level
 
-    def _fetch_some(self, part: int, parts: int, held: str) -> None:
+    def _prefetch_due(self, part: int, parts: int, held: str) -> None:
         """Prefetch the lines that are due at one of some parts of a group's products, once `held` is computed."""
-        lines = self._coming
+        lines = self._due
         for line in lines[part * len(lines) // parts : (part + 1) * len(lines) // parts]:
             self.prefetch(self.after(line, held, self.ints), level=self._level)
 

@@ -53,7 +53,7 @@ class _ByGroup(Rows):
                 with self.switch(group, range(packed.groups)) as groups:
                     for number in groups:
                         self._expand(number, panel, expanded)
-                self.fetch_lines(self.ptr_add(ahead, self.mul(group, pace)), pace, level=2)
+                self.prefetch_lines(self.ptr_add(ahead, self.mul(group, pace)), pace, level=2)
                 at = self.add(into, self.mul(group, of.group_bytes))
                 x = [self.ptr_add(row, at) for row in self.limbs]
                 self.with_group(expanded, self.ptr_add(expanded, read.head_bytes), x, {})
