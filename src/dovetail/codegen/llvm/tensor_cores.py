@@ -23,14 +23,15 @@ _WORDS = "{ i32, i32, i32, i32 }"
 
 
 def copy(t: Builder, target: str, source: str, inside: str, nbytes: int = 16) -> None:
-    """Copy 16 bytes to shared memory; none of the source is read where `inside`, an i1, does not hold."""
+    """Copy 16 bytes or fewer to shared memory; none of the source is read where `inside`, an i1, does not hold."""
     shared, device = f"ptr addrspace({nvvm.SHARED})", f"ptr addrspace({nvvm.GLOBAL})"
-    if nbytes < 16:
+    if nbytes < 16 and inside == "true":
         t.use(f"declare void @{nvvm.COPY_FEW}{nbytes}({shared}, {device})")
         return t.emit(f"call void @{nvvm.COPY_FEW}{nbytes}({shared} {target}, {device} {source})")
-    t.use(f"declare void @{nvvm.COPY}({shared}, {device}, i32)")
-    count = t.let(f"select i1 {inside}, i32 16, i32 0")
-    t.emit(f"call void @{nvvm.COPY}({shared} {target}, {device} {source}, i32 {count})")
+    name = nvvm.COPY if nbytes == 16 else f"{nvvm.COPY_FEW}{nbytes}.s"
+    t.use(f"declare void @{name}({shared}, {device}, i32)")
+    count = t.let(f"select i1 {inside}, i32 {nbytes}, i32 0")
+    t.emit(f"call void @{name}({shared} {target}, {device} {source}, i32 {count})")
 
 
 def prefetch(t: Builder, source: str, nbytes: str) -> None:

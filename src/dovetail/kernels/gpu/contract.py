@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from dovetail.ir.dim import Size, product
-from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64
+from dovetail.ir.dtype import DType, bf16, bool_, f16, f32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
@@ -19,7 +19,8 @@ from dovetail.kernels.gpu.block_stream import BlockStream
 from dovetail.kernels.gpu.block_units import has_known_blocks, units_of
 from dovetail.kernels.gpu.copied_blocks import CopiedBlocks
 from dovetail.kernels.gpu.few_rows import has_few_rows, stream_of
-from dovetail.kernels.gpu.fma import PIECE, FmaTile
+from dovetail.kernels.gpu.fma import FmaTile, dtype_of_sums
+from dovetail.kernels.gpu.fma_tile_choice import BLOCKS_SHAPE
 from dovetail.kernels.gpu.fragments import Factor, is_multiple
 from dovetail.kernels.gpu.head_rows import HeadResults, Heads
 from dovetail.kernels.gpu.near_tile import NearTile
@@ -167,7 +168,7 @@ class Writer(TileWriter):
         dtypes = {v.dtype for v in (self.found.left, *self.found.rights)}
         if len(dtypes) == 1 and dtypes <= {f16, bf16}:
             return self.finished(*self._by_tensor_cores(dtypes.pop()))
-        return self.finished(self._by_fma())
+        return self.finished(*self._by_fma())
 
     def block_job(self, of: BlockProduct) -> Job:
         """The job with weights in blocks: few rows multiply them as they are, tiles of more expand them."""
@@ -178,8 +179,8 @@ class Writer(TileWriter):
         few = None if self.batch else BlockStream.of(self.left(), rights, self.device)
         if few is not None:
             return self.finished(few.tiled())
-        engine = FmaTile.of(self.rows, self.columns, self.streams, product(self.batch), self.device, f32)
-        return self.finished(replace(engine, depth=2 * PIECE).tiled(self.left(), rights, self.depth))
+        engine = FmaTile(BLOCKS_SHAPE, f32, self.left(), rights, ["", *("" for _ in rights)], self.depth)
+        return self.finished(engine.tiled(self.device))
 
     def _block_rights(self, of: BlockProduct) -> list[BlockFactor]:
         """The right factor of each stream in blocks, packed when parameters are bound."""
@@ -369,11 +370,11 @@ class Writer(TileWriter):
         panel = BOX if other == "row" else CHUNK
         return pipelined_tile_of(self.rows, self.columns, self.depth, self.streams, panel, self.device)
 
-    def _by_fma(self) -> Tiled:
-        dtype = self.found.products[0].dtype
-        total = f32 if dtype.is_float and dtype is not f64 else dtype
-        engine = FmaTile.of(self.rows, self.columns, self.streams, product(self.batch), self.device, total)
-        return engine.tiled(self.left(), self.rights(), self.depth)
+    def _by_fma(self) -> tuple[Tiled, int]:
+        """The tiles without tensor cores, and into how many parts their depth goes."""
+        left, rights, dtype = self.left(), self.rights(), dtype_of_sums(self.found.products[0].dtype)
+        axes = [factor.dense_axis(self.alignment(factor), (dtype,)) for factor in (left, *rights)]
+        return FmaTile.chosen(left, rights, axes, product(self.batch), dtype, self.device)
 
     def stores(self, element: Element, at: tuple[Expr, ...]) -> Iterator[Store]:
         found, views = self.found, self.found.body.views

@@ -14,11 +14,11 @@ from typing import Literal, TypeAlias
 from dovetail.declare.cost import kernel_cost
 from dovetail.declare.machine import Cost
 from dovetail.ir.dim import Size, product
-from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64, i64
+from dovetail.ir.dtype import bf16, bool_, f16, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.fma import FmaTile
+from dovetail.kernels.gpu.fma import FmaTile, dtype_of_sums
 from dovetail.kernels.gpu.fragments import Coordinate, Factor, Gather, is_multiple
 from dovetail.kernels.gpu.packed_filters import FiltersByTap
 from dovetail.kernels.gpu.pipelined_tile import PipelinedTile
@@ -26,7 +26,7 @@ from dovetail.kernels.gpu.pixels import Pixels
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.tile import CHUNK, DEPTH, H200, pipelined_split_of, split_of
 from dovetail.kernels.gpu.tile_writer import TileWriter
-from dovetail.kernels.gpu.tiled import Element, Tiled
+from dovetail.kernels.gpu.tiled import Element
 from dovetail.kernels.loops.along import Along
 from dovetail.kernels.loops.body import cast_to, overwritten_operands
 from dovetail.kernels.loops.ir import (
@@ -268,7 +268,9 @@ class Writer(TileWriter):
         left, right = self.factors()
         dtype = self.of.x.dtype
         if self.way == "fma":
-            return self.finished(self._by_fma(left, right, dtype))
+            sums = dtype_of_sums(dtype)
+            axes = [factor.dense_axis(self.alignment(factor), (sums,)) for factor in (left, right)]
+            return self.finished(*FmaTile.chosen(left, [right], axes, product(self.batch), sums, self.device))
         axes = self.dense_axes() if self.way == "copied" else ("", "")
         if axes == ("k", "k") and self._is_pipelined(left, right):
             split = pipelined_split_of(self.rows, self.columns, self.depth, self.device, self.result_bytes)
@@ -291,11 +293,6 @@ class Writer(TileWriter):
             return False
         results = self.rows * self.columns
         return not isinstance(results, int) or results >= self.device.multiprocessors * FEWEST_RESULTS
-
-    def _by_fma(self, left: Factor, right: Factor, dtype: DType) -> Tiled:
-        total = f32 if dtype.is_float and dtype is not f64 else dtype
-        engine = FmaTile.of(self.rows, self.columns, 1, product(self.batch), self.device, total)
-        return engine.tiled(left, [right], self.depth)
 
     def stores(self, element: Element, at: tuple[Expr, ...]) -> Iterator[Store]:
         *lead, row, column = at

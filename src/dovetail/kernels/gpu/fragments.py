@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from math import prod
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import DType, bool_, f32, i32, i64, u32
+from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, i32, i64, u32
 from dovetail.kernels.gpu.pixels import Pixels
 from dovetail.kernels.gpu.shared_tiles import LineTile, SharedTile, divided, remainder
 from dovetail.kernels.gpu.tile import CHUNK
@@ -119,10 +119,10 @@ class Factor:
     def k_stride(self) -> Size:
         return self.tensor.strides[-1]
 
-    def dense_axis(self, alignment: int) -> str:
+    def dense_axis(self, alignment: int, dtypes: Container[DType] = (f16, bf16)) -> str:
         """The axis along which 16 bytes can be copied at once: "k", "row", or "" where there is none."""
         item = self.tensor.dtype.itemsize
-        if self.read is not None or item != 2 or alignment % 16:
+        if self.read is not None or self.tensor.dtype not in dtypes or alignment % 16:
             return ""
         if self.gather is not None:
             return "k" if self.gather.is_dense else ""
@@ -131,7 +131,7 @@ class Factor:
             ("k", self.k_stride, self.row_stride, self.depth),
             ("row", self.row_stride, self.k_stride, self.rows),
         ):
-            aligned = is_multiple(size, CHUNK) and all(is_multiple(s, 16) for s in (along, *others))
+            aligned = is_multiple(size, 16 // item) and all(is_multiple(s, 16) for s in (along, *others))
             if dense == item and aligned:
                 return axis
         return ""

@@ -91,7 +91,7 @@ def tile_of(
     """The tile and the parts of k with the lowest estimate; one part where sizes are not known."""
     work = Work.of(batch, rows, columns, streams, device)
     rounds = max(1, -(-depth // DEPTH)) if isinstance(depth, int) else 1
-    splits = _splits((batch, rows, columns, depth), rounds, streams, device)
+    splits = splits_of((batch, rows, columns, depth), rounds, streams, device)
 
     def cycles(choice: tuple[BlockTile, int]) -> float:
         tile, parts = choice
@@ -130,7 +130,7 @@ def pipelined_tile_of(
     The columns of each stream are a multiple of `panel`.
     """
     work, rounds = Work.of(1, rows, columns, streams, device), -(-depth // DEPTH)
-    splits = [p for p in _splits((rows, columns, depth), rounds, streams, device) if rounds % p == 0]
+    splits = [p for p in splits_of((rows, columns, depth), rounds, streams, device) if rounds % p == 0]
     fitting = _pipelined(PIPELINED_TILES, streams, panel, device)
     choices = [(tile, parts) for parts in splits for tile in fitting if not work.may_crowd(tile, parts)]
     # Estimates of whole products were fitted without what multiprocessors gain that copy while others have no work.
@@ -166,7 +166,7 @@ def gains_by_transposing(
     return cycles(*now) <= TRANSPOSED_GAIN * cycles(*was)
 
 
-def _splits(sizes: Sequence[Size], rounds: int, streams: int, device: GpuDevice) -> list[int]:
+def splits_of(sizes: Sequence[Size], rounds: int, streams: int, device: GpuDevice) -> list[int]:
     """The parts that the rounds of a product may go in: sums of one stream can be added up later."""
     known = all([isinstance(size, int) for size in sizes]) and streams == 1 and isfinite(device.sum_cycles)
     return [p for p in SPLITS if p == 1 or (known and rounds >= p * FEWEST_ROUNDS)]
@@ -267,5 +267,6 @@ __all__ = [
     "pipelined_split_of",
     "pipelined_tile_of",
     "split_of",
+    "splits_of",
     "tile_of",
 ]

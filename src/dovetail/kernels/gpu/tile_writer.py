@@ -229,20 +229,14 @@ class TileWriter(ABC):
     def _epilogue(self, tiled: Tiled) -> list[Statement]:
         """The results: element by element where a thread has few, else through shared memory, in vectors."""
         if tiled.staged is None or (len(tiled.elements) <= FEW and tiled.planes == 1):
-            return [statement for element in tiled.elements for statement in self._placed(tiled, element)]
+            vector = tiled.vector if is_multiple(self.columns, tiled.vector) else 1
+            vectors = [tiled.elements[i : i + vector] for i in range(0, len(tiled.elements), vector)]
+            return self._apart(tiled, vectors) or [s for each in vectors for s in self._placed(tiled, *each)]
         row, own = divided(Name("own"), tiled.columns // CHUNK), remainder(Name("own"), tiled.columns // CHUNK)
         groups = [self._group(tiled, Name("row"), own, row)]
         if not is_multiple(self.columns, CHUNK):
-            groups = [
-                [
-                    Loop(
-                        "e",
-                        Extent(CHUNK),
-                        tuple(self._placed(tiled, self._staged(tiled, row, own, Name("e")))),
-                        kind="unrolled",
-                    )
-                ]
-            ]
+            each = tuple(self._placed(tiled, self._staged(tiled, row, own, Name("e"))))
+            groups = [[Loop("e", Extent(CHUNK), each, kind="unrolled")]]
         count = tiled.rows * tiled.columns // CHUNK
         return [
             *self._to_shared(tiled),
@@ -250,6 +244,15 @@ class TileWriter(ABC):
             Loop("own", Extent(count), tuple(groups[0]), kind="thread", rolled=True),
             Barrier(),
         ]
+
+    def _apart(self, tiled: Tiled, vectors: Sequence[Sequence[Element]]) -> list[Statement]:
+        """Sums that are results as they are, one of each vector after the other; nothing where something is done with
+        them first. LLVM would store four as a vector, and registers of sums would be neighbours for that alone."""
+        at = (*self.lead, Name("row"), Name("column"))
+        if len(vectors[0]) == 1 or not all(isinstance(s.value, Load) for s in self._written(vectors[0][0], at)):
+            return []
+        first, *others = [[s for x in each for s in self._placed(tiled, x)] for each in zip(*vectors, strict=True)]
+        return [*first, *(s for each in others for s in (WarpBarrier(), *each))]
 
     def _by_threads(self, tiled: Tiled) -> tuple[list[Statement], list[Statement]] | None:
         """The results of few rows, whose sums several planes share: an element for each thread, with loads that come
@@ -375,13 +378,15 @@ class TileWriter(ABC):
         body = Loop("e", Extent(CHUNK), (Set("column", add(Name("first"), Name("e"))), *each), kind="unrolled")
         return [Set(at_row.name, add(Name("top"), row)), Set("first", column), When(inside, (body,))]
 
-    def _placed(self, tiled: Tiled, element: Element) -> Iterator[Statement]:
-        """The results of one element, if it is inside."""
-        row, column = Name("row"), Name("column")
-        yield Set("row", add(Name("top"), element.row))
-        yield Set("column", add(Name("side"), element.column))
-        inside = self._inside(row, column, tiled)
-        yield When(inside, tuple(self._written(element, (*self.lead, row, column))))
+    def _placed(self, tiled: Tiled, *elements: Element) -> Iterator[Statement]:
+        """The results of elements of one row, if these are inside, which all of them are or none."""
+        row, columns = Name("row"), [Name("column"), *(Name(f"column{e}") for e in range(1, len(elements)))]
+        yield Set("row", add(Name("top"), elements[0].row))
+        for column, element in zip(columns, elements, strict=True):
+            yield Set(column.name, add(Name("side"), element.column))
+        pairs = zip(elements, columns, strict=True)
+        written = [s for element, column in pairs for s in self._written(element, (*self.lead, row, column))]
+        yield When(self._inside(row, columns[0], tiled), tuple(written))
 
 
 assert ALIGNMENT == CHUNK * 2 and LANES == 32, "one copy is one vector"

@@ -59,6 +59,9 @@ class Tiled:
     """What multiplies sums of several planes; None where nothing does."""
     cluster: int = 1
     """Blocks of a cluster, which have the same columns and copy them for each other."""
+    vector: int = 1
+    """Elements that follow each other and are neighbours of one row: all of them are inside where the columns of the
+    result are a multiple of as many and one of them is."""
 
 
 @dataclass(frozen=True, slots=True)

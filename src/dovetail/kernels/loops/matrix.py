@@ -10,7 +10,8 @@ from dovetail.kernels.loops.expr import Expr, Tensor
 
 @dataclass(frozen=True, slots=True)
 class CopyAsync:
-    """Start a copy of 16 bytes from memory of the device to shared memory; zeros where a condition does not hold."""
+    """Start a copy of 16 bytes or fewer from memory of the device to shared memory; zeros where a condition does not
+    hold."""
 
     target: Tensor
     target_at: tuple[Expr, ...]
@@ -18,7 +19,7 @@ class CopyAsync:
     source_at: tuple[Expr, ...]
     inside: Expr
     nbytes: int = 16
-    """Fewer, 4 or 8, where the condition always holds."""
+    """16, or fewer: 4 or 8."""
 
 
 @dataclass(frozen=True, slots=True)
