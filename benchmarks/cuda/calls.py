@@ -147,7 +147,8 @@ def theirs(torch: Any, name: str, made: Any, feeds: Mapping[str, Any]) -> dict[s
 
 def row(name: str, found: Driver, clock: Callable[[], float], torch: Any) -> None:
     """One line for a model."""
-    from models import MODELS, half  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+    from converted import half  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+    from models import MODELS  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 
     made: Any = half(MODELS[name][1]())  # pyright: ignore[reportUnknownVariableType]
     feeds = feeds_for(made)

@@ -17,7 +17,8 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from models import MODELS, half, torch_here  # pyright: ignore
+from converted import half  # pyright: ignore
+from models import MODELS, torch_here  # pyright: ignore
 from profiled import device_events  # pyright: ignore
 
 import dovetail

@@ -6,7 +6,8 @@
 
 Our caches are donated inputs whose length is a symbol; those of torch are buffers of a fixed size, which it updates in
 place. Peers are torch eager, eager in a CUDA graph and, by flags, torch.compile and JAX (`peers.py`). `models.py` says
-how times and errors are taken. `floor` is the time in which 4 TB/s read weights and cache once, in milliseconds.
+how times and errors are taken. `floor` is that of reading weights and the filled part of the cache once, or of the
+arithmetic, in milliseconds.
 """
 
 from __future__ import annotations
@@ -34,12 +35,22 @@ from dovetail.settings import TUNINGS
 
 sys.path.insert(0, str(Path(__file__).parent))
 import jax_decode  # pyright: ignore[reportMissingImports]
-from peers import MODES, Peers, Wanted, add_flags, profiled, raced, torch_here, wanted  # pyright: ignore
+from floors import floor_of, machine_here  # pyright: ignore
+from peers import (  # pyright: ignore
+    MODES,
+    Peers,
+    Wanted,
+    add_flags,
+    compared,
+    profiled,
+    raced,
+    told_times,
+    torch_here,
+    wanted,
+)
 
 ROOM = 64
 """Rows of a cache beyond those that are filled."""
-READ_BYTES = 4.0e12
-"""Bytes a second of the floor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,21 +298,20 @@ def measured(
             beside.attentions, lambda jax, attention: jax_decode.step_of(jax, of, weights, feeds, attention)
         )
         found = {name: np.asarray(step.result) for name, step in by_jax.items()}
-        times: Mapping[str, float] = raced(torch, peers.steps)
+        times: Mapping[str, Any] = raced(torch, peers.steps)
 
     def error(found: Any) -> float:
         return float(np.linalg.norm(found.astype(np.float64) - exact) / np.linalg.norm(exact))
 
     others = "".join(f" {name}_error={error(logits):.1e}" for name, logits in found.items())
-    best = min(t for n, t in times.items() if n not in ("dovetail", *ways))
     moved = traffic(of, weights, cached + tokens - 1)
     work = f"decode_{name}_{cached}" if tokens == 1 else f"prompt_{name}_{cached}+{tokens}"
-    line = " ".join(f"{n}={t * 1e3:.4f}" for n, t in times.items())
+    floor = floor_of(program, feeds, machine_here(), moved)
     print(
-        f"bench {work} target=cuda dtype=bf16 {line} ratio={best / times['dovetail']:.2f} "
+        f"bench {work} target=cuda dtype=bf16 {compared(times, floor, own=('dovetail', *ways))} {told_times(times)} "
         f"error={error(got):.1e} torch_error={error(theirs):.1e}{others} first_call={first:.2f}s "
-        f"steps={len(program.plan.phase('run'))} floor={moved / READ_BYTES * 1e3:.4f} "
-        f"bandwidth={moved / times['dovetail'] / 1e12:.2f}TB/s{peers.told}",
+        f"steps={len(program.plan.phase('run'))} "
+        f"bandwidth={moved / times['dovetail'].seconds / 1e12:.2f}TB/s{peers.told}",
         flush=True,
     )
     if kernels:

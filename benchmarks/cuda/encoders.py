@@ -226,7 +226,8 @@ def peer_of(torch: Any, shape: Shape, weights: Mapping[str, Any], dtype: Any, de
 
 def measured(torch: Any, name: str, *, beside: Any, kernels: bool) -> None:
     """One line for a shape; `beside` are the peers beside torch eager."""
-    from peers import Peers, profiled, raced  # pyright: ignore
+    from floors import floor_of, machine_here  # pyright: ignore
+    from peers import Peers, compared, profiled, raced, told_times  # pyright: ignore
 
     from dovetail.targets.cuda.driver import driver
     from dovetail.targets.cuda.run import residency_of
@@ -258,14 +259,14 @@ def measured(torch: Any, name: str, *, beside: Any, kernels: bool) -> None:
             beside.attentions, lambda jax, way: jax_encoder.step_of(jax, shape, weights, feed["x"], way, EPS)
         )
         found = {name: np.asarray(step.result) for name, step in by_jax.items()}
-        times: Mapping[str, float] = raced(torch, peers.steps)
+        times: Mapping[str, Any] = raced(torch, peers.steps)
     errors = {
         way: float(np.linalg.norm(x.astype(np.float64) - exact) / np.linalg.norm(exact))
         for way, x in {**got, "torch": theirs, **found}.items()
     }
-    best = min(t for n, t in times.items() if n not in got)
-    line = " ".join(f"{n}={t * 1e3:.4f}" for n, t in times.items())
-    ratios = " ".join(f"ratio_{way}={best / times[way]:.2f}" for way in got)
+    best = min(t.seconds for n, t in times.items() if n not in got)
+    line = f"{compared(times, floor_of(program, feed, machine_here()), own=[*got])} {told_times(times)}"
+    ratios = " ".join(f"ratio_{way}={best / times[way].seconds:.2f}" for way in got)
     told = " ".join(f"error_{way}={error:.1e}" for way, error in errors.items())
     print(f"bench {name} target=cuda dtype=f16 {line} {ratios} {told} first_call={first:.2f}s{peers.told}", flush=True)
     if chosen is not None:

@@ -120,7 +120,8 @@ def row(model: str, cache: str, state: str) -> str:
 
 def main(names: list[str]) -> int:
     import onnx
-    from models import MODELS, half  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+    from converted import half  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+    from models import MODELS  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 
     source = str(Path(dovetail.__file__).parent)
     subprocess.run([sys.executable, "-m", "compileall", "-q", "-j", "0", source], check=False)

@@ -1,14 +1,25 @@
-"""Models on an NVIDIA GPU beside torch: fp16 networks, and products of matrices and convolutions beside cuBLAS, cuDNN.
+"""Models on an NVIDIA GPU beside torch, and products of matrices and convolutions beside cuBLAS and cuDNN.
 
-    PYTHONPATH=src python3 benchmarks/cuda/models.py [name ...] [--compile] [--modes default,reduce-overhead]
-        [--max-autotune [SECONDS]] [--jax [xla] [cudnn]]
+    PYTHONPATH=src python3 benchmarks/cuda/models.py [name ...] [--dtype f16|bf16|f32] [--from-numpy] [--compile]
+        [--modes default,reduce-overhead] [--max-autotune [SECONDS]] [--jax [xla] [cudnn]]
 
 Inputs and outputs stay on the device. Each round runs every contender back to back for a tenth of a second, in turn;
-the median of the rounds counts, and ratio is the time of the best peer over ours. Peers are torch eager, eager in a
-CUDA graph and, with --compile, torch.compile in two modes, of which --modes picks some; --max-autotune is a third one,
-with a time limit, and --jax the same network jitted by JAX. torch has images with channels innermost, and cuDNN
-searches its algorithms. Products also run by cuBLASLt, with the fastest of eight algorithms. A peer that fails or takes
-too long to prepare is left out and named. Errors are relative L2 against float64 on the same rounded weights.
+the median of the rounds counts, and ratio is the time of the best peer over ours. Times are between two events of the
+device around all runs of a round; the clock is told too where it differs by more than 5 % (`dovetail_wall`), and counts
+for JAX, which has streams of its own (`by_wall`). `floor` is the time of the roofline in milliseconds, by the figures
+of the device (`dovetail doctor --calibrate`) or else of an H200: all arithmetic at the peak, or inputs and weights read once and
+outputs written. `limit` and `roofline` are the share of it that we reach.
+
+Peers are torch eager, eager in a CUDA graph and, with --compile, torch.compile in two modes, of which --modes picks
+some; --max-autotune is a third one, with a time limit, and --jax the same network jitted by JAX. onnxruntime runs the
+same file on CUDA, also in a CUDA graph, and by TensorRT, where it is installed with them. torch has images with
+channels innermost, and cuDNN searches its algorithms. Products also run by cuBLASLt, with the fastest of eight
+algorithms. A peer that fails or takes too long to prepare is left out and named. Errors are relative L2 against float64
+on the same rounded weights.
+
+Our f32 is exact f32: with --dtype f32 neither torch nor JAX nor onnxruntime may multiply in tf32, and TensorRT, which
+does, is left out. --from-numpy measures models from arrays of the host to arrays of the host, by the clock: ours are
+pageable NumPy arrays, those of torch are in pinned memory and copied asynchronously.
 """
 
 from __future__ import annotations
@@ -24,7 +35,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
 
 import dovetail
 from dovetail.bench.convnets import Resnet, UnetBlock, resnet, unet_block
@@ -34,16 +44,21 @@ from dovetail.targets.cuda.driver import driver
 
 sys.path.insert(0, str(Path(__file__).parent))
 import cublaslt  # pyright: ignore[reportMissingImports]
+import onnx_peers  # pyright: ignore[reportMissingImports]
+from converted import DTYPES, converted, is_float, narrowed, weights_of, widened  # pyright: ignore
+from floors import floor_of, machine_here  # pyright: ignore
 from peers import (  # pyright: ignore
     MODES,
     Peers,
     Step,
     Wanted,
     add_flags,
+    compared,
     graphed,
     profiled,
     raced,
     timed,
+    told_times,
     torch_here,
     wanted,
 )
@@ -84,29 +99,6 @@ CONVOLUTIONS = (
 """Layers of ResNet-50 and of the U-Net block: images, channels, filters, size, window, stride."""
 
 
-def half(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with f16 in place of f32."""
-
-    def rounded(tensor: TensorProto) -> None:
-        if tensor.data_type == TensorProto.FLOAT:
-            array = np.clip(numpy_helper.to_array(tensor), -65504, 65504).astype(np.float16)
-            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-
-    graph = model.graph
-    for tensor in graph.initializer:
-        rounded(tensor)
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
-            value.type.tensor_type.elem_type = TensorProto.FLOAT16
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.TENSOR:
-                rounded(attribute.t)
-            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
-                attribute.i = TensorProto.FLOAT16
-    return model
-
-
 def batched(model: onnx.ModelProto, images: int) -> onnx.ModelProto:
     """The model for more images at once; it has no shapes but those of its inputs."""
     for value in model.graph.input:
@@ -114,60 +106,99 @@ def batched(model: onnx.ModelProto, images: int) -> onnx.ModelProto:
     return model
 
 
-def model(torch: Any, name: str, *, beside: Wanted, kernels: bool) -> None:
-    """One line for a model."""
+def model(
+    torch: Any, name: str, *, beside: Wanted, kernels: bool, dtype: str = "f16", from_numpy: bool = False
+) -> None:
+    """One line for a model, and one from arrays of the host where it is asked for."""
     import importlib
 
     torch_models: Any = importlib.import_module("dovetail.bench.torch_models")
 
     shape, build = MODELS[name]
-    made = half(build())
-    feeds = feeds_for(made)
-    weights = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
+    made = build()
+    feeds = narrowed(feeds_for(made), dtype)
+    content = converted(made, dtype).SerializeToString()
+    weights = weights_of(made)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        path.write_bytes(made.SerializeToString())
+        path.write_bytes(content)
         start = time.perf_counter()
         program = dovetail.compile(path, target="cuda")
-        got = next(iter(program.run(feeds).values()))
+        results = program.run(feeds)
         first = time.perf_counter() - start
-    network = torch_models.module(shape, weights).cuda().half()
-    there = [torch.from_numpy(x).cuda() for x in feeds.values()]
+    got = next(iter(results.values()))
+    network = torch_models.module(shape, widened(weights)).cuda().to(_floats(torch)[dtype])
+    there = {n: _tensor(torch, x, dtype).cuda() for n, x in feeds.items()}
+    given = [*there.values()]
     ours = program.to_device(feeds)
     peers = Peers({"dovetail": lambda: program.run(ours, outputs="device")})
 
     with torch.inference_mode():
-        theirs = network(*there).float().cpu().numpy()
-        peers.add_torch(torch, network, there, beside.modes)
-        by_jax = peers.add_jax(beside.attentions, lambda jax, attention: _jitted(jax, shape, weights, feeds, attention))
+        theirs = network(*given).float().cpu().numpy()
+        peers.add_torch(torch, network, given, beside.modes)
+        by_jax = peers.add_jax(
+            beside.attentions, lambda jax, attention: _jitted(jax, shape, weights, feeds, attention, dtype)
+        )
+        sizes = {n: x.shape for n, x in results.items()}
+        for peer in onnx_peers.available():
+            peers.add(peer, lambda peer=peer: onnx_peers.step_of(torch, peer, content, dtype, there, sizes))
         times = raced(torch, peers.steps)
         exact = _exact(torch, shape, weights, feeds)
 
     def error(found: Any) -> float:
         return float(np.linalg.norm(np.asarray(found).astype(np.float64) - exact) / np.linalg.norm(exact))
 
-    others = "".join(f" {n}_error={error(step.result):.1e}" for n, step in by_jax.items())
-    best = min([t for n, t in times.items() if n != "dovetail"], default=float("nan"))
-    line = " ".join(f"{n}={t * 1e3:.4f}" for n, t in times.items())
+    found = {n: step.result for n, step in by_jax.items()}
+    found |= {n: s.result.float().cpu().numpy() for n, s in peers.steps.items() if isinstance(s, onnx_peers.OnnxStep)}
+    others = "".join(f" {n}_error={error(result):.1e}" for n, result in found.items())
     print(
-        f"bench {name} target=cuda dtype=f16 {line} ratio={best / times['dovetail']:.2f} "
-        f"error={error(got):.1e} torch_error={error(theirs):.1e}{others} first_call={first:.2f}s "
+        f"bench {name} target=cuda dtype={dtype} {compared(times, floor_of(program, feeds, machine_here()))} "
+        f"{told_times(times)} error={error(got):.1e} torch_error={error(theirs):.1e}{others} first_call={first:.2f}s "
         f"steps={len(program.plan.phase('run'))}{peers.told}",
         flush=True,
     )
     if kernels:
         profiled(torch, peers.steps["dovetail"])
+    if from_numpy:
+        _from_numpy(torch, name, program, network, feeds, dtype)
+
+
+def _from_numpy(torch: Any, name: str, program: Any, network: Any, feeds: Mapping[str, Any], dtype: str) -> None:
+    """One line for a model from arrays of the host to arrays of the host."""
+    pinned = [_tensor(torch, x, dtype).pin_memory() for x in feeds.values()]
+    peers = Peers({"dovetail": lambda: program.run(feeds)})
+    with torch.inference_mode():
+        peers.add_from_numpy(torch, network, pinned)
+        times = raced(torch, peers.steps, by_events=False)
+    print(
+        f"bench {name}_from_numpy target=cuda dtype={dtype} {compared(times)} {told_times(times)}{peers.told}",
+        flush=True,
+    )
+
+
+def _floats(torch: Any) -> Mapping[str, Any]:
+    return {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+
+
+def _tensor(torch: Any, array: Any, dtype: str) -> Any:
+    """An array as a tensor on the host; torch does not know the bf16 of ml_dtypes."""
+    if not is_float(array):
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.astype(np.float32)).to(_floats(torch)[dtype])
 
 
 def _jitted(
-    jax: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[str, Any], attention: str
+    jax: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[str, Any], attention: str, dtype: str
 ) -> Callable[[], Any]:
     """The same network by JAX, on its device."""
     import importlib
 
     jax_models: Any = importlib.import_module("dovetail.bench.jax_models")
 
-    held, given = jax_models.arranged(weights), [jax.numpy.asarray(x) for x in feeds.values()]
+    if dtype == "f32":
+        jax.config.update("jax_default_matmul_precision", "highest")  # else it multiplies in tf32
+    held = {n: w.astype(DTYPES[dtype]) for n, w in jax_models.arranged(widened(weights)).items()}
+    given = [jax.numpy.asarray(x) for x in feeds.values()]
     run = jax.jit(jax_models.function(shape, attention))
     return lambda: run(held, *given)
 
@@ -178,9 +209,9 @@ def _exact(torch: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[
 
     torch_models: Any = importlib.import_module("dovetail.bench.torch_models")
 
-    wide = {n: w.astype(np.float64) if w.dtype == np.float16 else w for n, w in weights.items()}
-    given = [torch.from_numpy(x.astype(np.float64) if x.dtype == np.float16 else x).cuda() for x in feeds.values()]
-    return torch_models.module(shape, wide).cuda().double()(*given).cpu().numpy()
+    given = [torch.from_numpy(x).cuda() for x in widened(feeds, np.float64).values()]
+    network = torch_models.module(shape, widened(weights, np.float64)).cuda().double()
+    return network(*given).cpu().numpy()
 
 
 def product(torch: Any, rows: int, depth: int, columns: int, kind: str) -> None:
@@ -194,14 +225,13 @@ def product(torch: Any, rows: int, depth: int, columns: int, kind: str) -> None:
     }
     ours = program.to_device(own)
     there = [torch.from_dlpack(a) for a in ours.values()]
-    torch.backends.cuda.matmul.allow_tf32 = False
     peers = Peers({"dovetail": lambda: program.run(ours, outputs="device")})
     peers.add("cublas", lambda: graphed(torch, lambda: torch.mm(*there)))
     written: list[Any] = []
 
     def lt() -> Step:
         x, w = there
-        step, y = cublaslt.product(torch, x, w, graphed, timed)  # pyright: ignore
+        step, y = cublaslt.product(torch, x, w, graphed, lambda *given: timed(*given).seconds)  # pyright: ignore
         written.append(y)
         return step  # pyright: ignore
 
@@ -211,12 +241,11 @@ def product(torch: Any, rows: int, depth: int, columns: int, kind: str) -> None:
     found = torch.from_dlpack(program.run(ours, outputs="device")["y"])
     error = float((found.double() - exact).norm() / exact.norm())
     theirs = float((torch.mm(*there).double() - exact).norm() / exact.norm())
-    rate = 2 * rows * depth * columns / times["dovetail"] / 1e12
-    best = min([t for n, t in times.items() if n != "dovetail"], default=float("nan"))
+    rate = 2 * rows * depth * columns / times["dovetail"].seconds / 1e12
     print(
-        f"bench product_{rows}x{depth}x{columns}_{kind} target=cuda "
-        + " ".join(f"{n}={t * 1e3:.4f}" for n, t in times.items())
-        + f" ratio={best / times['dovetail']:.2f} tflops={rate:.0f} error={error:.1e} cublas_error={theirs:.1e}"
+        f"bench product_{rows}x{depth}x{columns}_{kind} target=cuda dtype={kind} "
+        + f"{compared(times, floor_of(program, own, machine_here()))} {told_times(times)}"
+        + f" tflops={rate:.0f} error={error:.1e} cublas_error={theirs:.1e}"
         + "".join(f" cublaslt_error={float((y.double() - exact).norm() / exact.norm()):.1e}" for y in written)
         + peers.told,
         flush=True,
@@ -236,7 +265,8 @@ def convolution(torch: Any, images: int, channels: int, filters: int, size: int,
     made = dovetail.ops.conv(image, dovetail.constant(w), strides=stride, padding=around)
     y = dovetail.ops.permute(dovetail.ops.relu(made + dovetail.constant(b)), order=(-4, -2, -1, -3))
     program = dovetail.compile(dovetail.Graph.of({"y": dovetail.ops.mul(y, y)}), target="cuda")
-    ours = program.to_device({"x": rng.normal(size=(images, size, size, channels)).astype(np.float16)})
+    feeds = {"x": rng.normal(size=(images, size, size, channels)).astype(np.float16)}
+    ours = program.to_device(feeds)
     there = torch.from_dlpack(ours["x"]).permute(0, 3, 1, 2)
     weight = torch.from_numpy(w).cuda().contiguous(memory_format=torch.channels_last)
     bias = torch.from_numpy(b.reshape(-1)).cuda()
@@ -251,18 +281,20 @@ def convolution(torch: Any, images: int, channels: int, filters: int, size: int,
     error = float((found.double() - exact).norm() / exact.norm())
     other = float((theirs().permute(0, 2, 3, 1).double() - exact).norm() / exact.norm())
     out = (size + 2 * around - window) // stride + 1
-    rate = 2 * images * out * out * filters * channels * window**2 / times["dovetail"] / 1e12
+    rate = 2 * images * out * out * filters * channels * window**2 / times["dovetail"].seconds / 1e12
     print(
         f"bench conv_{images}x{channels}x{size}_{filters}x{window}_s{stride} target=cuda dtype=f16 "
-        f"dovetail={times['dovetail'] * 1e3:.4f} cudnn={times['cudnn'] * 1e3:.4f} "
-        f"ratio={times['cudnn'] / times['dovetail']:.2f} tflops={rate:.0f} error={error:.1e} cudnn_error={other:.1e}",
+        f"{compared(times, floor_of(program, feeds, machine_here()))} {told_times(times)} "
+        f"tflops={rate:.0f} error={error:.1e} cudnn_error={other:.1e}",
         flush=True,
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="*")
+    parser.add_argument("--dtype", choices=[*DTYPES], default="f16", help="of models")
+    parser.add_argument("--from-numpy", action="store_true", help="models from and to arrays of the host as well")
     parser.add_argument("--compile", action="store_true", help=f"beside torch.compile: {', '.join(MODES)}")
     parser.add_argument("--modes", default="", help=f"modes of torch.compile, with commas between: {','.join(MODES)}")
     add_flags(parser)
@@ -285,12 +317,16 @@ def main() -> None:
             rows["product_" + "x".join(map(str, sizes))] = lambda sizes=sizes: product(torch, *sizes, "bf16")
         rows["product_f32"] = lambda: product(torch, 4096, 4096, 4096, "f32")
     torch.backends.cudnn.benchmark = True
+    # Our f32 is exact.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     if not args.name or "convolutions" in args.name:
         for sizes in CONVOLUTIONS:
             rows["convolution_" + "x".join(map(str, sizes))] = lambda sizes=sizes: convolution(torch, *sizes)
     for name in MODELS:
         if not args.name or name in args.name:
-            rows[name] = lambda name=name: model(torch, name, beside=beside, kernels=args.kernels)
+            rows[name] = lambda name=name: model(
+                torch, name, beside=beside, kernels=args.kernels, dtype=args.dtype, from_numpy=args.from_numpy
+            )
     for name, row in rows.items():
         try:
             row()

@@ -1,5 +1,5 @@
 """What a GPU has to show, in a few minutes: conformance, first calls, calls, compute-sanitizer, products by cuBLASLt,
-encoders and decoders with layers as launches and as persistent kernels.
+encoders and decoders with layers as launches and as persistent kernels, and models in f16 and f32.
 
     PYTHONPATH=src:. python3 benchmarks/cuda/on_device.py [part ...] [--within 360]
 
@@ -41,6 +41,8 @@ PARTS = {
     "encoders": Part(("benchmarks/cuda/encoders.py", "--shape", "vit_base", "whisper_tiny", "vit_tiny"), 100),
     "decoders": Part(("benchmarks/cuda/decode.py", "--cached", "512", "--both"), 60),
     "products": Part(("benchmarks/cuda/models.py", "products"), 60),
+    "models": Part(("benchmarks/cuda/models.py", "bert_1x128", "resnet50_1", "--from-numpy"), 100),
+    "models_f32": Part(("benchmarks/cuda/models.py", "bert_1x128", "resnet50_1", "--dtype", "f32"), 100),
 }
 
 
@@ -79,7 +81,7 @@ def main() -> int:
         begun = time.monotonic()
         limit = min(part.seconds, end - begun)
         ended, output = run(part, limit) if limit > 0 else ("not run", "")
-        lines = [line[:220] for line in output.splitlines() if line.strip()]
+        lines = [line[:400] for line in output.splitlines() if line.strip()]
         print(f"== {name}: {ended}, {time.monotonic() - begun:.0f} s", *lines[-LINES:], sep="\n", flush=True)
     return 0
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ROUNDS, SECONDS = 7, 0.1
+AGREE = 0.05
+"""The part by which the clock may differ from events of the device without being told."""
 MODES = ("default", "reduce-overhead")
 AUTOTUNE = "max-autotune"
 PEER_SECONDS = 120.0
@@ -140,6 +142,27 @@ class Peers:
         for mode, seconds in modes.items():
             self.add(mode, lambda mode=mode: compiled(mode), seconds)
 
+    def add_from_numpy(self, torch: Any, network: Any, pinned: Sequence[Any]) -> None:
+        """torch from tensors in pinned memory of the host and back to the host: eager, and in a CUDA graph."""
+
+        def eager() -> object:
+            return network(*[x.to("cuda", non_blocking=True) for x in pinned]).cpu()
+
+        def replayed() -> Step:
+            given = [x.cuda() for x in pinned]
+            replay, result = recorded(torch, lambda: network(*given))
+
+            def step() -> object:
+                for there, x in zip(given, pinned, strict=True):
+                    there.copy_(x, non_blocking=True)
+                replay()
+                return result.cpu()
+
+            return step
+
+        self.add("eager", lambda: eager)
+        self.add("eager_graph", replayed)
+
     def add_jax(self, attentions: Iterable[str], make: Callable[[Any, str], Callable[[], Any]]) -> dict[str, JaxStep]:
         """JAX with attention in several ways; those that run, by name."""
         for attention in attentions:
@@ -161,34 +184,95 @@ class Peers:
         return "".join(f" {name}=failed({why})" for name, why in self.failed.items())
 
 
-def raced(torch: Any, contenders: Mapping[str, Step]) -> dict[str, float]:
-    """The median seconds of each, in turns."""
+@dataclass(frozen=True, slots=True)
+class Time:
+    """The seconds of a step, of many back to back."""
+
+    wall: float
+    device: float | None = None
+    """Between two events of the device around them; None where these cannot tell."""
+
+    @property
+    def seconds(self) -> float:
+        """By the device where it tells, else by the clock."""
+        return self.wall if self.device is None else self.device
+
+
+def raced(torch: Any, contenders: Mapping[str, Step], *, by_events: bool = True) -> dict[str, Time]:
+    """The median time of each, in turns."""
     counts: dict[str, int] = {}
     for name, step in contenders.items():
         for _ in range(5):
             step()
-        counts[name] = max(5, int(SECONDS / max(timed(torch, step, 20), 1e-7)))
-    rounds: dict[str, list[float]] = {name: [] for name in contenders}
+        counts[name] = max(5, int(SECONDS / max(timed(torch, step, 20, by_events=by_events).seconds, 1e-7)))
+    rounds: dict[str, list[Time]] = {name: [] for name in contenders}
     for _ in range(ROUNDS):
         for name, step in contenders.items():
-            rounds[name].append(timed(torch, step, counts[name]))
-    return {name: statistics.median(times) for name, times in rounds.items()}
+            rounds[name].append(timed(torch, step, counts[name], by_events=by_events))
+    return {name: _median(times) for name, times in rounds.items()}
 
 
-def timed(torch: Any, step: Step, count: int) -> float:
-    """The seconds of a step, of many back to back."""
+def _median(times: Sequence[Time]) -> Time:
+    by_device = [t.device for t in times if t.device is not None]
+    told = len(by_device) == len(times)
+    return Time(statistics.median(t.wall for t in times), statistics.median(by_device) if told else None)
+
+
+def timed(torch: Any, step: Step, count: int, *, by_events: bool = True) -> Time:
+    """The time of a step, of many back to back.
+
+    Events are on torch's stream, which our programs and replays of its graphs run on. JAX has streams of its own, and
+    so may others: where less than half of the time is between events, they do not count.
+    """
     settle = step.settle if isinstance(step, JaxStep) else torch.cuda.synchronize
     settle()
     torch.cuda.synchronize()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start = time.perf_counter()
+    begin.record()
     for _ in range(count):
         step()
+    end.record()
     settle()
-    return (time.perf_counter() - start) / count
+    wall = (time.perf_counter() - start) / count
+    if not by_events or isinstance(step, JaxStep):
+        return Time(wall)
+    torch.cuda.synchronize()
+    device = begin.elapsed_time(end) * 1e-3 / count
+    return Time(wall, device if device >= wall / 2 else None)
+
+
+def told_times(times: Mapping[str, Time]) -> str:
+    """The milliseconds of each, those of the clock too where it differs, and of which there are no others."""
+    found: list[str] = []
+    for name, one in times.items():
+        found.append(f"{name}={one.seconds * 1e3:.4f}")
+        if one.device is not None and abs(one.wall - one.device) > AGREE * one.device:
+            found.append(f"{name}_wall={one.wall * 1e3:.4f}")
+    by_wall = [name for name, one in times.items() if one.device is None]
+    return " ".join([*found, f"by_wall={','.join(by_wall)}"] if 0 < len(by_wall) < len(times) else found)
+
+
+def compared(times: Mapping[str, Time], floor: float | None = None, *, own: Sequence[str] = ("dovetail",)) -> str:
+    """What lines of `make bench` have: the best peer's time over ours, its name, our milliseconds, and the share of the
+    limit, which is that of the roofline. `own` are programs of ours, of which the first is compared."""
+    ours = times[own[0]].seconds
+    peers = {name: one.seconds for name, one in times.items() if name not in own}
+    best = min(peers, key=peers.__getitem__, default=None)
+    ratio = "none" if best is None else f"{peers[best] / ours:.2f}"
+    told = f"ratio={ratio} best_peer={best or 'none'} ms={ours * 1e3:.3g}"
+    if floor is None:
+        return told
+    return f"{told} limit={floor / ours:.2f} floor={floor * 1e3:.4f} roofline={floor / ours:.0%}"
 
 
 def graphed(torch: Any, step: Step) -> Step:
     """A step of torch in a CUDA graph."""
+    return recorded(torch, step)[0]
+
+
+def recorded(torch: Any, step: Step) -> tuple[Step, Any]:
+    """The same with its result, which each replay writes."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -196,8 +280,8 @@ def graphed(torch: Any, step: Step) -> Step:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        step()
-    return graph.replay
+        result = step()
+    return graph.replay, result
 
 
 def profiled(torch: Any, step: Step) -> None:
@@ -211,6 +295,6 @@ def profiled(torch: Any, step: Step) -> None:
 
 
 __all__ = [
-    "ATTENTIONS", "AUTOTUNE", "MODES", "PEER_SECONDS", "JaxStep", "Peers", "Step", "Wanted", "add_flags", "graphed",
-    "jax_here", "profiled", "raced", "timed", "torch_here", "wanted",
+    "ATTENTIONS", "AUTOTUNE", "MODES", "PEER_SECONDS", "JaxStep", "Peers", "Step", "Time", "Wanted", "add_flags",
+    "compared", "graphed", "jax_here", "profiled", "raced", "recorded", "timed", "told_times", "torch_here", "wanted",
 ]  # fmt: skip

@@ -111,9 +111,11 @@ def main() -> None:
             name = "traced" if is_traced else "plain"
             contenders[name] = lambda program=program, there=there: program.run(there, outputs="device")
             contenders[name]()
-        times: Mapping[str, float] = raced(torch, contenders)
+        times: Mapping[str, Any] = raced(torch, contenders)
         torch.cuda.synchronize()
-        print(f"{args.shape} {cached} " + " ".join(f"{n}={t * 1e3:.4f}ms" for n, t in times.items()), flush=True)
+        print(
+            f"{args.shape} {cached} " + " ".join(f"{n}={t.seconds * 1e3:.4f}ms" for n, t in times.items()), flush=True
+        )
         print("\n".join(table(*times_of(frames[-1]))), flush=True)
 
 

@@ -98,7 +98,7 @@ class SizeError(BindError):
 
 
 class OutOfMemoryError(BindError):
-    """A run that needs more memory than its device has free; `needed` and `free` are bytes."""
+    """A run that needs more memory than its device has free; `needed` and `free` are bytes, 0 where unknown."""
 
     def __init__(self, message: str, *, needed: int, free: int, hint: str = "", where: str = "") -> None:
         self.needed = needed

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from dovetail import Graph, Value, f32, ops
 from dovetail.derive.unfuse import unfuse
-from dovetail.ir.dtype import NARROW, f8e4m3fn
+from dovetail.ir.dtype import NARROW, f8e4m3fn, f64
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.ops.region import region, steps
@@ -183,7 +183,8 @@ def test_sizes_that_are_not_known_and_the_same_once_they_are() -> None:
 
 
 def test_limits_are_those_of_the_target() -> None:
-    assert CUDA.regions == RegionLimits(steps=32, inputs=16, apart=NARROW)
+    limits = CUDA.regions
+    assert limits == RegionLimits(steps=32, inputs=16, apart=NARROW, has_code=limits.has_code)
     # Far beyond what models have: LLVM takes quadratic time for more.
     assert CPU.regions == RegionLimits(steps=1024, inputs=128)
 
@@ -195,6 +196,14 @@ def test_steps_of_dtypes_that_region_kernels_lack_stand_apart() -> None:
     apart = mark_regions(graph, RegionLimits(apart=NARROW)).graph.outputs["y"]
     assert joined.op is region and joined.operands[0].dtype is f8e4m3fn
     assert apart.op is region and apart.operands == (wide,)
+
+
+def test_steps_without_compiled_code_stand_apart() -> None:
+    middle = ops.sin(input("x", f64[8]) * 2.0 + 1.0)
+    graph = Graph.of(ops.relu(middle + 1.0) * 2.0)
+    apart = mark_regions(graph, RegionLimits(has_code=lambda v: v.op is not ops.sin)).graph.outputs["y"]
+    (found,) = apart.operands
+    assert apart.op is region and found.op is ops.sin and found.operands[0].op is region
 
 
 def test_weights_alone_are_not_pulled_into_a_region_that_runs_every_time() -> None:

@@ -134,6 +134,14 @@ def test_what_runs_on_the_host_is_told() -> None:
     assert "HOST       1 × det" in str(report)
 
 
+def test_what_compiled_code_lacks_is_named() -> None:
+    x = input("x", f32[8])
+    report = report_of(ops.real(ops.complex_(x * 2.0, x) * ops.complex_(x, x)))
+    assert [k.lacks for k in report.kernels] == [("complex in f32", "mul in c64", "real in c64")]
+    assert "has no compiled kernel: complex in f32, mul in c64, real in c64" in str(report)
+    assert as_dict(report)["kernels"][0]["lacks"]
+
+
 def test_steps_that_are_alike_run_on_the_host_alike() -> None:
     dets = [ops.det(ops.exp(input(f"m{i}", f32[4, 4]))) for i in range(3)]
     report = report_of({f"y{i}": v for i, v in enumerate(dets)})

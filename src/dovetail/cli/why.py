@@ -24,7 +24,7 @@ from dovetail.report.paint import PLAIN, Line, Look, Piece, Tone, line, shown
 from dovetail.report.recompute import AgainEntry, SavedEntry, told_of
 from dovetail.report.record import Boundary, Kernel, MissedEntry, Node
 from dovetail.report.rounding import rounding_text
-from dovetail.report.text import bytes_text, of_roofline, served, time_text
+from dovetail.report.text import bytes_text, of_roofline, served, time_text, without_kernel
 from dovetail.runtime.compile import Compilation
 from dovetail.sanitize import visible
 from dovetail.targets import every_target
@@ -270,7 +270,7 @@ def _price(kernel: Kernel) -> str:
     if kernel.phase == "bind":
         return "it runs once, when parameters are bound"
     near = f", {of_roofline(kernel.floor_seconds / kernel.seconds, ops=[kernel.op])}" if kernel.seconds else ""
-    host = ", on the host: it has no compiled kernel" if kernel.on_host else near
+    host = f", on the host: it {without_kernel(kernel.lacks)}" if kernel.on_host else near
     return f"predicted {time_text(kernel.seconds)}: {kernel.flops:,} flops, {bytes_text(kernel.bytes)} moved{host}"
 
 

@@ -197,18 +197,21 @@ class Engine:
     def _step(self) -> None:
         """One token for each that decodes."""
         ready = {slot: t.writer.tokens[-1] for slot, t in self._active.items() if self._left(slot) == 1}
-        if ready:
-            for slot, logits in self._slots.step(ready).items():
-                self._take(slot, logits)
+        if not ready:
+            return
+        are_likeliest = self._slots.chooses and all(self._active[slot].writer.takes_likeliest for slot in ready)
+        found = self._slots.likeliest(ready) if are_likeliest else self._slots.step(ready)
+        for slot, one in found.items():
+            self._take(slot, one)
 
     def _left(self, slot: int) -> int:
         """Tokens of a request that its slot does not hold yet."""
         return len(self._active[slot].writer.tokens) - len(self._slots.tokens[slot])
 
-    def _take(self, slot: int, logits: Array) -> None:
+    def _take(self, slot: int, found: Array | int) -> None:
         ticket = self._active[slot]
         try:
-            piece = ticket.writer.take(logits)
+            piece = ticket.writer.take(found)
         except Exception as error:  # one request's constraint is no harm to the others
             self._leave(slot, _told(error))
             return

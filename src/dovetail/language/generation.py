@@ -15,8 +15,9 @@ from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
 from dovetail.language.grammar import Grammar
 from dovetail.language.json_schema import Matcher, Vocabulary, grammar_of
-from dovetail.language.sampling import Sampler, Sampling, check_finite
+from dovetail.language.sampling import Sampler, Sampling, check_finite, not_finite
 from dovetail.language.tokenizer import Stream, Tokenizer
+from dovetail.models.decoder import NO_TOKEN
 
 End = Literal["", "stop", "length"]
 """Why a text ends: by itself or at a stop string, or because it is as long as it may be."""
@@ -125,18 +126,25 @@ class Writer:
             Piece(token, "", "", *self._logprobs(row, token)) for row, token in zip(logits, following, strict=False)
         ]
 
-    def take(self, logits: Array) -> Piece:
-        """The piece of the token that follows, chosen from the logits after the last one."""
+    @property
+    def takes_likeliest(self) -> bool:
+        """Whether the likeliest token always follows, so that `take` needs no logits."""
+        return self.asked.sampling.takes_likeliest and self.asked.logprobs is None and self._matcher is None
+
+    def take(self, found: Array | int) -> Piece:
+        """The piece of the token that follows: chosen from the logits after the last one, or the likeliest of them."""
         assert not self.end, "the text has ended"
         if self.left <= 0:
             self.end = "length"
             return Piece(None, "", self.end)
-        token = self._choose(logits)
+        token = found if isinstance(found, int) else self._choose(found)
+        if token == NO_TOKEN:
+            raise not_finite()
         if token in self._ends:
             self.end = "stop"
             return Piece(None, self._rest(), self.end)
         self.tokens.append(token)
-        logprob, top = self._logprobs(logits, token)
+        logprob, top = (None, ()) if isinstance(found, int) else self._logprobs(found, token)
         text = self._safe("" if self._stream is None else self._stream.add(token))
         if self._matcher is not None and self._vocabulary is not None:
             self._matcher.advance(self._vocabulary.bytes_of(token))

@@ -181,7 +181,10 @@ class LanguageModel:
         while not writer.end:
             before = list(writer.tokens)
             guessed = draft(before, min(speculate, writer.left - 1, self.shape.context - len(before)))
-            rows = self._logits([*before, *guessed], 1 + len(guessed))
+            if writer.takes_likeliest and not guessed:
+                rows = [self._likeliest(before)]
+            else:
+                rows = self._logits([*before, *guessed], 1 + len(guessed))
             for row, guess in zip(rows, [*guessed, None], strict=True):
                 piece = writer.take(row)
                 yield piece
@@ -194,16 +197,27 @@ class LanguageModel:
             end = min(start + _ROWS, len(tokens) - 1)
             yield start, self._logits(tokens[:end], end - start)
 
+    def _likeliest(self, tokens: list[int]) -> Array | int:
+        """The likeliest token after others, where the program chooses it, and else the logits after them."""
+        with self._lock:
+            rest = self._kept(tokens, 1)
+            if self._session.chooses and len(rest) == 1:
+                return self._session.likeliest(rest[0])
+            return self._session.extend(rest)
+
     def _logits(self, tokens: list[int], wanted: int) -> Array:
-        """Logits after the last tokens, as many as are `wanted`.
+        """Logits after the last tokens, as many as are `wanted`."""
+        with self._lock:
+            return self._session.extend_all(self._kept(tokens, wanted), wanted)
+
+    def _kept(self, tokens: list[int], wanted: int) -> list[int]:
+        """Forget what the session holds after a common beginning with these tokens; those that it has to take in.
 
         Texts that are generated in turns share the cache: each reads what another replaced.
         """
-        with self._lock:
-            session = self._session
-            kept = common(session.tokens, tokens[: len(tokens) - wanted])
-            session.trim(kept)
-            return session.extend_all(tokens[kept:], wanted)
+        kept = common(self._session.tokens, tokens[: len(tokens) - wanted])
+        self._session.trim(kept)
+        return tokens[kept:]
 
     @cached_property
     def ends(self) -> frozenset[int]:

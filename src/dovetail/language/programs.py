@@ -1,4 +1,7 @@
-"""The programs of a decoder: a prompt, a token, a token of each of several sequences, and states without logits."""
+"""The programs of a decoder: a prompt, a token, a token of each of several sequences, and states without logits.
+
+On a card there is also one that copies rows of caches, and programs of a token choose the likeliest next one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from dovetail.frontends.decoder_families import DecoderFile
 from dovetail.ir.value import Value
 from dovetail.models.decoder import cached_decoder
 from dovetail.models.decoder_shape import DecoderShape
-from dovetail.models.kv_cache import CACHE_KINDS, CacheKind
+from dovetail.models.kv_cache import CACHE_KINDS, CacheKind, copied_rows
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
 from dovetail.runtime.source import Described
@@ -26,6 +29,7 @@ _GRAPHS: Mapping[str, Mapping[str, Any]] = {
     "states": {"seq": "s", "gives": "states"},
 }
 """What each program is built with."""
+_OF_A_TOKEN = ("step", "batch")
 
 
 class Programs:
@@ -46,7 +50,10 @@ class Programs:
         self.kind: CacheKind = kv_cache or ("f16" if is_narrow else "f32")
         target = options.get("target", "cpu")
         self.on_card = (target.name if isinstance(target, Target) else target) == "cuda"
-        """Whether programs run in memory of their own, where a KV cache stays from run to run."""
+        """Whether programs run in memory of their own: KV caches stay there, and tokens are chosen there.
+
+        On a CPU NumPy finds the likeliest of logits sooner than a kernel.
+        """
         self._of, self._options = of, options
         self._compiled: dict[str, Program] = {}
         self._lock = threading.Lock()
@@ -71,6 +78,11 @@ class Programs:
         """The last layer's states of several tokens of one sequence."""
         return self._program("states")
 
+    @property
+    def copy(self) -> Program:
+        """The first rows of the caches of one sequence, written to those of another."""
+        return self._program("copy")
+
     def prepare(self) -> None:
         """Compile what a sequence needs before it is needed."""
         for name in ("prompt", "step"):
@@ -92,7 +104,12 @@ class Programs:
     def _described(self, name: str) -> Described:
         """The graph of a program; layers are alike, and building all of them takes as long as reading a program."""
         of = self._of
+        if name == "copy":
+            sizes = (self.kind, of.shape.layers, of.shape.kv_heads, of.shape.width)
+            return Described(f"copied_rows {sizes}", lambda: copied_rows(*sizes))
         how: dict[str, Any] = {**_GRAPHS[name], "by_token": self.is_exact, "cache": self.kind}
+        if self.on_card and name in _OF_A_TOKEN:
+            how["chooses"] = True
         given = (self.shape, sorted(of.kinds.items()), sorted(of.ranks.items()), sorted(how.items()))
         return Described(f"cached_decoder {given}", lambda: cached_decoder(self.shape, of.kinds, ranks=of.ranks, **how))
 

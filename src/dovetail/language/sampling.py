@@ -64,6 +64,12 @@ class Sampling:
             if not holds:
                 raise OptionError(f"{name} is {getattr(self, name)!r:.40}", hint=_RANGES[name])
 
+    @property
+    def takes_likeliest(self) -> bool:
+        """Whether a token is the likeliest one of its logits alone, whatever came before it."""
+        penalised = self.repetition_penalty != 1.0 or self.presence_penalty or self.frequency_penalty
+        return self.temperature == 0.0 and not penalised and not self.bias
+
 
 _INTEGER = (int, np.integer)
 _NUMBER = (*_INTEGER, float, np.floating)
@@ -192,10 +198,15 @@ class Sampler:
 def check_finite(logits: Array) -> None:
     """Raise unless there is a likeliest token: weights that are no numbers, or overflow, leave none."""
     if not np.isfinite(logits.max()):
-        raise LoadError(
-            "logits that are no numbers, or all -inf",
-            hint="a weight or a scale of the file is not finite, or the model overflows",
-        )
+        raise not_finite()
+
+
+def not_finite() -> LoadError:
+    """The error of logits without a likeliest token."""
+    return LoadError(
+        "logits that are no numbers, or all -inf",
+        hint="a weight or a scale of the file is not finite, or the model overflows",
+    )
 
 
 def _add(logits: Array, at: Array, what: Array) -> None:
@@ -222,4 +233,4 @@ def _likeliest(logits: Array, count: int) -> Array:
     return some[np.argsort(-logits[some], kind="stable")][:count]
 
 
-__all__ = ["Sampler", "Sampling", "check_finite"]
+__all__ = ["Sampler", "Sampling", "check_finite", "not_finite"]

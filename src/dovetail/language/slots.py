@@ -13,15 +13,13 @@ import numpy as np
 
 from dovetail.errors import OptionError
 from dovetail.ir.literal import Array
+from dovetail.language.caches import Caches
+from dovetail.language.next_inputs import NextInputs, Turn
 from dovetail.language.programs import Programs
-from dovetail.models import kv_cache
 from dovetail.models.decoder_shape import DecoderShape
 from dovetail.runtime.program import Program
 from dovetail.targets.runtime.device_array import DeviceArray
 
-PADDING = 32
-"""Rows of the cache that a run reads come in multiples of this, so that few sizes are prepared."""
-FIRST_ROOM = 256
 CHUNK = 128
 """Tokens of a prompt that one run takes: attention reads no keys after them, and more rows are not faster."""
 TILES_CHUNK = 512
@@ -38,10 +36,8 @@ class Slots:
         self._chunk = TILES_CHUNK if programs.on_tiles else CHUNK
         self.tokens: list[list[int]] = [[] for _ in range(count)]
         """The tokens whose keys and values each slot holds."""
-        self._room = 0
-        self._caches: dict[str, Array] = {}
-        self._there: dict[str, DeviceArray] = {}
-        """The caches of a single sequence, in the memory of a device: runs write their rows there."""
+        self._caches = Caches(programs, count)
+        self._next = NextInputs()
 
     def extend(self, slot: int, tokens: Sequence[int], wanted: int = 1) -> Array:
         """Take tokens in; the logits after the last ones, as many as are `wanted`."""
@@ -59,29 +55,34 @@ class Slots:
 
     def step(self, tokens: Mapping[int, int]) -> dict[int, Array]:
         """One token for each of some slots; the logits after it by slot."""
-        for slot, token in tokens.items():
-            check_tokens(self.shape, [token], len(self.tokens[slot]))
-        if len(tokens) == 1:
-            ((slot, token),) = tokens.items()
-            return {slot: self.extend(slot, [token])[0]}
-        low, high = min(tokens), max(tokens) + 1
-        self.make_room(1 + max(len(self.tokens[slot]) for slot in tokens))
-        for slot in range(low, high):
-            # A slot without a token writes after those that it holds, where nothing is read before it is written.
-            if slot not in tokens:
-                self.trim(slot, min(len(self.tokens[slot]), self._room - 1))
-        positions = [len(held) for held in self.tokens[low:high]]
-        found = self._programs.batch.run(
-            {
-                "input_ids": np.asarray([[tokens.get(slot, 0)] for slot in range(low, high)], np.int64),
-                "positions": np.asarray(positions, np.int64)[:, None],
-                "keys": self._keys(1 + max(positions[slot - low] for slot in tokens)),
-                **self._rows(low, high),
-            }
-        )["logits"]
-        for slot, token in tokens.items():
-            self.tokens[slot].append(token)
+        program, given, turn = self._of_a_token(tokens)
+        if turn is None:
+            found = program.run(given)["logits"]
+        else:
+            # A run whose inputs and outputs are there is one launch, and one frame serves both kinds of steps.
+            found = program.run(given, outputs="device")["logits"].numpy()
+            turn.ended(None)
+        self._append(tokens)
+        low = min(tokens)
         return {slot: found[slot - low, 0] for slot in tokens}
+
+    def likeliest(self, tokens: Mapping[int, int]) -> dict[int, int]:
+        """One token for each of some slots, and the likeliest next one by slot, or NO_TOKEN where there is none.
+
+        The logits stay on the card, and so do the inputs of the next step where the text goes on with these tokens.
+        """
+        program, given, turn = self._of_a_token(tokens)
+        assert turn is not None, "programs choose tokens"
+        found: list[int] = program.run(given, outputs="device")["next_ids"].numpy()[:, 0].tolist()
+        turn.ended(found)
+        self._append(tokens)
+        low = min(tokens)
+        return {slot: found[slot - low] for slot in tokens}
+
+    @property
+    def chooses(self) -> bool:
+        """Whether programs choose the likeliest token: `likeliest` then takes less time than `step`."""
+        return self._programs.on_card
 
     def states(self, slot: int, tokens: Sequence[int]) -> Array:
         """The last layer's states of tokens, [tokens, hidden]; the slot holds these tokens afterwards."""
@@ -91,8 +92,8 @@ class Slots:
         parts: list[Array] = []
         for start in range(0, len(tokens), self._chunk):
             part = tokens[start : start + self._chunk]
-            given, _ = self._given(slot, part)
-            parts.append(self._programs.states.run(self._placed(given, self._programs.states))["states"][0])
+            given = self._given(slot, part, self._programs.states)
+            parts.append(self._programs.states.run(given)["states"][0])
             self.tokens[slot] += part
         return np.concatenate(parts)
 
@@ -105,62 +106,57 @@ class Slots:
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Make the first tokens of one slot all that another holds."""
-        for cache in self._caches.values():
-            cache[target, :, :count] = cache[source, :, :count]
+        self._caches.copy(source, target, count)
         self.tokens[target] = self.tokens[source][:count]
+
+    def make_room(self, length: int) -> None:
+        """Make room for a number of tokens in each slot."""
+        self._caches.make_room(length, max(map(len, self.tokens)))
 
     def _run(self, slot: int, tokens: Sequence[int], first: int) -> Array:
         """Logits after the tokens from `first` on; after one token at least, apart from those of a CPU's prompt."""
-        given, end = self._given(slot, tokens)
         if len(tokens) == 1:
-            program = self._programs.step
-        else:
-            # The head takes as long as a layer or more: on a CPU a run computes no logits where none are wanted.
-            first = first if self._programs.on_cpu else min(first, len(tokens) - 1)
-            program, given["wanted"] = self._programs.prompt, np.arange(first, len(tokens))
-        found = program.run(self._placed(given, program))["logits"][0]
+            return self.step({slot: tokens[0]})[slot][None]
+        # The head takes as long as a layer or more: on a CPU a run computes no logits where none are wanted.
+        first = first if self._programs.on_cpu else min(first, len(tokens) - 1)
+        program = self._programs.prompt
+        found = program.run({**self._given(slot, tokens, program), "wanted": np.arange(first, len(tokens))})
         self.tokens[slot] += tokens
-        assert len(self.tokens[slot]) == end, "positions are counted"
-        return found
+        return found["logits"][0]
 
-    def _given(self, slot: int, tokens: Sequence[int]) -> tuple[dict[str, Array], int]:
-        """The inputs of a run of one slot, and the position after its tokens."""
+    def _given(self, slot: int, tokens: Sequence[int], program: Program) -> dict[str, Array | DeviceArray]:
+        """The inputs of a run of several tokens of one slot."""
         first, end = len(self.tokens[slot]), len(self.tokens[slot]) + len(tokens)
         given = {"input_ids": np.asarray([tokens], np.int64), "positions": np.arange(first, end)}
-        return {**given, "keys": self._keys(end), **self._rows(slot, slot + 1)}, end
+        return {**given, "keys": self._caches.keys(end), **self._caches.of(slot, slot + 1, program)}
 
-    def _placed(self, given: Mapping[str, Array], program: Program) -> Mapping[str, Array | DeviceArray]:
-        """The inputs of a run with the caches of a single sequence where the program runs."""
-        if not self._programs.on_card or self.count > 1:
-            return given
-        self._there = self._there or program.to_device({name: given[name] for name in self._caches})
-        return {**given, **self._there}
+    def _of_a_token(self, tokens: Mapping[int, int]) -> tuple[Program, dict[str, Array | DeviceArray], Turn | None]:
+        """The program that takes one token for each of some slots, its inputs, and those of them that it overwrites."""
+        for slot, token in tokens.items():
+            check_tokens(self.shape, [token], len(self.tokens[slot]))
+        low, high = min(tokens), max(tokens) + 1
+        self.make_room(1 + max(len(self.tokens[slot]) for slot in tokens))
+        for slot in range(low, high):
+            # A slot without a token writes after those that it holds, where nothing is read before it is written.
+            if slot not in tokens:
+                self.trim(slot, min(len(self.tokens[slot]), self._caches.room - 1))
+        program = self._programs.step if len(tokens) == 1 else self._programs.batch
+        at = [len(held) for held in self.tokens[low:high]]
+        keys = self._caches.keys(1 + max(len(self.tokens[slot]) for slot in tokens))
+        caches = self._caches.of(low, high, program)
+        if self._programs.on_card:
+            turn = self._next.turn(low, high, program)
+            turn.begin([tokens.get(slot) for slot in range(low, high)], at, self._caches.room)
+            given = {"input_ids": turn.input_ids, "positions": turn.positions, "keys": self._next.keys(keys, program)}
+            return program, {**given, **caches}, turn
+        ids = np.asarray([[tokens.get(slot, 0)] for slot in range(low, high)], np.int64)
+        positions = np.asarray(at, np.int64)
+        given = {"input_ids": ids, "positions": positions if len(tokens) == 1 else positions[:, None], "keys": keys}
+        return program, {**given, **caches}, None
 
-    def _keys(self, end: int) -> Array:
-        """Positions of the rows that a run reads: rows after the last token are after all of its queries, too."""
-        return np.arange(min(-(-end // PADDING) * PADDING, self._room))
-
-    def _rows(self, low: int, high: int) -> dict[str, Array]:
-        return {name: cache[low:high] for name, cache in self._caches.items()}
-
-    def make_room(self, length: int) -> None:
-        """Make room for a number of tokens; rows that no token has written hold zeros."""
-        if length <= self._room:
-            return
-        of = self.shape
-        most = -(-of.context // PADDING) * PADDING
-        room = min(max(FIRST_ROOM, -(-length // PADDING) * PADDING, self._room * 3 // 2 // PADDING * PADDING), most)
-        held = max(map(len, self.tokens))
-        self._caches |= {name: cache.numpy() for name, cache in self._there.items()}
-        self._there = {}
-        size = (self.count, of.kv_heads, room)
-        for index in range(of.layers):
-            wider = kv_cache.zeros(self._programs.kind, index, size, of.width)
-            for name, cache in wider.items():
-                if held:
-                    cache[:, :, :held] = self._caches[name][:, :, :held]
-            self._caches |= wider
-        self._room = room
+    def _append(self, tokens: Mapping[int, int]) -> None:
+        for slot, token in tokens.items():
+            self.tokens[slot].append(token)
 
 
 def check_tokens(of: DecoderShape, tokens: Sequence[int], held: int = 0) -> None:

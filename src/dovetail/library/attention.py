@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from dovetail import ops
@@ -147,6 +147,16 @@ def _sees_any(asked: _Asked) -> Value:
         seen = finite if seen is None else ops.bit_and(seen, finite)
     assert seen is not None
     return ops.reduce_any(seen, axes=(-1,))
+
+
+def scores_tell_unseen(call: Mapping[str, Any]) -> bool:
+    """Whether scores say which queries see no key, if that is asked: rows of finite fills look like any other."""
+    return not call["zero_unseen"] or call["fill"] in (None, float("-inf"))
+
+
+def zero_where_unseen(y: Value, call: Mapping[str, Any]) -> Value:
+    """The result of an attention with these arguments, and 0 for queries that see no key."""
+    return ops.where(_sees_any(_Asked(**{name: call[name] for name in _Asked._fields})), y, 0.0)
 
 
 @part_of_traces

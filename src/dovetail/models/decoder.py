@@ -24,6 +24,10 @@ from dovetail.models import kv_cache
 from dovetail.models.decoder_parts import Weights, angles, feed_forward, normed, projected, turned
 from dovetail.models.decoder_shape import DecoderShape, Rope
 from dovetail.models.kv_cache import CacheKind, Rows
+from dovetail.models.llama_cache import likeliest
+
+NO_TOKEN = -1
+"""What stands for the likeliest token where weights that are no numbers, or an overflow, leave none."""
 
 
 def cached_decoder(
@@ -39,6 +43,7 @@ def cached_decoder(
     cache: CacheKind = "f32",
     by_token: bool = False,
     gives: Literal["logits", "states"] = "logits",
+    chooses: bool = False,
     ranks: Mapping[str, int] | None = None,
 ) -> Graph:
     """Tokens at positions in; logits after the last of them, and the caches with their keys and values, out.
@@ -50,9 +55,15 @@ def cached_decoder(
     prompt a batch of its own for attention: its sums then have the order of a single token's, and its bits. States
     are those of every token after the last norm, without logits. `ranks` are those of the matrices that an adapter
     updates: w + b @ a, with parameters `….lora_a` and `….lora_b`.
+
+    With `chooses` and one token of each sequence, `next_ids` has the likeliest token after it, the first of equals, or
+    NO_TOKEN where its logit is not finite, and `next_positions` its position. They take the memory of `input_ids` and
+    `positions`: the outputs of one step are the inputs of the next.
     """
     if batch != 1 and seq != 1:
         raise OptionError(f"{seq} tokens of {batch} sequences", hint="several sequences take one token each")
+    if chooses and seq != 1:
+        raise OptionError(f"the next token after {seq}", hint="choose it in a step of one token")
     builder = Builder("decoder", lines=False)
     weights = Weights(builder, kinds, ranks)
     with builder.recording():
@@ -90,8 +101,12 @@ def cached_decoder(
                 builder.output("states", y)
                 return builder.graph()
             table = "embedding" if of.is_tied else "head"
-            logits = y @ weights.matrix(table, of.vocabulary, of.hidden)
-            builder.output("logits", _bent(logits, of.final_softcap))
+            logits = _bent(y @ weights.matrix(table, of.vocabulary, of.hidden), of.final_softcap)
+            builder.output("logits", logits)
+        if chooses:
+            with scope("choice"):
+                builder.output("next_ids", _finite(likeliest(logits), logits), into="input_ids")
+                builder.output("next_positions", positions + 1, into="positions")
     return builder.graph()
 
 
@@ -154,9 +169,15 @@ def _layer(
     return middle + (normed(weights, of, z, f"{name}.norm2_after") if after else z), new_k, new_v
 
 
+def _finite(tokens: Value, logits: Value) -> Value:
+    """The tokens whose logits are finite, and NO_TOKEN for others: 8 bytes tell the host all that it asks for."""
+    found = ops.squeeze(ops.gather_elements(logits, ops.unsqueeze(tokens, axes=(-1,)), axis=-1), axes=(-1,))
+    return ops.where(ops.is_finite(found), tokens, NO_TOKEN)
+
+
 def _bent(x: Value, softcap: float) -> Value:
     """x, bent to stay below a bound if there is one."""
     return ops.tanh(x / softcap) * softcap if softcap else x
 
 
-__all__ = ["cached_decoder"]
+__all__ = ["NO_TOKEN", "cached_decoder"]

@@ -12,8 +12,8 @@ import numpy as np
 
 from dovetail import ops
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import DType, f16, f32, i8
-from dovetail.ir.graph import Builder
+from dovetail.ir.dtype import DType, f16, f32, i8, i64
+from dovetail.ir.graph import Builder, Graph
 from dovetail.ir.literal import Array
 from dovetail.ir.type import SizeLike
 from dovetail.ir.value import Value
@@ -78,6 +78,24 @@ def zeros(kind: CacheKind, layer: int, size: tuple[int, int, int], width: int) -
     }
 
 
+def copied_rows(kind: CacheKind, layers: int, heads: int, width: int) -> Graph:
+    """The first rows of the caches of one sequence, `source.…`, written in place to those of another.
+
+    The input `positions` counts the rows.
+    """
+    builder = Builder("copied_rows", lines=False)
+    with builder.recording():
+        positions = builder.input("positions", i64["t"])
+        for name in [f"{side}_cache.{index}" for index in range(layers) for side in "kv"]:
+            for part, (dtype, last) in _parts(kind, width):
+                source, target = (
+                    builder.input(f"{of}{name}{part}", dtype[1, heads, "room", last]) for of in ("source.", "")
+                )
+                rows = ops.slice_(source, axis=-2, start=0, stop=positions.shape[-1])
+                builder.output(f"new_{name}{part}", with_rows(target, rows, positions), into=f"{name}{part}")
+    return builder.graph()
+
+
 def _parts(kind: CacheKind, width: int) -> list[tuple[str, tuple[DType, int]]]:
     """The arrays of a cache: what follows its name, the dtype and the last size of each."""
     if kind != "q8":
@@ -95,4 +113,4 @@ def _group_of(width: int) -> int:
     return GROUP if width % GROUP == 0 else width
 
 
-__all__ = ["CACHE_KINDS", "CacheKind", "Rows", "inputs", "zeros"]
+__all__ = ["CACHE_KINDS", "CacheKind", "Rows", "copied_rows", "inputs", "zeros"]

@@ -65,8 +65,7 @@ def llama_cached(
                 key = builder.input("key", u32[2])
                 chosen = logits * (1.0 / temperature) + ops.cast(_gumbel(key, logits), dtype=of.dtype)
                 builder.output("next_key", key + 1, into="key")
-            token = ops.squeeze(ops.arg_max(chosen, axis=-1), axes=(-1,))
-            builder.output("next_ids", token, into="input_ids" if is_step else "")
+            builder.output("next_ids", likeliest(chosen), into="input_ids" if is_step else "")
             final = ops.slice_(positions, axis=-1, start=positions.shape[-1] - 1, stop=positions.shape[-1])
             builder.output("next_positions", final + 1, into="positions" if is_step else "")
     return builder.graph()
@@ -114,6 +113,11 @@ def with_rows(cache: Value, rows: Value, positions: Value) -> Value:
     return ops.scatter_elements(cache, at, rows, axis=-2)
 
 
+def likeliest(logits: Value) -> Value:
+    """The token with the largest logit, the first of equals: [batch, seq] of [batch, seq, vocabulary]."""
+    return ops.squeeze(ops.arg_max(logits, axis=-1), axes=(-1,))
+
+
 def _gumbel(key: Value, like: Value) -> Value:
     """Gumbel noise: the largest of logits with it is a draw from their softmax."""
     bits = ops.cast(ops.random_bits(key, shape=like.shape, dtype=u32), dtype=f32)
@@ -122,4 +126,4 @@ def _gumbel(key: Value, like: Value) -> Value:
     return -ops.log(-ops.log(uniform))
 
 
-__all__ = ["llama_cached", "with_rows"]
+__all__ = ["likeliest", "llama_cached", "with_rows"]

@@ -28,9 +28,13 @@ class RegionLimits:
     inputs: int | None = None
     apart: Collection[DType] = ()
     """Dtypes that region kernels do not compute with: a step that reads or gives one is a kernel of its own."""
+    has_code: Callable[[Value], bool] | None = None
+    """Whether compiled code has a step, which runs on the host alone if not; None where it has all of them."""
 
     def takes(self, value: Value) -> bool:
         """Whether a step may be in a region."""
+        if self.has_code is not None and not self.has_code(value):
+            return False
         return not self.apart or not any(v.dtype in self.apart for v in (value, *value.operands))
 
     def over(self, steps: int, inputs: int) -> str | None:

@@ -26,6 +26,8 @@ class Served:
     rounding changes over the norm of the products. None where it is not measured."""
     why: str = ""
     """What a template raised, so that another one, or the host, serves the step."""
+    lacks: tuple[str, ...] = ()
+    """On the host: the elementwise steps that compiled code does not have, such as `sin in f64`."""
 
     @property
     def on_host(self) -> bool:

@@ -233,6 +233,7 @@ def _kernel(
         else machine.seconds(priced, sizes),
         floor_seconds=machine.floor(priced, sizes),
         on_host=by.on_host,
+        lacks=by.lacks,
         form=by.variant or "",
         rounding=by.rounding,
         error=error,

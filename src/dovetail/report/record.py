@@ -93,6 +93,8 @@ class Kernel:
     """What no kernel of this work and traffic can stay below on the machine."""
     on_host: bool = False
     """Whether it runs as NumPy on the host, because the target has no compiled kernel for it."""
+    lacks: tuple[str, ...] = ()
+    """On the host: its elementwise steps that compiled code does not have, such as `sin in f64`."""
     form: str = ""
     """Which of the target's kernels for this op serves it, where there are several."""
     rounding: str = ""

@@ -302,7 +302,9 @@ def _on_host(report: Record, everything: bool) -> list[Line]:
     for kernel in report.kernels:
         if kernel.on_host:
             where = next((n.where for n in reversed(kernel.works_for) if n.where), "")
-            groups.setdefault(kernel.op, _Group()).add(kernel.bytes, kernel.seconds, where)
+            group = groups.setdefault(kernel.op, _Group())
+            group.add(kernel.bytes, kernel.seconds, where)
+            group.messages.update(dict.fromkeys(kernel.lacks))
     measured = report.measured
     took: dict[str, float] = {}
     for kernel in measured.kernels if measured is not None else ():
@@ -313,7 +315,7 @@ def _on_host(report: Record, everything: bool) -> list[Line]:
     reasons = {row.op: row.reason for row in raised if row.outcome == "host"}
     lines = [_line("RAISED", "warn", row.count, row.op, row.reason) for row in raised if row.outcome == "native"]
     for op, group in ranked[:most]:
-        why = reasons.get(op, "has no compiled kernel")
+        why = reasons.get(op, without_kernel(group.messages))
         share = f"takes {time_text(took[op])} ({percent(took[op] / measured.seconds)}), " if measured else ""
         lines.append(_line("HOST", "warn", group.count, op, f"{share}{why}", _places(group.places)))
     if ranked[most:]:
@@ -372,6 +374,12 @@ def _short(text: str) -> str:
 def served(op: str, form: str) -> str:
     """An op, and in brackets which of its kernels serves it."""
     return f"{op} ({form})" if form else op
+
+
+def without_kernel(lacks: Iterable[str]) -> str:
+    """What is said of a step on the host, and which of its elementwise steps are why."""
+    steps = ", ".join(sorted({*lacks} - {""}))
+    return f"has no compiled kernel: {steps}" if steps else "has no compiled kernel"
 
 
 def of_roofline(share: float, *, ops: Iterable[str] = ()) -> str:

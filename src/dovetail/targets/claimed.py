@@ -5,6 +5,8 @@ from __future__ import annotations
 from dovetail import library
 from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
+from dovetail.ir.value import Value
+from dovetail.library.attention import scores_tell_unseen
 from dovetail.passes.claims import Condition
 from dovetail.passes.lowerings.conv_transpose import is_a_convolution
 
@@ -29,6 +31,19 @@ EVERYWHERE: tuple[FusedOp[...], ...] = (
     library.rope_attention,
     library.conv_bias_act,
 )
+
+
+def _scores_tell_unseen(value: Value) -> bool:
+    assert isinstance(value.op, FusedOp), "an attention"
+    return scores_tell_unseen(value.op.arguments(value.operands, value.attrs))
+
+
+UNSEEN = Condition(
+    "scores_tell_unseen",
+    _scores_tell_unseen,
+    "with a finite fill a query that sees no key scores like any other; 0 is written by a step after the attention",
+)
+"""Of attention."""
 TRANSPOSED = Condition(
     "no_convolution_computes_it",
     lambda value: not is_a_convolution(value),
@@ -44,4 +59,4 @@ PACKED_BLOCKS = Condition(
 )
 """Of weights in blocks."""
 
-__all__ = ["EVERYWHERE", "PACKED_BLOCKS", "TRANSPOSED"]
+__all__ = ["EVERYWHERE", "PACKED_BLOCKS", "TRANSPOSED", "UNSEEN"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from dovetail.frontends.torch.dynamo.region import Feed, Given, Region
 from dovetail.frontends.torch.reading.package import torch_module
 from dovetail.frontends.torch.reading.tensors import array_of, tensor_of, torch_library
 from dovetail.ir.literal import Array
+from dovetail.kernels.spec import ALIGNMENT
 from dovetail.runtime.program import Program
 from dovetail.targets.runtime.array_library import ArrayLibrary, Numbered
 from dovetail.targets.runtime.prepared_call import PreparedCalls
@@ -136,21 +137,29 @@ class RegionCall:
 
 
 class DeviceRegionCall:
-    """The same on tensors of a device: they are taken through DLPack, and so are results, on torch's current stream."""
+    """The same on tensors of a device, which are taken through DLPack, and so are results.
+
+    Runs are on CUDA's legacy default stream: after what torch's current stream has, which then waits for them.
+    """
 
     def __init__(self, program: Program, region: Region) -> None:
         self.program = program
         self._region = region
         self._from = torch_module().from_dlpack
+        self._written = {write.feed for write in region.writes}
 
     def __call__(self, tensors: tuple[Any, ...]) -> Sequence[Any]:
         region = self._region
-        fed = {feed.name: _there(feed, tensor) for feed, tensor in zip(region.feeds, tensors, strict=True)}
-        found = self.program.run(fed, outputs="device")
+        pairs = enumerate(zip(region.feeds, tensors, strict=True))
+        fed = {feed.name: _there(feed, tensor, is_written=i in self._written) for i, (feed, tensor) in pairs}
+        found = cast(Mapping[str, Any], self.program.run(fed, outputs="device"))
+        if any(tensors[index].is_cuda for index in self._written):
+            _wait_for_runs()
         for write in region.writes:
-            new = found[write.name]
-            if new is not fed[region.feeds[write.feed].name]:
-                tensors[write.feed].detach().copy_(self._from(new))
+            tensor, new = tensors[write.feed], found[write.name]
+            made = new if new is fed[region.feeds[write.feed].name] else self._from(new)
+            if made.data_ptr() != tensor.data_ptr():
+                tensor.detach().copy_(made)
         return [self._tensor(found[given.name], given) for given in region.given]
 
     def _tensor(self, array: Any, given: Given) -> Any:
@@ -191,9 +200,21 @@ def _array(feed: Feed, tensor: Any, *, lent: bool = False) -> Array:
     return array_of(tensor if feed.order is None else tensor.permute(feed.order), lent=lent)
 
 
-def _there(feed: Feed, tensor: Any) -> Any:
-    """What a program on a device is given for a tensor: the tensor, dense and without a gradient."""
+def _there(feed: Feed, tensor: Any, *, is_written: bool) -> Any:
+    """What a program on a device is given for a tensor: the tensor, dense and without a gradient.
+
+    A run copies what is not aligned, but for what it writes to: that is copied here, and back after the run.
+    """
     if feed.is_size or not tensor.is_cuda:
         return _array(feed, tensor)
     plain = tensor.detach() if feed.order is None else tensor.detach().permute(feed.order)
-    return plain.contiguous()
+    dense = plain.contiguous()
+    return dense.clone() if is_written and dense.data_ptr() % ALIGNMENT else dense
+
+
+def _wait_for_runs() -> None:
+    """Let torch's current stream wait for a run that has written to tensors; for results `from_dlpack` does so."""
+    cuda = torch_module().cuda
+    current, default = cuda.current_stream(), cuda.default_stream()
+    if current != default:
+        current.wait_stream(default)

@@ -73,6 +73,8 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
         self.next = 0
         self.objects: dict[int, Any] = {}
         """Modules, functions, graphs, events, streams and linkers by handle."""
+        self.recorded: dict[int, tuple[int, list[bool]]] = {}
+        """The stream of an event that was recorded, and whether the device has passed it."""
         self.kept: list[Any] = []
 
     def __contains__(self, name: object) -> bool:
@@ -341,17 +343,36 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
 
     def _cuEventDestroy_v2(self, event: int) -> None:
         del self.objects[event]
+        self.recorded.pop(event, None)
 
     def _cuEventRecord(self, event: int, stream: int) -> None:
         assert stream not in self.capturing, "it would not be a node"
-        self._enqueue(stream, lambda: self._run(Node(None, event=event)))
+        assert stream == 0 or self.objects[stream].endswith("stream"), "a stream that is there"
+        reached = list[bool]()
+        self.recorded[event] = stream, reached
+
+        def pass_it() -> None:
+            reached.append(True)
+            if event in self.objects:
+                self._run(Node(None, event=event))
+
+        self._enqueue(stream, pass_it)
+
+    def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
+        assert flags == 0 and (stream == 0 or self.objects[stream].endswith("stream")), "a stream that is there"
+        # As a driver does, it waits for the last record before this call, whatever becomes of the event.
+        if event in self.recorded:
+            self._enqueue(stream, lambda at=self.recorded[event]: self._drain_until(*at))
 
     def _cuEventRecordWithFlags(self, event: int, stream: int, flags: int) -> None:
         assert flags == 1
         self._add(stream, Node(None, event=event))
 
-    def _cuEventSynchronize(self, _event: int) -> None:
-        self._cuCtxSynchronize()
+    def _cuEventSynchronize(self, event: int) -> None:
+        if event in self.recorded:
+            self._drain(*self.recorded[event])
+        else:  # a graph may record it
+            self._cuCtxSynchronize()
 
     def _cuEventElapsedTime(self, found: Any, start: int, end: int) -> None:
         found._obj.value = 1e3 * (self.objects[end] - self.objects[start])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,15 +38,14 @@ class FakeMemory:
         self.pinned: dict[int, Array] = {}
         self.queues: dict[int, list[Callable[[], None]]] = {}
 
-    def _drain(self, stream: int) -> None:
-        """Run what is in a queue. The collector may free memory meanwhile, which then waits for the kernel at work."""
-        queue = self.queues.get(stream, [])
+    def _drain(self, stream: int, reached: Sequence[bool] = ()) -> None:
+        """Run what is in a queue, or what comes before a point. The collector may free memory meanwhile, which then
+        waits for the kernel at work."""
         if self.draining:
             return
         self.draining = True
         try:
-            while queue:
-                queue.pop(0)()
+            self._drain_until(stream, reached)
         finally:
             self.draining = False
             while self.late:
@@ -58,6 +57,12 @@ class FakeMemory:
 
     def _cuStreamSynchronize(self, stream: Any) -> None:
         self._drain(number_of(stream))
+
+    def _drain_until(self, stream: int, reached: Sequence[bool]) -> None:
+        """Run what is in a queue up to a point of it, which another stream may wait for."""
+        queue = self.queues.get(stream, [])
+        while queue and not reached:
+            queue.pop(0)()
 
     def _enqueue(self, stream: int, work: Callable[[], None]) -> None:
         self.queues.setdefault(stream, []).append(work)
@@ -132,13 +137,12 @@ class FakeMemory:
         return any(start <= address < start + len(content) for start, content in self.pinned.items())
 
     def _cuPointerGetAttribute(self, found: Any, attribute: int, address: int) -> int:
-        here = any(start <= address < start + len(content) for start, content in self.memory.items())
-        there = any(start <= address < start + len(content) for start, content in self.others.items())
-        if not (here or there or self._is_pinned(address)):
-            return INVALID_VALUE
-        kind = 1 if self._is_pinned(address) else 2
-        found._obj.value = {2: kind, 9: int(there)}[attribute]
-        return 0
+        for kind, device, contents in ((2, 0, self.memory), (2, 1, self.others), (1, 0, self.pinned)):
+            for start, content in contents.items():
+                if start <= address < start + len(content):
+                    found._obj.value = {2: kind, 9: device, 11: start, 12: len(content)}[attribute]
+                    return 0
+        return INVALID_VALUE
 
 
 def number_of(handle: Any) -> int:

@@ -50,7 +50,7 @@ class SimulatedDriver(Driver):
         if name not in self.library.kernels:
             verified(made.text)
         self.library.kernels[name] = made.kernel
-        return f"// {name}\n.visible .entry {made.kernel.name}"
+        return f"// {name}\n.target {self.architecture}\n.visible .entry {made.kernel.name}"
 
 
 class CompiledDriver(SimulatedDriver):

@@ -122,6 +122,7 @@ def test_a_thread_reads_four_neighbours_at_once() -> None:
         ("sm_90a", SHAPES[1], _product(f32, 512, 512, 512)),
         ("sm_90a", SHAPES[2], _swiglu()),
         ("sm_100", SHAPES[0], _swiglu()),
+        ("sm_90a", SHAPES[3], _product(f64, 9, 19, 11)),
     ],
 )
 def test_tiles_spill_nothing(

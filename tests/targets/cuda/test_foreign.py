@@ -14,6 +14,7 @@ from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.runtime.program import Program
 from dovetail.targets.cuda.driver import driver
+from dovetail.targets.cuda.streams import OwnStream
 from dovetail.targets.runtime import dlpack
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
@@ -148,11 +149,16 @@ def test_what_is_wrong_with_them_is_a_typed_error() -> None:
         (with_(index=1), "on cuda:1, and the program runs on cuda:0"),
         (with_(address=1 << 50), "is on cuda:1"),
         (with_(address=aligned), "is no memory of a device"),
-        (with_(address=good.address + 4), "no multiple of 16"),
+        (with_(address=good.address + 16), "takes 288 bytes from .* on, and 272 are allocated there"),
+        (with_(shape=(4, 24)), "takes 384 bytes from .* on, and 288 are allocated there"),
         (with_(shape=(24, 3)), "x"),
         (with_(dtype=dovetail.f16), "dtype float16"),
         (Interface(with_(), strides=(4, 12)), "not dense"),
+        (Interface(with_(), strides=(98, 6)), "not dense"),
         (Interface(with_(), typestr="<V3"), "a dtype that we do not have"),
+        (Interface(with_(), mask=object()), "has a mask"),
+        (Interface(with_(), stream=0), "names the stream 0"),
+        (Interface(with_(), stream=-1), "names the stream -1"),
     ]
     for wrong, message in cases:
         for outputs in ("host", "device"):
@@ -162,6 +168,96 @@ def test_what_is_wrong_with_them_is_a_typed_error() -> None:
         dovetail.compile(program.graph).run({"x": with_(), "y": y})  # pyright: ignore
     fine = program.run({"x": with_(), "y": good})  # pyright: ignore
     np.testing.assert_allclose(fine["z"], np.tanh(x) + y, rtol=1e-5, atol=1e-6)
+
+
+def test_the_stream_of_an_array_interface_is_waited_for() -> None:
+    device = SimulatedDriver()
+    program = compiled(device)
+    theirs = OwnStream(device)
+    late, y = Tensor(device, numbers(3, 24)), numbers(3, 24)
+    given = {"x": Interface(late, stream=theirs.handle), "y": Tensor(device, y)}
+    for i in range(4):
+        x = numbers(3, 24) + i
+        source = Tensor(device, x)
+        device.call("cuMemcpyDtoDAsync_v2", late.address, source.address, x.nbytes, theirs.handle)
+        arrays: Any = given
+        found = program.run(arrays, outputs="device")["z"]
+        np.testing.assert_allclose(found.numpy(), np.tanh(x) + y, rtol=1e-5, atol=1e-6)
+    for stream in (None, 1, 2):
+        device.log.clear()
+        program.run({**given, "x": Interface(late, stream=stream)}, outputs="device")  # pyright: ignore
+        assert "cuStreamWaitEvent" not in device.log, "its work is in order with ours"
+
+
+def in_place(device: SimulatedDriver) -> Program:
+    b = Builder("train")
+    b.output("new", b.input("w", f32["n", 3]) - b.input("g", f32["n", 3]) * 0.5, into="w")
+    return dovetail.compile(b.graph(), target=target_of(device), cache="off")
+
+
+def test_what_a_run_overwrites_is_writable_and_aligned() -> None:
+    device = SimulatedDriver()
+    program = in_place(device)
+    w, g = numbers(5, 3), numbers(5, 3)[::-1].copy()
+    tensor, other = Tensor(device, w), Tensor(device, g)
+    fixed = {"data": (tensor.address, True)}
+    for outputs in ("host", "device"):
+        with pytest.raises(BindError, match="w is donated and read-only, and a run overwrites it"):
+            program.run({"w": Interface(tensor, **fixed), "g": other}, outputs=outputs)  # pyright: ignore
+    moved = Tensor(device, w)
+    moved.address, moved.shape = moved.address + 12, (4, 3)
+    with pytest.raises(BindError, match=r"w is donated and starts at 0x.*c, which is no multiple of 16"):
+        program.run({"w": moved, "g": Tensor(device, g[1:])}, outputs="device")  # pyright: ignore
+    # What is read alone may be both.
+    part = Tensor(device, g)
+    part.address, part.shape = part.address + 12, (4, 3)
+    state = Tensor(device, w[1:])
+    for count in range(1, 4):
+        given = Interface(part, data=(part.address, True))
+        device.log.clear()
+        program.run({"w": state, "g": given}, outputs="device")  # pyright: ignore
+        assert device.log.count("cuMemcpyDtoDAsync_v2") == 1
+        now = np.empty_like(w[1:])
+        state.buffer.copy_to_host(now)
+        np.testing.assert_allclose(now, w[1:] - 0.5 * count * g[1:], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrap", [itself, Interface], ids=["dlpack", "interface"])
+def test_an_array_that_is_not_aligned_is_copied_on_the_device(wrap: Callable[[Tensor], Any]) -> None:
+    """Rows of 12 bytes without the first: a view that other libraries make without a thought."""
+    device = SimulatedDriver()
+    x, y = dovetail.input("x", f32["n", 3]), dovetail.input("y", f32["n", 3])
+    program = dovetail.compile(Graph.of({"z": ops.tanh(x) + y}), target=target_of(device), cache="off")
+    other = numbers(5, 3)
+    for i in range(5):
+        content = numbers(6, 3) + i
+        part = Tensor(device, content)
+        part.address, part.shape = part.address + 12, (5, 3)
+        for outputs in ("device", "host"):
+            device.log.clear()
+            there = Tensor(device, other)
+            given: Any = {"x": wrap(part), "y": there}
+            made = program.run(given)["z"] if outputs == "host" else program.run(given, outputs="device")["z"].numpy()
+            assert device.log.count("cuMemcpyDtoDAsync_v2") == 1
+            np.testing.assert_allclose(made, np.tanh(content[1:]) + other, rtol=1e-5, atol=1e-6)
+    before = len(device.memory)
+    for _ in range(20):
+        program.run({"x": wrap(part), "y": there}, outputs="device")  # pyright: ignore
+    assert len(device.memory) <= before + 1, "copies go back to the pool"
+
+
+def test_more_bytes_at_an_address_are_checked_again() -> None:
+    device = SimulatedDriver()
+    program = compiled(device)
+    x, y = Tensor(device, numbers(3, 24)), Tensor(device, numbers(5, 24))
+    part = Tensor(device, numbers(5, 24))
+    part.shape = (3, 24)
+    for _ in range(3):
+        program.run({"x": x, "y": part}, outputs="device")  # pyright: ignore
+        program.run({"x": Tensor(device, numbers(5, 24)), "y": y}, outputs="device")  # pyright: ignore
+    x.shape = (5, 24)
+    with pytest.raises(BindError, match=r"takes 480 bytes from .* on, and 288 are allocated there"):
+        program.run({"x": x, "y": y}, outputs="device")  # pyright: ignore
 
 
 def test_tensors_are_released_with_their_last_reader() -> None:

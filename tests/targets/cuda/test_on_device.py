@@ -16,10 +16,14 @@ import dovetail
 from dovetail import Graph, OutOfMemoryError, bf16, f32, library, ops
 from dovetail.models import LlamaShape, llama_cached, random_weights
 from dovetail.targets.cuda.driver import driver
-from tests.targets.cuda.devices import on_device
+from tests.targets.cuda.devices import missing, on_device
+from tests.targets.cuda.replays import has_persistent, replay
 
 # Memory runs out and a context is lost here: other tests of the card would fail of it.
 pytestmark = [on_device, pytest.mark.serial]
+has_persistent_kernels = pytest.mark.skipif(
+    bool(missing()) or not has_persistent(driver()), reason="blocks of the device do not wait for each other"
+)
 ROOT = Path(__file__).parents[3]
 SHAPE = LlamaShape(layers=2, hidden=128, heads=4, kv_heads=2, inner=192, vocabulary=256, dtype=bf16)
 LOST = """
@@ -59,7 +63,11 @@ first = program.run(given)["y"].tobytes()
 assert all(program.run(given)["y"].tobytes() == first for _ in range(200))
 print("same")
 """
-
+SHARED_STEP = """
+from tests.targets.cuda.replays import replay
+replay(200)
+print("same")
+"""
 WAITING = """
 import sys, time, numpy as np, dovetail
 from dataclasses import replace
@@ -108,6 +116,12 @@ def test_a_thousand_replays_are_equal_to_the_bit() -> None:
         assert program.run(there, outputs="device")["y"].numpy().tobytes() == first
 
 
+@has_persistent_kernels
+def test_a_thousand_replays_of_a_persistent_kernel_are_equal_to_the_bit() -> None:
+    """All layers of a decoder are passes of one kernel, whose blocks send words to each other; caches are donated."""
+    replay(1000)
+
+
 def test_a_lost_device_is_an_error_and_the_process_goes_on() -> None:
     said = run(LOST).communicate(timeout=300)[0]
     assert "went on 2" in said, said
@@ -123,6 +137,14 @@ def test_a_kernel_whose_blocks_wait_in_vain_says_where() -> None:
 
 def test_two_processes_share_a_card() -> None:
     processes = [run(SHARED) for _ in range(2)]
+    said = [process.communicate(timeout=300)[0] for process in processes]
+    assert all("same" in text for text in said), said
+
+
+@has_persistent_kernels
+def test_two_processes_with_persistent_kernels_share_a_card() -> None:
+    """Blocks of one process wait for each other while the other one has its turn."""
+    processes = [run(SHARED_STEP) for _ in range(2)]
     said = [process.communicate(timeout=300)[0] for process in processes]
     assert all("same" in text for text in said), said
 

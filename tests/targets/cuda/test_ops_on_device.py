@@ -1,4 +1,5 @@
-"""What the simulated device runs elsewhere, on a real one: every primitive, ONNX's own cases, files of exporters."""
+"""What the simulated device runs elsewhere, on a real one: every primitive, fused ops, ONNX's own cases, files of
+exporters."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph
+from dovetail import Graph, library
 from dovetail.adapters.onnx_backend import DovetailBackend
+from dovetail.declare import FusedOp
 from dovetail.ops.primitive import Primitive
 from dovetail.targets.cuda.target import TARGET
 from tests.frontends.onnx.test_exporters import FILES, FOLDER, TOLERANCE, entry_of, runs
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.judged import expected_of
+from tests.targets.cuda.laws import check_meaning
 from tests.targets.cuda.test_conformance import SPREAD, node_cases
 from tests.targets.cuda.test_every_primitive import EVERY, given, sample
 from tests.tolerances import assert_close
@@ -35,6 +38,11 @@ def test_a_primitive_is_near_the_reference(op: Primitive) -> None:
     feeds = given(graph)
     got = dovetail.compile(graph, target="cuda").run(feeds)["y"]
     assert_close(got, expected_of(graph, feeds)["y"], value.dtype)
+
+
+@pytest.mark.parametrize("op", library.ALL, ids=lambda op: op.name)
+def test_a_fused_op_and_its_spelling_mean_the_same(op: FusedOp[...]) -> None:
+    check_meaning(op, "cuda")
 
 
 @pytest.mark.parametrize("name", [name for _, name in SPREAD])

@@ -118,8 +118,8 @@ def test_networks_in_jax_stay_in_16_bits(workload: str) -> None:
     """Shapes alone: attention of f16 by JAX needs a GPU. `tests/bench/test_peers.py` computes them in f32."""
     jax: Any = pytest.importorskip("jax")
     models, made = benchmark("models"), SMALL[workload]
-    model = models.half(made.build())
-    weights = {t.name: models.numpy_helper.to_array(t) for t in model.graph.initializer}
+    model = models.converted(made.build(), "f16")
+    weights = models.weights_of(model)
     function = import_module("dovetail.bench.jax_models").function(made.shape, "xla")
     held = {name: w for name, w in weights.items() if w.dtype == np.float16}
     found = jax.eval_shape(function, held, *models.feeds_for(model).values())

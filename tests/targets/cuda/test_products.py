@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,7 @@ from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.architectures import ARCHITECTURES, tensor_core_shapes
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import CudaGraph, kernels_of
-from tests.targets.cuda.assembled import spilled_bytes
+from tests.targets.cuda.assembled import spilled_bytes, told_of
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import check, expected_of, feeds_of, in_lockstep
@@ -72,17 +70,7 @@ def test_tensor_cores_multiply_without_spills(name: str, tmp_path: Path) -> None
     assert ("mma.sync" in ptx and "ldmatrix" in ptx) or "wgmma.mma_async" in ptx
     assert "cp.async.cg" in ptx or "cp.async.bulk.tensor.2d" in ptx
     assert "__local_depot" not in ptx, "nothing is kept outside of registers"
-    assembler = shutil.which("ptxas")
-    if assembler is None:
-        pytest.skip("ptxas is not installed")
-    source = tmp_path / "kernel.ptx"
-    source.write_text(ptx, encoding="utf-8")
-    told = subprocess.run(
-        [assembler, "-arch=sm_90a", "-v", "-o", str(tmp_path / "kernel.cubin"), str(source)],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stderr
+    told = told_of(ptx, "sm_90a", tmp_path)
     assert not spilled_bytes(told), told
 
 

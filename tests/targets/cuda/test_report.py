@@ -21,7 +21,7 @@ from dovetail.report.trace import Span, trace_of
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.runtime.program import Program
 from dovetail.settings import MACHINE, Settings
-from dovetail.targets.cuda import calibration, code_view
+from dovetail.targets.cuda import calibration, code_view, toolkit
 from dovetail.targets.cuda.driver import Driver, driver
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import FakeLibrary, SimulatedDriver, target_of
@@ -94,13 +94,13 @@ def test_machine_code_is_shown_where_a_disassembler_is_found(tmp_path: Path, mon
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     def to_ptx(*_: str) -> str:
-        return "// x\n.entry"
+        return "// x\n.target sm_90a\n.entry"
 
     monkeypatch.setattr(code_view, "to_ptx", to_ptx)
     found = view.listing(plan, plan.steps[0], view.notation("sass"))
     assert found == "ELF of machine code"
     tool.unlink()
-    monkeypatch.setattr(code_view, "_FOLDERS", ())
+    monkeypatch.setattr(toolkit, "FOLDERS", ())
     with pytest.raises(UnsupportedError, match="neither nvdisasm nor cuobjdump is found"):
         view.listing(plan, plan.steps[0], view.notation("sass"))
 

@@ -20,6 +20,7 @@ from dovetail.models import LlamaShape
 from dovetail.targets.cuda.driver import Driver
 from dovetail.targets.cuda.run import steps_of
 from tests.targets.cuda import sanitized
+from tests.targets.cuda.replays import has_persistent, replay
 from tests.targets.cuda.simulated import SimulatedDriver
 
 
@@ -32,6 +33,16 @@ def test_a_program_without_the_kernel_of_its_name_fails(monkeypatch: pytest.Monk
     assert sanitized.run("nothing", "off", SimulatedDriver) == 0
     with pytest.raises(AssertionError, match="0 persistent kernels"):
         sanitized.run("nothing-persistent", "off", SimulatedDriver)
+
+
+@pytest.mark.exhaustive
+def test_replays_of_a_persistent_kernel_leave_the_device_as_it_was() -> None:
+    """What a card runs a thousand times."""
+    device = SimulatedDriver()
+    device.description = described = replace(device.description, multiprocessors=16)
+    assert has_persistent(device)
+    replay(2, lambda: device)
+    assert device.description is described
 
 
 def test_a_process_that_prints_much_does_not_wait_until_others_have_ended(tmp_path: Path) -> None:

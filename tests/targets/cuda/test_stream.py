@@ -127,8 +127,6 @@ def test_they_assemble_without_spills(name: str, device: GpuDevice, tmp_path: Pa
     before, _, _ = ptx.partition("griddepcontrol.wait;")
     assert ("cp.async.bulk.shared" if device.bulk_copies else "cp.async.cg") in before, "weights are in flight"
     told = assembled(made, "sm_90a", tmp_path)
-    if not told:
-        pytest.skip("ptxas is not installed")
     assert not spilled_bytes(told), told
 
 

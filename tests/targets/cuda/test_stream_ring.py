@@ -119,6 +119,4 @@ def test_rings_assemble_without_spills(tmp_path: Path) -> None:
     (made,) = [made for _, several in steps_of(plan, device=device) for made in several or ()]
     assert _rings(made.kernel)
     told = assembled(made, "sm_90a", tmp_path)
-    if not told:
-        pytest.skip("ptxas is not installed")
     assert not spilled_bytes(told), told

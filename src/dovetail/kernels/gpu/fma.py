@@ -220,9 +220,11 @@ class FmaTile:
         loaded = [side for side in self.sides if not side.copied]
         for side in loaded:
             found += [*self._loaded(side, ZERO), *self._kept(side, ZERO)]
-        for stage in range(ring - 1 if copied else 0):
-            found += [s for side in copied for s in self._copies(side, Extent(stage), Extent(stage))]
-            found.append(CommitCopies())
+        if copied:
+            # One by one: the addresses of all stages would take more registers than there are.
+            ahead = Name("ahead")
+            first = [s for side in copied for s in self._copies(side, ahead, ahead)]
+            found.append(Loop("ahead", Extent(ring - 1), (*first, CommitCopies()), rolled=True))
         body: list[Statement] = [*([AwaitCopies(ring - 2)] if copied else []), Barrier()]
         if copied:
             later = Name("later")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, f32
@@ -12,6 +14,8 @@ from dovetail.kernels.gpu.tile_cost import Work
 
 LANES_DOWN, LANES_ACROSS = 4, 8
 """How the lanes of a warp divide its rows and columns: eight of them read 128 bytes of a row, and write as many."""
+LEAST_DEPTH = 4
+"""Elements of k in a stage, at least."""
 MOST_STAGES = 4
 """Stages in shared memory: copies of the later ones are in flight while the first one is multiplied."""
 FMA_CYCLES = 1 / 128
@@ -55,6 +59,17 @@ class FmaShape:
     @property
     def columns(self) -> int:
         return self.warps_across * self.warp_columns
+
+    def in_rounds(self, depth: int, parts: int) -> FmaShape:
+        """The same with stages so short that a product of little depth has two.
+
+        Those of a single round would move to the stores of their sums, after all that they read, which takes more
+        registers than there are.
+        """
+        stage = self.depth
+        while stage > LEAST_DEPTH and 0 < depth <= stage * parts:
+            stage //= 2
+        return replace(self, depth=stage)
 
     def stage_bytes(self, streams: int, dtype: DType) -> int:
         """Shared memory of a stage, with padding where lines are along k."""
@@ -106,7 +121,9 @@ def fma_tile_of(
     splits = splits_of((batch, rows, columns, depth), known // SHAPES[-1].depth, streams, device)
     fitting = [shape for shape in SHAPES if streams * shape.rows_each * shape.columns_each * dtype.itemsize <= 512]
     best = min([(shape, p) for p in (splits if dtype is f32 else [1]) for shape in fitting], key=cycles)
-    return *best, cycles(best) - work.adding_cycles(best[1]) if known else 0.0
+    shape, parts = best
+    estimate = cycles(best) - work.adding_cycles(parts) if known else 0.0
+    return shape.in_rounds(known, parts), parts, estimate
 
 
 def _stage_cycles(shape: FmaShape, parts: int, work: Work, streams: int, dtype: DType) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from dovetail import ops
 from dovetail.dataclass import dataclass
+from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f32
 from dovetail.ir.graph import Subgraph
@@ -16,6 +17,7 @@ from dovetail.kernels.loops.ir import Call, Expr, Number
 from dovetail.kernels.loops.policy import ScalarSupport
 from dovetail.kernels.spec import TensorLocations
 from dovetail.ops.primitive import Primitive
+from dovetail.ops.region import region
 from dovetail.plan.alias import Alias, find_aliases
 from dovetail.plan.plan import Step
 
@@ -139,6 +141,22 @@ def is_compiled(value: Value, scalars: ScalarSupport) -> bool:
     name, given = value.op.name, [v.dtype for v in value.operands]
     dtype = given[1] if name == "where" else given[0]
     return all(map(scalars.has_dtype, (*given, value.dtype))) and scalars.has(name, dtype)
+
+
+def steps_without_code(value: Value, scalars: ScalarSupport) -> tuple[str, ...]:
+    """The elementwise steps that a value is made of and compiled code does not have, as reports name them."""
+    found: dict[str, None] = {}
+    pending = [value]
+    while pending:
+        step = pending.pop()
+        if isinstance(step.op, FusedOp):
+            types = tuple([v.type for v in step.operands])
+            pending += step.op.traced(types, step.attrs, step.attrs_key)[2].values
+        elif step.op is region:
+            pending += step.attrs["body"].values
+        elif step.op.elementwise and not is_compiled(step, scalars):
+            found[f"{step.op.name} in {step.operands[-1].dtype.name}"] = None
+    return tuple(sorted(found))
 
 
 def is_known(body: Body, others: Callable[[Value], bool] = lambda value: False) -> bool:

@@ -18,7 +18,7 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops.ir import stretched
 from dovetail.kernels.spec import TensorLocations
 from dovetail.library import ATTENTIONS
-from dovetail.library.attention import Filled, attention
+from dovetail.library.attention import Filled, attention, scores_tell_unseen
 from dovetail.library.rope import Form
 from dovetail.library.softmax import Empty
 from dovetail.ops.region import anchor_of
@@ -177,8 +177,7 @@ def attention_of(
         return Refused("tensors_share_a_float_dtype", ", ".join(x.dtype.name for x in tensors), "f32, f16 or bf16")
     if keep is not None and keep.dtype is not bool_:
         return Refused("keep_is_boolean", keep.dtype.name)
-    if call["zero_unseen"] and call["fill"] not in (None, -math.inf):
-        # A row whose keys all have a finite score looks like any other.
+    if not scores_tell_unseen(call):
         return Refused("unseen_keys_have_no_score", f"filled with {call['fill']}", "-inf")
     if k.rank != q.rank or v.rank != q.rank:
         return Refused("ranks_are_equal", f"{q.rank}, {k.rank} and {v.rank}")
@@ -225,7 +224,7 @@ def differentiates_by_head(value: Value) -> bool:
     floats = [x for x in (q, k, v, call["mask"]) if x is not None]
     if any(x.dtype is not f32 for x in floats) or not q.rank == k.rank == v.rank:
         return False
-    if call["softcap"] is not None or (call["zero_unseen"] and call["fill"] not in (None, -math.inf)):
+    if call["softcap"] is not None or not scores_tell_unseen(call):
         return False
     if not all(isinstance(x.shape[-1], int) and x.shape[-1] > 0 for x in (q, v)):
         return False

@@ -1,4 +1,4 @@
-"""Lowerings: primitives spelled in others, for targets that do not run them natively. One subject a file."""
+"""Lowerings: ops spelled in others, for targets that do not run them natively. One subject a file."""
 
 from dovetail.ir.value import Value
 from dovetail.passes.claims import Claims
@@ -9,6 +9,7 @@ from dovetail.passes.lowerings.conv_transpose import lower_conv_transpose
 from dovetail.passes.lowerings.dot import lower_dot
 from dovetail.passes.lowerings.groups import lower_grouped_matmul, lower_grouped_outer
 from dovetail.passes.lowerings.narrow_conv import lower_narrow_conv
+from dovetail.passes.lowerings.unseen import lower_unseen
 from dovetail.passes.lowerings.window_products import lower_window_products
 
 
@@ -23,12 +24,14 @@ def first_of(*lowerings: Lowering) -> Lowering:
 
 
 LOWERINGS: dict[str, Lowering] = {
+    "attention": lower_unseen,
     "conv": first_of(lower_narrow_conv, lower_window_products),
     "conv_bias_act": lower_narrow_conv,
     "conv_transpose": lower_conv_transpose,
     "dot": lower_dot,
     "grouped_matmul": lower_grouped_matmul,
     "grouped_outer": lower_grouped_outer,
+    "rope_attention": lower_unseen,
     "if": lower_if,
     "while": lower_while,
     "scan": lower_scan,

@@ -25,7 +25,7 @@ from dovetail.passes.memory_rules import (
     MemoryRules,
 )
 from dovetail.passes.regions import RegionLimits
-from dovetail.targets.claimed import EVERYWHERE, PACKED_BLOCKS, TRANSPOSED
+from dovetail.targets.claimed import EVERYWHERE, PACKED_BLOCKS, TRANSPOSED, UNSEEN
 from dovetail.targets.cpu.anchors import ANCHORS, BY_ROW
 from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
 from dovetail.targets.cpu.isa import host_device
@@ -70,6 +70,8 @@ CLAIMS = Claims(
     native={
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
         **{op.name: () for op in EVERYWHERE},
+        library.attention.name: (UNSEEN,),
+        library.rope_attention.name: (UNSEEN,),
         library.sink_attention.name: (),
         **{name: () for op in BY_ROW for name in (op.name, backward_name(op))},
         library.log_sum_exp.name: (),

@@ -100,6 +100,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuStreamCreate": (c_void_p, c_uint),
     "cuStreamDestroy_v2": (c_void_p,),
     "cuStreamSynchronize": (c_void_p,),
+    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
     "cuStreamBeginCapture_v2": (c_void_p, c_int),
     "cuStreamGetCaptureInfo_v2": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
     "cuStreamGetCaptureInfo_v3": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),

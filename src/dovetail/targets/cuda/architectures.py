@@ -14,20 +14,24 @@ ARCHITECTURES: Mapping[str, str] = MappingProxyType(
         "sm_90": "+ptx80",
         "sm_90a": "+ptx80",
         "sm_100": "+ptx86",
+        "sm_100a": "+ptx86",
         "sm_120": "+ptx87",
     }
 )
 """The architectures that we compile for, and the oldest PTX version that has them: drivers read older ones."""
 
+_ALONE = "a"
+"""Ends the name of an architecture whose code no later device runs."""
+
 
 def architecture_of(capability: tuple[int, int]) -> str:
     """The newest architecture whose PTX a device of a compute capability runs."""
     number = capability[0] * 10 + capability[1]
-    own = f"sm_{number}a"
+    own = f"sm_{number}{_ALONE}"
     if own in ARCHITECTURES:
         # Code for one architecture alone may use what later ones do not have, such as products by warpgroups.
         return own
-    runs = [name for name in ARCHITECTURES if not name.endswith("a") and int(name.removeprefix("sm_")) <= number]
+    runs = [name for name in ARCHITECTURES if not name.endswith(_ALONE) and int(name.removeprefix("sm_")) <= number]
     if not runs:
         major, minor = capability
         raise UnsupportedError(f"compute capability {major}.{minor}", hint="GPUs from sm_80 (Ampere) on are supported")
@@ -39,4 +43,10 @@ def tensor_core_shapes(architecture: str) -> tuple[tuple[int, int, int], ...]:
     return ((16, 8, 16), (64, 256, 16)) if architecture == "sm_90a" else ((16, 8, 16),)
 
 
-__all__ = ["ARCHITECTURES", "architecture_of", "tensor_core_shapes"]
+def moves_registers(architecture: str) -> bool:
+    """Whether warps of a block may give registers to others (setmaxnreg): of the architectures here, those that no
+    later device runs code for."""
+    return architecture.endswith(_ALONE)
+
+
+__all__ = ["ARCHITECTURES", "architecture_of", "moves_registers", "tensor_core_shapes"]

@@ -18,6 +18,7 @@ from dovetail.targets.cuda.code import in_threads
 from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver, Function
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.memory import NAME, CudaAllocator, CudaBuffer
+from dovetail.targets.cuda.streams import MOST_RETURNED, Lending
 from dovetail.targets.runtime.buffer import BufferPool
 from dovetail.targets.runtime.device_array import Lease
 from dovetail.targets.runtime.feeds import found_leaf
@@ -63,6 +64,7 @@ class BoundPlan:
         """Whether a run is launches alone, so that a graph can hold it."""
         self.allocator = CudaAllocator(device)
         self.pool: BufferPool[CudaBuffer] = BufferPool(self.allocator)
+        self._lending = Lending(device)
         self.reclaim: Callable[[], None] = device.synchronize
         """Gives memory of earlier runs back to the pool."""
         self.symbolic = [
@@ -119,16 +121,18 @@ class BoundPlan:
     def new(self, nbytes: int) -> CudaBuffer:
         """Memory of the device; where it is short, that of earlier runs is given up."""
         count = max(nbytes, ALIGNMENT)
+        self._lending.settle(MOST_RETURNED)
         try:
             return self.pool.allocate(count)
         except OutOfMemoryError:
             self.reclaim()
+            self._lending.settle()
             self.pool.clear()
             return self.pool.allocate(count)
 
     def lease(self, buffer: CudaBuffer, check: Callable[[], None] | None = None) -> Lease:
         """An owner of a buffer, which gives it back to the pool."""
-        return Lease(buffer, partial(self.pool.free, buffer), check)
+        return Lease(buffer, partial(self.pool.free, buffer), check, self._lending)
 
 
 __all__ = ["Base", "BoundPlan", "LoadedKernel", "OnHost"]

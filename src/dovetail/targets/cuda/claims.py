@@ -9,7 +9,7 @@ from dovetail.declare.cost import Machine, Peak
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.machine import HostStep
 from dovetail.ir.dtype import ALL as EVERY
-from dovetail.ir.dtype import NARROW, bf16, c64, f16
+from dovetail.ir.dtype import NARROW, bf16, c64, f16, f64
 from dovetail.ir.value import Value
 from dovetail.kernels.gpu.attend_row import has_one_query
 from dovetail.kernels.gpu.policy import ROTATED_QUERIES, WIDEST
@@ -18,7 +18,7 @@ from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.lowerings.control import is_rewritten
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
-from dovetail.targets.claimed import EVERYWHERE, PACKED_BLOCKS, TRANSPOSED
+from dovetail.targets.claimed import EVERYWHERE, PACKED_BLOCKS, TRANSPOSED, UNSEEN
 from dovetail.targets.cuda.anchors import ANCHORS
 from dovetail.targets.cuda.images import CHANNELS_LAST
 
@@ -43,6 +43,7 @@ def _queries_are_few(value: Value) -> bool:
 
 
 _ATTENDED = (
+    UNSEEN,
     Condition(
         "tensor_cores_have_the_dtype",
         _tensor_cores_have,
@@ -79,6 +80,16 @@ _ON_HOST = Condition(
 )
 
 
+def _has_code(value: Value) -> bool:
+    """Whether kernels have every step of an elementwise value: a few functions of f64 run on the host."""
+    if all([v.dtype is not f64 for v in value.operands]):
+        return True
+    from dovetail.kernels.loops.body import steps_without_code  # only models in f64 need it
+    from dovetail.targets.cuda.loops import LOOPS
+
+    return not steps_without_code(value, LOOPS.scalars)
+
+
 def _merged(kind: Hashable) -> Hashable:
     """Blocks whose scales are integers times an f16 are units of one layout, whatever their format is."""
     from dovetail.kernels.gpu.block_units import is_nested  # only models with blocks need it
@@ -105,7 +116,7 @@ CLAIMS = Claims(
         library.rope_attention.name: (*_ATTENDED, _ROTATED),
     },
     dtypes=tuple(d for d in EVERY if d is not c64),
-    regions=RegionLimits(steps=32, inputs=16, apart=NARROW),
+    regions=RegionLimits(steps=32, inputs=16, apart=NARROW, has_code=_has_code),
     merges_kinds=_merged,
     unrolls_at_most=MOST_UNROLLED,
     batches_regions=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,9 +16,9 @@ from dovetail.targets.cuda.driver import Driver
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.ptx_compiler import to_ptx
 from dovetail.targets.cuda.run import steps_of
+from dovetail.targets.cuda.toolkit import tool
 
 _SECONDS = 120
-_FOLDERS = ("/usr/local/cuda/bin",)
 
 
 def listing(plan: Plan, step: Step, notation: str, device: Callable[[], Driver]) -> str:
@@ -78,7 +77,7 @@ def _written(made: GpuKernel, notation: str, device: Driver | None) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         # Where the driver's linker would ignore instructions, ptxas has the code that runs.
-        if device is not None and not (is_whole(ptx) and _found("ptxas")):
+        if device is not None and not (is_whole(ptx) and tool("ptxas")):
             file.write_bytes(device.assembled(ptx))
         else:
             source = Path(folder) / "kernel.ptx"
@@ -91,7 +90,7 @@ def disassembled(file: Path) -> str:
     """The machine code in a file, as text."""
     by_name = {"nvdisasm": ("-c",), "cuobjdump": ("-sass",)}
     for name, options in by_name.items():
-        found = _found(name)
+        found = tool(name)
         if found is not None:
             return _run(found, *options, str(file))
     raise UnsupportedError(
@@ -101,20 +100,10 @@ def disassembled(file: Path) -> str:
 
 
 def _tool(name: str) -> str:
-    found = _found(name)
+    found = tool(name)
     if found is None:
         raise UnsupportedError(f"{name} is not found", hint="pip install nvidia-cuda-nvcc, or run it where a device is")
     return found
-
-
-def _found(name: str) -> str | None:
-    """A program of CUDA's toolkit: on the PATH, in its usual folders, or in a wheel."""
-    wheels = [str(p) for p in Path(__file__).parents[3].glob("nvidia/*/bin")]
-    for folder in (None, *_FOLDERS, *wheels):
-        found = shutil.which(name, path=folder)
-        if found is not None:
-            return found
-    return None
 
 
 def _run(*command: str) -> str:

@@ -15,10 +15,21 @@ from typing import Any
 from dovetail.dataclass import dataclass
 from dovetail.errors import DeviceError, DovetailError, UnsupportedError
 from dovetail.kernels.device import GpuDevice
-from dovetail.targets.cuda.api import OLDEST, Functions, LaunchAttribute, LaunchConfig, error_of, library, too_old
-from dovetail.targets.cuda.architectures import architecture_of, tensor_core_shapes
+from dovetail.targets.cuda.api import (
+    OLDEST,
+    OUT_OF_MEMORY,
+    Functions,
+    LaunchAttribute,
+    LaunchConfig,
+    error_of,
+    library,
+    too_old,
+)
+from dovetail.targets.cuda.architectures import architecture_of, moves_registers, tensor_core_shapes
 from dovetail.targets.cuda.card import Card
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.linker import linked
+from dovetail.targets.cuda.shortage import short_of
 from dovetail.targets.cuda.tensor_map import EncodedMap, Matrix
 
 MOST_BLOCKS = 2**31 - 1
@@ -49,9 +60,6 @@ _MPS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
 _MEMORY_TYPE, _ORDINAL = 2, 9
 """Numbers of pointer attributes."""
 _DEVICE_MEMORY = 2
-_PTX_INPUT = 1
-_LOG, _LOG_BYTES = 5, 6
-"""Linker options: a buffer for its messages, and the size of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +213,7 @@ class Driver:
             converts_fp8=self.capability >= (9, 0),
             cluster=CLUSTER if self.capability >= (9, 0) else 0,
             bulk_copies=self.capability >= (9, 0),
-            copying_warp=self.capability >= (9, 0),
+            copying_warp=moves_registers(self.architecture),
             bytes_per_cycle=self._memory_rate / (1e3 * self._attribute(_CLOCK_KHZ)) / self._attribute(_MULTIPROCESSORS),
             evict_first=self.capability >= (9, 0),
             pause=PAUSE if self.capability >= (9, 0) else 0,
@@ -274,6 +282,8 @@ class Driver:
         """The error of a function that gave an error code, in the driver's words."""
         text = c_char_p()
         self.functions["cuGetErrorString"](status, ctypes.byref(text))
+        if status == OUT_OF_MEMORY:
+            return short_of(name, self.functions)
         stopped = 0 if self.stopped is None else self.stopped.value
         error = error_of(name, status, (text.value or b"unknown error").decode(), stopped)
         if isinstance(error, DeviceError) and error.is_lost:
@@ -331,24 +341,8 @@ class Driver:
         return to_ptx(made.text, self.architecture)
 
     def assembled(self, ptx: str) -> bytes:
-        """PTX as machine code of the device, by the driver's linker; other threads run meanwhile."""
-        log = ctypes.create_string_buffer(4096)
-        options = (c_int * 2)(_LOG, _LOG_BYTES)
-        values = (c_void_p * 2)(ctypes.addressof(log), len(log))
-        state, code, size = c_void_p(), c_void_p(), c_size_t()
-        self.call("cuLinkCreate_v2", 2, options, values, ctypes.byref(state))
-        try:
-            text = ptx.encode() + b"\0"
-            self.call("cuLinkAddData_v2", state, _PTX_INPUT, text, len(text), b"kernel", 0, None, None)
-            self.call("cuLinkComplete", state, ctypes.byref(code), ctypes.byref(size))
-            return ctypes.string_at(code.value or 0, size.value)
-        except DeviceError as error:
-            if error.is_lost:
-                raise
-            said = log.value.decode(errors="replace").strip()
-            raise DeviceError(f"{error.message}: {said}", hint=error.hint) from None
-        finally:
-            self.quietly("cuLinkDestroy", state)
+        """PTX as machine code of the device, by the driver's linker."""
+        return linked(self, ptx)
 
     def synchronize(self) -> None:
         """Wait for all that was launched."""

@@ -8,7 +8,7 @@ from ctypes import POINTER, c_int, c_void_p
 
 from dovetail.targets.cuda.api import KernelNodeParams
 from dovetail.targets.cuda.driver import Driver, Launch
-from dovetail.targets.cuda.streams import NON_BLOCKING, Event
+from dovetail.targets.cuda.streams import CAPTURES, NON_BLOCKING, Event
 
 _RELAXED = 2
 """A capture that other threads of the process do not disturb."""
@@ -29,11 +29,12 @@ class LaunchGraph:
         stream = c_void_p()
         driver.call("cuStreamCreate", ctypes.byref(stream), NON_BLOCKING)
         try:
-            driver.call("cuStreamBeginCapture_v2", stream, _RELAXED)
-            try:
-                self._capture(stream.value or 0, launches, events)
-            finally:
-                driver.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+            with CAPTURES:
+                driver.call("cuStreamBeginCapture_v2", stream, _RELAXED)
+                try:
+                    self._capture(stream.value or 0, launches, events)
+                finally:
+                    driver.call("cuStreamEndCapture", stream, ctypes.byref(graph))
         finally:
             driver.quietly("cuStreamDestroy_v2", stream)
         self._graph = graph.value or 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_void_p
+from ctypes import c_uint64, c_void_p
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,13 @@ from dovetail.ir.dtype import DType, u8
 from dovetail.ir.literal import Array
 from dovetail.targets.cuda.api import OUT_OF_MEMORY
 from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver
+from dovetail.targets.cuda.streams import Lending
 
 NAME = "cuda:0"
 """The device whose memory this is: the first one."""
 _INDEX = 0
+_RANGE_START, _RANGE_BYTES = 11, 12
+"""Numbers of pointer attributes."""
 
 
 class CudaBuffer:
@@ -72,8 +75,10 @@ class CudaBuffer:
             self._driver.call("cuMemcpyDtoDAsync_v2", self._address, address, count, DEFAULT_STREAM)
 
     def __dlpack__(self, *, stream: int | None = None) -> Any:
+        """A capsule of the bytes for a library whose work on `stream` waits for ours; they are in no pool."""
         from dovetail.targets.runtime import dlpack
 
+        Lending(self._driver)(self, stream)
         return dlpack.capsule(self, self._address, (self._nbytes,), u8, self.__dlpack_device__())
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -116,6 +121,21 @@ def _allocated(device: Driver, name: str, nbytes: int) -> int:
     return found.value or 0
 
 
+def bytes_from(device: Driver, address: int) -> int | None:
+    """The bytes from an address to the end of what was allocated or reserved there; None where the driver cannot say.
+
+    Memory that grows in pieces, such as torch's expandable segments, is one reservation: `cuMemGetAddressRange` would
+    tell the piece alone.
+    """
+    found: list[int] = []
+    for attribute in (_RANGE_START, _RANGE_BYTES):
+        word = c_uint64()
+        if device.status_of("cuPointerGetAttribute", ctypes.byref(word), attribute, address):
+            return None
+        found.append(word.value)
+    return sum(found) - address
+
+
 class CudaAllocator:
     """Allocates memory of one device."""
 
@@ -142,4 +162,4 @@ def stored_bytes(array: Array, dtype: DType, strides: tuple[int, ...]) -> Array:
     return raw
 
 
-__all__ = ["NAME", "CudaAllocator", "CudaBuffer", "PinnedBuffer", "stored_bytes"]
+__all__ = ["NAME", "CudaAllocator", "CudaBuffer", "PinnedBuffer", "bytes_from", "stored_bytes"]

@@ -17,24 +17,23 @@ from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan
 from dovetail.targets.cuda.bound_plan import BoundPlan, LoadedKernel, OnHost
 from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver
+from dovetail.targets.cuda.foreign_inputs import MOST_CHECKED, ForeignInputs
 from dovetail.targets.cuda.frame import Frame, Inputs
 from dovetail.targets.cuda.graph import LaunchGraph
 from dovetail.targets.cuda.memory import NAME
 from dovetail.targets.cuda.repeat import Repeated
 from dovetail.targets.cuda.shortage import shortage
+from dovetail.targets.cuda.streams import CAPTURES
 from dovetail.targets.cuda.timing import run_timed
 from dovetail.targets.cuda.tuning import Tuner
 from dovetail.targets.runtime.device_array import DeviceArray
 from dovetail.targets.runtime.feeds import found_leaf
-from dovetail.targets.runtime.foreign import ForeignBuffer, adopted, is_foreign
 from dovetail.targets.runtime.memory import Memory
 
 MOST_FRAMES = 16
 """Frames that a runner holds between runs: one for each set of shapes, more where threads run at once."""
 MOST_REPEATED = 8
 """Sets of shapes whose runs on device arrays are kept ready, apart from other frames."""
-MOST_CHECKED = 256
-"""Sets of addresses of donated arrays that are known to share no memory, and addresses of other libraries' arrays."""
 
 Key: TypeAlias = tuple[object, ...]
 R = TypeVar("R")
@@ -60,8 +59,7 @@ class CudaRunner:
         self._count = 0
         self._apart: set[Key] = set()
         """Addresses of donated arrays that share no memory with other inputs."""
-        self._on_this_device: set[int] = set()
-        """Addresses of arrays of other libraries that the driver knows. Their owners keep them as long as a run."""
+        self._foreign = ForeignInputs(bound, self._overwritten)
         self._repeated: OrderedDict[Key, Repeated] = OrderedDict()
         """What serves runs on device arrays of the same shapes as earlier ones; the last one is the last."""
         self._again: tuple[Repeated, ...] = ()
@@ -104,27 +102,19 @@ class CudaRunner:
         """The inputs with arrays of other libraries as device arrays; None where one of these must be checked."""
         if all(x.__class__ is DeviceArray or x.__class__ is np.ndarray for x in inputs.values()):
             return inputs
-        found: dict[str, Array | DeviceArray] = {}
-        for name, x in inputs.items():
-            if is_foreign(x):
-                if name in self._overwritten or name not in self.bound.inputs:
-                    return None  # the caller is given its own array back
-                x = adopted(name, x)
-                if x.address not in self._on_this_device:
-                    return None
-            found[name] = x
-        return found
+        return self._foreign.adopted(inputs)
 
     def run(self, inputs: Inputs) -> dict[str, Array]:
         """The outputs by name on the host; those that take the memory of a device array are that array."""
-        return self._with_frame(self._checked_key(inputs, to_host=True), inputs, self._to_host, to_host=True)
+        key, given = self._checked(inputs, to_host=True)
+        return self._with_frame(key, given, self._to_host, to_host=True)
 
     def run_on_device(self, inputs: Inputs) -> dict[str, DeviceArray]:
         """The outputs by name on the device. Nothing is waited for.
 
         An index out of range is an error when the host reads a result, or at the latest in a later run.
         """
-        return self._run_on_device(self._checked_key(inputs, to_host=False), inputs)
+        return self._run_on_device(*self._checked(inputs, to_host=False))
 
     def _run_on_device(self, key: Key, inputs: Inputs) -> dict[str, DeviceArray]:
         again = self._repeated.get(key) or self._repeat(key)
@@ -160,8 +150,8 @@ class CudaRunner:
         def timed(frame: Frame, given: Inputs) -> dict[str, Array]:
             return self._to_host(frame, given, lambda: marks.extend(run_timed(frame)))
 
-        found = self._with_frame(self._checked_key(inputs, to_host=True), inputs, timed, to_host=True)
-        return found, marks
+        key, given = self._checked(inputs, to_host=True)
+        return self._with_frame(key, given, timed, to_host=True), marks
 
     def _to_host(self, frame: Frame, inputs: Inputs, launch: Callable[[], None] | None = None) -> dict[str, Array]:
         frame.put(inputs)
@@ -246,33 +236,17 @@ class CudaRunner:
             return None
         return tuple([x for a in inputs.values() if isinstance(a, DeviceArray) for x in (a.address, a.nbytes)])
 
-    def _checked_key(self, inputs: Inputs, *, to_host: bool) -> Key:
-        """The key of a run whose inputs the program has checked."""
+    def _checked(self, inputs: Inputs, *, to_host: bool) -> tuple[Key, Inputs]:
+        """The key of a run whose inputs the program has checked, and the inputs as it reads them."""
         key = self._key(inputs, to_host)
         assert key is not None, "the program has checked the inputs"
-        for name, array in inputs.items():
-            if isinstance(array, DeviceArray) and isinstance(array.lease.buffer, ForeignBuffer) and array.nbytes:
-                self._check_pointer(name, array.address)
-                with self._lock:
-                    if len(self._on_this_device) >= MOST_CHECKED:
-                        self._on_this_device.clear()
-                    self._on_this_device.add(array.address)
+        found = self._foreign.checked(inputs)
         if self._overwritten and (addresses := self._addresses(inputs)) is not None:
             with self._lock:
                 if len(self._apart) >= MOST_CHECKED:
                     self._apart.clear()
                 self._apart.add(addresses)
-        return key
-
-    def _check_pointer(self, name: str, address: int) -> None:
-        """Refuse memory of another library that is not where it says: a kernel that reads it would lose the device."""
-        where = self.driver.device_of(address)
-        if where != self.driver.device:
-            said = "is no memory of a device" if where is None else f"is on cuda:{where}"
-            raise BindError(
-                f"the input {name} at {address:#x} {said}, and the program runs on {NAME}",
-                hint="pass an array of that device",
-            )
+        return key, found
 
     def _with_frame(self, key: Key, inputs: Inputs, run: Callable[[Frame, Inputs], R], *, to_host: bool) -> R:
         """Run with a frame that no other thread uses."""
@@ -327,6 +301,8 @@ class CudaRunner:
         try:
             found = Frame(self.bound, inputs, to_host=to_host, graph=graph)
         except OutOfMemoryError as error:
+            if not error.needed:
+                raise  # a stream or a graph found no memory, not the run
             given = [found_leaf(v, inputs[v.attrs["name"]]) for v in self.plan.graph.inputs]
             sizes = solve_symbols([*given, *self.bound.symbolic], dict(self.bound.kept.sizes))
             workspaces = [one.kernel.workspace_bytes for one in self.bound.loaded]
@@ -345,7 +321,8 @@ class CudaRunner:
             self._again = ()
         # One that runs, perhaps the one that wants memory, has its own until it is done.
         frames += [frame for one in repeated if (frame := one.closed()) is not None]
-        self.driver.synchronize()
+        with CAPTURES:
+            self.driver.synchronize()
         for frame in frames:
             frame.release()
 

@@ -64,12 +64,15 @@ def _launches(plan: Plan, settings: Settings, device: Callable[[], Driver]) -> S
 
 def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
     """The steps that run on the host, products that read blocks, and where a family raised, what it said."""
+    from dovetail.kernels.loops.body import steps_without_code
     from dovetail.targets.cuda.run import locations_of
     from dovetail.targets.cuda.select import TABLE
 
     locations = locations_of(plan)
+    scalars = locations.target.scalars
     steps = [s for s in plan.phase("run") if TABLE.select(s, locations, None, CLAIMS.machine) is None]
-    on_host = {step.value: Served(None, why=locations.refused.get(step.value, "")) for step in steps}
+    values = [step.value for step in steps]
+    on_host = {v: Served(None, why=locations.refused.get(v, ""), lacks=steps_without_code(v, scalars)) for v in values}
     stored = [v for v in locations.costs if any([stored_as(x) is not None for x in v.operands])]
     raised = {v: Served(why=why) for v, why in locations.refused.items()}
     return {

@@ -9,31 +9,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from dovetail.errors import BindError
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
+from dovetail.targets.runtime.address import address
 from dovetail.targets.runtime.buffer import HOST, Buffer, HostBuffer
 
 _LEGACY_STREAM = 1
-"""The default stream of CUDA, on which all kernels run."""
+"""The legacy default stream of CUDA, on which all work with arrays that stay on the device is."""
+IN_ORDER = (None, _LEGACY_STREAM, 2)
+"""Streams as other libraries number them whose work is in order with ours: the legacy default stream, which None stands
+for too, and the default stream of a thread, which waits for that one and is waited for."""
+_HOST_DEVICE = (1, 0)
+"""Memory of the host in DLPack."""
+
+Lend: TypeAlias = Callable[[object, int | None], object]
+"""Orders the work of another library's stream, by its number in DLPack, after ours; gives what that library holds of
+the owner of the memory."""
+
+
+class ExportError(BindError, BufferError):
+    """A device array that another library cannot have as requested: DLPack expects a BufferError."""
 
 
 class Lease:
     """The owner of a buffer: gives it back when it is dropped."""
 
-    __slots__ = ("_free", "buffer", "check")
+    __slots__ = ("_free", "buffer", "check", "lend")
 
     def __init__(
-        self, buffer: Buffer, free: Callable[[], None] | None = None, check: Callable[[], None] | None = None
+        self,
+        buffer: Buffer,
+        free: Callable[[], None] | None = None,
+        check: Callable[[], None] | None = None,
+        lend: Lend | None = None,
     ) -> None:
         self.buffer = buffer
         self._free = free
         self.check = check
         """Raises, after the content was waited for, what a kernel that wrote it has refused."""
+        self.lend = lend
+        """None where the memory has no streams."""
 
     def __del__(self) -> None:
         if self._free is not None:
@@ -114,6 +134,8 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The memory, and the stream that is to be waited for. A library that reads on another one keeps this array
+        until that is done: unlike DLPack, this protocol does not tell us."""
         if not self.device.startswith("cuda"):
             raise AttributeError("__cuda_array_interface__")
         kind = self.dtype.str if self.dtype.kind in "biufc" else f"<V{self.dtype.itemsize}"
@@ -123,12 +145,38 @@ class DeviceArray:
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.lease.buffer.__dlpack_device__()
 
-    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
-        """A capsule without a copy; newer protocols' options are not used. Work runs on the default stream."""
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A capsule without a copy, for a library whose work on `stream` waits for ours; or with a copy on the host.
+
+        It has no version, as consumers of any `max_version` take it.
+        """
         from dovetail.targets.runtime import dlpack
 
-        lease = self.lease
-        return dlpack.capsule(lease, lease.buffer.address, self.shape, self.element, self.__dlpack_device__())
+        here, lease = self.__dlpack_device__(), self.lease
+        if copy or (dl_device is not None and tuple(dl_device) != here):
+            found = self._host_copy(tuple(dl_device or here), copy)
+            return dlpack.capsule(found, address(found), self.shape, self.element, _HOST_DEVICE)
+        owner = lease if lease.lend is None else lease.lend(lease, stream)
+        return dlpack.capsule(owner, lease.buffer.address, self.shape, self.element, here)
+
+    def _host_copy(self, device: tuple[int, ...], copy: bool | None) -> Array:
+        """A copy of the elements on the host, for a library that requests them on a device of DLPack."""
+        if device != _HOST_DEVICE:
+            raise ExportError(
+                f"{self} is copied to the host alone, and a copy is requested on the device {device} of DLPack",
+                hint="take it without a copy, and copy it with that library",
+            )
+        if copy is False:
+            raise ExportError(f"{self} cannot be seen by the host without a copy", hint="allow a copy: copy=None")
+        found = self.numpy()
+        return found if self.lease.buffer.host_view is None else found.copy()
 
     def __repr__(self) -> str:
         freed = ", freed" if self.is_freed else ""
@@ -150,4 +198,4 @@ def refuse_other_device(name: str, array: DeviceArray, device: str) -> None:
         )
 
 
-__all__ = ["HOST", "DeviceArray", "Lease", "host_array", "refuse_other_device"]
+__all__ = ["HOST", "IN_ORDER", "DeviceArray", "ExportError", "Lease", "Lend", "host_array", "refuse_other_device"]

@@ -1,4 +1,4 @@
-"""DLPack capsules made and taken with ctypes: memory of any device from and for other libraries, without a copy.
+"""DLPack capsules: memory of any device from and for other libraries, without a copy.
 
 A capsule keeps the Python object alive that owns the memory, until the consumer calls the deleter, or until the capsule
 is dropped where no library has taken it.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
 from typing import Any
+
+import numpy as np
 
 from dovetail.errors import BindError, UnsupportedError
 from dovetail.ir.dtype import ALL as EVERY
@@ -52,35 +54,29 @@ _pointer: Any = _python.PyCapsule_GetPointer
 _pointer.argtypes, _pointer.restype = (c_void_p, c_char_p), c_void_p
 _rename: Any = _python.PyCapsule_SetName
 _rename.argtypes, _rename.restype = (c_void_p, c_char_p), ctypes.c_int
-_new: Any = _python.PyCapsule_New
-_new.argtypes, _new.restype = (c_void_p, c_char_p, c_void_p), ctypes.py_object
-_keep: Any = _python.Py_IncRef
-_drop: Any = _python.Py_DecRef
-_keep.argtypes = _drop.argtypes = (c_void_p,)
-_keep.restype = _drop.restype = None
 
 
-@CFUNCTYPE(None, c_void_p)
-def _delete(managed: int) -> None:
-    _drop(_Managed.from_address(managed).owner)
+class _Owned(np.ndarray[Any, np.dtype[Any]]):
+    """An array for what DLPack has of it, with the owner of the memory that its capsule is about."""
 
-
-@CFUNCTYPE(None, c_void_p)
-def _unused(capsule: int) -> None:
-    """Of a capsule that no library has taken: one that is taken has another name."""
-    if _is_valid(capsule, _NAME):
-        _delete(_pointer(capsule, _NAME))
+    owner: object
 
 
 def capsule(owner: object, address: int, shape: tuple[int, ...], dtype: DType, device: tuple[int, int]) -> Any:
-    """A capsule of a dense tensor at an address; `owner` lives as long as a library uses the memory."""
-    sizes = (c_int64 * max(1, len(shape)))(*shape)
-    managed = _Managed()
-    held = (managed, sizes, owner)
-    managed.tensor = _Tensor(address, _Device(*device), len(shape), _type(dtype), sizes, None, 0)
-    managed.owner, managed.deleter = id(held), ctypes.cast(_delete, c_void_p)
-    found = _new(ctypes.addressof(managed), _NAME, ctypes.cast(_unused, c_void_p))
-    _keep(id(held))
+    """A capsule of a dense tensor at an address; `owner` lives as long as a library uses the memory.
+
+    It is a capsule of NumPy with other content: libraries drop capsules that they refuse while their error is pending,
+    and call deleters from any thread. NumPy does both in C; a destructor in Python would replace the error.
+    """
+    kind = _type(dtype)
+    array = _Owned((1,) * len(shape), np.uint8)
+    array.owner = owner
+    found = array.__dlpack__()
+    tensor = _Managed.from_address(_pointer(id(found), _NAME)).tensor
+    tensor.data, tensor.device, tensor.dtype = address, _Device(*device), kind
+    for axis, size in enumerate(shape):
+        tensor.shape[axis] = size
+    tensor.strides, tensor.byte_offset = None, 0
     return found
 
 

@@ -1,4 +1,8 @@
-"""Arrays of other libraries on a device, as device arrays without a copy: by DLPack, or by the CUDA array interface."""
+"""Arrays of other libraries on a device, as device arrays without a copy: by DLPack, or by the CUDA array interface.
+
+Runs are enqueued on the legacy default stream, after the work of the producer. A library that frees or overwrites an
+array on a stream of its own does so after it has taken a result, for which that stream waits, or has waited itself.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,8 @@ from dovetail.errors import BindError
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
-from dovetail.kernels.spec import ALIGNMENT
 from dovetail.targets.runtime import dlpack
-from dovetail.targets.runtime.device_array import DeviceArray, Lease
+from dovetail.targets.runtime.device_array import IN_ORDER, DeviceArray, Lease
 
 _DEFAULT_STREAM = 1
 """The legacy default stream of CUDA, on which our work with device arrays runs: producers order theirs before it."""
@@ -33,6 +36,10 @@ class ForeignBuffer:
     address: int
     nbytes: int
     device: str
+    stream: int | None = None
+    """The stream of the work that writes it, where that has to be waited for: not with DLPack, as the producer of a
+    capsule is told our stream."""
+    is_read_only: bool = False
 
     @property
     def host_view(self) -> Array | None:
@@ -62,57 +69,60 @@ def is_foreign(array: object) -> bool:
 
 
 def adopted(name: str, array: Any) -> DeviceArray:
-    """An array on a GPU as a device array that holds it."""
-    found = _by_dlpack(name, array) if hasattr(array, "__dlpack__") else _by_interface(name, array)
-    if found.address % ALIGNMENT:
-        raise BindError(
-            f"the input {name} starts at {found.address:#x}, which is no multiple of {ALIGNMENT}",
-            hint="pass an array of its own, such as x.clone()",
-        )
-    return found
+    """An array on a GPU as a device array that holds it; what reads it waits for the stream of its buffer first."""
+    return _by_dlpack(name, array) if hasattr(array, "__dlpack__") else _by_interface(name, array)
 
 
 def _by_dlpack(name: str, array: Any) -> DeviceArray:
     _, index = array.__dlpack_device__()
     tensor = dlpack.taken(array.__dlpack__(stream=_DEFAULT_STREAM))
-    return _array(name, tensor, tensor.address, tensor.shape, tensor.strides, tensor.dtype, f"cuda:{index}")
+    dtype = _known(name, tensor.dtype)
+    _refuse_gaps(name, tensor.shape, tensor.strides, 1)
+    nbytes = math.prod(tensor.shape) * dtype.itemsize
+    return DeviceArray(Lease(ForeignBuffer(tensor, tensor.address, nbytes, f"cuda:{index}")), tensor.shape, dtype)
 
 
 def _by_interface(name: str, array: Any) -> DeviceArray:
     said: Mapping[str, Any] = array.__cuda_array_interface__
-    dtype = _DTYPES.get(said["typestr"])
-    shape = tuple(said["shape"])
-    strides = said.get("strides")
-    if strides is not None and dtype is not None:
-        strides = tuple(s // dtype.itemsize for s in strides)
-    return _array(name, array, int(said["data"][0]), shape, strides, dtype, "cuda:0")
+    dtype, shape, stream = _known(name, _DTYPES.get(said["typestr"])), tuple(said["shape"]), said.get("stream")
+    _refuse_gaps(name, shape, said.get("strides"), dtype.itemsize)
+    if said.get("mask") is not None:
+        raise BindError(
+            f"the input {name} has a mask, and a run would read what it hides",
+            hint="fill what is masked, and pass an array without a mask",
+        )
+    if stream is not None and stream < 1:
+        raise BindError(
+            f"the input {name} names the stream {stream}, and the CUDA array interface begins to count at 1",
+            hint="its library has to say 1 for the legacy default stream, 2 for that of the thread, or None",
+        )
+    address, is_read_only = said["data"]
+    nbytes = math.prod(shape) * dtype.itemsize
+    waited = None if stream in IN_ORDER else stream
+    # It does not name a device: the driver knows whose memory the address is.
+    buffer = ForeignBuffer(array, int(address or 0), nbytes, "cuda:0", waited, bool(is_read_only))
+    return DeviceArray(Lease(buffer), shape, dtype)
 
 
-def _array(
-    name: str,
-    owner: object,
-    address: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...] | None,
-    dtype: DType | None,
-    device: str,
-) -> DeviceArray:
+def _known(name: str, dtype: DType | None) -> DType:
     if dtype is None:
         raise BindError(f"the input {name} has a dtype that we do not have", hint="cast it with its own library")
-    if strides is not None and not _are_dense(shape, strides):
+    return dtype
+
+
+def _refuse_gaps(name: str, shape: tuple[int, ...], strides: tuple[int, ...] | None, unit: int) -> None:
+    """Raise unless an array is dense; an element is `unit` of what strides count."""
+    if strides is not None and not _are_dense(shape, strides, unit):
         raise BindError(
             f"the input {name} is not dense: shape {shape}, strides {strides}",
             hint="pass a dense one, such as x.contiguous()",
         )
-    buffer = ForeignBuffer(owner, address, math.prod(shape) * dtype.itemsize, device)
-    return DeviceArray(Lease(buffer), shape, dtype)
 
 
-def _are_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    expected = 1
+def _are_dense(shape: tuple[int, ...], strides: tuple[int, ...], expected: int) -> bool:
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size > 1 and stride != expected:
-            return False
+            return 0 in shape
         expected *= size
     return True
 

@@ -9,6 +9,7 @@ from functools import partial
 from dovetail.declare.machine import estimate
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
+from dovetail.kernels.loops.body import steps_without_code
 from dovetail.kernels.spec import Job, Packed, Template
 from dovetail.plan.plan import Plan, Step
 from dovetail.plan.served import Served
@@ -34,8 +35,10 @@ def variants(plan: Plan, sizes: Mapping[str, Size], backend: Backend) -> dict[Va
 def _served(step: Step, builder: JobBuilder, sizes: Mapping[str, Size], backend: Backend) -> Served:
     job, locations = builder.job(step), builder.locations
     why = locations.refused.get(step.value, "")
+    if job is None:
+        return Served(None, why=why, lacks=steps_without_code(step.value, locations.target.scalars))
     if not isinstance(job, Job):
-        return Served(None if job is None else "", why=why)
+        return Served("", why=why)
 
     def number(size: Size) -> int:
         # An estimate below 1 is no size of a run: a window that is longer than what a symbol counts as gives one.
