@@ -7,8 +7,8 @@ Inputs and outputs stay on the device. Each round runs every contender back to b
 the median of the rounds counts, and ratio is the time of the best peer over ours. Times are between two events of the
 device around all runs of a round; the clock is told too where it differs by more than 5 % (`dovetail_wall`), and counts
 for JAX, which has streams of its own (`by_wall`). `floor` is the time of the roofline in milliseconds, by the figures
-of the device (`dovetail doctor --calibrate`) or else of an H200: all arithmetic at the peak, or inputs and weights read once and
-outputs written. `limit` and `roofline` are the share of it that we reach.
+of the device (`dovetail doctor --calibrate`) or else of an H200: all arithmetic at the peak, or inputs and weights read
+once and outputs written. `limit` and `roofline` are the share of it that we reach.
 
 Peers are torch eager, eager in a CUDA graph and, with --compile, torch.compile in two modes, of which --modes picks
 some; --max-autotune is a third one, with a time limit, and --jax the same network jitted by JAX. onnxruntime runs the
