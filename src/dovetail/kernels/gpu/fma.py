@@ -13,7 +13,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.fma_tile_choice import LANES_ACROSS, LANES_DOWN, FmaShape, fma_tile_of
+from dovetail.kernels.gpu.fma_tile_choice import GROUP, LANES_ACROSS, LANES_DOWN, FmaShape, fma_tile_of
 from dovetail.kernels.gpu.fragments import (
     LANE,
     Factor,
@@ -52,8 +52,6 @@ from dovetail.kernels.loops.ir import (
 
 PIECE = 16
 """Elements of a block that a thread expands at a time: in all formats, codes with one scale are as many or more."""
-GROUP = 4
-"""Neighbours that a thread loads at once."""
 COPY_BYTES = 16
 COPIED_ITEMS = (4, 8)
 """Bytes of an element that can be copied by itself."""
@@ -88,7 +86,7 @@ class _Side:
 
     @property
     def line(self) -> int:
-        """Elements of a line. A group of padding spreads what comes along k over banks."""
+        """Elements of a line. Padding spreads what comes along k over banks."""
         return self.rows + GROUP
 
 

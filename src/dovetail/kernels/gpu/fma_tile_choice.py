@@ -14,6 +14,8 @@ from dovetail.kernels.gpu.tile_cost import Work
 
 LANES_DOWN, LANES_ACROSS = 4, 8
 """How the lanes of a warp divide its rows and columns: eight of them read 128 bytes of a row, and write as many."""
+GROUP = 4
+"""Neighbours that a thread reads at once, and the padding of a line in shared memory."""
 LEAST_DEPTH = 4
 """Elements of k in a stage, at least."""
 MOST_STAGES = 4
@@ -72,9 +74,9 @@ class FmaShape:
         return replace(self, depth=stage)
 
     def stage_bytes(self, streams: int, dtype: DType) -> int:
-        """Shared memory of a stage, with padding where lines are along k."""
-        lines = self.rows + streams * self.columns
-        return lines * (self.depth * dtype.itemsize + 16)
+        """Shared memory of a stage."""
+        lines = self.rows + GROUP + streams * (self.columns + GROUP)
+        return self.depth * lines * dtype.itemsize
 
     def stages(self, streams: int, dtype: DType, device: GpuDevice) -> int:
         """Stages of factors that are copied: those that leave room for the other blocks of a multiprocessor."""
@@ -139,4 +141,4 @@ def _stage_cycles(shape: FmaShape, parts: int, work: Work, streams: int, dtype: 
     return max(at_once * each, turns * (LONE * each + STAGE_CYCLES))
 
 
-__all__ = ["BLOCKS_SHAPE", "LANES_ACROSS", "LANES_DOWN", "SHAPES", "FmaShape", "fma_tile_of"]
+__all__ = ["BLOCKS_SHAPE", "GROUP", "LANES_ACROSS", "LANES_DOWN", "SHAPES", "FmaShape", "fma_tile_of"]
