@@ -59,9 +59,9 @@ def _rows() -> Graph:
 PROGRAMS: Mapping[str, tuple[Callable[[], Graph], tuple[str, ...]]] = {
     "step": (lambda: DECODE.step_graph(QWEN), ("l4", "b200", "b300")),
     "step_q8_0": (lambda: _in_blocks("q8_0"), ("a100", "b200")),
-    "step_q4_k": (lambda: _in_blocks("q4_k"), ("h200", "rtx5090")),
-    "prompt": (lambda: DECODE.step_graph(replace(QWEN, layers=1), 512), ("a100", "b200")),
-    "encoder_few_rows": (lambda: bert(BertShape(layers=1, dtype=f16), batch=1, seq=16), ("h200", "b200")),
+    "step_q4_k": (lambda: _in_blocks("q4_k"), ("rtx5090",)),
+    "prompt": (lambda: DECODE.step_graph(replace(QWEN, layers=1), 512), ("b200",)),
+    "encoder_few_rows": (lambda: bert(BertShape(layers=1, dtype=f16), batch=1, seq=16), ("b200",)),
     "encoder_many_rows": (lambda: bert(BertShape(layers=1, dtype=f16), batch=32, seq=128), ("b200",)),
     "attention_short": (lambda: _attention(20, 300, 64, f16), ("a100", "b200")),
     "attention_wide": (lambda: _attention(512, "t", 128, bf16), ("l4", "b200", "rtx5090")),
