@@ -87,11 +87,13 @@ class HostStep:
     """What a step of a device costs that runs on the host: copies there and back, and NumPy between them."""
 
     seconds: float
-    """Of a step without elements: the host waits for the device, and the device for the host."""
+    """Of a step without elements: the host waits for the device, and the device for the host. A call of NumPy within a
+    loop or a branch takes about as long: it is looked up and checked."""
     bytes_per_second: float
 
-    def of(self, cost: Cost, sizes: Mapping[str, Size] | None = None) -> float:
-        return self.seconds + estimate(cost.bytes, sizes) / self.bytes_per_second
+    def of(self, cost: Cost, sizes: Mapping[str, Size] | None = None, *, calls: Size = 1) -> float:
+        """The time of a step that is some calls of NumPy."""
+        return self.seconds * max(1.0, estimate(calls, sizes)) + estimate(cost.bytes, sizes) / self.bytes_per_second
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from dovetail.plan.plan import Plan
 from dovetail.plan.served import Served
 from dovetail.report.boundary import boundaries
 from dovetail.report.hints import Hints
+from dovetail.report.host_calls import host_calls
 from dovetail.report.joining import Joining, Keepers
 from dovetail.report.kernels import KernelMap, compiled_kernel, kernel_map
 from dovetail.report.missed import missed_entries
@@ -228,7 +229,7 @@ def _kernel(
         absorbed=kernels.absorbed[kernel],
         flops=estimate(cost.flops, sizes),
         bytes=estimate(cost.bytes, sizes),
-        seconds=machine.host_step.of(cost, sizes)
+        seconds=machine.host_step.of(cost, sizes, calls=host_calls(kernel))
         if by.on_host and machine.host_step is not None
         else machine.seconds(priced, sizes),
         floor_seconds=machine.floor(priced, sizes),
