@@ -12,10 +12,12 @@ import pytest
 from dovetail import Graph, Value, library, ops
 from dovetail.ir.dtype import DType, f32, f64, i8, i32
 from dovetail.kernels.gpu import fma_tile_choice
+from dovetail.kernels.gpu.fma import FmaTile
 from dovetail.kernels.gpu.fma_tile_choice import SHAPES, FmaShape, fma_tile_of
+from dovetail.kernels.gpu.fragments import Factor
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import CopyAsync
+from dovetail.kernels.loops.ir import Call, CopyAsync, Expr, Extent, Tensor, ThreadIndex
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.ptx_compiler import to_ptx
@@ -103,6 +105,31 @@ def test_neighbouring_rows_are_copied_at_once_and_others_one_by_one() -> None:
     assert {*copies(_product(f32, 64, 64, 67))} == {4}  # rows of 67 elements are not aligned
     assert {*copies(_product(f64, 64, 64, 64))} == {8, 16}
     assert {*copies(_product(i8, 64, 64, 64))} == {16}  # threads load the left factor: its elements are no words
+
+
+def _at(expr: Expr, lane: int) -> int:
+    """An index of a lane of the first warp."""
+    match expr:
+        case Extent(size):
+            assert isinstance(size, int)
+            return size
+        case ThreadIndex(kind):
+            return {"lane": lane, "warp": 0}[kind]
+        case Call(name, operands):
+            x, y = (_at(operand, lane) for operand in operands)
+            return {"add": x + y, "mul": x * y, "div": x // max(1, y), "rem": x % max(1, y)}[name]
+        case _:
+            raise AssertionError(f"an index of a thread: {expr}")
+
+
+def test_pairs_of_lanes_read_one_address() -> None:
+    """A load of 16 bytes by a warp takes two turns of shared memory, not four, where all lanes whose numbers differ in
+    one of their two lowest bits agree."""
+    factor = Factor(Tensor("x", f32, (64, 4)), (), 64, 16)
+    sides = FmaTile(SHAPES[0], f32, factor, [factor], ["", ""], 16).sides
+    assert all(_at(sides[0].lane, lane) == _at(sides[0].lane, lane ^ 1) for lane in range(32))
+    assert all(_at(sides[1].lane, lane) == _at(sides[1].lane, lane ^ 2) for lane in range(32))
+    assert len({tuple(_at(side.lane, lane) for side in sides) for lane in range(32)}) == 32, "each has sums of its own"
 
 
 def test_sums_are_not_stored_as_vectors() -> None:

@@ -1,4 +1,4 @@
-"""Sums of products without tensor cores: each thread keeps a rectangle of sums in registers.
+"""Sums of products without tensor cores (SIMT, as of SGEMM): each thread keeps a rectangle of sums in registers.
 
 Factors go through shared memory in stages, whose lines are along rows. Copies of the stages to come are in flight while
 one is multiplied: 16 bytes at once where neighbours in memory are rows, else element by element. Elements that must be
@@ -322,7 +322,7 @@ class FmaTile:
         """The products of an element of k, back and forth along the side with fewer sums of a thread.
 
         In this order, with sums that no vector binds to neighbouring registers (`TileWriter._apart`), the assembler
-        finds registers so that one product in ten reads two of one bank, which costs a cycle; row by row one in three.
+        finds registers with few bank conflicts: one product in ten reads two of one bank, row by row one in three.
         """
         a, b = self.sides[0], self.sides[1 + stream]
         outer, inner = (a, b) if b.each < a.each else (b, a)
