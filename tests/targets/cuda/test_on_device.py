@@ -16,6 +16,8 @@ import dovetail
 from dovetail import Graph, OutOfMemoryError, bf16, f32, library, ops
 from dovetail.models import LlamaShape, llama_cached, random_weights
 from dovetail.targets.cuda.driver import driver
+from tests.gguf_files import TOKENS, tokenizer_fields, written
+from tests.gguf_files import decoder as decoder_file
 from tests.targets.cuda.devices import missing, on_device
 from tests.targets.cuda.replays import has_persistent, replay
 
@@ -182,3 +184,20 @@ def test_tokens_of_a_decoder_stay_on_the_device() -> None:
             chosen.append(int(ids.numpy()[0, 0]))
         tokens[target] = chosen
     assert sum(a == b for a, b in zip(tokens["cpu"], tokens["cuda"], strict=True)) >= 7, tokens
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "f16"])
+def test_language_models_write_what_they_write_on_a_cpu(kind: str, tmp_path: Path) -> None:
+    """Greedy tokens are chosen on the card, drawn ones on the host from the same logits, but for rounding."""
+    fields, tensors = decoder_file("llama", kind, vocabulary=len(TOKENS), layers=2)
+    path = tmp_path / "m.gguf"
+    path.write_bytes(written({**fields, **tokenizer_fields()}, tensors))
+    on_cpu, on_card = (dovetail.LanguageModel(path, target=target) for target in ("cpu", "cuda"))
+    greedy = [list(model.tokens([3, 14, 15], most=24)) for model in (on_cpu, on_card)]
+    drawn = [
+        list(model.tokens([3, 14], most=8, sampling=dovetail.Sampling(1.0, seed=5))) for model in (on_cpu, on_card)
+    ]
+    likely = [model.log_likelihoods([3, 14, 15, 9, 2, 6]) for model in (on_cpu, on_card)]
+    np.testing.assert_allclose(*likely, rtol=1e-3, atol=1e-3)
+    assert greedy[0][:12] == greedy[1][:12]
+    assert drawn[0][:4] == drawn[1][:4]
