@@ -86,9 +86,9 @@ def test_products_are_near_float64(name: str, tile: int, monkeypatch: pytest.Mon
         check(case, in_lockstep(case, feeds), feeds)
 
 
-@pytest.mark.parametrize("columns", [64, 67])
-def test_sums_of_parts_are_near_float64(columns: int) -> None:
-    case = Case({"y": _product(f32, 21, 700, columns)})
+@pytest.mark.parametrize(("columns", "dtype"), [(64, f32), (67, f32), (64, f64)])
+def test_sums_of_parts_are_near_float64(columns: int, dtype: DType) -> None:
+    case = Case({"y": _product(dtype, 21, 700, columns)})
     made = kernels_of(make_plan(Graph.of(case.outputs), target="cuda"), device=SPLIT)
     assert [kernel.kernel.name for _, kernel in made] == ["contract_parts", "contract_sum"]
     feeds = feeds_of(Graph.of(case.outputs), {})
@@ -181,15 +181,14 @@ def test_tiles_spill_nothing(
 def test_the_fastest_tile_is_chosen(sizes: tuple[int, int, int], tile: tuple[int, int]) -> None:
     """What each takes was measured on an H200; tiles within 3 % of the fastest count as such."""
     rows, depth, columns = sizes
-    shape, parts, cycles = fma_tile_of(1, rows, columns, depth, 1, f32, H200)
-    assert ((shape.rows, shape.columns), parts) == (tile, 1) and cycles > 0
+    choice = fma_tile_of(1, rows, columns, depth, 1, f32, H200)
+    assert (choice.shape.rows, choice.shape.columns) == tile and choice.is_whole and choice.cycles > 0
 
 
 def test_blocks_share_the_depth_where_tiles_are_few() -> None:
-    _, parts, _ = fma_tile_of(1, 128, 768, 3072, 1, f32, SPLIT)
-    assert parts > 1
-    for dtype in (f64, i32):  # sums of parts are f32
-        assert fma_tile_of(1, 128, 768, 3072, 1, dtype, SPLIT)[1] == 1
+    for dtype in (f32, f64, i32):
+        choice = fma_tile_of(1, 128, 768, 3072, 1, dtype, SPLIT)
+        assert choice.parts > 1 and choice.spans is None, "the step after it adds up parts, but no spans"
 
 
 @pytest.mark.parametrize("dtype", [i8, i32])

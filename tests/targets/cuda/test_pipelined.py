@@ -50,6 +50,14 @@ TALL = BlockTile(128, 128, 8, 1, 2, by_warpgroup=True)
 FEW = replace(H200, multiprocessors=2)
 """Blocks go on to further tiles, in the middle of a phase."""
 _TURNED = (-1, -2)
+
+
+def _odd_columns() -> Value:
+    """Like logits over 50,257 tokens: lines of factors are aligned, and those of the result are not."""
+    w = ops.permute(x_of(f16, 101, 72, name="w"), order=_TURNED)
+    return library.matmul_add(x_of(f16, 70, 72), w, x_of(f16, 70, 101, name="z"))
+
+
 PRODUCTS: dict[str, tuple[BlockTile, Value]] = {
     "bias": (
         SMALL,
@@ -65,6 +73,7 @@ PRODUCTS: dict[str, tuple[BlockTile, Value]] = {
     ),
     "left_turned": (SMALL, ops.matmul(ops.permute(x_of(f16, 72, 136), order=_TURNED), x_of(f16, 72, 72, name="w"))),
     "right_turned": (SMALL, ops.matmul(x_of(f16, 70, 72), ops.permute(x_of(f16, 72, 72, name="w"), order=_TURNED))),
+    "odd_columns": (SMALL, _odd_columns()),
 }  # fmt: skip
 
 
@@ -114,6 +123,31 @@ def test_weights_are_transposed_where_their_streams_have_no_whole_panels() -> No
     up, gate = (a.astype(np.float64) @ w.astype(np.float64) for w in (b, c))
     exact = gate / (1 + np.exp(-gate)) * up
     assert np.linalg.norm(found.astype(np.float64) - exact) <= 1e-3 * np.linalg.norm(exact)
+
+
+def test_weights_whose_lines_cannot_be_copied_are_transposed() -> None:
+    """Lines of 101 columns are no multiple of 16 bytes, in memory and of the result."""
+    x, u, g = input("x", f16[120, 136]), param("u", f16[136, 101]), param("g", f16[136, 101])
+    random = np.random.default_rng(2)
+    a, b, c = (random.normal(size=s).astype(np.float16) / 4 for s in ((120, 136), (136, 101), (136, 101)))
+    graph = Graph.of({"y": library.swiglu(x, u, g), "z": ops.matmul(x, param("w", f16[136, 99]))})
+    device = SimulatedDriver()
+    with patch.object(tiles, "PIPELINED_TILES", (BlockTile(64, 64, 4, 1, 3, by_warpgroup=True),)):
+        made = [one for _, one in kernels_of(make_plan(graph, target="cuda"))]
+        weights = {"u": b, "g": c, "w": c[:, :99]}
+        found = CudaGraph(make_plan(graph, target="cuda"), lambda: device).bind(weights).run({"x": a})
+    assert all(one.kernel.maps for one in made) and [len(one.packed) for one in made] == [2, 1]
+    up, gate = (a.astype(np.float64) @ w.astype(np.float64) for w in (b, c))
+    for name, exact in (("y", gate / (1 + np.exp(-gate)) * up), ("z", gate[:, :99])):
+        assert np.linalg.norm(found[name].astype(np.float64) - exact) <= 1e-3 * np.linalg.norm(exact), name
+
+
+def test_unaligned_lines_that_no_one_packs_are_loaded_one_by_one() -> None:
+    case = Case({"y": ops.matmul(x_of(f16, 70, 72), x_of(f16, 72, 101, name="w"))}, scale=8.0)
+    ((_, made),) = kernels_of(make_plan(Graph.of(case.outputs), target="cuda"))
+    feeds = feeds_of(Graph.of(case.outputs), {})
+    assert not made.kernel.maps and not made.packed
+    check(case, in_lockstep(case, feeds), feeds)
 
 
 @pytest.mark.parametrize("tile", PIPELINED_TILES, ids=lambda t: f"{t.rows}x{t.columns}x{t.stages}")

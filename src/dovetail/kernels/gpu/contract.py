@@ -93,6 +93,7 @@ class Writer(TileWriter):
     def __init__(self, step: Step, found: Contraction, locations: TensorLocations, device: GpuDevice) -> None:
         self.step, self.found, self.locations, self.device = step, found, locations, device
         self.streams = len(found.streams)
+        self.sums = dtype_of_sums(found.products[0].dtype)
         operands = [found.operand(v) for v in (found.left, *found.rights, *found.operands)]
         self.names, bindings = pointers_of(step, locations, operands)
         self.bindings = {**bindings}
@@ -230,14 +231,14 @@ class Writer(TileWriter):
 
     def squared(self, gain: Value) -> tuple[Job, RowSquares] | None:
         """The job with its result times a gain, and its squares; None where no producer copies for the product."""
-        dtype, (result, *others) = self.found.left.dtype, self.step.results
-        if others or self.batch or not isinstance(self.columns, int) or result.dtype is not dtype:
+        dtype, columns, (result, *others) = self.found.left.dtype, self.columns, self.step.results
+        if others or self.batch or not isinstance(columns, int) or columns % CHUNK or result.dtype is not dtype:
             return None
         tiled, parts = self._by_tensor_cores(dtype)
-        across = -(-self.columns // tiled.columns)
+        across = -(-columns // tiled.columns)
         if parts > 1 or tiled.producer is None:
             return None
-        squares = RowSquares(self.rows, self.columns, across, dtype)
+        squares = RowSquares(self.rows, columns, across, dtype)
         self._squares = WrittenSquares(squares, tiled.columns)
         self.bindings[GAIN] = gain
         return self.finished(tiled), squares
@@ -280,15 +281,15 @@ class Writer(TileWriter):
         if few is not None:
             return few.tiled(), 1
         # All streams share a tile of shared memory, which has lines along one axis.
-        other = axes[0] if len(set(axes)) == 1 else ""
-        axis, other = (axis, other) if axis and other else ("", "")
-        near = self._near(dtype, left, rights, axis, other)
+        other = axes[0] if axis and len(set(axes)) == 1 else ""
+        near = self._near(dtype, left, rights, axis if other else "", other)
         if near is not None:
             return near.tiled(self.device), 1
         found = self._pipelined(left, rights, other)
-        turned = self._turned(left, axis, found) if other == "row" else None
+        turned = self._turned(left, found, other) if axis and other != "k" else None
         if turned is not None:
             (rights, found), other = turned, "k"
+        axis = axis if other else ""
         if found is not None and isinstance(self.depth, int):
             (tile, parts), ahead = found, "right" in early
             engine = PipelinedTile(tile, dtype, left, rights, axis, other, self.depth, parts, ahead, self._scale)
@@ -299,19 +300,19 @@ class Writer(TileWriter):
         return replace(engine.tiled(self.device), cycles=self._cycles(tile, parts, has_producer=False)), parts
 
     def _turned(
-        self, left: Factor, axis: str, found: tuple[BlockTile, int] | None
-    ) -> tuple[list[Factor], tuple[BlockTile, int]] | None:
+        self, left: Factor, found: tuple[BlockTile, int] | None, axis: str
+    ) -> tuple[list[Factor], tuple[BlockTile, int] | None] | None:
         """Weights that are transposed when they are bound, and their tile; None where another is about as good.
 
-        Lines of columns go in panels of 64 for each stream; lines along k take any multiple of 8 columns.
+        Lines of columns go in panels of 64 for each stream; lines along k take any columns, also those that are no
+        multiple of 8, whose own lines cannot be copied.
         """
         pack = Transposed()
-        rights = None if found is None else self._transposed(pack)
-        other = None if rights is None else self._pipelined(left, rights, "k")
-        if found is None or rights is None or other is None:
+        rights = None if found is None and axis else self._transposed(pack)
+        if rights is None:
             return None
-        sizes = self.rows, self.columns, self.depth
-        if not gains_by_transposing(found, other, sizes, self.streams, self.device):
+        other, sizes = self._pipelined(left, rights, "k"), (self.rows, self.columns, self.depth)
+        if axis and not (found and other and gains_by_transposing(found, other, sizes, self.streams, self.device)):
             return None
         for v in map(self.found.operand, self.found.rights):
             self.bindings[self.names[v]] = Packed(v, pack.layout, pack)
@@ -363,18 +364,19 @@ class Writer(TileWriter):
         or rows are few."""
         if not other or self.batch or not isinstance(self.depth, int) or not self.depth:
             return None
-        if not is_multiple(self.columns, CHUNK) or not PipelinedTile.takes((left, *rights)):
+        if not PipelinedTile.takes((left, *rights)):
             return None
         if isinstance(self.rows, int) and self.rows < FEWEST_ROWS:
             return None
         panel = BOX if other == "row" else CHUNK
-        return pipelined_tile_of(self.rows, self.columns, self.depth, self.streams, panel, self.device)
+        straddle = left.straddles, any([right.straddles for right in rights])
+        return pipelined_tile_of(self.rows, self.columns, self.depth, self.streams, panel, self.device, straddle)
 
     def _by_fma(self) -> tuple[Tiled, int]:
         """The tiles without tensor cores, and into how many parts their depth goes."""
-        left, rights, dtype = self.left(), self.rights(), dtype_of_sums(self.found.products[0].dtype)
-        axes = [factor.dense_axis(self.alignment(factor), (dtype,)) for factor in (left, *rights)]
-        return FmaTile.chosen(left, rights, axes, product(self.batch), dtype, self.device)
+        left, rights = self.left(), self.rights()
+        axes = [factor.dense_axis(self.alignment(factor), (self.sums,)) for factor in (left, *rights)]
+        return FmaTile.chosen(left, rights, axes, product(self.batch), self.sums, self.device)
 
     def stores(self, element: Element, at: tuple[Expr, ...]) -> Iterator[Store]:
         found, views = self.found, self.found.body.views

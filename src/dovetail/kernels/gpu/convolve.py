@@ -268,7 +268,7 @@ class Writer(TileWriter):
         left, right = self.factors()
         dtype = self.of.x.dtype
         if self.way == "fma":
-            sums = dtype_of_sums(dtype)
+            sums = self.sums = dtype_of_sums(dtype)
             axes = [factor.dense_axis(self.alignment(factor), (sums,)) for factor in (left, right)]
             return self.finished(*FmaTile.chosen(left, [right], axes, product(self.batch), sums, self.device))
         axes = self.dense_axes() if self.way == "copied" else ("", "")

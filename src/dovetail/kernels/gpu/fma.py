@@ -13,7 +13,14 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.fma_tile_choice import GROUP, LANES_ACROSS, LANES_DOWN, FmaShape, fma_tile_of
+from dovetail.kernels.gpu.fma_tile_choice import (
+    GROUP,
+    LANES_ACROSS,
+    LANES_DOWN,
+    MOST_RESIDENT,
+    FmaShape,
+    fma_tile_of,
+)
 from dovetail.kernels.gpu.fragments import (
     LANE,
     Factor,
@@ -25,6 +32,7 @@ from dovetail.kernels.gpu.fragments import (
     zeroed,
 )
 from dovetail.kernels.gpu.packed_blocks import BlockFactor, NamedBlock
+from dovetail.kernels.gpu.spans import FIRST_ROUND, ROUNDS, Spans
 from dovetail.kernels.gpu.tiled import Element, Tiled
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
@@ -55,8 +63,6 @@ PIECE = 16
 COPY_BYTES = 16
 COPIED_ITEMS = (4, 8)
 """Bytes of an element that can be copied by itself."""
-MOST_RESIDENT = 4
-"""Blocks of a multiprocessor for which registers of a thread are limited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +112,19 @@ class FmaTile:
     """Of factors that are copied."""
     parts: int = 1
     """Into how many parts k goes; `part` says which one a block has."""
+    spans: Spans | None = None
+    """How blocks share the rounds of all tiles; None where a block has all of a tile, or of a part of it."""
 
     @staticmethod
     def chosen(
         left: Factor, rights: Sequence[Factor], axes: Sequence[str], batch: Size, dtype: DType, device: GpuDevice
     ) -> tuple[Tiled, int]:
         """What a block does with the tile that has the lowest estimate, and the parts of k; the axes of all factors."""
-        sizes, streams = (batch, left.rows, rights[0].rows, left.depth), len(rights)
-        shape, parts, cycles = fma_tile_of(*sizes, streams, dtype, device)
-        stages = shape.stages(streams, dtype, device)
-        tile = FmaTile(shape, dtype, left, rights, axes, left.depth, stages, parts)
-        return tile.tiled(device, cycles), parts
+        streams = len(rights)
+        choice = fma_tile_of(batch, left.rows, rights[0].rows, left.depth, streams, dtype, device)
+        stages = choice.shape.stages(streams, dtype, device)
+        tile = FmaTile(choice.shape, dtype, left, rights, axes, left.depth, stages, choice.parts, choice.spans)
+        return tile.tiled(device, choice.cycles), choice.parts
 
     @property
     def sides(self) -> list[_Side]:
@@ -195,13 +203,14 @@ class FmaTile:
             resident=min(MOST_RESIDENT, shape.resident(streams, self.dtype, device)),
             vector=GROUP,
             cycles=cycles,
+            spans=self.spans,
         )
 
     def body(self) -> list[Statement]:
         rounds = floordiv(self.depth + (self.shape.depth * self.parts - 1), self.shape.depth * self.parts)
         shape = self.shape
         found: list[Statement] = [zeroed(self.sums, len(self.rights) * shape.rows_each * shape.columns_each)]
-        found += [] if self.parts == 1 else [Set("first_round", mul(Name("part"), Extent(rounds)))]
+        found += [] if self.parts == 1 else [Set(FIRST_ROUND.name, mul(Name("part"), Extent(rounds)))]
         if self._expands:
             loads = [s for side in self.sides for s in self._expanded_or_stored(side)]
             return [
@@ -209,9 +218,9 @@ class FmaTile:
                 Loop("round", Extent(rounds), (Barrier(), *loads, Barrier(), *self._products(ZERO))),
                 Barrier(),
             ]
-        return [*found, *self._pipelined(rounds)]
+        return [*found, *self._pipelined(Extent(rounds) if self.spans is None else ROUNDS)]
 
-    def _pipelined(self, rounds: Size) -> list[Statement]:
+    def _pipelined(self, rounds: Expr) -> list[Statement]:
         """Copies for the stages to come and loads for the next one are in flight while one is multiplied."""
         ring, found = self._ring, list[Statement]()
         copied = [side for side in self.sides if side.copied]
@@ -235,11 +244,12 @@ class FmaTile:
         body += [Set("stage", remainder(Name("round"), ring)), *self._products(Name("stage"))]
         body += [s for side in loaded for s in self._kept(side, remainder(Name("next"), ring))]
         last: list[Statement] = [*([AwaitCopies(0)] if copied else []), Barrier()]
-        return [*found, Loop("round", Extent(rounds), tuple(body), rolled=True), *last]
+        return [*found, Loop("round", rounds, tuple(body), rolled=True), *last]
 
     def _k(self, number: Expr) -> Expr:
         """The first element of k in a round of this block."""
-        return mul(number if self.parts == 1 else add(Name("first_round"), number), Extent(self.shape.depth))
+        is_whole = self.parts == 1 and self.spans is None
+        return mul(number if is_whole else add(FIRST_ROUND, number), Extent(self.shape.depth))
 
     def _copies(self, side: _Side, number: Expr, stage: Expr) -> list[Statement]:
         """Start the copies of a stage."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import DType, f32
+from dovetail.ir.dtype import DType
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.block_tile import LANES, RESERVED_BYTES
-from dovetail.kernels.gpu.tile import splits_of
+from dovetail.kernels.gpu.spans import Spans
+from dovetail.kernels.gpu.tile import SUM_CYCLES, splits_of
 from dovetail.kernels.gpu.tile_cost import Work
 
 LANES_DOWN, LANES_ACROSS = 4, 8
@@ -22,10 +25,21 @@ MOST_STAGES = 4
 """Stages in shared memory: copies of the later ones are in flight while the first one is multiplied."""
 FMA_CYCLES = 1 / 128
 """Cycles of a multiprocessor for a product of two f32."""
-ISSUE = 1.2
-"""Cycles for each instruction of a multiprocessor: some products read two registers of one bank."""
-STAGE_CYCLES, LONE = 150, 1.15
+PACE, READ_CYCLES = 1.4, 4.1
+"""How much longer the products of a stage take than they would without anything else, and cycles for each element that
+a thread reads of shared memory, where that takes longer. These and what follows by 14 products on an H200, with all
+tiles, parts and spans."""
+STAGE_CYCLES, LONE = 200, 1.1
 """Latency of a stage, whose copies are awaited, and how much longer the work of a block takes if it is alone."""
+ADDING_CYCLES, PART_CYCLES, PART_BYTE_CYCLES = 3500, 500, 0.12
+"""Cycles for sums of parts beyond those of a kernel that adds them up, for each part more than two, and, of all
+multiprocessors together, for a byte that goes to the workspace or comes from there."""
+FEWEST_ROUNDS = 8
+"""Rounds of a span, at least: each tile begins with copies that nothing is multiplied beside."""
+SHARED_GAIN = 0.975
+"""The share of the time that sharing tiles must save."""
+MOST_RESIDENT = 4
+"""Blocks of a multiprocessor for which registers of a thread are limited."""
 OTHER_REGISTERS, STREAM_REGISTERS = 60, 24
 """Registers of a thread beyond its sums, and more of them for each further stream."""
 
@@ -105,27 +119,82 @@ BLOCKS_SHAPE = FmaShape(2, 2, 4, 4, 32)
 """Where columns are in blocks, which threads expand: two of them share a column."""
 
 
+@dataclass(frozen=True, slots=True)
+class FmaChoice:
+    """A tile, and how blocks share the work of all tiles."""
+
+    shape: FmaShape
+    parts: int = 1
+    """Into how many parts k goes."""
+    spans: Spans | None = None
+    cycles: float = 0.0
+    """An estimate without the start of the kernel and without adding up; 0 where the depth is not known."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each block has all of a tile."""
+        return self.parts == 1 and self.spans is None
+
+
 def fma_tile_of(
     batch: Size, rows: Size, columns: Size, depth: Size, streams: int, dtype: DType, device: GpuDevice
-) -> tuple[FmaShape, int, float]:
-    """The tile and the parts of k with the lowest estimate, and that estimate, 0 where the depth is not known.
-
-    Sums of parts are f32.
-    """
+) -> FmaChoice:
+    """What has the lowest estimate: a tile for each block, equal parts of k, or spans of the rounds of all tiles."""
     work = Work.of(batch, rows, columns, streams, device)
-    known = depth if isinstance(depth, int) else 0
-
-    def cycles(choice: tuple[FmaShape, int]) -> float:
-        shape, parts = choice
-        rounds = max(1, -(-known // (shape.depth * parts)))
-        return rounds * _stage_cycles(shape, parts, work, streams, dtype) + work.adding_cycles(parts)
-
-    splits = splits_of((batch, rows, columns, depth), known // SHAPES[-1].depth, streams, device)
+    if not isinstance(depth, int) or not depth:
+        depth = 0
     fitting = [shape for shape in SHAPES if streams * shape.rows_each * shape.columns_each * dtype.itemsize <= 512]
-    best = min([(shape, p) for p in (splits if dtype is f32 else [1]) for shape in fitting], key=cycles)
-    shape, parts = best
-    estimate = cycles(best) - work.adding_cycles(parts) if known else 0.0
-    return shape.in_rounds(known, parts), parts, estimate
+    splits = splits_of((batch, rows, columns, depth), depth // SHAPES[-1].depth, streams, device)
+    choices = [_in_parts(shape, p, depth, work, streams, dtype) for p in splits for shape in fitting]
+    if depth and all([isinstance(size, int) for size in (batch, rows, columns)]) and _may_share(device):
+        choices += [c for shape in fitting for c in _in_spans(shape, depth, work, streams, dtype)]
+    whole = min([c for c in choices if c[1].is_whole], key=lambda c: c[0])
+    best = min(choices, key=lambda c: c[0])
+    return best[1] if best[0] <= SHARED_GAIN * whole[0] else whole[1]
+
+
+def _may_share(device: GpuDevice) -> bool:
+    """Whether a second kernel may finish tiles, which no kernel does that runs anyway."""
+    return SUM_CYCLES <= device.sum_cycles < inf and not device.as_parts
+
+
+def _in_parts(
+    shape: FmaShape, parts: int, depth: int, work: Work, streams: int, dtype: DType
+) -> tuple[float, FmaChoice]:
+    """An estimate with what adding up takes."""
+    rounds = max(1, -(-depth // (shape.depth * parts)))
+    cycles = rounds * _stage_cycles(shape, parts, work, streams, dtype)
+    count = work.count * work.down * work.across
+    adding = 0.0 if parts == 1 else _adding_cycles(parts * count * dtype.itemsize, work) + (parts - 2) * PART_CYCLES
+    return cycles + adding, FmaChoice(shape.in_rounds(depth, parts), parts, cycles=cycles if depth else 0.0)
+
+
+def _in_spans(shape: FmaShape, depth: int, work: Work, streams: int, dtype: DType) -> Iterator[tuple[float, FmaChoice]]:
+    """The same where blocks share the rounds of all tiles: as many blocks as the device holds."""
+    device, shape = work.device, shape.in_rounds(depth, 1)
+    tiles = work.count * -(-work.down // shape.rows) * -(-work.across // (streams * shape.columns))
+    rounds = -(-depth // shape.depth)
+    for resident in range(1, min(MOST_RESIDENT, shape.resident(streams, dtype, device)) + 1):
+        spans = Spans(tiles, rounds, device.multiprocessors * resident)
+        if spans.longest < FEWEST_ROUNDS or tiles % spans.blocks == 0:
+            continue
+        each = _block_cycles(shape, streams, dtype)
+        cycles = spans.longest * max(resident * each, LONE * each + STAGE_CYCLES)
+        adding = _adding_cycles(spans.parts * shape.rows * streams * shape.columns * dtype.itemsize, work)
+        yield cycles + adding, FmaChoice(shape, 1, spans, cycles)
+
+
+def _adding_cycles(nbytes: int, work: Work) -> float:
+    """Cycles to write and read as many bytes of sums of parts, and to add them up."""
+    return work.device.sum_cycles + ADDING_CYCLES + 2 * nbytes * PART_BYTE_CYCLES / work.device.multiprocessors
+
+
+def _block_cycles(shape: FmaShape, streams: int, dtype: DType) -> float:
+    """Cycles of a stage of one block, whose latency others hide."""
+    products = shape.rows * streams * shape.columns * shape.depth * FMA_CYCLES * max(1, dtype.itemsize // 4)
+    across = shape.columns_each * streams
+    # Few rows or columns of a thread read more of shared memory for each product.
+    return products * max(PACE, READ_CYCLES * (shape.rows_each + across) / (shape.rows_each * across))
 
 
 def _stage_cycles(shape: FmaShape, parts: int, work: Work, streams: int, dtype: DType) -> float:
@@ -133,12 +202,19 @@ def _stage_cycles(shape: FmaShape, parts: int, work: Work, streams: int, dtype: 
     columns = streams * shape.columns
     blocks = parts * work.count * -(-work.down // shape.rows) * -(-work.across // columns)
     at_once = -(-blocks // work.device.multiprocessors)
-    products = shape.rows * columns * shape.depth * FMA_CYCLES * max(1, dtype.itemsize // 4)
-    # Few rows or columns of a thread read more of shared memory for each product.
-    across = shape.columns_each * streams
-    each = products * ISSUE * (1 + (shape.rows_each + across) / (shape.rows_each * across))
+    each = _block_cycles(shape, streams, dtype)
     turns = -(-at_once // shape.resident(streams, dtype, work.device))
     return max(at_once * each, turns * (LONE * each + STAGE_CYCLES))
 
 
-__all__ = ["BLOCKS_SHAPE", "GROUP", "LANES_ACROSS", "LANES_DOWN", "SHAPES", "FmaShape", "fma_tile_of"]
+__all__ = [
+    "BLOCKS_SHAPE",
+    "GROUP",
+    "LANES_ACROSS",
+    "LANES_DOWN",
+    "MOST_RESIDENT",
+    "SHAPES",
+    "FmaChoice",
+    "FmaShape",
+    "fma_tile_of",
+]

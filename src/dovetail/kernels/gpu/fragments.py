@@ -95,6 +95,10 @@ class Gather:
         return _divided(self.row_axes, row)
 
 
+L2_LINE = 128
+"""Bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Factor:
     """One side of a product in memory of the device: rows (of the left, columns of the right) along k."""
@@ -140,6 +144,12 @@ class Factor:
     def runs_along_k(self) -> bool:
         """Whether neighbours along k are neighbours in memory."""
         return self.k_stride == self.tensor.dtype.itemsize if self.gather is None else self.gather.is_dense
+
+    @property
+    def straddles(self) -> bool:
+        """Whether lines begin in the middle of a line of L2."""
+        item = self.tensor.dtype.itemsize
+        return any([isinstance(s, int) and s > item and s % L2_LINE != 0 for s in self.tensor.strides[-2:]])
 
     def _coordinates(self, row: Expr, k: Expr) -> tuple[Coordinate, ...]:
         if self.gather is None:

@@ -67,6 +67,8 @@ class NarrowResults:
     """The stores of an element at a row and a column of the result."""
     inside: Callable[[Expr, Expr], Expr]
     """Whether a row and a column are those of the result."""
+    is_aligned: bool = True
+    """Whether lines of the result are multiples of 16 bytes."""
     top: Name = Name("top")
     side: Name = Name("side")
     """The first row and column of the tile."""
@@ -78,9 +80,9 @@ class NarrowResults:
 
     @property
     def fits(self) -> bool:
-        """Whether there is one result, of 16 bits, whose operands are the same for all rows."""
+        """Whether there is one result, of 16 bits in aligned lines, whose operands are the same for all rows."""
         sums = sum([len(element.sums) for chunk in self.producer.chunks for element in chunk.elements])
-        if not self.width or sums > NARROW_SUMS:
+        if not self.is_aligned or not self.width or sums > NARROW_SUMS:
             return False  # with more sums it is slower: 4096×768→3072 took 36 µs by 128×256 tiles, not 32
         row, column = Name("row"), Name("column")
         stores = self.written(self.producer.chunks[0].elements[0], row, column)

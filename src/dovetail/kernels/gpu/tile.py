@@ -53,6 +53,8 @@ GROUP_TILES = (
 PIPELINED_TILES = (
     BlockTile(128, 256, 8, 1, 4, by_warpgroup=True),
     BlockTile(128, 192, 8, 1, 5, by_warpgroup=True),
+    BlockTile(192, 192, 12, 1, 4, by_warpgroup=True),
+    BlockTile(192, 128, 12, 1, 4, by_warpgroup=True),
     BlockTile(128, 128, 8, 1, 6, by_warpgroup=True),
     BlockTile(64, 256, 4, 1, 5, by_warpgroup=True),
     BlockTile(64, 192, 4, 1, 3, by_warpgroup=True, blocks=2),
@@ -63,7 +65,6 @@ PIPELINED_TILES = (
 )
 """The same where a warp copies for the others."""
 TALL_TILES = (
-    BlockTile(192, 128, 12, 1, 4, by_warpgroup=True),
     BlockTile(256, 64, 16, 1, 4, by_warpgroup=True),
     BlockTile(192, 64, 12, 1, 6, by_warpgroup=True),
     BlockTile(128, 64, 8, 1, 3, by_warpgroup=True, blocks=2),
@@ -122,20 +123,28 @@ def cycles_of(
 
 
 def pipelined_tile_of(
-    rows: Size, columns: Size, depth: int, streams: int, panel: int, device: GpuDevice
+    rows: Size,
+    columns: Size,
+    depth: int,
+    streams: int,
+    panel: int,
+    device: GpuDevice,
+    straddle: tuple[bool, bool] = (False, False),
 ) -> tuple[BlockTile, int] | None:
     """The tile with a producer and the equal parts of k with the lowest estimate; None where the device has no tile
     that fits.
 
-    The columns of each stream are a multiple of `panel`.
+    The columns of each stream are a multiple of `panel`. `straddle` says of the left and the right factors whether
+    their lines begin in the middle of a line of L2.
     """
     work, rounds = Work.of(1, rows, columns, streams, device), -(-depth // DEPTH)
     splits = [p for p in splits_of((rows, columns, depth), rounds, streams, device) if rounds % p == 0]
     fitting = _pipelined(PIPELINED_TILES, streams, panel, device)
     choices = [(tile, parts) for parts in splits for tile in fitting if not work.may_crowd(tile, parts)]
     # Estimates of whole products were fitted without what multiprocessors gain that copy while others have no work.
-    whole = min([c for c in choices if c[1] == 1], key=lambda c: work.product_cycles(c[0], depth), default=None)
-
+    whole = min(
+        [c for c in choices if c[1] == 1], key=lambda c: work.product_cycles(c[0], depth, straddle), default=None
+    )
     every = [whole, *(c for c in choices if c[1] > 1)] if whole else []
     tile, parts = min(every, key=lambda c: _in_parts(*c, depth, work), default=(None, 1))
     return tile and (_clustered(tile, depth, parts, rows, work, device), parts)

@@ -17,7 +17,11 @@ NARROW_SUMS, NARROW_CYCLES, WIDE_CYCLES = 96, 1 / 14, 1 / 7
 """Sums of a thread up to which it puts results of 16 bits through shared memory, and cycles for a result of a product
 that does, or that puts sums there."""
 LONE_BOX_CYCLES = 1 / 64
-"""Cycles for a byte that the TMA copies to one multiprocessor: all of them together are slower, as they share L2."""
+"""Cycles for a byte that the TMA copies to one multiprocessor. All of them together are slower with convolutions and
+with parts of k, but not with whole products: by 31 of these, with 14 tiles each."""
+FAR_BOX_CYCLES, STRADDLING_CYCLES = 1 / 52, 1 / 24
+"""The same where factors do not fit L2, by 4096×4096→4096, and, on all of them together, where lines begin in the
+middle of a line of L2, by 1000×1000→1000."""
 MEMORY_CYCLES = 1 / 17
 """Cycles of a multiprocessor for its share of a byte in memory."""
 CLUSTERED_SHARE, CLUSTERED_PACE = 7 / 8, 1.5
@@ -84,10 +88,23 @@ class Work:
         latency = STAGE_CYCLES + DEPTH // 16 // tile.warps_deep * (STEP_CYCLES + FRAGMENT_CYCLES * fragments)
         return max(at_once * work, -(-at_once // fit) * latency) + at_once * work / 8
 
-    def product_cycles(self, tile: BlockTile, depth: int) -> float:
-        """Cycles of a whole product, most of which have no operand for each row in their epilogue."""
+    def product_cycles(self, tile: BlockTile, depth: int, straddle: tuple[bool, bool] = (False, False)) -> float:
+        """Cycles of a whole product, most of which have no operand for each row in their epilogue.
+
+        `straddle` says of the left and the right factors whether their lines begin in the middle of a line of L2.
+        """
+        tiles = -(-self.blocks(tile) // self.device.multiprocessors)
+        busy = min(1.0, self.blocks(tile) / self.device.multiprocessors)
+        fits_l2 = (self.down + self.across) * depth * 2 <= self.device.l2_bytes
+        whole = LONE_BOX_CYCLES if fits_l2 else FAR_BOX_CYCLES
+        left, right = (max(whole, busy * STRADDLING_CYCLES) if each else whole for each in straddle)
+        copies = (tile.rows * left + tile.columns * right) * 2 * DEPTH
+        products = tile.rows * tile.columns * DEPTH * GROUP_CYCLES
         is_narrow = tile.rows * tile.columns // tile.threads <= NARROW_SUMS
-        return self.pipelined_cycles(tile, depth, result_cycles=NARROW_CYCLES if is_narrow else WIDE_CYCLES)
+        results = tile.rows * tile.columns * (NARROW_CYCLES if is_narrow else WIDE_CYCLES)
+        sums = -(-depth // DEPTH) * max(products, copies, ROUND_CYCLES)
+        # Blocks of one multiprocessor hide each other's results.
+        return START_CYCLES + tiles * sums + -(-tiles // tile.blocks) * results
 
     def pipelined_cycles(
         self,
@@ -96,7 +113,6 @@ class Work:
         parts: int = 1,
         result_bytes: int = 0,
         *,
-        result_cycles: float = RESULT_CYCLES,
         shares_l2: bool = False,
     ) -> float:
         """Cycles of a kernel whose producer runs ahead: the start, products or copies, and results.
@@ -109,7 +125,7 @@ class Work:
         products = tile.rows * tile.columns * DEPTH * GROUP_CYCLES
         busy = min(1.0, blocks / self.device.multiprocessors) if shares_l2 else 1.0
         copies = (tile.rows + tile.columns) * 2 * DEPTH * max(BOX_CYCLES * busy, LONE_BOX_CYCLES)
-        results = tile.rows * tile.columns * result_cycles
+        results = tile.rows * tile.columns * RESULT_CYCLES
         # Blocks of one multiprocessor hide each other's results.
         shown = tiles if tile.blocks == 1 else -(-tiles // tile.blocks)
         sums = -(-depth // (DEPTH * parts)) * max(products, copies, ROUND_CYCLES)

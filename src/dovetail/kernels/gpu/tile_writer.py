@@ -7,19 +7,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dovetail.ir.dim import Size, floordiv, product
-from dovetail.ir.dtype import bool_, f32
+from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, in_pairs, is_multiple, less, remainder, spread
+from dovetail.kernels.gpu.fragments import Factor, both, divided, in_pairs, is_multiple, less, remainder, spread
 from dovetail.kernels.gpu.head_rows import STATUS, HeadResults, Heads
 from dovetail.kernels.gpu.hoisted import Hoisted
 from dovetail.kernels.gpu.late_results import LateResults
 from dovetail.kernels.gpu.narrow_results import NarrowResults
 from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.scaled_rows import ROWS, SQUARES, WrittenSquares
-from dovetail.kernels.gpu.tile import CHUNK, LANES, WARP_ROWS
+from dovetail.kernels.gpu.spans import PARTIAL, Spans
+from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.gpu.tiled import Element, Producer, Tiled
+from dovetail.kernels.gpu.warp_results import WarpResults
 from dovetail.kernels.gpu.widened import widened
 from dovetail.kernels.loops.analysis import STATIC_BYTES, maps_in, pointers_in, shared_bytes
 from dovetail.kernels.loops.ir import (
@@ -54,14 +56,12 @@ from dovetail.kernels.spec import ALIGNMENT, Binding, Job, TensorLocations, Tile
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
 
-PARTIAL, FOLDED = "partial0", "partial1"
-"""Pointers into the workspace: sums of parts of k, and an image that another kernel folds."""
+FOLDED = "partial1"
+"""The pointer to a workspace with an image that another kernel folds. Sums of parts of k are in `PARTIAL`."""
 SUMMED, THREADS = 4, 128
 """Neighbours that a thread sums up over all parts, and threads of a block that does."""
 FEW = 16
 """Sums of a thread up to which it writes its results where they are."""
-AHEAD = 2
-"""Chunks of results whose operands are loaded while others are computed."""
 
 
 class TileWriter(ABC):
@@ -79,6 +79,8 @@ class TileWriter(ABC):
     lead: tuple[Name, ...]
     """The index along each axis of the batch."""
     streams: int
+    sums: DType = f32
+    """What products are added up in."""
     _partial: Tensor | None = None
     """Where sums go, if not to results."""
     _squares: WrittenSquares | None = None
@@ -108,12 +110,14 @@ class TileWriter(ABC):
 
     def finished(self, tiled: Tiled, parts: int = 1) -> Job:
         """The job; where k goes in parts, a kernel leaves sums of each in the workspace and a second adds them up."""
+        if tiled.spans is not None:
+            return self._in_spans(tiled, tiled.spans)
         kernel = self._tiles(tiled, parts)
         tiles = self._launched(kernel).grid
         if parts == 1:
             return Job(kernel, self.bindings, Tiles(tiles, tiled.rows * tiled.columns))
         summed = self._summed(parts)
-        nbytes = parts * product(self.batch) * self.rows * self.columns * f32.itemsize
+        nbytes = parts * product(self.batch) * self.rows * self.columns * self.sums.itemsize
         every = ((kernel, tiles), (summed, self._launched(summed).grid))
         return in_passes(every, self.bindings, {PARTIAL: nbytes})
 
@@ -121,15 +125,7 @@ class TileWriter(ABC):
         """The kernel with a tile for each block."""
         batch, lead = (self.batch, self.lead) if parts == 1 else ((parts, *self.batch), (Name("part"), *self.lead))
         self._partial = None if parts == 1 else self._parts()
-        down = floordiv(self.rows + (tiled.rows - 1), tiled.rows)
-        across = floordiv(self.columns + (tiled.columns - 1), tiled.columns)
-        *front, block, strip = indices((*batch, across, down), Name("tile"))
-        tiles = product(batch) * down * across
-        place = (
-            *(Set(name.name, index) for name, index in zip(lead, front, strict=True)),
-            Set("side", mul(block, Extent(tiled.columns))),
-            Set("top", mul(strip, Extent(tiled.rows))),
-        )
+        place, tiles = self._placed_tiles(tiled, batch, lead)
 
         def each_tile(*body: Statement) -> Loop:
             return Loop("tile", Extent(tiles), (*place, *body), kind="block")
@@ -166,6 +162,39 @@ class TileWriter(ABC):
         written = self._results() if parts == 1 else (PARTIAL,)
         return self._kernel(self.name if parts == 1 else f"{self.name}_parts", statements, launch, written, early)
 
+    def _placed_tiles(
+        self, tiled: Tiled, batch: tuple[Size, ...], lead: Sequence[Name]
+    ) -> tuple[tuple[Statement, ...], Size]:
+        """Where a tile is by its number, with axes before its rows, and how many there are."""
+        down = floordiv(self.rows + (tiled.rows - 1), tiled.rows)
+        across = floordiv(self.columns + (tiled.columns - 1), tiled.columns)
+        *front, block, strip = indices((*batch, across, down), Name("tile"))
+        place = (
+            *(Set(name.name, index) for name, index in zip(lead, front, strict=True)),
+            Set("side", mul(block, Extent(tiled.columns))),
+            Set("top", mul(strip, Extent(tiled.rows))),
+        )
+        return place, product(batch) * down * across
+
+    def _in_spans(self, tiled: Tiled, spans: Spans) -> Job:
+        """The job where blocks share the rounds of all tiles, and a second kernel finishes the tiles that several of
+        them have."""
+        place, _ = self._placed_tiles(tiled, self.batch, self.lead)
+        sums = [load for element in tiled.elements for load in element.sums if isinstance(load, Load)]
+        results = self._epilogue(tiled)
+        shared = (*tiled.allocations, spans.shared(sums, tiled.threads, (*place, *tiled.body), results))
+        of_sums = [a for a in tiled.allocations if isinstance(a, Alloc) and a.pointer == sums[0].tensor.pointer]
+        added = (*of_sums, spans.added(sums, tiled.threads, place, results))
+        nbytes = shared_bytes(tiled.allocations)
+        dynamic = nbytes if nbytes > STATIC_BYTES or tiled.is_aligned else 0
+        first = Launch(spans.blocks, tiled.threads, dynamic, tiled.resident, cycles=tiled.cycles)
+        second = Launch(spans.blocks - 1, tiled.threads)
+        kernels = (
+            (self._kernel(f"{self.name}_spans", shared, first, (PARTIAL, *self._results())), spans.blocks),
+            (self._kernel(f"{self.name}_sum", added, second, self._results()), spans.blocks - 1),
+        )
+        return in_passes(kernels, self.bindings, {PARTIAL: spans.nbytes(len(sums), tiled.threads, self.sums)})
+
     def _results(self) -> tuple[str, ...]:
         if self._heads:
             told = [STATUS.pointer] if any(part.appended for part in self._heads) else []
@@ -194,7 +223,8 @@ class TileWriter(ABC):
 
     def _parts(self) -> Tensor:
         """Sums of all parts in the workspace: parts, batch, rows, columns."""
-        return Tensor(PARTIAL, f32, dense_strides(TensorType(f32, (1, *self.batch, self.rows, self.columns))))
+        shape = (1, *self.batch, self.rows, self.columns)
+        return Tensor(PARTIAL, self.sums, dense_strides(TensorType(self.sums, shape)))
 
     def _summed(self, parts: int) -> Kernel:
         """The kernel that adds up the parts in one order and writes results, a few neighbours for each thread."""
@@ -206,7 +236,7 @@ class TileWriter(ABC):
         partial = self._parts()
         total: Expr = Load(partial, (ZERO, *at))
         for part in range(1, parts):
-            total = Call("add", (total, Load(partial, (Extent(part), *at))), f32)
+            total = Call("add", (total, Load(partial, (Extent(part), *at))), self.sums)
         each = Set(column.name, add(mul(group, Extent(width)), Name("e")))
         body = Loop("e", Extent(width), (each, *self._rounded_once(Element(ZERO, ZERO, (total,)), at)), kind="unrolled")
         names = (*self.lead, Name("row"))
@@ -278,6 +308,7 @@ class TileWriter(ABC):
             tiled.columns,
             lambda element, row, column: self._written(element, (*self.lead, row, column)),
             lambda row, column: self._inside(row, column, tiled),
+            is_multiple(self.columns, CHUNK),
         )
 
     def _late(self, tiled: Tiled, producer: Producer) -> LateResults | None:
@@ -288,57 +319,14 @@ class TileWriter(ABC):
         return LateResults.of(narrow) if can else None
 
     def _by_warps(self, tiled: Tiled, producer: Producer) -> tuple[list[Statement], list[Statement]]:
-        """The results of each warp, through shared memory of its own, in vectors; with loads that come before sums.
-
-        Operands of the epilogue are loaded two chunks ahead, those of the first two before the products: a warp has
-        few others to wait with.
-        """
+        """The results of each warp, in vectors; with loads that come before sums."""
         if self._heads:
             assert isinstance(self.rows, int), "it was checked"
             return HeadResults(producer, tiled.columns, self.rows, self._heads).statements()
-        narrow, squares = self._narrow(tiled, producer), self._squares
-        if narrow.fits and squares is None:
+        narrow, each = self._narrow(tiled, producer), CHUNK if is_multiple(self.columns, CHUNK) else 1
+        if narrow.fits and self._squares is None:
             return narrow.statements()
-        groups = producer.width // CHUNK
-        turns = range(WARP_ROWS * groups // LANES)
-        lines = [divided(add(LANE, Extent(turn * LANES)), groups) for turn in turns]
-        group = mul(remainder(LANE, groups), Extent(CHUNK))
-        ahead: list[Statement] = [Set("first", add(Name("side"), group))]
-        loads: list[list[Statement]] = []
-        stores: list[list[Statement]] = []
-        for number, chunk in enumerate(producer.chunks):
-            first = add(Name("first"), Extent(chunk.column))
-            top = add(Name("top"), chunk.row)
-            loads.append([])
-            stores.append([])
-            for turn in turns:
-                row = add(top, lines[turn])
-                given = Hoisted(f"given{number % AHEAD}_{turn}_")
-                made: list[Store] = []
-                for e in range(CHUNK):
-                    column = add(group, Extent(e))
-                    places = [(ThreadIndex("warp"), Extent(s), lines[turn], column) for s in range(self.streams)]
-                    sums = tuple([Load(producer.staged, at) for at in places])
-                    element = Element(lines[turn], column, sums)
-                    made += map(given.store, self._written(element, (*self.lead, row, add(first, Extent(e)))))
-                inside = self._inside(row, first, tiled)
-                each = made if squares is None else squares.stored(turn, made, given)
-                loads[-1] += [When(inside, tuple(given.sets))] if given.sets else []
-                stores[-1].append(When(inside, tuple(each)))
-        found: list[Statement] = [] if squares is None else squares.start(turns)
-        for number, chunk in enumerate(producer.chunks):
-            ahead += loads[number] if number < AHEAD else []
-            for element in chunk.elements:
-                for s, value in enumerate(element.sums):
-                    at = (ThreadIndex("warp"), Extent(s), element.row, element.column)
-                    found.append(Store(producer.staged, at, value))
-            found += [WarpBarrier(), *stores[number], WarpBarrier()]
-            found += loads[number + AHEAD] if number + AHEAD < len(loads) else []
-        if squares is not None:
-            rows = [add(add(Name("top"), producer.chunks[0].row), line) for line in lines]
-            inside = [self._inside(row, Name("side"), tiled) for row in rows]
-            found += [s for turn in turns for s in squares.end(turn, rows[turn], inside[turn], groups)]
-        return ahead, found
+        return WarpResults(producer, self.streams, narrow.written, narrow.inside, each, self._squares).statements()
 
     def _to_shared(self, tiled: Tiled) -> list[Statement]:
         """All sums of the block in shared memory, which the factors need no more."""
@@ -391,4 +379,4 @@ class TileWriter(ABC):
 
 assert ALIGNMENT == CHUNK * 2 and LANES == 32, "one copy is one vector"
 
-__all__ = ["FOLDED", "STATIC_BYTES", "TileWriter"]
+__all__ = ["FOLDED", "PARTIAL", "STATIC_BYTES", "TileWriter"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dovetail.dataclass import dataclass
+from dovetail.kernels.gpu.spans import Spans
 from dovetail.kernels.loops.ir import ZERO, Alloc, AllocBarriers, Expr, Statement, Tensor
 
 
@@ -62,6 +63,8 @@ class Tiled:
     vector: int = 1
     """Elements that follow each other and are neighbours of one row: all of them are inside where the columns of the
     result are a multiple of as many and one of them is."""
+    spans: Spans | None = None
+    """How blocks share the rounds of all tiles; None where a block has all of a tile, or of a part of it."""
 
 
 @dataclass(frozen=True, slots=True)

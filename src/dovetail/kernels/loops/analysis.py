@@ -21,6 +21,8 @@ from dovetail.kernels.loops.ir import (
     Launch,
     Load,
     Loop,
+    MultiplyMatrices,
+    MultiplyShared,
     Name,
     Roles,
     Set,
@@ -76,6 +78,11 @@ def everything(body: Sequence[Statement]) -> Iterator[Statement]:
             yield from everything(statement.meanwhile)
         if isinstance(statement, Roles):
             yield from everything(statement.other)
+
+
+def uses_tensor_cores(kernel: Kernel) -> bool:
+    """Whether a kernel multiplies matrices by instructions."""
+    return any([isinstance(s, (MultiplyMatrices, MultiplyShared)) for s in everything(kernel.body)])
 
 
 def results(body: Sequence[Statement]) -> list[Store]:
@@ -209,5 +216,6 @@ __all__ = [
     "reductions",
     "results",
     "shared_bytes",
+    "uses_tensor_cores",
     "with_rooms",
 ]

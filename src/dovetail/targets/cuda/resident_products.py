@@ -8,8 +8,7 @@ from dataclasses import replace
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attend_row import attends
-from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.matrix import MultiplyMatrices, MultiplyShared
+from dovetail.kernels.loops.analysis import uses_tensor_cores
 from dovetail.kernels.loops.resident_bodies import STATEMENTS, TENSOR_MAPS, TURNS, has_rows, refused_part
 from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Step
@@ -45,8 +44,7 @@ def device_of_parts(
     """The device of an attention among layers. Where products of these use tensor cores, the clock is the lower one
     whatever an attention does."""
     others = [found[at] for at in again.steps if not attends(found[at][0].value, locations)]
-    bodies = [everything(made.kernel.body) for _, kernels in others for made in kernels or ()]
-    is_lower = any([isinstance(s, (MultiplyMatrices, MultiplyShared)) for body in bodies for s in body])
+    is_lower = any([uses_tensor_cores(made.kernel) for _, kernels in others for made in kernels or ()])
     hertz = 0.0 if is_lower else device.tensor_hertz
     return replace(device, as_parts=True, dependent_launches=False, tensor_hertz=hertz)
 

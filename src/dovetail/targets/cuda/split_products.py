@@ -3,6 +3,7 @@
 A product of few rows has fewer tiles than the device has multiprocessors, and each block goes through all of k. In
 parts of k there is work for more of them. Sums of parts are in the workspace. A norm or another step that is the only
 one to read the result adds them up where it would load it, so that there is no launch more; else a second kernel does.
+With that, blocks may also share the rounds of all tiles (`kernels/gpu/spans.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import JOINED_CYCLES, SUM_CYCLES
+from dovetail.kernels.loops.analysis import uses_tensor_cores
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.joined_sums import sum_of, takes_sum, with_sum
 from dovetail.kernels.spec import TensorLocations
@@ -26,7 +28,7 @@ from dovetail.targets.cuda.select import make_kernels
 Kept = Callable[[Hashable, Mapping[str, Value], Callable[[], Kernel], Mapping[str, Size]], GpuKernel]
 """A shared kernel by a key, its tensors, what makes it, and its pointers into the workspace."""
 IDLE = 2
-"""A product is split where tiles would leave half of the multiprocessors without work."""
+"""A step after a product adds up its parts where tiles would leave half of the places for blocks without work."""
 _OF_SUM = "sum_"
 """Before the names of pointers that adding up parts needs."""
 
@@ -45,23 +47,34 @@ class SplitProducts:
         """The kernels of each step, with products in parts where the estimate of that is lower."""
         found = [*steps]
         for index, (step, kernels) in enumerate(steps):
-            if kernels is None or len(kernels) != 1 or not self._is_idle(kernels[0]):
+            if kernels is None or len(kernels) != 1 or not self._is_whole(kernels[0]):
                 continue
-            after = found[index + 1] if index + 1 < len(found) else None
+            is_idle = self._is_idle(kernels[0])
+            after = found[index + 1] if is_idle and index + 1 < len(found) else None
             joined = None if after is None else self._joined(step, kernels[0], after)
             if joined is not None and after is not None:
                 found[index], found[index + 1] = (step, joined[:1]), (after[0], joined[1:])
                 continue
-            parts = self._parts(step, kernels[0], SUM_CYCLES)
-            found[index] = (step, parts or kernels)
+            # Where all tensor cores have work, sums of parts take longer than what they save.
+            shares = is_idle or not uses_tensor_cores(kernels[0].kernel)
+            found[index] = (step, (self._parts(step, kernels[0], SUM_CYCLES) if shares else None) or kernels)
         return found
 
-    def _is_idle(self, made: GpuKernel) -> bool:
-        """Whether a kernel is a product whose tiles leave multiprocessors without work."""
+    @staticmethod
+    def _is_whole(made: GpuKernel) -> bool:
+        """Whether a kernel is a product in tiles, each of which a block computes alone."""
         launch = made.kernel.launch
         if launch is None or not launch.cycles or made.workspace or (made.packed and not made.kernel.maps):
             return False
-        return isinstance(launch.grid, int) and launch.grid * IDLE <= self.device.multiprocessors
+        return isinstance(launch.grid, int)
+
+    def _is_idle(self, made: GpuKernel) -> bool:
+        """Whether tiles leave half of the multiprocessors without work, or of the places that these have for blocks
+        without tensor cores, one of which alone does not keep a multiprocessor busy."""
+        launch = made.kernel.launch
+        assert launch is not None and isinstance(launch.grid, int), "it was checked"
+        places = 1 if uses_tensor_cores(made.kernel) else launch.resident
+        return launch.grid * IDLE <= self.device.multiprocessors * places
 
     def _parts(self, step: Step, made: GpuKernel, sum_cycles: float) -> tuple[GpuKernel, ...] | None:
         """The kernels of a product in parts, and of their sum; None where one part is faster by the estimates."""

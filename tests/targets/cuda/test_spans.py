@@ -1,0 +1,176 @@
+"""Stream-K: blocks that share the rounds of all tiles, the kernel that finishes tiles, and where that is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from dovetail import Graph, Value, library, ops
+from dovetail.ir.dim import Size, symbol
+from dovetail.ir.dtype import DType, f16, f32, f64, i32
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu import fma
+from dovetail.kernels.gpu.fma_tile_choice import SHAPES, FmaChoice, fma_tile_of
+from dovetail.kernels.gpu.spans import Spans
+from dovetail.kernels.gpu.tile import H200, JOINED_CYCLES, SUM_CYCLES
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from tests.targets.cuda.assembled import assembled, spilled_bytes
+from tests.targets.cuda.graphs import Case, x_of
+from tests.targets.cuda.judged import check, feeds_of, in_lockstep
+from tests.targets.cuda.simulated import SimulatedDriver
+
+SMALL = SHAPES[-1]
+ADDED = replace(H200, sum_cycles=float(SUM_CYCLES))
+"""The device where a second kernel adds up what several blocks have of a tile."""
+
+
+@contextmanager
+def _spans(blocks: int, shape: int = -1) -> Generator[None]:
+    """All products without tensor cores go in as many spans."""
+
+    def chosen(
+        batch: Size, rows: Size, columns: Size, depth: Size, streams: int, dtype: DType, device: GpuDevice
+    ) -> FmaChoice:
+        sizes = [n for n in (batch, rows, columns, depth) if isinstance(n, int)]
+        count, down, across, deep = sizes
+        tile = SHAPES[shape].in_rounds(deep, 1)
+        tiles = count * -(-down // tile.rows) * -(-across // tile.columns)
+        return FmaChoice(tile, spans=Spans(tiles, -(-deep // tile.depth), blocks))
+
+    with patch.object(fma, "fma_tile_of", chosen):
+        yield
+
+
+def _product(dtype: DType, rows: int, depth: int, columns: int) -> Value:
+    return ops.matmul(x_of(dtype, rows, depth), x_of(dtype, depth, columns, name="w"))
+
+
+def _epilogue() -> Value:
+    x, w, b = x_of(f32, 35, 140), x_of(f32, 140, 72, name="w"), x_of(f32, 72, name="b")
+    return library.linear(x, w, b, act="gelu")
+
+
+def _swiglu() -> Value:
+    return library.swiglu(x_of(f32, 33, 100), x_of(f32, 100, 72, name="gate"), x_of(f32, 100, 72, name="up"))
+
+
+CASES = {
+    "odd": (_product(f32, 37, 300, 67), 5),
+    "doubles": (_product(f64, 37, 140, 66), 3),
+    "epilogue": (_epilogue(), 4),
+    "two_streams": (_swiglu(), 3),
+    "batch": (ops.matmul(x_of(f32, 3, 20, 96), x_of(f32, 3, 96, 36, name="w")), 4),
+    "more_blocks_than_tiles": (_product(f32, 20, 500, 36), 7),
+    "convolution": (
+        library.conv_bias_act(x_of(f32, 2, 24, 9, 7), x_of(f32, 20, 24, 3, 3, name="w"), x_of(f32, 20, 1, 1, name="b")),
+        5,
+    ),
+    "along_k": (ops.matmul(x_of(f32, 40, 148), ops.permute(x_of(f32, 72, 148, name="w"), order=(-1, -2))), 3),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_in_spans_are_near_float64(name: str) -> None:
+    value, blocks = CASES[name]
+    case = Case({"y": value})
+    feeds = feeds_of(Graph.of(case.outputs), {})
+    with _spans(blocks):
+        made = [one for _, one in kernels_of(make_plan(Graph.of(case.outputs), target="cuda"))]
+        assert [one.kernel.name.partition("_")[2] for one in made] == ["spans", "sum"]
+        check(case, in_lockstep(case, feeds), feeds)
+
+
+@pytest.mark.parametrize("shape", range(len(SHAPES)))
+def test_every_tile_goes_in_spans(shape: int) -> None:
+    case = Case({"y": _product(f32, 100, 130, 140)})
+    feeds = feeds_of(Graph.of(case.outputs), {})
+    with _spans(5, shape):
+        check(case, in_lockstep(case, feeds), feeds)
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 4, 5, 6, 7, 11])
+def test_no_product_is_left_out_or_added_twice(blocks: int) -> None:
+    """Six tiles of five rounds: spans end inside tiles and between them, and hold one tile, many, or less than one."""
+    rng = np.random.default_rng(blocks)
+    x, w = (rng.integers(-9, 9, shape).astype(np.int32) for shape in ((70, 160), (160, 100)))
+    with _spans(blocks):
+        found = in_lockstep(Case({"y": _product(i32, 70, 160, 100)}), {"x": x, "w": w})["y"]
+    assert np.array_equal(found, x @ w)
+
+
+def test_spans_are_about_equal() -> None:
+    spans = Spans(tiles=12, rounds=43, blocks=132)
+    starts = [block * spans.every // spans.blocks for block in range(spans.blocks + 1)]
+    lengths = [end - start for start, end in pairwise(starts)]
+    assert sum(lengths) == 12 * 43 and max(lengths) == spans.longest and min(lengths) >= spans.longest - 1
+    inside = [start for start in starts[1:-1] if start % spans.rounds]
+    assert len(inside) + spans.tiles <= spans.parts, "there is a place for each part of a tile"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_shared"),
+    [
+        ((1536, 4096, 2048), True),
+        ((300, 8192, 700), True),
+        ((64, 4096, 4096), True),
+        ((4096, 4096, 4096), False),
+        ((1024, 1024, 1024), False),
+        ((4096, 768, 768), False),
+        ((16, 64, 64), False),
+    ],
+)
+def test_ragged_products_go_in_spans(sizes: tuple[int, int, int], is_shared: bool) -> None:
+    """What each takes was measured on an H200."""
+    rows, depth, columns = sizes
+    spans = fma_tile_of(1, rows, columns, depth, 1, f32, ADDED).spans
+    assert (spans is not None) is is_shared
+    if spans is not None:
+        assert spans.blocks % H200.multiprocessors == 0, "all multiprocessors have as many blocks"
+
+
+@pytest.mark.parametrize(
+    "device", [H200, replace(H200, sum_cycles=float(JOINED_CYCLES)), replace(ADDED, as_parts=True)]
+)
+def test_spans_need_a_second_kernel(device: GpuDevice) -> None:
+    assert fma_tile_of(1, 1536, 2048, 4096, 1, f32, device).spans is None
+
+
+def test_spans_need_known_sizes() -> None:
+    assert fma_tile_of(1, symbol("n"), 2048, 4096, 1, f32, ADDED).spans is None
+
+
+def test_a_program_has_spans_where_its_tiles_are_ragged() -> None:
+    """They are chosen where all kernels of a program are known, and its results are those of the reference."""
+    even = ops.matmul(x_of(f16, 100, 128, name="u"), x_of(f16, 128, 100, name="v"))
+    graph = Graph.of({"y": _product(f32, 100, 4096, 100), "z": even})
+    device = SimulatedDriver()
+    device.description = replace(H200, cluster=8)
+    plan = make_plan(graph, target=CLAIMS)
+    names = [made.kernel.name for _, made in kernels_of(plan, device=device.description)]
+    assert names[:2] == ["contract_spans", "contract_sum"] and "contract_spans" not in names[2:]
+    rng = np.random.default_rng(3)
+    feeds = {
+        str(v.attrs["name"]): rng.normal(size=[int(str(n)) for n in v.shape]).astype(v.dtype.numpy)
+        for v in graph.inputs
+    }
+    found = CudaGraph(plan, lambda: device).bind({}).run(feeds)["y"]
+    exact = feeds["x"].astype(np.float64) @ feeds["w"]
+    assert np.linalg.norm(found - exact) <= 1e-6 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("sizes", [(1536, 4096, 2048), (64, 4096, 4096)])
+def test_spans_spill_nothing(sizes: tuple[int, int, int], tmp_path: Path) -> None:
+    plan = make_plan(Graph.of({"y": _product(f32, *sizes)}), target="cuda")
+    made = [one for _, one in kernels_of(plan, device=ADDED)]
+    assert [one.kernel.name for one in made] == ["contract_spans", "contract_sum"]
+    for one in made:
+        assert spilled_bytes(assembled(one, "sm_90a", tmp_path)) == 0
