@@ -24,7 +24,11 @@ PRECISIONS = ("exact", "fast", BF16)
 """How the factors of products are read, the default first."""
 TUNE_ALWAYS, TUNE_OFF = "always", "off"
 TUNINGS = ("auto", TUNE_ALWAYS, TUNE_OFF)
-"""When the waits of persistent kernels are measured, the default first."""
+"""When the waits of persistent kernels, and products by libraries, are measured, the default first."""
+OFF = "off"
+"""What an option is where it is switched off."""
+LIBRARIES = ("auto", OFF)
+"""Whether libraries may compute products, the default first."""
 
 
 def _option(default: _T, doc: str, choices: tuple[_T, ...] = ()) -> _T:
@@ -98,16 +102,23 @@ class Settings:
         "send, how fast copies start) are measured, which takes about a second: `auto` in the first run of a program "
         "with eight layers or more, once for each card, where a cache keeps what it finds; `always` in the first run "
         "of each program, with or without a cache; `off` never, so that estimates are used. Results do not depend on "
-        "it.",
+        "it. Products by libraries are measured in the same way: see `libraries`.",
         choices=TUNINGS,
+    )
+    libraries: str = _option(
+        "auto",
+        "Whether cuBLASLt may compute products on a GPU: `auto` where it is installed "
+        "(`pip install 'dovetail[cublas]'`, or torch for CUDA) and runs on the card have shown that it is faster than "
+        "our kernels. These are measured when parameters are bound, as `tune` says: `auto` measures products that may "
+        "gain, where a cache keeps what it finds, `always` all, and `off` takes what is kept. `off` never. Products "
+        "of f32 stay f32 (never tf32). The last digits may differ, since sums have another order; with `strict` our "
+        "kernels compute all. A report tells both times, or what refuses a product.",
+        choices=LIBRARIES,
     )
     print_report: bool = _option(
         False, "Print the report of every compilation to stderr. It exists as data in any case."
     )
 
-
-OFF = "off"
-"""What `cache` is where nothing is kept."""
 
 FROM_ENVIRONMENT: Mapping[str, str] = MappingProxyType({"DOVETAIL_REPORT": "print_report", "DOVETAIL_CACHE": "cache"})
 """The environment variables that are read, each with the option that it gives: a switch as 1 or 0, others as text."""

@@ -44,6 +44,7 @@ _NVIDIA = "/proc/driver/nvidia"
 """There where the machine has NVIDIA's kernel module."""
 PURPOSES: Mapping[str, str] = {
     "safetensors": "weights from safetensors files",
+    "cublas": "products of matrices by cuBLASLt on NVIDIA GPUs, where it is faster than our kernels",
     "demo": "the demo of a checkout: sentences searched by meaning",
     "bench": "the peers of dovetail bench",
     "test": "the tests of a checkout",
@@ -139,6 +140,8 @@ class Gpu:
     calibration: dict[str, Any] | None
     tuned: list[dict[str, Any]]
     """What persistent kernels wait, where that was measured."""
+    cublaslt: str
+    """The version of the library that may compute products, and where it is; or how to install it."""
     reason: str
     """Why there is none."""
     add: str
@@ -147,7 +150,7 @@ class Gpu:
 
 def card(settings: Settings, *, measure: bool = False, device: Callable[[], Any] | None = None) -> Gpu:
     """The GPU of this machine; it is calibrated first, if that is wanted."""
-    from dovetail.targets.cuda import calibration, tuning
+    from dovetail.targets.cuda import calibration, cublaslt, tuning
     from dovetail.targets.cuda.driver import driver
     from dovetail.targets.runtime.store import store_of
 
@@ -155,9 +158,10 @@ def card(settings: Settings, *, measure: bool = False, device: Callable[[], Any]
         here = (device or driver)()
         known = calibration.calibrate(here, settings) if measure else calibration.stored(here, settings)
         tuned = [asdict(one) for one in tuning.kept(store_of(settings), here)]
-        return Gpu(asdict(here.card), here.architecture, None if known is None else asdict(known), tuned, "", "")
+        figures = None if known is None else asdict(known)
+        return Gpu(asdict(here.card), here.architecture, figures, tuned, cublaslt.told(here.version // 1000), "", "")
     except DovetailError as error:
-        return Gpu(None, "", None, [], error.message, error.hint)
+        return Gpu(None, "", None, [], "", error.message, error.hint)
 
 
 def meshed(mesh: Mapping[str, int], settings: Settings, measure: bool = False) -> dict[str, Any]:

@@ -63,6 +63,7 @@ def gpu_lines(found: Mapping[str, Any]) -> list[Line]:
         f"driver of CUDA {card['driver']}"
     )
     tuned = [line(f"  {_tuned(one)}", hang=4) for one in found["tuned"][:_MOST_TUNED]]
+    tuned.append(line(f"  cuBLASLt {found['cublaslt']}", hang=4))
     if known is None:
         return [line(said, hang=2), *tuned]
     flops = ", ".join(f"{dtype} {rate / 1e12:.1f}" for dtype, rate in known["flops"].items())

@@ -198,7 +198,8 @@ class LaunchEntry:
     kernel: str
     op: str
     kind: str
-    """What it is about: `launches` of a step, `layers` that repeat, `pauses` of a persistent kernel."""
+    """What it is about: `launches` of a step, `layers` that repeat, `pauses` of a persistent kernel, a
+    `library` for a product."""
     way: str
     taken: bool
     reason: str = ""

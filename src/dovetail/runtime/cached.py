@@ -23,7 +23,9 @@ from dovetail.targets.target import Executable
 KIND = "program"
 """Of the entries that hold programs."""
 
-FREE = frozenset({"verify_each_pass", "memory_limit", "threads", "cache", "cache_limit", "tune", "print_report"})
+FREE = frozenset(
+    {"verify_each_pass", "memory_limit", "threads", "cache", "cache_limit", "tune", "libraries", "print_report"}
+)
 """Settings that do not decide what is compiled. Every other one is part of the key."""
 
 _LENGTH = struct.Struct("<Q")

@@ -70,6 +70,8 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
         """Threads may call it, as they may a driver."""
         self.sticky = 0
         self.clock = 0.0
+        self.seconds: dict[str, float] = {}
+        """What launches of kernels take, by name, where it is not what others take."""
         self.next = 0
         self.objects: dict[int, Any] = {}
         """Modules, functions, graphs, events, streams and linkers by handle."""
@@ -201,7 +203,10 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
     # Launches, streams and graphs
 
     def _run(self, node: Node) -> None:
-        self.clock += _SECONDS
+        self.clock += _SECONDS if node.kernel is None else self.seconds.get(node.kernel.name, _SECONDS)
+        if node.work is not None:
+            node.work()
+            return
         if node.kernel is None:
             self.objects[node.event] = self.clock
             return
@@ -260,7 +265,8 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
         (ctypes.c_int64 * MAP_WORDS).from_address(target)[: len(words)] = words
         return 0
 
-    def _add(self, stream: int, node: Node) -> None:
+    def add(self, stream: int, node: Node) -> None:
+        """Enqueue what a node does, or add it to the graph that is captured."""
         graph = self.capturing.get(stream)
         if graph is None:
             self._enqueue(stream, lambda: self._run(node))
@@ -270,7 +276,7 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
     def _cuLaunchKernel(self, function: int, x: int, y: int, z: int, bx: int, by: int, bz: int, *rest: Any) -> None:
         shared, stream, pointers, extra = rest
         assert (y, z, by, bz, extra) == (1, 1, 1, 1, None)
-        self._add(number_of(stream), self._node(function, x, bx, shared, ctypes.addressof(pointers)))
+        self.add(number_of(stream), self._node(function, x, bx, shared, ctypes.addressof(pointers)))
 
     def _cuStreamCreate(self, found: Any, flags: int) -> None:
         found._obj.value = self._handle("stream" if flags else "blocking stream")
@@ -366,7 +372,7 @@ class FakeLibrary(FakeMemory, Mapping[str, Callable[..., int]]):
 
     def _cuEventRecordWithFlags(self, event: int, stream: int, flags: int) -> None:
         assert flags == 1
-        self._add(stream, Node(None, event=event))
+        self.add(stream, Node(None, event=event))
 
     def _cuEventSynchronize(self, event: int) -> None:
         if event in self.recorded:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from dovetail.ir.dim import Dim, Size
@@ -48,7 +48,7 @@ class SizedMachine(Machine):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A launch with its arguments, or an event that is recorded."""
+    """A launch with its arguments, a kernel of a library, or an event that is recorded."""
 
     kernel: Kernel | None
     grid: int = 0
@@ -56,6 +56,8 @@ class Node:
     maps: tuple[TensorMap, ...] = ()
     """As they were encoded: all sizes are numbers."""
     event: int = 0
+    work: Callable[[], None] | None = None
+    """What a library does in a kernel of its own."""
 
 
 @dataclass(slots=True)

@@ -65,6 +65,7 @@ PROGRAMS: Mapping[str, tuple[Callable[[], Graph], tuple[str, ...]]] = {
     "encoder_many_rows": (lambda: bert(BertShape(layers=1, dtype=f16), batch=32, seq=128), ("b200",)),
     "attention_short": (lambda: _attention(20, 300, 64, f16), ("a100", "b200")),
     "attention_wide": (lambda: _attention(512, "t", 128, bf16), ("l4", "b200", "rtx5090")),
+    "encoder_f32": (lambda: bert(BertShape(layers=1, dtype=f32), batch=1, seq=128), ("a100",)),
     "image": (_image, ("l4", "b200")),
     "rows": (_rows, ("a100", "b200")),
 }
@@ -104,6 +105,11 @@ def test_kernels_assemble_for_every_card(program: str, name: str, tmp_path: Path
         assert "'setmaxnreg' ignored" not in told, told
         is_known = made.kernel.name == "contract" and (program, name) in SPILL
         assert not spilled_bytes(told) or is_known, f"{made.kernel.name}: {told}"
+
+
+def test_blocks_share_products_with_few_tiles_where_there_are_no_clusters() -> None:
+    names = [made.kernel.name for made in _kernels("encoder_f32", "a100")]
+    assert "contract_spans" in names and "contract_sum" in names
 
 
 @pytest.mark.parametrize("name", ["b200", "b300"])

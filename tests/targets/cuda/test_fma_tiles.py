@@ -16,7 +16,7 @@ from dovetail.kernels.gpu.fma import FmaTile
 from dovetail.kernels.gpu.fma_tile_choice import SHAPES, FmaShape, fma_tile_of
 from dovetail.kernels.gpu.fragments import Factor
 from dovetail.kernels.gpu.tile import H200
-from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.analysis import everything, shared_bytes
 from dovetail.kernels.loops.ir import Call, CopyAsync, Expr, Extent, Tensor, ThreadIndex
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
@@ -93,6 +93,21 @@ def test_sums_of_parts_are_near_float64(columns: int, dtype: DType) -> None:
     assert [kernel.kernel.name for _, kernel in made] == ["contract_parts", "contract_sum"]
     feeds = feeds_of(Graph.of(case.outputs), {})
     check(case, in_lockstep(case, feeds, device=SPLIT), feeds)
+
+
+@pytest.mark.parametrize(("sizes", "each"), [((1024, 1024, 1024), 2), ((128, 768, 768), 1), ((4096, 768, 3072), 6)])
+def test_multiprocessors_have_equal_shares_of_blocks_that_start_early(sizes: tuple[int, int, int], each: int) -> None:
+    """Blocks go to where the kernel before leaves room, as many as fit: some multiprocessors would have none."""
+    plan = make_plan(Graph.of({"y": _product(f32, *sizes)}), target="cuda")
+    for device in (H200, replace(H200, dependent_launches=True)):
+        ((_, made),) = kernels_of(plan, device=device)
+        launch = made.kernel.launch
+        assert launch is not None and isinstance(launch.grid, int) and -(-launch.grid // H200.multiprocessors) == each
+        fitting = (H200.shared_bytes + 1024) // (max(launch.shared_bytes, shared_bytes(made.kernel.body)) + 1024)
+        if device.dependent_launches and each < launch.resident:
+            assert fitting == each
+        else:
+            assert fitting >= launch.resident and launch.shared_bytes in (0, shared_bytes(made.kernel.body))
 
 
 def test_neighbouring_rows_are_copied_at_once_and_others_one_by_one() -> None:

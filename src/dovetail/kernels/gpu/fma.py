@@ -203,6 +203,7 @@ class FmaTile:
             resident=min(MOST_RESIDENT, shape.resident(streams, self.dtype, device)),
             vector=GROUP,
             cycles=cycles,
+            is_spread=True,
             spans=self.spans,
         )
 

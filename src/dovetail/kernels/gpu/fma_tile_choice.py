@@ -35,7 +35,7 @@ ADDING_CYCLES, PART_CYCLES, PART_BYTE_CYCLES = 3500, 500, 0.12
 """Cycles for sums of parts beyond those of a kernel that adds them up, for each part more than two, and, of all
 multiprocessors together, for a byte that goes to the workspace or comes from there."""
 FEWEST_ROUNDS = 8
-"""Rounds of a span, at least: each tile begins with copies that nothing is multiplied beside."""
+"""Rounds of a span, at least: nothing is multiplied while the first copies of a tile arrive."""
 SHARED_GAIN = 0.975
 """The share of the time that sharing tiles must save."""
 MOST_RESIDENT = 4

@@ -11,6 +11,7 @@ from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.block_tile import RESERVED_BYTES
 from dovetail.kernels.gpu.fragments import Factor, both, divided, in_pairs, is_multiple, less, remainder, spread
 from dovetail.kernels.gpu.head_rows import STATUS, HeadResults, Heads
 from dovetail.kernels.gpu.hoisted import Hoisted
@@ -23,7 +24,7 @@ from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.gpu.tiled import Element, Producer, Tiled
 from dovetail.kernels.gpu.warp_results import WarpResults
 from dovetail.kernels.gpu.widened import widened
-from dovetail.kernels.loops.analysis import STATIC_BYTES, maps_in, pointers_in, shared_bytes
+from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, STATIC_BYTES, maps_in, pointers_in, shared_bytes
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -156,9 +157,8 @@ class TileWriter(ABC):
         kept = [a for a in tiled.allocations if not isinstance(a, Alloc) or a.space == "shared"]
         new = [replace(a, is_new=True) if isinstance(a, AllocBarriers) else a for a in kept]
         early = (*new, *waits, Set("tile", ThreadIndex("block")), *place, *tiled.early) if tiled.early else ()
-        shared = shared_bytes(tiled.allocations)
-        dynamic = shared if shared > STATIC_BYTES or tiled.is_aligned else 0
-        launch = Launch(grid, tiled.threads, dynamic, tiled.resident, cluster=tiled.cluster, cycles=tiled.cycles)
+        room = self._room(tiled, grid)
+        launch = Launch(grid, tiled.threads, room, tiled.resident, cluster=tiled.cluster, cycles=tiled.cycles)
         written = self._results() if parts == 1 else (PARTIAL,)
         return self._kernel(self.name if parts == 1 else f"{self.name}_parts", statements, launch, written, early)
 
@@ -185,15 +185,29 @@ class TileWriter(ABC):
         shared = (*tiled.allocations, spans.shared(sums, tiled.threads, (*place, *tiled.body), results))
         of_sums = [a for a in tiled.allocations if isinstance(a, Alloc) and a.pointer == sums[0].tensor.pointer]
         added = (*of_sums, spans.added(sums, tiled.threads, place, results))
-        nbytes = shared_bytes(tiled.allocations)
-        dynamic = nbytes if nbytes > STATIC_BYTES or tiled.is_aligned else 0
-        first = Launch(spans.blocks, tiled.threads, dynamic, tiled.resident, cycles=tiled.cycles)
+        room = self._room(tiled, spans.blocks)
+        first = Launch(spans.blocks, tiled.threads, room, tiled.resident, cycles=tiled.cycles)
         second = Launch(spans.blocks - 1, tiled.threads)
         kernels = (
             (self._kernel(f"{self.name}_spans", shared, first, (PARTIAL, *self._results())), spans.blocks),
             (self._kernel(f"{self.name}_sum", added, second, self._results()), spans.blocks - 1),
         )
         return in_passes(kernels, self.bindings, {PARTIAL: spans.nbytes(len(sums), tiled.threads, self.sums)})
+
+    def _room(self, tiled: Tiled, grid: Size) -> int:
+        """Dynamic shared memory of a block: more than it needs where some multiprocessors would take many blocks.
+
+        Blocks that start while kernels before them still run go where these leave room, as many as fit: of 256 blocks
+        four went to each of 64 multiprocessors of an H200, and 68 had none.
+        """
+        nbytes = shared_bytes(tiled.allocations)
+        needed = nbytes if nbytes > STATIC_BYTES or tiled.is_aligned else 0
+        if not tiled.is_spread or not self.device.dependent_launches or not isinstance(grid, int):
+            return needed
+        each = -(-grid // self.device.multiprocessors)
+        # One more than an equal share of the blocks does not fit.
+        least = (self.device.shared_bytes + RESERVED_BYTES) // (each + 1) - RESERVED_BYTES
+        return needed if nbytes > least else (least // SHARED_ALIGNMENT + 1) * SHARED_ALIGNMENT
 
     def _results(self) -> tuple[str, ...]:
         if self._heads:

@@ -63,6 +63,8 @@ class Tiled:
     vector: int = 1
     """Elements that follow each other and are neighbours of one row: all of them are inside where the columns of the
     result are a multiple of as many and one of them is."""
+    is_spread: bool = False
+    """Whether multiprocessors have equal shares of the blocks: those of one share its lanes."""
     spans: Spans | None = None
     """How blocks share the rounds of all tiles; None where a block has all of a tile, or of a part of it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -12,13 +12,15 @@ from dovetail.dataclass import dataclass
 from dovetail.errors import OutOfMemoryError
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.kernels.spec import ALIGNMENT, Packed
+from dovetail.kernels.spec import ALIGNMENT, Number, Packed
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.code import in_threads
-from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver, Function
+from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver, Function, Launch
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.library_call import LibraryLaunch, LibraryProduct
 from dovetail.targets.cuda.memory import NAME, CudaAllocator, CudaBuffer
 from dovetail.targets.cuda.streams import MOST_RETURNED, Lending
+from dovetail.targets.cuda.tensor_map import matrices_of
 from dovetail.targets.runtime.buffer import BufferPool
 from dovetail.targets.runtime.device_array import Lease
 from dovetail.targets.runtime.feeds import found_leaf
@@ -31,13 +33,23 @@ Base: TypeAlias = Value | str | tuple[Value | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class LoadedKernel:
-    """A kernel of a step, loaded."""
+    """A kernel of a step, loaded, or a product by a library in its place."""
 
     step: Step
     kernel: GpuKernel
-    function: Function
+    function: Function | LibraryProduct
     joined: tuple[Step, ...] = ()
     """The steps before this one that the kernel runs too."""
+
+    def launch(self, addresses: Sequence[int], number: Number) -> Launch:
+        """Its launch at the sizes of a run, with the address of each pointer; 0 is none yet."""
+        if isinstance(self.function, LibraryProduct):
+            return LibraryLaunch(self.function, addresses)
+        kernel, shape = self.kernel.kernel, self.kernel.launch
+        sizes, cycles = [number(size) for size in kernel.sizes], [one.count for one in kernel.cycles]
+        arguments, matrices = [*addresses, *sizes, *cycles], matrices_of(kernel, number)
+        grid = number(shape.grid)
+        return Launch(self.function, grid, shape.block, shape.shared_bytes, arguments, matrices, kernel.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +74,8 @@ class BoundPlan:
         self.loaded = [one for one in work if isinstance(one, LoadedKernel)]
         self.captures = len(work) == len(self.loaded)
         """Whether a run is launches alone, so that a graph can hold it."""
+        self.is_fixed = any(isinstance(one.function, LibraryProduct) for one in self.loaded)
+        """Whether graphs of a run have nodes that cannot be updated, so that each set of buffers needs its own."""
         self.allocator = CudaAllocator(device)
         self.pool: BufferPool[CudaBuffer] = BufferPool(self.allocator)
         self._lending = Lending(device)

@@ -10,11 +10,13 @@ import os
 import threading
 from collections.abc import Sequence
 from ctypes import c_char_p, c_int, c_size_t, c_uint64, c_void_p
+from math import inf
 from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.errors import DeviceError, DovetailError, UnsupportedError
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.tile_cost import SUM_CYCLES
 from dovetail.targets.cuda.api import (
     OLDEST,
     OUT_OF_MEMORY,
@@ -93,6 +95,8 @@ class Launch:
     """A launch with its arguments in memory that the driver reads; they may change between launches."""
 
     __slots__ = ("block", "function", "grid", "maps", "pointers", "shared_bytes", "table", "words")
+
+    is_fixed = False  # Whether the nodes of a graph keep what this had when it was captured.
 
     def __init__(
         self,
@@ -212,6 +216,8 @@ class Driver:
             # sm_89 has them from PTX 8.1 on, which is newer than the oldest driver.
             converts_fp8=self.capability >= (9, 0),
             cluster=CLUSTER if self.capability >= (9, 0) else 0,
+            # With clusters, what adds up parts is chosen with all kernels of a program (`SplitProducts`).
+            sum_cycles=inf if self.capability >= (9, 0) else SUM_CYCLES,
             bulk_copies=self.capability >= (9, 0),
             copying_warp=moves_registers(self.architecture),
             bytes_per_cycle=self._memory_rate / (1e3 * self._attribute(_CLOCK_KHZ)) / self._attribute(_MULTIPROCESSORS),

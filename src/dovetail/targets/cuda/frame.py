@@ -25,7 +25,6 @@ from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.graph import LaunchGraph
 from dovetail.targets.cuda.memory import CudaBuffer, PinnedBuffer, stored_bytes
 from dovetail.targets.cuda.streams import Event, OwnStream
-from dovetail.targets.cuda.tensor_map import matrices_of
 from dovetail.targets.runtime.address import address
 from dovetail.targets.runtime.device_array import DeviceArray
 from dovetail.targets.runtime.feeds import found_leaf
@@ -42,8 +41,8 @@ class Frame:
     """Runs of one set of shapes, one after the other."""
 
     def __init__(self, bound: BoundPlan, inputs: Inputs, *, to_host: bool, graph: LaunchGraph | None = None) -> None:
-        """`graph` is one of the same launches with other sizes, which is updated."""
-        self.bound, self.to_host, self.graph = bound, to_host, graph
+        """`graph` is one of the same launches with other sizes, which is updated where all of it can be."""
+        self.bound, self.to_host, self.graph = bound, to_host, None if bound.is_fixed else graph
         plan, driver = bound.plan, bound.driver
         self.plan, self.driver = plan, driver
         self.inputs = frozenset(plan.graph.inputs)
@@ -137,21 +136,14 @@ class Frame:
         return found
 
     def _prepared(self, index: int, one: LoadedKernel) -> Launch:
-        made, number = one.kernel, self.memory.number
-        shape = made.kernel.launch
-        assert shape is not None, "it was scheduled"
         arguments: list[int] = []
-        for name in made.kernel.pointers:
-            base, offset = self._argument(made, name)
+        for name in one.kernel.kernel.pointers:
+            base, offset = self._argument(one.kernel, name)
             if base not in self.bound.fixed:
                 self.uses.setdefault(base, []).append((index, len(arguments), offset))
             address = self.addresses.get(base)
             arguments.append(0 if address is None else address + offset)
-        arguments += [number(size) for size in made.kernel.sizes]
-        arguments += [one.count for one in made.kernel.cycles]
-        matrices = matrices_of(made.kernel, number)
-        words = made.kernel.table
-        return Launch(one.function, number(shape.grid), shape.block, shape.shared_bytes, arguments, matrices, words)
+        return one.launch(arguments, self.memory.number)
 
     def _argument(self, made: GpuKernel, name: str) -> tuple[Base, int]:
         if name in made.workspace:

@@ -24,7 +24,7 @@ class LaunchGraph:
         self.driver = driver
         self._graph = self.handle = 0
         self.nodes: list[int] = []
-        """The node of each launch."""
+        """The node of each launch, the last one where a library makes several."""
         graph = c_void_p()
         stream = c_void_p()
         driver.call("cuStreamCreate", ctypes.byref(stream), NON_BLOCKING)
@@ -73,9 +73,9 @@ class LaunchGraph:
             self._enabled[index] = enabled
 
     def update(self, index: int, launch: Launch) -> None:
-        """Give a node other arguments, or another grid, for runs from now on."""
+        """Give a node other arguments, or another grid, for runs from now on; what is fixed has those that it had."""
         self._enable(index, bool(launch.grid))
-        if launch.grid:
+        if launch.grid and not launch.is_fixed:
             params = ctypes.byref(self.params(launch))
             self.driver.call("cuGraphExecKernelNodeSetParams_v2", self.handle, self.nodes[index], params)
 

@@ -17,9 +17,8 @@ from dovetail.ir.value import Value
 from dovetail.plan.alias import Alias, is_dense
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.bound_plan import BoundPlan, LoadedKernel, OnHost
-from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver, Launch
+from dovetail.targets.cuda.driver import DEFAULT_STREAM, Driver
 from dovetail.targets.cuda.memory import CudaBuffer, PinnedBuffer, stored_bytes
-from dovetail.targets.cuda.tensor_map import matrices_of
 from dovetail.targets.runtime.feeds import found_leaf
 from dovetail.targets.runtime.interpreter import evaluate_values
 from dovetail.targets.runtime.memory import Memory
@@ -100,8 +99,6 @@ class _Run:
     def launch(self, one: LoadedKernel) -> None:
         """Enqueue a kernel, whose sizes are known by now."""
         made, number = one.kernel, self.memory.number
-        shape = made.kernel.launch
-        assert shape is not None, "it was scheduled"
         workspace = self._workspace(number(made.workspace_bytes)) if made.workspace else 0
         pointers: list[int] = []
         for name in made.kernel.pointers:
@@ -113,10 +110,7 @@ class _Run:
                 pointers.append(self.bound.fixed[made.packed[name].key])
             else:
                 pointers.append(self.address(self.plan.locate(made.bindings[name])))
-        sizes = [number(size) for size in made.kernel.sizes]
-        arguments, matrices = [*pointers, *sizes], matrices_of(made.kernel, number)
-        launch = Launch(one.function, number(shape.grid), shape.block, shape.shared_bytes, arguments, matrices)
-        launch.enqueue(DEFAULT_STREAM)
+        one.launch(pointers, number).enqueue(DEFAULT_STREAM)
 
     def _workspace(self, count: int) -> int:
         """The address of the workspace; kernels that run later may need more."""

@@ -18,13 +18,16 @@ from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.kernels.spec import TensorLocations
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.plan import Plan, Step
-from dovetail.settings import TUNE_OFF
+from dovetail.settings import OFF, TUNE_OFF
 from dovetail.targets.cuda.bound_plan import LoadedKernel, OnHost
 from dovetail.targets.cuda.code import modules_of, ptx_of
+from dovetail.targets.cuda.cublaslt import place
 from dovetail.targets.cuda.driver import Driver, Function, driver
 from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.late_sizes import LateSizesRunner
 from dovetail.targets.cuda.launches import with_launches
+from dovetail.targets.cuda.library_call import LibraryProduct
+from dovetail.targets.cuda.library_choice import LibraryChoice, is_product
 from dovetail.targets.cuda.runner import CudaRunner
 from dovetail.targets.cuda.stored import Steps
 from dovetail.targets.cuda.tuning import Tuner
@@ -68,10 +71,21 @@ def choices_of(
     plan: Plan,
     device: GpuDevice,
     pauses: Callable[[GpuKernel], Sequence[Considered]] = lambda made: (),
+    libraries: Callable[[Sequence[Kernels]], Sequence[Sequence[Considered]]] = lambda steps: [() for _ in steps],
 ) -> Sequence[Sequence[Considered]]:
     """For each step of a run whether a product next to it computes it, whether layers are passes of one kernel, and
-    then what `pauses` tells of that kernel."""
+    then what `pauses` tells of that kernel; and what `libraries` tells of products."""
     steps, fusion = _fused(plan, None, device)
+    shared, products = _shared(steps, fusion, pauses), libraries([kernels for _, kernels in steps])
+    return [(*some, *others) for some, others in zip(shared, products, strict=True)]
+
+
+def _shared(
+    steps: Sequence[tuple[Step, Kernels]],
+    fusion: LaunchFusion | None,
+    pauses: Callable[[GpuKernel], Sequence[Considered]],
+) -> Sequence[Sequence[Considered]]:
+    """What is told of steps that share launches."""
     found = fusion and fusion.residency
     if fusion is None:
         return [() for _ in steps]
@@ -161,9 +175,10 @@ class CudaGraph:
         store: Store | None = None,
         built: tuple[Steps, dict[str, str]] | None = None,
         tune: str = TUNE_OFF,
+        libraries: str = OFF,
     ) -> None:
         """`built` is what another process compiled: kernels by step, and their PTX."""
-        self.plan, self.device, self.store, self.tune = plan, device, store, tune
+        self.plan, self.device, self.store, self.tune, self.libraries = plan, device, store, tune, libraries
         self._built = built
         self._lock = Lock()
 
@@ -208,11 +223,27 @@ class CudaGraph:
                 )
         return found
 
+    def _with_library(
+        self, device: Driver, steps: Steps, functions: Mapping[str, Function]
+    ) -> tuple[Steps, Mapping[str, Function | LibraryProduct]]:
+        """The kernels of each step and what runs each of their texts, with products by cuBLASLt where it is faster."""
+        if self.libraries == OFF or not any(map(is_product, steps)):
+            return steps, functions
+        where = place(device.version // 1000)
+        if where is None:
+            return steps, functions
+        choice = LibraryChoice(self.plan, device, self.store, self.tune, where, self.built(device)[1])
+
+        def load(kernels: Sequence[GpuKernel]) -> Mapping[str, Function]:
+            return self._functions((tuple(kernels),), ptx_of(kernels, device, self.store), device)
+
+        return choice.replaced(steps, functions, lambda: locations_of(self.plan), load)
+
     def bind(self, params: Mapping[str, Array]) -> CudaRunner | LateSizesRunner:
         """Run the bind phase on the host, load the kernels, and upload parameters and constants."""
         plan = self.plan
         device = self.device()
-        steps, functions = self._loaded(device)
+        steps, functions = self._with_library(device, *self._loaded(device))
         memory = Memory(plan, prove=False)
         memory.give(plan.graph.parameters, params, bare=True)
         memory.reserve("bound", plan.bound_size)

@@ -112,7 +112,7 @@ def _scheduled(
     job: Job, step: Step, locations: TensorLocations, limits: SplitLimits, device: GpuDevice, shape: GpuShape
 ) -> tuple[GpuKernel, ...]:
     kernel = job.kernel
-    printed = partial(_printed, step=step, locations=locations, device=device)
+    printed = partial(kernel_of_step, step=step, locations=locations, device=device)
     bindings = {name: v for name, v in job.bindings.items() if isinstance(v, Value)}
     checks = tuple([name for name, v in job.bindings.items() if isinstance(v, Status)])
     packed = {name: v for name, v in job.bindings.items() if isinstance(v, Packed)}
@@ -165,7 +165,7 @@ def _placed(workspace: Mapping[str, Size]) -> tuple[dict[str, Size], Size]:
     return places, end
 
 
-def _printed(
+def kernel_of_step(
     kernel: Kernel,
     bindings: Mapping[str, Value],
     *,
@@ -175,6 +175,7 @@ def _printed(
     workspace: Mapping[str, Size] = MappingProxyType({}),
     packed: Mapping[str, Packed] = MappingProxyType({}),
 ) -> GpuKernel:
+    """A scheduled kernel of a step with its text, and what it reads of operands that results overwrite."""
     bindings = {name: v for name, v in bindings.items() if name in kernel.pointers}
     if step.overs:
         # A result takes the memory of an operand, which must then not be read through the read-only cache.
@@ -201,4 +202,4 @@ def finished(
     return GpuKernel(kernel, Code(partial(ptx.module, kernel, alignment)), bindings, workspace, packed=packed)
 
 
-__all__ = ["TABLE", "finished", "make_kernels"]
+__all__ = ["TABLE", "finished", "kernel_of_step", "make_kernels"]

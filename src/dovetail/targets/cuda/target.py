@@ -51,7 +51,9 @@ def _considered(plan: Plan, step: Step, device: Callable[[], Driver]) -> Sequenc
 
 def _launches(plan: Plan, settings: Settings, device: Callable[[], Driver]) -> Sequence[Sequence[Considered]]:
     """For each step of a run, whether a product next to it computes it, and where it is one of layers that repeat,
-    whether these are passes of one kernel, with which pauses. Nothing where there is no device, which decides."""
+    whether these are passes of one kernel, with which pauses; and of products whether cuBLASLt computes them. Nothing
+    where there is no device, which decides."""
+    from dovetail.targets.cuda.library_told import Libraries
     from dovetail.targets.cuda.run import choices_of
     from dovetail.targets.cuda.told_pauses import Pauses
 
@@ -59,7 +61,9 @@ def _launches(plan: Plan, settings: Settings, device: Callable[[], Driver]) -> S
         here = device()
     except UnsupportedError:
         return [() for _ in plan.phase("run")]
-    return choices_of(plan, here.description, Pauses(settings.tune, store_of(settings), here).told)
+    pauses = Pauses(settings.tune, store_of(settings), here)
+    libraries = Libraries(settings.libraries, settings.tune, store_of(settings), here)
+    return choices_of(plan, here.description, pauses.told, lambda steps: libraries.told(plan, steps))
 
 
 def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
@@ -93,7 +97,7 @@ def target_for(device: Callable[[], Driver]) -> Target:
     def compiled(plan: Plan, settings: Settings) -> Executable:
         from dovetail.targets.cuda.run import CudaGraph
 
-        return CudaGraph(plan, device, store_of(settings), tune=settings.tune)
+        return CudaGraph(plan, device, store_of(settings), None, settings.tune, settings.libraries)
 
     def made_from() -> Mapping[str, str]:
         from dovetail.targets.cuda.code import toolchain
@@ -121,7 +125,8 @@ def target_for(device: Callable[[], Driver]) -> Target:
         from dovetail.targets.cuda import stored
         from dovetail.targets.cuda.run import CudaGraph
 
-        return CudaGraph(plan, device, store_of(settings), stored.from_bytes(plan, content), settings.tune)
+        made = stored.from_bytes(plan, content)
+        return CudaGraph(plan, device, store_of(settings), made, settings.tune, settings.libraries)
 
     def machine(settings: Settings) -> Machine:
         try:
