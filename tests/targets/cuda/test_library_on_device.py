@@ -107,7 +107,7 @@ def test_two_hundred_replays_are_equal_to_the_bit(always: None, dtype: DType, tm
 
 @pytest.mark.parametrize("dtype", [f64, bf16])
 def test_inputs_and_results_move(always: None, dtype: DType, tmp_path: Path) -> None:
-    """Other arrays in each run, and results that the caller keeps; an input that is given away."""
+    """Other arrays in each run, and results that the caller keeps."""
     size = 264
     x, w = input("x", dtype[size, size]), param("w", dtype[size, size])
     weight = numbers(dtype, size, size)
@@ -118,9 +118,16 @@ def test_inputs_and_results_move(always: None, dtype: DType, tmp_path: Path) -> 
     for at, (_, made) in enumerate(found):
         exact = given[at * at % 5].astype(np.float64) @ weight.astype(np.float64)
         assert error(made.numpy(), exact) < ERRORS[dtype]
+
+
+@pytest.mark.parametrize("dtype", [f64, bf16])
+def test_an_input_is_given_away(always: None, dtype: DType, tmp_path: Path) -> None:
+    size = 1032  # The step that adds x would add up parts of fewer tiles.
+    x, w = input("x", dtype[size, size]), param("w", dtype[size, size])
+    weight = numbers(dtype, size, size)
     graph = Graph.of({"y": x + ops.tanh((x @ w) * size**-0.5)}).donate({"y": "x"})
     taken = compiled(graph, tmp_path, w=weight)
-    for one in given:
+    for one in [(numbers(f64, size, size) * n).astype(dtype.numpy) for n in range(1, 4)]:
         there = taken.to_device({"x": one})
         address = there["x"].address
         wide = one.astype(np.float64)

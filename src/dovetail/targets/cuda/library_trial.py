@@ -83,7 +83,7 @@ class Trial:
             done += count
 
     def seconds(self) -> list[float]:
-        """What each way takes; infinite for those that are far from the fastest."""
+        """What each way takes: medians, and one time of those that are far from the fastest."""
         first = [self._timed(lambda launches=launches: _each(launches)) for launches in self.ways]
         near = [at for at, time in enumerate(first) if at == 0 or time <= NEAR * min(first)]
         runs = {at: max(1, min(MOST_RUNS, round(SECONDS / max(first[at], 1e-9)))) for at in near}
@@ -92,7 +92,7 @@ class Trial:
         for _ in range(ROUNDS):
             for at, graph in graphs.items():
                 found[at].append(self._timed(lambda graph=graph: graph.launch(DEFAULT_STREAM)) / runs[at])
-        return [median(found[at]) if at in found else float("inf") for at in range(len(first))]
+        return [median(found[at]) if at in found else time for at, time in enumerate(first)]
 
     def _timed(self, enqueue: Callable[[], None]) -> float:
         """Seconds of what is enqueued, after the same has run once: the device does not wait for the host then."""
