@@ -59,6 +59,8 @@ class FakeCublasLt(Mapping[str, Callable[..., int]]):
         self.calls: list[str] = []
         self.problems: list[tuple[Product, Matrix, Matrix, Matrix]] = []
         """What algorithms were wanted for."""
+        self.ran: list[tuple[int, int, int]] = []
+        """The addresses of a, b and c of each product that ran."""
         self.seconds = 1e-6
         """Of a product."""
 
@@ -162,6 +164,7 @@ class FakeCublasLt(Mapping[str, Callable[..., int]]):
         def multiply() -> None:
             library.clock += self.seconds
             library.log.append(f"launch cublaslt {words[0]}")
+            self.ran.append(matrices)
             left, right, result = (kind.of(library, at) for kind, at in zip(kinds, matrices, strict=True))
             sums = np.float64 if result.dtype == np.float64 else np.float32
             p = (left.T if swapped[3] else left).astype(sums) @ (right.T if swapped[4] else right).astype(sums)

@@ -64,7 +64,7 @@ def test_both_kernels_are_told_with_their_estimates() -> None:
     value = _attention(128, 128)
     assert _taken(value) == "attend_groups"
     rows = _rows(value, H200)
-    assert list(rows) == ["attend_lanes", "attend_groups", "attend", "attend_row"], "the preferred first"
+    assert list(rows) == ["attend_lanes", "attend_groups", "attend", "attend_fma", "attend_row"], "the preferred first"
     groups, warps = rows["attend_groups"].seconds, rows["attend"].seconds
     assert groups is not None and warps is not None and groups < warps and not rows["attend"].condition
     assert rows["attend"].reason == f"{warps / groups:.2f} times attend_groups"

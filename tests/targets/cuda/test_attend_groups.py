@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Graph, library
-from dovetail.ir.dtype import DType, bf16, bool_, f16
-from dovetail.ir.literal import Array
+from dovetail import Graph
+from dovetail.ir.dtype import bf16, bool_, f16
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu import attend_choice
@@ -23,6 +22,7 @@ from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.run import kernels_of
 from tests.targets.cuda.assembled import assembled, spilled_bytes
+from tests.targets.cuda.attended import HIDDEN, attention, by_hand
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import feeds_of, in_lockstep
 from tests.tolerances import assert_close
@@ -38,35 +38,6 @@ def groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
     return request.param
 
 
-def _attention(
-    queries: int, keys: int | str, d: int = 64, dv: int = 64, *, dtype: DType = f16, heads: int = 1, **call: Any
-) -> Value:
-    groups = call.get("groups") or 1
-    q = x_of(dtype, heads, queries, d, name="q")
-    k, v = (x_of(dtype, heads // groups, keys, n, name=name) for name, n in (("k", d), ("v", dv)))
-    return library.attention(q, k, v, scale=0.2, **call)
-
-
-def _by_hand(
-    feeds: dict[str, Array], *, fill: float = 0.0, causal: bool = False, window: int = 10**6, softcap: float = 0.0
-) -> Array:
-    """The attention in float64, written another way; zeros where no key is seen."""
-    q, k, v = (feeds[name].astype(np.float64) for name in "qkv")
-    k, v = (np.repeat(x, len(q) // len(x), 0) for x in (k, v))
-    scores: Array = q @ k.swapaxes(-1, -2) * 0.2
-    if softcap:
-        scores = np.tanh(scores / softcap) * softcap
-    seen = feeds["keep"] if "keep" in feeds else np.ones(scores.shape[-2:], bool)
-    if causal:
-        queries, keys = int(scores.shape[-2]), int(scores.shape[-1])
-        row, column = np.arange(queries)[:, None], np.arange(keys)
-        seen = seen & (column <= row) & (column > row - window)
-    scores = np.where(seen, scores, fill) + feeds.get("mask", np.zeros(1)).astype(np.float64)
-    weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True, initial=-1e30), -1e30))
-    total = weights.sum(-1, keepdims=True)
-    return weights @ v / np.where(total > 0, total, 1)
-
-
 def _kernel(value: Value, device: GpuDevice) -> Kernel:
     ((_, made),) = kernels_of(make_plan(Graph.of({"y": value}), target="cuda"), device=device)
     return made.kernel
@@ -78,29 +49,17 @@ def _is_by_group(value: Value, device: GpuDevice, groups: int | None = None) -> 
     return any(isinstance(s, MultiplyShared) for s in everything(kernel.body))
 
 
-HIDDEN: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "keep": {"keep": True, "fill": -math.inf, "zero_unseen": True},
-    "keep_finite": {"keep": True, "fill": -30.0},
-    "causal": {"causal": True, "fill": -math.inf},
-    "causal_finite": {"causal": True, "fill": -30.0},
-    "window": {"causal": True, "window": 40, "fill": -math.inf},
-    "softcap": {"softcap": 3.0},
-    "mask": {"mask": True},
-}
-
-
 @pytest.mark.parametrize("name", HIDDEN)
 def test_whatever_hides_keys(name: str, groups: int) -> None:
     call, queries, keys = dict(HIDDEN[name]), 80, 150
     for mask, dtype in (("keep", bool_), ("mask", f16)):
         if call.get(mask):
             call[mask] = x_of(dtype, queries, keys, name=mask)
-    value = _attention(queries, keys, **call)
+    value = attention(queries, keys, **call)
     assert _is_by_group(value, SMALL, groups)
     feeds = feeds_of(Graph.of({"y": value}), {})
     told = {n: call[n] for n in ("fill", "causal", "window", "softcap") if n in call}
-    assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], _by_hand(feeds, **told), f16)
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], by_hand(feeds, **told), f16)
 
 
 @pytest.mark.parametrize("keys", [40, 64, 100, 128, 150])
@@ -110,11 +69,11 @@ def test_masks_of_keys_are_loaded_once_for_all_queries(keys: int, hides: bool, g
     call: dict[str, Any] = {"mask": x_of(f16, 1, keys, name="mask")}
     if hides:
         call |= {"keep": x_of(bool_, 70, keys, name="keep"), "fill": -math.inf, "zero_unseen": True}
-    value = _attention(70, keys, **call)
+    value = attention(70, keys, **call)
     by_group = _is_by_group(value, SMALL, groups if keys % 16 == 0 or not hides else None)
     feeds = feeds_of(Graph.of({"y": value}), {})
     feeds["mask"][0, ::3] = -65504
-    expected = _by_hand(feeds, fill=-math.inf if hides else 0.0)
+    expected = by_hand(feeds, fill=-math.inf if hides else 0.0)
     assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], expected, f16)
     if by_group and groups == 1:
         loads = [at for tensor, at in reads(_kernel(value, SMALL).body) if tensor.pointer == "mask"]
@@ -126,16 +85,16 @@ def test_masks_of_keys_are_loaded_once_for_all_queries(keys: int, hides: bool, g
 def test_a_block_goes_through_all_queries_of_many_heads(queries: int, keys: int, masked: bool) -> None:
     """Two blocks of 64 queries, one after the other, with the same keys: six heads have six blocks, not twelve."""
     call: dict[str, Any] = {"mask": x_of(f16, 1, keys, name="mask")} if masked else {}
-    value = _attention(queries, keys, heads=6, **call)
+    value = attention(queries, keys, heads=6, **call)
     kernel = _kernel(value, SMALL)
     assert kernel.launch is not None and kernel.launch.grid == 6 and kernel.launch.block == 128
     feeds = feeds_of(Graph.of({"y": value}), {})
-    assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], _by_hand(feeds), f16)
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], by_hand(feeds), f16)
 
 
 def test_one_warpgroup_writes_16_bytes_a_thread(groups: int) -> None:
     """Two write halves of columns where they are."""
-    kernel = _kernel(_attention(80, 150), SMALL)
+    kernel = _kernel(attention(80, 150), SMALL)
     assert any([isinstance(s, Alloc) and s.pointer == "staged" for s in everything(kernel.body)]) == (groups == 1)
 
 
@@ -144,7 +103,7 @@ def test_the_last_of_few_rounds_starts_nothing(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(attend_choice, "WARP_BLOCK", 1e9)
     monkeypatch.setattr(attend_choice, "APART_CYCLES", 1e9)
     for keys, loops, products in ((64, 0, 2), (128, 0, 4), (192, 1, 3)):
-        kernel = _kernel(_attention(64, keys), SMALL)
+        kernel = _kernel(attention(64, keys), SMALL)
         every = [*everything(kernel.body)]
         assert len([s for s in every if isinstance(s, Loop) and s.variable == "round"]) == loops
         assert len([s for s in every if isinstance(s, MultiplyShared)]) == products
@@ -152,21 +111,21 @@ def test_the_last_of_few_rounds_starts_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(("d", "dv"), [(128, 64), (64, 128)])
 def test_features_fill_lines(d: int, dv: int) -> None:
-    value = _attention(70, 100, d, dv, dtype=bf16, heads=2, groups=2)
+    value = attention(70, 100, d, dv, dtype=bf16, heads=2, groups=2)
     assert _is_by_group(value, SMALL)
     feeds = feeds_of(Graph.of({"y": value}), {})
-    assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], _by_hand(feeds), bf16)
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], by_hand(feeds), bf16)
 
 
 @pytest.mark.parametrize(
     ("value", "device"),
     [
-        (_attention(80, 80, 96, 96), SMALL),
-        (_attention(80, 80, 192, 192), SMALL),
-        (_attention(16, 80), SMALL),
-        (_attention(72, "t", keep=x_of(bool_, 72, "t", name="keep"), fill=-math.inf), SMALL),
-        (_attention(80, 80), replace(SMALL, tensor_core_shapes=((16, 8, 16),))),
-        (_attention(80, 80), replace(SMALL, as_parts=True)),
+        (attention(80, 80, 96, 96), SMALL),
+        (attention(80, 80, 192, 192), SMALL),
+        (attention(16, 80), SMALL),
+        (attention(72, "t", keep=x_of(bool_, 72, "t", name="keep"), fill=-math.inf), SMALL),
+        (attention(80, 80), replace(SMALL, tensor_core_shapes=((16, 8, 16),))),
+        (attention(80, 80), replace(SMALL, as_parts=True)),
     ],
     ids=["lines", "registers", "few_queries", "loads_of_masks", "no_warpgroups", "part"],
 )
@@ -180,12 +139,12 @@ def test_lone_blocks_go_through_one_round_of_keys_with_twice_the_warps(name: str
     call = dict(HIDDEN[name])
     if "keep" in call:
         call["keep"] = x_of(bool_, 20, 100, name="keep")
-    value, device = _attention(20, 100, 32, 32, **call), replace(H200, multiprocessors=8)
+    value, device = attention(20, 100, 32, 32, **call), replace(H200, multiprocessors=8)
     launch = _kernel(value, device).launch
     assert launch is not None and launch.grid == 2 and launch.block == 4 * 32
     feeds = feeds_of(Graph.of({"y": value}), {})
     told = {n: call[n] for n in ("fill", "causal") if n in call}
-    assert_close(in_lockstep(Case({"y": value}), feeds, device=device)["y"], _by_hand(feeds, **told), f16)
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=device)["y"], by_hand(feeds, **told), f16)
 
 
 @pytest.mark.parametrize("keys", [6, 40])
@@ -196,11 +155,11 @@ def test_whatever_hides_a_few_keys(name: str, keys: int) -> None:
     for mask, dtype in (("keep", bool_), ("mask", f16)):
         if call.get(mask):
             call[mask] = x_of(dtype, 5, keys, name=mask)
-    value = _attention(5, keys, 32, 32, **call)
+    value = attention(5, keys, 32, 32, **call)
     assert not _is_by_group(value, H200)
     feeds = feeds_of(Graph.of({"y": value}), {})
     told = {n: call[n] for n in ("fill", "causal", "window", "softcap") if n in call}
-    assert_close(in_lockstep(Case({"y": value}), feeds, device=H200)["y"], _by_hand(feeds, **told), f16)
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=H200)["y"], by_hand(feeds, **told), f16)
 
 
 @pytest.mark.parametrize("keys", [0, 1, 130, 203])
@@ -208,16 +167,16 @@ def test_masks_of_any_number_of_keys(groups: int, keys: int) -> None:
     """Rows of 203 bools begin anywhere."""
     queries = 128 // groups
     keep = x_of(bool_, queries, "t", name="keep")
-    value = _attention(queries, "t", keep=keep, fill=-math.inf, zero_unseen=True)
+    value = attention(queries, "t", keep=keep, fill=-math.inf, zero_unseen=True)
     assert _is_by_group(value, SMALL, groups)
     feeds = feeds_of(Graph.of({"y": value}), {"t": keys})
-    assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], _by_hand(feeds, fill=-math.inf), f16)
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], by_hand(feeds, fill=-math.inf), f16)
 
 
 def test_rounds_that_nothing_sees_are_neither_copied_nor_multiplied(groups: int) -> None:
     """Values of hidden rounds may be anything, between rounds that are seen and after the last one."""
     device, queries = SMALL, 128 // groups
-    value = _attention(queries, 640, keep=x_of(bool_, queries, 640, name="keep"), fill=-math.inf)
+    value = attention(queries, 640, keep=x_of(bool_, queries, 640, name="keep"), fill=-math.inf)
     assert _is_by_group(value, device, groups)
     kernel = _kernel(value, device)
     (rounds,) = [s for s in everything(kernel.body) if isinstance(s, Loop) and s.variable == "round"]
@@ -227,7 +186,7 @@ def test_rounds_that_nothing_sees_are_neither_copied_nor_multiplied(groups: int)
     feeds = feeds_of(Graph.of({"y": value}), {})
     columns = np.arange(640)
     feeds["keep"] = np.tile((columns < 90) | ((columns >= 400) & (columns < 450)), (queries, 1))
-    wanted = _by_hand(feeds, fill=-math.inf)
+    wanted = by_hand(feeds, fill=-math.inf)
     feeds["v"][:, 128:384], feeds["v"][:, 512:] = np.inf, np.nan
     assert_close(in_lockstep(Case({"y": value}), feeds, device=device)["y"], wanted, f16)
 
@@ -235,7 +194,7 @@ def test_rounds_that_nothing_sees_are_neither_copied_nor_multiplied(groups: int)
 def test_the_widest_features_fit_registers(groups: int, tmp_path: Path) -> None:
     """As those of a prompt: a mask, and heads of 128."""
     keep = x_of(bool_, 64, 256, name="keep")
-    value = _attention(64, 256, 128, 128, dtype=bf16, heads=2, keep=keep, fill=-math.inf)
+    value = attention(64, 256, 128, 128, dtype=bf16, heads=2, keep=keep, fill=-math.inf)
     ((_, made),) = kernels_of(make_plan(Graph.of({"y": value}), target="cuda"), device=SMALL)
     assert made.kernel.launch is not None and made.kernel.launch.block == 128 * groups
     told = assembled(made, "sm_90a", tmp_path)

@@ -9,14 +9,12 @@ many, blocks share the keys, and combine what they found: as a cluster, or in a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import f32, i32, i64
-from dovetail.kernels.choice import Offer, Refused, StepProblem
-from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.attend_choice import group_tile, lane_tile, seconds_of, warp_tile
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.gpu.attend_cluster import WarpKeys
 from dovetail.kernels.gpu.attend_groups import GroupRounds, scores_allocated
 from dovetail.kernels.gpu.attend_prefetch import prefetched
@@ -25,7 +23,7 @@ from dovetail.kernels.gpu.attend_result import cluster_combined, left_over, part
 from dovetail.kernels.gpu.attend_seen import SeenAhead, seen_allocated, seen_loaded, where_seen
 from dovetail.kernels.gpu.attend_shifts import Shifts
 from dovetail.kernels.gpu.attend_softmax import masks_allocated, masks_loaded, weighted
-from dovetail.kernels.gpu.attend_sources import AXES, AttendSources, sources_of
+from dovetail.kernels.gpu.attend_sources import AXES, AttendSources
 from dovetail.kernels.gpu.attend_staged import are_staged, staged_allocated
 from dovetail.kernels.gpu.attend_tile import (
     GROUP,
@@ -49,8 +47,8 @@ from dovetail.kernels.gpu.fragments import (
 )
 from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.shared_tiles import SharedTile
+from dovetail.kernels.gpu.spread_blocks import dynamic_bytes
 from dovetail.kernels.gpu.tile import CHUNK, LANES
-from dovetail.kernels.gpu.tile_writer import STATIC_BYTES
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -81,36 +79,9 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.spec import Job, Tiles
 
 
-def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
-    """The kernel of an attention of 16-bit floats whose warps multiply for themselves."""
-    return _offered(of, warp_tile)
+class AttendWriter:
+    """The kernels of an attention."""
 
-
-def offer_attend_lanes(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
-    """The same of few queries in a resident kernel, by multiply-adds."""
-    return _offered(of, lane_tile)
-
-
-def offer_attend_groups(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
-    """The same where four warps multiply together, which is faster in most cases."""
-    return _offered(of, group_tile)
-
-
-def _offered(
-    of: StepProblem[GpuDevice | None], chosen: Callable[[AttendSources], AttendTile | Refused]
-) -> Offer | Refused:
-    found = of.once(sources_of)
-    if isinstance(found, Refused):
-        return found
-    tile = chosen(found)
-    if isinstance(tile, Refused):
-        return tile
-    name = "attend_cluster" if tile.is_cluster else "attend_parts" if tile.parts > 1 else ""
-    name = "" if tile.sharing else name
-    return Offer(lambda: _Writer(found, tile).job(), name=name, work=lambda: seconds_of(tile, found.device))
-
-
-class _Writer:
     def __init__(self, sources: AttendSources, tile: AttendTile) -> None:
         self.problem, self.bindings, self.device = sources.problem, sources.bindings, sources.device
         self.dtype, self.factors, self.copies = sources.dtype, sources.factors, sources.copies
@@ -172,12 +143,11 @@ class _Writer:
         shared = shared_bytes(allocations)
         if shared > self.device.shared_bytes:
             return Refused("tiles_fit_shared_memory", f"{shared:,} bytes", f"at most {self.device.shared_bytes:,}")
-        # Tiles of warpgroups are aligned as dynamic shared memory is.
-        is_dynamic = shared > STATIC_BYTES or self.block.by_group
-        launch = Launch(product(shape), self.threads, shared if is_dynamic else 0)
+        launch = self._launch(product(shape), shared)
         if parts == 1:
-            name = "attend_groups" if self.block.by_group else "attend"
-            kernel = Kernel(name, tuple(self.bindings), ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
+            kernel = Kernel(
+                self.block.kernel, tuple(self.bindings), ("y",), "tile", body, sizes=sizes_in(body), launch=launch
+            )
             return Job(kernel, self.bindings, Tiles(product(shape), self.rows))
         workspace = {PARTIAL: self.block.partial_bytes}
         if self.block.is_cluster:
@@ -195,6 +165,10 @@ class _Writer:
         kernel = Kernel("attend_parts", pointers, (PARTIAL,), "tile", body, sizes=sizes_in(body), launch=launch)
         every = ((kernel, product(shape)), self._combining())
         return in_passes(every, self.bindings, workspace)
+
+    def _launch(self, grid: Size, shared: int) -> Launch:
+        # Tiles of warpgroups are aligned as dynamic shared memory is.
+        return Launch(grid, self.threads, shared if self.block.by_group else dynamic_bytes(shared))
 
     def _turn(self, top: Expr) -> list[Statement]:
         """The results of some queries."""
@@ -395,4 +369,4 @@ class _Writer:
         return lanes.summed() if self.block.sharing else summed(self.block, self.tile("v"), self.axes["v"])
 
 
-__all__ = ["offer_attend", "offer_attend_groups", "offer_attend_lanes"]
+__all__ = ["AttendWriter"]

@@ -10,10 +10,14 @@ import math
 from dataclasses import replace
 
 from dovetail.declare.machine import estimate
+from dovetail.ir.dtype import f32
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.attend_fma_tile import fma_bytes
 from dovetail.kernels.gpu.attend_sources import AttendSources
-from dovetail.kernels.gpu.attend_tile import GROUP_WARPS, AttendTile
+from dovetail.kernels.gpu.attend_tile import GROUP_WARPS, MOST_PARTS, AttendTile
+from dovetail.kernels.gpu.block_tile import RESERVED_BYTES
+from dovetail.kernels.gpu.policy import FMA_WIDEST
 from dovetail.kernels.gpu.tile import CHUNK, DEPTH, GROUP_ROWS, LANES, has_warpgroups
 from dovetail.kernels.gpu.tile_cost import MULTIPLY_CYCLES
 
@@ -43,6 +47,16 @@ WARP_MASK, GROUP_MASK = 2000, 400
 """Further cycles of a round for a mask of bools, by warps and by warpgroups, which load bits ahead."""
 REGISTERS, FEATURE_REGISTERS, APART_REGISTERS = 104, 0.4, -28
 """Of a thread, for each feature, and where two warpgroups share keys, which have no scores of the next round."""
+
+FMA_WARPS = (8, 4, 2, 1)
+"""Warps of such a block, 16 queries each."""
+FMA_REGISTERS = 168
+"""Of a thread."""
+FMA_FACTOR, FMA_ROUND, FMA_BLOCK = 1.4, 1500, 2500
+"""What a round takes over its multiply-adds, and further cycles of each, whatever others do meanwhile, and of a block.
+Not fitted."""
+COMBINED_CYCLES = 4000
+"""A second kernel, which combines what blocks found."""
 
 MOST_REGISTERS = 255
 LANE_QUERIES = 8
@@ -108,6 +122,37 @@ def group_tile(sources: AttendSources) -> AttendTile | Refused:
     return min(groups, key=lambda tile: cycles_of(tile, device))
 
 
+def fma_tile(sources: AttendSources) -> AttendTile | Refused:
+    """The tile of an attention of f32 with several queries, or why there is none."""
+    a, device = sources.problem, sources.device
+    if sources.dtype is not f32 or any([kind != "float" for kind in a.cached.values()]):
+        return Refused("factors_are_f32", f"{sources.dtype.name}, {' and '.join(a.cached.values())}")
+    if a.queries == 1:
+        return Refused("queries_are_several", "1")
+    if a.rotated is not None:
+        return Refused("features_are_not_rotated", str(a.rotated), "rope before the attention")
+    if max(a.d, a.dv) > FMA_WIDEST:
+        return Refused("features_fit_registers", f"{a.d} and {a.dv}", f"at most {FMA_WIDEST}")
+    found: list[AttendTile] = []
+    for warps in FMA_WARPS:
+        whole = AttendTile(a, f32, warps, 1, by_fma=True)
+        found.append(whole)
+        parts = _fma_parts(whole, device)
+        found += [replace(whole, parts=parts)] if parts > 1 else []
+    return min(found, key=lambda tile: cycles_of(tile, device) + (COMBINED_CYCLES if tile.parts > 1 else 0))
+
+
+def _fma_parts(tile: AttendTile, device: GpuDevice) -> int:
+    """Blocks along keys where queries are few: enough to fill the device."""
+    a = tile.problem
+    sizes = [*a.lead, a.heads, a.queries]
+    if not all([isinstance(size, int) for size in sizes]):
+        return 1
+    blocks = math.prod([estimate(size) for size in sizes[:-1]]) * math.ceil(estimate(a.queries) / tile.rows)
+    rounds = math.ceil(estimate(a.keys) / tile.keys)
+    return max(1, min(MOST_PARTS, rounds, 2 * device.multiprocessors // max(1, round(blocks))))
+
+
 def _groups(sources: AttendSources) -> list[AttendTile]:
     """Blocks of one warpgroup, of two, and of one that goes through all queries where it has all keys at once."""
     a = sources.problem
@@ -126,7 +171,7 @@ def seconds_of(tile: AttendTile, device: GpuDevice) -> float:
 def cycles_of(tile: AttendTile, device: GpuDevice) -> float:
     """Cycles from the start of the first block to the end of the last; infinite where no block fits."""
     a, fit = tile.problem, _resident(tile, device)
-    if not fit:
+    if fit < 1:
         return math.inf
     heads = math.prod([estimate(size) for size in (*a.lead, a.heads)])
     keys = estimate(a.keys)
@@ -145,6 +190,8 @@ def cycles_of(tile: AttendTile, device: GpuDevice) -> float:
 def _resident(tile: AttendTile, device: GpuDevice) -> int:
     """Blocks of a multiprocessor at once, by shared memory and by registers."""
     item, features = tile.dtype.itemsize, tile.d + tile.dv
+    if tile.by_fma:
+        return fma_resident(tile, device)
     nbytes = (tile.rows * tile.d + 2 * tile.keys * features) * item
     nbytes += sum([alloc.count * alloc.dtype.itemsize for alloc in tile.shares_allocated()])
     registers = REGISTERS + FEATURE_REGISTERS * features + (APART_REGISTERS if tile.is_apart else 0)
@@ -152,8 +199,16 @@ def _resident(tile: AttendTile, device: GpuDevice) -> int:
     return min(device.shared_bytes // nbytes, int(by_registers))
 
 
+def fma_resident(tile: AttendTile, device: GpuDevice) -> int:
+    """The same without tensor cores."""
+    by_registers = device.registers // (tile.threads * FMA_REGISTERS)
+    return min((device.shared_bytes + RESERVED_BYTES) // (fma_bytes(tile) + RESERVED_BYTES), by_registers)
+
+
 def _block_cycles(tile: AttendTile) -> float:
     features = tile.d + tile.dv
+    if tile.by_fma:
+        return FMA_BLOCK
     if tile.by_group:
         return GROUP_BLOCK * features
     share = LANE_SHARE if tile.sharing else SHARE_CYCLES
@@ -165,6 +220,10 @@ def _round_cycles(tile: AttendTile, blocks: int) -> float:
     four."""
     features, quarters = tile.d + tile.dv, blocks * tile.warps * tile.splits / GROUP_WARPS
     masks = "keep" in tile.problem.strides
+    if tile.by_fma:
+        # A warp has one instruction for 32 multiply-adds, and a quarter of the multiprocessor one in a cycle.
+        each = 16 * tile.keys * features / LANES
+        return FMA_ROUND + max(1.0, quarters) * FMA_FACTOR * each
     if tile.by_group:
         work = GROUP_START + GROUP_WORK * features + (GROUP_MASK if masks else 0)
         return GROUP_LATENCY * features + quarters * work + (APART_CYCLES if tile.is_apart else 0)
@@ -176,4 +235,13 @@ def _round_cycles(tile: AttendTile, blocks: int) -> float:
     return max(1.0, quarters) * (WARP_FACTOR * MULTIPLY_CYCLES * products + (WARP_MASK if masks else 0))
 
 
-__all__ = ["IS_FASTER", "LANES_ARE_FASTER", "cycles_of", "group_tile", "lane_tile", "seconds_of", "warp_tile"]
+__all__ = [
+    "IS_FASTER",
+    "LANES_ARE_FASTER",
+    "cycles_of",
+    "fma_tile",
+    "group_tile",
+    "lane_tile",
+    "seconds_of",
+    "warp_tile",
+]

@@ -1,4 +1,4 @@
-"""The rows that a lane has of its warp's fragments in an attention, and the names of what it keeps of them."""
+"""The rows that a lane has of its warp's queries in an attention, and the names of what it keeps of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dovetail.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """One of the two rows that a lane has of its warp's 16."""
+    """One of the rows that a lane has of its warp's 16: two of them, or more without tensor cores."""
 
     number: int
 
@@ -29,5 +29,7 @@ class Half:
 
 
 HALVES = (Half(0), Half(1))
+FMA_ROWS = tuple([Half(number) for number in range(8)])
+"""Those of a lane that multiplies by multiply-adds."""
 
-__all__ = ["HALVES", "Half"]
+__all__ = ["FMA_ROWS", "HALVES", "Half"]

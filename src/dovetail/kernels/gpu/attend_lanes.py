@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import DType, bool_, f32, i64, u8, u16, u32, u64
+from dovetail.ir.dtype import DType, bool_, f32, u8, u16, u32, u64
 from dovetail.kernels.gpu.attend_shifts import LOG2_E
 from dovetail.kernels.gpu.attend_softmax import NEXT
 from dovetail.kernels.gpu.attend_tile import MINUS_INFINITY, AttendTile, f32_name, minus, times
-from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, less, plus, remainder
+from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, less, plus, remainder, with_lane
 from dovetail.kernels.gpu.shared_tiles import SharedTile
 from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.loops.body import cast_to
@@ -199,7 +199,7 @@ class LaneKeys:
                 found.append(Set(round_most.name, larger))
         for apart in self._strides():
             for r in self.rows:
-                found += _combined(f"round_most{r}", "maximum", apart)
+                found += with_lane(f"round_most{r}", "maximum", apart)
         for r in self.rows:
             most, round_most, safe = (f32_name(f"{name}{r}") for name in ("most", "round_most", "safe"))
             largest = Call("maximum", (most, round_most), f32)
@@ -277,7 +277,7 @@ class LaneKeys:
         found, own, dv = list[Statement](), self._columns, self.block.dv
         for apart in self._strides():
             for r in self.rows:
-                found += _combined(f"total{r}", "add", apart)
+                found += with_lane(f"total{r}", "add", apart)
         last: list[Statement] = []
         for r in self.rows:
             at = (ThreadIndex("warp"), Extent(r))
@@ -287,13 +287,6 @@ class LaneKeys:
             last.append(Store(target, (*at, Extent(dv)), f32_name(f"most{r}")))
             last.append(Store(target, (*at, Extent(dv + 1)), f32_name(f"total{r}")))
         return [*found, When(Call("equal", (LANE, ZERO), bool_), tuple(last))]
-
-
-def _combined(name: str, op: str, apart: int) -> list[Statement]:
-    """Combine with the lane whose number differs by one bit."""
-    other = f"other_{name}"
-    lane = Call("bit_xor", (LANE, Extent(apart)), i64)
-    return [FromLane(other, name, lane, f32), Set(name, Call(op, (f32_name(name), f32_name(other)), f32))]
 
 
 __all__ = ["LaneKeys"]

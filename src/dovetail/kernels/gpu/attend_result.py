@@ -52,7 +52,7 @@ def written(tile: AttendTile, *, staged: bool = False) -> list[Statement]:
         return _exchanged(tile)
     if tile.splits > 1:
         return _combined(tile)
-    inverses = [Set(f"inverse{half.number}", _inverse(tile, f32_name(half.total))) for half in HALVES]
+    inverses = [Set(f"inverse{half.number}", inverse_of(tile, f32_name(half.total))) for half in HALVES]
     if staged:
         return [*inverses, *staged_written(tile, lambda half: _own_results(tile, half))]
     found: list[Statement] = [*inverses]
@@ -83,7 +83,7 @@ def _stored(tile: AttendTile, query: Expr, column: Expr, value: Expr, fits: bool
     return store if fits else When(less(column, Extent(a.dv)), (store,))
 
 
-def _inverse(tile: AttendTile, total: Expr) -> Expr:
+def inverse_of(tile: AttendTile, total: Expr) -> Expr:
     """What weighted sums are multiplied by."""
     a = tile.problem
     found: Expr = Call("near_div", (Number(1.0, f32), total), f32)
@@ -195,7 +195,7 @@ def _column_combined(tile: AttendTile, share: Expr, within: Expr, lanes: int = 1
 
     return [
         *_merged(tile, tile.parts, of, within, tile.share, lanes),
-        Set("inverse", _inverse(tile, f32_name("total"))),
+        Set("inverse", inverse_of(tile, f32_name("total"))),
         _stored(tile, Name("query"), Name("column"), times(f32_name("value"), f32_name("inverse")), fits=True),
     ]
 
@@ -270,7 +270,7 @@ def _weighed(tile: AttendTile, half: Half) -> list[Statement]:
         Set("most", Call("maximum", (own, other), f32)),
         Set("most", Call("where", (none, Number(0.0, f32), most), f32)),
         *[Set(s.name, tile.exp(minus(x, most))) for s, x in zip(shares, (own, other), strict=True)],
-        Set("inverse", _inverse(tile, total)),
+        Set("inverse", inverse_of(tile, total)),
         *[Set(s.name, times(s, f32_name("inverse"))) for s in shares],
     ]
 
@@ -327,7 +327,7 @@ def _combined(tile: AttendTile) -> list[Statement]:
         share = tile.exp(minus(Load(shares, (Extent(s), Name("row"), Extent(tile.dv))), f32_name("most")))
         total = times(f32_name(f"share{s}"), Load(shares, (Extent(s), Name("row"), Extent(tile.dv + 1))))
         body += [Set(f"share{s}", share), Set("total", plus(f32_name("total"), total))]
-    body.append(Set("inverse", _inverse(tile, f32_name("total"))))
+    body.append(Set("inverse", inverse_of(tile, f32_name("total"))))
     e = Name("e")
     column = add(mul(group, Extent(CHUNK)), e)
     value: Expr = Number(0.0, f32)
@@ -340,4 +340,4 @@ def _combined(tile: AttendTile) -> list[Statement]:
     return [*found, Barrier(), Loop("own", Extent(tile.rows * groups), tuple(body), kind="thread"), Barrier()]
 
 
-__all__ = ["cluster_combined", "left_over", "parts_combined", "written"]
+__all__ = ["cluster_combined", "inverse_of", "left_over", "parts_combined", "written"]

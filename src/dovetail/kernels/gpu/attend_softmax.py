@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, bool_, f32, u8
 from dovetail.kernels.gpu.attend_products import narrowed
 from dovetail.kernels.gpu.attend_seen import is_seen, ranges_seen
@@ -25,6 +27,7 @@ from dovetail.kernels.loops.ir import (
     Expr,
     Extent,
     Load,
+    Loop,
     Name,
     Number,
     Set,
@@ -40,71 +43,74 @@ NEXT = "_next"
 """After the name of what a lane holds: that of the next round."""
 
 
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The scores of a row that a lane has in a round."""
+
+    at: tuple[Expr, ...]
+    """Where one is."""
+    key: Expr
+    """Its key."""
+    each: Callable[..., Loop]
+    """Statements for each of them."""
+    combined: Callable[[str, str], Sequence[Statement]]
+    """Combine what lanes with scores of one row keep under a name, by an op."""
+    kept: Statement
+    """Keep the weight of one."""
+
+
 def weighted(tile: AttendTile) -> list[Statement]:
     """Scores with masks and fills; their exponentials, and what the sums so far shrink by."""
-    scores, weights = (
-        private("scores", f32, tile.warp_keys // 8, 4),
-        private("weights", tile.dtype, tile.warp_keys // 8, 4),
-    )
+    weights = private("weights", tile.dtype, tile.warp_keys // 8, 4)
     j, e = Name("j"), Name("e")
     first = tile.first_key(Name("round"))
     found: list[Statement] = [Set("first_key", add(first, mul(remainder(LANE, 4), Extent(2))))]
     found += ranges_seen(tile) if tile.sees_ranges else []
+    scores = private("scores", f32, tile.warp_keys // 8, 4)
+
+    def each(*body: Statement) -> Loop:
+        return unrolled("j", tile.warp_keys // 8, unrolled("e", 2, *body))
+
+    def combined(name: str, op: str) -> list[Statement]:
+        return [AllReduce(name, op, f32, 4)]
+
     for half in tile.halves:
         at = (j, add(e, Extent(2 * half.number)))
         key = add(Name("first_key"), add(mul(j, Extent(8)), e))
-        shown = _shown(tile, Load(scores, at), half)
-        kept = Store(scores, at, f32_name("weight"))
-        more = Call("maximum", (f32_name("round_most"), Load(scores, at)), f32)
-        start, scaled, below = f32_name(half.most), list[Statement](), list[Statement]()
-        weight = tile.exp(minus(Load(scores, at), f32_name("safe")))
-        if tile.is_folded:
-            factor = _in_powers(tile)
-            largest = Call("maximum", (f32_name(half.most), times(f32_name("round_most"), factor)), f32)
-            start, scaled = MINUS_INFINITY, [Set("round_most", largest)]
-            below = [Set("below", minus(Number(0.0, f32), f32_name("safe")))]
-            weight = tile.exp(Call("fma", (Load(scores, at), factor, f32_name("below")), f32))
-        found += [
-            Set("round_most", start),
-            unrolled(
-                "j",
-                tile.warp_keys // 8,
-                unrolled("e", 2, Set("key", key), Store(scores, at, shown), Set("round_most", more)),
-            ),
-            AllReduce("round_most", "maximum", f32, 4),
-            *scaled,
-            # Without a key that is seen the scores are -inf, and their weights 0.
-            Set(
-                "safe",
-                Call(
-                    "where",
-                    (
-                        Call("equal", (f32_name("round_most"), MINUS_INFINITY), bool_),
-                        Number(0.0, f32),
-                        f32_name("round_most"),
-                    ),
-                    f32,
-                ),
-            ),
-            *below,
-            Set(half.shrunk, tile.exp(minus(f32_name(half.most), f32_name("safe")))),
-            Set(half.most, f32_name("round_most")),
-            Set("round_total", Number(0.0, f32)),
-            unrolled(
-                "j",
-                tile.warp_keys // 8,
-                unrolled(
-                    "e",
-                    2,
-                    Set("weight", weight),
-                    kept if tile.by_group else Store(weights, at, cast_to(f32_name("weight"), tile.dtype)),
-                    Set("round_total", plus(f32_name("round_total"), f32_name("weight"))),
-                ),
-            ),
-            AllReduce("round_total", "add", f32, 4),
-            Set(half.total, plus(times(f32_name(half.total), f32_name(half.shrunk)), f32_name("round_total"))),
-        ]
+        weight = f32_name("weight")
+        kept = Store(scores, at, weight) if tile.by_group else Store(weights, at, cast_to(weight, tile.dtype))
+        found += row_weighted(tile, half, scores, Scores(at, key, each, combined, kept))
     return [*found, narrowed(tile)] if tile.by_group else found
+
+
+def row_weighted(tile: AttendTile, half: Half, scores: Tensor, of: Scores) -> list[Statement]:
+    """The scores of a row of a lane, which become weights."""
+    score = Load(scores, of.at)
+    more = Call("maximum", (f32_name("round_most"), score), f32)
+    start, scaled, below = f32_name(half.most), list[Statement](), list[Statement]()
+    weight = tile.exp(minus(score, f32_name("safe")))
+    if tile.is_folded:
+        factor = _in_powers(tile)
+        largest = Call("maximum", (f32_name(half.most), times(f32_name("round_most"), factor)), f32)
+        start, scaled = MINUS_INFINITY, [Set("round_most", largest)]
+        below = [Set("below", minus(Number(0.0, f32), f32_name("safe")))]
+        weight = tile.exp(Call("fma", (score, factor, f32_name("below")), f32))
+    none = Call("equal", (f32_name("round_most"), MINUS_INFINITY), bool_)
+    return [
+        Set("round_most", start),
+        of.each(Set("key", of.key), Store(scores, of.at, _shown(tile, score, half)), Set("round_most", more)),
+        *of.combined("round_most", "maximum"),
+        *scaled,
+        # Without a key that is seen the scores are -inf, and their weights 0.
+        Set("safe", Call("where", (none, Number(0.0, f32), f32_name("round_most")), f32)),
+        *below,
+        Set(half.shrunk, tile.exp(minus(f32_name(half.most), f32_name("safe")))),
+        Set(half.most, f32_name("round_most")),
+        Set("round_total", Number(0.0, f32)),
+        of.each(Set("weight", weight), of.kept, Set("round_total", plus(f32_name("round_total"), f32_name("weight")))),
+        *of.combined("round_total", "add"),
+        Set(half.total, plus(times(f32_name(half.total), f32_name(half.shrunk)), f32_name("round_total"))),
+    ]
 
 
 def _given(tile: AttendTile) -> list[tuple[str, DType]]:
@@ -212,4 +218,4 @@ def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
     return Call("where", (there, score, MINUS_INFINITY), f32)
 
 
-__all__ = ["NEXT", "masks_allocated", "masks_loaded", "masks_moved", "weighted"]
+__all__ = ["NEXT", "Scores", "masks_allocated", "masks_loaded", "masks_moved", "row_weighted", "weighted"]

@@ -20,13 +20,15 @@ from dovetail.kernels.gpu.attend_rotation import rotated
 from dovetail.kernels.gpu.attend_tile import lead_of
 from dovetail.kernels.gpu.fragments import Factor, divided
 from dovetail.kernels.gpu.policy import WIDEST
-from dovetail.kernels.gpu.tile import CHUNK, H200
+from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.ir import Tensor
 from dovetail.kernels.problems.attention import Attention, attention_of
 from dovetail.ops.view import quotient
 
 AXES: Mapping[str, str] = MappingProxyType({"q": "k", "k": "k", "v": "row"})
 """Along which axis queries, keys and values are dense where vectors of them are copied."""
+COPY_BYTES = 16
+"""Of a vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class AttendSources:
 
 
 def sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
-    """What an attention of 16-bit floats reads."""
+    """What an attention reads."""
     value = of.value
     if not isinstance(value.op, FusedOp):
         return Refused("op_is_attention", value.op.name)
@@ -55,8 +57,6 @@ def sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
     found = attention_of(value, call, of.locations)
     if isinstance(found, Refused):
         return found
-    if value.dtype not in (f16, bf16):
-        return Refused("tensor_cores_have_the_dtype", value.dtype.name, "f16 or bf16")
     if max(found.d, found.dv) > WIDEST:
         return Refused("features_fit_registers", str(max(found.d, found.dv)), f"at most {WIDEST}")
     bindings = {name: of.step.results[0] if name == "y" else call[name] for name in found.pointers}
@@ -66,6 +66,14 @@ def sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
     copies = all([_is_dense(factor, AXES[name], aligned[name]) for name, factor in factors.items()])
     wide = "keep" in problem.strides and loads_wide(problem, aligned["keep"])
     return AttendSources(problem, value.dtype, bindings, of.device or H200, factors, copies, wide, aligned["y"])
+
+
+def narrow_sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
+    """The same of an attention of 16-bit floats."""
+    found = of.once(sources_of)
+    if isinstance(found, Refused) or found.dtype in (bf16, f16):
+        return found
+    return Refused("tensor_cores_have_the_dtype", found.dtype.name, "f16 or bf16")
 
 
 def _factor(a: Attention, dtype: DType, name: str) -> Factor:
@@ -86,8 +94,9 @@ def _is_dense(factor: Factor, axis: str, alignment: int) -> bool:
     *lead, row, k = factor.tensor.strides
     dense, along, size = (k, row, factor.depth) if axis == "k" else (row, k, factor.rows)
     apart = (factor.tensor.offset, *lead, along, alignment)
-    aligned = all(quotient(step, CHUNK * item) is not None for step in apart)
-    return factor.read is None and dense == item and isinstance(size, int) and size % CHUNK == 0 and aligned
+    aligned = all(quotient(step, COPY_BYTES) is not None for step in apart)
+    is_whole = isinstance(size, int) and size * item % COPY_BYTES == 0
+    return factor.read is None and dense == item and is_whole and aligned
 
 
 def by_key_head(a: Attention) -> Attention:
@@ -107,4 +116,4 @@ def by_key_head(a: Attention) -> Attention:
     return replace(a, heads=a.shared, queries=a.groups, groups=1, strides=strides)
 
 
-__all__ = ["AXES", "AttendSources", "by_key_head", "sources_of"]
+__all__ = ["AXES", "COPY_BYTES", "AttendSources", "by_key_head", "narrow_sources_of", "sources_of"]

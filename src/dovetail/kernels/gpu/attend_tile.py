@@ -9,7 +9,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.attend_half import HALVES, Half
+from dovetail.kernels.gpu.attend_half import FMA_ROWS, HALVES, Half
 from dovetail.kernels.gpu.fragments import divided
 from dovetail.kernels.gpu.tile import CHUNK, GROUP_ROWS, LANES
 from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
@@ -71,6 +71,8 @@ class AttendTile:
     """Queries that such a block goes through one after the other, with all keys in shared memory."""
     sharing: int = 0
     """Lanes that share a key where a cluster multiplies without tensor cores; 0 where it has them."""
+    by_fma: bool = False
+    """Whether threads multiply by multiply-adds, out of shared memory: f32, which tensor cores would round."""
 
     @staticmethod
     def of(problem: Attention, dtype: DType, device: GpuDevice, sharing: int = 0) -> AttendTile:
@@ -91,6 +93,11 @@ class AttendTile:
         return AttendTile(problem, dtype, warps, splits, warp_keys=keys)
 
     @property
+    def kernel(self) -> str:
+        """The name of the kernel that computes all of it."""
+        return "attend_groups" if self.by_group else "attend_fma" if self.by_fma else "attend"
+
+    @property
     def threads(self) -> int:
         return LANES * (self.warps * self.splits + self.spare)
 
@@ -107,7 +114,8 @@ class AttendTile:
     @property
     def is_one_round(self) -> bool:
         """Whether warps go through all keys at once, so that nothing is copied for a next round."""
-        keys, is_alone = self.problem.keys, self.parts == 1 and not self.is_cluster and not self.by_group
+        keys, is_alone = self.problem.keys, self.parts == 1 and not self.is_cluster
+        is_alone = is_alone and not self.by_group and not self.by_fma
         return is_alone and isinstance(keys, int) and 0 < keys <= self.keys
 
     @property
@@ -127,13 +135,13 @@ class AttendTile:
         """Whether rounds are left out in which no query of a warp sees a key: a mask of bools hides keys, so that they
         weigh nothing whatever their scores are."""
         hides = "keep" in self.problem.strides and self.problem.fill in (None, -math.inf)
-        return hides and not self.is_cluster
+        return hides and not self.is_cluster and not self.by_fma
 
     @property
     def in_powers(self) -> bool:
         """Whether scores are powers of 2, which one instruction weighs: nothing but -inf takes their place."""
         is_plain = self.problem.softcap is None and self.problem.fill in (None, -math.inf)
-        return is_plain and (self.by_group or self.sharing > 0)
+        return is_plain and (self.by_group or self.by_fma or self.sharing > 0)
 
     @property
     def is_folded(self) -> bool:
@@ -158,7 +166,7 @@ class AttendTile:
     @property
     def descends(self) -> bool:
         """Whether the last queries come first: they may see the most keys, and blocks that take long start early."""
-        return self.by_group and (self.problem.causal or self.leaves_out)
+        return (self.by_group or (self.by_fma and self.parts == 1)) and (self.problem.causal or self.leaves_out)
 
     @property
     def sees_ahead(self) -> bool:
@@ -239,6 +247,8 @@ class AttendTile:
     def halves(self) -> tuple[Half, ...]:
         """The rows of a lane that have queries."""
         queries = self.problem.queries
+        if self.by_fma:
+            return FMA_ROWS
         return HALVES[:1] if self.is_cluster and isinstance(queries, int) and queries <= 8 else HALVES
 
     @property
@@ -378,6 +388,6 @@ def near_exp(x: Expr) -> Expr:
 
 
 __all__ = [
-    "CLUSTER_KEYS", "GROUP", "GROUP_WARPS", "HALVES", "KEYS", "MINUS_INFINITY", "PARTIAL", "AttendTile", "Half",
-    "f32_name", "lead_of", "minus", "near_exp", "times",
+    "CLUSTER_KEYS", "GROUP", "GROUP_WARPS", "HALVES", "KEYS", "MINUS_INFINITY", "MOST_PARTS", "PARTIAL", "AttendTile",
+    "Half", "f32_name", "lead_of", "minus", "near_exp", "times",
 ]  # fmt: skip

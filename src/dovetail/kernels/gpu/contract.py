@@ -101,6 +101,7 @@ class Writer(TileWriter):
         self.depth = next((size for size in depths if isinstance(size, int)), depths[0])
         self.columns = found.result.shape[-1]
         self.rows, self.batch, self.fronts = self._folded()
+        self.is_short = isinstance(self.rows, int) and self.rows < FEWEST_ROWS
         self.lead = tuple(Name(f"b{i}") for i in range(len(self.batch)))
 
     def _folded(self) -> tuple[Size, tuple[Size, ...], dict[str, tuple[Size, ...]]]:
@@ -308,7 +309,7 @@ class Writer(TileWriter):
         multiple of 8, whose own lines cannot be copied.
         """
         pack = Transposed()
-        rights = None if found is None and axis else self._transposed(pack)
+        rights = None if found is None and (axis or self.is_short) else self._transposed(pack)
         if rights is None:
             return None
         other, sizes = self._pipelined(left, rights, "k"), (self.rows, self.columns, self.depth)
@@ -364,9 +365,7 @@ class Writer(TileWriter):
         or rows are few."""
         if not other or self.batch or not isinstance(self.depth, int) or not self.depth:
             return None
-        if not PipelinedTile.takes((left, *rights)):
-            return None
-        if isinstance(self.rows, int) and self.rows < FEWEST_ROWS:
+        if self.is_short or not PipelinedTile.takes((left, *rights)):
             return None
         panel = BOX if other == "row" else CHUNK
         straddle = left.straddles, any([right.straddles for right in rights])

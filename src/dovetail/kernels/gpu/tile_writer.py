@@ -11,7 +11,6 @@ from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.block_tile import RESERVED_BYTES
 from dovetail.kernels.gpu.fragments import Factor, both, divided, in_pairs, is_multiple, less, remainder, spread
 from dovetail.kernels.gpu.head_rows import STATUS, HeadResults, Heads
 from dovetail.kernels.gpu.hoisted import Hoisted
@@ -20,11 +19,12 @@ from dovetail.kernels.gpu.narrow_results import NarrowResults
 from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.scaled_rows import ROWS, SQUARES, WrittenSquares
 from dovetail.kernels.gpu.spans import PARTIAL, Spans
+from dovetail.kernels.gpu.spread_blocks import dynamic_bytes, spread_bytes
 from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.gpu.tiled import Element, Producer, Tiled
 from dovetail.kernels.gpu.warp_results import WarpResults
 from dovetail.kernels.gpu.widened import widened
-from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, STATIC_BYTES, maps_in, pointers_in, shared_bytes
+from dovetail.kernels.loops.analysis import maps_in, pointers_in, shared_bytes
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -195,19 +195,11 @@ class TileWriter(ABC):
         return in_passes(kernels, self.bindings, {PARTIAL: spans.nbytes(len(sums), tiled.threads, self.sums)})
 
     def _room(self, tiled: Tiled, grid: Size) -> int:
-        """Dynamic shared memory of a block: more than it needs where some multiprocessors would take many blocks.
-
-        Blocks that start while kernels before them still run go where these leave room, as many as fit: of 256 blocks
-        four went to each of 64 multiprocessors of an H200, and 68 had none.
-        """
+        """Dynamic shared memory of a block."""
         nbytes = shared_bytes(tiled.allocations)
-        needed = nbytes if nbytes > STATIC_BYTES or tiled.is_aligned else 0
-        if not tiled.is_spread or not self.device.dependent_launches or not isinstance(grid, int):
-            return needed
-        each = -(-grid // self.device.multiprocessors)
-        # One more than an equal share of the blocks does not fit.
-        least = (self.device.shared_bytes + RESERVED_BYTES) // (each + 1) - RESERVED_BYTES
-        return needed if nbytes > least else (least // SHARED_ALIGNMENT + 1) * SHARED_ALIGNMENT
+        if tiled.is_spread:
+            return spread_bytes(nbytes, grid, self.device)
+        return nbytes if tiled.is_aligned else dynamic_bytes(nbytes)
 
     def _results(self) -> tuple[str, ...]:
         if self._heads:
@@ -393,4 +385,4 @@ class TileWriter(ABC):
 
 assert ALIGNMENT == CHUNK * 2 and LANES == 32, "one copy is one vector"
 
-__all__ = ["FOLDED", "PARTIAL", "STATIC_BYTES", "TileWriter"]
+__all__ = ["FOLDED", "PARTIAL", "TileWriter"]

@@ -9,10 +9,10 @@ from dovetail.declare.cost import Machine, Peak
 from dovetail.declare.fused import FusedOp
 from dovetail.declare.machine import HostStep
 from dovetail.ir.dtype import ALL as EVERY
-from dovetail.ir.dtype import NARROW, bf16, c64, f16, f64
+from dovetail.ir.dtype import NARROW, bf16, c64, f16, f32, f64
 from dovetail.ir.value import Value
 from dovetail.kernels.gpu.attend_row import has_one_query
-from dovetail.kernels.gpu.policy import ROTATED_QUERIES, WIDEST
+from dovetail.kernels.gpu.policy import FMA_WIDEST, ROTATED_QUERIES, WIDEST
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.lowerings.control import is_rewritten
@@ -29,7 +29,19 @@ MOST_UNROLLED = 64
 
 
 def _tensor_cores_have(value: Value) -> bool:
-    return value.dtype in (bf16, f16) or has_one_query(value)
+    return value.dtype in (bf16, f16)
+
+
+def _products_have(value: Value) -> bool:
+    return _tensor_cores_have(value) or has_one_query(value) or _has_queries(value)
+
+
+def _has_queries(value: Value) -> bool:
+    """Whether an attention of f32 has a kernel of multiply-adds."""
+    q, k, v, *_ = value.operands
+    widths = [x.shape[-1] for x in (q, v)]
+    is_narrow = all([isinstance(size, int) and size <= FMA_WIDEST for size in widths])
+    return is_narrow and q.shape[-2] != 1 and all([x.dtype is f32 for x in (q, k, v)])
 
 
 def _features_fit(value: Value) -> bool:
@@ -42,17 +54,23 @@ def _queries_are_few(value: Value) -> bool:
     return isinstance(queries, int) and queries <= ROTATED_QUERIES
 
 
+_FEATURES_FIT = Condition(
+    "features_fit_registers", _features_fit, f"the kernel keeps at most {WIDEST} features of a head"
+)
 _ATTENDED = (
     UNSEEN,
     Condition(
-        "tensor_cores_have_the_dtype",
-        _tensor_cores_have,
-        "the kernel of several queries multiplies f16 or bf16; cast the inputs to one",
+        "products_have_the_dtype",
+        _products_have,
+        f"f16 and bf16, and f32 with up to {FMA_WIDEST} features; cast the inputs to one of them",
     ),
-    Condition("features_fit_registers", _features_fit, f"the kernel keeps at most {WIDEST} features of a head"),
+    _FEATURES_FIT,
 )
 
 
+_TENSOR_CORES_HAVE = Condition(
+    "tensor_cores_have_the_dtype", _tensor_cores_have, "the kernel multiplies f16 or bf16; cast the inputs to one"
+)
 _ROTATED = Condition(
     "queries_are_few",
     _queries_are_few,
@@ -114,7 +132,7 @@ CLAIMS = Claims(
         ops.conv_transpose.name: (TRANSPOSED,),
         library.attention.name: _ATTENDED,
         library.dequantise_blocks.name: (PACKED_BLOCKS,),
-        library.rope_attention.name: (*_ATTENDED, _ROTATED),
+        library.rope_attention.name: (UNSEEN, _TENSOR_CORES_HAVE, _FEATURES_FIT, _ROTATED),
     },
     dtypes=tuple(d for d in EVERY if d is not c64),
     regions=RegionLimits(steps=32, inputs=16, apart=NARROW, has_code=_has_code),

@@ -31,6 +31,7 @@ from dovetail.targets.cuda.gpu_kernel import GpuKernel, Kernels
 from dovetail.targets.cuda.launch_choices import Need
 from dovetail.targets.cuda.launches import with_launches
 from dovetail.targets.cuda.library_call import NAME, LibraryProduct, library_of
+from dovetail.targets.cuda.library_weights import are_cold
 from dovetail.targets.runtime.result_roots import chained, fresh_results
 from dovetail.targets.runtime.step_signature import stored_as
 from dovetail.targets.runtime.store import Key, Store
@@ -146,7 +147,11 @@ class LibraryChoice:
         """An estimate of our kernels; 0 where there is none."""
         return sum([made.launch.cycles for made in kernels]) / self.device.description.hertz
 
-    def key(self, step: Step, kernels: Sequence[GpuKernel]) -> Key:
+    def cold(self, steps: Sequence[Kernels]) -> bool:
+        """Whether each run of a program reads its weights from memory: L2 does not hold all that its kernels read."""
+        return are_cold(self.plan, steps, self.device.description.l2_bytes)
+
+    def key(self, step: Step, kernels: Sequence[GpuKernel], *, cold: bool) -> Key:
         """What a decision depends on: the product and where its tensors are, our code, the card and the library."""
         tensors = [(v, self.plan.locate(v), self.moves(v)) for v in (*step.operands, *step.results)]
         about = [f"{v.tensor} at {at.offset} by {at.strides}{' moves' * moves}" for v, at, moves in tensors]
@@ -154,6 +159,7 @@ class LibraryChoice:
         parts = {
             "product": "; ".join(about),
             "code": digest(repr(code).encode()),
+            "weights": "in memory" if cold else "in L2",
             "card": self.device.name,
             "driver": str(self.device.version),
             "library": identity(self.where),
@@ -174,7 +180,7 @@ class LibraryChoice:
         load: Load,
     ) -> tuple[tuple[Kernels, ...], Mapping[str, Function | LibraryProduct]]:
         """The kernels of each step, and what each text stands for, with products by the library where it is faster."""
-        making = _Replacing(self, functions, locations, load)
+        making = _Replacing(self, functions, locations, load, cold=self.cold(steps))
         found = [*steps]
         joined = False
         for index, (step, kernels) in enumerate(zip(self.plan.phase("run"), steps, strict=True)):
@@ -227,8 +233,10 @@ class _Replacing:
         functions: Mapping[str, Function],
         locations: Callable[[], TensorLocations],
         load: Load,
+        *,
+        cold: bool,
     ) -> None:
-        self.of, self._load = of, load
+        self.of, self._load, self._cold = of, load, cold
         self.functions: dict[str, Function | LibraryProduct] = {**functions}
         self._locations = cache(locations)
         self._steps: dict[Value, LibraryStep | Refused] = {}
@@ -236,7 +244,7 @@ class _Replacing:
     def kernels(self, step: Step, kernels: tuple[GpuKernel, ...]) -> tuple[GpuKernel, ...]:
         """The kernels of a step: ours, or what the library needs. Whatever fails, ours."""
         of = self.of
-        key = of.key(step, kernels)
+        key = of.key(step, kernels, cold=self._cold)
         try:
             algorithm = of.decided(key, lambda: self._measured(step, kernels)).algorithm
             return kernels if algorithm is None else self._by_library(step, algorithm, key)
@@ -297,7 +305,7 @@ class _Replacing:
             self.functions[NAME] = LibraryProduct(driver, described, algorithm)
             ways.append(self._loaded(step, made.kernels(algorithm, NAME)))
         del self.functions[NAME]
-        trial = Trial(driver, self.of.plan, ways)
+        trial = Trial(driver, self.of.plan, ways, cold=self._cold)
         try:
             own, *others = trial.seconds()
         finally:

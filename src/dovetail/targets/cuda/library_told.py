@@ -39,15 +39,16 @@ class Libraries:
         save time."""
         where = place(self.device.version // 1000)
         choice = LibraryChoice(plan, self.device, self.store, self.tune, where or "", {})
+        cold = choice.cold(steps)
         found: list[Sequence[Considered]] = []
         joined = False
         for step, kernels in zip(plan.phase("run"), steps, strict=True):
-            found.append(self._of(choice, step, kernels, joined) if is_product(kernels) else ())
+            found.append(self._of(choice, step, kernels, joined=joined, cold=cold) if is_product(kernels) else ())
             joined = kernels is None
         return found
 
     def _of(
-        self, choice: LibraryChoice, step: Step, kernels: tuple[GpuKernel, ...], joined: bool
+        self, choice: LibraryChoice, step: Step, kernels: tuple[GpuKernel, ...], *, joined: bool, cold: bool
     ) -> Sequence[Considered]:
         refused = choice.refused(step, kernels, joined=joined)
         if self.mode == OFF:
@@ -59,17 +60,19 @@ class Libraries:
             return _refused(refused)
         if self.store is None and self.tune != TUNE_ALWAYS:
             return _refused(HAS_CACHE.refused("none"))
-        decision = self._kept(choice, step, kernels)
+        decision = self._kept(choice, step, kernels, cold=cold)
         return _refused(HAS_BOUND.refused("none")) if decision is None else _decided(decision)
 
-    def _kept(self, choice: LibraryChoice, step: Step, kernels: tuple[GpuKernel, ...]) -> Decision | None:
+    def _kept(
+        self, choice: LibraryChoice, step: Step, kernels: tuple[GpuKernel, ...], *, cold: bool
+    ) -> Decision | None:
         """What the store has of a product on this card."""
         card = {"card": self.device.name, "driver": str(self.device.version)}
         words = () if self.store is None else self.store.keys(KIND)
         if not any(card.items() <= w.items() for w in words):
             return None  # PTX, which takes seconds, is not needed
         choice.ptx = {**choice.ptx, **ptx_of(kernels, self.device, self.store)}
-        return choice.kept(choice.key(step, kernels))
+        return choice.kept(choice.key(step, kernels, cold=cold))
 
 
 def _refused(why: Refused) -> tuple[Considered, ...]:

@@ -19,7 +19,12 @@ from dovetail.kernels.families.map import offer_map
 from dovetail.kernels.families.move import offer_move
 from dovetail.kernels.families.rows import ROWS, offer_rows
 from dovetail.kernels.families.view_fusion import offer_weave
-from dovetail.kernels.gpu.attend import offer_attend, offer_attend_groups, offer_attend_lanes
+from dovetail.kernels.gpu.attend_offers import (
+    offer_attend,
+    offer_attend_fma,
+    offer_attend_groups,
+    offer_attend_lanes,
+)
 from dovetail.kernels.gpu.attend_row import is_attention, offer_attend_row
 from dovetail.kernels.gpu.contract import offer_contract
 from dovetail.kernels.gpu.passes import Passes
@@ -67,6 +72,7 @@ TABLE: Table[GpuDevice | None] = Table(
             Row("attend_lanes", offer_attend_lanes),
             Row("attend_groups", offer_attend_groups),
             Row("attend", offer_attend),
+            Row("attend_fma", offer_attend_fma),
             Row("attend_row", offer_attend_row),
         ),
         _kind("widened_attention", lambda v: v.op is region, Row("attend_row", offer_attend_row)),

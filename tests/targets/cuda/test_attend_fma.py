@@ -1,0 +1,154 @@
+"""Attention of f32 by multiply-adds: against NumPy in float64, whatever hides keys and however blocks share them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dovetail
+from dovetail import Graph, f16, f32, library
+from dovetail.ir.dtype import bool_
+from dovetail.ir.value import Value
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu import attend_choice
+from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import CopyAsync, Kernel
+from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda.gpu_kernel import GpuKernel
+from dovetail.targets.cuda.run import kernels_of
+from tests.targets.cuda.assembled import assembled, spilled_bytes
+from tests.targets.cuda.attended import HIDDEN, attention, by_hand
+from tests.targets.cuda.cards import card
+from tests.targets.cuda.graphs import Case, x_of
+from tests.targets.cuda.judged import feeds_of, in_lockstep
+from tests.targets.cuda.simulated import target_of
+from tests.tolerances import assert_close
+
+SMALL = replace(H200, multiprocessors=1)
+"""One block fills it: queries are not spread over blocks, and no blocks share keys."""
+
+
+def _attention(queries: int | str, keys: int | str, d: int = 32, dv: int = 32, **call: Any) -> Value:
+    return attention(queries, keys, d, dv, dtype=f32, **call)
+
+
+def _made(value: Value, device: GpuDevice = SMALL) -> list[GpuKernel]:
+    return [made for _, made in kernels_of(make_plan(Graph.of({"y": value}), target="cuda"), device=device)]
+
+
+def _kernel(value: Value, device: GpuDevice = SMALL) -> Kernel:
+    return _made(value, device)[0].kernel
+
+
+def _judge(value: Value, device: GpuDevice = SMALL, sizes: dict[str, int] | None = None, **told: Any) -> None:
+    feeds = feeds_of(Graph.of({"y": value}), sizes or {})
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=device)["y"], by_hand(feeds, **told), f32)
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_whatever_hides_keys(name: str) -> None:
+    call, queries, keys = dict(HIDDEN[name]), 40, 150
+    for mask, dtype in (("keep", bool_), ("mask", f32)):
+        if call.get(mask):
+            call[mask] = x_of(dtype, queries, keys, name=mask)
+    value = _attention(queries, keys, **call)
+    assert _kernel(value).name == "attend_fma"
+    _judge(value, **{n: call[n] for n in ("fill", "causal", "window", "softcap") if n in call})
+
+
+@pytest.mark.parametrize("warps", [1, 2, 4, 8])
+@pytest.mark.parametrize(("queries", "keys"), [(16, 64), (130, 70), (5, 1)])
+def test_blocks_of_any_size(warps: int, queries: int, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attend_choice, "FMA_WARPS", (warps,))
+    value = _attention(queries, keys, heads=2)
+    launch = _kernel(value).launch
+    assert launch is not None and (launch.block, launch.grid) == (32 * warps, 2 * -(-queries // (16 * warps)))
+    _judge(value)
+
+
+@pytest.mark.parametrize(("d", "dv"), [(128, 64), (64, 128), (48, 80), (20, 36), (7, 5), (1, 1)])
+def test_any_features(d: int, dv: int) -> None:
+    """Those that no vector divides are copied one by one."""
+    value = _attention(20, 70, d, dv, heads=4, groups=2)
+    widths = {s.nbytes for s in everything(_kernel(value).body) if isinstance(s, CopyAsync)}
+    assert widths == ({16} if d % 4 == dv % 4 == 0 else {4})
+    _judge(value)
+
+
+@pytest.mark.parametrize("name", ["plain", "keep", "causal", "softcap"])
+@pytest.mark.parametrize(("queries", "keys"), [(3, 300), (33, 130)])
+def test_blocks_share_keys_where_queries_are_few(name: str, queries: int, keys: int) -> None:
+    call = dict(HIDDEN[name])
+    if "keep" in call:
+        call["keep"] = x_of(bool_, queries, keys, name="keep")
+    value, device = _attention(queries, keys, heads=2, **call), replace(H200, multiprocessors=16)
+    assert [made.kernel.name for made in _made(value, device)] == ["attend_parts", "attend_sum"]
+    _judge(value, device, **{n: call[n] for n in ("fill", "causal", "softcap") if n in call})
+
+
+@pytest.mark.parametrize("keys", [0, 1, 64, 130])
+def test_any_number_of_keys(keys: int) -> None:
+    keep = x_of(bool_, 20, "t", name="keep")
+    value = _attention(20, "t", keep=keep, fill=-math.inf, zero_unseen=True)
+    _judge(value, sizes={"t": keys}, fill=-math.inf)
+
+
+@pytest.mark.parametrize("queries", [1, 20])
+def test_any_number_of_queries(queries: int) -> None:
+    _judge(_attention("n", 70, causal=True, fill=-math.inf), sizes={"n": queries}, causal=True, fill=-math.inf)
+
+
+def test_large_scores_and_values_do_not_overflow() -> None:
+    value = _attention(16, 70)
+    feeds = feeds_of(Graph.of({"y": value}), {})
+    feeds["q"] *= 1e4
+    feeds["v"] *= 1e30
+    assert_close(
+        in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"] / 1e30, by_hand(feeds) / 1e30, f32, scale=1e3
+    )
+
+
+def test_queries_and_keys_may_be_views() -> None:
+    """As of one product for all three: rows are further apart than they are long, and heads between them."""
+    both = x_of(f32, 20, 3, 2, 32, name="all")
+    q, k, v = (dovetail.ops.permute(both[:, n], order=(-2, -3, -1)) for n in range(3))
+    value = library.attention(q, k, v, scale=0.2)
+    feeds = feeds_of(Graph.of({"y": value}), {})
+    parts = {name: feeds["all"][:, n].swapaxes(0, 1) for n, name in enumerate("qkv")}
+    assert_close(in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"], by_hand(parts), f32)
+
+
+@pytest.mark.parametrize(("d", "rows", "heads"), [(32, 128, 384), (64, 512, 64), (64, 197, 12), (128, 512, 16)])
+def test_threads_keep_everything_in_registers(d: int, rows: int, heads: int, tmp_path: Path) -> None:
+    """With 16 bytes in each access of shared memory that multiply-adds wait for."""
+    made, *_ = _made(_attention(rows, rows, d, d, heads=heads), card("h200").description)
+    assert not spilled_bytes(assembled(made, "sm_90a", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("value", "is_fused"),
+    [
+        (_attention(20, 70), True),
+        (_attention("n", "t", causal=True, fill=-math.inf), True),
+        (_attention(20, 70, 160, 160), False),
+        (_attention(1, 70, causal=True, fill=-math.inf), False),
+        (attention(20, 70, dtype=f16), True),
+    ],
+    ids=["few", "symbols", "wide", "one_query", "f16"],
+)
+def test_programs_keep_attentions_that_have_a_kernel(value: Value, is_fused: bool) -> None:
+    plan = dovetail.compile(Graph.of({"y": value}), target=target_of(card("h200")), cache="off").plan
+    steps = [step.value.op for step in plan.phase("run")]
+    assert (library.attention in steps) == is_fused
+
+
+def test_multiprocessors_have_equal_shares_of_blocks() -> None:
+    """24 blocks that start early would fill eight multiprocessors of 132."""
+    value = _attention(128, 128, 64, 64, heads=12)
+    launch = _kernel(value, replace(card("h200").description, dependent_launches=True)).launch
+    assert launch is not None and launch.shared_bytes > (H200.shared_bytes + 1024) // 2 - 1024
