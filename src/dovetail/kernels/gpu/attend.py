@@ -274,7 +274,7 @@ class AttendWriter:
             return self._warp_keys.by_lanes.started()
         empty = zeroed(private("sums", f32, 1), self.dv // 8 * 4)
         found: list[Statement] = [empty, *self._own_queries(self._warp_row)]
-        for half in self.block.halves:
+        for half in self.block.lane_rows:
             found += [Set(half.most, MINUS_INFINITY), Set(half.total, Number(0.0, f32))]
         return found
 
@@ -303,9 +303,9 @@ class AttendWriter:
 
     def _own_queries(self, first: Expr) -> list[Statement]:
         """The queries of a lane."""
-        own = [add(divided(LANE, 4), Extent(8 * half.number)) for half in self.block.halves]
+        own = [add(divided(LANE, 4), Extent(8 * half.number)) for half in self.block.lane_rows]
         top = add(Name("top"), first)
-        return [Set(half.query, add(top, x)) for half, x in zip(self.block.halves, own, strict=True)]
+        return [Set(half.query, add(top, x)) for half, x in zip(self.block.lane_rows, own, strict=True)]
 
     def _opening(self, place: Sequence[Statement]) -> tuple[Statement, ...]:
         """The first keys and values, which are copied before a block of a resident kernel waits for its queries."""

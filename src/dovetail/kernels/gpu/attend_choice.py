@@ -52,10 +52,11 @@ FMA_WARPS = (8, 4, 2, 1)
 """Warps of such a block, 16 queries each."""
 FMA_REGISTERS = 168
 """Of a thread."""
-FMA_FACTOR, FMA_ROUND, FMA_BLOCK = 1.4, 1500, 2500
-"""What a round takes over its multiply-adds, and further cycles of each, whatever others do meanwhile, and of a block.
-Not fitted."""
-COMBINED_CYCLES = 4000
+FMA_FACTOR, FMA_ROUND, FMA_SHARE, FMA_BLOCK = 1.5, 1500, 9, 50
+"""What a round takes over its multiply-adds, and further cycles: of a round, of each block in it for each feature, and
+of a block before its first round and after its last for each feature. Fitted to eight attentions by blocks of one to
+eight warps."""
+COMBINED_CYCLES = 7000
 """A second kernel, which combines what blocks found."""
 
 MOST_REGISTERS = 255
@@ -143,10 +144,10 @@ def fma_tile(sources: AttendSources) -> AttendTile | Refused:
 
 
 def _fma_parts(tile: AttendTile, device: GpuDevice) -> int:
-    """Blocks along keys where queries are few: enough to fill the device."""
+    """Blocks along keys where queries are few: enough to fill the device. Causal queries see other numbers of them."""
     a = tile.problem
     sizes = [*a.lead, a.heads, a.queries]
-    if not all([isinstance(size, int) for size in sizes]):
+    if a.causal or not all([isinstance(size, int) for size in sizes]):
         return 1
     blocks = math.prod([estimate(size) for size in sizes[:-1]]) * math.ceil(estimate(a.queries) / tile.rows)
     rounds = math.ceil(estimate(a.keys) / tile.keys)
@@ -208,7 +209,7 @@ def fma_resident(tile: AttendTile, device: GpuDevice) -> int:
 def _block_cycles(tile: AttendTile) -> float:
     features = tile.d + tile.dv
     if tile.by_fma:
-        return FMA_BLOCK
+        return FMA_BLOCK * features
     if tile.by_group:
         return GROUP_BLOCK * features
     share = LANE_SHARE if tile.sharing else SHARE_CYCLES
@@ -223,7 +224,7 @@ def _round_cycles(tile: AttendTile, blocks: int) -> float:
     if tile.by_fma:
         # A warp has one instruction for 32 multiply-adds, and a quarter of the multiprocessor one in a cycle.
         each = 16 * tile.keys * features / LANES
-        return FMA_ROUND + max(1.0, quarters) * FMA_FACTOR * each
+        return FMA_ROUND + FMA_SHARE * blocks * features + max(1.0, quarters) * FMA_FACTOR * each
     if tile.by_group:
         work = GROUP_START + GROUP_WORK * features + (GROUP_MASK if masks else 0)
         return GROUP_LATENCY * features + quarters * work + (APART_CYCLES if tile.is_apart else 0)

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import i64, u32
+from dovetail.kernels.gpu.attend_lane_rows import FRAGMENT_ROWS
 from dovetail.kernels.gpu.attend_lanes import LaneKeys
 from dovetail.kernels.gpu.attend_softmax import NEXT, masks_loaded, masks_moved, weighted
-from dovetail.kernels.gpu.attend_tile import HALVES, AttendTile
+from dovetail.kernels.gpu.attend_tile import AttendTile
 from dovetail.kernels.gpu.fragments import (
     LANE,
     Factor,
@@ -116,13 +117,13 @@ class WarpKeys:
         *lead, row, _ = self.factors["q"].tensor.strides
         source = Tensor("q", u32, (*lead, row, u32.itemsize), self.factors["q"].tensor.offset)
         found: list[Statement] = []
-        for half in HALVES:
+        for half in FRAGMENT_ROWS:
             query = Name(half.query)
             for step in range(block.d // 16):
                 for side in range(2):
                     pair = add(Extent(8 * step + 4 * side), remainder(LANE, 4))
                     value: Expr = Number(0, u32)
-                    if half in block.halves and 16 * step + 8 * side < a.d:
+                    if half in block.lane_rows and 16 * step + 8 * side < a.d:
                         value = Load(source, (*block.lead, clamped(query, a.queries), pair))
                     found.append(Store(fragments, (Extent(step), Extent(side), Extent(half.number)), value))
         return found

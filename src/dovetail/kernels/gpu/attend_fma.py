@@ -28,10 +28,11 @@ from dovetail.kernels.gpu.attend_fma_tile import (
     sums_of,
     weights_pitch_of,
 )
+from dovetail.kernels.gpu.attend_lane_rows import with_lane
 from dovetail.kernels.gpu.attend_softmax import Scores, row_weighted
 from dovetail.kernels.gpu.attend_sources import COPY_BYTES
 from dovetail.kernels.gpu.attend_tile import MINUS_INFINITY, f32_name, times
-from dovetail.kernels.gpu.fragments import private, remainder, rolled, shared_by, unrolled, with_lane, zeroed
+from dovetail.kernels.gpu.fragments import private, remainder, rolled, shared_by, unrolled, zeroed
 from dovetail.kernels.gpu.shared_tiles import divided
 from dovetail.kernels.gpu.spread_blocks import spread_bytes
 from dovetail.kernels.loops.ir import (
@@ -57,7 +58,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 
-CHUNKS_AT_ONCE = 2
+CHUNKS_AT_ONCE = 4
 """Vectors of features, or of keys, of one turn of a loop: all of them would be more code than the cache for it has."""
 
 
@@ -109,7 +110,7 @@ class FmaAttend(AttendWriter):
 
     def _queries(self) -> list[Statement]:
         found: list[Statement] = [zeroed(sums_of(self.block), ROWS * self.dv // ACROSS)]
-        for row in self.block.halves:
+        for row in self.block.lane_rows:
             found += [Set(row.query, add(Name("top"), row_of(row.number)))]
             found += [Set(row.most, MINUS_INFINITY), Set(row.total, Number(0.0, f32))]
         return [*found, *self._loaded("q", ZERO, ZERO), *self._loaded("k", ZERO, ZERO), CommitCopies()]
@@ -156,13 +157,15 @@ class FmaAttend(AttendWriter):
     def _weighted(self) -> list[Statement]:
         """The weights of scores, in shared memory of the warp."""
         scores, number = private("scores", f32, ROWS, self._keys_each), Name("number")
-        found: list[Statement] = [Set("first_key", self.block.first_key(Name("round")))]
-        for row in self.block.halves:
+        rows: list[list[Sequence[Statement]]] = []
+        for row in self.block.lane_rows:
             at, own = (Extent(row.number), number), key_of(number)
             kept = Store(self._room("weights"), (row_of(row.number), own), f32_name("weight"))
             of = Scores(at, add(Name("first_key"), own), self._each_key, _combined, kept)
-            found += row_weighted(self.block, row, scores, of)
-        return found
+            rows.append(row_weighted(self.block, row, scores, of))
+        # Row by row a lane would wait for each shuffle of each.
+        turns = [steps for phase in zip(*rows, strict=True) for steps in zip(*phase, strict=True)]
+        return [Set("first_key", self.block.first_key(Name("round"))), *[s for steps in turns for s in steps]]
 
     def _each_key(self, *body: Statement) -> Loop:
         return unrolled("number", self._keys_each, *body)
@@ -171,7 +174,7 @@ class FmaAttend(AttendWriter):
         """The products of weights and values, added to sums that shrink first."""
         sums, columns = sums_of(self.block), columns_of(self.block)
         found: list[Statement] = []
-        for row in self.block.halves:
+        for row in self.block.lane_rows:
             at = Extent(row.number), Name("column")
             shrunk = Store(sums, at, times(Load(sums, at), f32_name(row.shrunk)))
             found.append(unrolled("column", len(columns), shrunk))

@@ -32,7 +32,7 @@ from dovetail.kernels.loops.ir import (
 def fma_written(tile: AttendTile) -> list[Statement]:
     """What a block does with its sums."""
     found: list[Statement] = []
-    for row in tile.halves:
+    for row in tile.lane_rows:
         stores = _result(tile, row.number) if tile.parts == 1 else _left_over(tile, row.number)
         found.append(When(less(Name(row.query), Extent(tile.problem.queries)), tuple(stores)))
     return found
@@ -40,7 +40,7 @@ def fma_written(tile: AttendTile) -> list[Statement]:
 
 def _result(tile: AttendTile, number: int) -> list[Statement]:
     """The results of a query."""
-    a, row = tile.problem, tile.halves[number]
+    a, row = tile.problem, tile.lane_rows[number]
     target = by_lane(Tensor("y", f32, a.strides["y"]), tile)
     found: list[Statement] = [Set("inverse", inverse_of(tile, f32_name(row.total)))]
     for n, column in enumerate(columns_of(tile)):
@@ -64,7 +64,7 @@ def _index(tile: AttendTile, column: tuple[Expr, ...]) -> Expr:
 
 def _left_over(tile: AttendTile, number: int) -> list[Statement]:
     """What a block has of a query, in the workspace: sums, the largest score and the total."""
-    row, target = tile.halves[number], by_lane(tile.partial, tile)
+    row, target = tile.lane_rows[number], by_lane(tile.partial, tile)
     at = (*tile.lead, Name(row.query), Name("part"))
     found: list[Statement] = [
         Store(target, (*at, *column), Load(sums_of(tile), (Extent(number), Extent(n))))

@@ -58,7 +58,7 @@ def summed(block: AttendTile, values: SharedTile, axis: str) -> list[Statement]:
     weights = private("weights", block.dtype, block.warp_keys // 16, 8)
     j, e, step = Name("j"), Name("e"), Name("step")
     found: list[Statement] = []
-    for half in block.halves:
+    for half in block.lane_rows:
         at = (j, add(e, Extent(2 * half.number)))
         shrunk = times(Load(sums, at), f32_name(half.shrunk))
         found.append(unrolled("j", block.dv // 8, unrolled("e", 2, Store(sums, at, shrunk))))

@@ -6,18 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from dovetail.ir.dtype import bool_, f32, i64
+from dovetail.kernels.gpu.attend_lane_rows import FRAGMENT_ROWS, LaneRow
 from dovetail.kernels.gpu.attend_staged import staged_written
-from dovetail.kernels.gpu.attend_tile import (
-    GROUP,
-    GROUP_WARPS,
-    HALVES,
-    MINUS_INFINITY,
-    AttendTile,
-    Half,
-    f32_name,
-    minus,
-    times,
-)
+from dovetail.kernels.gpu.attend_tile import GROUP, GROUP_WARPS, MINUS_INFINITY, AttendTile, f32_name, minus, times
 from dovetail.kernels.gpu.fragments import LANE, THREAD, both, divided, less, plus, private, remainder, unrolled
 from dovetail.kernels.gpu.tile import CHUNK, LANES
 from dovetail.kernels.loops.body import cast_to
@@ -52,11 +43,11 @@ def written(tile: AttendTile, *, staged: bool = False) -> list[Statement]:
         return _exchanged(tile)
     if tile.splits > 1:
         return _combined(tile)
-    inverses = [Set(f"inverse{half.number}", inverse_of(tile, f32_name(half.total))) for half in HALVES]
+    inverses = [Set(f"inverse{half.number}", inverse_of(tile, f32_name(half.total))) for half in FRAGMENT_ROWS]
     if staged:
         return [*inverses, *staged_written(tile, lambda half: _own_results(tile, half))]
     found: list[Statement] = [*inverses]
-    for half in HALVES:
+    for half in FRAGMENT_ROWS:
         every = _own_results(tile, half)
         for j, pair in enumerate(zip(every[::2], every[1::2], strict=True)):
             fits = 8 * j + 8 <= tile.problem.dv
@@ -65,7 +56,7 @@ def written(tile: AttendTile, *, staged: bool = False) -> list[Statement]:
     return found
 
 
-def _own_results(tile: AttendTile, half: Half) -> list[tuple[Expr, Expr]]:
+def _own_results(tile: AttendTile, half: LaneRow) -> list[tuple[Expr, Expr]]:
     """The results of a row of a lane: columns, and weighted sums over the total."""
     sums = private("sums", f32, tile.dv // 8, 4)
     found: list[tuple[Expr, Expr]] = []
@@ -130,7 +121,7 @@ def _own_stored(tile: AttendTile, target: Tensor, of: Callable[[Expr], tuple[Exp
     """What a warp has of each query: weighted sums, the largest score and the total."""
     sums = private("sums", f32, tile.dv // 8, 4)
     found: list[Statement] = []
-    for half in tile.halves:
+    for half in tile.lane_rows:
         at = of(Name(half.query))
         stores: list[Statement] = []
         for j in range(tile.dv // 8):
@@ -240,7 +231,7 @@ def _exchanged(tile: AttendTile) -> list[Statement]:
     count = tile.dv // 16 * 4
     sums, told = private("sums", f32, 2, count), tile.told
     thread, e, other = remainder(THREAD, GROUP_WARPS * LANES), Name("e"), Call("sub", (Extent(1), GROUP), i64)
-    kept = [f32_name(name) for half in HALVES for name in (half.most, half.total)]
+    kept = [f32_name(name) for half in FRAGMENT_ROWS for name in (half.most, half.total)]
 
     def told_by(group: Expr, number: Expr) -> tuple[Expr, ...]:
         return group, divided(number, 4), thread, remainder(number, 4)
@@ -251,16 +242,16 @@ def _exchanged(tile: AttendTile) -> list[Statement]:
         found.append(When(Call("equal", (GROUP, Extent(group)), bool_), (unrolled("e", count, tell),)))
     found += [Store(told, told_by(GROUP, Extent(count + i)), value) for i, value in enumerate(kept)]
     found.append(Barrier())
-    for half in HALVES:
+    for half in FRAGMENT_ROWS:
         most, total = (Load(told, told_by(other, Extent(count + 2 * half.number + i))) for i in range(2))
         found += [Set("other_most", most), Set("other_total", total), *_weighed(tile, half)]
     for group in range(2):
-        stores = [s for half in HALVES for s in _half_stored(tile, half, group, told_by)]
+        stores = [s for half in FRAGMENT_ROWS for s in _half_stored(tile, half, group, told_by)]
         found.append(When(Call("equal", (GROUP, Extent(group)), bool_), tuple(stores)))
     return [*found, Barrier()]
 
 
-def _weighed(tile: AttendTile, half: Half) -> list[Statement]:
+def _weighed(tile: AttendTile, half: LaneRow) -> list[Statement]:
     """What a group's sums of a query are multiplied by, and those of the other."""
     own, other, most = f32_name(half.most), f32_name("other_most"), f32_name("most")
     none = Call("equal", (most, MINUS_INFINITY), bool_)
@@ -276,7 +267,7 @@ def _weighed(tile: AttendTile, half: Half) -> list[Statement]:
 
 
 def _half_stored(
-    tile: AttendTile, half: Half, group: int, told_by: Callable[[Expr, Expr], tuple[Expr, ...]]
+    tile: AttendTile, half: LaneRow, group: int, told_by: Callable[[Expr, Expr], tuple[Expr, ...]]
 ) -> list[Statement]:
     """The results of a query in a group's half of the columns."""
     count = tile.dv // 16 * 4
@@ -299,7 +290,7 @@ def _combined(tile: AttendTile) -> list[Statement]:
     warp = ThreadIndex("warp")
     part, first = divided(warp, tile.warps), mul(remainder(warp, tile.warps), Extent(16))
     found: list[Statement] = []
-    for half in HALVES:
+    for half in FRAGMENT_ROWS:
         row = add(first, add(divided(LANE, 4), Extent(8 * half.number)))
         for j in range(tile.dv // 8):
             for e in range(2):

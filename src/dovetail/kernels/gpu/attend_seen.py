@@ -12,7 +12,8 @@ from itertools import pairwise
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64, u32
 from dovetail.kernels.gpu.attend_bits import has_keys, word_gathered, word_lane, words_allocated, words_loaded
-from dovetail.kernels.gpu.attend_tile import GROUP, GROUP_WARPS, AttendTile, Half
+from dovetail.kernels.gpu.attend_lane_rows import LaneRow
+from dovetail.kernels.gpu.attend_tile import GROUP, GROUP_WARPS, AttendTile
 from dovetail.kernels.gpu.fragments import LANE, divided, less, private, remainder, unrolled
 from dovetail.kernels.gpu.tile import LANES
 from dovetail.kernels.loops.body import cast_to
@@ -123,7 +124,7 @@ def _own_bits(tile: AttendTile, when: str) -> list[Statement]:
     """The bits of a lane's queries from the lanes that have them."""
     mine: list[Statement] = []
     for word in range(_words(tile)):
-        for half in tile.halves:
+        for half in tile.lane_rows:
             name = _bits(half, word).name + when
             if tile.sees_ahead:
                 mine.append(FromLane(name, "seen", word_lane(half.number, word), u32))
@@ -139,7 +140,7 @@ def ranges_seen(tile: AttendTile) -> list[Statement]:
     """The bits of each lane's queries where they see keys from one to another."""
     a, every = tile.problem, Number(0xFFFFFFFF, u32)
     found: list[Statement] = []
-    for half in tile.halves:
+    for half in tile.lane_rows:
         query = Name(half.query)
         end = minimum(add(query, Extent(1)), Extent(a.keys)) if a.causal else Extent(a.keys)
         for word in range(_words(tile)):
@@ -163,11 +164,11 @@ def _place(x: Expr) -> Expr:
     return cast_to(minimum(Call("maximum", (x, Extent(0)), i64), Extent(LANES)), u32)
 
 
-def _bits(half: Half, word: int) -> Name:
+def _bits(half: LaneRow, word: int) -> Name:
     return Name(f"sees{half.number}_{word}", u32)
 
 
-def is_seen(tile: AttendTile, half: Half) -> Expr:
+def is_seen(tile: AttendTile, half: LaneRow) -> Expr:
     """Whether a query of a lane sees key e of the pair j of that lane in this round."""
     j, e = Name("j"), Name("e")
     pairs = LANES // 8
@@ -228,7 +229,7 @@ class SeenAhead:
         found: list[Statement] = []
         for to, of in pairwise(_TIMES[: self.ahead + 1]):
             for word in range(_words(self.tile)):
-                for half in self.tile.halves:
+                for half in self.tile.lane_rows:
                     name = _bits(half, word).name
                     found.append(Set(name + to, Name(name + of, u32)))
         return found

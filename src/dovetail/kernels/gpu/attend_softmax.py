@@ -7,17 +7,11 @@ from collections.abc import Callable, Sequence
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, bool_, f32, u8
+from dovetail.kernels.gpu.attend_lane_rows import LaneRow
 from dovetail.kernels.gpu.attend_products import narrowed
 from dovetail.kernels.gpu.attend_seen import is_seen, ranges_seen
 from dovetail.kernels.gpu.attend_shifts import LOG2_E, Shifts
-from dovetail.kernels.gpu.attend_tile import (
-    MINUS_INFINITY,
-    AttendTile,
-    Half,
-    f32_name,
-    minus,
-    times,
-)
+from dovetail.kernels.gpu.attend_tile import MINUS_INFINITY, AttendTile, f32_name, minus, times
 from dovetail.kernels.gpu.fragments import LANE, both, less, plus, private, remainder, unrolled
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
@@ -74,42 +68,48 @@ def weighted(tile: AttendTile) -> list[Statement]:
     def combined(name: str, op: str) -> list[Statement]:
         return [AllReduce(name, op, f32, 4)]
 
-    for half in tile.halves:
+    for half in tile.lane_rows:
         at = (j, add(e, Extent(2 * half.number)))
         key = add(Name("first_key"), add(mul(j, Extent(8)), e))
         weight = f32_name("weight")
         kept = Store(scores, at, weight) if tile.by_group else Store(weights, at, cast_to(weight, tile.dtype))
-        found += row_weighted(tile, half, scores, Scores(at, key, each, combined, kept))
+        phases = row_weighted(tile, half, scores, Scores(at, key, each, combined, kept))
+        found += [s for phase in phases for s in phase]
     return [*found, narrowed(tile)] if tile.by_group else found
 
 
-def row_weighted(tile: AttendTile, half: Half, scores: Tensor, of: Scores) -> list[Statement]:
-    """The scores of a row of a lane, which become weights."""
-    score = Load(scores, of.at)
-    more = Call("maximum", (f32_name("round_most"), score), f32)
-    start, scaled, below = f32_name(half.most), list[Statement](), list[Statement]()
-    weight = tile.exp(minus(score, f32_name("safe")))
+def row_weighted(tile: AttendTile, half: LaneRow, scores: Tensor, of: Scores) -> list[Sequence[Statement]]:
+    """The scores of a row of a lane, which become weights: in phases, so that rows may take turns."""
+    score, own = Load(scores, of.at), half.number
+    round_most, safe, below, total = (
+        f32_name(f"{name}{own}") for name in ("round_most", "safe", "below", "round_total")
+    )
+    more = Call("maximum", (round_most, score), f32)
+    start, scaled, lowered = f32_name(half.most), list[Statement](), list[Statement]()
+    weight = tile.exp(minus(score, safe))
     if tile.is_folded:
         factor = _in_powers(tile)
-        largest = Call("maximum", (f32_name(half.most), times(f32_name("round_most"), factor)), f32)
-        start, scaled = MINUS_INFINITY, [Set("round_most", largest)]
-        below = [Set("below", minus(Number(0.0, f32), f32_name("safe")))]
-        weight = tile.exp(Call("fma", (score, factor, f32_name("below")), f32))
-    none = Call("equal", (f32_name("round_most"), MINUS_INFINITY), bool_)
+        largest = Call("maximum", (f32_name(half.most), times(round_most, factor)), f32)
+        start, scaled = MINUS_INFINITY, [Set(round_most.name, largest)]
+        lowered = [Set(below.name, minus(Number(0.0, f32), safe))]
+        weight = tile.exp(Call("fma", (score, factor, below), f32))
+    none = Call("equal", (round_most, MINUS_INFINITY), bool_)
+    shown = Set("key", of.key), Store(scores, of.at, _shown(tile, score, half)), Set(round_most.name, more)
     return [
-        Set("round_most", start),
-        of.each(Set("key", of.key), Store(scores, of.at, _shown(tile, score, half)), Set("round_most", more)),
-        *of.combined("round_most", "maximum"),
-        *scaled,
-        # Without a key that is seen the scores are -inf, and their weights 0.
-        Set("safe", Call("where", (none, Number(0.0, f32), f32_name("round_most")), f32)),
-        *below,
-        Set(half.shrunk, tile.exp(minus(f32_name(half.most), f32_name("safe")))),
-        Set(half.most, f32_name("round_most")),
-        Set("round_total", Number(0.0, f32)),
-        of.each(Set("weight", weight), of.kept, Set("round_total", plus(f32_name("round_total"), f32_name("weight")))),
-        *of.combined("round_total", "add"),
-        Set(half.total, plus(times(f32_name(half.total), f32_name(half.shrunk)), f32_name("round_total"))),
+        [Set(round_most.name, start), of.each(*shown)],
+        of.combined(round_most.name, "maximum"),
+        [
+            *scaled,
+            # Without a key that is seen the scores are -inf, and their weights 0.
+            Set(safe.name, Call("where", (none, Number(0.0, f32), round_most), f32)),
+            *lowered,
+            Set(half.shrunk, tile.exp(minus(f32_name(half.most), safe))),
+            Set(half.most, round_most),
+            Set(total.name, Number(0.0, f32)),
+            of.each(Set("weight", weight), of.kept, Set(total.name, plus(total, f32_name("weight")))),
+        ],
+        of.combined(total.name, "add"),
+        [Set(half.total, plus(times(f32_name(half.total), f32_name(half.shrunk)), total))],
     ]
 
 
@@ -118,7 +118,7 @@ def _given(tile: AttendTile) -> list[tuple[str, DType]]:
     return [(n, dtype) for n, dtype in (("mask", tile.dtype), ("keep", bool_)) if n in tile.problem.strides]
 
 
-def _held(tile: AttendTile, name: str, half: Half, when: str = "") -> Tensor:
+def _held(tile: AttendTile, name: str, half: LaneRow, when: str = "") -> Tensor:
     """What a lane holds of a mask, for the keys of a round. Conditions are held as the bytes that they are in memory:
     a lane that made predicates of them would wait for them where it loads them."""
     dtype = _as_loaded(dict(_given(tile))[name])
@@ -135,7 +135,7 @@ def masks_allocated(tile: AttendTile) -> list[Alloc]:
     return [
         Alloc(_held(tile, name, half, when).pointer, _as_loaded(dtype), count, "private")
         for name, dtype in _given(tile)
-        for half in tile.halves
+        for half in tile.lane_rows
         for when in ("", NEXT)
     ]
 
@@ -146,7 +146,7 @@ def masks_loaded(tile: AttendTile, number: Expr, when: str = "") -> list[Stateme
     first = add(tile.first_key(number), mul(remainder(LANE, 4), Extent(2)))
     found: list[Statement] = []
     for name, dtype in _given(tile):
-        for half in tile.halves:
+        for half in tile.lane_rows:
             at = minimum(Name(half.query), Extent(a.queries - 1)), minimum(Name("key"), Extent(a.keys - 1))
             load = Load(Tensor(name, _as_loaded(dtype), a.strides[name]), (*tile.lead, *at))
             one = Set("key", add(first, add(mul(j, Extent(8)), e))), Store(_held(tile, name, half, when), (j, e), load)
@@ -159,7 +159,7 @@ def masks_moved(tile: AttendTile) -> list[Statement]:
     j, e = Name("j"), Name("e")
     found: list[Statement] = []
     for name, _ in _given(tile):
-        for half in tile.halves:
+        for half in tile.lane_rows:
             move = Store(_held(tile, name, half), (j, e), Load(_held(tile, name, half, NEXT), (j, e)))
             found.append(unrolled("j", tile.warp_keys // 8, unrolled("e", 2, move)))
     return found
@@ -170,7 +170,7 @@ def _in_powers(tile: AttendTile) -> Number:
     return Number(tile.problem.scale * LOG2_E.value, f32)
 
 
-def _shown(tile: AttendTile, score: Expr, half: Half) -> Expr:
+def _shown(tile: AttendTile, score: Expr, half: LaneRow) -> Expr:
     """A score as the softmax sees it."""
     a = tile.problem
     key, query = Name("key"), Name(half.query)

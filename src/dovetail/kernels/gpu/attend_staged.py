@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail.ir.dtype import i64
+from dovetail.kernels.gpu.attend_lane_rows import FRAGMENT_ROWS, LaneRow
 from dovetail.kernels.gpu.attend_sources import AttendSources
-from dovetail.kernels.gpu.attend_tile import HALVES, AttendTile, Half
+from dovetail.kernels.gpu.attend_tile import AttendTile
 from dovetail.kernels.gpu.fragments import LANE, divided, less, remainder
 from dovetail.kernels.gpu.tile import CHUNK, LANES, WARP_ROWS
 from dovetail.kernels.loops.ir import (
@@ -46,18 +47,18 @@ def staged_allocated(tile: AttendTile) -> Alloc:
     return Alloc(_STAGED, tile.dtype, tile.rows * (tile.dv + CHUNK), "shared")
 
 
-def staged_written(tile: AttendTile, results: Callable[[Half], list[tuple[Expr, Expr]]]) -> list[Statement]:
+def staged_written(tile: AttendTile, results: Callable[[LaneRow], list[tuple[Expr, Expr]]]) -> list[Statement]:
     """The results of a warp, which `results` tells for a row of each lane: columns and what they have."""
     item, warp = tile.dtype.itemsize, ThreadIndex("warp")
     pitch = (tile.dv + CHUNK) * item
     room = Tensor(_STAGED, tile.dtype, (WARP_ROWS * pitch, pitch, item), space="shared")
     found: list[Statement] = []
-    for half in HALVES:
+    for half in FRAGMENT_ROWS:
         row = add(divided(LANE, 4), Extent(8 * half.number))
         found += [Store(room, (warp, row, column), value) for column, value in results(half)]
     a, groups = tile.problem, tile.dv // CHUNK
     target = Tensor("y", tile.dtype, a.strides["y"])
-    found += [WarpBarrier(), Set("first_query", Call("sub", (Name(HALVES[0].query), divided(LANE, 4)), i64))]
+    found += [WarpBarrier(), Set("first_query", Call("sub", (Name(FRAGMENT_ROWS[0].query), divided(LANE, 4)), i64))]
     for turn in range(WARP_ROWS * groups // LANES):
         own = add(LANE, Extent(turn * LANES))
         line, first = divided(own, groups), mul(remainder(own, groups), Extent(CHUNK))

@@ -9,7 +9,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.attend_half import FMA_ROWS, HALVES, Half
+from dovetail.kernels.gpu.attend_lane_rows import FMA_ROWS, FRAGMENT_ROWS, LaneRow
 from dovetail.kernels.gpu.fragments import divided
 from dovetail.kernels.gpu.tile import CHUNK, GROUP_ROWS, LANES
 from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
@@ -244,12 +244,12 @@ class AttendTile:
         return self.warp_keys * self.d * self.dtype.itemsize
 
     @property
-    def halves(self) -> tuple[Half, ...]:
+    def lane_rows(self) -> tuple[LaneRow, ...]:
         """The rows of a lane that have queries."""
         queries = self.problem.queries
         if self.by_fma:
             return FMA_ROWS
-        return HALVES[:1] if self.is_cluster and isinstance(queries, int) and queries <= 8 else HALVES
+        return FRAGMENT_ROWS[:1] if self.is_cluster and isinstance(queries, int) and queries <= 8 else FRAGMENT_ROWS
 
     @property
     def share(self) -> int:
@@ -388,6 +388,6 @@ def near_exp(x: Expr) -> Expr:
 
 
 __all__ = [
-    "CLUSTER_KEYS", "GROUP", "GROUP_WARPS", "HALVES", "KEYS", "MINUS_INFINITY", "MOST_PARTS", "PARTIAL", "AttendTile",
-    "Half", "f32_name", "lead_of", "minus", "near_exp", "times",
+    "CLUSTER_KEYS", "GROUP", "GROUP_WARPS", "KEYS", "MINUS_INFINITY", "MOST_PARTS", "PARTIAL", "AttendTile",
+    "f32_name", "lead_of", "minus", "near_exp", "times",
 ]  # fmt: skip

@@ -18,7 +18,6 @@ from dovetail.kernels.loops.ir import (
     CopyAsync,
     Expr,
     Extent,
-    FromLane,
     Load,
     LoadMatrices,
     Loop,
@@ -373,13 +372,6 @@ def plus(x: Expr, y: Expr) -> Expr:
     return Call("add", (x, y), f32)
 
 
-def with_lane(name: str, op: str, apart: int) -> list[Statement]:
-    """Combine what a lane keeps under a name with that of the lane whose number differs by one bit."""
-    other = f"other_{name}"
-    lane = Call("bit_xor", (LANE, Extent(apart)), i64)
-    return [FromLane(other, name, lane, f32), Set(name, Call(op, (Name(name, f32), Name(other, f32)), f32))]
-
-
 def in_pairs(every: Sequence[Expr]) -> Expr:
     """The sum of many, in as few steps after each other as there can be."""
     while len(every) > 1:
@@ -400,5 +392,5 @@ def zeroed(sums: Tensor, count: int) -> Loop:
 __all__ = [
     "LANE", "THREAD", "Coordinate", "Factor", "Gather", "both", "copied", "divided", "in_pairs", "is_multiple",
     "less", "load_left", "load_right", "multiplied", "plus", "private", "remainder", "rolled", "shared_by", "spread",
-    "stored", "unrolled", "with_lane", "zeroed",
+    "stored", "unrolled", "zeroed",
 ]  # fmt: skip

@@ -22,10 +22,14 @@ def spread_bytes(nbytes: int, grid: Size, device: GpuDevice) -> int:
     """The same with more than it uses, where more than an equal share of the blocks would fit."""
     if not device.dependent_launches or not isinstance(grid, int):
         return dynamic_bytes(nbytes)
-    each = -(-grid // device.multiprocessors)
-    # One block more than an equal share does not fit.
-    least = (device.shared_bytes + RESERVED_BYTES) // (each + 1) - RESERVED_BYTES
-    return dynamic_bytes(nbytes) if nbytes > least else (least // SHARED_ALIGNMENT + 1) * SHARED_ALIGNMENT
+    least = least_bytes(-(-grid // device.multiprocessors), device)
+    return dynamic_bytes(nbytes) if nbytes >= least else least
 
 
-__all__ = ["dynamic_bytes", "spread_bytes"]
+def least_bytes(blocks: int, device: GpuDevice) -> int:
+    """Shared memory of a block from which on no more than some blocks fit a multiprocessor."""
+    fits = (device.shared_bytes + RESERVED_BYTES) // (blocks + 1) - RESERVED_BYTES
+    return (fits // SHARED_ALIGNMENT + 1) * SHARED_ALIGNMENT
+
+
+__all__ = ["dynamic_bytes", "least_bytes", "spread_bytes"]

@@ -19,7 +19,8 @@ from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.families.rows import ROWS as ROWS_KERNEL
 from dovetail.kernels.gpu.near_tile import READ_CYCLES
-from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, shared_bytes
+from dovetail.kernels.gpu.spread_blocks import least_bytes
+from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.constants_ahead import with_constants_first
 from dovetail.kernels.loops.given_near import GivenLoads
 from dovetail.kernels.loops.head_prologue import ATTEND_CYCLES, ROWS, HeadKernel, with_head_prologue
@@ -146,8 +147,7 @@ class NearLaunches:
         made = self._given(kernels[0]) if has_rows(kernels[0].kernel) else kernels[0]
         launch = made.kernel.launch
         assert launch is not None, "it was scheduled"
-        least = self.device.shared_bytes // 2 + SHARED_ALIGNMENT
-        launch = replace(launch, shared_bytes=max(least, shared_bytes(made.kernel.body)))
+        launch = replace(launch, shared_bytes=max(least_bytes(1, self.device), shared_bytes(made.kernel.body)))
         key = "lone", id(made.kernel)
         kept = self.kept(key, made.bindings, lambda: replace(made.kernel, launch=launch))
         return (replace(made, kernel=kept.kernel, code=kept.code),)
