@@ -1,10 +1,11 @@
 """Small programs under compute-sanitizer: `make sanitize-cuda`. Arguments are names of programs; without any, all run.
 
 A decoder's step, also with weights in blocks, an encoder and layers of products, each with launches that steps share
-and as a persistent kernel. Each program runs in a process of its own for each tool, all at once; what they find is one
-line each, and time limits all of them. A first round without a tool fills the cache, so that tools watch kernels and no
-compiler. Races are sought in shared memory alone: the tool knows no other. `KNOWN` has the one report that is no race,
-which is told by its name; any other one in the same run is a failure.
+and as a persistent kernel; and products and attentions of f32. Each program runs in a process of its own for each
+tool, all at once; what they find is one line each, and time limits all of them. A first round without a tool fills
+the cache, so that tools watch kernels and no compiler. Races are sought in shared memory alone: the tool knows no
+other. `KNOWN` has the one report that is no race, which is told by its name; any other one in the same run is a
+failure.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from typing import Any
 import numpy as np
 
 import dovetail
-from dovetail import Graph, bf16, f16, library, param
+from dovetail import Graph, bf16, f16, f32, library, param
+from dovetail.ir.dtype import DType
 from dovetail.models import BertShape, LlamaShape, bert, llama_cached, random_weights
 from dovetail.models.decoder import cached_decoder
 from dovetail.models.decoder_shape import DecoderShape, DecoderStyle, parameter_shapes
@@ -115,17 +117,33 @@ def narrow(device: Callable[[], Driver], cache: str) -> bytes:
     return step(device, cache, NARROW)
 
 
-def encoder(device: Callable[[], Driver], cache: str) -> bytes:
+def encoder(device: Callable[[], Driver], cache: str, dtype: DType = f16, tokens: int = 16) -> bytes:
     """An encoder of few tokens."""
-    graph = bert(BertShape(LAYERS, 128, 4, 256, 64, 32, dtype=f16), batch=1, seq=16)
+    graph = bert(BertShape(LAYERS, 128, 4, 256, 64, tokens + 16, dtype=dtype), batch=1, seq=tokens)
     program = dovetail.compile(graph, target=target_for(device), cache=cache).bind(random_weights(graph))
     fed: Mapping[str, Any] = {
-        "input_ids": np.arange(16).reshape(1, 16),
-        "token_type_ids": np.zeros((1, 16), np.int64),
-        "attention_mask": np.ones((1, 16), np.int64),
+        "input_ids": np.arange(tokens).reshape(1, tokens),
+        "token_type_ids": np.zeros((1, tokens), np.int64),
+        "attention_mask": np.ones((1, tokens), np.int64),
     }
     there = program.to_device(fed)
     found = [program.run(there, outputs="device")["last_hidden_state"].numpy().tobytes() for _ in range(STEPS)]
+    assert len(set(found)) == 1, "runs are equal to the bit"
+    return found[0]
+
+
+def spans_graph() -> Graph:
+    """A product of f32 whose blocks share the rounds of all tiles."""
+    x, w = dovetail.input("x", f32[300, 2048]), param("w", f32[2048, 500])
+    return Graph.of({"y": library.gelu(x @ w)})
+
+
+def spans(device: Callable[[], Driver], cache: str) -> bytes:
+    """The same, some times."""
+    graph = spans_graph()
+    program = dovetail.compile(graph, target=target_for(device), cache=cache).bind(random_weights(graph))
+    there = program.to_device({"x": np.ones((300, 2048), np.float32)})
+    found = [program.run(there, outputs="device")["y"].numpy().tobytes() for _ in range(STEPS)]
     assert len(set(found)) == 1, "runs are equal to the bit"
     return found[0]
 
@@ -181,7 +199,9 @@ PROGRAMS = {
     "q8_0": partial(in_blocks, kind="q8_0"),
     "q4_0": partial(in_blocks, kind="q4_0"),
 }
-NAMES = tuple(f"{name}{kind}" for name in PROGRAMS for kind in ("", "-persistent"))
+LAUNCHED: Mapping[str, Callable[..., bytes]] = {"spans": spans, "encoder_f32": partial(encoder, dtype=f32, tokens=40)}
+"""Programs that are no persistent kernels."""
+NAMES = (*(f"{name}{kind}" for name in PROGRAMS for kind in ("", "-persistent")), *LAUNCHED)
 
 
 def run(name: str, cache: str, device: Callable[[], Driver] = driver) -> int:
@@ -197,10 +217,11 @@ def run(name: str, cache: str, device: Callable[[], Driver] = driver) -> int:
         return function(*given, cooperative=cooperative, **named)
 
     Module.function = noted
-    first = PROGRAMS[plain](lambda: here, cache)
+    program = PROGRAMS.get(plain) or LAUNCHED[plain]
+    first = program(lambda: here, cache)
     count = sum(loaded)
     assert bool(count) is bool(persistent), f"{name}: {count} persistent kernels"
-    assert PROGRAMS[plain](lambda: here, cache) == first, "programs are equal to the bit"
+    assert program(lambda: here, cache) == first, "programs are equal to the bit"
     return count
 
 
