@@ -58,7 +58,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 
-CHUNKS_AT_ONCE = 4
+CHUNKS_AT_ONCE = 2
 """Vectors of features, or of keys, of one turn of a loop: all of them would be more code than the cache for it has."""
 
 
@@ -157,15 +157,13 @@ class FmaAttend(AttendWriter):
     def _weighted(self) -> list[Statement]:
         """The weights of scores, in shared memory of the warp."""
         scores, number = private("scores", f32, ROWS, self._keys_each), Name("number")
-        rows: list[list[Sequence[Statement]]] = []
+        found: list[Statement] = [Set("first_key", self.block.first_key(Name("round")))]
         for row in self.block.lane_rows:
             at, own = (Extent(row.number), number), key_of(number)
             kept = Store(self._room("weights"), (row_of(row.number), own), f32_name("weight"))
             of = Scores(at, add(Name("first_key"), own), self._each_key, _combined, kept)
-            rows.append(row_weighted(self.block, row, scores, of))
-        # Row by row a lane would wait for each shuffle of each.
-        turns = [steps for phase in zip(*rows, strict=True) for steps in zip(*phase, strict=True)]
-        return [Set("first_key", self.block.first_key(Name("round"))), *[s for steps in turns for s in steps]]
+            found += row_weighted(self.block, row, scores, of)
+        return found
 
     def _each_key(self, *body: Statement) -> Loop:
         return unrolled("number", self._keys_each, *body)

@@ -73,43 +73,37 @@ def weighted(tile: AttendTile) -> list[Statement]:
         key = add(Name("first_key"), add(mul(j, Extent(8)), e))
         weight = f32_name("weight")
         kept = Store(scores, at, weight) if tile.by_group else Store(weights, at, cast_to(weight, tile.dtype))
-        phases = row_weighted(tile, half, scores, Scores(at, key, each, combined, kept))
-        found += [s for phase in phases for s in phase]
+        found += row_weighted(tile, half, scores, Scores(at, key, each, combined, kept))
     return [*found, narrowed(tile)] if tile.by_group else found
 
 
-def row_weighted(tile: AttendTile, half: LaneRow, scores: Tensor, of: Scores) -> list[Sequence[Statement]]:
-    """The scores of a row of a lane, which become weights: in phases, so that rows may take turns."""
-    score, own = Load(scores, of.at), half.number
-    round_most, safe, below, total = (
-        f32_name(f"{name}{own}") for name in ("round_most", "safe", "below", "round_total")
-    )
-    more = Call("maximum", (round_most, score), f32)
-    start, scaled, lowered = f32_name(half.most), list[Statement](), list[Statement]()
-    weight = tile.exp(minus(score, safe))
+def row_weighted(tile: AttendTile, half: LaneRow, scores: Tensor, of: Scores) -> list[Statement]:
+    """The scores of a row of a lane, which become weights."""
+    score = Load(scores, of.at)
+    more = Call("maximum", (f32_name("round_most"), score), f32)
+    start, scaled, below = f32_name(half.most), list[Statement](), list[Statement]()
+    weight = tile.exp(minus(score, f32_name("safe")))
     if tile.is_folded:
         factor = _in_powers(tile)
-        largest = Call("maximum", (f32_name(half.most), times(round_most, factor)), f32)
-        start, scaled = MINUS_INFINITY, [Set(round_most.name, largest)]
-        lowered = [Set(below.name, minus(Number(0.0, f32), safe))]
-        weight = tile.exp(Call("fma", (score, factor, below), f32))
-    none = Call("equal", (round_most, MINUS_INFINITY), bool_)
-    shown = Set("key", of.key), Store(scores, of.at, _shown(tile, score, half)), Set(round_most.name, more)
+        largest = Call("maximum", (f32_name(half.most), times(f32_name("round_most"), factor)), f32)
+        start, scaled = MINUS_INFINITY, [Set("round_most", largest)]
+        below = [Set("below", minus(Number(0.0, f32), f32_name("safe")))]
+        weight = tile.exp(Call("fma", (score, factor, f32_name("below")), f32))
+    none = Call("equal", (f32_name("round_most"), MINUS_INFINITY), bool_)
     return [
-        [Set(round_most.name, start), of.each(*shown)],
-        of.combined(round_most.name, "maximum"),
-        [
-            *scaled,
-            # Without a key that is seen the scores are -inf, and their weights 0.
-            Set(safe.name, Call("where", (none, Number(0.0, f32), round_most), f32)),
-            *lowered,
-            Set(half.shrunk, tile.exp(minus(f32_name(half.most), safe))),
-            Set(half.most, round_most),
-            Set(total.name, Number(0.0, f32)),
-            of.each(Set("weight", weight), of.kept, Set(total.name, plus(total, f32_name("weight")))),
-        ],
-        of.combined(total.name, "add"),
-        [Set(half.total, plus(times(f32_name(half.total), f32_name(half.shrunk)), total))],
+        Set("round_most", start),
+        of.each(Set("key", of.key), Store(scores, of.at, _shown(tile, score, half)), Set("round_most", more)),
+        *of.combined("round_most", "maximum"),
+        *scaled,
+        # Without a key that is seen the scores are -inf, and their weights 0.
+        Set("safe", Call("where", (none, Number(0.0, f32), f32_name("round_most")), f32)),
+        *below,
+        Set(half.shrunk, tile.exp(minus(f32_name(half.most), f32_name("safe")))),
+        Set(half.most, f32_name("round_most")),
+        Set("round_total", Number(0.0, f32)),
+        of.each(Set("weight", weight), of.kept, Set("round_total", plus(f32_name("round_total"), f32_name("weight")))),
+        *of.combined("round_total", "add"),
+        Set(half.total, plus(times(f32_name(half.total), f32_name(half.shrunk)), f32_name("round_total"))),
     ]
 
 
