@@ -207,3 +207,19 @@ def test_a_graph_has_whole_rounds_of_copies(
     """About a millisecond, or until every copy is read, if that takes less than five."""
     monkeypatch.setattr(library_trial, "MOST_RUNS", 16)
     assert runs_of(micros * 1e-6, copies) == runs
+
+
+def test_ways_far_from_the_fastest_are_told_by_one_run(
+    card: Card, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ours takes 10 µs and both algorithms far more: they have no graphs, and the report has their times all the same."""
+    first = iter([1e-5, 9e-5, 8e-5])
+
+    def timed(*_: object) -> float:
+        return next(first, 3e-5)
+
+    monkeypatch.setattr(library_trial.Trial, "_timed", timed)
+    program, _ = bound(card, biased(), tmp_path)
+    told = {row.way: row for row in rows(program)}
+    assert [way for way, row in told.items() if row.taken] == ["launch"]
+    assert "cuBLASLt 80.0 µs" in told["cublaslt"].reason
