@@ -212,7 +212,7 @@ def test_a_graph_has_whole_rounds_of_copies(
 def test_ways_far_from_the_fastest_are_told_by_one_run(
     card: Card, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Ours takes 10 µs and both algorithms far more: they have no graphs, and the report has their times all the same."""
+    """Ours takes 10 µs and both algorithms far more: they have no graphs, and the report has their times anyway."""
     first = iter([1e-5, 9e-5, 8e-5])
 
     def timed(*_: object) -> float:

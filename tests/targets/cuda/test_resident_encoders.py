@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph
+from dovetail import Graph, f32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Kernel, MultiplyMatrices, MultiplyShared, SubGrid
+from dovetail.models import BertShape, bert, random_weights
 from dovetail.plan.plan import Plan
 from dovetail.targets.cuda.resident_choice import Residency
 from dovetail.targets.cuda.resident_runs import ResidentRuns
@@ -78,6 +79,25 @@ def test_layers_of_an_encoder_are_passes_of_one_kernel(name: str) -> None:
     graph: Graph = ENCODERS.graph_of(TINY[name])
     wanted = evaluate(graph, ENCODERS.feed_of(TINY[name]), params=ENCODERS.weights_of(graph), lift=True)["y"]
     assert np.linalg.norm(found.astype(np.float64) - wanted) <= 1e-2 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("tokens", [24, 40])
+def test_layers_of_f32_are_passes_of_one_kernel(tokens: int) -> None:
+    """Without tensor cores: factors are copied element by element, also those that other parts left near."""
+    graph = bert(BertShape(4, 32, 2, 64, 64, 64, dtype=f32), batch=1, seq=tokens)
+    weights = random_weights(graph)
+    feeds = {
+        "input_ids": np.arange(tokens).reshape(1, tokens),
+        "token_type_ids": np.zeros((1, tokens), np.int64),
+        "attention_mask": np.ones((1, tokens), np.int64),
+    }
+    (wanted,) = evaluate(graph, feeds, params=weights, lift=True).values()
+    device = _device(replace(FEW, cooperative="on"))
+    program = dovetail.compile(graph, target=target_of(device)).bind(weights)
+    (first,), (second,) = [[*program.run(feeds).values()] for _ in range(2)]
+    assert device.log.count("launch resident") == 2
+    assert np.linalg.norm(first - wanted) <= 1e-6 * np.linalg.norm(wanted)
+    np.testing.assert_array_equal(first, second)
 
 
 def test_an_attention_by_warpgroups_is_made_by_warps() -> None:

@@ -171,12 +171,15 @@ def without_copies_from_shared(body: tuple[Statement, ...]) -> tuple[Statement, 
 
 
 def _elements(copy: CopyAsync) -> list[Statement]:
-    dtype = copy.target.dtype
+    dtype, outside = copy.target.dtype, Call("bit_not", (copy.inside,), bool_)
+    if copy.nbytes == dtype.itemsize:
+        there = Store(copy.target, copy.target_at, Load(copy.source, copy.source_at))
+        zero = Store(copy.target, copy.target_at, Number(0, dtype))
+        return [When(copy.inside, (there,)), When(outside, (zero,))]
     source, target = _moved(copy.source, copy.source_at), _moved(copy.target, copy.target_at)
     there = Store(copy.target, target, Load(copy.source, source))
     zero = Store(copy.target, target, Number(0, dtype))
-    outside = Call("bit_not", (copy.inside,), bool_)
-    count = Extent(16 // dtype.itemsize)
+    count = Extent(copy.nbytes // dtype.itemsize)
     return [
         When(copy.inside, (Loop("of_copy", count, (there,), kind="unrolled"),)),
         When(outside, (Loop("of_copy", count, (zero,), kind="unrolled"),)),
