@@ -21,6 +21,7 @@ from dovetail.kernels.loops.ir import CopyAsync, Kernel
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.gpu_kernel import GpuKernel
 from dovetail.targets.cuda.run import kernels_of
+from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.attended import HIDDEN, attention, by_hand
 from tests.targets.cuda.cards import card
@@ -111,6 +112,36 @@ def test_large_scores_and_values_do_not_overflow() -> None:
     assert_close(
         in_lockstep(Case({"y": value}), feeds, device=SMALL)["y"] / 1e30, by_hand(feeds) / 1e30, f32, scale=1e3
     )
+
+
+def _of(*lead: int, queries: tuple[int, ...] = (), **call: Any) -> Value:
+    """An attention with leading axes."""
+    q = x_of(f32, *(queries or lead), 20, 16, name="q")
+    return library.attention(q, *(x_of(f32, *lead, 30, n, name=name) for name, n in (("k", 16), ("v", 24))), **call)
+
+
+AXES: dict[str, Value] = {
+    "no_heads": _of(scale=0.3),
+    "batch": _of(2, 3, scale=0.3),
+    "shared_by_all": _of(1, 1, queries=(2, 4), scale=0.3, groups=4),
+    "mask_of_keys": _of(2, 3, scale=0.3, mask=x_of(f32, 2, 1, 1, 30, name="mask")),
+    "keep_by_batch": _of(
+        2, 3, scale=0.3, keep=x_of(bool_, 2, 1, 20, 30, name="keep"), fill=-math.inf, zero_unseen=True
+    ),
+    "no_key_is_seen": _of(3, scale=0.3, keep=x_of(bool_, 20, 30, name="keep"), fill=-math.inf, empty="zero"),
+    "negative_scale": _of(3, scale=-0.3),
+}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_any_axes_and_masks(name: str) -> None:
+    graph = Graph.of({"y": AXES[name]})
+    assert _kernel(AXES[name]).name == "attend_fma"
+    feeds = feeds_of(graph, {})
+    if name == "no_key_is_seen":
+        feeds["keep"][3] = False
+    found = in_lockstep(Case({"y": AXES[name]}), feeds, device=SMALL)["y"]
+    assert_close(found, evaluate(graph, feeds, lift=True)["y"], f32)
 
 
 def test_queries_and_keys_may_be_views() -> None:
