@@ -66,6 +66,7 @@ PROGRAMS: Mapping[str, tuple[Callable[[], Graph], tuple[str, ...]]] = {
     "attention_short": (lambda: _attention(20, 300, 64, f16), ("a100", "b200")),
     "attention_wide": (lambda: _attention(512, "t", 128, bf16), ("l4", "b200", "rtx5090")),
     "encoder_f32": (lambda: bert(BertShape(layers=1, dtype=f32), batch=1, seq=128), ("a100",)),
+    "attention_f32": (lambda: _attention(512, 512, 128, f32), ("l4", "b200")),
     "image": (_image, ("l4", "b200")),
     "rows": (_rows, ("a100", "b200")),
 }
