@@ -41,10 +41,11 @@ def choices(plan: Plan, device: CpuDevice) -> Iterator[str]:
 
 
 def _late(job: Job, assumed: int, backend: Backend) -> str:
-    return _name(job.chosen(lambda size: _sized(size, assumed), backend.machine)[1])
+    return _name(job.chosen(lambda size: sized(size, assumed), backend.machine)[1])
 
 
-def _sized(size: Size, assumed: int) -> int:
+def sized(size: Size, assumed: int) -> int:
+    """A size where each symbol counts as a number."""
     return size if isinstance(size, int) else estimate(size, dict.fromkeys(symbols(size), assumed))
 
 
