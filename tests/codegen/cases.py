@@ -122,7 +122,7 @@ def _products() -> Iterator[Case]:
     for m, k, n in _SIZES:
         for precision in _ROUNDED:
             devices = ("avx512_amx",) if precision == "bf16" else ()
-            name = f"gemm:{precision}_{m}x{k}x{n}"
+            name = f"gemm:f32_{precision}_{m}x{k}x{n}"
             build = partial(_gemm, f32, m, k, n)
             quick = precision == "bf16" and m in (1, 128)
             yield Case(name, build, ("cpu",), devices, quick=quick, fused=False, precision=precision)
@@ -344,7 +344,7 @@ def _for_gpus() -> Iterator[Case]:
     """What the kernel tests of GPUs compile, and layers as passes of a persistent kernel."""
     for name, case in CASES.items():
         build = partial(Graph.of, case.outputs)
-        yield Case(f"cases:{name}", build, ("cuda",), quick=name in ("norms_f32_33x33", "moves_f32_33x70"), fused=False)
+        yield Case(f"cases:{name}", build, ("cuda",), quick=name in ("norms_f32_7x12", "moves_f32_33x70"), fused=False)
     for name, case in PRODUCTS.items():
         quick = name in ("contractions_f16", "attention_one_query_long", "pairs_f16")
         yield Case(f"products:{name}", partial(Graph.of, case.outputs), ("cuda",), quick=quick, fused=False)

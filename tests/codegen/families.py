@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from dovetail.ir.type import TupleType
 from dovetail.ir.value import Value
 from tests.codegen.normal import unmarked
 
@@ -13,7 +14,7 @@ _BY_NAME = {
     "attention": r"attend|attention|amx\.(?:keys|values|queries|configure|scores|weights|results|release)",
     "blocks": r"blocks|floats\.|limbs\.|expand\.|lows\.|six",
     "gemm": r"gemm|contract|matmul|bytes\.|int8|bf16|halves?\b|narrow|epilogue|pack|amx\.|transpose",
-    "conv": r"conv|tile\.|\w+_(?:conv|tile|lay|pack)|depth|winograd|places|dealt|turn|columns\.|gather\.|spread\.|finish",
+    "conv": r"conv|tile\.|\w+_(?:conv|tile|lay|pack)|depth|wino|places|dealt|turn|finish|(?:columns|gather|spread)\.",
     "pool": r"max_pool|average_pool",
     "rows": r"rows|row_stages|stages|rope|norm|softmax",
     "reduce": r"arg_|reduce",
@@ -37,8 +38,9 @@ def family_of(name: str, step: Value | None = None) -> str:
         return found
     if any(_is_in_blocks(x, 3) for x in step.operands):
         return "blocks"
+    whole = step.type
     rows = 1
-    for size in step.results[0].shape[:-1]:
+    for size in (whole.items[0] if isinstance(whole, TupleType) else whole).shape[:-1]:
         rows = rows * size if isinstance(size, int) else _FEW_ROWS + 1
     return "gemv" if rows <= _FEW_ROWS else "gemm"
 
