@@ -21,7 +21,7 @@ import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from io import BytesIO
@@ -97,7 +97,7 @@ class Difference:
 
     def __init__(self, before: Code, now: Code, only: str = "", pattern: str = "*") -> None:
         self.before, self.now = before, now
-        self.names = [n for n, case in now.cases.items() if fnmatch(n, pattern) and n in before.cases]
+        self.names = [n for n in now.cases if fnmatch(n, pattern) and n in before.cases]
         self.more = [n for n in now.cases if fnmatch(n, pattern) and n not in before.cases]
         was = {digest for name in self.names for digest in before.cases[name].kernels}
         found = {digest for name in self.names for digest in now.cases[name].kernels}
@@ -187,11 +187,11 @@ class Difference:
         """Unified diffs of the first kernels that differ."""
         for pair in [p for p in self.pairs if not self.is_indirect(p)][:count]:
             old, new = self.before.text(pair.old).splitlines(), self.now.text(pair.new).splitlines()
-            names = (
+            before, now = (
                 f"{device}/{side}/{code.name(digest)}"
                 for side, code, digest in (("before", self.before, pair.old), ("now", self.now, pair.new))
             )
-            yield from difflib.unified_diff(old, new, *names, lineterm="")
+            yield from difflib.unified_diff(old, new, before, now, lineterm="")
 
 
 def _shape(code: Code, case: str) -> tuple[object, ...]:
@@ -291,7 +291,7 @@ def compared(revision: str, devices: Sequence[str], *, quick: bool, pattern: str
     """Generate what is not kept, and the code of this tree into a folder."""
     base = Revision(git("rev-parse", f"{revision}^{{commit}}"))
     with ThreadPoolExecutor(jobs) as pool:
-        waiting = []
+        waiting: list[Future[None]] = []
         for group in GROUPS:
             some = [device for device in group if device in devices]
             missing = [device for device in some if base.code(device, quick=quick, pattern=pattern) is None]

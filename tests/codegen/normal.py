@@ -27,7 +27,7 @@ def normalised(text: str, functions: Mapping[str, str] | None = None) -> str:
     metadata: dict[str, str] = {}
     names: dict[str, str] = {}
     own = dict.fromkeys(_DEFINED.findall(text), "")
-    others = {} if functions is None else functions
+    others: Mapping[str, str] = {} if functions is None else functions
 
     def function(token: str) -> str:
         if token in own:
