@@ -17,7 +17,7 @@ from dovetail.kernels.spec import Job, Template
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.backend import backend_for
 from dovetail.targets.runtime.backend import Backend
-from dovetail.targets.runtime.build import builder_of
+from dovetail.targets.runtime.building.build import builder_of
 from tests.codegen.generated import MACHINES, corpus, exporters, workloads
 from tests.codegen.normal import unmarked
 

@@ -28,10 +28,10 @@ from dovetail.runtime.compile import compilation
 from dovetail.runtime.request import make_request
 from dovetail.targets.cpu.backend import backend_for
 from dovetail.targets.cpu.target import TARGET as CPU
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.run import steps_of
+from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.cuda.target import TARGET as CUDA
-from dovetail.targets.runtime.build import builder_of
+from dovetail.targets.gpu.kernel import GpuKernel
+from dovetail.targets.runtime.building.build import builder_of
 from dovetail.targets.runtime.control.plan import Control
 from dovetail.targets.target import Target
 from tests.codegen.cases import Case, Kind, cases

@@ -28,7 +28,7 @@ from dovetail.runtime.vocabulary import vocabulary
 from dovetail.targets.cpu.backend import backend_for
 from dovetail.targets.cpu.claims import CLAIMS
 from dovetail.targets.cpu.target import TARGET
-from dovetail.targets.runtime.build import builder_of, kernels_of
+from dovetail.targets.runtime.building.build import builder_of, kernels_of
 from dovetail.targets.runtime.control.plan import Control
 from tests.codegen.normal import normalised, unmarked
 
