@@ -1,7 +1,8 @@
-"""Pooling over windows: one kernel for every size and padding, and for a window, stride and dilation if they are known.
+"""Pooling of f32 over one or two spatial axes: one kernel for every size and padding.
 
-A tile is some rows of one channel of the result. For each of them the rows that its windows see are reduced to one row,
-with the identity of the reduction around it; then the columns of each window in that row are.
+A window, stride and dilation are known where unrolling the columns of a window is cheap. A tile is some rows of one
+channel of the result. For each of them the rows that its windows see are reduced to one row, with the identity of the
+reduction around it; then the columns of each window in that row are.
 """
 
 from __future__ import annotations
@@ -15,16 +16,98 @@ from dovetail.codegen.llvm.handles import I64, Int, Ptr, Vec
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.dataclass import dataclass
+from dovetail.ir.dim import floordiv, largest, smallest
+from dovetail.ir.dtype import f32
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.pool.policy import POOL
+from dovetail.kernels.problems.geometry import Blocks, ConvGeometry
+from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
+from dovetail.ops.pooling import max_pool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPolicy:
+    """Tiles of pools."""
+
+    vectors: int = 4
+    """Vectors of a row that are reduced at once over the rows of a window."""
+    most_columns: int = 16
+    """Columns of a window that may be unrolled."""
+    tile: int = 4096
+    """Pixels of a tile, about."""
+
+
+POOL = PoolPolicy()
+
+
+def offer_pool(of: StepProblem[CpuDevice]) -> Offer | Refused:
+    """The kernel of a pool of f32."""
+    value = of.value
+    if value.rank > 4:
+        return Refused("spatial_axes_are_one_or_two", str(value.rank - 2), "at most 2")
+    if value.dtype is not f32:
+        return Refused("dtype_is_f32", value.dtype.name)
+    return Offer(lambda: _job(value, of.locations, of.device))
+
+
+def _window(value: Value, geometry: ConvGeometry) -> PoolWindow:
+    """The window, known unless unrolling it would take too many columns."""
+    pool = "max" if value.op is max_pool else "average"
+    if geometry.window[1] > POOL.most_columns:
+        return PoolWindow(pool)
+    rows, columns = [
+        PoolAxis(*axis) for axis in zip(geometry.window, geometry.strides, geometry.dilations, strict=True)
+    ]
+    return PoolWindow(pool, (rows, columns))
+
+
+def _job(value: Value, locations: TensorLocations, device: CpuDevice) -> Job:
+    x, attrs = value.operands[0], value.attrs
+    strides, padding = locations(x).strides, attrs["padding"]
+    geometry = ConvGeometry.of(
+        x.shape[2:], strides[2:], value.shape[2:], attrs["window"], attrs["strides"], attrs["dilations"], padding
+    )
+    after = padding[len(padding) // 2 :]
+    after = (0, after[0]) if len(after) == 1 else after
+    rows_counted, columns_counted = (0, geometry.sizes[0]), (0, geometry.sizes[1])
+    if attrs.get("count_padding", False):
+        rows_counted, columns_counted = [
+            (-b, s + a) for b, s, a in zip(geometry.before, geometry.sizes, after, strict=True)
+        ]
+    lanes = device.lanes
+    code = pool_code(device, _window(value, geometry))
+    height, width = geometry.out
+    rows = largest(1, smallest(height, floordiv(POOL.tile, largest(1, width))))
+    down = floordiv(height + rows - 1, rows)
+    # Whole vectors of windows are read, two for each where every second element counts.
+    reach = (geometry.window[1] - 1) * geometry.dilations[1] + 1
+    padded_width = geometry.before[1] + geometry.sizes[1] + (width + lanes) * geometry.strides[1] + reach + 3 * lanes
+    sizes = geometry.sizes_by_name(Blocks(rows, width, down, 1))
+    for name in ("block_columns", "column_blocks"):
+        del sizes[name]
+    laid = ARGUMENTS.laid_out(
+        sizes
+        | {
+            "channels": x.shape[1], "image_step": strides[0], "channel_step": strides[1],
+            "row_low": rows_counted[0], "row_high": rows_counted[1],
+            "column_low": columns_counted[0], "column_high": columns_counted[1], "padded_width": padded_width,
+        },
+        {"row": 4 * (padded_width + lanes), "counts": 4 * (width + 2 * lanes)},
+    )  # fmt: skip
+    bindings: dict[str, Value | Packed] = {"x": x, "y": value}
+    tiles = value.shape[0] * value.shape[1] * down
+    work = rows * (geometry.sizes[1] * geometry.window[0] + width * geometry.window[1]) // 4
+    return Job(code.template(bindings, laid.sizes, laid.scratch), bindings, Tiles(tiles, work))
+
 
 Pool = Literal["max", "average"]
 
 
 @dataclass(frozen=True, slots=True)
 class PoolArgs:
-    """Steps are bytes. An average counts what is from low to before high. `kept` elements are in the row that is made
-    of rows, those around it included."""
+    """Steps are bytes. An average counts what is from low to before high. `padded_width` elements are in a row with
+    those around it."""
 
     x: Ptr
     y: Ptr
@@ -51,7 +134,7 @@ class PoolArgs:
     row_high: I64
     column_low: I64
     column_high: I64
-    kept: I64
+    padded_width: I64
     row: Region
     """The row that is made of rows."""
     counts: Region
@@ -103,7 +186,7 @@ def _kernel(device: CpuDevice, window: PoolWindow) -> Function:
     t, is_average = VectorBuilder(device), window.pool == "average"
     a = ARGUMENTS.load(t, WORDS, SCRATCH)
     rows, columns = window.axes(a)
-    with t.steps(0, a.kept, t.lanes) as at:
+    with t.steps(0, a.padded_width, t.lanes) as at:
         t.store(t.constant(window.identity), t.ptr_add(a.row, t.mul(at, 4)))
     if is_average:
         with t.loop(0, a.out_width) as column:
@@ -145,10 +228,10 @@ def _reduce_rows(t: VectorBuilder, window: PoolWindow, a: PoolArgs, line: Ptr, l
         for i, x in enumerate(state.vectors):
             t.store(x, t.ptr_add(onto, t.add(t.mul(column, 4), t.bytes * i)))
 
-    group_width = POOL.together * t.lanes
+    group_width = POOL.vectors * t.lanes
     whole = t.select_int(dense, t.sdiv(a.width, group_width), 0)
     with t.loop(0, whole) as group:
-        reduce(t.mul(group, group_width), POOL.together, lambda here, i: t.load(t.ptr_add(here, t.bytes * i)))
+        reduce(t.mul(group, group_width), POOL.vectors, lambda here, i: t.load(t.ptr_add(here, t.bytes * i)))
     with t.steps(t.mul(whole, group_width), a.width, t.lanes) as column:
         mask = t.lanes_within(column, a.width)
         with t.when(dense):
@@ -166,7 +249,7 @@ def _reduce_columns(t: VectorBuilder, window: PoolWindow, a: PoolArgs, start: Pt
         for tap in range(columns.taps):
             found = window.reduce(t, found, _strided(t, t.ptr_add(start, 4 * tap * columns.dilation), columns.stride))
         return found
-    kept = t.variable(identity)
+    accumulator = t.variable(identity)
     strides: tuple[tuple[Literal["eq", "sgt"], int, Int], ...] = (
         ("eq", 1, 1),
         ("eq", 2, 2),
@@ -177,8 +260,8 @@ def _reduce_columns(t: VectorBuilder, window: PoolWindow, a: PoolArgs, start: Pt
             with t.carry(0, columns.taps, [identity]) as state:
                 here = t.ptr_add(start, t.mul(t.mul(state.index, columns.dilation), 4))
                 state.vectors[0] = window.reduce(t, state.vectors[0], _strided(t, here, stride))
-            t.set(state.vectors[0], kept)
-    return t.get(kept)
+            t.set(state.vectors[0], accumulator)
+    return t.get(accumulator)
 
 
 def _strided(t: VectorBuilder, here: Ptr, stride: Int) -> Vec:
@@ -201,3 +284,6 @@ def _counted(t: VectorBuilder, axis: PoolAxis, at: I64, before: I64, low: I64, h
     start = t.sub(t.mul(at, axis.stride), before)
     below, above = _taps_below(t, axis, start, low), _taps_below(t, axis, start, high)
     return t.sub(above, below)
+
+
+__all__ = ["offer_pool"]
