@@ -10,8 +10,8 @@ import pytest
 from dovetail.codegen.llvm.function import Function
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.targets.cpu.attention.backward_parts import sums_function
-from dovetail.targets.cpu.attention.parts import key_rows, scores_function, values_function, weights_function
+from dovetail.targets.cpu.attention.backward import sums_function
+from dovetail.targets.cpu.attention.functions import key_rows, scores_function, values_function, weights_function
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile, broadcast_tile_of
 from dovetail.targets.cpu.conv.direct import tile as direct

@@ -3,30 +3,265 @@
 A tile is one head of keys with all the queries that attend to it, those of several members of a batch if they have the
 same keys. It is bound by bandwidth, so that a row of keys or values is read as it is, and all its queries are done
 while it is in L1.
+
+With FMA by lane a group of as many keys as a vector has lanes goes through their features in as many parts. During each
+part one row is prefetched, the one that is half a group ahead: requests for lines are in order, as the hardware
+prefetcher expects them. A Neoverse N1 reads 16 GB/s so, where it has 10 to 12 if the rows of a group take turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from dovetail.codegen.llvm.handles import F32, I1, I64, Int, Mask, Ptr, Vec, VecI32
 from dovetail.codegen.llvm.maths.vectors import exp_of_negative, fast_tanh
 from dovetail.codegen.llvm.scalar import literal
-from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored
+from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored, VectorBuilder
 from dovetail.ir.dtype import f32
-from dovetail.targets.cpu.attention.few_parts import (
-    few_scores_function,
-    few_values_function,
-    keys_at_once,
-    scored_rows,
-    summed_rows,
-)
-from dovetail.targets.cpu.attention.parts import copy_function
+from dovetail.kernels.device import CpuDevice
+from dovetail.targets.cpu.attention.functions import Shared, copy_function, finished, integer, read, written
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import few_regions, packs, padded
-from dovetail.targets.cpu.attention.streamed import streamed_scores_function, streamed_values_function
 from dovetail.targets.cpu.attention.tile import AttendBuilder
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION
+
+
+def as_stored(t: VectorBuilder, at: Int, stored: Stored) -> Int:
+    """Where a row of stored elements has what a row of f32 has at some byte."""
+    scale = 4 // STORED_BYTES[stored]
+    return at // scale if isinstance(at, int) else t.sdiv(at, scale)
+
+
+class Group:
+    """The rows of one group of keys or values, and the row that each part of their features prefetches."""
+
+    def __init__(
+        self, t: VectorBuilder, first: Ptr, stride: I64, width: int, stored: Stored, *, prefetches: bool
+    ) -> None:
+        self.t, self.first, self.stride = t, first, stride
+        self.stored: Stored = stored
+        self.rows = [t.ptr_add(first, t.mul(j, stride)) for j in range(t.lanes)]
+        whole = width // t.lanes
+        self.parts = t.lanes if whole % t.lanes == 0 else 1
+        """Rows have whole parts, or one that is all of them."""
+        self.each = whole // self.parts
+        """Vectors of a part."""
+        self.left = width % t.lanes
+        """Features after whole vectors."""
+        self.left_at = whole * t.bytes
+        self.lines = range(0, STORED_BYTES[stored] * width if prefetches else 0, t.device.caches.line)
+
+    def loaded(self, at: Int) -> list[Vec]:
+        """A vector of features of each row."""
+        t, place = self.t, as_stored(self.t, at, self.stored)
+        return [t.load_as_f32(t.ptr_add(row, place), self.stored) for row in self.rows]
+
+    def vectors(self, part: I64) -> Iterator[Int]:
+        """Where the vectors of a part are in a row of f32. Between them it prefetches its share of the rows ahead."""
+        t = self.t
+        start, row = t.mul(part, self.each * t.bytes), t.add(part, t.lanes // 2)
+        ahead = [t.ptr_add(self.first, t.mul(t.add(row, j), self.stride)) for j in range(t.lanes // self.parts)]
+        lines = [(pointer, line) for pointer in ahead for line in self.lines]
+        for i in range(self.each):
+            for pointer, line in lines[i * len(lines) // self.each : (i + 1) * len(lines) // self.each]:
+                t.prefetch(t.ptr_add(pointer, line))
+            yield t.add(start, i * t.bytes)
+
+
+@lru_cache(64)
+def streamed_scores_function(device: CpuDevice, d: int, rows: int, stored: Stored, *, prefetches: bool) -> Shared:
+    """s[i, j] = Σ_c q[i, c] · k[j, c] for rows of queries and as many keys as a vector has lanes. q ends in zeros.
+
+    Each sum has one order, however many rows there are.
+    """
+    t = VectorBuilder(device)
+    lanes, size = t.lanes, t.bytes
+    keys = Group(t, Ptr("%k"), I64("%stride"), d, stored, prefetches=prefetches)
+    queries = [t.ptr_add(Ptr("%q"), 4 * padded(d, lanes) * i) for i in range(rows)]
+
+    def added(sums: Sequence[Vec], at: Int, k: Sequence[Vec]) -> list[Vec]:
+        """Sums with the products of a vector of features."""
+        q = [t.load(t.ptr_add(query, at), size) for query in queries]
+        return [t.fma(q[i // lanes], k[i % lanes], x) for i, x in enumerate(sums)]
+
+    with t.carry(0, keys.parts if keys.each else 0, [ZERO] * (rows * lanes)) as state:
+        for at in keys.vectors(state.index):
+            state.vectors[:] = added(state.vectors, at, keys.loaded(at))
+    sums = state.vectors
+    if keys.left:
+        last = [t.load_first(t.ptr_add(key, keys.left_at), keys.left) for key in keys.rows]
+        sums = added(sums, keys.left_at, last)
+    for i in range(rows):
+        found = t.transpose_add(sums[i * lanes : (i + 1) * lanes])
+        t.store(found, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i), size)
+    return finished(t, "attend_streamed_scores", (read("q"), read("k"), integer("stride"), written("s")))
+
+
+@lru_cache(64)
+def streamed_values_function(device: CpuDevice, dv: int, rows: int, stored: Stored, *, prefetches: bool) -> Shared:
+    """o[i, c] = o[i, c] · old[i] + Σ_j p[i, j] · v[j, c] for rows of queries, key by key.
+
+    Results wait in L1: a group adds to each of them once, so that values need not be read in several passes.
+    """
+    t = VectorBuilder(device)
+    p, v, o, stride, total = Ptr("%p"), Ptr("%v"), Ptr("%o"), I64("%stride"), I64("%count")
+    lanes, size = t.lanes, t.bytes
+    wide = padded(dv, lanes)
+    results = [t.ptr_add(o, 4 * wide * i) for i in range(rows)]
+
+    def weighted(at: Int, values: Sequence[Vec], weights: Sequence[Sequence[Vec]]) -> None:
+        """Add the values of some keys at a vector of features to the results of all rows."""
+        places = [t.ptr_add(result, at) for result in results]
+        sums = [t.load(place, size) for place in places]
+        for j, value in enumerate(values):
+            sums = [t.fma(value, weights[i][j], x) for i, x in enumerate(sums)]
+        for x, place in zip(sums, places, strict=True):
+            t.store(x, place, size)
+
+    for i, result in enumerate(results):
+        old = t.load_splat(t.ptr_add(Ptr("%old"), 4 * i))
+        with t.loop(0, wide // lanes) as number:
+            place = t.ptr_add(result, t.mul(number, size))
+            t.store(t.fmul(t.load(place, size), old), place, size)
+    whole = t.sdiv(total, lanes)
+    with t.loop(0, whole) as number:
+        first = t.mul(number, lanes)
+        group = Group(t, t.ptr_add(v, t.mul(first, stride)), stride, dv, stored, prefetches=prefetches)
+        given = [t.load(t.ptr_add(p, t.add(t.mul(first, 4), 4 * ATTENTION.few_keys * i)), size) for i in range(rows)]
+        weights = [[t.splat_lane(x, lane) for lane in range(lanes)] for x in given]
+        with t.loop(0, group.parts if group.each else 0) as part:
+            for at in group.vectors(part):
+                weighted(at, group.loaded(at), weights)
+        if group.left:
+            last = [t.load_first(t.ptr_add(row, group.left_at), group.left) for row in group.rows]
+            weighted(group.left_at, last, weights)
+    with t.loop(t.mul(whole, lanes), total) as key:
+        here, weight = t.ptr_add(v, t.mul(key, stride)), t.ptr_add(p, t.mul(key, 4))
+        weights = [[t.load_splat(t.ptr_add(weight, 4 * ATTENTION.few_keys * i))] for i in range(rows)]
+        with t.loop(0, dv // lanes) as number:
+            at = t.mul(number, size)
+            weighted(at, [t.load_as_f32(t.ptr_add(here, as_stored(t, at, stored)), stored)], weights)
+        if dv % lanes:
+            at = dv // lanes * size
+            weighted(at, [t.load_first(t.ptr_add(here, at), dv % lanes)], weights)
+    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("old"))
+    return finished(t, "attend_streamed_values", given)
+
+
+def rows_at_once(rows: int, most: int) -> int:
+    """Rows of queries that share what is loaded, without a remainder."""
+    return max(count for count in range(1, max(1, most) + 1) if rows % count == 0)
+
+
+def scored_rows(device: CpuDevice, rows: int) -> int:
+    """Rows that are scored at once: a sum for each of them and each key of a vector stays in a register."""
+    return rows_at_once(rows, (device.registers - 2) // device.lanes - 1)
+
+
+def summed_rows(rows: int) -> int:
+    """Rows whose values are added at once."""
+    return rows_at_once(rows, ATTENTION.few)
+
+
+@lru_cache(64)
+def few_scores_function(device: CpuDevice, d: int, rows: int, stored: Stored, count: int) -> Shared:
+    """s[i, j] = Σ_c q[i, c] · k[j, c] for rows of queries and some keys, at most as many as a vector has lanes.
+
+    q ends in zeros. Each sum has one order, however many rows and keys there are. Keys that are not f32 have whole
+    vectors. Scores are a whole vector, zeros after the last key.
+    """
+    t = VectorBuilder(device)
+    lanes, size = t.lanes, t.bytes
+    keys = [t.ptr_add(Ptr("%k"), t.mul(j, I64("%stride"))) for j in range(count)]
+    queries = [t.ptr_add(Ptr("%q"), 4 * padded(d, lanes) * i) for i in range(rows)]
+
+    def added(sums: Sequence[Vec], at: Int, features: int = lanes) -> list[Vec]:
+        """Sums with the products of a vector of features."""
+        here = [t.ptr_add(key, as_stored(t, at, stored)) for key in keys]
+        k = [t.load_as_f32(x, stored) if features == lanes else t.load_first(x, features) for x in here]
+        q = [t.load(t.ptr_add(query, at), size) for query in queries]
+        return [t.fma(q[i // count], k[i % count], x) for i, x in enumerate(sums)]
+
+    sums: list[Vec] = [ZERO] * (rows * count)
+    if d // lanes <= ATTENTION.most_unrolled:
+        for i in range(d // lanes):
+            sums = added(sums, i * size)
+    else:
+        with t.carry(0, d // lanes, sums) as state:
+            state.vectors[:] = added(state.vectors, t.mul(state.index, size))
+        sums = state.vectors
+    if d % lanes:
+        sums = added(sums, d // lanes * size, d % lanes)
+    for i in range(rows):
+        found = t.transpose_add([*sums[i * count : (i + 1) * count], *[ZERO] * (lanes - count)])
+        t.store(found, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i), 4 * count)
+    return finished(t, "attend_few_scores", (read("q"), read("k"), integer("stride"), written("s")))
+
+
+def keys_at_once(device: CpuDevice, dv: int) -> int:
+    """Keys with accumulators of their own: enough to keep the FMA units busy; wide rows have them anyway."""
+    return max(1, min(4, device.registers // 2 // (padded(dv, device.lanes) // device.lanes)))
+
+
+@lru_cache(64)
+def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, stored: Stored) -> Shared:
+    """o[i, c] = o[i, c] · old[i] + Σ_j p[i, j] · v[j, c] for rows of queries. It prefetches a later key for each:
+    `left` of those in `ahead`, and then those in `others`.
+
+    A sum goes to several accumulators that are added at the end; they do not depend on the number of rows. Features
+    are done in parts, so that the accumulators of all rows stay in registers. `ahead` is the bytes of a row of keys.
+    """
+    t = VectorBuilder(device)
+    p, v, o, stride, total = Ptr("%p"), Ptr("%v"), Ptr("%o"), I64("%stride"), I64("%count")
+    lanes, size = t.lanes, t.bytes
+    count = padded(dv, lanes) // lanes
+    at_once = keys_at_once(device, dv)
+    # Rows share loaded values, which stay in registers next to the accumulators; one row takes each as it comes.
+    left = device.registers - (3 if rows > 1 else 4)
+    parts = -(-count // max(1, left // (rows * at_once + (1 if rows > 1 else 0))))
+    lines = range(0, ahead, device.caches.line)
+
+    def added(sums: Sequence[Vec], key: I64, part: range, of: int = 0) -> list[Vec]:
+        """Sums of all rows with the values of a key; they are accumulators `of` each feature."""
+        here, weights = t.ptr_add(v, t.mul(key, stride)), t.ptr_add(p, t.mul(key, 4))
+        places = [t.ptr_add(here, as_stored(t, i * size, stored)) for i in part]
+        values = [
+            t.load_as_f32(x, stored) if (i + 1) * lanes <= dv else t.load_first(x, dv % lanes)
+            for i, x in zip(part, places, strict=True)
+        ]
+        found = list(sums)
+        for row in range(rows):
+            weight = t.load_splat(t.ptr_add(weights, 4 * ATTENTION.few_keys * row))
+            for i, value in enumerate(values):
+                at = (of * rows + row) * len(part) + i
+                found[at] = t.fma(weight, value, found[at])
+        return found
+
+    for number in range(parts):
+        part = range(number * count // parts, (number + 1) * count // parts)
+        places = [t.ptr_add(o, 4 * padded(dv, lanes) * row + i * size) for row in range(rows) for i in part]
+        old = [t.load_splat(t.ptr_add(Ptr("%old"), 4 * row)) for row in range(rows)]
+        starts = [t.fmul(t.load(x, size), old[i // len(part)]) for i, x in enumerate(places)]
+        with t.carry(0, t.sdiv(total, at_once), [*starts, *[ZERO] * (len(starts) * (at_once - 1))]) as state:
+            for of in range(at_once):
+                key = t.add(t.mul(state.index, at_once), of)
+                is_left = t.icmp("slt", key, I64("%left"))
+                start = Ptr(t.let(f"select i1 {is_left}, ptr %ahead, ptr %others"))
+                row = t.ptr_add(start, t.mul(key, I64("%apart")))
+                for at in lines[number::parts]:
+                    t.prefetch(t.ptr_add(row, at))
+                state.vectors[:] = added(state.vectors, key, part, of)
+        sums = state.vectors
+        for of in range(1, at_once):
+            sums[: len(starts)] = [t.fadd(x, sums[of * len(starts) + i]) for i, x in enumerate(sums[: len(starts)])]
+        with t.carry(t.mul(t.sdiv(total, at_once), at_once), total, sums[: len(starts)]) as state:
+            state.vectors[:] = added(state.vectors, state.index, part)
+        for x, place in zip(state.vectors, places, strict=True):
+            t.store(x, place, size)
+    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("old"))
+    return finished(t, "attend_few_values", (*given, read("ahead"), read("others"), integer("left"), integer("apart")))
+
 
 _LOWEST = F32(literal(float("-inf"), f32))
 _NOTHING = F32(literal(0.0, f32))
@@ -205,7 +440,7 @@ class FewQueries:
         x, stride = t.ptr_add(self.at[name], t.scaled(first, row)), t.size(row)
         if not packs(a, name):
             return x, stride
-        width = a.d if name == "k" else a.dv
+        width = a.width(name)
         t.call_shared(copy_function(t.device, width, a.cached[name]), x, stride, t.size(step), count, self.room[name])
         return self.room[name], 4 * width
 

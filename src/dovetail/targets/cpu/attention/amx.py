@@ -1,12 +1,13 @@
-"""Attention on tiles of AMX for `precision="fast"`, lanes along queries: the functions a block of keys goes through.
+"""Attention on tiles of AMX for `precision="fast"`, lanes along queries: products in bf16, sums in f32.
 
 Scores are keys times queries, results are values times weights, both with a column for each query: [key][query] and
-[feature][query]. Factors are bf16, sums f32. Keys are packed as tiles [key / 16][feature / 32][16][32], values as
-[key / 32][feature][32], queries and weights as pairs of rows [query / 16][row / 2][16][2].
+[feature][query]. Keys are packed as tiles [key / 16][feature / 32][16][32], values as [key / 32][feature][32], queries
+and weights as pairs of rows [query / 16][row / 2][16][2].
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -14,10 +15,15 @@ from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, ROWS, STEPS, TILE_BYTE
 from dovetail.codegen.llvm.function import Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, NULL, Int, Ptr, Vec
 from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.codegen.llvm.maths.vectors import LOG2_E
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.ir.dtype import bf16
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.attention.parts import Shared, finished, integer, read, weight, written
+from dovetail.targets.cpu.attention.functions import Shared, finished, integer, read, weight, written
+from dovetail.targets.cpu.attention.online import OnlineSoftmax, Products
+from dovetail.targets.cpu.attention.pack_kv import Packing
+from dovetail.targets.cpu.attention.policy import ATTENTION
+from dovetail.targets.cpu.attention.shape import Attend
 
 WIDE = 2
 """Vectors of queries in a tile of attention, each a column of tiles of AMX."""
@@ -266,8 +272,85 @@ def shrink_function(device: CpuDevice, dv: int) -> Shared:
     return finished(t, "attend_shrink", (written("o"), read("old")))
 
 
-__all__ = [
-    "WIDE", "configure_function", "highest_function", "pair_queries_function", "pair_weights_function",
-    "release_function", "shrink_function", "tile_keys_function",
-    "tile_results_function", "tile_scores_function", "tile_values_function",
-]  # fmt: skip
+GROWTH = 8.0
+"""Powers of two that a weight may have before sums are scaled: bf16 and f32 have as many bits there."""
+
+
+def multiplies_on_tiles(a: Attend) -> bool:
+    """Whether fast mode multiplies on tiles with many queries."""
+    if not a.device.has("amx_bf16") or a.rows != COLUMNS * WIDE:
+        return False
+    if a.stored != "float" or a.rotated is not None or "mask" in a.strides or a.is_few or a.window is not None:
+        return False
+    is_dense = all(a.strides[name][-1] == 4 for name in ("k", "v"))
+    return is_dense and a.d % STEPS == 0 and a.dv % STEPS == 0
+
+
+class TileProducts(Products):
+    """Products on tiles of AMX, in bf16."""
+
+    keeps_tops = False
+    packing = Packing(
+        bf16.itemsize,
+        STEPS,
+        lambda a, name: (tile_keys_function if name == "k" else tile_values_function)(a.device, a.width(name)),
+    )
+
+    def __init__(self, of: OnlineSoftmax) -> None:
+        super().__init__(of)
+        self.blocks: dict[str, Ptr] = {}
+        """The block of keys and that of values, as tiles."""
+
+    @classmethod
+    def takes_twos(cls, a: Attend) -> bool:
+        # Any multiple of an infinite fill is the same.
+        return a.softcap is None and (a.fill is None or math.isinf(a.fill))
+
+    @property
+    def emulated(self) -> bool:
+        return not self.a.device.emits("amx_bf16")
+
+    def begin(self) -> None:
+        self.t.call_shared(configure_function(emulated=self.emulated))
+
+    def end(self) -> None:
+        self.t.call_shared(release_function(emulated=self.emulated))
+
+    def pack_queries(self) -> None:
+        self.t.call_shared(pair_queries_function(self.a.device, self.a.d), self.room["columns"], self.room["halves"])
+
+    def score(self, first: I64, count: I64) -> None:
+        t, a = self.t, self.a
+        self.blocks = {name: self.narrowed(name, first, count) for name in ("k", "v")}
+        k, groups = self.blocks["k"], t.ceil_div(count, STEPS)
+        scores = tile_scores_function(a.d, emulated=self.emulated)
+        t.call_shared(scores, k, self.room["halves"], self.room["scores"], groups)
+
+    def take_highest(self, count: I64) -> None:
+        self.t.call_shared(highest_function(self.t.device), self.room["scores"], count, self.room["tops"])
+
+    def shrink(self, before: Sequence[Vec]) -> None:
+        """Scores may be a little above the highest that weights are taken from: sums are scaled less often."""
+        t, places = self.t, [self.t.ptr_add(self.room["tops"], i * self.t.bytes) for i in range(self.wide)]
+        most = t.constant(GROWTH if self.of.twos else GROWTH / LOG2_E)
+        rises = t.any_lane(
+            [t.fcmp("ogt", t.load(at, t.bytes), t.fadd(x, most)) for at, x in zip(places, before, strict=True)]
+        )
+        with t.when(rises):
+            super().shrink(before)
+            t.call_shared(shrink_function(t.device, self.a.dv), self.room["taken"], self.room["old"])
+        with t.unless(rises):
+            for at, x in zip(places, before, strict=True):
+                t.store(x, at, t.bytes)
+
+    def weigh(self, count: I64) -> None:
+        t, room = self.t, self.room
+        weights = pair_weights_function(t.device, ATTENTION.block, self.a.dv, twos=self.of.twos)
+        t.call_shared(weights, room["scores"], count, room["tops"], room["sums"], room["pairs"], self.blocks["v"])
+
+    def add_values(self, first: I64, count: I64) -> None:
+        t, a, room = self.t, self.a, self.room
+        results = tile_results_function(a.d, a.dv, ATTENTION.block, emulated=self.emulated)
+        groups = t.ceil_div(count, STEPS)
+        ahead = t.ptr_add(self.blocks["k"], t.mul(count, bf16.itemsize * a.d))
+        t.call_shared(results, self.blocks["v"], room["pairs"], room["taken"], groups, ahead)
