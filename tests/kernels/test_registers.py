@@ -13,11 +13,11 @@ from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.attention.backward import sums_function
 from dovetail.targets.cpu.attention.functions import key_rows, scores_function, values_function, weights_function
 from dovetail.targets.cpu.attention.policy import ATTENTION
+from dovetail.targets.cpu.conv import few_results
 from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile, broadcast_tile_of
 from dovetail.targets.cpu.conv.direct import tile as direct
 from dovetail.targets.cpu.conv.few_pixels import kernel as few_pixels
-from dovetail.targets.cpu.conv.few_results import tile as few_results
-from dovetail.targets.cpu.conv.few_results.tile import FewResultsTile
+from dovetail.targets.cpu.conv.few_results import FewResultsTile
 from dovetail.targets.cpu.conv.pointwise import kernel as pointwise
 from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import forms_of, micro_kernel
 from dovetail.targets.cpu.conv.register_tile import RegisterTile

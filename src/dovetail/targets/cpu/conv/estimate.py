@@ -11,7 +11,7 @@ from dovetail.dataclass import dataclass
 from dovetail.declare.machine import Cost
 from dovetail.kernels.problems.convolution import ConvProblem, known
 from dovetail.targets.cpu.conv.candidate import ConvTiler
-from dovetail.targets.cpu.conv.depthwise.variant import Depthwise
+from dovetail.targets.cpu.conv.depthwise import Depthwise
 from dovetail.targets.cpu.conv.direct.tile import DirectTile
 from dovetail.targets.cpu.conv.direct.variant import Direct
 from dovetail.targets.cpu.conv.few_channels.variant import FewChannels

@@ -13,7 +13,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.ops.convolution import conv
 from dovetail.targets.cpu.conv.direct.of_a_run import direct_of_a_run
 from dovetail.targets.cpu.conv.estimate import conv_cost
-from dovetail.targets.cpu.conv.few_results.variant import FewResults, few_results, tile_for
+from dovetail.targets.cpu.conv.few_results import FewResults, few_results, tile_for
 from dovetail.targets.cpu.conv.policy import LIMITS, tiles_of
 from dovetail.targets.cpu.conv.reading import with_weights_of_a_run
 

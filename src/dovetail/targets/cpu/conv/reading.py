@@ -5,7 +5,7 @@ from __future__ import annotations
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem
-from dovetail.targets.cpu.conv.rows import WithRows, with_rows
+from dovetail.targets.cpu.conv.epilogue import WithRows, with_rows
 
 
 def convolution_of(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | Refused:

@@ -8,8 +8,7 @@ from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.targets.cpu.conv.activations import activate
-from dovetail.targets.cpu.conv.rows import RowTarget
+from dovetail.targets.cpu.conv.epilogue import RowTarget, activate
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from dovetail.kernels.problems.convolution import Convolution, ConvProblem, know
 from dovetail.kernels.spec import Number, Priced, Tiling
 from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile_of
 from dovetail.targets.cpu.conv.candidate import Candidate, ConvTiler
-from dovetail.targets.cpu.conv.conv1d.variant import offer_conv1d
-from dovetail.targets.cpu.conv.depthwise.variant import Bands, Depthwise, depthwise, rows_of
+from dovetail.targets.cpu.conv.conv1d import offer_conv1d
+from dovetail.targets.cpu.conv.depthwise import Bands, Depthwise, depthwise, rows_of
 from dovetail.targets.cpu.conv.direct.variant import direct
 from dovetail.targets.cpu.conv.estimate import conv_cost
 from dovetail.targets.cpu.conv.few_channels.variant import FewChannels, few_channels

@@ -25,8 +25,8 @@ from dovetail.codegen.llvm.kernel import (
 from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.dataclass import dataclass
-from dovetail.targets.cpu.conv.activations import finish_row, finish_signature
 from dovetail.targets.cpu.conv.direct.tile import DirectTile, register_tiles, tile_signature
+from dovetail.targets.cpu.conv.epilogue import arguments_of, finish_row, finish_signature, writer_of
 from dovetail.targets.cpu.conv.patches import (
     PatchLayout,
     WindowArgs,
@@ -38,7 +38,6 @@ from dovetail.targets.cpu.conv.patches import (
     write_zero_stuffed,
     zero_stuff,
 )
-from dovetail.targets.cpu.conv.rows import arguments_of, writer_of
 from dovetail.targets.cpu.row_epilogue import RowWriter
 
 RESIDUAL = ("r_image", "r_channel", "r_row", "r_column")

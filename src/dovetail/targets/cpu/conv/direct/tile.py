@@ -13,7 +13,7 @@ from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.targets.cpu.conv.activations import activate
+from dovetail.targets.cpu.conv.epilogue import activate
 from dovetail.targets.cpu.conv.policy import BLOCKS, tiles_of
 from dovetail.targets.cpu.conv.taps import each_tap
 

@@ -12,9 +12,9 @@ from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.direct.kernel import RESIDUAL, ZERO_STUFFING, arguments, direct_code
 from dovetail.targets.cpu.conv.direct.tile import DirectTile
+from dovetail.targets.cpu.conv.epilogue import row_regions
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.policy import BLOCKS
-from dovetail.targets.cpu.conv.rows import row_regions
 
 
 def direct(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:

@@ -25,6 +25,7 @@ from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
+from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, writer_of
 from dovetail.targets.cpu.conv.patches import (
     PatchLayout,
     WindowArgs,
@@ -39,7 +40,6 @@ from dovetail.targets.cpu.conv.register_tile import (
     write_finished,
     write_prefetched_rows,
 )
-from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, writer_of
 from dovetail.targets.cpu.conv.patches import FewPixelsWindow, pack_phase, pack_phase_signature, prefetch_share
 from dovetail.targets.cpu.conv.policy import tiles_of
 from dovetail.targets.cpu.conv.register_tile import (
@@ -37,7 +38,6 @@ from dovetail.targets.cpu.conv.register_tile import (
     write_prefetched_rows,
     write_transposed,
 )
-from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
 from dovetail.targets.cpu.conv.taps import each_tap
 
 

@@ -24,8 +24,8 @@ from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
-from dovetail.targets.cpu.conv.few_pixels.columns import Columns, pack_columns
-from dovetail.targets.cpu.conv.patches import FewPixelsWindow, prefetch_share
+from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, writer_of
+from dovetail.targets.cpu.conv.patches import Columns, FewPixelsWindow, pack_columns, prefetch_share
 from dovetail.targets.cpu.conv.register_tile import (
     Corner,
     RegisterTile,
@@ -34,7 +34,6 @@ from dovetail.targets.cpu.conv.register_tile import (
     write_prefetched_rows,
     write_transposed,
 )
-from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
 
 
 @dataclass(frozen=True, slots=True)

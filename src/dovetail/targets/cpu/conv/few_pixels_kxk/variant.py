@@ -7,11 +7,11 @@ from dovetail.kernels.problems.convolution import Convolution, ConvProblem, know
 from dovetail.kernels.problems.geometry import Blocks
 from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
+from dovetail.targets.cpu.conv.epilogue import row_regions
 from dovetail.targets.cpu.conv.few_pixels_kxk.kernel import arguments, few_pixels_kxk_code
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
-from dovetail.targets.cpu.conv.rows import row_regions
 from dovetail.targets.cpu.conv.sharing import shared_parts
 
 

@@ -27,9 +27,8 @@ from dovetail.codegen.llvm.kernel import (
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.targets.cpu.conv.activations import activate, finish_row, finish_signature
 from dovetail.targets.cpu.conv.direct.tile import DirectTile
-from dovetail.targets.cpu.conv.rows import arguments_of, writer_of
+from dovetail.targets.cpu.conv.epilogue import activate, arguments_of, finish_row, finish_signature, writer_of
 from dovetail.targets.cpu.row_epilogue import RowWriter
 
 

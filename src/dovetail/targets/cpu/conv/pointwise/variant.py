@@ -8,10 +8,10 @@ from dovetail.kernels.problems.convolution import Convolution, ConvProblem, know
 from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
 from dovetail.targets.cpu.conv.direct.tile import DirectTile
+from dovetail.targets.cpu.conv.epilogue import row_regions
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.pointwise.kernel import arguments, pointwise_code
 from dovetail.targets.cpu.conv.policy import BLOCKS
-from dovetail.targets.cpu.conv.rows import row_regions
 from dovetail.targets.cpu.conv.sharing import shared_parts
 
 

@@ -26,7 +26,7 @@ from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.targets.cpu.conv.activations import activate
+from dovetail.targets.cpu.conv.epilogue import RowTarget, activate, arguments_of, writer_of
 from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import (
     micro_kernel,
     micro_kernel_signature,
@@ -42,7 +42,6 @@ from dovetail.targets.cpu.conv.pointwise_packed.pack import (
 )
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile, transpose_sums, write_finished
-from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
 
 
 @dataclass(frozen=True, slots=True)

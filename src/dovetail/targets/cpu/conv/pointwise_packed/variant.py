@@ -8,12 +8,12 @@ from dovetail.dataclass import dataclass
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.spec import Number, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate
+from dovetail.targets.cpu.conv.epilogue import row_regions
 from dovetail.targets.cpu.conv.packing import packed
 from dovetail.targets.cpu.conv.pointwise_packed.kernel import arguments, pointwise_packed_code
 from dovetail.targets.cpu.conv.pointwise_packed.pack import packed_bytes
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
-from dovetail.targets.cpu.conv.rows import row_regions
 from dovetail.targets.cpu.conv.sharing import shared_parts
 
 

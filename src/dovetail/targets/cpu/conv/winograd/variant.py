@@ -15,10 +15,10 @@ from dovetail.kernels.problems.geometry import Blocks, ConvGeometry
 from dovetail.kernels.spec import Number, Packed, Tiling
 from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile_of
 from dovetail.targets.cpu.conv.candidate import Candidate
+from dovetail.targets.cpu.conv.epilogue import row_regions
 from dovetail.targets.cpu.conv.packing import bindings
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.conv.register_tile import RegisterTile
-from dovetail.targets.cpu.conv.rows import row_regions
 from dovetail.targets.cpu.conv.sharing import shared_parts
 from dovetail.targets.cpu.conv.winograd.kernel import arguments, winograd_code
 from dovetail.targets.cpu.conv.winograd.scheme import Scheme
