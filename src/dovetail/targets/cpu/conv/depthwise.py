@@ -8,6 +8,7 @@ several rows: whatever it reads serves all the rows that see it, and the sums go
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from dovetail.codegen.llvm.arguments import Region
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
@@ -15,12 +16,13 @@ from dovetail.codegen.llvm.handles import I1, I64, NULL, Int, Mask, Ptr, Vec
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, Arguments, KernelCode, assemble, kernel_function
 from dovetail.codegen.llvm.vector import NO_LANES, ZERO, VectorBuilder
 from dovetail.dataclass import dataclass
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
 from dovetail.kernels.spec import Number, Tiling
-from dovetail.targets.cpu.conv.candidate import Candidate
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Effort, Found
 from dovetail.targets.cpu.conv.epilogue import (
     RowTarget,
     activate,
@@ -31,7 +33,7 @@ from dovetail.targets.cpu.conv.epilogue import (
     writer_of,
 )
 from dovetail.targets.cpu.conv.packing import packed
-from dovetail.targets.cpu.conv.policy import BLOCKS
+from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS
 
 Spot = tuple[int, int]
 """An accumulator: its row, and its vector in the row."""
@@ -417,8 +419,26 @@ def l1_bytes(device: CpuDevice) -> int:
     return device.caches.l1_room // 2
 
 
-def depthwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:
+def depthwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
     """The kernel of a convolution whose groups have one channel and one filter each."""
+    limits = LIMITS.depthwise
+    if (problem.channels, problem.filters) != (1, 1):
+        return Refused("groups_have_one_channel_and_filter", f"{problem.channels} and {problem.filters}")
+    if not problem.is_level:
+        return LEVEL
+    # A channel times one number is one long row.
+    problem = replace(problem, geometry=problem.geometry.flat())
+    of = problem.geometry
+    if of.taps > limits.most_taps:
+        return Refused("window_can_be_unrolled", f"{of.taps} taps", f"at most {limits.most_taps}")
+    if max(of.strides[0], *of.dilations) > limits.farthest or of.strides[1] > 2 or of.steps[1] != 4:
+        return Refused("taps_are_near", f"strides {of.strides}, dilations {of.dilations}", f"{limits.farthest} rows")
+    if rows_of(device, of.window[0], of.strides[0]) < 2:
+        return Refused("registers_hold_the_window", f"{of.window[0]} rows")
+    return [_candidate(found, problem, device)]
+
+
+def _candidate(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Candidate:
     geometry = problem.geometry
     most = min(
         BLOCKS.depthwise.most_rows if geometry.is_known else BLOCKS.depthwise.few_rows,
@@ -480,6 +500,23 @@ class Depthwise:
 
     def __call__(self, number: Number) -> Tiling:
         return self.tiling(self.problem.known(number))
+
+    def declines(self, of: ConvProblem) -> Refused | None:
+        """The condition that refuses sizes."""
+        geometry, device, most = of.geometry, self.tile.device, LIMITS.depthwise.most_points
+        if 0 in (*geometry.out, *geometry.sizes):
+            return Refused("image_has_pixels", "0")
+        if geometry.taps == 1 and (geometry.out[0] != 1 or known(geometry.out[1]) > most):
+            return Refused("pixels_times_one_number_are_few", f"{geometry.out[1]}", f"at most {most}")
+        plane, room = Bands.of(geometry, device).plane(geometry), device.caches.l2_room // 4
+        return Refused("band_stays_in_l2", f"{plane} bytes", f"at most {room}") if plane > room else None
+
+    def effort(self, of: ConvProblem) -> Effort:
+        """What each image and channel costs."""
+        height, width = known(of.geometry.out[0]), known(of.geometry.out[1])
+        lanes, taps = self.tile.device.lanes, of.geometry.taps
+        (rows, columns), vectors = of.geometry.sizes, height * -(-width // lanes)
+        return Effort(vectors * taps, known(rows) * known(columns) / lanes, lanes)
 
     def tiling(self, of: ConvProblem) -> Tiling:
         """The tiling of sizes that are known."""

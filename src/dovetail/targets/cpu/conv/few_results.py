@@ -13,18 +13,17 @@ from dovetail.codegen.llvm.handles import I64, NULL, Carried, Ptr, Vec
 from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH, WORDS, KernelCode, assemble, kernel_function, one_of
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.dataclass import dataclass
-from dovetail.declare.machine import Cost
 from dovetail.ir.dtype import f32
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.spec import Number, TensorLocations, Tiling
-from dovetail.targets.cpu.conv.candidate import Candidate
+from dovetail.targets.cpu.conv.candidate import Candidate, Effort
+from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile, transpose_signature, transpose_sums
 from dovetail.targets.cpu.conv.packing import pointers
 from dovetail.targets.cpu.conv.patches import pack_phase, pack_phase_signature
 from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, tiles_of
-from dovetail.targets.cpu.conv.register_tile import RegisterTile, transpose_signature, transpose_sums
 from dovetail.targets.cpu.gemm.pair_pack import Layout, pack_function
 
 
@@ -393,14 +392,15 @@ class FewResults:
         rows, columns = [(window - 1) * d + (known(out) - 1) * s + 1 for window, d, out, s in axes]
         return rows, columns
 
-    def cost(self) -> Cost:
-        """Vector FMAs, lanes that are empty included, and vectors that are packed for each tile."""
-        of, tile, images = self.problem, self.form.tile, known(self.problem.images)
-        lanes, blocks = tile.device.lanes, -(-self.problem.filters // tile.block)
-        pixels, results = of.geometry.taps, known(of.geometry.out[0]) * known(of.geometry.out[1])
-        dense = 2 * lanes * images * results * of.channels * pixels * blocks * tile.vectors
+    def declines(self, of: ConvProblem) -> Refused | None:
+        """It serves all sizes that are known."""
+
+    def effort(self, of: ConvProblem) -> Effort:
+        """What each image costs: filters are transposed for each tile."""
+        tile, images = self.form.tile, known(of.images)
+        blocks, pixels = -(-of.filters // tile.block), of.geometry.taps
+        results = known(of.geometry.out[0]) * known(of.geometry.out[1])
         tiles = -(-images // self._part(of))
-        moved = 2 * of.channels * pixels * blocks * (images + tiles * tile.block * BLOCKS.few_results.turn)
-        (height, width) = of.geometry.sizes
-        seen, weights = 4 * images * of.channels * known(height) * known(width), 4 * of.filters * of.channels * pixels
-        return Cost(dense + moved, seen + weights + 4 * images * of.filters * results, weights, dense, "conv")
+        moved = of.channels * pixels * blocks * (images + tiles * tile.block * BLOCKS.few_results.turn)
+        lanes = tile.device.lanes
+        return Effort(results * of.channels * pixels * blocks * tile.vectors, moved / (images * lanes), lanes)

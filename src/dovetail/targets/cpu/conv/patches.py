@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Int, Mask, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Carried, Int, Mask, Ptr, Vec
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
@@ -370,3 +370,21 @@ def _rows(t: VectorBuilder, source: Ptr, onto: Ptr, own: Mask, read: Callable[[P
                 t.store_masked(own, read(t.ptr_add(source, t.mul(line, I64("%row_step")))), target)
             with t.unless(inside):
                 t.store_masked(own, ZERO, target)
+
+
+def each_tap(t: VectorBuilder, state: Carried, accumulate: Callable[[Carried, Ptr], None], *, once: bool) -> None:
+    """Accumulate every tap of one channel, or the only one; pointers of `state` are into weights and image.
+
+    Offsets of the taps from the image are at `%offsets`, and `%taps` is how many there are.
+    """
+    w, x = state.pointers
+    if once:
+        accumulate(state, x)
+        return
+    with t.repeat([0], [w], state.vectors) as taps:
+        offset = t.load_i64(t.element(Ptr("%offsets"), "i64", taps.integers[0]))
+        accumulate(taps, t.ptr_add(x, offset))
+        taps.integers[0] = t.following(taps.integers[0])
+        taps.again = t.icmp("slt", taps.integers[0], I64("%taps"))
+    state.pointers[0] = taps.pointers[0]
+    state.vectors[:] = taps.vectors

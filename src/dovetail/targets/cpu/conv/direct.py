@@ -7,11 +7,13 @@ left out when results are copied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from dovetail.codegen.llvm.arguments import Region
-from dovetail.codegen.llvm.function import Function
-from dovetail.codegen.llvm.handles import F32, FALSE, I1, I64, NULL, Int, Ptr
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import F32, FALSE, I1, I64, NULL, Carried, Int, Ptr, Vec
 from dovetail.codegen.llvm.kernel import (
     BEGIN,
     END,
@@ -21,15 +23,32 @@ from dovetail.codegen.llvm.kernel import (
     KernelCode,
     assemble,
     kernel_function,
+    one_of,
 )
 from dovetail.codegen.llvm.once import once_for
-from dovetail.codegen.llvm.vector import VectorBuilder
+from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.dataclass import dataclass
-from dovetail.targets.cpu.conv.direct.tile import DirectTile, register_tiles, tile_signature
-from dovetail.targets.cpu.conv.epilogue import arguments_of, finish_row, finish_signature, writer_of
+from dovetail.ir.dim import Size, product
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused
+from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
+from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.kernels.spec import Number, TensorLocations, Tiling
+from dovetail.targets.cpu.conv.candidate import Candidate, Effort, Found, rate
+from dovetail.targets.cpu.conv.epilogue import (
+    activate,
+    arguments_of,
+    finish_row,
+    finish_signature,
+    row_regions,
+    writer_of,
+)
+from dovetail.targets.cpu.conv.packing import packed, pointers
 from dovetail.targets.cpu.conv.patches import (
     PatchLayout,
     WindowArgs,
+    each_tap,
     pack_phase,
     patch_layout,
     prefetch_share,
@@ -38,7 +57,121 @@ from dovetail.targets.cpu.conv.patches import (
     write_zero_stuffed,
     zero_stuff,
 )
+from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, tiles_of
 from dovetail.targets.cpu.row_epilogue import RowWriter
+
+
+@dataclass(frozen=True, slots=True)
+class DirectTile:
+    """A register tile with pixels in lanes: filters by vectors of columns, and what becomes of a sum."""
+
+    device: CpuDevice
+    filters: int
+    vectors: int
+    """Vectors of columns, at most."""
+    epilogue: Epilogue
+    point: bool
+    """Whether the window has one tap."""
+    zero_stuffed: bool = False
+    """Whether there are zeros between the pixels, as a transposed convolution has them."""
+    packs: bool = False
+    """Whether filters are those of a run, which each thread packs for itself."""
+
+    @staticmethod
+    def of(
+        device: CpuDevice, filters: int, epilogue: Epilogue, point: bool = False, zero_stuffed: bool = False
+    ) -> DirectTile:
+        """As many accumulators as registers hold next to their operands, with filters cut evenly: 12 are 6 and 6."""
+        shape = tiles_of(device)
+        tiles = -(-filters // shape.direct_filters)
+        rows = -(-filters // tiles)
+        vectors = max(1, min(BLOCKS.direct.most_vectors, (device.registers - shape.direct_spare) // rows))
+        return DirectTile(device, rows, vectors, epilogue, point, zero_stuffed)
+
+    @property
+    def summing(self) -> DirectTile:
+        """The register tile, which leaves the residual, the activation after it and steps to the finished row."""
+        return replace(self, epilogue=replace(self.epilogue.before_residual, rows=None), packs=False)
+
+
+@lru_cache(64)
+def register_tiles(tile: DirectTile) -> Function:
+    """Register tiles of every width, as one function that is told which."""
+    members = {vectors: register_tile(tile, vectors) for vectors in range(1, tile.vectors + 1)}
+    return one_of(tile_signature(tile).name, members)
+
+
+def tile_signature(tile: DirectTile, vectors: int | None = None) -> Signature:
+    """One register tile, or with `vectors` None the function that is told how many."""
+    name = (
+        f"tile.{tile.device.lanes}.{tile.filters}.{tile.vectors}{tile.epilogue.marks}{'.point' if tile.point else ''}"
+    )
+    which = () if vectors is not None else (Parameter("i64", "which"),)
+    return Signature(
+        name if vectors is None else f"{name}.{vectors}",
+        (
+            Parameter("ptr", "w", "noalias readonly"), Parameter("ptr", "x", "noalias readonly"),
+            Parameter("i64", "plane"), Parameter("ptr", "offsets", "noalias readonly"), Parameter("i64", "taps"),
+            Parameter("i64", "channels"), Parameter("ptr", "y", "noalias"), Parameter("i64", "pitch"),
+            Parameter("ptr", "bias", "noalias readonly"), *which,
+        ),
+    )  # fmt: skip
+
+
+def register_tile(tile: DirectTile, vectors: int) -> Function:
+    """Some filters by some vectors of columns, summed over channels and taps."""
+    t = VectorBuilder(tile.device)
+    bias = [t.load_splat(t.ptr_add(Ptr("%bias"), 4 * i)) if tile.epilogue.bias else ZERO for i in range(tile.filters)]
+    # Carried are the first channel of a piece, and pointers into weights and patch.
+    with t.repeat([0], [Ptr("%w"), Ptr("%x")]) as piece:
+        first = t.icmp("eq", piece.integers[0], 0)
+        together = BLOCKS.direct.point_piece if tile.point else BLOCKS.direct.piece
+        stop = t.smin(I64("%channels"), t.add(piece.integers[0], together))
+        starts = [t.select_vec(first, start, ZERO) for start in bias]
+        with t.repeat(piece.integers, piece.pointers, [x for x in starts for _ in range(vectors)]) as state:
+            each_tap(t, state, lambda tap, x: _accumulate(t, tile, tap, x, vectors), once=tile.point)
+            state.pointers[1] = t.ptr_add(state.pointers[1], I64("%plane"))
+            state.integers[0] = t.following(state.integers[0])
+            state.again = t.icmp("slt", state.integers[0], stop)
+        last = t.icmp("sge", state.integers[0], I64("%channels"))
+        _store_sums(t, tile, state.vectors, vectors, first, last)
+        piece.integers[:], piece.pointers[:] = state.integers, state.pointers
+        t.new_block()
+        piece.again = t.not_(last)
+    return t.function(tile_signature(tile, vectors), linkage="internal")
+
+
+def _accumulate(t: VectorBuilder, tile: DirectTile, state: Carried, x: Ptr, vectors: int) -> None:
+    """Add one tap of one channel."""
+    w = state.pointers[0]
+    seen = [t.load(t.ptr_add(x, t.bytes * j)) for j in range(vectors)]
+    found: list[Vec] = []
+    for i in range(tile.filters):
+        weight = t.load_splat(t.ptr_add(w, 4 * i))
+        held = state.vectors[i * vectors : (i + 1) * vectors]
+        found += [t.fma(weight, pixels, total) for pixels, total in zip(seen, held, strict=True)]
+    state.pointers[0] = t.ptr_add(w, 4 * tile.filters)
+    state.vectors[:] = found
+
+
+def _store_sums(t: VectorBuilder, tile: DirectTile, sums: Sequence[Vec], vectors: int, first: I1, last: I1) -> None:
+    """Add a piece to the sums before it, and activate them after the last piece. A single piece reads no sums."""
+    act = tile.epilogue.in_registers
+    rows = [t.ptr_add(Ptr("%y"), t.mul(I64("%pitch"), i)) for i in range(tile.filters)]
+    spots = [t.ptr_add(row, t.bytes * j) for row in rows for j in range(vectors)]
+
+    def single() -> None:
+        for spot, piece in zip(spots, sums, strict=True):
+            t.store(activate(t, act, piece), spot)
+
+    def added() -> None:
+        for spot, piece in zip(spots, sums, strict=True):
+            total = t.select_vec(first, piece, t.fadd(t.load(spot), piece))
+            done = activate(t, act, total)
+            t.store(total if done == total else t.select_vec(last, done, total), spot)
+
+    t.either(t.and_(first, last), single, added)
+
 
 RESIDUAL = ("r_image", "r_channel", "r_row", "r_column")
 """Strides of a residual in bytes."""
@@ -341,3 +474,119 @@ def _run(
         x, y = t.ptr_add(block.x, offset), t.ptr_add(onto, offset)
         prefetch_share(t, t.ptr_add(weights, size), size, number, count)
         t.call(tile_signature(tile), weights, x, block.plane, a.taps, of.taps, a.channels, y, step, bias, width)
+
+
+def direct(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
+    """The kernel that serves every convolution."""
+    if problem.is_level:
+        problem = replace(problem, geometry=problem.geometry.flat())
+    tile = DirectTile.of(device, problem.filters, found.epilogue, problem.geometry.taps == 1)
+    return [Candidate(packed(found, tile.filters), Direct(problem, tile), lambda: direct_code(tile), "direct")]
+
+
+def pixels_effort(of: ConvProblem, tile: DirectTile) -> Effort:
+    """Each row of pixels fills vectors of its own; contiguous pixels of a 1×1 window are one row."""
+    lanes = tile.device.lanes
+    height, width = known(of.geometry.out[0]), known(of.geometry.out[1])
+    height, width = (1, height * width) if of.geometry.is_point else (height, width)
+    vectors, rows = -(-width // lanes), -(-of.filters // tile.filters) * tile.filters
+    along = min(tile.vectors, max(1, vectors))
+    seen = of.channels * known(of.geometry.sizes[0]) * known(of.geometry.sizes[1]) / lanes
+    return Effort(height * vectors * rows * of.sums / rate(tile.filters, along), seen, lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """How the work is tiled."""
+
+    problem: ConvProblem
+    tile: DirectTile
+    spread: tuple[int, ...] = ()
+    """Of a transposed convolution: the distances of two pixels down and across, zeros between them."""
+    strides: tuple[tuple[str, int], ...] = ()
+    """Of filters and a bias that only a run knows, by name, in bytes."""
+
+    def __call__(self, number: Number) -> Tiling:
+        return self.tiling(self.problem.known(number))
+
+    def declines(self, of: ConvProblem) -> Refused | None:
+        """It serves all sizes."""
+
+    def effort(self, of: ConvProblem) -> Effort:
+        """What each image and group costs."""
+        return pixels_effort(of, self.tile)
+
+    def tiling(self, of: ConvProblem) -> Tiling:
+        """The tiling, also of sizes that are symbols."""
+        tile, geometry, lanes = self.tile, of.geometry, self.tile.device.lanes
+        blocks = geometry.blocks(of.channels, tile.device, tile.vectors)
+        work = blocks.rows * blocks.columns * of.sums * tile.filters
+        register_tiles = -(-of.filters // tile.filters)
+        part = max(1, min(register_tiles, BLOCKS.direct.part_work // max(1, work))) if isinstance(work, int) else 1
+        parts = -(-register_tiles // part)
+        laid = arguments(tile).laid_out(
+            geometry.sizes_by_name(blocks)
+            | of.sizes_by_name(*RESIDUAL)
+            | {"parts": parts, "part": part}
+            | dict(zip(ZERO_STUFFING, self.spread, strict=False))
+            | dict(self.strides),
+            {
+                **self._packed(of.groups * register_tiles * tile.filters, of.sums),
+                "taps": 8 * geometry.taps, "results": 4 * tile.filters * (geometry.run(blocks) + lanes),
+                "seen": 4 * (geometry.seen(blocks, of.channels) + 2 * lanes), **row_regions(tile.epilogue),
+            },
+        )  # fmt: skip
+        tiles = of.images * of.groups * blocks.down * blocks.across * parts
+        # An FMA multiplies a vector, and two are done at once.
+        return Tiling(laid.sizes, laid.scratch, tiles, work * part // (2 * lanes) + 1)
+
+    def _packed(self, filters: int, sums: int) -> dict[str, Size]:
+        """The parts of the workspace for filters and a bias of a run."""
+        if not self.tile.packs:
+            return {}
+        bias: dict[str, Size] = {"packed_b": 4 * filters} if self.tile.epilogue.bias else {}
+        return {"packed_w": 4 * filters * sums, **bias}
+
+
+def direct_of_a_run(
+    found: Convolution, problem: ConvProblem, device: CpuDevice, locations: TensorLocations
+) -> Candidate | Refused:
+    """The kernel, where taps of a filter are equally far apart, and pixels that it packs are read often."""
+    if problem.filters < LIMITS.of_a_run.fewest_filters:
+        fewest = f"at least {LIMITS.of_a_run.fewest_filters}"
+        return Refused("filters_pay_for_packed_pixels", f"{problem.filters} filters of a group", fewest)
+    out, taps = product(problem.geometry.out), problem.geometry.taps
+    if isinstance(out, int) and out < taps:
+        return Refused("results_fill_lanes", f"{out} results, {taps} taps", "as many results as taps")
+    strides = _strides(found, locations)
+    if isinstance(strides, Refused):
+        return strides
+    if problem.is_level:
+        problem = replace(problem, geometry=problem.geometry.flat())
+    plain = DirectTile.of(device, problem.filters, found.epilogue, problem.geometry.taps == 1)
+    tile = replace(plain, packs=True)
+    return Candidate(
+        pointers(found, found.w, found.b), Direct(problem, tile, (), strides), lambda: direct_code(tile), "direct"
+    )
+
+
+def _strides(found: Convolution, locations: TensorLocations) -> tuple[tuple[str, int], ...] | Refused:
+    """Strides of the filters and of the bias in bytes, by the names of the kernel's arguments."""
+    apart = _known_strides(found.w, locations)
+    window = found.w.shape[2:]
+    if apart is None or (len(window) == 2 and window[0] != 1 and apart[2] != apart[3] * window[1]):
+        return Refused("taps_are_equidistant", f"strides {locations(found.w).strides}")
+    named = {"w_filter": apart[0], "w_channel": apart[1], "w_tap": apart[-1]}
+    if found.b is not None:
+        of_bias = _known_strides(found.b, locations)
+        if of_bias is None:
+            return Refused("bias_has_known_strides", f"strides {locations(found.b).strides}")
+        # A bias is [filters], with as many axes of size 1 after it as the image has.
+        named["b_filter"] = of_bias[0]
+    return tuple(named.items())
+
+
+def _known_strides(value: Value, locations: TensorLocations) -> tuple[int, ...] | None:
+    strides = locations(value).strides
+    known = tuple([step for step in strides if isinstance(step, int)])
+    return known if len(known) == len(strides) and value.tensor.is_static else None

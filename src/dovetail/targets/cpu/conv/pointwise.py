@@ -8,6 +8,7 @@ results go through the workspace.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from dovetail.codegen.llvm.arguments import Region
@@ -26,9 +27,23 @@ from dovetail.codegen.llvm.kernel import (
 )
 from dovetail.codegen.llvm.vector import ZERO, VectorBuilder
 from dovetail.dataclass import dataclass
+from dovetail.kernels.choice import Refused
+from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.targets.cpu.conv.direct.tile import DirectTile
-from dovetail.targets.cpu.conv.epilogue import activate, arguments_of, finish_row, finish_signature, writer_of
+from dovetail.kernels.spec import Number, Tiling
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Effort, Found, between
+from dovetail.targets.cpu.conv.direct import DirectTile, pixels_effort
+from dovetail.targets.cpu.conv.epilogue import (
+    activate,
+    arguments_of,
+    finish_row,
+    finish_signature,
+    row_regions,
+    writer_of,
+)
+from dovetail.targets.cpu.conv.packing import packed
+from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, shared_parts
 from dovetail.targets.cpu.row_epilogue import RowWriter
 
 
@@ -351,3 +366,72 @@ def _filters(
             by = t.mul(vector, t.bytes)
             mask = t.lanes_within(t.mul(vector, t.lanes), band.count)
             t.store_masked(mask, t.load(t.ptr_add(source, by)), t.ptr_add(spot, by))
+
+
+def pointwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
+    """The kernel of a convolution whose pixels are contiguous, one row of them, and see a pixel each."""
+    flat = replace(problem, geometry=problem.geometry.flat())
+    of = flat.geometry
+    if not of.is_point or of.sizes[0] != 1 or of.steps[1] != 4:
+        return Refused("pixels_of_a_1x1_window_are_contiguous", f"window {of.window}, strides {of.strides}")
+    if not problem.is_level:
+        return LEVEL
+    tile = DirectTile.of(device, problem.filters, found.epilogue, True)
+    return [Candidate(packed(found, tile.filters), Pointwise(flat, tile), lambda: pointwise_code(tile), "pointwise")]
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """How the work is tiled."""
+
+    problem: ConvProblem
+    tile: DirectTile
+
+    def __call__(self, number: Number) -> Tiling:
+        return self.tiling(self.problem.known(number))
+
+    def declines(self, of: ConvProblem) -> Refused | None:
+        """The condition that refuses sizes."""
+        limits, pixels, lanes = LIMITS.pointwise, known(of.geometry.out[1]), self.tile.device.lanes
+        few = between("vectors_of_pixels_are_many", -(-pixels // lanes), limits.fewest_vectors)
+        near = pixels <= limits.far or of.filters < of.channels
+        fewest = limits.fewest_residual if of.residual else limits.fewest if near else limits.fewest_far
+        return few or between("channels_pay_for_rows", of.channels, fewest * lanes)
+
+    def effort(self, of: ConvProblem) -> Effort:
+        """What each image and group costs."""
+        return pixels_effort(of, self.tile)
+
+    def tiling(self, of: ConvProblem) -> Tiling:
+        """The tiling of sizes that are known."""
+        tile, pixels, lanes = self.tile, known(of.geometry.out[1]), self.tile.device.lanes
+        vectors = -(-pixels // lanes)
+        bands, tiles = -(-vectors // tile.vectors), -(-of.filters // tile.filters)
+        work = tile.vectors * lanes * of.channels * tile.filters
+        # What a band sees is read anew for each part of the filters.
+        blocks, part_work = BLOCKS.pointwise, BLOCKS.direct.part_work
+        together = min(blocks.together, tiles * bands // blocks.fewest_tiles)
+        filter_part = min(tiles, max(1, part_work // work, together))
+        pixel_part = max(1, min(bands, part_work // (work * filter_part)))
+        filter_parts, held = -(-tiles // filter_part), 1
+        shared = shared_parts(-(-bands // pixel_part), of.images, of.groups * filter_parts, bands, tile.device)
+        pixel_part = -(-bands // shared)
+        if tile.epilogue.rows is not None:
+            # Steps go over rows of several bands, which are longer.
+            most = bands * -(-tiles // filter_part) // blocks.fewest_tiles
+            pixel_part = held = max(pixel_part, min(blocks.row_bands, most))
+        pixel_parts = -(-bands // pixel_part)
+        wide = 4 * lanes * tile.vectors
+        laid = arguments(tile.epilogue).laid_out(
+            of.sizes_by_name("r_image")
+            | {
+                "pixels": pixels, "pixel_parts": pixel_parts, "pixel_part": pixel_part, "filter_parts": filter_parts,
+                "filter_part": filter_part, "depth": -(-of.channels // -(-of.channels // blocks.depth)),
+            },
+            {
+                "sums": wide * filter_part * tile.filters * held, "panel": wide * of.channels,
+                **row_regions(tile.epilogue),
+            },
+        )  # fmt: skip
+        count = of.images * of.groups * pixel_parts * filter_parts
+        return Tiling(laid.sizes, laid.scratch, count, work * filter_part * pixel_part // (2 * lanes) + 1)
