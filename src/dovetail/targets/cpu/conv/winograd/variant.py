@@ -23,7 +23,7 @@ from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, WinogradLimits, sha
 from dovetail.targets.cpu.conv.winograd.kernel import arguments, winograd_code
 from dovetail.targets.cpu.conv.winograd.scheme import FIVE_FOUR, FIVE_TWO, FOUR, TWO, TWO_FOUR, Scheme
 from dovetail.targets.cpu.denormals import normal
-from dovetail.targets.runtime.aligned import aligned
+from dovetail.targets.runtime.arrays.aligned import aligned
 
 TRANSFORM = 12
 """Vectors copied in the time in which Winograd transforms one: two passes load, multiply by a small matrix and store,
