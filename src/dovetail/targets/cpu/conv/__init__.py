@@ -1,12 +1,12 @@
 """Convolutions on CPUs: two ways to fill the lanes of vectors, and engines of their own.
 
-| subject | modules |
-|---|---|
-| a step as a convolution, candidates and their cost; the selection table, its records and measured numbers | `candidate` `select` `records` `policy` |
-| filters in lanes: one loop nest, and its sources of pixels, each with the problems that it takes | `filters_in_lanes`: `few_channels` `few_pixels` `few_pixels_kxk` `pointwise_packed` |
-| pixels in lanes: in patches, which serves every size, and where they are | `direct` `pointwise` |
-| engines of their own | `winograd` `depthwise` `conv1d` `few_results` `int8` |
-| what pixels see, packed (im2col): patches by phases of the strides, columns of taps; packed filters | `patches` `packing` |
-| what becomes of sums: activations in registers, rows for steps in the loop language | `epilogue` |
-| filters that only a run knows, transposed convolution | `of_a_run` `transposed` |
+A step as a convolution, candidates and their cost: `candidate`; the selection table, its records and its measured
+numbers: `select` `records` `policy`.
+
+Filters in lanes: `filters_in_lanes` is the loop nest, and its sources of pixels, each with the problems that it takes,
+are `few_channels` `few_pixels` `few_pixels_kxk` `pointwise_packed`. Pixels in lanes: `direct` has them in patches, which
+serves every size, `pointwise` where they are. Engines of their own: `winograd` `depthwise` `conv1d` `few_results` `int8`.
+
+What pixels see, packed (im2col): `patches`; packed filters: `packing`. What becomes of accumulators: `epilogue`. Filters
+that only a run knows: `of_a_run`; transposed convolution: `transposed`.
 """

@@ -15,7 +15,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem
-from dovetail.kernels.spec import Job, Number, Packed, SharedFunction, Template, Tiling, Variant
+from dovetail.kernels.spec import Job, Packed, SharedFunction, SizeFunction, Template, Tiling, Variant
 from dovetail.targets.cpu.conv.epilogue import WithRows, with_rows
 from dovetail.targets.cpu.conv.policy import ISSUE
 
@@ -50,7 +50,7 @@ class ConvTiler(Protocol):
     @property
     def problem(self) -> ConvProblem: ...
 
-    def __call__(self, number: Number) -> Tiling | None: ...
+    def __call__(self, number: SizeFunction) -> Tiling | None: ...
 
     def declines(self, of: ConvProblem) -> Refused | None:
         """The condition that refuses spatial sizes, which are known; None where all hold."""

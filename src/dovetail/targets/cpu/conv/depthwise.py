@@ -21,7 +21,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
-from dovetail.kernels.spec import Number, Tiling
+from dovetail.kernels.spec import SizeFunction, Tiling
 from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Effort, Found
 from dovetail.targets.cpu.conv.epilogue import (
     RowTarget,
@@ -498,7 +498,7 @@ class Depthwise:
     problem: ConvProblem
     tile: DepthwiseTile
 
-    def __call__(self, number: Number) -> Tiling:
+    def __call__(self, number: SizeFunction) -> Tiling:
         return self.tiling(self.problem.known(number))
 
     def declines(self, of: ConvProblem) -> Refused | None:

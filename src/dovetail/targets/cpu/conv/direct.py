@@ -34,7 +34,7 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.kernels.spec import Number, TensorLocations, Tiling
+from dovetail.kernels.spec import SizeFunction, TensorLocations, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate, Effort, Found, rate
 from dovetail.targets.cpu.conv.epilogue import (
     activate,
@@ -506,7 +506,7 @@ class Direct:
     strides: tuple[tuple[str, int], ...] = ()
     """Of filters and a bias that only a run knows, by name, in bytes."""
 
-    def __call__(self, number: Number) -> Tiling:
+    def __call__(self, number: SizeFunction) -> Tiling:
         return self.tiling(self.problem.known(number))
 
     def declines(self, of: ConvProblem) -> Refused | None:

@@ -20,7 +20,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import Blocks
-from dovetail.kernels.spec import Number, Tiling
+from dovetail.kernels.spec import SizeFunction, Tiling
 from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Effort, Found, between
 from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, row_regions
 from dovetail.targets.cpu.conv.filters_in_lanes import (
@@ -133,7 +133,7 @@ class FewChannels:
     problem: ConvProblem
     tile: RegisterTile
 
-    def __call__(self, number: Number) -> Tiling:
+    def __call__(self, number: SizeFunction) -> Tiling:
         return self.tiling(self.problem.known(number))
 
     def declines(self, of: ConvProblem) -> Refused | None:

@@ -18,7 +18,7 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.kernels.spec import Number, TensorLocations, Tiling
+from dovetail.kernels.spec import SizeFunction, TensorLocations, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate, Effort
 from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile, transpose_signature, transpose_sums
 from dovetail.targets.cpu.conv.packing import pointers
@@ -339,7 +339,7 @@ class FewResults:
     steps: tuple[int, ...]
     """Strides of filters: of a filter, a channel, a row and a column."""
 
-    def __call__(self, number: Number) -> Tiling:
+    def __call__(self, number: SizeFunction) -> Tiling:
         return self.tiling(self.problem.known(number))
 
     def tiling(self, of: ConvProblem) -> Tiling:

@@ -31,7 +31,7 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.kernels.spec import Number, Tiling
+from dovetail.kernels.spec import SizeFunction, Tiling
 from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Effort, Found, between
 from dovetail.targets.cpu.conv.direct import DirectTile, pixels_effort
 from dovetail.targets.cpu.conv.epilogue import (
@@ -387,7 +387,7 @@ class Pointwise:
     problem: ConvProblem
     tile: DirectTile
 
-    def __call__(self, number: Number) -> Tiling:
+    def __call__(self, number: SizeFunction) -> Tiling:
         return self.tiling(self.problem.known(number))
 
     def declines(self, of: ConvProblem) -> Refused | None:

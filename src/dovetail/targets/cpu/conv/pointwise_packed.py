@@ -28,7 +28,7 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.kernels.spec import Number, Tiling
+from dovetail.kernels.spec import SizeFunction, Tiling
 from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Effort, Found, between, transposed
 from dovetail.targets.cpu.conv.epilogue import RowTarget, activate, arguments_of, row_regions
 from dovetail.targets.cpu.conv.filters_in_lanes import (
@@ -488,7 +488,7 @@ class PointwisePacked:
     problem: ConvProblem
     tile: RegisterTile
 
-    def __call__(self, number: Number) -> Tiling:
+    def __call__(self, number: SizeFunction) -> Tiling:
         return self.tiling(self.problem.known(number))
 
     def declines(self, of: ConvProblem) -> Refused | None:

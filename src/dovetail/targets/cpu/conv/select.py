@@ -15,7 +15,7 @@ from dovetail.dataclass import dataclass
 from dovetail.kernels.choice import Answer, Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem
-from dovetail.kernels.spec import Number, Priced, Tiling
+from dovetail.kernels.spec import Priced, SizeFunction, Tiling
 from dovetail.targets.cpu.conv.candidate import Candidate, ConvTiler, Found, conv_cost, with_bound_weights
 from dovetail.targets.cpu.conv.conv1d import offer_conv1d
 from dovetail.targets.cpu.conv.depthwise import depthwise
@@ -45,13 +45,13 @@ class Suited:
     def problem(self) -> ConvProblem:
         return self.tiler.problem
 
-    def __call__(self, number: Number) -> Tiling | None:
+    def __call__(self, number: SizeFunction) -> Tiling | None:
         return self.tiling(self.problem.known(number))
 
     def tiling(self, of: ConvProblem) -> Tiling | None:
         return None if self.tiler.declines(of) is not None else self.tiler.tiling(of)
 
-    def priced(self, number: Number) -> Priced | None:
+    def priced(self, number: SizeFunction) -> Priced | None:
         """The cost at sizes that suit."""
         of = self.problem.known(number)
         if self.tiler.declines(of) is not None:

@@ -14,7 +14,7 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.geometry import Blocks, ConvGeometry
-from dovetail.kernels.spec import Number, Packed, Tiling
+from dovetail.kernels.spec import Packed, SizeFunction, Tiling
 from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Effort, Found, between
 from dovetail.targets.cpu.conv.epilogue import row_regions
 from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile, broadcast_tile_of
@@ -76,7 +76,7 @@ class Winograd:
     scheme: Scheme
     tile: RegisterTile
 
-    def __call__(self, number: Number) -> Tiling:
+    def __call__(self, number: SizeFunction) -> Tiling:
         return self.tiling(self.problem.known(number))
 
     def declines(self, of: ConvProblem) -> Refused | None:
