@@ -94,6 +94,9 @@ class CpuDevice:
         return self.has(capability) and not self.emulated
 
 
+LANES = 32
+"""Threads of a warp, where a device says nothing else: those of NVIDIA, and of AMD with wave32."""
+
 Cooperative: TypeAlias = Literal["auto", "on", "off"]
 
 
@@ -130,7 +133,8 @@ class GpuDevice:
     """Shared memory that one block may take."""
     registers: int = 65_536
     """32-bit registers of a multiprocessor."""
-    warp: int = 32
+    warp: int = LANES
+    """Threads of a warp: they run in lockstep, and exchange registers."""
     threads_per_block: int = 1024
     l2_bytes: int = 0
     hertz: float = 1.98e9
@@ -175,4 +179,4 @@ class GpuDevice:
     """Whether L2 is told to drop weights first, and words that blocks send to each other last."""
 
 
-__all__ = ["CAPABILITIES", "Caches", "Capability", "Cooperative", "CpuDevice", "GpuDevice", "Waits"]
+__all__ = ["CAPABILITIES", "LANES", "Caches", "Capability", "Cooperative", "CpuDevice", "GpuDevice", "Waits"]

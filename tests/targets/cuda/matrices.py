@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from dovetail.ir.literal import Array
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.ir import (
     Expr,
     Kernel,
@@ -19,7 +20,7 @@ from dovetail.kernels.loops.ir import (
     Tensor,
 )
 from tests.targets.cuda.places import gathered
-from tests.targets.cuda.threads import LANES, Threads, assert_whole_warps
+from tests.targets.cuda.threads import Threads, assert_whole_warps
 
 CHUNK = 8
 """Bytes of half of an asynchronous copy, for bounds."""
@@ -45,7 +46,7 @@ class Matrices(Threads):
         return [int(g) * 4 * LANES for g in np.nonzero(groups.all(1))[0]]
 
     def load_matrices(self, statement: LoadMatrices, mask: Array) -> None:
-        assert_whole_warps(mask)
+        assert_whole_warps(mask, self.lanes)
         at = self.address(statement.source, statement.source_at, mask, CHUNK)
         assert not (at % 16).any(), "rows of matrices are aligned"
         rows = gathered(self.buffers[statement.source.pointer][0], at, 16).view(np.uint16)
@@ -54,7 +55,7 @@ class Matrices(Threads):
         self.keep(statement.target, statement.target_at, found, mask)
 
     def multiply(self, statement: MultiplyMatrices, mask: Array) -> None:
-        assert_whole_warps(mask)
+        assert_whole_warps(mask, self.lanes)
         kind = statement.left.dtype.numpy
         left = self.kept(statement.left, statement.left_at, 16, mask).view(kind).astype(np.float32)
         right = self.kept(statement.right, statement.right_at, 8, mask).view(kind).astype(np.float32)

@@ -8,9 +8,8 @@ from dovetail.codegen.llvm import nvvm, scalar
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import DType, bool_
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.ir import AllReduce
-
-LANES = 32
 
 
 def from_partner(text: Builder, x: str, dtype: DType, distance: int) -> str:
@@ -30,11 +29,11 @@ def ballot(text: Builder, x: str) -> str:
     return text.let(f"call i32 @{nvvm.BALLOT}(i32 -1, i1 {x})")
 
 
-def all_reduce(text: Builder, slot: str, statement: AllReduce, flags: str) -> None:
+def all_reduce(text: Builder, slot: str, statement: AllReduce, flags: str, lanes: int) -> None:
     """A butterfly: after a few exchanges every lane has combined all of its group, in the same order."""
     dtype, kind = statement.dtype, scalar.spelled(statement.dtype)
     found = text.let(f"load {kind}, ptr {slot}")
-    distance = (statement.group or LANES) // 2
+    distance = (statement.group or lanes) // 2
     while distance:
         other = from_partner(text, found, dtype, distance)
         found = scalar.apply(text, statement.op, [found, other], [dtype, dtype], dtype, flags)

@@ -17,6 +17,7 @@ from dovetail.codegen.llvm.scopes import Scopes
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64, u32
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, everything, shared_bytes
 from dovetail.kernels.loops.exchange import AtomicUpdate, Ballot, FromLane
 from dovetail.kernels.loops.ir import (
@@ -65,7 +66,7 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.pipeline import MAP_BYTES
 from dovetail.kernels.loops.policy import ScalarSupport
 
-LANES, VECTOR = 32, 16
+VECTOR = 16
 SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f64),))
 """What kernels for GPUs compute with: there is no C library."""
 _INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS, **permuted.FUNCTIONS, **resident.CLOCKS}
@@ -83,6 +84,8 @@ class _Printer(Printer):
         self.since, self.part = "", 0
         if kernel.launch is None:
             raise GraphError(f"{kernel.name} has no launch shape", hint="schedule the kernel for a GPU first")
+        if kernel.launch.warp != LANES:
+            raise GraphError(f"warps of {kernel.launch.warp} on an NVIDIA GPU", hint=f"they have {LANES} threads")
         self.kernel, self.threads, self.blocks = kernel, kernel.launch.block, kernel.launch.grid
         self.globals, self.scopes = dict[str, str](), Scopes(kernel)
         self.dynamic = 0 if kernel.launch.shared_bytes else None
@@ -211,7 +214,7 @@ class _Printer(Printer):
                 pass  # a kernel that copies nothing ahead has nothing to amend
             case AllReduce():
                 slot, _ = self.slots[statement.name]
-                exchange.all_reduce(self.text, slot, statement, CONTRACTED)
+                exchange.all_reduce(self.text, slot, statement, CONTRACTED, LANES)
             case FromLane():
                 found = self.value(Name(statement.source, statement.dtype))
                 lane = self.value(statement.lane)
@@ -396,4 +399,4 @@ def _attributes(kernel: Kernel, name: str, alignment: Mapping[str, int]) -> str:
     return f" noalias{'' if name in kernel.written else ' readonly'}{aligned}"
 
 
-__all__ = ["LANES", "SUPPORT", "module"]
+__all__ = ["SUPPORT", "module"]

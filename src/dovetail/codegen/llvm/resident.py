@@ -12,6 +12,7 @@ from dovetail.codegen.llvm import nvvm, pipeline, words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I1, I64
 from dovetail.ir.dim import Size
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.analysis import everything, pointers_in
 from dovetail.kernels.loops.ir import (
     CopyAsync,
@@ -27,7 +28,7 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.resident import NEXT
 from dovetail.kernels.loops.resident_passes import part_in
-from dovetail.kernels.loops.resident_stream import LANES, THREADS, registers_of
+from dovetail.kernels.loops.resident_stream import THREADS, registers_of
 
 _POINTER = f"ptr addrspace({nvvm.GLOBAL})"
 _AWAIT = "\\0A".join(
@@ -95,7 +96,7 @@ def _run(printer: BodyPrinter, statement: SubGrid, block: str) -> None:
     printer.indices = {**printer.indices, "block": block}
     if statement.is_rare or any(isinstance(s, CopyAsync) for s in everything(statement.body)):
         printer.indices |= _own_indices(printer)
-    own = {"block": str(statement.blocks), "thread": str(threads), "warp": str(threads // 32)}
+    own = {"block": str(statement.blocks), "thread": str(threads), "warp": str(threads // LANES)}
     printer.counts = {**printer.counts, **own}
     printer.statements(statement.body)
     if statement.blocks > _blocks(printer.kernel):

@@ -15,6 +15,7 @@ from dataclasses import replace
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import f32, i32, i64
 from dovetail.kernels.choice import Refused
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attend_cluster import WarpKeys
 from dovetail.kernels.gpu.attend_groups import GroupRounds, scores_allocated
 from dovetail.kernels.gpu.attend_prefetch import prefetched
@@ -48,7 +49,7 @@ from dovetail.kernels.gpu.fragments import (
 from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.shared_tiles import SharedTile
 from dovetail.kernels.gpu.spread_blocks import dynamic_bytes
-from dovetail.kernels.gpu.tile import CHUNK, LANES
+from dovetail.kernels.gpu.tile import CHUNK
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import (
     ZERO,

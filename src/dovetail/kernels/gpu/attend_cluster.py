@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import i64, u32
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attend_lane_rows import FRAGMENT_ROWS
 from dovetail.kernels.gpu.attend_lanes import LaneKeys
 from dovetail.kernels.gpu.attend_softmax import NEXT, masks_loaded, masks_moved, weighted
@@ -28,7 +29,6 @@ from dovetail.kernels.gpu.fragments import (
     rolled,
 )
 from dovetail.kernels.gpu.shared_tiles import SharedTile
-from dovetail.kernels.gpu.tile import LANES
 from dovetail.kernels.loops.ir import (
     ZERO,
     Amend,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dovetail.dataclass import dataclass
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 
-LANES = 32
 CHUNK = 8
 """16-bit elements of one asynchronous copy."""
 DEPTH = 64
@@ -70,5 +69,5 @@ OTHER_REGISTERS = 64
 """Registers of a thread beyond its sums: addresses, fragments, conditions."""
 
 __all__ = [
-    "BARRIERS_BYTES", "CHUNK", "DEPTH", "GROUP_ROWS", "LANES", "RESERVED_BYTES", "WARP_ROWS", "BlockTile",
+    "BARRIERS_BYTES", "CHUNK", "DEPTH", "GROUP_ROWS", "RESERVED_BYTES", "WARP_ROWS", "BlockTile",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from dovetail.kernels.gpu.block_units import has_known_blocks, units_of
 from dovetail.kernels.gpu.copied_blocks import CopiedBlocks
 from dovetail.kernels.gpu.few_rows import has_few_rows, stream_of
 from dovetail.kernels.gpu.fma import FmaTile, dtype_of_sums
-from dovetail.kernels.gpu.fma_tile_choice import BLOCKS_SHAPE
+from dovetail.kernels.gpu.fma_tile_choice import BLOCKS_SHAPE, with_warps_of
 from dovetail.kernels.gpu.fragments import Factor, is_multiple
 from dovetail.kernels.gpu.head_rows import HeadResults, Heads
 from dovetail.kernels.gpu.near_tile import NearTile
@@ -181,7 +181,9 @@ class Writer(TileWriter):
         few = None if self.batch else BlockStream.of(self.left(), rights, self.device)
         if few is not None:
             return self.finished(few.tiled())
-        engine = FmaTile(BLOCKS_SHAPE, f32, self.left(), rights, ["", *("" for _ in rights)], self.depth)
+        engine = FmaTile(
+            with_warps_of(BLOCKS_SHAPE, self.device), f32, self.left(), rights, ["", *("" for _ in rights)], self.depth
+        )
         return self.finished(engine.tiled(self.device))
 
     def _block_rights(self, of: BlockProduct) -> list[BlockFactor]:

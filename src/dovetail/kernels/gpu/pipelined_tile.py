@@ -13,13 +13,13 @@ from itertools import product
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, f32, i64
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.fragments import LANE, Factor, both, divided, less, private, remainder, zeroed
 from dovetail.kernels.gpu.pixels import Pixels
 from dovetail.kernels.gpu.scaled_rows import ReadSquares
 from dovetail.kernels.gpu.shared_tiles import SharedTile
 from dovetail.kernels.gpu.tensor_core_tile import TensorCoreTile
-from dovetail.kernels.gpu.tile import CHUNK, DEPTH, LANES, WARP_ROWS, BlockTile
+from dovetail.kernels.gpu.tile import CHUNK, DEPTH, WARP_ROWS, BlockTile
 from dovetail.kernels.gpu.tiled import Chunk, Element, Overlap, Producer, Tiled
 from dovetail.kernels.loops.ir import (
     ONE,

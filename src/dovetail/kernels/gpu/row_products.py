@@ -12,10 +12,11 @@ from functools import reduce
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, bf16, bool_, f32, i64, u16, u32, u64
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.fragments import LANE, both, divided, in_pairs, less, plus, remainder
 from dovetail.kernels.gpu.scaled_rows import exchanged
 from dovetail.kernels.gpu.shared_tiles import LineTile
-from dovetail.kernels.gpu.tile import CHUNK, LANES
+from dovetail.kernels.gpu.tile import CHUNK
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,

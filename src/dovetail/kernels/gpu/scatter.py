@@ -20,11 +20,11 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bool_, f64, u32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.families.gather import checked, guarded
-from dovetail.kernels.gpu import sort_passes
 from dovetail.kernels.gpu.passes import THREADS, any_of_block, choose, flat_index, for_each, holds, in_passes, whole
 from dovetail.kernels.gpu.sort_keys import MOST_ELEMENTS, Keys
-from dovetail.kernels.gpu.sort_passes import launched, sorted_keys
+from dovetail.kernels.gpu.sort_passes import SortPolicy, launched, sorted_keys
 from dovetail.kernels.loops.body import cast_to, overwritten_operands
 from dovetail.kernels.loops.ir import (
     ONE,
@@ -69,7 +69,7 @@ _MOST_ROWS = 8192
 """Indices up to which each block looks through all of them, 256 at a time."""
 
 
-def offer_scatter(of: StepProblem[object]) -> Offer | Refused:
+def offer_scatter(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The kernels of a step that writes by index."""
     value, scalars = of.value, of.locations.target.scalars
     _, by, _ = value.operands
@@ -77,7 +77,7 @@ def offer_scatter(of: StepProblem[object]) -> Offer | Refused:
         return Refused("indices_are_compiled", by.dtype.name)
     if value.attrs["reduction"] != "none" and not scalars.has_dtype(value.dtype):
         return Refused("dtype_is_compiled", value.dtype.name)
-    scatter = _Scatter(value, of.locations, bool(overwritten_operands(of.step, of.locations)))
+    scatter = _Scatter(value, of.locations, bool(overwritten_operands(of.step, of.locations)), SortPolicy.on(of.device))
     counts = (product(scatter.updates), product(scatter.slots))
     if any(isinstance(n, int) and n >= MOST_ELEMENTS for n in counts):
         return Refused("places_have_32_bits", str(max(n for n in counts if isinstance(n, int))), str(MOST_ELEMENTS))
@@ -91,6 +91,7 @@ class _Scatter:
     value: Value
     locations: TensorLocations
     in_place: bool
+    policy: SortPolicy
 
     @property
     def by_element(self) -> bool:
@@ -291,7 +292,7 @@ class _Scatter:
             *sets,
             Set("hit", Number(False, bool_)),
             look,
-            *any_of_block("hit", THREADS),
+            *any_of_block("hit", THREADS, self.policy.lanes),
             When(
                 Call("bit_not", (hit,), bool_),
                 (Loop("e", Extent(product(shape) // width), put, kind="thread"),),
@@ -328,7 +329,7 @@ class _Scatter:
         first = self.kernel("scatter_slots", self.updates, ("i", "slots"), (*sets, put), checks=True)
         keys = Keys("a", False, count, count), Keys("b", False, count, count)
         kernels, source = sorted_keys(
-            lambda row, n: keys[0].key(Load(slots, (n,)), n), ("slots",), keys, 1, count, sort_passes.POLICY
+            lambda row, n: keys[0].key(Load(slots, (n,)), n), ("slots",), keys, 1, count, self.policy
         )
         free = [Name(f"j{a + 1}") for a in range(len(self.free))]
         combined = self._combined(source, Name("j0"), free, count)

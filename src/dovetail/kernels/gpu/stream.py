@@ -12,7 +12,7 @@ from dataclasses import replace
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, f32, i64
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.fragments import (
     Factor,
     copied,
@@ -28,7 +28,7 @@ from dovetail.kernels.gpu.row_norm import RowNorm
 from dovetail.kernels.gpu.shared_tiles import LineTile, SharedTile
 from dovetail.kernels.gpu.stream_products import UNIT, StreamProducts
 from dovetail.kernels.gpu.stream_width import RESIDENT, as_good, width_of_block
-from dovetail.kernels.gpu.tile import CHUNK, LANES
+from dovetail.kernels.gpu.tile import CHUNK
 from dovetail.kernels.gpu.tiled import RowScale, Tiled
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (

@@ -7,12 +7,11 @@ from dataclasses import replace
 from math import isfinite
 
 from dovetail.ir.dim import Size
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.block_tile import (
     CHUNK,
     DEPTH,
     GROUP_ROWS,
-    LANES,
     RESERVED_BYTES,
     WARP_ROWS,
     BlockTile,
@@ -264,7 +263,6 @@ __all__ = [
     "GROUP_ROWS",
     "H200",
     "JOINED_CYCLES",
-    "LANES",
     "NARROW_SUMS",
     "SUM_CYCLES",
     "TILES",

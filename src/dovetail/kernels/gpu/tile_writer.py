@@ -10,7 +10,7 @@ from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.fragments import Factor, both, divided, in_pairs, is_multiple, less, remainder, spread
 from dovetail.kernels.gpu.head_rows import STATUS, HeadResults, Heads
 from dovetail.kernels.gpu.hoisted import Hoisted
@@ -20,7 +20,7 @@ from dovetail.kernels.gpu.passes import in_passes
 from dovetail.kernels.gpu.scaled_rows import ROWS, SQUARES, WrittenSquares
 from dovetail.kernels.gpu.spans import PARTIAL, Spans
 from dovetail.kernels.gpu.spread_blocks import dynamic_bytes, spread_bytes
-from dovetail.kernels.gpu.tile import CHUNK, LANES
+from dovetail.kernels.gpu.tile import CHUNK
 from dovetail.kernels.gpu.tiled import Element, Producer, Tiled
 from dovetail.kernels.gpu.warp_results import WarpResults
 from dovetail.kernels.gpu.widened import widened

@@ -13,6 +13,7 @@ from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, bool_, u8
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.block_stages import without_copies_from_shared
 from dovetail.kernels.loops.composed import Renaming
@@ -45,7 +46,7 @@ from dovetail.kernels.loops.resident_bodies import PASS
 from dovetail.kernels.loops.resident_loads import loaded_ahead
 from dovetail.kernels.loops.resident_passes import IN_FIRST, in_passes
 from dovetail.kernels.loops.resident_pauses import pause_of
-from dovetail.kernels.loops.resident_stream import IS_FIRST, LANES
+from dovetail.kernels.loops.resident_stream import IS_FIRST
 from dovetail.kernels.loops.shared_copies import without_shared_copies
 from dovetail.kernels.loops.uniform import Read, Uniform, reads
 

@@ -40,7 +40,7 @@ from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.data_kinds import DATA_KINDS
 from dovetail.targets.cuda.even_vectors import with_even_vectors
 from dovetail.targets.cuda.gpu_kernel import Code, GpuKernel
-from dovetail.targets.cuda.loops import LOOPS, SHAPE, split_limits
+from dovetail.targets.cuda.loops import SHAPE, loops_of, split_limits
 from dovetail.targets.cuda.windows import WINDOWS
 from dovetail.targets.runtime.selection import Kind, Row, Table
 
@@ -101,6 +101,8 @@ def make_kernels(
 
     `split` says when long rows are split over blocks; without it, the device's multiprocessors decide.
     """
+    if device.warp != shape.lanes:
+        shape, locations = replace(shape, lanes=device.warp), replace(locations, target=loops_of(device.warp))
     job = TABLE.select(step, locations, device, CLAIMS.machine)
     if job is not None and isinstance(job.kernel, Kernel) and job.kernel.name == ROWS and device.dependent_launches:
         evened = _evened(step, locations)
@@ -134,7 +136,7 @@ def _scheduled(
         return ()
     if checks:
         return (replace(printed(schedule(kernel, job.tiled.tiles, shape), bindings), checks=checks),)
-    split = split_reduction(kernel, job.tiled.tiles, LOOPS.tiles.bundle, limits)
+    split = split_reduction(kernel, job.tiled.tiles, locations.target.tiles.bundle, limits)
     if split is None:
         return (printed(schedule(kernel, job.tiled.tiles, shape), bindings),)
     places, end = _placed({partial.pointer: partial.nbytes for partial in split.partials})
@@ -202,6 +204,8 @@ def finished(
     """A scheduled kernel with its text, which is written when it is needed."""
     alignment = locations.alignment(bindings) | dict.fromkeys((*workspace, *packed), ALIGNMENT)
     packed = {name: v for name, v in packed.items() if name in kernel.pointers}
+    if kernel.launch is not None and kernel.launch.warp != device.warp:
+        kernel = replace(kernel, launch=replace(kernel.launch, warp=device.warp))
     if device.dependent_launches and kernel.launch is not None:
         constants = tuple([name for name, v in {**bindings, **packed}.items() if locations.is_constant(v)])
         kernel = replace(kernel, launch=replace(kernel.launch, dependent=True), constants=constants)
