@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from dovetail.dataclass import dataclass
+from dovetail.kernels.matrix_instruction import LANES, MatrixInstruction
 
 Capability = Literal[
     "amx_bf16",
@@ -94,9 +95,6 @@ class CpuDevice:
         return self.has(capability) and not self.emulated
 
 
-LANES = 32
-"""Threads of a warp, where a device says nothing else: those of NVIDIA, and of AMD with wave32."""
-
 Cooperative: TypeAlias = Literal["auto", "on", "off"]
 
 
@@ -141,8 +139,8 @@ class GpuDevice:
     """Cycles of a multiprocessor in a second, at most."""
     tensor_hertz: float = 0.0
     """The same while tensor cores multiply, wherever on the device; 0 where they do not lower it."""
-    tensor_core_shapes: tuple[tuple[int, int, int], ...] = ()
-    """M×N×K of matrix instructions."""
+    matrix_instructions: tuple[MatrixInstruction, ...] = ()
+    """Those that kernels may use."""
     dependent_launches: bool = False
     """Whether a kernel starts while the one before it still runs: programmatic dependent launch."""
     dependent_intensity: float = 0.0

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dovetail.codegen.llvm.ptx import module
+from dovetail.codegen.llvm.nvptx.ptx import module
 from dovetail.ir.dtype import bf16
 from dovetail.kernels.loops.ir import (
     Alloc,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail import Graph, ops
-from dovetail.codegen.llvm import ptx
+from dovetail.codegen.llvm.nvptx import ptx
 from dovetail.ir.dtype import f32
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.loops.ir import Kernel

@@ -74,7 +74,7 @@ WAITING = """
 import sys, time, numpy as np, dovetail
 from dataclasses import replace
 from dovetail import Graph, bf16, library
-from dovetail.codegen.llvm import words
+from dovetail.codegen.llvm.nvptx import words
 from dovetail.models import random_weights
 from dovetail.targets.cuda.driver import driver
 

@@ -165,7 +165,7 @@ def test_cpus_refuse_what_threads_of_a_block_do() -> None:
 
 
 def test_an_unscheduled_kernel_has_no_ptx() -> None:
-    from dovetail.codegen.llvm.ptx import module
+    from dovetail.codegen.llvm.nvptx.ptx import module
 
     with pytest.raises(GraphError, match="no launch shape"):
         module(Kernel("k", (), (), "tile", ()), {})

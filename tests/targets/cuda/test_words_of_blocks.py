@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail.codegen.llvm.ptx import module
+from dovetail.codegen.llvm.nvptx.ptx import module
 from dovetail.ir.dtype import bf16, u64
 from dovetail.ir.graph import Graph
 from dovetail.kernels.device import GpuDevice

@@ -47,6 +47,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from dovetail.kernels.loops.pipeline import BOX
+from dovetail.kernels.matrix_instruction import mma_of
 
 FULL, EMPTY = "full", "empty"
 GROUP = 128
@@ -100,7 +101,7 @@ class PipelinedTile:
     @property
     def core(self) -> TensorCoreTile:
         return TensorCoreTile(
-            self.tile, self.dtype, self.left, self.rights, self.left_axis, self.right_axis, self.depth
+            self.tile, mma_of(self.dtype), self.left, self.rights, self.left_axis, self.right_axis, self.depth
         )
 
     @property

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 
-from dovetail.codegen.llvm import nvvm
+from dovetail.codegen.llvm.nvptx import nvvm
 from dovetail.errors import DovetailError
 from dovetail.targets.cuda.driver import Driver, Module
 from dovetail.targets.cuda.gpu_kernel import RESIDENT, GpuKernel

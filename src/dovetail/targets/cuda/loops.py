@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from dovetail.codegen.llvm.ptx import SUPPORT
+from dovetail.codegen.llvm.gpu.printer import SUPPORT
 from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.loops.gpu_schedule import GpuShape
 from dovetail.kernels.loops.policy import LoopTarget, TilePolicy

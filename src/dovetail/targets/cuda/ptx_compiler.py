@@ -8,7 +8,7 @@ from typing import Any
 
 import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
-from dovetail.codegen.llvm import nvvm
+from dovetail.codegen.llvm.nvptx import nvvm
 from dovetail.errors import UnsupportedError
 from dovetail.targets.cuda.architectures import ARCHITECTURES
 from dovetail.targets.cuda.early_addresses import with_early_addresses

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import field, replace
 
-from dovetail.codegen.llvm.words import SIZES, VECTOR
+from dovetail.codegen.llvm.nvptx.words import SIZES, VECTOR
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import f32

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from functools import partial
 from typing import TypeAlias
 
-from dovetail.codegen.llvm import ptx
+from dovetail.codegen.llvm.nvptx import ptx
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value

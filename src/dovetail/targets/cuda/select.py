@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 
 from dovetail import ops
-from dovetail.codegen.llvm import ptx
+from dovetail.codegen.llvm.nvptx import ptx
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value

@@ -8,9 +8,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
-from dovetail.codegen.llvm import nvvm, pipeline, words
 from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.gpu.printer import ROLLED
 from dovetail.codegen.llvm.handles import I1, I64
+from dovetail.codegen.llvm.nvptx import nvvm, pipeline, words
 from dovetail.ir.dim import Size
 from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.analysis import everything, pointers_in
@@ -317,17 +318,7 @@ def _blocks(kernel: Kernel) -> int:
     return kernel.launch.grid
 
 
-ROLLED = ", !llvm.loop !0"
-"""Marks a loop that LLVM does not unroll."""
-
-
-def notes(functions: Sequence[str]) -> list[str]:
-    """What a module says of loops that LLVM does not unroll, where it has some."""
-    is_rolled = any([ROLLED in text for text in functions])
-    return ["!0 = distinct !{!0, !1}", '!1 = !{!"llvm.loop.unroll.disable"}'] if is_rolled else []
-
-
 __all__ = [
-    "CLOCKS", "ROLLED", "BodyPrinter", "barrier_of_some", "blocks_at_once", "clock", "clock_after", "functions",
-    "grid_barrier", "notes", "sub_grid",
+    "CLOCKS", "BodyPrinter", "barrier_of_some", "blocks_at_once", "clock", "clock_after", "functions",
+    "grid_barrier", "sub_grid",
 ]  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.codegen.llvm import nvvm
 from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.nvptx import nvvm
 
 _SHARED = f"ptr addrspace({nvvm.SHARED})"
 _REGISTERS = {"i16": "h", "i32": "r", "i64": "l"}

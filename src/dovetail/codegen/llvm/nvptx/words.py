@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple, Protocol
 
-from dovetail.codegen.llvm import nvvm, scalar
+from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64
+from dovetail.codegen.llvm.nvptx import nvvm
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import DType
 from dovetail.kernels.loops import stuck

@@ -1,0 +1,1 @@
+"""What any GPU's printer has: threads, shared memory, lanes that exchange registers, matrices in registers."""

@@ -1,0 +1,1 @@
+"""What NVIDIA GPUs alone have: their intrinsics, persistent kernels, copies by the tensor memory accelerator."""
