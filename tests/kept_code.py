@@ -15,14 +15,14 @@ from pathlib import Path
 
 from dovetail.targets.cpu import jit
 from dovetail.targets.cpu.isa import Host
-from dovetail.targets.runtime import llvm_calls, renaming
-from dovetail.targets.runtime.renaming import Skeleton, skeleton_of
-from dovetail.targets.runtime.store import Key, Store
+from dovetail.targets.runtime.building import code_cache, llvm_calls
+from dovetail.targets.runtime.building.code_cache import Skeleton, skeleton_of
+from dovetail.targets.runtime.building.store import Key, Store
 
 LIMIT = 1 << 30
 """Bytes that the folder may hold."""
 
-_FILES = (jit.__file__, llvm_calls.__file__, renaming.__file__, __file__)
+_FILES = (jit.__file__, llvm_calls.__file__, code_cache.__file__, __file__)
 _DRIVER = hashlib.blake2b(b"".join(Path(file).read_bytes() for file in _FILES), digest_size=12).hexdigest()
 _END = b"\0"
 """Ends the list of hashes in an entry."""

@@ -16,7 +16,7 @@ from dovetail.runtime.cached import KIND, program_key, why_not
 from dovetail.runtime.request import make_request
 from dovetail.runtime.source import of_graph
 from dovetail.settings import settings_of
-from dovetail.targets.runtime.store import Key, Store, store_of
+from dovetail.targets.runtime.building.store import Key, Store, store_of
 
 PARTS: Mapping[str, str] = {
     "graph": "the graph has another structure",

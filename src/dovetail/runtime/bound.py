@@ -10,13 +10,13 @@ from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
 from dovetail.runtime.binding import found_in
 from dovetail.runtime.cases import shapes_of
-from dovetail.targets.runtime.array_library import ArrayLibrary
-from dovetail.targets.runtime.lru import LRU
-from dovetail.targets.runtime.weights import Weights
+from dovetail.targets.runtime.arrays.array_library import ArrayLibrary
+from dovetail.targets.runtime.building.lru import LRU
+from dovetail.targets.runtime.building.weights import Weights
 from dovetail.targets.target import Launches, QuickDeviceRun, QuickRun, Runner
 
 if TYPE_CHECKING:
-    from dovetail.targets.runtime.prepared_call import Launch
+    from dovetail.targets.runtime.calls.prepared_call import Launch
 
 MOST_SPECIALIZED = 8
 """How many sizes a symbolic program keeps compiled."""

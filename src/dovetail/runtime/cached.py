@@ -17,7 +17,7 @@ from dovetail.runtime.request import Request
 from dovetail.runtime.source import Source
 from dovetail.runtime.vocabulary import vocabulary
 from dovetail.settings import Settings
-from dovetail.targets.runtime.store import Key, Store, store_of
+from dovetail.targets.runtime.building.store import Key, Store, store_of
 from dovetail.targets.target import Executable
 
 KIND = "program"

@@ -13,8 +13,8 @@ from dovetail.frontends.torch.reading.interface import Argument, Interface, Resu
 from dovetail.ir.dtype import BY_NAME
 from dovetail.runtime.build_id import build_id
 from dovetail.runtime.source import KIND, Source, of_graph
-from dovetail.targets.runtime.store import Key, Store
-from dovetail.targets.runtime.weights import Weights
+from dovetail.targets.runtime.building.store import Key, Store
+from dovetail.targets.runtime.building.weights import Weights
 
 
 def module_source(

@@ -23,8 +23,8 @@ from dovetail.ir.literal import Array
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.runtime.build_id import build_id
 from dovetail.runtime.load import load
-from dovetail.targets.runtime.store import Key, Store
-from dovetail.targets.runtime.weights import Weights, owned
+from dovetail.targets.runtime.building.store import Key, Store
+from dovetail.targets.runtime.building.weights import Weights, owned
 
 KIND = "source"
 """Of the entries that say which graph a file holds."""

@@ -18,11 +18,11 @@ from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan, Step
 from dovetail.plan.served import Served
 from dovetail.settings import Settings
-from dovetail.targets.runtime.array_library import ArrayLibrary
-from dovetail.targets.runtime.device_array import DeviceArray
+from dovetail.targets.runtime.arrays.array_library import ArrayLibrary
+from dovetail.targets.runtime.arrays.device_array import DeviceArray
 
 if TYPE_CHECKING:
-    from dovetail.targets.runtime.prepared_call import Launch
+    from dovetail.targets.runtime.calls.prepared_call import Launch
 
 
 class Runner(Protocol):

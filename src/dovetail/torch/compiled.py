@@ -14,7 +14,7 @@ from dovetail.frontends.torch.dynamo.region import Region
 from dovetail.frontends.torch.dynamo.script import scripted
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
-from dovetail.targets.runtime.repeated_call import Repeated
+from dovetail.targets.runtime.calls.repeated_call import Repeated
 from dovetail.torch.options import Options
 from dovetail.torch.region_call import DeviceRegionCall, RegionCall
 from dovetail.torch.report import Fallback, GraphBreak, GraphReport, Kind

@@ -19,9 +19,9 @@ from dovetail.frontends.torch.reading.tensors import array_of, tensor_of, torch_
 from dovetail.ir.literal import Array
 from dovetail.kernels.spec import ALIGNMENT
 from dovetail.runtime.program import Program
-from dovetail.targets.runtime.array_library import ArrayLibrary, Numbered
-from dovetail.targets.runtime.prepared_call import PreparedCalls
-from dovetail.targets.runtime.repeated_call import Repeated, Write, repeated
+from dovetail.targets.runtime.arrays.array_library import ArrayLibrary, Numbered
+from dovetail.targets.runtime.calls.prepared_call import PreparedCalls
+from dovetail.targets.runtime.calls.repeated_call import Repeated, Write, repeated
 from dovetail.torch.staying import Stay, is_compiled
 
 FIRST_RUNS = 100

@@ -18,7 +18,7 @@ import numpy as np
 
 from dovetail.ir.literal import Array
 from dovetail.targets.cpu.jit import Compiled, compile_text, define
-from dovetail.targets.runtime.repeated_call import Write
+from dovetail.targets.runtime.calls.repeated_call import Write
 from dovetail.torch.python_function import ARGUMENTS_AS_ARRAY, Method, api_address, python_function
 from dovetail.torch.tensor_words import TensorWords, tensor_words
 

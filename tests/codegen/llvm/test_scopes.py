@@ -24,7 +24,7 @@ from dovetail.kernels.loops.ir import (
     add,
     mul,
 )
-from dovetail.targets.cuda.ptx_compiler import to_ptx
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
 
 SIZE = 1024
 

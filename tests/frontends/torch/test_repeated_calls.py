@@ -18,7 +18,7 @@ import pytest
 
 import dovetail.torch
 from dovetail.errors import DovetailError
-from dovetail.targets.runtime.repeated_call import Write
+from dovetail.targets.runtime.calls.repeated_call import Write
 from dovetail.torch.compiled import live
 from dovetail.torch.region_call import FIRST_RUNS, MOST_REPEATS, RegionCall
 from dovetail.torch.staying import Stay, can_stay, is_compiled

@@ -16,7 +16,7 @@ from dovetail.kernels.loops.ir import (
     Statement,
     Tensor,
 )
-from dovetail.kernels.loops.resident_matrices import held
+from dovetail.kernels.loops.persistent.words import held
 from dovetail.kernels.matrix_instruction import MMA_BF16
 
 SUMS = Tensor("sums", f32, (4,), space="private")

@@ -15,17 +15,17 @@ from dovetail.ir.dtype import DType, bf16, f16, f32, i64
 from dovetail.ir.leaf import input, param
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu import tile as tiles
-from dovetail.kernels.gpu.tile import BlockTile
+from dovetail.kernels.gpu.gemm import tile as tiles
+from dovetail.kernels.gpu.gemm.tile import BlockTile
 from dovetail.plan.plan import make_plan
 from dovetail.report.text import as_text
 from dovetail.settings import TUNE_OFF
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.code import digest
-from dovetail.targets.cuda.run import choices_of
-from dovetail.targets.cuda.told_pauses import Pauses
-from dovetail.targets.cuda.tuning import KIND
-from dovetail.targets.runtime.store import Key, Store
+from dovetail.targets.cuda.code.code import digest
+from dovetail.targets.cuda.persistent.told_pauses import Pauses
+from dovetail.targets.cuda.persistent.tuning import KIND
+from dovetail.targets.cuda.runs.run import choices_of
+from dovetail.targets.runtime.building.store import Key, Store
 from dovetail.targets.target import Considered
 from tests.targets.cuda import test_head_rows as heads
 from tests.targets.cuda import test_near_launches as near

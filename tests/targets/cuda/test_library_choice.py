@@ -16,10 +16,15 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType
 from dovetail.plan.plan import make_plan
 from dovetail.report.text import as_text
-from dovetail.targets.cuda import cublaslt, library_call, library_choice, library_told, library_trial, run
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.library_choice import KIND, Decision, LibraryChoice, parsed
-from dovetail.targets.runtime.store import Key, Store
+from dovetail.targets.cuda.library import call as library_call
+from dovetail.targets.cuda.library import choice as library_choice
+from dovetail.targets.cuda.library import cublaslt
+from dovetail.targets.cuda.library import told as library_told
+from dovetail.targets.cuda.library import trial as library_trial
+from dovetail.targets.cuda.library.choice import KIND, Decision, LibraryChoice, parsed
+from dovetail.targets.cuda.runs import run
+from dovetail.targets.runtime.building.store import Key, Store
 from tests.block_arrays import block_weights, random_blocks
 from tests.targets.cuda.fake_cublaslt import NOT_SUPPORTED
 from tests.targets.cuda.library_card import (

@@ -19,13 +19,14 @@ from dovetail.cli.doctor_text import gpu_lines
 from dovetail.errors import OutOfMemoryError
 from dovetail.plan.plan import make_plan
 from dovetail.settings import Settings
-from dovetail.targets.cuda import stored, tuning
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.frame import Frame
-from dovetail.targets.cuda.run import CudaGraph
-from dovetail.targets.cuda.runner import CudaRunner
-from dovetail.targets.cuda.tuning import KIND, Trials, Tuned, parsed
-from dovetail.targets.runtime.store import Store
+from dovetail.targets.cuda.code import stored
+from dovetail.targets.cuda.persistent import tuning
+from dovetail.targets.cuda.persistent.tuning import KIND, Trials, Tuned, parsed
+from dovetail.targets.cuda.runs.frame import Frame
+from dovetail.targets.cuda.runs.run import CudaGraph
+from dovetail.targets.cuda.runs.runner import CudaRunner
+from dovetail.targets.runtime.building.store import Store
 from tests.targets.cuda.simulated import SimulatedDriver, drawn_for
 from tests.targets.cuda.test_copying_warp import PACED, layers_of
 

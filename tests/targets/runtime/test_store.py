@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.settings import Settings, settings_of
-from dovetail.targets.runtime.folder import FORGOTTEN, Folder, Unsafe
-from dovetail.targets.runtime.store import Key, Store, folder_of, store_of
+from dovetail.targets.runtime.building.folder import FORGOTTEN, Folder, Unsafe
+from dovetail.targets.runtime.building.store import Key, Store, folder_of, store_of
 
 LIMIT = 1 << 20
 KEY = Key("code", {"text": "abc", "host": "here"})
@@ -217,7 +217,7 @@ def test_counts_that_were_tampered_with_do_no_harm(store: Store) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from dovetail.targets.runtime.store import Key, Store
+from dovetail.targets.runtime.building.store import Key, Store
 store = Store(Path(sys.argv[1]), 1 << 28)
 for turn in range(int(sys.argv[2])):
     for i in range(8):

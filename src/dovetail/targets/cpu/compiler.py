@@ -13,9 +13,9 @@ from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Template
 from dovetail.targets.cpu.cores import available_threads
 from dovetail.targets.cpu.jit import Compiled, define, load, machine_code
-from dovetail.targets.runtime.code_cache import shared_module
-from dovetail.targets.runtime.compiler import Module
-from dovetail.targets.runtime.store import Store
+from dovetail.targets.runtime.building.code_cache import shared_module
+from dovetail.targets.runtime.building.compiler import Module
+from dovetail.targets.runtime.building.store import Store
 
 _PLACEHOLDER = "kernel"
 

@@ -14,9 +14,9 @@ import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 from dovetail.dataclass import dataclass
 from dovetail.targets.cpu import fp16_fallback
 from dovetail.targets.cpu.isa import Host, host, host_device
-from dovetail.targets.runtime.llvm_calls import emitted, parsed
-from dovetail.targets.runtime.llvm_calls import optimize as optimize_module
-from dovetail.targets.runtime.store import Key, Store
+from dovetail.targets.runtime.building.llvm_calls import emitted, parsed
+from dovetail.targets.runtime.building.llvm_calls import optimize as optimize_module
+from dovetail.targets.runtime.building.store import Key, Store
 from dovetail.version import __version__
 
 llvm: Any = _untyped

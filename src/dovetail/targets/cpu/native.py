@@ -26,21 +26,21 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.threads.pool import thread_pool
 from dovetail.targets.cpu.threads.trace_buffer import TraceBuffer
-from dovetail.targets.runtime.array_library import NUMPY, ArrayLibrary
-from dovetail.targets.runtime.buffer import BufferPool
-from dovetail.targets.runtime.build import Built, build, realigned
+from dovetail.targets.runtime.arrays.array_library import NUMPY, ArrayLibrary
+from dovetail.targets.runtime.arrays.buffer import BufferPool
+from dovetail.targets.runtime.arrays.feeds import Shaped, found_leaf
+from dovetail.targets.runtime.arrays.memory import Memory
+from dovetail.targets.runtime.arrays.memory_limit import check_fits
+from dovetail.targets.runtime.arrays.page_advice import reserve
+from dovetail.targets.runtime.building.build import Built, build, realigned
+from dovetail.targets.runtime.building.lru import LRU
+from dovetail.targets.runtime.building.packed_weights import PackedWeights, wanted_steps
+from dovetail.targets.runtime.building.store import Store
+from dovetail.targets.runtime.calls.launch_frame import Frame, Section, make_frame, sections
+from dovetail.targets.runtime.calls.prepared_call import Launch, PreparedCalls, Shapes, can_prepare
 from dovetail.targets.runtime.control.frame import bind_bodies
 from dovetail.targets.runtime.control.host import Bodies, HostControl, LoneLoop
 from dovetail.targets.runtime.control.plan import Control
-from dovetail.targets.runtime.feeds import Shaped, found_leaf
-from dovetail.targets.runtime.launch_frame import Frame, Section, make_frame, sections
-from dovetail.targets.runtime.lru import LRU
-from dovetail.targets.runtime.memory import Memory
-from dovetail.targets.runtime.memory_limit import check_fits
-from dovetail.targets.runtime.packed_weights import PackedWeights, wanted_steps
-from dovetail.targets.runtime.page_advice import reserve
-from dovetail.targets.runtime.prepared_call import Launch, PreparedCalls, Shapes, can_prepare
-from dovetail.targets.runtime.store import Store
 
 MOST_FRAMES = 32
 """Sets of sizes for which a runner holds frames (LRU)."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from dovetail.targets.runtime.store import Key, Store
+from dovetail.targets.runtime.building.store import Key, Store
 from dovetail.targets.xla.package import jax, serialize_executable
 
 KIND = "xla"

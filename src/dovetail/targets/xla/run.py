@@ -18,8 +18,8 @@ from dovetail.ir.walk import walk
 from dovetail.plan.emitted import Emitted
 from dovetail.plan.plan import Plan
 from dovetail.targets.reference.planned import PlannedGraph
-from dovetail.targets.runtime.device_array import DeviceArray
-from dovetail.targets.runtime.store import Store
+from dovetail.targets.runtime.arrays.device_array import DeviceArray
+from dovetail.targets.runtime.building.store import Store
 from dovetail.targets.xla.arrays import any_set, buffer_of, device_array, fetched, on_host, put
 from dovetail.targets.xla.hlo import kernels
 from dovetail.targets.xla.kept import compiled_or_kept

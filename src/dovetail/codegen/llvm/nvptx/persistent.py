@@ -27,9 +27,9 @@ from dovetail.kernels.loops.ir import (
     SubGrid,
     Tensor,
 )
-from dovetail.kernels.loops.resident import NEXT
-from dovetail.kernels.loops.resident_passes import part_in
-from dovetail.kernels.loops.resident_stream import THREADS, registers_of
+from dovetail.kernels.loops.persistent.kernel import NEXT
+from dovetail.kernels.loops.persistent.passes import part_in
+from dovetail.kernels.loops.persistent.stream import THREADS, registers_of
 
 _POINTER = f"ptr addrspace({nvvm.GLOBAL})"
 _AWAIT = "\\0A".join(

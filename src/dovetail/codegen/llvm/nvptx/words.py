@@ -16,8 +16,8 @@ from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.nvptx import nvvm
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import DType
-from dovetail.kernels.loops import stuck
 from dovetail.kernels.loops.ir import Expr, Kernel, Receive, Tensor
+from dovetail.kernels.loops.persistent import stuck
 
 STAMP = "%stamp"
 """The number of this launch, which is not 0, in the upper half of an i32, among the arguments of a pass."""

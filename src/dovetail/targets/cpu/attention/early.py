@@ -25,7 +25,7 @@ from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import widths
 from dovetail.targets.cpu.attention.variant import offer_backward, offer_online
 from dovetail.targets.cpu.loops import loops_of
-from dovetail.targets.runtime.attempt import attempt
+from dovetail.targets.runtime.building.attempt import attempt
 
 
 def early_functions(values: Iterable[Value], device: CpuDevice) -> list[SharedFunction]:

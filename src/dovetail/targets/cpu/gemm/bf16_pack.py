@@ -9,7 +9,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bf16
 from dovetail.ir.literal import Array
 from dovetail.targets.cpu.gemm.amx_cuts import whole_steps
-from dovetail.targets.runtime.aligned import aligned
+from dovetail.targets.runtime.arrays.aligned import aligned
 
 _PAIRS = STEPS // 2
 

@@ -19,7 +19,7 @@ from dovetail.ir.value import Value
 from dovetail.library.block_formats import FORMATS, BlockParts
 from dovetail.targets.cpu.gemm.nested import turn
 from dovetail.targets.cpu.gemm.six_bits import six_bits_apart
-from dovetail.targets.runtime.interpreter import evaluate_values
+from dovetail.targets.runtime.calls.interpreter import evaluate_values
 
 SPREAD = {"q5_0": 2, "q5_1": 4}
 """Where four bytes have one bit of each of 32 codes, in order. Packed, a byte has those of every fourth code: the bits

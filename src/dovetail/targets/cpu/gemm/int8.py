@@ -26,7 +26,7 @@ from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_of
 from dovetail.targets.cpu.gemm.byte_writer import ByteWriter
 from dovetail.targets.cpu.gemm.int8_kernel import Bytes, int8_code, words_of
 from dovetail.targets.cpu.gemm.policy import INT8
-from dovetail.targets.runtime.aligned import aligned
+from dovetail.targets.runtime.arrays.aligned import aligned
 
 NO_DOT = Refused("device_has_int8_dot", "no 4-way dot products of bytes", "VNNI, or the dot product of NEON")
 

@@ -19,7 +19,7 @@ from dovetail.targets.cpu.gemm.pair_pack import Factor, Layout
 from dovetail.targets.cpu.gemm.policy import PAIR, tiles_of
 from dovetail.targets.cpu.gemm.tile import Tile, tile_of
 from dovetail.targets.cpu.gemm.writer import Writer
-from dovetail.targets.runtime.aligned import ALIGNMENT
+from dovetail.targets.runtime.arrays.aligned import ALIGNMENT
 
 
 def pair_job(step: Step, found: Contraction, locations: TensorLocations, device: CpuDevice) -> Job:

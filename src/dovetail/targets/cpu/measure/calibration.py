@@ -22,8 +22,8 @@ from dovetail.targets.cpu.cores import available_threads, busy_share, cache_size
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.measure.described import byte_peaks, cores, described, row_seconds
 from dovetail.targets.cpu.measure.figures import Figures, contradiction, unsettled
-from dovetail.targets.runtime.folder import Folder, Unsafe
-from dovetail.targets.runtime.store import folder_of
+from dovetail.targets.runtime.building.folder import Folder, Unsafe
+from dovetail.targets.runtime.building.store import folder_of
 from dovetail.version import __version__
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.jit import Compiled, compile_text
 from dovetail.targets.cpu.threads.futex import FUTEX_WAKE_PRIVATE, WAKE_ALL, futex_number
 from dovetail.targets.cpu.threads.pool_text import EPOCH, STOP, block_bytes, pool_text
-from dovetail.targets.runtime.store import Store
+from dovetail.targets.runtime.building.store import Store
 
 SPINS = 20_000
 """Spins of a worker before it sleeps: about the time between two runs of a busy program."""

@@ -16,7 +16,7 @@ from dovetail.targets.cpu.threads.fields import LAUNCH, Record
 from dovetail.targets.cpu.threads.futex import FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE, WAKE_ALL, futex_number
 from dovetail.targets.cpu.threads.stealing_text import MOST_TILES, stealing_text
 from dovetail.targets.cpu.threads.trace_text import clock_text, trace_text
-from dovetail.targets.runtime.launch_table import KIND_BRANCH, KIND_HOST, KIND_LOOP, OFFSETS, STEP
+from dovetail.targets.runtime.calls.launch_table import KIND_BRANCH, KIND_HOST, KIND_LOOP, OFFSETS, STEP
 
 EPOCH, ASLEEP, STOP, OPEN_STEP, WORKERS = 0, 64, 128, 192, 256
 """Offsets in the pool's block, each on a cache line of its own: the epoch, the number of sleeping workers, whether

@@ -15,9 +15,8 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 from dovetail.kernels.spec import Packed
 from dovetail.ops.control import if_, scan_
-from dovetail.targets.runtime.control.plan import CompiledBody, Control, KernelEntry
-from dovetail.targets.runtime.control.records import LOOP_RECORD, MOVE_RECORD
-from dovetail.targets.runtime.launch_args import (
+from dovetail.targets.runtime.arrays.memory import Memory
+from dovetail.targets.runtime.calls.launch_args import (
     ABSOLUTE,
     ARGUMENTS,
     STATUS,
@@ -28,8 +27,9 @@ from dovetail.targets.runtime.launch_args import (
     Resolver,
     pointers_of,
 )
-from dovetail.targets.runtime.launch_table import KIND_BRANCH, KIND_COMPILED, KIND_LOOP, OFFSETS
-from dovetail.targets.runtime.memory import Memory
+from dovetail.targets.runtime.calls.launch_table import KIND_BRANCH, KIND_COMPILED, KIND_LOOP, OFFSETS
+from dovetail.targets.runtime.control.plan import CompiledBody, Control, KernelEntry
+from dovetail.targets.runtime.control.records import LOOP_RECORD, MOVE_RECORD
 
 NO_LIMIT = 1 << 62
 Row: TypeAlias = list[Address]

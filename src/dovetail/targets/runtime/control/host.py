@@ -23,13 +23,13 @@ from dovetail.ops.control import FAMILY as CONTROL
 from dovetail.ops.control import MOST_TRIPS, check_trips, if_
 from dovetail.ops.primitive import Primitive
 from dovetail.plan.plan import Plan, Step, make_plan
-from dovetail.targets.runtime.array_library import NUMPY, ArrayLibrary
+from dovetail.targets.runtime.arrays.array_library import NUMPY, ArrayLibrary
+from dovetail.targets.runtime.arrays.memory import Memory, owned
+from dovetail.targets.runtime.calls.interpreter import known_size
+from dovetail.targets.runtime.calls.prepared_call import Launch
 from dovetail.targets.runtime.control.host_chunks import Chunk, chunk_of, run_chunks
 from dovetail.targets.runtime.control.plan import body_graph
 from dovetail.targets.runtime.control.records import ENDLESS
-from dovetail.targets.runtime.interpreter import known_size
-from dovetail.targets.runtime.memory import Memory, owned
-from dovetail.targets.runtime.prepared_call import Launch
 
 
 class Runner(Protocol):

@@ -16,8 +16,8 @@ from typing import Any, cast
 from dovetail.dataclass import dataclass
 from dovetail.progress import phase
 from dovetail.settings import BUILT_IN, MACHINE, OFF, Settings, settings_of
-from dovetail.targets.runtime.folder import Folder, Unsafe
-from dovetail.targets.runtime.store import folder_of
+from dovetail.targets.runtime.building.folder import Folder, Unsafe
+from dovetail.targets.runtime.building.store import folder_of
 from dovetail.targets.xla.explain.collective import Link, Links, ring
 from dovetail.targets.xla.placement import Placement
 from dovetail.version import __version__

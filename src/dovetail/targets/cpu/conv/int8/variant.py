@@ -33,7 +33,7 @@ from dovetail.targets.cpu.gemm.byte_writer import ByteWriter
 from dovetail.targets.cpu.gemm.int8 import NO_DOT
 from dovetail.targets.cpu.gemm.int8_kernel import words_of
 from dovetail.targets.cpu.gemm.policy import INT8
-from dovetail.targets.runtime.aligned import aligned
+from dovetail.targets.runtime.arrays.aligned import aligned
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from dovetail.targets.cpu.conv.sharing import shared_parts
 from dovetail.targets.cpu.conv.winograd.kernel import arguments, winograd_code
 from dovetail.targets.cpu.conv.winograd.scheme import Scheme
 from dovetail.targets.cpu.denormals import normal
-from dovetail.targets.runtime.aligned import aligned
+from dovetail.targets.runtime.arrays.aligned import aligned
 
 
 def winograd(found: Convolution, problem: ConvProblem, device: CpuDevice, scheme: Scheme) -> Candidate:
