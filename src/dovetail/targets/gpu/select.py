@@ -47,7 +47,7 @@ from dovetail.targets.gpu.launch_fusion.even_vectors import with_even_vectors
 from dovetail.targets.gpu.loops import SHAPE, loops_of, split_limits
 from dovetail.targets.runtime.selection import Kind, Row, Table
 
-__all__ = ["TABLE", "WINDOWS", "finished", "kernel_of_step", "make_kernels"]
+__all__ = ["TABLE", "WINDOWS", "finished", "kernel_of_step", "make_kernels", "module_of"]
 
 CONVOLUTIONS: tuple[Row[GpuDevice | None], ...] = (
     Row("depthwise", offer_depthwise),
@@ -227,4 +227,15 @@ def finished(
     if device.dependent_launches and kernel.launch is not None:
         constants = tuple([name for name, v in {**bindings, **packed}.items() if locations.is_constant(v)])
         kernel = replace(kernel, launch=replace(kernel.launch, dependent=True), constants=constants)
-    return GpuKernel(kernel, Code(partial(ptx.module, kernel, alignment)), bindings, workspace, packed=packed)
+    return GpuKernel(
+        kernel, Code(partial(module_of, kernel, alignment, device.architecture)), bindings, workspace, packed=packed
+    )
+
+
+def module_of(kernel: Kernel, alignment: Mapping[str, int], architecture: str) -> str:
+    """A scheduled kernel as LLVM's text for an architecture."""
+    if architecture.startswith("gfx"):
+        from dovetail.codegen.llvm.amdgpu.printer import module
+
+        return module(kernel, alignment, architecture)
+    return ptx.module(kernel, alignment)

@@ -18,7 +18,7 @@ from dovetail.kernels.gpu.gemm.narrow_results import NarrowResults
 from dovetail.kernels.gpu.gemm.scaled_rows import ROWS, SQUARES, WrittenSquares
 from dovetail.kernels.gpu.gemm.spread_blocks import dynamic_bytes, spread_bytes
 from dovetail.kernels.gpu.gemm.stream_k import PARTIAL, Spans
-from dovetail.kernels.gpu.gemm.tile import CHUNK,
+from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.gemm.tiled import Element, Producer, Tiled
 from dovetail.kernels.gpu.gemm.warp_results import WarpResults
 from dovetail.kernels.gpu.hoisted import Hoisted
