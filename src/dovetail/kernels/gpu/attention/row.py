@@ -19,7 +19,7 @@ from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f16, f32, i64, u8, u16, u64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.attention.row_result import combined, shares_combined
 from dovetail.kernels.gpu.attention.row_tile import (
     KEYS,
@@ -36,7 +36,7 @@ from dovetail.kernels.gpu.attention.row_tile import (
 )
 from dovetail.kernels.gpu.attention.tile import PARTIAL
 from dovetail.kernels.gpu.gemm.fragments import LANE, both, divided, less, remainder
-from dovetail.kernels.gpu.gemm.tile import H200, LANES
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.order.passes import in_passes
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dovetail.ir.dtype import f32
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.row_tile import (
     KEYS,
     LEAST,
@@ -16,7 +17,6 @@ from dovetail.kernels.gpu.attention.row_tile import (
     f32_name,
 )
 from dovetail.kernels.gpu.gemm.fragments import LANE, divided, remainder
-from dovetail.kernels.gpu.gemm.tile import LANES
 from dovetail.kernels.loops.ir import (
     ZERO,
     AllReduce,

@@ -13,13 +13,13 @@ from itertools import product
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, f32, i64
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.conv.pixels import Pixels
 from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, both, divided, less, private, remainder, zeroed
 from dovetail.kernels.gpu.gemm.scaled_rows import ReadSquares
 from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
 from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
-from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, LANES, WARP_ROWS, BlockTile
+from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, WARP_ROWS, BlockTile
 from dovetail.kernels.gpu.gemm.tiled import Chunk, Element, Overlap, Producer, Tiled
 from dovetail.kernels.loops.ir import (
     ONE,
@@ -47,6 +47,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from dovetail.kernels.loops.pipeline import BOX
+from dovetail.kernels.matrix_instruction import mma_of
 
 FULL, EMPTY = "full", "empty"
 GROUP = 128
@@ -100,7 +101,7 @@ class PipelinedTile:
     @property
     def core(self) -> TensorCoreTile:
         return TensorCoreTile(
-            self.tile, self.dtype, self.left, self.rights, self.left_axis, self.right_axis, self.depth
+            self.tile, mma_of(self.dtype), self.left, self.rights, self.left_axis, self.right_axis, self.depth
         )
 
     @property
