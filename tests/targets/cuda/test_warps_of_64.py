@@ -22,6 +22,12 @@ KNOWN = (
 """Of the cases for NVIDIA's."""
 
 
+def _attention(queries: int) -> Value:
+    """Of f32 and eight heads, without matrix instructions."""
+    q, k, v = (x_of(f32, 1, 8, n, 64, name=name) for name, n in (("q", queries), ("k", 300), ("v", 300)))
+    return library.attention(q, k, v, scale=0.125)
+
+
 def families() -> Mapping[str, Value]:
     """Ten families of kernels."""
     x, w, b = x_of(f32, 40, 72), x_of(f32, 72, 48, name="w"), x_of(f32, 48, name="b")
@@ -37,6 +43,7 @@ def families() -> Mapping[str, Value]:
         "gather": ops.gather(x_of(f32, 300, 64), x_of(i32, 7, name="i"), axis=0),
         "scan": ops.cum_sum(x_of(f32, 3, 3000), axis=-1, **whole),
         "scan_of_long_rows": ops.cum_sum(x_of(f32, 1, 70_000), axis=-1, **whole),
+        "attention_of_one_query": _attention(1),
         "gemv": ops.matmul(x_of(f32, 1, 512), x_of(f32, 512, 96, name="w")),
         "gemm": library.linear(x, w, b, act="gelu"),
         "gemm_f16": library.linear(*narrow[f16], act="gelu"),
