@@ -14,7 +14,7 @@ KERNEL = "amdgpu_kernel"
 PRIVATE = "5"
 """The address space of what a thread has for itself."""
 AGENT, WORKGROUP, WAVEFRONT = 'syncscope("agent") ', 'syncscope("workgroup") ', 'syncscope("wavefront") '
-"""Who sees an access: the device, a block, a warp."""
+"""Scopes of an access: the device, a block, a warp."""
 
 THREAD = "llvm.amdgcn.workitem.id.x"
 BLOCK = "llvm.amdgcn.workgroup.id.x"

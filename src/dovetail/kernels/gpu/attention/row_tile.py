@@ -17,8 +17,6 @@ from dovetail.kernels.problems.attention import Attention
 WARPS = 8
 SHARING = 8
 """Lanes that share a key."""
-KEYS = LANES // SHARING
-"""Keys of a warp at a time."""
 VECTOR = 4
 """Features that a lane loads at once."""
 MOST_FEATURES = 256
@@ -40,6 +38,8 @@ class RowTile:
     rows: int
     parts: int
     """Blocks that share the keys of a head."""
+    lanes: int = LANES
+    """Of a warp."""
 
     @staticmethod
     def of(problem: Attention, device: GpuDevice) -> RowTile:
@@ -54,7 +54,12 @@ class RowTile:
         few = isinstance(heads, int) and 2 * heads <= device.multiprocessors
         columns = rows * problem.dv
         even = [n for n in range(2, most + 1) if columns % (4 * n) == 0 and problem.dv % (columns // n) == 0]
-        return RowTile(problem, rows, even[-1] if few and even else 1)
+        return RowTile(problem, rows, even[-1] if few and even else 1, device.warp)
+
+    @property
+    def keys(self) -> int:
+        """Keys of a warp at a time."""
+        return self.lanes // SHARING
 
     @property
     def share(self) -> int:
@@ -113,6 +118,6 @@ def exp_of(x: Expr, y: Expr) -> Expr:
 
 
 __all__ = [
-    "KEYS", "LEAST", "MOST_FEATURES", "PADDED", "SHARING", "VECTOR", "WARP", "WARPS", "RowTile", "equal", "exp_of",
+    "LEAST", "MOST_FEATURES", "PADDED", "SHARING", "VECTOR", "WARP", "WARPS", "RowTile", "equal", "exp_of",
     "f32_name",
 ]  # fmt: skip

@@ -311,7 +311,7 @@ class TensorCoreTile:
         return unrolled("j", self.across, *loads)
 
     def _by_lines(self, axis: str) -> bool:
-        """Whether lanes load lines of a factor together: those along rows would be turned, as only 16 bits can be."""
+        """Whether lanes load lines of a factor together. Along rows they transpose them, as 16-bit elements can be."""
         return self.by.by_lines and (axis != "row" or self.dtype.itemsize == f16.itemsize)
 
     def shared_product(self, stage: Expr, block: Expr, sums: Tensor) -> MultiplyShared:
