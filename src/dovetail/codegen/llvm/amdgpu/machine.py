@@ -18,7 +18,6 @@ from dovetail.codegen.llvm.handles import I1
 from dovetail.errors import GraphError, UnsupportedError
 from dovetail.ir.dtype import DType, bf16, f16, f32, i8, i32
 from dovetail.kernels.matrix_instruction import (
-    LANES,
     MFMA,
     MFMA_BF16,
     MFMA_F8,
@@ -227,9 +226,4 @@ def _element(t: Builder, pointer: str, index: int, dtype: DType) -> str:
     return pointer if not index else t.let(f"getelementptr inbounds i8, ptr {pointer}, i64 {index * dtype.itemsize}")
 
 
-def lanes_of(architecture: str) -> int:
-    """Threads of a warp of an architecture, AMD's or NVIDIA's."""
-    return ARCHITECTURES.get(architecture, LANES)
-
-
-__all__ = ["ARCHITECTURES", "Amdgpu", "lanes_of"]
+__all__ = ["ARCHITECTURES", "Amdgpu"]
