@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -178,6 +179,17 @@ def collected() -> Collection:
     for source, plan in (*workloads(), *exporters(), *corpus()):
         made.add(source, plan)
     return made
+
+
+def signatures(texts: Iterable[str]) -> dict[str, set[str]]:
+    """What modules declare each function as."""
+    found: dict[str, set[str]] = {}
+    for text in texts:
+        for line in re.findall(r"^declare .*$", text, re.MULTILINE):
+            name = re.search(r"@([\w.]+)", line)
+            assert name is not None, line
+            found.setdefault(name[1], set()).add(line)
+    return found
 
 
 def difference(before: Sequence[str], now: Sequence[str]) -> list[str]:

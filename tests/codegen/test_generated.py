@@ -26,6 +26,15 @@ def test_kernels_have_the_text_that_they_had(golden: Golden, machine: str) -> No
     golden.file(path, "\n".join(lines) + "\n")
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("machine", generated.MACHINES)
+def test_an_intrinsic_has_one_signature(machine: str) -> None:
+    texts = [made.text for made in generated.collected().found[machine].values()]
+    declared = generated.signatures(texts)
+    told = {name: sorted(each) for name, each in declared.items() if name.startswith("llvm.") and len(each) > 1}
+    assert declared and not told
+
+
 def test_every_workload_is_among_the_sources() -> None:
     assert set(generated.WORKLOADS) == set(workloads.WORKLOADS)
 

@@ -8,6 +8,30 @@ from typing import ClassVar, Literal, TypeAlias
 
 from dovetail.dataclass import dataclass
 
+Element: TypeAlias = Literal["float", "half", "bfloat", "i1", "i8", "i16", "i32", "i64", "ptr"]
+"""What a vector is made of, as LLVM spells it."""
+_MANGLED = {"float": "f32", "half": "f16", "bfloat": "bf16", "ptr": "p0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The type of a vector: how many elements it has, and of which type."""
+
+    count: int
+    element: Element
+
+    def __str__(self) -> str:
+        return f"<{self.count} x {self.element}>"
+
+    @property
+    def mangled(self) -> str:
+        """How names of intrinsics spell it, such as v16f32."""
+        return f"v{self.count}{_MANGLED.get(self.element, self.element)}"
+
+    def of(self, element: Element) -> Lanes:
+        """As many elements of another type."""
+        return Lanes(self.count, element)
+
 
 class Handle(str):
     """An SSA value, a parameter or a literal, as it is spelled."""

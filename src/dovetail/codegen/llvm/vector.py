@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.casts import of_bf16, to_bf16
-from dovetail.codegen.llvm.handles import F32, I1, I64, Handle, Int, Mask, Ptr, Vec, VecI32, VecI64
+from dovetail.codegen.llvm.handles import F32, I1, I64, Handle, Int, Lanes, Mask, Ptr, Vec, VecI32, VecI64
 from dovetail.codegen.llvm.scalar import literal
 from dovetail.ir.dtype import f32
 from dovetail.kernels.device import CpuDevice
@@ -173,17 +173,11 @@ class VectorBuilder(Builder):
         return Vec(phi.name)
 
     def _load_masked(self, mask: Mask, pointer: Ptr, otherwise: Vec) -> Vec:
-        name = f"@llvm.masked.load.v{self.lanes}f32.p0"
-        self.use(f"declare {self.vec} {name}(ptr, {self.mask_vec}, {self.vec})")
-        given = f"ptr align 4 {pointer}, {self.mask_vec} {mask}, {self.vec} {otherwise}"
-        return Vec(self.let(f"call {self.vec} {name}({given})"))
+        return Vec(self.load_where(Lanes(self.lanes, "float"), mask, pointer, otherwise, 4))
 
     def load_first(self, pointer: Ptr, count: int) -> Vec:
         """The first lanes from memory, zeros in the others; nothing after them is read."""
-        full = f"llvm.masked.load.v{self.lanes}f32.p0"
-        self.use(f"declare {self.vec} @{full}(ptr, i32, {self.mask_vec}, {self.vec})")
-        where = f"{self.mask_vec} {self.first_lanes(count)}"
-        return Vec(self.let(f"call {self.vec} @{full}(ptr {pointer}, i32 4, {where}, {self.vec} zeroinitializer)"))
+        return self._load_masked(self.first_lanes(count), pointer, ZERO)
 
     def store_masked(self, mask: Mask, x: Vec, pointer: Ptr) -> None:
         """Write the lanes where the mask holds."""
@@ -193,19 +187,13 @@ class VectorBuilder(Builder):
         self.either(full, lambda: self.store(x, pointer), lambda: self._store_masked(mask, x, pointer))
 
     def _store_masked(self, mask: Mask, x: Vec, pointer: Ptr) -> None:
-        name = f"@llvm.masked.store.v{self.lanes}f32.p0"
-        self.use(f"declare void {name}({self.vec}, ptr, {self.mask_vec})")
-        self.emit(f"call void {name}({self.vec} {x}, ptr align 4 {pointer}, {self.mask_vec} {mask})")
+        self.store_where(Lanes(self.lanes, "float"), mask, x, pointer, 4)
 
     def gather(self, mask: Mask, pointer: Ptr, stride: Int, otherwise: Vec) -> Vec:
         """Elements that are `stride` bytes apart, where the mask holds."""
         offsets = self.let(f"mul {self.long_vec} {self.splat_i64(stride)}, {self.lane_numbers()}")
         addresses = self.let(f"getelementptr i8, ptr {pointer}, {self.long_vec} {offsets}")
-        name = f"@llvm.masked.gather.v{self.lanes}f32.v{self.lanes}p0"
-        pointers = f"<{self.lanes} x ptr>"
-        self.use(f"declare {self.vec} {name}({pointers}, {self.mask_vec}, {self.vec})")
-        given = f"{pointers} align 4 {addresses}, {self.mask_vec} {mask}, {self.vec} {otherwise}"
-        return Vec(self.let(f"call {self.vec} {name}({given})"))
+        return Vec(self.gather_where(Lanes(self.lanes, "float"), mask, addresses, otherwise, 4))
 
     def variable(self, start: Vec) -> Ptr:
         """A vector that changes: a stack slot that LLVM promotes to a register."""
@@ -221,9 +209,9 @@ class VectorBuilder(Builder):
 
     # Elements that are stored in another type.
 
-    def stored_vec(self, stored: Stored) -> str:
+    def stored_vec(self, stored: Stored) -> Lanes:
         """A vector of stored elements: bfloat as i16, which every machine has."""
-        return f"<{self.lanes} x {'i16' if stored == 'bfloat' else stored}>"
+        return Lanes(self.lanes, "i16" if stored == "bfloat" else stored)
 
     def load_as_f32(self, pointer: Ptr, stored: Stored) -> Vec:
         """Elements of another type as f32; bytes are unsigned integers."""

@@ -10,7 +10,7 @@ from functools import cache
 
 from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, ROWS, STEPS, TILE_BYTES, TileBuilder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
+from dovetail.codegen.llvm.handles import I1, I64, Int, Lanes, Ptr
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.dataclass import dataclass
 from dovetail.kernels.spec import SharedFunction
@@ -131,11 +131,8 @@ class _Rounded(TileBuilder):
         kept = min(max(self.rest - first, 0), COLUMNS)
         if kept == 0:
             return "zeroinitializer"
-        name, mask = f"llvm.masked.load.v{COLUMNS}f32.p0", f"<{COLUMNS} x i1>"
-        self.use(f"declare {_FLOATS} @{name}(ptr, i32, {mask}, {_FLOATS})")
         lanes = ", ".join([f"i1 {'true' if lane < kept else 'false'}" for lane in range(COLUMNS)])
-        at = self.ptr_add(x, 4 * first)
-        return self.let(f"call {_FLOATS} @{name}(ptr {at}, i32 4, {mask} <{lanes}>, {_FLOATS} zeroinitializer)")
+        return self.load_where(Lanes(COLUMNS, "float"), f"<{lanes}>", self.ptr_add(x, 4 * first), "zeroinitializer", 4)
 
 
 @cache
