@@ -11,7 +11,7 @@ from dovetail.codegen.llvm.function import Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Ptr
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.gemm.amx_product import row_function
+from dovetail.targets.cpu.gemm.amx.tiles import row_function
 from dovetail.targets.cpu.jit import compile_text
 from tests.codegen.generated import signatures
 from tests.kernels.machines import NEON, code_for

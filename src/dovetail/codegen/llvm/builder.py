@@ -339,6 +339,16 @@ class Builder:
         self._branch(state.again, head, after)
         self.label(after)
 
+    def end_loop(
+        self, carried: Iterable[tuple[Phi, object, object]], again: I1, *, before: str, along: str, after: str
+    ) -> None:
+        """End a loop whose phis are written out: each has a first value, which comes from `before`, and a next one."""
+        for phi, first, following in carried:
+            phi.add(str(first), before)
+            phi.add(str(following), self.block)
+        self._branch(again, along, after)
+        self.label(after)
+
     def _phis(self, start: Carried, before: str) -> list[Phi]:
         found: list[Phi] = []
         for x in start.handles:

@@ -7,13 +7,13 @@ import re
 import pytest
 
 from dovetail.library.block_formats import FORMATS
-from dovetail.targets.cpu.gemm.block_expand import expand_function
-from dovetail.targets.cpu.gemm.block_kernel import LINE
-from dovetail.targets.cpu.gemm.block_limbs import DIGIT_BITS, BlockKernel, limbs_function
-from dovetail.targets.cpu.gemm.block_order import rows_function
-from dovetail.targets.cpu.gemm.block_words import block_words
-from dovetail.targets.cpu.gemm.blocks import block_dot, is_in_floats
-from dovetail.targets.cpu.gemm.direct_order import direct_function
+from dovetail.targets.cpu.gemm.blocks.expand import expand_function
+from dovetail.targets.cpu.gemm.blocks.in_order import rows_function
+from dovetail.targets.cpu.gemm.blocks.limbs import DIGIT_BITS, BlockKernel, limbs_function
+from dovetail.targets.cpu.gemm.blocks.one_row import direct_function
+from dovetail.targets.cpu.gemm.blocks.product import block_dot, is_in_floats
+from dovetail.targets.cpu.gemm.blocks.rows import LINE
+from dovetail.targets.cpu.gemm.blocks.words import block_words
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS
 from dovetail.targets.cpu.isa import Host
 from tests.kernels.machines import code_for, loops, written_to_stack

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from dovetail.targets.cpu.gemm.block_limbs import BlockKernel
-from dovetail.targets.cpu.gemm.block_order import prefetches_rows, rows_function
-from dovetail.targets.cpu.gemm.blocks import block_dot
+from dovetail.targets.cpu.gemm.blocks.in_order import prefetches_rows, rows_function
+from dovetail.targets.cpu.gemm.blocks.limbs import BlockKernel
+from dovetail.targets.cpu.gemm.blocks.product import block_dot
 from tests.kernels.machines import code_for, loops
 from tests.targets.cpu.gemm.test_block_code import MACHINES
 

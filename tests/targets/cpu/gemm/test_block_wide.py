@@ -15,13 +15,12 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.spec import SharedFunction
 from dovetail.library.block_formats import FORMATS
 from dovetail.targets.cpu import backend
-from dovetail.targets.cpu.gemm import blocks
-from dovetail.targets.cpu.gemm.block_kernel import LINE
-from dovetail.targets.cpu.gemm.block_limbs import BlockKernel
-from dovetail.targets.cpu.gemm.block_wide import wide_function
-from dovetail.targets.cpu.gemm.block_words import block_words
-from dovetail.targets.cpu.gemm.blocks import block_dot
-from dovetail.targets.cpu.gemm.rows_by_group import rows_by_group_function
+from dovetail.targets.cpu.gemm.blocks import product as blocks
+from dovetail.targets.cpu.gemm.blocks.limbs import BlockKernel
+from dovetail.targets.cpu.gemm.blocks.product import block_dot
+from dovetail.targets.cpu.gemm.blocks.rows import LINE
+from dovetail.targets.cpu.gemm.blocks.wide import rows_by_group_function, wide_function
+from dovetail.targets.cpu.gemm.blocks.words import block_words
 from tests.kernels.bytes import VNNI
 from tests.kernels.machines import code_for, loops, written_to_stack
 from tests.targets.cpu.gemm.test_block_code import MACHINES

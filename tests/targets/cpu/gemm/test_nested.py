@@ -17,11 +17,11 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.library.block_formats import FORMATS
 from dovetail.targets.cpu import backend
-from dovetail.targets.cpu.gemm.block_limbs import BlockKernel
-from dovetail.targets.cpu.gemm.block_order import rows_function
-from dovetail.targets.cpu.gemm.block_pack import spelled
-from dovetail.targets.cpu.gemm.blocks import block_dot
-from dovetail.targets.cpu.gemm.nested import LEVELS, NESTED, nest, unnest
+from dovetail.targets.cpu.gemm.blocks.in_order import rows_function
+from dovetail.targets.cpu.gemm.blocks.limbs import BlockKernel
+from dovetail.targets.cpu.gemm.blocks.pack import spelled
+from dovetail.targets.cpu.gemm.blocks.product import block_dot
+from dovetail.targets.cpu.gemm.blocks.words import LEVELS, NESTED, nest, unnest
 from dovetail.targets.cpu.isa import Host, host_device
 from tests.block_arrays import random_blocks
 from tests.kernels.bytes import SDOT

@@ -12,10 +12,10 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import f32
 from dovetail.ir.literal import Array
 from dovetail.library.block_formats import FORMATS
-from dovetail.targets.cpu.gemm.block_limbs import BlockKernel
-from dovetail.targets.cpu.gemm.block_words import block_words
-from dovetail.targets.cpu.gemm.blocks import block_dot
-from dovetail.targets.cpu.gemm.rows_direct import MOST, few_rows, few_rows_function
+from dovetail.targets.cpu.gemm.blocks.few_rows import MOST, few_rows, few_rows_function
+from dovetail.targets.cpu.gemm.blocks.limbs import BlockKernel
+from dovetail.targets.cpu.gemm.blocks.product import block_dot
+from dovetail.targets.cpu.gemm.blocks.words import block_words
 from tests.kernels.machines import code_for, loops, written_to_stack
 from tests.targets.cpu.gemm.test_block_code import MACHINES, SDOT_NAME
 from tests.targets.cpu.gemm.test_blocks import K, compiled, judged, needs_dot, rows, weights

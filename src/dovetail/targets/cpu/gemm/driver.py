@@ -1,4 +1,9 @@
-"""The driver of products with packed weights: which cells there are, where operands are, what becomes of the sums.
+"""Prefetch for the epilogue of a contraction: while one row tile is finished, it prefetches what the next one reads.
+
+The operands of an epilogue have a cache line or two in each row, and rows are too far apart for the hardware to guess.
+
+
+The driver of products with packed weights: which cells there are, where operands are, what becomes of the sums.
 
 A cell is one panel of columns for one block of MC rows of one matrix of the batch.
 """
@@ -10,18 +15,39 @@ from collections.abc import Sequence
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.arguments import Words, store_words
 from dovetail.codegen.llvm.arguments import words_bytes as bytes_of
-from dovetail.codegen.llvm.function import Signature, named
+from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.function import Function, Signature, named
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
-from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, shared_kernel
+from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, inner_name, shared_kernel
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import SharedFunction
-from dovetail.targets.cpu.gemm.ahead import ahead_function, prefetch_row
 from dovetail.targets.cpu.gemm.groups import Groups, find_block
 from dovetail.targets.cpu.gemm.tile import Tile
+
+
+def ahead_function(epilogue: Kernel, fetched: Sequence[str], width: int, line: int) -> Function:
+    """An epilogue that first prefetches the rows after its own: `width` bytes of each operand in every row."""
+    t = Builder()
+    given = Words.load(t, WORDS, epilogue.pointers, [str(size) for size in epilogue.sizes])
+    after = t.add(END, t.sub(END, BEGIN))
+    for operand in fetched:
+        step = given.sizes[str(symbol(f"{operand}_row"))]
+        with t.loop(END, after) as row:
+            prefetch_row(t, given.pointers[operand], t.mul(row, step), width, line)
+    t.call(DRIVER.renamed(inner_name(epilogue)), WORDS, BEGIN, END, SCRATCH)
+    return t.function(DRIVER, attributes="nounwind")
+
+
+def prefetch_row(t: Builder, operand: Ptr, offset: Int, width: int, line: int) -> None:
+    """Prefetch all cache lines of `width` bytes, which begin anywhere in a line of `line` bytes."""
+    row = t.ptr_add(operand, offset)
+    for byte in (*range(0, width, line), width - 4):
+        t.prefetch(t.ptr_add(row, byte))
+
 
 LIVE = symbol("live_columns")
 """How many columns of a panel there are, as the epilogue names it."""

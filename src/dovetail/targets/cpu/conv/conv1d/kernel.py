@@ -15,8 +15,8 @@ from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import f32
 from dovetail.kernels.loops.ir import Call, Extent, Kernel, Load, Loop, Name, Store, Tensor
 from dovetail.targets.cpu.conv.policy import BLOCKS
-from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.driver import LIVE, words_bytes
+from dovetail.targets.cpu.gemm.f32.block import block_function
 from dovetail.targets.cpu.gemm.tile import Tile
 
 FIRST = symbol("first_pixel")

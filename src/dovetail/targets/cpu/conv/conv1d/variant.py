@@ -43,7 +43,7 @@ from dovetail.ops.region import anchor_of, region
 from dovetail.targets.cpu.conv.conv1d.kernel import FIRST, Conv1d, conv1d_code
 from dovetail.targets.cpu.conv.policy import BLOCKS
 from dovetail.targets.cpu.gemm.driver import LIVE
-from dovetail.targets.cpu.gemm.pack import Panels
+from dovetail.targets.cpu.gemm.f32.pack import Panels
 from dovetail.targets.cpu.gemm.tile import Tile, tile_of
 
 

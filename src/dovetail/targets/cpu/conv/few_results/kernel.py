@@ -18,7 +18,7 @@ from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.targets.cpu.conv.few_results.tile import FewResultsTile, register_tiles, tile_signature
 from dovetail.targets.cpu.conv.patches import pack_phase, pack_phase_signature
 from dovetail.targets.cpu.conv.register_tile import RegisterTile, transpose_signature, transpose_sums
-from dovetail.targets.cpu.gemm.pair_pack import Layout, pack_function
+from dovetail.targets.cpu.gemm.f32.pair_pack import Layout, pack_function
 
 
 @dataclass(frozen=True, slots=True)
