@@ -12,7 +12,8 @@ from functools import cache
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.casts import to_bf16
 from dovetail.codegen.llvm.function import Function, Signature
-from dovetail.codegen.llvm.handles import I64, Int, Ptr
+from dovetail.codegen.llvm.handles import I64, Int, Lanes, Ptr
+from dovetail.codegen.llvm.simd import SimdBuilder
 
 ROWS, ROW_BYTES = 16, 64
 """Of a tile."""
@@ -22,14 +23,14 @@ STEPS = 32
 COLUMNS = 16
 """Sums of a row of a tile, and lanes of the vectors here."""
 _TILES = 8
-_FLOATS, _WORDS, _SHORTS = f"<{COLUMNS} x float>", f"<{COLUMNS} x i32>", f"<{2 * COLUMNS} x i16>"
+_FLOATS, _WORDS, _SHORTS = Lanes(COLUMNS, "float"), Lanes(COLUMNS, "i32"), Lanes(2 * COLUMNS, "i16")
 _PALETTE = {0: 1, **{16 + 2 * tile: ROW_BYTES for tile in range(_TILES)}, **{48 + t: ROWS for t in range(_TILES)}}
 """The bytes of a configuration that are not 0: its kind, the bytes of a row of each tile, and its rows."""
 _ROUNDED = "amx.emulated.rounded"
 _JOIN, _DOT = "llvm.x86.avx512bf16.cvtne2ps2bf16.512", "llvm.x86.avx512bf16.dpbf16ps.512"
 
 
-class PairBuilder(Builder):
+class PairBuilder(SimdBuilder):
     """A function that rounds numbers on their way into tiles."""
 
     emulated = False

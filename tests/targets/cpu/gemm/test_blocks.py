@@ -19,7 +19,7 @@ from dovetail.kernels.spec import Job, Template
 from dovetail.library.block_formats import FORMATS
 from dovetail.runtime.program import Program
 from dovetail.targets.cpu import backend
-from dovetail.targets.cpu.gemm.blocks.product import block_dot
+from dovetail.targets.cpu.gemm.blocks.kernel import block_dot
 from dovetail.targets.cpu.gemm.blocks.words import NESTED
 from dovetail.targets.cpu.gemm.policy import AMX
 from dovetail.targets.cpu.gemm.row_panels import equal_rows

@@ -9,15 +9,14 @@ from functools import cache, partial
 
 from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, TileBuilder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Ptr
+from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
-from dovetail.targets.cpu.gemm.blocks.expand import BlockReader, four_codes, joined_bits
 from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout
+from dovetail.targets.cpu.gemm.blocks.unpack import BlockReader, joined_bits
 from dovetail.targets.cpu.gemm.blocks.words import Term
 
-_FLOATS, _WORDS, _BYTES = f"<{COLUMNS} x float>", f"<{COLUMNS} x i32>", f"<{4 * COLUMNS} x i8>"
-_HALVES, _SHORTS = f"<{COLUMNS} x half>", f"<{COLUMNS} x i16>"
+_FLOATS = Lanes(COLUMNS, "float")
 _GIVEN = (Parameter("ptr", "panel"), Parameter("ptr", "target"), Parameter("i64", "count"), Parameter("i64", "pitch"))
 
 
@@ -53,33 +52,27 @@ class _Blocks(TileBuilder):
                     there = self.ptr_add(target, ROW_BYTES * (row + pair))
                     self.store_row(self.paired(*four[2 * pair : 2 * pair + 2]), there)
 
-    def _added(self, factor: str, low: str | None, words: Ptr, group: int) -> str | None:
+    def _added(self, factor: Vec, low: Vec | None, words: Ptr, group: int) -> Vec | None:
         """What is added to codes times their scale: lows, less what stored codes are above the codes."""
         of = self.of
         added = None if low is None else self.reader.low_of_group(low, words, group)
         if of.zero:
             # Exact: scales have few bits, and what codes are above is a power of two, or 7.
-            above = self.let(f"fmul {_FLOATS} {factor}, splat (float {float(-of.zero)})")
-            added = above if added is None else self.let(f"fadd {_FLOATS} {added}, {above}")
+            above = self.lanewise("fmul", factor, float(-of.zero))
+            added = above if added is None else self.fadd(added, above)
         return added
 
-    def _weight(self, words: Ptr, terms: tuple[Term, ...], byte: int, factor: str, added: str | None) -> str:
+    def _weight(self, words: Ptr, terms: tuple[Term, ...], byte: int, factor: Vec, added: Vec | None) -> Vec:
         """The weights of a step along k: those of a byte of the words."""
         if len(terms) == 1:
             (term,) = terms
             moved = (Term(term.word, term.shift + 8 * byte, term.mask),)
-            code = joined_bits(self, moved, (COLUMNS, 32), partial(self.reader.word, words, kind=_WORDS))
+            code = joined_bits(self, moved, partial(self.reader.word, words, kind=self.reader.ints))
         else:
-            four = four_codes(self, terms, COLUMNS, partial(self.reader.word, words, kind=_BYTES))
-            whole = (Term(0, 8 * byte, 255),)
-            code = self.let(f"bitcast {_BYTES} {four} to {_WORDS}")
-            code = joined_bits(self, whole, (COLUMNS, 32), lambda _, found=code: found)
-        number = self.let(f"sitofp {_WORDS} {code} to {_FLOATS}")
-        if added is None:
-            return self.let(f"fmul {_FLOATS} {number}, {factor}")
-        name = f"llvm.fma.v{COLUMNS}f32"
-        self.use(f"declare {_FLOATS} @{name}({_FLOATS}, {_FLOATS}, {_FLOATS})")
-        return self.let(f"call {_FLOATS} @{name}({_FLOATS} {number}, {_FLOATS} {factor}, {_FLOATS} {added})")
+            whole = self.bitcast(self.reader.codes(words, terms), "i32", COLUMNS)
+            code = joined_bits(self, (Term(0, 8 * byte, 255),), lambda _: whole)
+        number = self.convert("sitofp", code, "float")
+        return self.fmul(number, factor) if added is None else self.fma(number, factor, added)
 
 
 class _Halves(TileBuilder):
@@ -100,9 +93,9 @@ class _Halves(TileBuilder):
 
     def _two_steps(self, two: list[Ptr]) -> str:
         if self.name == "bf16":
-            return self.paired_halves(*[self.let(f"load {_SHORTS}, ptr {at}, align 2") for at in two])
-        found = [self.let(f"load {_HALVES}, ptr {at}, align 2") for at in two]
-        return self.paired(*[self.let(f"fpext {_HALVES} {x} to {_FLOATS}") for x in found])
+            return self.paired_halves(*[self.load_lanes(_FLOATS.of("i16"), at, 2) for at in two])
+        found = [self.load_lanes(_FLOATS.of("half"), at, 2) for at in two]
+        return self.paired(*[self.convert("fpext", x, "float") for x in found])
 
 
 @cache

@@ -1,14 +1,8 @@
-"""Codes of packed blocks as floats, for products with weights in blocks in f32, and what such a kernel depends on.
+"""Products with weights in blocks in f32: rows stay as they are, and codes become floats.
 
-Products with weights in blocks in f32: rows stay as they are, and codes become floats.
-
-A sum of products with the codes of a group is scaled once. One row unpacks codes in registers; several rows share those
-that are spelled out in L1. Both add in the same order, so that how rows are cut changes no bit.
-
-
-Products with weights in blocks where f32 is faster than bytes: a cell is one panel for one block of rows.
-
-Devices whose sums of pairs of bytes saturate take nine instructions where f32 takes four.
+Devices whose sums of pairs of bytes saturate take nine instructions where f32 takes four. A sum of products with the
+codes of a group is scaled once. One row unpacks codes in registers; several rows share those that are spelled out in
+L1. Both add in the same order, so that how rows are cut changes no bit.
 """
 
 from __future__ import annotations
@@ -16,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 
-from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import FALSE, I1, I64, Int, Phi, Ptr
+from dovetail.codegen.llvm.handles import FALSE, I1, I64, Int, Lanes, Ptr, Vec
 from dovetail.codegen.llvm.kernel import SCRATCH, KernelCode, shared_function
 from dovetail.codegen.llvm.once import HEAD
 from dovetail.codegen.llvm.scalar import literal
+from dovetail.codegen.llvm.simd import PhiLoop, SimdBuilder, due, numbers, zeros
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import f32
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.blocks import BlockProduct
 from dovetail.kernels.spec import Job, SharedFunction
-from dovetail.targets.cpu.gemm.blocks.expand import LINE, BlockReader, four_codes
-from dovetail.targets.cpu.gemm.blocks.limbs import IN_REGISTER, splat
+from dovetail.targets.cpu.gemm.blocks.kernel import LINE
 from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout, BlockPanels
+from dovetail.targets.cpu.gemm.blocks.unpack import BlockReader
 from dovetail.targets.cpu.gemm.blocks.words import Term
 from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.groups import stacked
@@ -45,7 +39,7 @@ _MOST = 127
 _TABLE = 16
 """Floats that one instruction takes out of a register with AVX-512: those of codes of up to four bits."""
 
-Code = Callable[[int], str]
+Code = Callable[[int], Vec]
 """The code of some columns, as floats, in one of four steps along k."""
 
 
@@ -56,20 +50,20 @@ class FloatKernel:
     packed: BlockLayout
     lanes: int
     registers: int
-    in_register: str
-    """What LLVM calls an operand in a vector register; empty where instructions are emulated, and in any order."""
+    emulated: bool
+    """Whether instructions are emulated, and in any order."""
 
     @classmethod
     def of(cls, name: str, device: CpuDevice) -> FloatKernel:
         """The kernel of a format on a device."""
         lanes = device.lanes
         layout = BlockLayout(name, FLOATS.vectors * lanes, is_signed=True)
-        return cls(layout, lanes, device.registers, "" if device.emulated else IN_REGISTER[lanes])
+        return cls(layout, lanes, device.registers, device.emulated)
 
     @property
     def has_tables(self) -> bool:
         """Whether an instruction takes floats out of a table of 16."""
-        return self.in_register == IN_REGISTER[_TABLE]
+        return not self.emulated and self.lanes == _TABLE
 
     @property
     def has_low(self) -> bool:
@@ -123,69 +117,53 @@ class FloatKernel:
         return self.packed.block_bytes // self.packed.groups
 
 
-class Codes(Builder):
+class Codes(SimdBuilder):
     """A function that reads packed blocks as floats."""
 
     def __init__(self, kernel: FloatKernel) -> None:
         super().__init__()
         self.kernel, self.of, self.lanes = kernel, kernel.packed, kernel.lanes
         self.reader = BlockReader(self, self.of, self.lanes)
-        self.ints, self.floats, self.bytes = self.reader.ints, self.reader.floats, self.reader.bytes
+        self.ints, self.floats = self.reader.ints, self.reader.floats
 
     def codes(self, words: Ptr, terms: tuple[Term, ...]) -> Code:
         """The codes of some columns in four steps along k."""
         (first, *others) = terms
         if self.kernel.has_tables and not others and first.mask < _TABLE and first.shift >= 0:
             return partial(self._looked_up, words, first)
-        four = four_codes(self, terms, self.lanes, partial(self.reader.word, words, kind=self.bytes))
+        four = self.reader.codes(words, terms)
         if self.of.zero:
-            four = self.let(f"sub {self.bytes} {four}, {splat(str(self.of.zero), 4 * self.lanes, 'i8')}")
-        whole = self.let(f"bitcast {self.bytes} {four} to {self.ints}")
+            four = self.lanewise("sub", four, self.of.zero)
+        whole = self.bitcast(four, "i32", self.lanes)
         has_sign = self.of.zero > 0 or sum([term.mask for term in terms]) > _MOST
         return partial(self._extended, whole, has_sign=has_sign)
 
-    def after(self, pointer: Ptr, sums: str) -> Ptr:
-        """The same pointer, which LLVM believes to depend on sums: it would load much at once, and spill it."""
-        how = self.kernel.in_register
-        if not how:
-            return pointer
-        return Ptr(self.let(f'call ptr asm "", "=r,0,{how}"(ptr {pointer}, {self.floats} {sums})'))
+    def after(self, pointer: Ptr, x: Vec) -> Ptr:
+        return pointer if self.kernel.emulated else super().after(pointer, x)
 
-    def store(self, floats: str, there: Ptr) -> None:
-        self.emit(f"store {self.floats} {floats}, ptr {there}, align 4")
-
-    def _looked_up(self, words: Ptr, term: Term, byte: int) -> str:
+    def _looked_up(self, words: Ptr, term: Term, byte: int) -> Vec:
         """A code of four bits or fewer as an index of 16 floats, which has the bits above it, too."""
-        word = self.reader.word(words, term.word, self.ints)
-        index = self.let(f"lshr {self.ints} {word}, {splat(str(term.shift + 8 * byte), self.lanes, 'i32')}")
-        found = [float((code & term.mask) - self.of.zero) for code in range(_TABLE)]
-        table = f"<{', '.join([f'float {literal(code, f32)}' for code in found])}>"
-        name = "llvm.x86.avx512.permvar.sf.512"
-        self.use(f"declare {self.floats} @{name}({self.floats}, {self.ints})")
-        return self.let(f"call {self.floats} @{name}({self.floats} {table}, {self.ints} {index})")
+        index = self.lanewise("lshr", self.reader.word(words, term.word, self.ints), term.shift + 8 * byte)
+        table = [literal(float((code & term.mask) - self.of.zero), f32) for code in range(_TABLE)]
+        return self.instruction("llvm.x86.avx512.permvar.sf.512", self.floats, numbers(self.floats, table), index)
 
-    def _extended(self, four: str, byte: int, *, has_sign: bool) -> str:
+    def _extended(self, four: Vec, byte: int, *, has_sign: bool) -> Vec:
         """One of four bytes of each lane as a float."""
-        steps = [("shl", 24 - 8 * byte), ("ashr", 24)] if has_sign else [("lshr", 8 * byte), ("and", 255)]
-        for how, by in steps:
-            if by and (how, byte) != ("and", 3):
-                four = self.let(f"{how} {self.ints} {four}, {splat(str(by), self.lanes, 'i32')}")
-        return self.let(f"sitofp {self.ints} {four} to {self.floats}")
+        if has_sign:
+            if byte < 3:
+                four = self.lanewise("shl", four, 24 - 8 * byte)
+            return self.convert("sitofp", self.lanewise("ashr", four, 24), "float")
+        if byte:
+            four = self.lanewise("lshr", four, 8 * byte)
+        return self.convert("sitofp", self.lanewise("and", four, 255) if byte < 3 else four, "float")
 
-    def fma(self, x: str, y: str, z: str) -> str:
-        name = f"llvm.fma.v{self.lanes}f32"
-        self.use(f"declare {self.floats} @{name}({self.floats}, {self.floats}, {self.floats})")
-        return self.let(f"call {self.floats} @{name}({self.floats} {x}, {self.floats} {y}, {self.floats} {z})")
+    def held(self, fresh: I1, there: Ptr) -> Vec:
+        """The sums of the groups before, or zeros where there are none."""
+        return self.select_vec(fresh, zeros(self.floats), self.load_lanes(self.floats, there))
 
-    def load(self, there: Ptr) -> str:
-        return self.let(f"load {self.floats}, ptr {there}, align 4")
-
-    def load_splat(self, there: Ptr) -> str:
-        """A number in all lanes."""
-        one = self.let(
-            f"insertelement {self.floats} poison, float {self.let(f'load float, ptr {there}, align 4')}, i64 0"
-        )
-        return self.let(f"shufflevector {self.floats} {one}, {self.floats} poison, {self.ints} zeroinitializer")
+    def load_vector(self, start: Ptr, number: int) -> Vec:
+        """One of some vectors that follow each other."""
+        return self.load_lanes(self.floats, self.ptr_add(start, 4 * self.lanes * number))
 
     def vector(self, panel: Ptr, number: I64 | int) -> tuple[Ptr, Ptr]:
         """Scales and words of a vector of columns of a block."""
@@ -218,7 +196,7 @@ def rows_function(of: FloatKernel, rows: int) -> tuple[SharedFunction, Signature
     return shared_function(_Rows(of, rows).written())
 
 
-class _Row(Builder):
+class _Row(SimdBuilder):
     """The function that writes a row for its products."""
 
     def __init__(self, of: FloatKernel) -> None:
@@ -227,17 +205,17 @@ class _Row(Builder):
 
     def written(self) -> Function:
         of = self.of
-        floats = f"<{of.group} x float>"
+        floats = Lanes(of.group, "float")
         with self.loop(0, I64("%groups")) as group:
-            x = self.let(f"load {floats}, ptr {self.ptr_add(Ptr('%x'), self.mul(group, 4 * of.group))}, align 4")
+            x = self.load_lanes(floats, self.ptr_add(Ptr("%x"), self.mul(group, 4 * of.group)))
             there = self.ptr_add(Ptr("%target"), self.mul(group, of.row_bytes))
             if of.has_low:
-                name = f"llvm.vector.reduce.fadd.v{of.group}f32"
+                name = f"llvm.vector.reduce.fadd.{floats.mangled}"
                 self.use(f"declare float @{name}(float, {floats})")
                 zero = literal(-0.0, f32)
                 total = self.let(f"call reassoc float @{name}(float {zero}, {floats} {x})")
                 self.emit(f"store float {total}, ptr {there}, align 4")
-            self.emit(f"store {floats} {x}, ptr {self.ptr_add(there, of.sum_bytes)}, align 4")
+            self.store_lanes(x, self.ptr_add(there, of.sum_bytes))
         given = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "groups"))
         return self.function(Signature(f"floats.row.{of.group}.{of.sum_bytes}", given))
 
@@ -261,14 +239,16 @@ class _Spell(Codes):
                 low = self.reader.block_scale(self.ptr_add(scales, of.scale_bytes)) if of.has_low else None
                 for place, group in enumerate(groups):
                     there = self.ptr_add(target, place * kernel.spelled_bytes)
-                    self.store(self.reader.of_group(scale, words, of.words.scales, group), there)
+                    self.store_lanes(self.reader.of_group(scale, words, of.words.scales, group), there)
                     if low is not None:
-                        self.store(self.reader.low_of_group(low, words, group), self.ptr_add(there, 4 * of.columns))
+                        self.store_lanes(
+                            self.reader.low_of_group(low, words, group), self.ptr_add(there, 4 * of.columns)
+                        )
                     there = self.ptr_add(there, kernel.head_bytes)
                     for step, terms in enumerate(of.words.codes[group]):
                         code = self.codes(words, terms)
                         for byte in range(4):
-                            self.store(code(byte), self.ptr_add(there, 4 * of.columns * (4 * step + byte)))
+                            self.store_lanes(code(byte), self.ptr_add(there, 4 * of.columns * (4 * step + byte)))
         given = (Parameter("ptr", "panel"), Parameter("ptr", "spelled"), Parameter("i64", "blocks"))
         name = f"{of.name}.{of.columns}.{groups.start}.{len(groups)}"
         return self.function(Signature(f"floats.spell.{name}", given))
@@ -301,19 +281,16 @@ class _OneRow(Codes):
                 first = self.mul(number, self.width)
                 start = self.ptr_add(Ptr("%sums"), self.mul(first, 4 * self.lanes))
                 places = [self.ptr_add(start, 4 * self.lanes * v) for v in range(self.width)]
-                held = [
-                    self.let(f"select i1 {fresh}, {self.floats} zeroinitializer, {self.floats} {self.load(there)}")
-                    for there in places
-                ]
+                held = [self.held(fresh, there) for there in places]
                 given = [self.vector(panel, self.add(first, v)) for v in range(self.width)]
                 lines = [self.ptr_add(ahead, line) for line in range(0, share, LINE)]
                 for found, there in zip(self._block(given, row, held, lines), places, strict=True):
-                    self.store(found, there)
+                    self.store_lanes(found, there)
         kinds = ("ptr row", "ptr panel", "ptr sums", "i64 blocks")
         given = tuple([Parameter(*each.split()) for each in kinds])
         return self.function(Signature(f"floats.{of.name}.{of.columns}.1", given))
 
-    def _block(self, given: list[tuple[Ptr, Ptr]], row: Ptr, held: list[str], lines: list[Ptr]) -> list[str]:
+    def _block(self, given: list[tuple[Ptr, Ptr]], row: Ptr, held: list[Vec], lines: list[Ptr]) -> list[Vec]:
         """Sums plus the products with some vectors of columns of a block, of which scales and words are given."""
         of, kernel, totals = self.of, self.kernel, list(held)
         scales = [self.reader.block_scale(at) for at, _ in given]
@@ -322,19 +299,19 @@ class _OneRow(Codes):
         for first in range(0, of.groups, self.together):
             groups = range(first, first + self.together)
             here = [self.ptr_add(row, group * kernel.row_bytes) for group in groups]
-            sums = [["zeroinitializer"] * len(words) for _ in groups]
+            sums = [[zeros(self.floats)] * len(words) for _ in groups]
             steps = kernel.group // 4
             for step in range(steps):
                 # LLVM would load words that have codes of several steps once, and spill them.
                 words = [self.after(at, total) for at, total in zip(words, sums[-1], strict=True)]
                 turn, turns = first // self.together * steps + step, of.groups // self.together * steps
-                for line in lines[turn * len(lines) // turns : (turn + 1) * len(lines) // turns]:
+                for line in due(lines, turn, turns):
                     self.prefetch(line, level=2)
                 for place, group in enumerate(groups):
                     codes = [self.codes(at, of.words.codes[group][step]) for at in words]
                     for byte in range(4):
                         x = self.ptr_add(here[place], kernel.sum_bytes + 4 * (4 * step + byte))
-                        factor = self.load_splat(x)
+                        factor = self.load_spread(self.floats, x)
                         sums[place] = [
                             self.fma(code(byte), factor, total) for code, total in zip(codes, sums[place], strict=True)
                         ]
@@ -342,7 +319,7 @@ class _OneRow(Codes):
                 for v, at in enumerate(words):
                     scale = self.reader.of_group(scales[v], at, of.words.scales, group)
                     totals[v] = self.fma(sums[place][v], scale, totals[v])
-                total = self.load_splat(here[place]) if lows else ""
+                total = self.load_spread(self.floats, here[place]) if lows else totals[0]
                 for v, at in enumerate(words) if lows else ():
                     totals[v] = self.fma(self.reader.low_of_group(lows[v], at, group), total, totals[v])
         return totals
@@ -380,47 +357,39 @@ class _Rows(Codes):
         kernel, fresh = self.kernel, self.and_(is_first, I1("%fresh"))
         sums = self._products(self.ptr_add(panel, kernel.head_bytes), rows)
         vectors = range(kernel.width)
-        scales = [self.load(self.ptr_add(panel, 4 * self.lanes * v)) for v in vectors]
+        scales = [self.load_vector(panel, v) for v in vectors]
         lows = self.ptr_add(panel, 4 * self.of.columns)
-        low = [self.load(self.ptr_add(lows, 4 * self.lanes * v)) for v in vectors] if kernel.has_low else []
+        low = [self.load_vector(lows, v) for v in vectors] if kernel.has_low else []
         for row, x in enumerate(rows):
-            total = self.load_splat(x) if low else ""
+            total = self.load_spread(self.floats, x) if low else scales[0]
             for v in vectors:
                 place = self.ptr_add(start, self.mul(I64("%stride"), row))
                 place = self.ptr_add(place, 4 * self.lanes * v)
-                held = self.let(f"select i1 {fresh}, {self.floats} zeroinitializer, {self.floats} {self.load(place)}")
-                held = self.fma(sums[row, v], scales[v], held)
-                self.store(self.fma(low[v], total, held) if low else held, place)
+                held = self.fma(sums[row, v], scales[v], self.held(fresh, place))
+                self.store_lanes(self.fma(low[v], total, held) if low else held, place)
 
-    def _products(self, codes: Ptr, rows: list[Ptr]) -> dict[tuple[int, int], str]:
+    def _products(self, codes: Ptr, rows: list[Ptr]) -> dict[tuple[int, int], Vec]:
         """Sums of the products with the codes of a group."""
-        kernel, before = self.kernel, self.block
-        along, after = self.fresh("along"), self.fresh("done")
-        self.emit(f"br label %{along}")
-        self.label(along)
-        step, at = self.phi("i64"), self.phi("ptr")
-        sums = {cell: self.phi(self.floats) for cell in self.cells}
-        found = {cell: phi.name for cell, phi in sums.items()}
-        x = [self.ptr_add(self.ptr_add(row, kernel.sum_bytes), self.mul(I64(step.name), 4)) for row in rows]
-        start = Ptr(at.name)
+        kernel, along = self.kernel, PhiLoop(self)
+        step, at = along.carry(I64("0")), along.carry(codes)
+        sums = {cell: along.carry(zeros(self.floats)) for cell in self.cells}
+        found = dict(sums)
+        x = [self.ptr_add(self.ptr_add(row, kernel.sum_bytes), self.mul(step, 4)) for row in rows]
+        start = at
         for part in range(FLOATS.steps):
             if part:
                 start = self.after(start, found[0, 0])
                 x = [self.after(there, found[row, kernel.width - 1]) for row, there in enumerate(x)]
             here = self.ptr_add(start, 4 * self.of.columns * part)
-            weights = [self.load(self.ptr_add(here, 4 * self.lanes * v)) for v in range(kernel.width)]
+            weights = [self.load_vector(here, v) for v in range(kernel.width)]
             for row in range(len(rows)):
-                factor = self.load_splat(self.ptr_add(x[row], 4 * part))
+                factor = self.load_spread(self.floats, self.ptr_add(x[row], 4 * part))
                 for v, weight in enumerate(weights):
                     found[row, v] = self.fma(weight, factor, found[row, v])
-        following = self.add(I64(step.name), FLOATS.steps)
-        carried: list[tuple[Phi, object, object]] = [
-            (step, 0, following),
-            (at, codes, self.ptr_add(Ptr(at.name), 4 * self.of.columns * FLOATS.steps)),
-            *[(phi, "zeroinitializer", found[cell]) for cell, phi in sums.items()],
-        ]
+        following = self.add(step, FLOATS.steps)
+        end = self.ptr_add(at, 4 * self.of.columns * FLOATS.steps)
         again = self.icmp("slt", following, kernel.group)
-        self.end_loop(carried, again, before=before, along=along, after=after)
+        along.end([(step, following), (at, end), *[(phi, found[cell]) for cell, phi in sums.items()]], again)
         return found
 
 

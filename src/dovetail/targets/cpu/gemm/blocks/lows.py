@@ -9,12 +9,14 @@ from __future__ import annotations
 from functools import cache
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Ptr
+from dovetail.codegen.llvm.handles import I64, Ptr, Vec
 from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.codegen.llvm.simd import zeros
 from dovetail.kernels.spec import SharedFunction
-from dovetail.targets.cpu.gemm.blocks.expand import four_codes
-from dovetail.targets.cpu.gemm.blocks.limbs import EXACT, FAST, LOW_AT, BlockKernel, Limbs, splat
-from dovetail.targets.cpu.gemm.blocks.rows import Rows
+from dovetail.targets.cpu.gemm.blocks.builder import BlockBuilder
+from dovetail.targets.cpu.gemm.blocks.kernel import EXACT, FAST, LOW_AT, BlockKernel
+from dovetail.targets.cpu.gemm.blocks.limbs import LimbBuilder
+from dovetail.targets.cpu.gemm.blocks.unpack import joined_bits
 from dovetail.targets.cpu.gemm.blocks.words import Integer, Term, in_byte
 
 LIMBS_AT = 16
@@ -36,7 +38,7 @@ def sums_bytes(of: BlockKernel) -> int:
 @cache
 def sums_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
     """Writes the sums of a row's groups as limbs: `(limbs, sums, blocks)`, the row's own limbs first."""
-    return shared_function(_Sums(of).written())
+    return shared_function(_sums(of))
 
 
 @cache
@@ -54,89 +56,71 @@ def integer_quads(of: tuple[Integer, ...]) -> list[tuple[Term, ...]]:
     return [four[0] for four in quads]
 
 
-class _Sums(Limbs):
+def _sums(of: BlockKernel) -> Function:
     """The function that turns sums of groups into limbs, block by block."""
-
-    def __init__(self, of: BlockKernel) -> None:
-        super().__init__(of, of.packed.groups)
-
-    def written(self) -> Function:
-        of = self.of
-        with self.loop(0, I64("%blocks")) as block:
-            source = self.ptr_add(Ptr("%limbs"), self.mul(block, self.count * of.group_bytes))
-            target = self.ptr_add(Ptr("%sums"), self.mul(block, sums_bytes(of)))
-            x = "poison"
-            for group in range(self.count):
-                at = self.ptr_add(source, group * of.group_bytes + LOW_AT)
-                one = self.let(f"load float, ptr {at}, align 4")
-                x = self.let(f"insertelement {self.floats} {x}, float {one}, i64 {group}")
-            bits = _BITS * (_limbs(of) - 1) + _TOP
-            scale, inverse = self.exact_scale(x, bits)
-            # Lows are subtracted.
-            self.emit(f"store float {self.let(f'fneg float {scale}')}, ptr {target}, align 4")
-            integers = self.integers(self.times(x, inverse), bits + 1)
-            for limb, digit in enumerate(self.digits(integers, _limbs(of), _BITS)):
-                self.store_bytes(digit, target, LIMBS_AT + limb * self.count)
-        given = (Parameter("ptr", "limbs"), Parameter("ptr", "sums"), Parameter("i64", "blocks"))
-        return self.function(Signature(f"{of.name}.sums", given))
+    t = LimbBuilder(of, of.packed.groups)
+    with t.loop(0, I64("%blocks")) as block:
+        source = t.ptr_add(Ptr("%limbs"), t.mul(block, t.count * of.group_bytes))
+        target = t.ptr_add(Ptr("%sums"), t.mul(block, sums_bytes(of)))
+        x = "poison"
+        for group in range(t.count):
+            one = t.load_f32(t.ptr_add(source, group * of.group_bytes + LOW_AT))
+            x = t.let(f"insertelement {t.floats} {x}, float {one}, i64 {group}")
+        bits, sums = _BITS * (_limbs(of) - 1) + _TOP, Vec(x, t.floats)
+        scale, inverse = t.exact_scale(sums, bits)
+        # Lows are subtracted.
+        t.emit(f"store float {t.let(f'fneg float {scale}')}, ptr {target}, align 4")
+        integers = t.integers(t.times(sums, inverse), bits + 1)
+        for limb, digit in enumerate(t.digits(integers, _limbs(of), _BITS)):
+            t.store_bytes(digit, target, LIMBS_AT + limb * t.count)
+    given = (Parameter("ptr", "limbs"), Parameter("ptr", "sums"), Parameter("i64", "blocks"))
+    return t.function(Signature(f"{of.name}.sums", given))
 
 
-class _Lows(Rows):
+class _Lows(BlockBuilder):
     """The function that takes lows away, a vector of columns of a block after the other."""
-
-    def __init__(self, of: BlockKernel) -> None:
-        super().__init__(of, 1)
-        self.quads = integer_quads(of.packed.words.lows)
 
     def written(self) -> Function:
         of, packed, lanes = self.of, self.of.packed, self.of.dot.lanes
+        quads = integer_quads(packed.words.lows)
         with self.loop(0, I64("%blocks")) as block:
             panel = self.ptr_add(Ptr("%panel"), self.mul(block, packed.block_bytes))
             lows, words = self.ptr_add(panel, packed.scale_bytes), self.ptr_add(panel, packed.head_bytes)
             below = [self.scales(lows, vector, packed) for vector in range(of.vectors)]
-            integers = [self._integers(self.ptr_add(words, 4 * lanes * vector)) for vector in range(of.vectors)]
+            integers = [
+                [joined_bits(self, terms, load) for terms in quads]
+                for load in (self.words_at(self.ptr_add(words, 4 * lanes * vector)) for vector in range(of.vectors))
+            ]
             x = self.ptr_add(Ptr("%limbs"), self.mul(block, sums_bytes(of)))
             with self.loop(0, I64("%rows")) as row:
                 here = self.ptr_add(x, self.mul(row, I64("%pitch")))
                 sums = self.ptr_add(Ptr("%sums"), self.mul(row, I64("%stride")))
-                scale, factors = self.load_splat(here, "float", self.floats), self._factors(here)
+                scale, factors = self.load_spread(self.floats, here), self._factors(here)
                 for vector in range(of.vectors):
                     there = self.ptr_add(sums, 4 * lanes * vector)
-                    scales = self.let(f"fmul {self.floats} {below[vector]}, {scale}")
-                    held = self.let(f"load {self.floats}, ptr {there}, align 4")
-                    found = self.fma(self._total(integers[vector], factors), scales, held)
-                    self.emit(f"store {self.floats} {found}, ptr {there}, align 4")
+                    scales = self.fmul(below[vector], scale)
+                    held = self.load_lanes(self.floats, there)
+                    self.store_lanes(self.fma(self._total(integers[vector], factors), scales, held), there)
         kinds = ("ptr limbs", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 blocks", "i64 rows")
         return self.function(Signature(f"{of.name}.lows", tuple([Parameter(*each.split()) for each in kinds])))
 
-    def _integers(self, words: Ptr) -> list[str]:
-        """Those of four groups each, of some columns."""
-
-        def load(word: int) -> str:
-            return self.let(f"load {self.raw}, ptr {self.ptr_add(words, 4 * word * self.of.packed.columns)}, align 16")
-
-        return [four_codes(self, terms, self.of.dot.lanes, load) for terms in self.quads]
-
-    def _factors(self, x: Ptr) -> list[str]:
+    def _factors(self, x: Ptr) -> list[Vec]:
         """Limbs of the sums of four groups, in all lanes; those of a limb follow each other."""
-        lanes, found = self.of.dot.lanes, list[str]()
+        found: list[Vec] = []
         for at in range(0, sums_bytes(self.of) - LIMBS_AT, 16):
-            some = self.let(f"load {self.ints}, ptr {self.ptr_add(x, LIMBS_AT + at)}, align 16")
-            for lane in range(4):
-                mask = splat(str(lane), lanes, "i32")
-                four = self.let(f"shufflevector {self.ints} {some}, {self.ints} poison, <{lanes} x i32> {mask}")
-                found.append(self.let(f"bitcast {self.ints} {four} to {self.raw}"))
+            some = self.load_lanes(self.ints, self.ptr_add(x, LIMBS_AT + at), 16)
+            found += [self.four_bytes(some, lane) for lane in range(4)]
         return found
 
-    def _total(self, integers: list[str], factors: list[str]) -> str:
+    def _total(self, integers: list[Vec], factors: list[Vec]) -> Vec:
         """The integers of a block times the sums of its groups, from the highest limb down."""
-        total, count = "zeroinitializer", len(integers)
+        total, count = zeros(self.ints), len(integers)
         for limb in reversed(range(_limbs(self.of))):
             if total != "zeroinitializer":
-                total = self.let(f"shl {self.ints} {total}, {splat(str(_BITS), self.of.dot.lanes, 'i32')}")
+                total = self.lanewise("shl", total, _BITS)
             for quad, four in enumerate(integers):
                 total = self.dot(total, four, factors[limb * count + quad])
-        return self.let(f"sitofp {self.ints} {total} to {self.floats}")
+        return self.convert("sitofp", total, "float")
 
 
 __all__ = ["LIMBS_AT", "integer_quads", "lows_function", "sums_bytes", "sums_function"]

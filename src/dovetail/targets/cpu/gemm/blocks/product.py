@@ -5,30 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from dovetail.codegen.llvm.function import Signature
 from dovetail.codegen.llvm.handles import I1, I64, TRUE, Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH, KernelCode
 from dovetail.codegen.llvm.once import HEAD
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
-from dovetail.kernels.spec import Job, SharedFunction
-from dovetail.library.block_formats import FORMATS
+from dovetail.kernels.spec import Job
 from dovetail.targets.cpu.gemm.amx.cells import Expansion, TileCells
-from dovetail.targets.cpu.gemm.amx.expand import blocks_function
-from dovetail.targets.cpu.gemm.blocks.expand import expand_function
-from dovetail.targets.cpu.gemm.blocks.few_rows import few_rows, few_rows_function
+from dovetail.targets.cpu.gemm.amx.expand import blocks_function as to_tiles_function
 from dovetail.targets.cpu.gemm.blocks.floats import FloatBlocks, FloatKernel
-from dovetail.targets.cpu.gemm.blocks.in_order import prefetches_rows, rows_function
-from dovetail.targets.cpu.gemm.blocks.limbs import BlockKernel, limbs_function
+from dovetail.targets.cpu.gemm.blocks.kernel import LINE, BlockKernel, block_dot, is_in_floats
+from dovetail.targets.cpu.gemm.blocks.limbs import limbs_function
 from dovetail.targets.cpu.gemm.blocks.lows import lows_function, sums_bytes, sums_function
-from dovetail.targets.cpu.gemm.blocks.one_row import direct_function
 from dovetail.targets.cpu.gemm.blocks.pack import BlockPanels
-from dovetail.targets.cpu.gemm.blocks.rows import LINE
-from dovetail.targets.cpu.gemm.blocks.wide import rows_by_group_function, wide_function
+from dovetail.targets.cpu.gemm.blocks.schedule import blocks_function, few_rows, panel_function, prefetches_rows
+from dovetail.targets.cpu.gemm.blocks.unpack import expand_function
 from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.groups import stacked
-from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS, BLOCKS, Int8Tile
+from dovetail.targets.cpu.gemm.policy import BLOCKS
 from dovetail.targets.cpu.gemm.row_panels import Block, PreparedRows
 from dovetail.targets.cpu.gemm.tile import Tile
 
@@ -36,11 +31,6 @@ NO_PRODUCTS = Refused("device_multiplies_and_adds", "neither sums of products of
 
 BANK = 16
 """Bytes at one place of a cache line: a Neoverse N1 loads from two places in a cycle, but not twice from one."""
-
-
-def block_dot(device: CpuDevice) -> Int8Tile | None:
-    """The instruction that multiplies limbs with codes."""
-    return next((row for row in BLOCK_DOTS if device.has(row.capability) and row.lanes == device.lanes), None)
 
 
 def offer_blocks(of: StepProblem[CpuDevice]) -> Offer | Refused:
@@ -69,27 +59,9 @@ def _no_panel(streams: int, vectors: int) -> Refused:
     return Refused("streams_share_a_panel", str(streams), f"a divisor of {vectors}")
 
 
-def is_in_floats(name: str, dot: Int8Tile, *, exact: bool) -> bool:
-    """Whether products are f32 on a device that adds pairs of products of bytes.
-
-    Each limb takes three instructions there, and with codes of a byte 16 bits do not hold a pair.
-    """
-    return dot.pairs is not None and (exact or FORMATS[name].bits == 8)
-
-
 def reads_blocks(kernel: BlockKernel) -> bool:
-    """Whether one row reads blocks as they are; spelled out in plain vector code, that would take long to compile."""
+    """Whether few rows read blocks as they are; spelled out in plain vector code, that would take long to compile."""
     return not kernel.emulated
-
-
-def one_row_function(kernel: BlockKernel) -> tuple[SharedFunction, Signature]:
-    """Products of one row with blocks that are expanded for several."""
-    return direct_function(kernel) if kernel.dot.by_lane else wide_function(kernel)
-
-
-def several_rows_function(kernel: BlockKernel, rows: int) -> tuple[SharedFunction, Signature]:
-    """The same of a few rows, which are one tile."""
-    return (few_rows_function if kernel.dot.by_lane else rows_by_group_function)(kernel, rows)
 
 
 class _Blocks(PreparedRows):
@@ -142,11 +114,11 @@ def _code(kernel: BlockKernel, of: Block) -> tuple[KernelCode, int]:
     driver = _Driver(kernel, of)
     functions = [limbs_function(kernel)]
     for each in dict.fromkeys((kernel, driver.many)):
-        functions += [rows_function(each, rows) for rows in driver.tiles]
+        functions += [panel_function(each, rows) for rows in driver.tiles]
     if driver.many.layout.is_expanded:
         functions.append(expand_function(kernel.packed, kernel.dot.lanes))
     if driver.is_direct:
-        functions += [one_row_function(kernel), *[several_rows_function(kernel, rows) for rows in driver.few]]
+        functions += [blocks_function(kernel, rows) for rows in (1, *driver.few)]
     if kernel.lows_apart:
         functions += [sums_function(kernel), lows_function(kernel)]
     return kernel_code("blocks", driver, [*functions, *driver.tile_functions]), driver.room(driver.at.end)
@@ -173,7 +145,7 @@ class _Driver(TileCells):
         is_expanded = self.many.layout.is_expanded
         expanded = self.part * packed.groups * self.many.layout.group_bytes if is_expanded else 0
         self.at: _Workspace
-        to_tiles = Expansion(partial(blocks_function, packed), packed.block, packed.block_bytes, packed.columns)
+        to_tiles = Expansion(partial(to_tiles_function, packed), packed.block, packed.block_bytes, packed.columns)
         super().__init__(of, _Workspace(of, expanded), packed.panel_bytes(of.deep), to_tiles)
         self.kernel = kernel
         self.tiles = [rows for rows in kernel.tiles if rows <= of.rows]
@@ -221,7 +193,7 @@ class _Driver(TileCells):
         alone = self.icmp("eq", count, 1)
         with self.when(alone):
             lows = [self.ptr_add(rows, self.sums_at)] if self.kernel.sums_apart else []
-            self.call(one_row_function(self.kernel)[1], rows, b, sums, self.blocks, *lows)
+            self.call(blocks_function(self.kernel, 1)[1], rows, b, sums, self.blocks, *lows)
             if not self.kernel.sums_apart:
                 self._take_lows(rows, b, sums, count)
         if self.problem.rows > 1:
@@ -237,7 +209,7 @@ class _Driver(TileCells):
             are_more = self.and_(are_more, self.not_(are_few))
             with self.when(are_few):
                 self.prefetch_rows(I64("0"), few)
-                multiply, stride = several_rows_function(self.kernel, few)[1], self.shape.tile.row_bytes
+                multiply, stride = blocks_function(self.kernel, few)[1], self.shape.tile.row_bytes
                 self.call(multiply, rows, self.problem.pitch, b, sums, stride, self.blocks)
         with self.when(are_more):
             self._multiply_all(self.kernel, rows, b, sums, count)
@@ -282,7 +254,7 @@ class _Driver(TileCells):
         stride = self.shape.tile.row_bytes
         done: Int = 0
         for rows in tiles:
-            _, multiply = rows_function(kernel, rows)
+            _, multiply = panel_function(kernel, rows)
             end = self.add(done, self.mul(self.udiv(self.sub(count, done), rows), rows))
             with self.loop(done, end, step=rows) as row:
                 x, y = self.ptr_add(limbs, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
@@ -306,4 +278,4 @@ class _Driver(TileCells):
             self.prefetch(self.ptr_add(here, line), level=2)
 
 
-__all__ = ["block_dot", "is_in_floats", "offer_blocks"]
+__all__ = ["offer_blocks"]
