@@ -20,9 +20,8 @@ import numpy as np
 
 from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, ROWS, STEPS, TILE_BYTES, TileBuilder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
-from dovetail.codegen.llvm.kernel import SCRATCH, KernelCode, shared_function
-from dovetail.codegen.llvm.once import HEAD
+from dovetail.codegen.llvm.handles import I1, I64, Ptr
+from dovetail.codegen.llvm.kernel import KernelCode, shared_function
 from dovetail.dataclass import dataclass
 from dovetail.declare.cost import type_bytes
 from dovetail.ir.dim import total
@@ -34,10 +33,10 @@ from dovetail.kernels.problems.contraction import Contraction
 from dovetail.kernels.problems.stored_weights import cost_with
 from dovetail.kernels.spec import Job, SharedFunction
 from dovetail.targets.cpu.gemm.amx.tiles import TileProduct, part_on_tiles, product_function, row_function, whole_steps
-from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
+from dovetail.targets.cpu.gemm.driver import kernel_code
 from dovetail.targets.cpu.gemm.f32.variant import is_turned, served
 from dovetail.targets.cpu.gemm.policy import AMX, BF16
-from dovetail.targets.cpu.gemm.row_panels import Block, PreparedCells, PreparedRows
+from dovetail.targets.cpu.gemm.row_panels import Block, RowPanelJob, RowPanels, Workspace
 from dovetail.targets.cpu.gemm.tile import Tile
 from dovetail.targets.runtime.aligned import aligned
 
@@ -176,7 +175,7 @@ def offer_bf16(of: StepProblem[CpuDevice]) -> Offer | Refused:
     return Offer(lambda: _Job(of, found, tile).job(), lambda: cost_with(of.value, saved))
 
 
-class _Job(PreparedRows):
+class _Job(RowPanelJob):
     """The job of one product while it is put together."""
 
     def __init__(self, of: StepProblem[CpuDevice], found: Contraction, tile: Tile) -> None:
@@ -224,23 +223,12 @@ class Functions:
         return [self.rounded, *self.dots.values(), *([] if self.on_tiles is None else [self.on_tiles])]
 
 
-class _Workspace:
-    """Offsets in the workspace: words of the epilogue, sums, rows as tiles, a row in f32."""
-
-    def __init__(self, of: Block) -> None:
-        self.words = HEAD
-        self.sums = _aligned(self.words + words_bytes(of.epilogues[0]))
-        self.rows = _aligned(self.sums + of.rows * of.shape.tile.row_bytes)
-        self.row = _aligned(self.rows + of.rows_bytes)
-        self.end = self.row + (0 if of.source is None else 4 * of.deep)
-
-
 def _code(of: Block) -> tuple[KernelCode, int]:
     driver = _Driver(of)
-    return kernel_code("bf16", driver, driver.functions.every), driver.at.end
+    return kernel_code("bf16", driver, driver.functions.every), driver.room
 
 
-class _Driver(PreparedCells):
+class _Driver(RowPanels):
     """The function that goes through cells."""
 
     def __init__(self, of: Block) -> None:
@@ -248,27 +236,14 @@ class _Driver(PreparedCells):
         self.deep = whole_steps(of.deep)
         self.step_bytes = bf16.itemsize * STEPS * columns
         """Of packed weights."""
-        super().__init__(of, _Workspace(of), self.deep // STEPS * self.step_bytes)
+        super().__init__(of, Workspace(of), self.deep // STEPS * self.step_bytes)
         self.kc = part_on_tiles(device, self.deep, columns, STEPS)
         self.functions = Functions.of(device, columns, of.deep % STEPS)
         self.write()
 
-    @property
-    def strip(self) -> int:
-        """Bytes of 16 rows."""
-        return self.deep // STEPS * TILE_BYTES
-
     def prepare_rows(self, start: Ptr, count: I64) -> None:
-        self.each_row(start, count, self._round)
-
-    def _round(self, x: Ptr, row: I64) -> None:
-        """Write a row of tiles."""
-        target = self.ptr_add(SCRATCH, self.add(self._row(row), self.at.rows))
-        self.call(self.functions.rounded[1], x, target, self.problem.deep // STEPS)
-
-    def _row(self, row: Int) -> I64:
-        """Bytes before a row."""
-        return self.add(self.mul(self.udiv(row, ROWS), self.strip), self.mul(self.urem(row, ROWS), ROW_BYTES))
+        rounded = self.functions.rounded[1]
+        self.each_row(start, count, lambda x, row: self.round_row(rounded, x, row))
 
     def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         """All rows with the panel, KC steps along k at a time."""
@@ -298,20 +273,13 @@ class _Driver(PreparedCells):
 
     def _by_pairs(self, x: Ptr, weights: Ptr, sums: Ptr, count: I64, steps: I64, fresh: I1) -> None:
         """Some rows at a time, those of the largest register tile first."""
-        stride, done = self.shape.tile.row_bytes, I64("0")
-        for n, (_, multiply) in self.functions.dots.items():
-            end = self.add(done, self.mul(self.udiv(self.sub(count, done), n), n))
-            with self.loop(done, end, step=n) as row:
-                here, target = self.ptr_add(x, self._row(row)), self.ptr_add(sums, self.mul(row, stride))
-                self.call(multiply, here, weights, target, stride, steps, fresh)
-            done = end
+        stride = self.shape.tile.row_bytes
+        for n, row in self.in_tiles(self.functions.dots, count):
+            here, target = self.ptr_add(x, self.tile_row(row)), self.ptr_add(sums, self.mul(row, stride))
+            self.call(self.functions.dots[n][1], here, weights, target, stride, steps, fresh)
 
     def prepare(self, x: Ptr, target: Ptr) -> None:
         raise AssertionError("rows are prepared as tiles")
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _LINE) * _LINE
 
 
 __all__ = ["Bf16Panels", "dots_function", "offer_bf16"]

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import FALSE, I1, I64, Int, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import FALSE, I1, I64, Lanes, Ptr, Vec
 from dovetail.codegen.llvm.kernel import SCRATCH, KernelCode, shared_function
-from dovetail.codegen.llvm.once import HEAD
 from dovetail.codegen.llvm.scalar import literal
 from dovetail.codegen.llvm.simd import PhiLoop, SimdBuilder, due, numbers, zeros
 from dovetail.dataclass import dataclass
@@ -26,10 +25,10 @@ from dovetail.targets.cpu.gemm.blocks.kernel import LINE
 from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout, BlockPanels
 from dovetail.targets.cpu.gemm.blocks.unpack import BlockReader
 from dovetail.targets.cpu.gemm.blocks.words import Term
-from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
+from dovetail.targets.cpu.gemm.driver import kernel_code
 from dovetail.targets.cpu.gemm.groups import stacked
 from dovetail.targets.cpu.gemm.policy import BLOCKS, FLOATS
-from dovetail.targets.cpu.gemm.row_panels import Block, PreparedCells, PreparedRows
+from dovetail.targets.cpu.gemm.row_panels import Block, RowPanelJob, RowPanels, Workspace
 from dovetail.targets.cpu.gemm.tile import Tile
 
 _SUM_BYTES = 16
@@ -393,7 +392,7 @@ class _Rows(Codes):
         return found
 
 
-class FloatBlocks(PreparedRows):
+class FloatBlocks(RowPanelJob):
     """The job of one product while it is put together."""
 
     def __init__(self, of: StepProblem[CpuDevice], found: BlockProduct, kernel: FloatKernel) -> None:
@@ -410,24 +409,12 @@ class FloatBlocks(PreparedRows):
         return self.finished(pitch, self.product.blocks, pack, code, 1, FLOATS.rows, FLOATS.share)
 
 
-class _Workspace:
-    """Offsets in the workspace: words of the epilogue, sums, rows, a row in f32, spelled blocks."""
-
-    def __init__(self, of: Block, spelled: int) -> None:
-        self.words = HEAD
-        self.sums = -(-(self.words + words_bytes(of.epilogues[0])) // 64) * 64
-        self.rows = self.sums + -(-of.rows * of.shape.tile.row_bytes // 64) * 64
-        self.row = self.rows + -(-of.rows_bytes // 64) * 64
-        self.spelled = self.row + -(-4 * of.deep // 64) * 64
-        self.end = self.spelled + (spelled if of.rows > 1 else 0)
-
-
 def _code(kernel: FloatKernel, of: Block) -> tuple[KernelCode, int]:
     driver = _Driver(kernel, of)
-    return kernel_code("blocks_f32", driver, driver.functions), driver.at.end
+    return kernel_code("blocks_f32", driver, driver.functions), driver.room
 
 
-class _Driver(PreparedCells):
+class _Driver(RowPanels):
     """The function that goes through cells."""
 
     def __init__(self, kernel: FloatKernel, of: Block) -> None:
@@ -440,9 +427,9 @@ class _Driver(PreparedCells):
         most = max(1, room // (self.piece * kernel.spelled_bytes)) if self.piece == packed.groups else 1
         self.part = -(-self.blocks // -(-self.blocks // most))
         """Blocks along k of the part of a panel that is spelled out in L1."""
-        at = _Workspace(of, self.part * self.piece * kernel.spelled_bytes)
+        at = Workspace(of, self.part * self.piece * kernel.spelled_bytes if of.rows > 1 else 0)
         super().__init__(of, at, packed.panel_bytes(of.deep))
-        self.kernel, self.spelled = kernel, at.spelled
+        self.kernel = kernel
         self.tiles = [rows for rows in FLOATS.tiles if rows <= of.rows]
         self.functions: list[tuple[SharedFunction, Signature]] = [row_function(kernel), one_row_function(kernel)]
         if of.rows > 1:
@@ -469,7 +456,7 @@ class _Driver(PreparedCells):
     def _multiply_several(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         """KC steps along k at a time, of which all rows read the codes as floats."""
         kernel, packed = self.kernel, self.kernel.packed
-        spelled = self.ptr_add(SCRATCH, self.spelled)
+        spelled = self.ptr_add(SCRATCH, self.at.own)
         with self.loop(0, self.blocks, step=self.part) as first:
             some = self.smin(self.part, self.sub(self.blocks, first))
             here = self.ptr_add(b, self.mul(first, packed.block_bytes))
@@ -485,15 +472,11 @@ class _Driver(PreparedCells):
     def _tiles(self, x: Ptr, panel: Ptr, sums: Ptr, count: I64, groups: I64, fresh: I1, ahead: Ptr) -> None:
         """All rows: tiles of the most rows first."""
         stride = self.shape.tile.row_bytes
-        done: Int = 0
-        for tile in self.tiles:
-            end = self.add(done, self.mul(self.udiv(self.sub(count, done), tile), tile))
-            with self.loop(done, end, step=tile) as row:
-                rows, y = self.ptr_add(x, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
-                multiply = rows_function(self.kernel, tile)[1]
-                self.prefetch_rows(row, tile)
-                self.call(multiply, rows, self.problem.pitch, panel, y, stride, groups, fresh, ahead)
-            done = end
+        for tile, row in self.in_tiles(self.tiles, count):
+            rows, y = self.ptr_add(x, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
+            self.prefetch_rows(row, tile)
+            multiply = rows_function(self.kernel, tile)[1]
+            self.call(multiply, rows, self.problem.pitch, panel, y, stride, groups, fresh, ahead)
 
 
 __all__ = ["FloatBlocks", "FloatKernel", "one_row_function", "rows_function", "spell_function"]

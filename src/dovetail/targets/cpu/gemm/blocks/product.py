@@ -7,12 +7,10 @@ from functools import partial
 
 from dovetail.codegen.llvm.handles import I1, I64, TRUE, Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH, KernelCode
-from dovetail.codegen.llvm.once import HEAD
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.blocks import BlockProduct, find_block_product
 from dovetail.kernels.spec import Job
-from dovetail.targets.cpu.gemm.amx.cells import Expansion, TileCells
 from dovetail.targets.cpu.gemm.amx.expand import blocks_function as to_tiles_function
 from dovetail.targets.cpu.gemm.blocks.floats import FloatBlocks, FloatKernel
 from dovetail.targets.cpu.gemm.blocks.kernel import LINE, BlockKernel, block_dot, is_in_floats
@@ -21,10 +19,10 @@ from dovetail.targets.cpu.gemm.blocks.lows import lows_function, sums_bytes, sum
 from dovetail.targets.cpu.gemm.blocks.pack import BlockPanels
 from dovetail.targets.cpu.gemm.blocks.schedule import blocks_function, few_rows, panel_function, prefetches_rows
 from dovetail.targets.cpu.gemm.blocks.unpack import expand_function
-from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
+from dovetail.targets.cpu.gemm.driver import kernel_code
 from dovetail.targets.cpu.gemm.groups import stacked
 from dovetail.targets.cpu.gemm.policy import BLOCKS
-from dovetail.targets.cpu.gemm.row_panels import Block, PreparedRows
+from dovetail.targets.cpu.gemm.row_panels import Block, Expansion, RowPanelJob, RowPanels, Workspace
 from dovetail.targets.cpu.gemm.tile import Tile
 
 NO_PRODUCTS = Refused("device_multiplies_and_adds", "neither sums of products of bytes nor FMA", "AVX2, or NEON")
@@ -64,7 +62,7 @@ def reads_blocks(kernel: BlockKernel) -> bool:
     return not kernel.emulated
 
 
-class _Blocks(PreparedRows):
+class _Blocks(RowPanelJob):
     """The job of one product while it is put together."""
 
     def __init__(self, of: StepProblem[CpuDevice], found: BlockProduct, tile: Tile, kernel: BlockKernel) -> None:
@@ -96,20 +94,6 @@ class _Blocks(PreparedRows):
         return ", ".join(filter(None, ["activations to bytes" if self.locations.is_fast else "", many]))
 
 
-class _Workspace:
-    """Offsets in the workspace: words of the epilogue, sums, rows as limbs, a row in f32, expanded blocks."""
-
-    def __init__(self, of: Block, expanded: int) -> None:
-        self.words = HEAD
-        self.sums = self.words + words_bytes(of.epilogues[0])
-        if of.on_tiles:
-            self.sums = -(-self.sums // LINE) * LINE
-        self.rows = self.sums + of.rows * of.shape.tile.row_bytes
-        self.row = self.rows + -(-of.rows_bytes // 64) * 64
-        self.expanded = self.row + -(-4 * of.deep // 64) * 64
-        self.end = self.expanded + expanded
-
-
 def _code(kernel: BlockKernel, of: Block) -> tuple[KernelCode, int]:
     driver = _Driver(kernel, of)
     functions = [limbs_function(kernel)]
@@ -121,10 +105,10 @@ def _code(kernel: BlockKernel, of: Block) -> tuple[KernelCode, int]:
         functions += [blocks_function(kernel, rows) for rows in (1, *driver.few)]
     if kernel.lows_apart:
         functions += [sums_function(kernel), lows_function(kernel)]
-    return kernel_code("blocks", driver, [*functions, *driver.tile_functions]), driver.room(driver.at.end)
+    return kernel_code("blocks", driver, [*functions, *driver.tile_functions]), driver.room
 
 
-class _Driver(TileCells):
+class _Driver(RowPanels):
     """The function that goes through cells."""
 
     def __init__(self, kernel: BlockKernel, of: Block) -> None:
@@ -144,9 +128,8 @@ class _Driver(TileCells):
         """Rows that do so in one tile."""
         is_expanded = self.many.layout.is_expanded
         expanded = self.part * packed.groups * self.many.layout.group_bytes if is_expanded else 0
-        self.at: _Workspace
         to_tiles = Expansion(partial(to_tiles_function, packed), packed.block, packed.block_bytes, packed.columns)
-        super().__init__(of, _Workspace(of, expanded), packed.panel_bytes(of.deep), to_tiles)
+        super().__init__(of, Workspace(of, expanded), packed.panel_bytes(of.deep), to_tiles)
         self.kernel = kernel
         self.tiles = [rows for rows in kernel.tiles if rows <= of.rows]
         """Rows of each tile."""
@@ -226,7 +209,7 @@ class _Driver(TileCells):
             here = self.ptr_add(b, self.mul(first, packed.block_bytes))
             ahead = self.ptr_add(here, self.mul(some, packed.block_bytes))
             if kernel.layout.is_expanded:
-                expanded = self.ptr_add(SCRATCH, self.at.expanded)
+                expanded = self.ptr_add(SCRATCH, self.at.own)
                 self.call(expand_function(packed, kernel.dot.lanes)[1], here, expanded, some)
                 here = expanded
             x = self.ptr_add(rows, self.mul(first, packed.groups * kernel.group_bytes))
@@ -252,23 +235,19 @@ class _Driver(TileCells):
     ) -> None:  # fmt: skip
         """Tiles of the most rows first."""
         stride = self.shape.tile.row_bytes
-        done: Int = 0
-        for rows in tiles:
+        for rows, row in self.in_tiles(tiles, count):
+            x, y = self.ptr_add(limbs, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
+            if rows > 1:
+                self.prefetch_rows(row, rows)
+            if kernel.dot.by_lane and kernel.layout.is_expanded:
+                self._prefetch_share(rows, row, ahead)
+            also = [self.ptr_add(ahead, BLOCKS.wide_distance)] if kernel.prefetches_packed else []
+            if prefetches_rows(kernel, rows):
+                # After the last tile the first one is multiplied with another part of a panel.
+                is_whole = self.icmp("sle", self.add(row, 2 * rows), count)
+                also = [self.select_ptr(is_whole, self.ptr_add(x, rows * self.problem.pitch), limbs)]
             _, multiply = panel_function(kernel, rows)
-            end = self.add(done, self.mul(self.udiv(self.sub(count, done), rows), rows))
-            with self.loop(done, end, step=rows) as row:
-                x, y = self.ptr_add(limbs, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
-                if rows > 1:
-                    self.prefetch_rows(row, rows)
-                if kernel.dot.by_lane and kernel.layout.is_expanded:
-                    self._prefetch_share(rows, row, ahead)
-                also = [self.ptr_add(ahead, BLOCKS.wide_distance)] if kernel.prefetches_packed else []
-                if prefetches_rows(kernel, rows):
-                    # After the last tile the first one is multiplied with another part of a panel.
-                    is_whole = self.icmp("sle", self.add(row, 2 * rows), count)
-                    also = [self.select_ptr(is_whole, self.ptr_add(x, rows * self.problem.pitch), limbs)]
-                self.call(multiply, x, self.problem.pitch, b, y, stride, groups, fresh, *also)
-            done = end
+            self.call(multiply, x, self.problem.pitch, b, y, stride, groups, fresh, *also)
 
     def _prefetch_share(self, rows: int, row: I64, ahead: Ptr) -> None:
         """Prefetch a tile's share of what is expanded next."""

@@ -26,7 +26,7 @@ from dovetail.kernels.loops.ir import Kernel, stretched
 from dovetail.kernels.problems.contraction import Contraction
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.gemm.driver import Cells, Shape, kernel_code, words_bytes
+from dovetail.targets.cpu.gemm.driver import Cell, Cells, Shape, kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.f32.block import kc_of
 from dovetail.targets.cpu.gemm.f32.pair_kernel import rows_function
 from dovetail.targets.cpu.gemm.f32.pair_pack import Factor, Layout, Panels, pack_function
@@ -57,7 +57,7 @@ def pair_code(shape: PairShape, epilogues: Sequence[Kernel]) -> KernelCode:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class _Span:
     """One cell: the first row and how many, panels, and bytes before its matrix by pointer."""
 
     first: I64
@@ -104,15 +104,15 @@ class _Pair(Cells):
         self.rows_function = rows_function(self.shape.tile, by_rows=pair.by_rows)
         self.shared = [self.rows_function]
         with self.loop(BEGIN, END) as number:
-            self._cell(number)
+            self._span(number)
 
-    def _cell(self, number: I64) -> None:
+    def _span(self, number: I64) -> None:
         spans, blocks = self.size("spans"), self.size("blocks")
         span, rest = self.urem(number, spans), self.udiv(number, spans)
         block, matrix = self.urem(rest, blocks), self.udiv(rest, blocks)
         first, rows = self._share(block, self.size("rows"), self.size("height"))
         panel, panels = self._share(span, self.size("panels"), self.size("span"))
-        cell = _Cell(first, rows, panel, self.add(panel, panels), self.offsets(matrix))
+        cell = _Span(first, rows, panel, self.add(panel, panels), self.offsets(matrix))
         tile = self.shape.tile
         deep, most = self.size("deep"), summed_apart(tile)
         sums = self.smax(self.ceil_div(deep, most), 1)
@@ -130,7 +130,7 @@ class _Pair(Cells):
         first = self.mul(index, each)
         return first, self.smax(self.smin(each, self.sub(total, first)), 0)
 
-    def _block(self, cell: _Cell, block: _Block) -> None:
+    def _block(self, cell: _Span, block: _Block) -> None:
         a, a_step, a_tile = self._left(cell, block)
         group = self.size("group")
         with self.loop(cell.panel, cell.end, step=group) as first:
@@ -139,7 +139,7 @@ class _Pair(Cells):
             self._multiply(cell, block, (a, a_step, a_tile), right, first, end)
 
     def _multiply(
-        self, cell: _Cell, block: _Block, left: tuple[Ptr, I64, I64], right: _Right, first: I64, end: I64
+        self, cell: _Span, block: _Block, left: tuple[Ptr, I64, I64], right: _Right, first: I64, end: I64
     ) -> None:
         """The rows of a block by panels from the first to before the end."""
         a, a_step, a_tile = left
@@ -147,13 +147,14 @@ class _Pair(Cells):
             column = self.mul(panel, self.width)
             columns = self.smin(self.width, self.sub(self.size("columns"), column))
             b, b_step = self._panel(right, self.sub(panel, first))
-            c, c_step, is_direct = self._target(cell, block, panel, column, columns)
+            here = Cell(panel, panel, cell.first, cell.rows, column, columns, cell.offsets)
+            c, c_step, is_direct = self._target(cell, block, panel, here)
             target = (c, c_step, block.steps, block.fresh)
             self.call(self.rows_function[1], a, a_step, b, b_step, *target, a_tile, cell.rows, block.summed)
             with self.when(self.and_(block.final, self.not_(is_direct))):
-                self._finish(cell, c, column, columns)
+                self._finish(here, c)
 
-    def _left(self, cell: _Cell, block: _Block) -> tuple[Ptr, I64, I64]:
+    def _left(self, cell: _Span, block: _Block) -> tuple[Ptr, I64, I64]:
         """The rows of a block, their stride (by rows) or that of k, and the stride of tiles."""
         tile, row, k = self.shape.tile, self.size("a_row"), self.size("a_k")
         start = self.ptr_add(self.ptr_add(self.pointer("a"), cell.offsets["a"]), self.mul(cell.first, row))
@@ -169,7 +170,7 @@ class _Pair(Cells):
         """Bytes from one packed panel to the next: a cache line more, so that panels take different sets of L1."""
         return self.add(self.mul(block.steps, line), self.shape.tile.line)
 
-    def _right(self, cell: _Cell, block: _Block, panel: I64, end: I64) -> _Right:
+    def _right(self, cell: _Span, block: _Block, panel: I64, end: I64) -> _Right:
         """Packed columns, unless they are contiguous and few rows use them: then a partial panel alone is packed."""
         rights, line = self.pair.rights, self.shape.tile.row_bytes
         copy, column = self.ptr_add(SCRATCH, self.size("b_copy")), self.mul(panel, self.width)
@@ -211,7 +212,7 @@ class _Pair(Cells):
         start = self.ptr_add(right.start, self.mul(number, line))
         return self.select_ptr(here, start, packed), self.select_int(here, right.step, line)
 
-    def _target(self, cell: _Cell, block: _Block, panel: I64, column: I64, columns: I64) -> tuple[Ptr, I64, I1]:
+    def _target(self, cell: _Span, block: _Block, panel: I64, here: Cell) -> tuple[Ptr, I64, I1]:
         """Where sums of a panel are kept, the stride of rows, and whether that is the result."""
         line = self.shape.tile.row_bytes
         size = self.mul(self.size("height"), line)
@@ -221,21 +222,21 @@ class _Pair(Cells):
         sums = self.ptr_add(self.ptr_add(SCRATCH, self.size("sums")), self.mul(number, size))
         if not self.pair.direct:
             return sums, I64(str(line)), FALSE
-        full = self.icmp("eq", columns, self.width)
-        c = self.corner("c", cell.first, column, cell.offsets)
+        full = self.icmp("eq", here.columns, self.width)
+        c = self.corner("c", here)
         return self.select_ptr(full, c, sums), self.select_int(full, self.size("c_row"), line), full
 
-    def _finish(self, cell: _Cell, sums: Ptr, column: I64, columns: I64) -> None:
+    def _finish(self, cell: Cell, sums: Ptr) -> None:
         """Run the epilogue on the sums of a panel; where it prefetches operands, a tile of rows at a time."""
-        self.words(sums, cell.first, column, columns, cell.offsets)
-        epilogue = self.epilogue_of(columns)
+        self.words(sums, cell)
+        epilogue = self.epilogue_of(cell.columns)
         if not self.shape.fetched:
-            self._call(epilogue, 0, cell.rows)
+            self._call(epilogue, 0, cell.count)
             return
-        self.prefetch_operands(cell.first, column, cell.rows, cell.offsets)
+        self.prefetch_operands(cell)
         rows = self.shape.tile.rows
-        with self.steps(0, cell.rows, rows) as row:
-            self._call(epilogue, row, self.smin(self.add(row, rows), cell.rows))
+        with self.steps(0, cell.count, rows) as row:
+            self._call(epilogue, row, self.smin(self.add(row, rows), cell.count))
 
     def _call(self, epilogue: Ptr, first: Int, end: I64) -> None:
         self.emit(f"call void {epilogue}(ptr {SCRATCH}, i64 {first}, i64 {end}, ptr null)")

@@ -12,7 +12,6 @@ import numpy as np
 from dovetail.codegen.llvm.function import Signature
 from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH, KernelCode
-from dovetail.codegen.llvm.once import HEAD as ONCE
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import f16
 from dovetail.ir.literal import Array
@@ -20,9 +19,8 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.halves import HalfProduct, find_half_product
 from dovetail.kernels.spec import Job, SharedFunction
-from dovetail.targets.cpu.gemm.amx.cells import Expansion, TileCells
 from dovetail.targets.cpu.gemm.amx.expand import halves_function
-from dovetail.targets.cpu.gemm.driver import kernel_code, words_bytes
+from dovetail.targets.cpu.gemm.driver import kernel_code
 from dovetail.targets.cpu.gemm.groups import stacked
 from dovetail.targets.cpu.gemm.halves.f16 import GROUP, LARGEST, fast_rows_function, rounded_function
 from dovetail.targets.cpu.gemm.halves.kernel import (
@@ -35,7 +33,7 @@ from dovetail.targets.cpu.gemm.halves.kernel import (
 )
 from dovetail.targets.cpu.gemm.halves.pack import fill, largest
 from dovetail.targets.cpu.gemm.policy import AMX, HALF_TILES, HALVES, HalfTile
-from dovetail.targets.cpu.gemm.row_panels import Block, PreparedRows
+from dovetail.targets.cpu.gemm.row_panels import Block, Expansion, RowPanelJob, RowPanels, Workspace
 from dovetail.targets.cpu.gemm.tile import Tile
 from dovetail.targets.runtime.huge_pages import HUGE_PAGES
 from dovetail.targets.runtime.page_advice import unload
@@ -194,7 +192,7 @@ def _scaled(rows: Array, factors: Array) -> Array:
     return (rows.view(np.float16) * factors[:, None]).astype(np.float16).view(np.uint16)
 
 
-class _HalfJob(PreparedRows):
+class _HalfJob(RowPanelJob):
     """The job of one product while it is put together."""
 
     def __init__(
@@ -219,24 +217,12 @@ class _HalfJob(PreparedRows):
         return "activations to f16" if self.kernel.rounds else super().rounding(rounds=rounds, on_tiles=on_tiles)
 
 
-class _Workspace:
-    """Offsets in the workspace: words of the epilogue, sums, scaled rows, a row in f32, a part of a panel in f32."""
-
-    def __init__(self, of: Block, part: int) -> None:
-        self.words = ONCE
-        self.sums = -(-(self.words + words_bytes(of.epilogues[0])) // 64) * 64
-        self.rows = self.sums + -(-of.rows * of.shape.tile.row_bytes // 64) * 64
-        self.row = self.rows + -(-of.rows_bytes // 64) * 64
-        self.panel = self.row + -(-4 * of.deep // 64) * 64
-        self.end = self.panel + of.shape.tile.row_bytes * part
-
-
 def _code(kernel: HalfKernel, of: Block) -> tuple[KernelCode, int]:
     driver = _Driver(kernel, of)
-    return kernel_code("halves", driver, [*driver.shared, *driver.tile_functions]), driver.room(driver.at.end)
+    return kernel_code("halves", driver, [*driver.shared, *driver.tile_functions]), driver.room
 
 
-class _Driver(TileCells):
+class _Driver(RowPanels):
     """The function that goes through cells."""
 
     def __init__(self, kernel: HalfKernel, of: Block) -> None:
@@ -244,12 +230,11 @@ class _Driver(TileCells):
         if not kernel.is_moved:
             room = of.shape.tile.device.caches.l1_room // HALVES.l1_parts // of.shape.tile.row_bytes
             self.part = min(of.deep, max(STEPS, room // STEPS * STEPS))
-        at = _Workspace(of, self.part)
+        at = Workspace(of, of.shape.tile.row_bytes * self.part)
         columns = kernel.tile.columns
         some = AMX.columns if columns % AMX.columns == 0 else columns
         to_tiles = Expansion(partial(halves_function, kernel.name, columns, some), 2, 4 * columns, some, f16.itemsize)
         super().__init__(of, at, 2 * columns * of.deep + (HEAD if kernel.rounds else 0), to_tiles)
-        self.panel = at.panel
         self.row = rounded_function() if kernel.rounds else row_function(kernel)
         self.shared = [self.row]
         self.write()
@@ -275,7 +260,7 @@ class _Driver(TileCells):
 
     def _spread(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
         """The same, KC steps along k at a time, of which all rows read the weights as f32."""
-        spread, panel = spread_function(self.kernel), self.ptr_add(SCRATCH, self.panel)
+        spread, panel = spread_function(self.kernel), self.ptr_add(SCRATCH, self.at.own)
         self.shared.append(spread)
         multiply = partial(rows_function, self.kernel, is_spread=True)
         with self.loop(0, self.problem.deep, step=self.part) as first:
@@ -292,15 +277,11 @@ class _Driver(TileCells):
     ) -> None:
         """All rows: tiles of the most rows first."""
         stride = self.shape.tile.row_bytes
-        done: Int = 0
-        for tile in tiles:
+        for tile, row in self.in_tiles(tiles, count):
             found = multiply(tile)
             self.shared.append(found)
-            end = self.add(done, self.mul(self.udiv(self.sub(count, done), tile), tile))
-            with self.loop(done, end, step=tile) as row:
-                x, y = self.ptr_add(rows, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
-                self.call(found[1], x, self.problem.pitch, b, y, stride, *more)
-            done = end
+            x, y = self.ptr_add(rows, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
+            self.call(found[1], x, self.problem.pitch, b, y, stride, *more)
 
 
 __all__ = ["HalfPanels", "half_tile"]
