@@ -155,8 +155,8 @@ class Product:
     def call(self, x: Any, y: Any, packed: Any) -> Callable[[], object]:
         import numpy as np
 
-        from dovetail.targets.runtime.launch_args import chunk_of, number
-        from dovetail.targets.runtime.launch_table import KIND_COMPILED, empty_table
+        from dovetail.targets.runtime.calls.launch_args import chunk_of, number
+        from dovetail.targets.runtime.calls.launch_table import KIND_COMPILED, empty_table
 
         sizes = {"m": x.shape[0]}
         arrays = {"a": x, "b0": packed, "c": y}

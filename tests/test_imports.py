@@ -15,7 +15,7 @@ from tests.golden import Golden
 LATER = (
     "dovetail.bench",
     "dovetail.cli",
-    "dovetail.codegen.llvm.ptx",
+    "dovetail.codegen.llvm.nvptx.ptx",
     "dovetail.egraph.egglog",
     "dovetail.models",
     "dovetail.report",

@@ -17,7 +17,7 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Op, Value
 from dovetail.targets.reference.interpreter import evaluate_values
-from dovetail.targets.runtime.feeds import bind_leaves
+from dovetail.targets.runtime.arrays.feeds import bind_leaves
 from tests.draft import WIDEST, WIDEST_WHOLE
 from tests.moves import CURVES
 from tests.strategies import SYMBOLS, binding_of, graphs, sizes, tensor_types

@@ -22,9 +22,9 @@ from dovetail.ir.dtype import DType, bf16, bool_, f16
 from dovetail.ir.leaf import input
 from dovetail.ir.value import Value
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.driver import Module, driver
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import kernels_of
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.driver import Module, driver
+from dovetail.targets.cuda.runs.run import kernels_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 import kernels  # pyright: ignore[reportMissingImports]

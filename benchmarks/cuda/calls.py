@@ -25,10 +25,10 @@ from typing import Any
 import dovetail
 from dovetail.bench.workloads import feeds_for
 from dovetail.errors import UnsupportedError
-from dovetail.targets.cuda.driver import Driver, driver
-from dovetail.targets.cuda.launch_code import launch_code
+from dovetail.targets.cuda.driver.driver import Driver, driver
+from dovetail.targets.cuda.runs.launch_code import launch_code
 from dovetail.targets.cuda.target import target_for
-from dovetail.targets.runtime.device_array import DeviceArray
+from dovetail.targets.runtime.arrays.device_array import DeviceArray
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -24,9 +24,9 @@ from profiled import device_events  # pyright: ignore
 import dovetail
 from dovetail import Graph, ops
 from dovetail.bench.workloads import feeds_for
-from dovetail.kernels.gpu import tile as tile_module
-from dovetail.kernels.gpu.tile import DEPTH, PIPELINED_TILES, SPLITS, TALL_TILES, BlockTile
-from dovetail.targets.cuda.run import steps_of
+from dovetail.kernels.gpu.gemm import tile as tile_module
+from dovetail.kernels.gpu.gemm.tile import DEPTH, PIPELINED_TILES, SPLITS, TALL_TILES, BlockTile
+from dovetail.targets.cuda.runs.run import steps_of
 
 RUNS = 20
 EVERY = (*PIPELINED_TILES, *TALL_TILES)

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from dovetail.ir.dtype import DType, bf16, f16, f32, f64
-from dovetail.targets.cuda.cublaslt import Algorithm, Described, Failed, Layout, Library, Problem, loaded, place
-from dovetail.targets.cuda.driver import driver
+from dovetail.targets.cuda.driver.driver import driver
+from dovetail.targets.cuda.library.cublaslt import Algorithm, Described, Failed, Layout, Library, Problem, loaded, place
 
 WORKSPACE_BYTES = 64 << 20
 ALIGNMENT = 256

@@ -269,7 +269,7 @@ def measured(
     tune: str = "auto",
 ) -> None:
     """One line for a shape, a length of the cache and a number of tokens."""
-    from dovetail.targets.cuda.driver import driver
+    from dovetail.targets.cuda.driver.driver import driver
 
     of = SHAPES[name]
     graph = step_graph(of, tokens)
@@ -342,7 +342,7 @@ def main() -> None:
     torch: Any = torch_here()
     if torch is None:
         return
-    from dovetail.targets.cuda.driver import driver
+    from dovetail.targets.cuda.driver.driver import driver
 
     driver().description = replace(driver().description, cooperative=args.resident)
     if args.dependent:

@@ -229,8 +229,8 @@ def measured(torch: Any, name: str, *, beside: Any, kernels: bool) -> None:
     from floors import floor_of, machine_here  # pyright: ignore
     from peers import Peers, compared, profiled, raced, told_times  # pyright: ignore
 
-    from dovetail.targets.cuda.driver import driver
-    from dovetail.targets.cuda.run import residency_of
+    from dovetail.targets.cuda.driver.driver import driver
+    from dovetail.targets.cuda.runs.run import residency_of
 
     shape = SHAPES[name]
     graph = graph_of(shape)

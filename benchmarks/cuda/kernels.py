@@ -19,9 +19,9 @@ from dovetail import Graph, Value, library, ops
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bf16, f16, f32
 from dovetail.ir.leaf import input
-from dovetail.targets.cuda.driver import Function, Module, driver
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import kernels_of
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.driver import Function, Module, driver
+from dovetail.targets.cuda.runs.run import kernels_of
 
 LAUNCHES, ROUNDS, REPLAYS = 10, 7, 20
 Ours: TypeAlias = Callable[[Value, Value, Value, Value], Value]

@@ -40,7 +40,7 @@ import dovetail
 from dovetail.bench.convnets import Resnet, UnetBlock, resnet, unet_block
 from dovetail.bench.transformers import BERT_BASE, MINILM, Decoder, decoder, encoder
 from dovetail.bench.workloads import Shape, feeds_for
-from dovetail.targets.cuda.driver import driver
+from dovetail.targets.cuda.driver.driver import driver
 
 sys.path.insert(0, str(Path(__file__).parent))
 import cublaslt  # pyright: ignore[reportMissingImports]

@@ -10,7 +10,7 @@ import ctypes
 from typing import Any
 
 from dovetail.targets.cpu.jit import compile_text
-from dovetail.targets.cuda.api import SIGNATURES
+from dovetail.targets.cuda.driver.api import SIGNATURES
 from tests.targets.cuda.fake_driver import FakeLibrary
 from tests.targets.cuda.fake_graph import Node
 from tests.targets.cuda.simulated import SimulatedDriver

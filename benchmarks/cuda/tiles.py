@@ -21,8 +21,8 @@ from profiled import device_events  # pyright: ignore
 import dovetail
 from dovetail import Graph, Value, library, ops
 from dovetail.ir.dtype import bf16
-from dovetail.kernels.gpu import tile as tile_module
-from dovetail.kernels.gpu.tile import PIPELINED_TILES, BlockTile
+from dovetail.kernels.gpu.gemm import tile as tile_module
+from dovetail.kernels.gpu.gemm.tile import PIPELINED_TILES, BlockTile
 
 SHAPES = (
     (4096, 4096, 4096, ""),

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import dovetail
-from dovetail.kernels.loops.resident_trace import moments
+from dovetail.kernels.loops.persistent.trace import moments
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -85,8 +85,8 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     args = parser.parse_args()
     torch: Any = torch_here()
-    from dovetail.targets.cuda import driver as drivers
-    from dovetail.targets.cuda import runner as runners
+    from dovetail.targets.cuda.driver.driver import driver as drivers
+    from dovetail.targets.cuda.runs import runner as runners
 
     driver = drivers.driver()
     was = driver.description

@@ -73,7 +73,7 @@ with _collector_paused():  # importing makes fifty thousand objects and no garba
     from dovetail.runtime.program import Program
     from dovetail.settings import Settings
     from dovetail.targets.reference.interpreter import evaluate
-    from dovetail.targets.runtime.device_array import DeviceArray
+    from dovetail.targets.runtime.arrays.device_array import DeviceArray
     from dovetail.version import __version__
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from dovetail.kernels.spec import Job, Template
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cpu.backend import backend_for
 from dovetail.targets.runtime.backend import Backend
-from dovetail.targets.runtime.build import builder_of
+from dovetail.targets.runtime.building.build import builder_of
 from tests.codegen.generated import MACHINES, corpus, exporters, workloads
 from tests.codegen.normal import unmarked
 
@@ -41,10 +41,11 @@ def choices(plan: Plan, device: CpuDevice) -> Iterator[str]:
 
 
 def _late(job: Job, assumed: int, backend: Backend) -> str:
-    return _name(job.chosen(lambda size: _sized(size, assumed), backend.machine)[1])
+    return _name(job.chosen(lambda size: sized(size, assumed), backend.machine)[1])
 
 
-def _sized(size: Size, assumed: int) -> int:
+def sized(size: Size, assumed: int) -> int:
+    """A size where each symbol counts as a number."""
     return size if isinstance(size, int) else estimate(size, dict.fromkeys(symbols(size), assumed))
 
 

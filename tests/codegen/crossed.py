@@ -13,7 +13,7 @@ from dovetail.runtime.compile import compilation
 from dovetail.targets.cpu import jit
 from dovetail.targets.cpu.backend import backend_for
 from dovetail.targets.cpu.isa import Host
-from dovetail.targets.runtime.build import builder_of, kernels_of
+from dovetail.targets.runtime.building.build import builder_of, kernels_of
 from tests.codegen.generated import MACHINES, request
 
 TRIPLE = "x86_64-unknown-linux-gnu"

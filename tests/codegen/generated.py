@@ -1,16 +1,10 @@
-"""Every kernel of the benchmark models, of the exporters' files and of the kernel tests, as normalised LLVM text.
-
-`python -m tests.codegen.generated dump DIR` writes the texts, so that `diff -r` compares two trees.
-"""
+"""The kernels of the benchmark models, of the exporters' files and of the kernel tests, as normalised LLVM text."""
 
 from __future__ import annotations
 
 import hashlib
-import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -34,14 +28,13 @@ from dovetail.runtime.vocabulary import vocabulary
 from dovetail.targets.cpu.backend import backend_for
 from dovetail.targets.cpu.claims import CLAIMS
 from dovetail.targets.cpu.target import TARGET
-from dovetail.targets.runtime.build import builder_of, kernels_of
+from dovetail.targets.runtime.building.build import builder_of, kernels_of
 from dovetail.targets.runtime.control.plan import Control
 from tests.codegen.normal import normalised, unmarked
 
 HERE = Path(__file__).parent
 EXPORTERS = HERE.parent / "data" / "exporters"
 CORPUS = HERE / "corpus.txt"
-GOLDEN = "tests/golden/generated"
 
 MACHINES: Mapping[str, CpuDevice] = {
     "avx512": CpuDevice(
@@ -82,12 +75,8 @@ class Generated:
     def hash(self) -> str:
         return hashlib.blake2b(self.text.encode(), digest_size=8).hexdigest()
 
-    @property
-    def line(self) -> str:
-        return f"{self.stem} {self.hash} {self.source}"
 
-
-def _weightless(build: Callable[[], onnx.ModelProto]) -> Graph:
+def weightless(build: Callable[[], onnx.ModelProto]) -> Graph:
     """The graph of a model whose large parameters have no arrays: drawing and copying them takes seconds."""
     weights: set[str] = set()
 
@@ -113,7 +102,7 @@ def request() -> Request:
 def workloads() -> Iterator[tuple[str, Plan]]:
     asked = request()
     for name, build in WORKLOADS.items():
-        yield f"bench:{name}", compilation(_weightless(build), asked).plan
+        yield f"bench:{name}", compilation(weightless(build), asked).plan
 
 
 def exporters(files: Iterable[Path] = ()) -> Iterator[tuple[str, Plan]]:
@@ -167,68 +156,3 @@ class Collection:
     @property
     def count(self) -> int:
         return sum(map(len, self.found.values()))
-
-    def lines(self, machine: str) -> list[str]:
-        return sorted(made.line for made in self.found[machine].values())
-
-
-@cache
-def collected() -> Collection:
-    """All that the golden files list."""
-    made = Collection()
-    for source, plan in (*workloads(), *exporters(), *corpus()):
-        made.add(source, plan)
-    return made
-
-
-def signatures(texts: Iterable[str]) -> dict[str, set[str]]:
-    """What modules declare each function as."""
-    found: dict[str, set[str]] = {}
-    for text in texts:
-        for line in re.findall(r"^declare .*$", text, re.MULTILINE):
-            name = re.search(r"@([\w.]+)", line)
-            assert name is not None, line
-            found.setdefault(name[1], set()).add(line)
-    return found
-
-
-def difference(before: Sequence[str], now: Sequence[str]) -> list[str]:
-    """What differs between two lists of lines: a kernel with the same stem and source has changed."""
-
-    def parts(line: str) -> tuple[str, str]:
-        stem, _, source = line.split(" ")
-        return stem, source
-
-    gone, new = sorted(set(before) - set(now)), sorted(set(now) - set(before))
-    told: list[str] = []
-    for kernel in sorted({*map(parts, gone), *map(parts, new)}):
-        lost, made = (sum(parts(line) == kernel for line in lines) for lines in (gone, new))
-        changed = min(lost, made)
-        counts = {"changed": changed, "disappeared": lost - changed, "appeared": made - changed}
-        told += [f"{how}: {kernel[0]} of {kernel[1]} ({n} modules)" for how, n in counts.items() if n]
-    return told
-
-
-def dump(folder: Path) -> None:
-    """Write every text, in files that have the same name before and after a change."""
-    for machine, found in collected().found.items():
-        at = folder / machine
-        at.mkdir(parents=True, exist_ok=True)
-        counts: dict[str, int] = {}
-        for made in found.values():
-            stem = f"{made.stem}--{made.source}".replace("/", ".").replace("::", "-").replace(":", "-")
-            counts[stem] = counts.get(stem, 0) + 1
-            (at / f"{stem}-{counts[stem]}.ll").write_text(made.text, encoding="utf-8")
-        print(f"{machine}: {len(found)} modules")
-
-
-def main(arguments: Sequence[str]) -> None:
-    match arguments:
-        case ["dump", folder]:
-            dump(Path(folder))
-        case _:
-            sys.exit(__doc__)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

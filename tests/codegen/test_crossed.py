@@ -14,7 +14,7 @@ from dovetail.kernels.loops.ir import Call, Expr, Extent, Load, Loop, Name, Set,
 from dovetail.kernels.loops.reversal import width_of_reversed
 from dovetail.runtime.compile import compilation
 from dovetail.runtime.request import make_request
-from dovetail.targets.cuda.run import kernels_of
+from dovetail.targets.cuda.runs.run import kernels_of
 from tests.codegen import crossed
 
 ROOT = Path(__file__).parents[2]

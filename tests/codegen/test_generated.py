@@ -1,4 +1,4 @@
-"""Generated code is what it was: the hash of every kernel's normalised text, for three machines."""
+"""Generated code is what it was: a digest of the kernels of each family, for every device."""
 
 from __future__ import annotations
 
@@ -6,45 +6,48 @@ import pytest
 
 from dovetail.bench import workloads
 from tests.codegen import generated
+from tests.codegen.cases import cases
+from tests.codegen.dump import DEVICES, Dumper
+from tests.codegen.golden import difference, table
 from tests.golden import Golden
 
+PATH = "tests/golden/generated.txt"
 SEE = """\
-`make golden` rewrites the list. To see the difference, run
-`python -m tests.codegen.generated dump /tmp/now` here, the same into /tmp/before in a tree without the change, and
-`diff -r /tmp/before /tmp/now`."""
+`python -m tests.codegen.compare --diff` shows what differs from where the branch left main, and `make golden` rewrites
+the table."""
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("machine", generated.MACHINES)
-def test_kernels_have_the_text_that_they_had(golden: Golden, machine: str) -> None:
-    path = f"{generated.GOLDEN}/{machine}.txt"
-    lines = generated.collected().lines(machine)
-    if not golden.rewrite and (golden.root / path).is_file():
-        told = generated.difference((golden.root / path).read_text(encoding="utf-8").splitlines(), lines)
+def test_kernels_have_the_text_that_they_had(golden: Golden) -> None:
+    dumper = Dumper()
+    for case in cases():
+        dumper.add(case, DEVICES if case.quick else case.golden)
+    lines = table(dumper)
+    assert not [line for line in lines if " other " in line], "every kernel has a family"
+    if not golden.rewrite and (golden.root / PATH).is_file():
+        told = difference((golden.root / PATH).read_text(encoding="utf-8").splitlines(), lines)
         if told:
-            pytest.fail("\n".join([f"kernels for {machine} are not what they were:", *told, SEE]), pytrace=False)
-    golden.file(path, "\n".join(lines) + "\n")
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("machine", generated.MACHINES)
-def test_an_intrinsic_has_one_signature(machine: str) -> None:
-    texts = [made.text for made in generated.collected().found[machine].values()]
-    declared = generated.signatures(texts)
-    told = {name: sorted(each) for name, each in declared.items() if name.startswith("llvm.") and len(each) > 1}
-    assert declared and not told
+            pytest.fail("\n".join(["kernels are not what they were:", *told, SEE]), pytrace=False)
+    golden.file(PATH, "\n".join(lines) + "\n")
 
 
 def test_every_workload_is_among_the_sources() -> None:
     assert set(generated.WORKLOADS) == set(workloads.WORKLOADS)
 
 
-def test_a_difference_names_kernels() -> None:
-    before = ["map a x", "map b x", "rows c y", "move d z"]
-    now = ["map a x", "map e x", "rows c y", "rows f y"]
-    assert generated.difference(before, before) == []
-    assert generated.difference(before, now) == [
-        "changed: map of x (1 modules)",
-        "disappeared: move of z (1 modules)",
-        "appeared: rows of y (1 modules)",
+def test_names_of_cases_are_unique() -> None:
+    names = [case.name for case in cases()]
+    assert len(names) == len({*names})
+    assert all({*case.devices, *case.golden} <= {*DEVICES} for case in cases())
+
+
+def test_a_difference_names_families() -> None:
+    before = ["avx2 gemm 3 aa", "avx2 map 4 bb", "sm_80 launches 9 cc", "sm_80 scan 1 dd"]
+    now = ["avx2 gemm 3 ee", "avx2 map 4 bb", "avx2 rows 2 ff", "sm_80 launches 8 gg"]
+    assert difference(before, before) == []
+    assert difference(before, now) == [
+        "avx2 gemm: 3 kernels, others than before",
+        "avx2 rows: none before, 2 kernels now",
+        "sm_80 launches: 9 before, 8 now",
+        "sm_80 scan: 1 kernels before, none now",
     ]

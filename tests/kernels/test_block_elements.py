@@ -12,13 +12,12 @@ from dovetail import ops
 from dovetail.ir import leaf
 from dovetail.ir.dtype import u8, u32
 from dovetail.ir.literal import Array
-from dovetail.kernels.gpu.block_elements import BlockReader
-from dovetail.kernels.gpu.packed_blocks import NamedBlock, PackedBlocks
-from dovetail.kernels.gpu.spread_bits import SPREAD, spread, with_spread
+from dovetail.kernels.gpu.blocks.elements import BlockReader
+from dovetail.kernels.gpu.blocks.packed_blocks import SPREAD, NamedBlock, PackedBlocks, spread, with_spread
 from dovetail.kernels.loops.ir import Call, Expr, Name, Number
 from dovetail.library.block_formats import FORMATS
 from dovetail.library.dequantise_blocks import dequantise_blocks
-from dovetail.targets.runtime.interpreter import evaluate_values
+from dovetail.targets.runtime.calls.interpreter import evaluate_values
 from tests.block_arrays import random_blocks
 from tests.targets.cuda.arithmetic import apply
 

@@ -8,13 +8,13 @@ import pytest
 from dovetail.ir import leaf
 from dovetail.ir.dtype import u8
 from dovetail.ir.literal import Array
-from dovetail.kernels.gpu.block_elements import traced
-from dovetail.kernels.gpu.block_units import Units, is_nested
-from dovetail.kernels.gpu.packed_blocks import PackedBlocks
-from dovetail.kernels.gpu.packed_tiles import PackedTiles
+from dovetail.kernels.gpu.blocks.elements import traced
+from dovetail.kernels.gpu.blocks.packed_blocks import PackedBlocks
+from dovetail.kernels.gpu.blocks.packed_tiles import PackedTiles
+from dovetail.kernels.gpu.blocks.units import Units, is_nested
 from dovetail.library.block_formats import FORMATS
 from dovetail.library.dequantise_blocks import dequantise_blocks
-from dovetail.targets.runtime.interpreter import evaluate_values
+from dovetail.targets.runtime.calls.interpreter import evaluate_values
 from tests.block_arrays import random_blocks
 
 NESTED = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")

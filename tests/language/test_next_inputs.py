@@ -9,7 +9,7 @@ from dovetail.ir.dtype import i64
 from dovetail.ir.literal import Array
 from dovetail.language import next_inputs
 from dovetail.language.next_inputs import Turn
-from dovetail.targets.runtime.device_array import host_array
+from dovetail.targets.runtime.arrays.device_array import host_array
 
 ROOM = 10
 

@@ -28,7 +28,7 @@ from dovetail.models.decoder import NO_TOKEN, cached_decoder
 from dovetail.models.decoder_shape import DecoderShape, parameter_shapes
 from dovetail.models.kv_cache import CacheKind, copied_rows
 from dovetail.runtime.program import Program
-from dovetail.targets.runtime.device_array import DeviceArray
+from dovetail.targets.runtime.arrays.device_array import DeviceArray
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
 from tests.targets.cuda.fake_memory import FakeMemory
 from tests.targets.cuda.simulated import SimulatedDriver, target_of

@@ -27,9 +27,9 @@ from dovetail import (
     ops,
 )
 from dovetail.ir.dtype import u4
-from dovetail.targets.runtime import dlpack
-from dovetail.targets.runtime.buffer import HostBuffer
-from dovetail.targets.runtime.device_array import DeviceArray, Lease, host_array
+from dovetail.targets.runtime.arrays import dlpack
+from dovetail.targets.runtime.arrays.buffer import HostBuffer
+from dovetail.targets.runtime.arrays.device_array import DeviceArray, Lease, host_array
 
 Array = NDArray[Any]
 TARGETS = ["cpu", "reference"]

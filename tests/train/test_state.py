@@ -10,7 +10,7 @@ import pytest
 import dovetail
 from dovetail import Builder, Program, f32
 from dovetail.ir.literal import Array
-from dovetail.targets.runtime.device_array import DeviceArray
+from dovetail.targets.runtime.arrays.device_array import DeviceArray
 from dovetail.train.state import State
 
 

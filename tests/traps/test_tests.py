@@ -96,7 +96,7 @@ def test_trap_56_every_assertion_can_fail() -> None:
 @contextmanager
 def broken_meanings() -> Generator[None]:
     """Every primitive computes something else when it is run: what is made of floats is off by one."""
-    interpreter = resolve_name("dovetail.targets.runtime.interpreter._Interpreter")
+    interpreter = resolve_name("dovetail.targets.runtime.calls.interpreter._Interpreter")
     compute = interpreter.compute
 
     def off_by_one(self: Any, value: Value, operands: Any, scope: Any) -> Any:

@@ -22,7 +22,7 @@ from dovetail.ops.generate import random_bits
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
 from dovetail.targets import Target
-from dovetail.targets.runtime.lru import LRU
+from dovetail.targets.runtime.building.lru import LRU
 
 MOST_COMPILED = 8
 """For how many sets of values a model is kept compiled."""

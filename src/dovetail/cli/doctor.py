@@ -150,9 +150,11 @@ class Gpu:
 
 def card(settings: Settings, *, measure: bool = False, device: Callable[[], Any] | None = None) -> Gpu:
     """The GPU of this machine; it is calibrated first, if that is wanted."""
-    from dovetail.targets.cuda import calibration, cublaslt, tuning
-    from dovetail.targets.cuda.driver import driver
-    from dovetail.targets.runtime.store import store_of
+    from dovetail.targets.cuda.driver import calibration
+    from dovetail.targets.cuda.driver.driver import driver
+    from dovetail.targets.cuda.library import cublaslt
+    from dovetail.targets.cuda.persistent import tuning
+    from dovetail.targets.runtime.building.store import store_of
 
     try:
         here = (device or driver)()
@@ -170,7 +172,7 @@ def meshed(mesh: Mapping[str, int], settings: Settings, measure: bool = False) -
     from dovetail.targets.xla.placement import Placement
 
     axes = Placement.of(mesh).sizes
-    tried = calibration.calibrate(axes, settings) if measure else calibration.Attempt(None)
+    tried = calibration.calibrate(axes, settings) if measure else calibration.HostAttempt(None)
     known = tried.made or calibration.stored(axes, settings)
     return {
         "mesh": axes,

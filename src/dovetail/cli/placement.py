@@ -17,7 +17,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found, solve_symbols
 from dovetail.passes.specialize import specialize
 from dovetail.report.lock import is_lock, read_lock
-from dovetail.targets.runtime.feeds import named_leaf
+from dovetail.targets.runtime.arrays.feeds import named_leaf
 from dovetail.targets.xla.presets import AUTO, PRESETS
 from dovetail.train.losses import LOSSES
 from dovetail.train.optimizers import AdamW, Optimizer

@@ -29,7 +29,7 @@ from dovetail.models.weights import random_weights
 from dovetail.runtime.compile import compile
 from dovetail.runtime.deviation import difference, tolerance_of
 from dovetail.runtime.random_inputs import random_array
-from dovetail.targets.runtime.feeds import named_leaf
+from dovetail.targets.runtime.arrays.feeds import named_leaf
 
 _SHOWN = 6
 

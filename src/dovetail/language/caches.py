@@ -16,7 +16,7 @@ from dovetail.ir.literal import Array
 from dovetail.language.programs import Programs
 from dovetail.models import kv_cache
 from dovetail.runtime.program import Program
-from dovetail.targets.runtime.device_array import DeviceArray, Lease
+from dovetail.targets.runtime.arrays.device_array import DeviceArray, Lease
 
 PADDING = 32
 """Rows of the cache that a run reads come in multiples of this, so that few sizes are prepared."""

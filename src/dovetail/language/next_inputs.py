@@ -13,7 +13,7 @@ import numpy as np
 from dovetail.ir.literal import Array
 from dovetail.language.caches import MOST_RANGES
 from dovetail.runtime.program import Program
-from dovetail.targets.runtime.device_array import DeviceArray
+from dovetail.targets.runtime.arrays.device_array import DeviceArray
 
 
 class Turn:

@@ -19,7 +19,7 @@ from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
 from dovetail.runtime.source import Described
 from dovetail.targets.cpu.isa import host_device
-from dovetail.targets.runtime.page_advice import trim, unload_compiler
+from dovetail.targets.runtime.arrays.page_advice import trim, unload_compiler
 from dovetail.targets.target import Target
 
 _GRAPHS: Mapping[str, Mapping[str, Any]] = {

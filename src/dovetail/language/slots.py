@@ -18,7 +18,7 @@ from dovetail.language.next_inputs import NextInputs, Turn
 from dovetail.language.programs import Programs
 from dovetail.models.decoder_shape import DecoderShape
 from dovetail.runtime.program import Program
-from dovetail.targets.runtime.device_array import DeviceArray
+from dovetail.targets.runtime.arrays.device_array import DeviceArray
 
 CHUNK = 128
 """Tokens of a prompt that one run takes: attention reads no keys after them, and more rows are not faster."""

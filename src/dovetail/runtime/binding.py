@@ -13,7 +13,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.solve import Found, solve_symbols
 from dovetail.ir.value import Value
 from dovetail.nearest import nearest
-from dovetail.targets.runtime.feeds import Shaped, check_array, found_leaf, named_leaf
+from dovetail.targets.runtime.arrays.feeds import Shaped, check_array, found_leaf, named_leaf
 
 
 def check_named(

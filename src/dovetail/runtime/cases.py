@@ -18,7 +18,7 @@ from dovetail.ir.dim import substitute
 from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.passes.specialize import Specializer, attribute_symbols
-from dovetail.targets.runtime.lru import LRU
+from dovetail.targets.runtime.building.lru import LRU
 
 
 @dataclass(frozen=True, slots=True)

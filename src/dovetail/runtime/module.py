@@ -14,7 +14,7 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import Plan
 from dovetail.runtime.program import Program
-from dovetail.targets.runtime.weights import Weights
+from dovetail.targets.runtime.building.weights import Weights
 
 if TYPE_CHECKING:
     from dovetail.report.report import Report

@@ -11,9 +11,9 @@ import numpy as np
 from dovetail.errors import BindError, OptionError
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.targets.runtime.buffer import HostAllocator
-from dovetail.targets.runtime.device_array import HOST, DeviceArray, host_array, refuse_other_device
-from dovetail.targets.runtime.foreign import adopted, is_foreign
+from dovetail.targets.runtime.arrays.buffer import HostAllocator
+from dovetail.targets.runtime.arrays.device_array import HOST, DeviceArray, host_array, refuse_other_device
+from dovetail.targets.runtime.arrays.foreign import adopted, is_foreign
 
 Place: TypeAlias = Literal["host", "device"]
 _ALIGNMENT = 64

@@ -40,10 +40,10 @@ from dovetail.runtime.placement import (
 )
 from dovetail.runtime.quantise import Quantised
 from dovetail.runtime.reports import Reports
-from dovetail.targets.runtime.array_library import ArrayLibrary
-from dovetail.targets.runtime.device_array import DeviceArray, host_array
-from dovetail.targets.runtime.lru import LRU
-from dovetail.targets.runtime.weights import Weights, owned
+from dovetail.targets.runtime.arrays.array_library import ArrayLibrary
+from dovetail.targets.runtime.arrays.device_array import DeviceArray, host_array
+from dovetail.targets.runtime.building.lru import LRU
+from dovetail.targets.runtime.building.weights import Weights, owned
 from dovetail.targets.target import Executable, Marking, OnDevice, Runner, quick_runs
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from dovetail.ir.solve import Found, solve_symbols
 from dovetail.ir.value import Value
 from dovetail.models.weights import random_weights
 from dovetail.passes.specialize import symbols_of
-from dovetail.targets.runtime.feeds import named_leaf
-from dovetail.targets.runtime.memory_limit import check_fits
+from dovetail.targets.runtime.arrays.feeds import named_leaf
+from dovetail.targets.runtime.arrays.memory_limit import check_fits
 
 _SMALL = (2, 3, 4, 5)
 _OTHERS = (4, 8, 16, 32, 1, 2, 64, 128)

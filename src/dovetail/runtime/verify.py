@@ -24,7 +24,7 @@ from dovetail.runtime.deviation import ROUNDED, deviations, difference, toleranc
 from dovetail.runtime.random_inputs import RandomInputs, random_inputs
 from dovetail.settings import PRECISIONS
 from dovetail.targets.reference.interpreter import Result, evaluate_in_turn
-from dovetail.targets.runtime.feeds import bind_leaves
+from dovetail.targets.runtime.arrays.feeds import bind_leaves
 
 ROUNDINGS = 8
 """How many roundings of its dtype a number may have that an edit writes: it is kept in that dtype, not in float64."""

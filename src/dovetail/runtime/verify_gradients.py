@@ -21,7 +21,7 @@ from dovetail.progress import phase
 from dovetail.runtime.gradients import value_and_grad
 from dovetail.runtime.random_inputs import RandomInputs, random_inputs
 from dovetail.targets.reference.interpreter import Result, evaluate_in_turn
-from dovetail.targets.runtime.feeds import bind_leaves
+from dovetail.targets.runtime.arrays.feeds import bind_leaves
 
 STEP = 1e-6
 TOLERANCE = 1e-4

@@ -18,11 +18,11 @@ from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan, Step
 from dovetail.plan.served import Served
 from dovetail.settings import Settings
-from dovetail.targets.runtime.array_library import ArrayLibrary
-from dovetail.targets.runtime.device_array import DeviceArray
+from dovetail.targets.runtime.arrays.array_library import ArrayLibrary
+from dovetail.targets.runtime.arrays.device_array import DeviceArray
 
 if TYPE_CHECKING:
-    from dovetail.targets.runtime.prepared_call import Launch
+    from dovetail.targets.runtime.calls.prepared_call import RunPrepared
 
 
 class Runner(Protocol):
@@ -77,7 +77,7 @@ class QuickOnDevice(Protocol):
 class Launches(Protocol):
     """A runner that prepares runs on arrays of other libraries."""
 
-    def launcher(self, library: ArrayLibrary) -> Launch | None:
+    def launcher(self, library: ArrayLibrary) -> RunPrepared | None:
         """Runs on arrays of a library, in the order of the inputs; None where it prepares no runs."""
         ...
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail.ir.literal import Array
 from dovetail.runtime.program import Program
-from dovetail.targets.runtime.device_array import HOST, DeviceArray
+from dovetail.targets.runtime.arrays.device_array import HOST, DeviceArray
 
 
 class State:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dovetail.codegen.llvm.ptx import module
+from dovetail.codegen.llvm.nvptx.ptx import module
 from dovetail.ir.dtype import bf16
 from dovetail.kernels.loops.ir import (
     Alloc,
@@ -24,7 +24,7 @@ from dovetail.kernels.loops.ir import (
     add,
     mul,
 )
-from dovetail.targets.cuda.ptx_compiler import to_ptx
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
 
 SIZE = 1024
 

@@ -13,7 +13,7 @@ from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.gemm.amx.tiles import row_function
 from dovetail.targets.cpu.jit import compile_text
-from tests.codegen.generated import signatures
+from tests.codegen.normal import signatures
 from tests.kernels.machines import NEON, code_for
 
 BARE, MASKED = CpuDevice(128, 32), CpuDevice(128, 32, ("masked_memory",))

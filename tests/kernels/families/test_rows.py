@@ -21,7 +21,7 @@ from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
-from dovetail.targets.runtime.build import builder_of
+from dovetail.targets.runtime.building.build import builder_of
 from tests.kernels.native import bits, compiled, near
 
 LENGTHS = (1, 2, 7, 16, 17, 33, 100, 2049)

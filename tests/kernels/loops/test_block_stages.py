@@ -6,8 +6,8 @@ import pytest
 
 from dovetail.ir.dtype import bool_, f32
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.block_stages import without_copies_from_shared
 from dovetail.kernels.loops.ir import CopyAsync, Extent, Load, Loop, Name, Number, Store, Tensor, When
+from dovetail.kernels.loops.launch_fusion.block_stages import without_copies_from_shared
 
 
 @pytest.mark.parametrize(("nbytes", "step"), [(16, 4), (8, 4), (4, 4), (4, 64)])

@@ -16,7 +16,7 @@ from dovetail.kernels.loops.ir import (
     Statement,
     Tensor,
 )
-from dovetail.kernels.loops.resident_matrices import held
+from dovetail.kernels.loops.persistent.words import held
 
 SUMS = Tensor("sums", f32, (4,), space="private")
 WEIGHTS, ROWS = (Tensor(name, bf16, (2,), space="shared") for name in ("weights", "rows"))

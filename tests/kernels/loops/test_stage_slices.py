@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dovetail.ir.dtype import f32
 from dovetail.kernels.loops.ir import ZERO, Extent, Load, Loop, Name, Number, Statement, Store, Tensor, ThreadIndex
-from dovetail.kernels.loops.stage_narrowing import Index
-from dovetail.kernels.loops.stage_slices import indices_of
+from dovetail.kernels.loops.launch_fusion.stage_narrowing import Index
+from dovetail.kernels.loops.launch_fusion.stage_slices import indices_of
 
 HEADS, WIDTH = 4, 32
 BLOCK, THREAD = ThreadIndex("block"), ThreadIndex("thread")

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.targets.cpu.conv.packing import Packing
 from dovetail.targets.cpu.denormals import as_before, normal
-from dovetail.targets.runtime.aligned import on_a_line
+from dovetail.targets.runtime.arrays.aligned import on_a_line
 
 
 def test_normal_numbers_are_left_as_they_are() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.targets.cuda.code import is_whole
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.toolkit import tool
+from dovetail.targets.cuda.code.code import is_whole
+from dovetail.targets.cuda.code.code_view import tool
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.gpu.kernel import GpuKernel
 
 
 def assembled(made: GpuKernel, architecture: str, folder: Path) -> str:

@@ -11,10 +11,10 @@ from dovetail.adapters.onnx_backend import DovetailBackend
 from dovetail.plan.plan import Plan
 from dovetail.settings import Settings
 from dovetail.targets import Target
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import CudaGraph
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.runs.run import CudaGraph
 from dovetail.targets.cuda.target import TARGET
+from dovetail.targets.gpu.kernel import GpuKernel
 from tests.targets.cuda.assembled import assembled
 from tests.targets.cuda.simulated import SimulatedDriver
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.errors import UnsupportedError
-from dovetail.targets.cuda.driver import driver
+from dovetail.targets.cuda.driver.driver import driver
 
 
 def missing() -> str:

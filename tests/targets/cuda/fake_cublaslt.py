@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from dovetail.ir.literal import Array
-from dovetail.targets.cuda.cublaslt import SIGNATURES, HeuristicResult
+from dovetail.targets.cuda.library.cublaslt import SIGNATURES, HeuristicResult
 from tests.targets.cuda.fake_driver import FakeLibrary
 from tests.targets.cuda.fake_graph import Node
 from tests.targets.cuda.fake_memory import number_of

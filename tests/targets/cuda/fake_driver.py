@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from dovetail.kernels.loops.ir import Kernel, TensorMap, Traversal
-from dovetail.targets.cuda.api import LATER, NAMES, KernelNodeParams, LaunchConfig
+from dovetail.targets.cuda.driver.api import LATER, NAMES, KernelNodeParams, LaunchConfig
 from tests.targets.cuda.fake_graph import Graph, Node, SizedMachine
 from tests.targets.cuda.fake_memory import INVALID_VALUE, FakeMemory, IllegalAddress, number_of
 

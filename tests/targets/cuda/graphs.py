@@ -13,7 +13,7 @@ from dovetail.ir.dtype import FLOATS, DType, bf16, bool_, f16, f32, f64, i8, i32
 from dovetail.ir.leaf import constant, input
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.body import is_compiled
-from dovetail.targets.cuda.loops import LOOPS
+from dovetail.targets.gpu.loops import LOOPS
 
 EPS = 1e-5
 COMPUTED = (bool_, i8, i32, i64, u8, u16, f16, bf16, f32, f64)

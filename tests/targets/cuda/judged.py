@@ -11,13 +11,13 @@ from dovetail import Graph
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.plan.plan import Plan, Step, make_plan
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.run import steps_of
+from dovetail.targets.cuda.runs.run import steps_of
+from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
-from dovetail.targets.runtime.memory import Memory
+from dovetail.targets.runtime.arrays.memory import Memory
 from tests.targets.cuda.graphs import Case
 from tests.targets.cuda.lockstep import Machine
 from tests.tolerances import assert_close

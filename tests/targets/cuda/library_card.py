@@ -15,8 +15,12 @@ from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.runtime.program import Program
-from dovetail.targets.cuda import library_call, library_choice, library_told, library_trial, run
-from dovetail.targets.cuda.library_choice import KIND
+from dovetail.targets.cuda.library import call as library_call
+from dovetail.targets.cuda.library import choice as library_choice
+from dovetail.targets.cuda.library import told as library_told
+from dovetail.targets.cuda.library import trial as library_trial
+from dovetail.targets.cuda.library.choice import KIND
+from dovetail.targets.cuda.runs import run
 from tests.targets.cuda.fake_cublaslt import FakeCublasLt
 from tests.targets.cuda.judged import drawn
 from tests.targets.cuda.simulated import SimulatedDriver, drawn_for, target_of

@@ -50,7 +50,7 @@ from dovetail.kernels.loops.ir import (
     WarpBarrier,
     When,
 )
-from dovetail.kernels.loops.resident import NEXT
+from dovetail.kernels.loops.persistent.kernel import NEXT
 from tests.targets.cuda.arithmetic import INTEGERS, apply, less
 from tests.targets.cuda.cluster_blocks import run_cluster, run_roles
 from tests.targets.cuda.copies import Copies

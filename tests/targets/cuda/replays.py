@@ -11,8 +11,8 @@ import numpy as np
 import dovetail
 from dovetail import Graph, bf16
 from dovetail.models import random_weights
-from dovetail.targets.cuda.driver import Driver, driver
-from dovetail.targets.cuda.run import steps_of
+from dovetail.targets.cuda.driver.driver import Driver, driver
+from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.cuda.target import target_for
 from tests.targets.cuda.sanitized import KEYS, LAYERS, NARROW, step_graph
 

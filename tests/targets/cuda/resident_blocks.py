@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dovetail.kernels.loops.ir import AwaitPhase, GridBarrier, Statement, SubGrid, When
-from dovetail.kernels.loops.resident import NEXT
-from dovetail.kernels.loops.resident_stream import THREADS as STREAM_THREADS
+from dovetail.kernels.loops.persistent.kernel import NEXT
+from dovetail.kernels.loops.persistent.stream import THREADS as STREAM_THREADS
 from tests.targets.cuda.threads import LANES
 
 if TYPE_CHECKING:

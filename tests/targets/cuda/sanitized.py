@@ -32,9 +32,9 @@ from dovetail.ir.dtype import DType
 from dovetail.models import BertShape, LlamaShape, bert, llama_cached, random_weights
 from dovetail.models.decoder import cached_decoder
 from dovetail.models.decoder_shape import DecoderShape, DecoderStyle, parameter_shapes
-from dovetail.targets.cuda.driver import Driver, Function, Module, driver
-from dovetail.targets.cuda.gpu_kernel import RESIDENT
+from dovetail.targets.cuda.driver.driver import Driver, Function, Module, driver
 from dovetail.targets.cuda.target import target_for
+from dovetail.targets.gpu.kernel import RESIDENT
 from tests.block_arrays import random_blocks
 
 TOOLS = ("memcheck", "racecheck", "synccheck")

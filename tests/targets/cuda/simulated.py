@@ -13,13 +13,13 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.api import SIGNATURES, KernelNodeParams
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.driver import Driver
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.launch_code import launch_code
-from dovetail.targets.cuda.ptx_compiler import verified
-from dovetail.targets.cuda.run import CudaGraph, steps_of
+from dovetail.targets.cuda.code.ptx_compiler import verified
+from dovetail.targets.cuda.driver.api import SIGNATURES, KernelNodeParams
+from dovetail.targets.cuda.driver.driver import Driver
+from dovetail.targets.cuda.runs.launch_code import launch_code
+from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
+from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.target import Target
 from tests.targets.cuda.fake_driver import FakeLibrary, digest
 

@@ -15,19 +15,19 @@ from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import GridBarrier, Prefetch, Statement, SubGrid, When
-from dovetail.kernels.loops.resident import NEXT
-from dovetail.kernels.loops.resident_passes import IN_FIRST, part_in, starts_late
+from dovetail.kernels.loops.persistent.kernel import NEXT
+from dovetail.kernels.loops.persistent.passes import IN_FIRST, part_in, starts_late
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.footprints import Footprints
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.repetition import Repetition
-from dovetail.targets.cuda.run import CudaGraph, locations_of, steps_of
-from dovetail.targets.cuda.shared_first import in_order, shared_first
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.runs.run import CudaGraph, locations_of, steps_of
+from dovetail.targets.gpu.kernel import GpuKernel
+from dovetail.targets.gpu.launch_fusion.footprints import Footprints
+from dovetail.targets.gpu.persistent.repetition import Repetition
+from dovetail.targets.gpu.persistent.shared_first import in_order, shared_first
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda import lockstep
 from tests.targets.cuda.simulated import SimulatedDriver, drawn_for, target_of
@@ -166,7 +166,7 @@ def test_a_warp_that_copies_late_finds_the_memory_of_the_last_parts_free(monkeyp
 
 def test_a_pass_that_ends_early_waits_at_the_barriers_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where blocks send nothing, steps after the layers are launches: no pass waits at a barrier for them."""
-    monkeypatch.setattr("dovetail.targets.cuda.resident_exchange.SIZES", ())
+    monkeypatch.setattr("dovetail.targets.gpu.persistent.exchange.SIZES", ())
     graph = _model(5)
     (made,) = [made for made in _made(make_plan(graph, target=CLAIMS), FEW) if made.kernel.counter]
     assert any(isinstance(s, GridBarrier) and s.number is not None for s in made.kernel.body)
@@ -178,7 +178,8 @@ def test_a_pass_that_ends_early_waits_at_the_barriers_of_the_others(monkeypatch:
 
 def test_steps_outside_of_the_passes_have_the_kernels_of_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attention of a part has blocks that wait for more of them than a cluster has."""
-    from dovetail.targets.cuda import fused_launches, resident_runs
+    from dovetail.targets.gpu.launch_fusion import fused_launches
+    from dovetail.targets.gpu.persistent import runs as resident_runs
 
     found = fused_launches.longest_repetition
 

@@ -14,16 +14,16 @@ from dovetail.ir.dtype import DType, bf16, bool_, f16
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu import attend_choice
-from dovetail.kernels.gpu.attend_choice import IS_FASTER, cycles_of, group_tile, warp_tile
-from dovetail.kernels.gpu.attend_sources import AttendSources, sources_of
-from dovetail.kernels.gpu.attend_tile import GROUP_WARPS, AttendTile
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.attention import choice as attend_choice
+from dovetail.kernels.gpu.attention.choice import IS_FASTER, cycles_of, group_tile, warp_tile
+from dovetail.kernels.gpu.attention.sources import AttendSources, sources_of
+from dovetail.kernels.gpu.attention.tile import GROUP_WARPS, AttendTile
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.plan.plan import make_plan
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.run import kernels_of, locations_of
-from dovetail.targets.cuda.select import TABLE
+from dovetail.targets.cuda.runs.run import kernels_of, locations_of
+from dovetail.targets.gpu.select import TABLE
 from dovetail.targets.target import Considered
 from tests.targets.cuda.graphs import x_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of

@@ -15,14 +15,14 @@ from dovetail import Graph, f16, f32, library
 from dovetail.ir.dtype import bool_
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu import attend_choice
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.attention import choice as attend_choice
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import CopyAsync, Kernel
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import kernels_of, steps_of
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.runs.run import kernels_of, steps_of
+from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.attended import HIDDEN, attention, by_hand

@@ -14,13 +14,13 @@ from dovetail import Graph
 from dovetail.ir.dtype import bf16, bool_, f16
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu import attend_choice
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.attention import choice as attend_choice
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, CopyAsync, Kernel, Loop, MultiplyShared, When
 from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.run import kernels_of
+from dovetail.targets.cuda.runs.run import kernels_of
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.attended import HIDDEN, attention, by_hand
 from tests.targets.cuda.graphs import Case, x_of

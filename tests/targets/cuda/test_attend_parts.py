@@ -14,8 +14,7 @@ import dovetail
 from dovetail.ir.dtype import bf16, bool_, i64
 from dovetail.ir.graph import Graph
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.tile import H200
-from dovetail.kernels.loops.amend import opened
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Amend,
@@ -44,11 +43,12 @@ from dovetail.kernels.loops.ir import (
     minimum,
     mul,
 )
-from dovetail.kernels.loops.resident_passes import part_in
-from dovetail.kernels.loops.resident_trace import moments
-from dovetail.kernels.loops.stage_narrowing import Index, narrowed
-from dovetail.targets.cuda import runner
-from dovetail.targets.cuda.run import steps_of
+from dovetail.kernels.loops.launch_fusion.amend import opened
+from dovetail.kernels.loops.launch_fusion.stage_narrowing import Index, narrowed
+from dovetail.kernels.loops.persistent.passes import part_in
+from dovetail.kernels.loops.persistent.trace import moments
+from dovetail.targets.cuda.runs import runner
+from dovetail.targets.cuda.runs.run import steps_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 from tests.targets.cuda.test_decode import DECODE, SHAPES
 
@@ -131,9 +131,9 @@ def test_results_are_near_those_of_launches(
     first: no other block has appended it before it is copied. With four blocks warps go through two rounds, or three:
     rows of 128 columns leave room for one round at a time in all warps. Where tensor cores lower the clock, lanes
     multiply."""
-    monkeypatch.setattr("dovetail.kernels.gpu.attend_tile.PART_BUFFERS", 1)
+    monkeypatch.setattr("dovetail.kernels.gpu.attention.tile.PART_BUFFERS", 1)
     # Products of so few columns are on tensor cores, and their attention would be too.
-    monkeypatch.setattr("dovetail.targets.cuda.fused_launches.device_of_parts", _as_parts)
+    monkeypatch.setattr("dovetail.targets.gpu.launch_fusion.fused_launches.device_of_parts", _as_parts)
     shape = replace(deep(name), head_width=width)
     found: list[dict[str, Any]] = []
     for description in (LAUNCHED, RESIDENT):

@@ -17,7 +17,7 @@ from dovetail.ir.literal import Array
 from dovetail.language.programs import Programs
 from dovetail.language.slots import Slots
 from dovetail.library.block_formats import FORMATS
-from dovetail.targets.runtime import store as stores
+from dovetail.targets.runtime.building import store as stores
 from tests.block_arrays import assert_near, block_weights, floats_of, random_blocks
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
 from tests.targets.cuda.simulated import SimulatedDriver, target_of

@@ -17,9 +17,9 @@ from dovetail.ir.leaf import input
 from dovetail.models.bert import BertShape, bert
 from dovetail.models.decoder import cached_decoder
 from dovetail.models.decoder_shape import DecoderShape, parameter_shapes
-from dovetail.targets.cuda.architectures import moves_registers
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.run import steps_of
+from dovetail.targets.cuda.driver.architectures import moves_registers
+from dovetail.targets.cuda.runs.run import steps_of
+from dovetail.targets.gpu.kernel import GpuKernel
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.cards import CARDS, card
 from tests.targets.cuda.simulated import target_of

@@ -6,7 +6,7 @@ from threading import Barrier
 
 import pytest
 
-from dovetail.targets.cuda import code
+from dovetail.targets.cuda.code import code
 
 
 def test_large_items_start_first_and_results_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:

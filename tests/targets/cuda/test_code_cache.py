@@ -17,10 +17,10 @@ from dovetail import Graph, f32, library, ops
 from dovetail.errors import UnsupportedError
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.runtime.program import Program
-from dovetail.targets.cuda.code import modules_of
-from dovetail.targets.cuda.driver import Driver, driver
+from dovetail.targets.cuda.code.code import modules_of
+from dovetail.targets.cuda.driver.driver import Driver, driver
 from dovetail.targets.cuda.target import target_for
-from dovetail.targets.runtime import store as stores
+from dovetail.targets.runtime.building import store as stores
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import FakeLibrary, SimulatedDriver, target_of
 
@@ -64,7 +64,7 @@ def test_the_second_process_compiles_nothing(device: Driver, tmp_path: Path, mon
 
     for name in ("ptx", "assembled"):
         monkeypatch.setattr(type(device), name, refuse)
-    monkeypatch.setattr("dovetail.targets.cuda.select.make_kernels", refuse)
+    monkeypatch.setattr("dovetail.targets.gpu.select.make_kernels", refuse)
     check(compiled(device, tmp_path))
 
 
@@ -126,9 +126,10 @@ def test_layers_share_kernels() -> None:
 
 def test_a_run_from_the_store_loads_no_compiler() -> None:
     """What serves it is imported while the driver starts: neither LLVM nor kernel families, nor what takes as long."""
-    names = "llvmlite.binding", "dovetail.targets.cuda.select", "statistics", "concurrent.futures"
+    names = "llvmlite.binding", "dovetail.targets.gpu.select", "statistics", "concurrent.futures"
     script = (
-        "import sys, dovetail.targets.cuda.calibration, dovetail.targets.cuda.run, dovetail.targets.cuda.stored\n"
+        "import sys, dovetail.targets.cuda.driver.calibration, dovetail.targets.cuda.runs.run\n"
+        "import dovetail.targets.cuda.code.stored\n"
         f"print(*[name for name in {names} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from dovetail.kernels.loops.ir import Cycles
-from dovetail.targets.cuda.cycle_search import Counts, compared, search
+from dovetail.targets.gpu.persistent.cycle_search import Counts, compared, search
 
 WAITS = (Cycles("early_0", 0, 8), Cycles("pause_1", 1000, 8), Cycles("pause_2", 1000), Cycles("pace", 3400, 8, 65536))
 

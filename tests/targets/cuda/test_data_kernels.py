@@ -15,16 +15,16 @@ from dovetail.errors import BindError
 from dovetail.ir.dtype import FLOATS, NARROW, DType, bf16, bool_, f8e4m3fn, f16, f32, f64, i8, i32, i64, u8, u64
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
-from dovetail.kernels.gpu import sort_passes
 from dovetail.kernels.gpu.fp8_cast import FORMATS
-from dovetail.kernels.gpu.sort_passes import SortPolicy
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
+from dovetail.kernels.gpu.order import sort_passes
+from dovetail.kernels.gpu.order.sort_passes import SortPolicy
 from dovetail.ops.detection import grid_sample
 from dovetail.ops.resize import resize
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import spilled_bytes, told_of
 from tests.targets.cuda.graphs import Case

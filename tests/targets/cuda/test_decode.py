@@ -10,8 +10,8 @@ import pytest
 import dovetail
 from dovetail.ir.graph import Graph
 from dovetail.kernels.device import Cooperative
-from dovetail.targets.cuda.ptx_compiler import verified
-from dovetail.targets.cuda.run import steps_of
+from dovetail.targets.cuda.code.ptx_compiler import verified
+from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.benchmark import benchmark
 from tests.targets.cuda.simulated import SimulatedDriver, target_of

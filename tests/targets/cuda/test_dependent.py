@@ -10,15 +10,15 @@ import pytest
 
 from dovetail import Graph, f16, library, ops
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu.tile import H200, pipelined_tile_of
+from dovetail.kernels.gpu.gemm.tile import H200, pipelined_tile_of
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import CopyAsync
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.driver import driver
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.launches import with_launches
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.driver import driver
+from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
+from dovetail.targets.gpu.kernel import GpuKernel
+from dovetail.targets.gpu.launch_fusion.launches import with_launches
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import spilled_bytes, told_of
 from tests.targets.cuda.devices import on_device

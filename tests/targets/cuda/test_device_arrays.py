@@ -14,11 +14,11 @@ from dovetail import BindError, Builder, Graph, bf16, f32, library, ops
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import make_plan
 from dovetail.runtime.program import Program
-from dovetail.targets.cuda.driver import Driver, driver
-from dovetail.targets.cuda.memory import NAME, CudaAllocator, CudaBuffer
-from dovetail.targets.cuda.run import CudaGraph
-from dovetail.targets.runtime.buffer import Allocator, Buffer
-from dovetail.targets.runtime.device_array import DeviceArray
+from dovetail.targets.cuda.driver.driver import Driver, driver
+from dovetail.targets.cuda.driver.memory import NAME, CudaAllocator, CudaBuffer
+from dovetail.targets.cuda.runs.run import CudaGraph
+from dovetail.targets.runtime.arrays.buffer import Allocator, Buffer
+from dovetail.targets.runtime.arrays.device_array import DeviceArray
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import SimulatedDriver
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.targets.cuda.early_addresses import with_early_addresses
+from dovetail.targets.cuda.code.early_addresses import with_early_addresses
 
 HEAD = ".visible .entry k(\n\t.param .u64 k_param_0\n)\n{\n\t.reg .b32 \t%r<9>;\n\t.reg .b64 \t%rd<9>;\n"
 START = "\tld.param.b64 \t%rd1, [k_param_0];\n\tmov.u32 \t%r1, %tid.x;\n"

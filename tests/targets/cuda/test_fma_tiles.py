@@ -11,17 +11,17 @@ import pytest
 
 from dovetail import Graph, Value, library, ops
 from dovetail.ir.dtype import DType, f32, f64, i8, i32
-from dovetail.kernels.gpu import fma_tile_choice
-from dovetail.kernels.gpu.fma import FmaTile
-from dovetail.kernels.gpu.fma_tile_choice import SHAPES, FmaShape, fma_tile_of
-from dovetail.kernels.gpu.fragments import Factor
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm import fma_tile_choice
+from dovetail.kernels.gpu.gemm.fma import FmaTile
+from dovetail.kernels.gpu.gemm.fma_tile_choice import SHAPES, FmaShape, fma_tile_of
+from dovetail.kernels.gpu.gemm.fragments import Factor
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything, shared_bytes
 from dovetail.kernels.loops.ir import Call, CopyAsync, Expr, Extent, Tensor, ThreadIndex
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import kernels_of
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.runs.run import kernels_of
+from dovetail.targets.gpu.kernel import GpuKernel
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep

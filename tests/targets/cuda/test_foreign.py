@@ -13,9 +13,9 @@ from dovetail import BindError, Builder, Graph, f32, ops
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.runtime.program import Program
-from dovetail.targets.cuda.driver import driver
-from dovetail.targets.cuda.streams import OwnStream
-from dovetail.targets.runtime import dlpack
+from dovetail.targets.cuda.driver.driver import driver
+from dovetail.targets.cuda.driver.streams import OwnStream
+from dovetail.targets.runtime.arrays import dlpack
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
@@ -24,7 +24,7 @@ class Tensor:
     """A tensor of another library: memory of the fake device, with the protocols that libraries have."""
 
     def __init__(self, device: SimulatedDriver, array: Array, dtype: DType = f32) -> None:
-        from dovetail.targets.cuda.memory import CudaBuffer
+        from dovetail.targets.cuda.driver.memory import CudaBuffer
 
         self.buffer = CudaBuffer(device, max(array.nbytes, 1))
         self.buffer.copy_from_host(np.ascontiguousarray(array))

@@ -13,12 +13,12 @@ from dovetail.ir.dtype import DType, bf16, f8e4m3fn, f8e5m2, f16, f32
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.run import kernels_of, locations_of
-from dovetail.targets.cuda.select import TABLE
+from dovetail.targets.cuda.runs.run import kernels_of, locations_of
+from dovetail.targets.gpu.kernel import GpuKernel
+from dovetail.targets.gpu.select import TABLE
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.judged import run_in_lockstep
 

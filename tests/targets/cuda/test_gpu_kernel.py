@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from dovetail import Graph, ops
-from dovetail.codegen.llvm import ptx
+from dovetail.codegen.llvm.nvptx import ptx
 from dovetail.ir.dtype import f32
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.run import kernels_of
+from dovetail.targets.cuda.runs.run import kernels_of
 
 GRAPH = Graph.of(ops.relu(input("x", f32[4, 64]) @ param("w", f32[64, 32])) + 1.0)
 

@@ -16,15 +16,15 @@ from dovetail.ir.dtype import bf16, i64
 from dovetail.ir.leaf import input, param
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu import tile as tiles
-from dovetail.kernels.gpu.tile import H200, BlockTile
+from dovetail.kernels.gpu.gemm import tile as tiles
+from dovetail.kernels.gpu.gemm.tile import H200, BlockTile
 from dovetail.models.llama_cache import with_rows
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.row_launches import ROW_STAGES
-from dovetail.targets.cuda.run import CudaGraph, steps_of
-from dovetail.targets.cuda.stored import from_bytes, to_bytes
+from dovetail.targets.cuda.code.stored import from_bytes, to_bytes
+from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
+from dovetail.targets.gpu.kernel import GpuKernel
+from dovetail.targets.gpu.launch_fusion.row_launches import ROW_STAGES
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver

@@ -12,14 +12,14 @@ import pytest
 from dovetail import Graph, Value, library
 from dovetail.ir.dtype import f16
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu import late_results, tile
-from dovetail.kernels.gpu.tile import H200, BlockTile
+from dovetail.kernels.gpu.gemm import late_results, tile
+from dovetail.kernels.gpu.gemm.tile import H200, BlockTile
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import MultiplyShared
 from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.run import kernels_of
+from dovetail.targets.cuda.runs.run import kernels_of
+from dovetail.targets.gpu.kernel import GpuKernel
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep

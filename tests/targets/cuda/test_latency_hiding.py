@@ -14,7 +14,7 @@ import dovetail
 from dovetail import Graph, ops
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Alloc,
@@ -31,10 +31,10 @@ from dovetail.kernels.loops.ir import (
     Receive,
     Statement,
 )
-from dovetail.kernels.loops.resident_passes import part_in
+from dovetail.kernels.loops.persistent.passes import part_in
 from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.run import kernels_of, steps_of
+from dovetail.targets.cuda.runs.run import kernels_of, steps_of
 from tests.targets.cuda import lockstep
 from tests.targets.cuda.prefetched import Bytes, prefetched_bytes
 from tests.targets.cuda.simulated import SimulatedDriver, target_of

@@ -15,17 +15,17 @@ from dovetail.ir.dtype import DType, bf16, f16, f32, i64
 from dovetail.ir.leaf import input, param
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu import tile as tiles
-from dovetail.kernels.gpu.tile import BlockTile
+from dovetail.kernels.gpu.gemm import tile as tiles
+from dovetail.kernels.gpu.gemm.tile import BlockTile
 from dovetail.plan.plan import make_plan
 from dovetail.report.text import as_text
 from dovetail.settings import TUNE_OFF
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.code import digest
-from dovetail.targets.cuda.run import choices_of
-from dovetail.targets.cuda.told_pauses import Pauses
-from dovetail.targets.cuda.tuning import KIND
-from dovetail.targets.runtime.store import Key, Store
+from dovetail.targets.cuda.code.code import digest
+from dovetail.targets.cuda.persistent.told_pauses import Pauses
+from dovetail.targets.cuda.persistent.tuning import KIND
+from dovetail.targets.cuda.runs.run import choices_of
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.targets.target import Considered
 from tests.targets.cuda import test_head_rows as heads
 from tests.targets.cuda import test_near_launches as near
@@ -211,7 +211,7 @@ def _report(y: Value, driver: SimulatedDriver) -> dovetail.Report:
 def test_pauses_are_told_as_estimated_or_tuned(tmp_path: Path) -> None:
     _, device, (steps, ptx), _ = tuned.built_layers()
     ((made,),) = [[m for m in some or () if m.counters] for some in steps if any(m.counters for m in some or ())]
-    store = Store(tmp_path, 1 << 20)
+    store = CodeStore(tmp_path, 1 << 20)
     cases = {
         "tuning_is_on": Pauses(TUNE_OFF, store, device),
         "there_is_a_cache": Pauses("auto", None, device),
@@ -222,7 +222,7 @@ def test_pauses_are_told_as_estimated_or_tuned(tmp_path: Path) -> None:
         row, estimated = pauses.told(made)
         assert row.name == "tuned" and _is_told(row) and row.condition == condition and estimated.taken
     card = {"card": device.name, "driver": str(device.version)}
-    store.put(Key(KIND, {"code": digest(ptx[made.text].encode()), "sizes": "", **card}), tuned.spelled())
+    store.put(StoreKey(KIND, {"code": digest(ptx[made.text].encode()), "sizes": "", **card}), tuned.spelled())
     row, estimated = cases["a_run_was_measured"].told(made)
     assert row.taken and row.found.startswith(tuned.TUNED.date) and row.seconds == tuned.TUNED.after
     assert not estimated.taken and "0.4000 to 0.3900 ms" in estimated.reason

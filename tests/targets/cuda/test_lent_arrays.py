@@ -14,10 +14,10 @@ import dovetail
 from dovetail import BindError, Graph, bf16, f32, ops
 from dovetail.ir.literal import Array
 from dovetail.runtime.program import Program
-from dovetail.targets.cuda.driver import driver
-from dovetail.targets.cuda.memory import CudaBuffer
-from dovetail.targets.cuda.streams import CAPTURES, MOST_RETURNED, Lending, OwnStream
-from dovetail.targets.runtime.device_array import DeviceArray, host_array
+from dovetail.targets.cuda.driver.driver import driver
+from dovetail.targets.cuda.driver.memory import CudaBuffer
+from dovetail.targets.cuda.driver.streams import CAPTURES, MOST_RETURNED, Lending, OwnStream
+from dovetail.targets.runtime.arrays.device_array import DeviceArray, host_array
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 

@@ -12,10 +12,10 @@ from dovetail import Graph, bf16, f16, f32, f64, input, library, ops, param
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda import runner
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.run import CudaGraph
-from dovetail.targets.cuda.runner import CudaRunner
+from dovetail.targets.cuda.runs import runner
+from dovetail.targets.cuda.runs.run import CudaGraph
+from dovetail.targets.cuda.runs.runner import CudaRunner
 from tests.targets.cuda.library_card import (
     Card,
     biased,

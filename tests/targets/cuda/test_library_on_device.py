@@ -13,10 +13,10 @@ from dovetail import Graph, bf16, f16, f32, f64, input, library, ops, param
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.runtime.program import Program
-from dovetail.targets.cuda import library_choice
-from dovetail.targets.cuda.cublaslt import place
-from dovetail.targets.cuda.driver import driver
-from dovetail.targets.cuda.library_choice import KIND
+from dovetail.targets.cuda.driver.driver import driver
+from dovetail.targets.cuda.library import choice as library_choice
+from dovetail.targets.cuda.library.choice import KIND
+from dovetail.targets.cuda.library.cublaslt import place
 from tests.targets.cuda.devices import missing, on_device
 
 has_library = pytest.mark.skipif(

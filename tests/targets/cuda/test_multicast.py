@@ -12,14 +12,14 @@ from dovetail import Graph, Value, library, ops
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import bf16, f16
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu import tile as tiles
-from dovetail.kernels.gpu.tile import H200, BlockTile
+from dovetail.kernels.gpu.gemm import tile as tiles
+from dovetail.kernels.gpu.gemm.tile import H200, BlockTile
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import ClusterBarrier, CopyBox
 from dovetail.kernels.loops.pipeline import BOX
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep
 from tests.targets.cuda.simulated import SimulatedDriver

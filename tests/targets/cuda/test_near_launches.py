@@ -16,7 +16,7 @@ from dovetail.ir.dtype import DType, f16, f32
 from dovetail.ir.leaf import input, param
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import STATIC_BYTES, everything, shared_bytes
 from dovetail.kernels.loops.ir import (
     Alloc,
@@ -30,7 +30,7 @@ from dovetail.kernels.loops.ir import (
     Set,
     Store,
 )
-from dovetail.kernels.loops.resident_bodies import has_rows
+from dovetail.kernels.loops.persistent.bodies import has_rows
 from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import Settings
@@ -192,7 +192,7 @@ def test_both_ways_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
         taken = {row.name: row for row in _told(plan, step, target)}
         assert taken["within_product"].taken and not taken["launch"].taken and taken["launch"].reason
         assert (taken["within_product"].seconds or 0) < (taken["launch"].seconds or 0)
-    monkeypatch.setattr("dovetail.targets.cuda.near_launches.meet", lambda *_: True)  # pyright: ignore
+    monkeypatch.setattr("dovetail.targets.gpu.launch_fusion.near_launches.meet", lambda *_: True)  # pyright: ignore
     (row, _) = _told(plan, steps["attention"], target)
     assert not row.taken and row.condition == "results_are_apart"
 
@@ -214,7 +214,7 @@ def test_nothing_joins_where_a_result_takes_memory_that_other_blocks_read(monkey
     def meets(*_: object) -> bool:
         return True
 
-    monkeypatch.setattr("dovetail.targets.cuda.near_launches.meet", meets)
+    monkeypatch.setattr("dovetail.targets.gpu.launch_fusion.near_launches.meet", meets)
     names = [kernel.name for kernel in _kernels(layers_of_few_rows(16, count=1))]
     assert names.count("rows") == 3 and names.count("attend") == 1
 

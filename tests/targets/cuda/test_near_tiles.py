@@ -12,7 +12,7 @@ from dovetail import Graph, library, ops
 from dovetail.ir.dtype import f16
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     AllReduce,
@@ -29,9 +29,9 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.resident_runs import ResidentRuns
-from dovetail.targets.cuda.run import kernels_of, steps_of
+from dovetail.targets.cuda.runs.run import kernels_of, steps_of
+from dovetail.targets.gpu.kernel import GpuKernel
+from dovetail.targets.gpu.persistent.runs import ResidentRuns
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
@@ -78,7 +78,7 @@ def _has(part: SubGrid, kind: type[Statement]) -> bool:
 @pytest.fixture
 def _barriers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks send nothing, as where rows are many, and wait at barriers of the grid."""
-    monkeypatch.setattr("dovetail.targets.cuda.resident_exchange.SIZES", ())
+    monkeypatch.setattr("dovetail.targets.gpu.persistent.exchange.SIZES", ())
 
 
 @pytest.mark.usefixtures("_barriers")

@@ -16,16 +16,16 @@ from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu import tile as tiles
-from dovetail.kernels.gpu.late_results import KEPT
-from dovetail.kernels.gpu.scaled_rows import ROWS, SQUARES
-from dovetail.kernels.gpu.tile import H200, BlockTile
+from dovetail.kernels.gpu.gemm import tile as tiles
+from dovetail.kernels.gpu.gemm.late_results import KEPT
+from dovetail.kernels.gpu.gemm.scaled_rows import ROWS, SQUARES
+from dovetail.kernels.gpu.gemm.tile import H200, BlockTile
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.run import CudaGraph, steps_of
+from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
+from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver

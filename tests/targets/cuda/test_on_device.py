@@ -15,7 +15,7 @@ import pytest
 import dovetail
 from dovetail import Graph, OutOfMemoryError, bf16, f32, library, ops
 from dovetail.models import LlamaShape, llama_cached, random_weights
-from dovetail.targets.cuda.driver import driver
+from dovetail.targets.cuda.driver.driver import driver
 from tests.gguf_files import TOKENS, tokenizer_fields, written
 from tests.gguf_files import decoder as decoder_file
 from tests.targets.cuda.devices import missing, on_device
@@ -31,7 +31,7 @@ SHAPE = LlamaShape(layers=2, hidden=128, heads=4, kv_heads=2, inner=192, vocabul
 LOST = """
 import ctypes, numpy as np, dovetail
 from dovetail import Graph, f32, ops
-from dovetail.targets.cuda.driver import driver
+from dovetail.targets.cuda.driver.driver import driver
 
 def compiled(target="cuda"):
     return dovetail.compile(Graph.of({"y": ops.tanh(dovetail.input("x", f32["n"]))}), target=target, cache="off")
@@ -74,9 +74,9 @@ WAITING = """
 import sys, time, numpy as np, dovetail
 from dataclasses import replace
 from dovetail import Graph, bf16, library
-from dovetail.codegen.llvm import words
+from dovetail.codegen.llvm.nvptx import words
 from dovetail.models import random_weights
-from dovetail.targets.cuda.driver import driver
+from dovetail.targets.cuda.driver.driver import driver
 
 words.MOST_POLLS = 1 << int(sys.argv[1]) if len(sys.argv) > 1 else 1 << 12
 words.send = lambda *given: None

@@ -13,9 +13,9 @@ from dovetail.ir.dtype import bf16, bool_, f16
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.architectures import ARCHITECTURES, tensor_core_shapes
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, tensor_core_shapes
+from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from tests.targets.cuda.assembled import spilled_bytes, told_of
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.graphs import Case, x_of

@@ -14,12 +14,12 @@ from dovetail.kernels.loops.gpu_schedule import GpuShape, schedule
 from dovetail.kernels.loops.ir import Alloc, Barrier, Extent, Kernel, Load, Loop, Name, Set, Store, Tensor
 from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.architectures import ARCHITECTURES, architecture_of
-from dovetail.targets.cuda.driver import driver
-from dovetail.targets.cuda.memory import CudaBuffer
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import CudaGraph, kernels_of
-from dovetail.targets.cuda.streams import Event
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, architecture_of
+from dovetail.targets.cuda.driver.driver import driver
+from dovetail.targets.cuda.driver.memory import CudaBuffer
+from dovetail.targets.cuda.driver.streams import Event
+from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.graphs import CASES, Case
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep
@@ -165,7 +165,7 @@ def test_cpus_refuse_what_threads_of_a_block_do() -> None:
 
 
 def test_an_unscheduled_kernel_has_no_ptx() -> None:
-    from dovetail.codegen.llvm.ptx import module
+    from dovetail.codegen.llvm.nvptx.ptx import module
 
     with pytest.raises(GraphError, match="no launch shape"):
         module(Kernel("k", (), (), "tile", ()), {})

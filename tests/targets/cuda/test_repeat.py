@@ -13,10 +13,10 @@ import dovetail
 from dovetail import BindError, DeviceError, Graph, OutOfMemoryError, f32, ops
 from dovetail.ir.literal import Array
 from dovetail.runtime.program import Program
-from dovetail.targets.cuda.driver import Launch
-from dovetail.targets.cuda.graph import LaunchGraph
-from dovetail.targets.cuda.launch_code import launch_code
-from dovetail.targets.cuda.runner import MOST_REPEATED
+from dovetail.targets.cuda.driver.driver import Launch
+from dovetail.targets.cuda.runs.graph import LaunchGraph
+from dovetail.targets.cuda.runs.launch_code import launch_code
+from dovetail.targets.cuda.runs.runner import MOST_REPEATED
 from tests.targets.cuda.simulated import CompiledDriver, SimulatedDriver, target_of
 
 RANDOM = np.random.default_rng(5)

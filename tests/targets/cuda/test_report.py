@@ -21,8 +21,9 @@ from dovetail.report.trace import Span, trace_of
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.runtime.program import Program
 from dovetail.settings import MACHINE, Settings
-from dovetail.targets.cuda import calibration, code_view, toolkit
-from dovetail.targets.cuda.driver import Driver, driver
+from dovetail.targets.cuda.code import code_view
+from dovetail.targets.cuda.driver import calibration
+from dovetail.targets.cuda.driver.driver import Driver, driver
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import FakeLibrary, SimulatedDriver, target_of
 
@@ -100,7 +101,7 @@ def test_machine_code_is_shown_where_a_disassembler_is_found(tmp_path: Path, mon
     found = view.listing(plan, plan.steps[0], view.notation("sass"))
     assert found == "ELF of machine code"
     tool.unlink()
-    monkeypatch.setattr(toolkit, "FOLDERS", ())
+    monkeypatch.setattr(code_view, "FOLDERS", ())
     with pytest.raises(UnsupportedError, match="neither nvdisasm nor cuobjdump is found"):
         view.listing(plan, plan.steps[0], view.notation("sass"))
 

@@ -15,7 +15,7 @@ from dovetail import Graph, library, ops
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     AwaitCopies,
@@ -32,12 +32,12 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.driver import Driver
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.repetition import Repetition, longest_repetition
-from dovetail.targets.cuda.run import CudaGraph, steps_of
-from dovetail.targets.cuda.stored import from_bytes, to_bytes
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.code.stored import from_bytes, to_bytes
+from dovetail.targets.cuda.driver.driver import Driver
+from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
+from dovetail.targets.gpu.kernel import GpuKernel
+from dovetail.targets.gpu.persistent.repetition import Repetition, longest_repetition
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.fake_driver import FakeLibrary
@@ -64,7 +64,7 @@ def _resident(plan: Plan, device: GpuDevice = FEW) -> list[GpuKernel]:
 
 def _send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks then wait at barriers of the grid."""
-    monkeypatch.setattr("dovetail.targets.cuda.resident_exchange.SIZES", ())
+    monkeypatch.setattr("dovetail.targets.gpu.persistent.exchange.SIZES", ())
 
 
 def _barriers(kernel: Kernel) -> list[GridBarrier]:
@@ -131,7 +131,7 @@ def test_parts_keep_all_barriers_of_their_kernels_but_the_last(monkeypatch: pyte
     whole = replace(FEW, multiprocessors=132)
     (made,) = _resident(plan, whole)
     # Stages of a cluster wait for each other at barriers of their own: small steps have launches of their own here.
-    monkeypatch.setattr("dovetail.targets.cuda.fused_launches.TURNS", 0)
+    monkeypatch.setattr("dovetail.targets.gpu.launch_fusion.fused_launches.TURNS", 0)
     apart = steps_of(plan, device=replace(whole, cooperative="off"))
     alone = [m.kernel for _, kernels in apart for m in kernels or ()]
     last = alone[-(len(alone) // 4) :]
@@ -207,7 +207,7 @@ def test_drivers_that_do_not_tell_of_mps_are_asked_by_the_environment(
 def test_what_takes_more_arguments_than_a_driver_allows_is_several_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(_layers(7), target=CLAIMS)
     (whole,) = _resident(plan)
-    monkeypatch.setattr("dovetail.targets.cuda.resident_runs.ARGUMENT_BYTES", 8 * len(whole.kernel.pointers) - 8)
+    monkeypatch.setattr("dovetail.targets.gpu.persistent.runs.ARGUMENT_BYTES", 8 * len(whole.kernel.pointers) - 8)
     halves = _resident(plan)
     assert [made.kernel.passes for made in halves] == [3, 3] and whole.kernel.passes == 6
 

@@ -12,14 +12,14 @@ import pytest
 import dovetail
 from dovetail import Graph, f32
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Kernel, MultiplyMatrices, MultiplyShared, SubGrid
 from dovetail.models import BertShape, bert, random_weights
 from dovetail.plan.plan import Plan
-from dovetail.targets.cuda.resident_choice import Residency
-from dovetail.targets.cuda.resident_runs import ResidentRuns
-from dovetail.targets.cuda.run import residency_of, steps_of
+from dovetail.targets.cuda.runs.run import residency_of, steps_of
+from dovetail.targets.gpu.persistent.choice import Residency
+from dovetail.targets.gpu.persistent.runs import ResidentRuns
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.benchmark import benchmark
 from tests.targets.cuda.simulated import SimulatedDriver, target_of

@@ -13,12 +13,12 @@ from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, Call, Extent, Prefetch, When
-from dovetail.kernels.loops.resident_next import first_copies
-from dovetail.kernels.loops.resident_rooms import Room, offsets
+from dovetail.kernels.loops.persistent.kernel import Room, offsets
+from dovetail.kernels.loops.persistent.next import first_copies
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.run import CudaGraph, steps_of
+from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
+from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda import simulated
 from tests.targets.cuda.prefetched import prefetched_bytes

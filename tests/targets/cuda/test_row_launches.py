@@ -16,17 +16,17 @@ from dovetail.ir.dtype import bf16, i64
 from dovetail.ir.leaf import input, param
 from dovetail.ir.type import SizeLike
 from dovetail.ir.value import Value
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, Barrier
 from dovetail.models.llama_cache import with_rows
 from dovetail.passes.claims import Claims
 from dovetail.plan.plan import Plan, make_plan
-from dovetail.targets.cuda import row_launches
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import CudaGraph, steps_of
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
+from dovetail.targets.gpu.kernel import GpuKernel
+from dovetail.targets.gpu.launch_fusion import row_launches
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver

@@ -12,7 +12,7 @@ from dovetail import Graph, library, ops
 from dovetail.ir.dtype import DType, bf16, f16
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     AwaitPhase,
@@ -29,9 +29,9 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import steps_of
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.runs.run import steps_of
+from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.simulated import drawn_for, run_simulated
 
@@ -189,7 +189,7 @@ def _halves(part: SubGrid, end: int) -> tuple[Sequence[Statement], Sequence[Stat
 
 
 def test_factors_that_registers_do_not_hold_are_loaded_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.kernels.loops.resident_matrices.MOST_WORDS", 3)
+    monkeypatch.setattr("dovetail.kernels.loops.persistent.words.MOST_WORDS", 3)
     device = replace(COPYING, tensor_hertz=0.0)
     (made,) = [made for made in _kernels(_layers(), device) if made.kernel.counter]
     for part in [s for s in everything(made.kernel.body) if isinstance(s, SubGrid)]:

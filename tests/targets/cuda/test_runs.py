@@ -15,8 +15,8 @@ from dovetail import BindError, Builder, DeviceError, Graph, OutOfMemoryError, U
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.runtime.program import Program
-from dovetail.targets.cuda.driver import Driver, Function, Module, driver
-from dovetail.targets.cuda.runner import MOST_FRAMES
+from dovetail.targets.cuda.driver.driver import Driver, Function, Module, driver
+from dovetail.targets.cuda.runs.runner import MOST_FRAMES
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import CompiledDriver, FakeLibrary, SimulatedDriver, target_of
 

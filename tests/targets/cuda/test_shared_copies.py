@@ -24,7 +24,7 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     ThreadIndex,
 )
-from dovetail.kernels.loops.shared_copies import without_shared_copies
+from dovetail.kernels.loops.launch_fusion.shared_copies import without_shared_copies
 
 FILLED = Tensor("filled", bf16, (512, 2), space="shared")
 ROWS = Tensor("rows", bf16, (2,), space="shared")

@@ -11,11 +11,11 @@ from dovetail import Graph, ops
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input
 from dovetail.ir.value import Value
-from dovetail.kernels.gpu import tile as tiles
+from dovetail.kernels.gpu.gemm import tile as tiles
 from dovetail.kernels.loops.pipeline import Traversal
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.fake_driver import packed, unpacked
 from tests.targets.cuda.simulated import SimulatedDriver

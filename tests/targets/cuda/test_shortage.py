@@ -7,8 +7,8 @@ import pytest
 
 import dovetail
 from dovetail import DeviceError, Graph, OutOfMemoryError, f32, library
-from dovetail.targets.cuda.memory import CudaBuffer
-from dovetail.targets.cuda.streams import Event, OwnStream
+from dovetail.targets.cuda.driver.memory import CudaBuffer
+from dovetail.targets.cuda.driver.streams import Event, OwnStream
 from tests.targets.cuda.fake_driver import FakeLibrary
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 

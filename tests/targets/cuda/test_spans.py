@@ -16,13 +16,13 @@ from dovetail import Graph, Value, library, ops
 from dovetail.ir.dim import Size, symbol
 from dovetail.ir.dtype import DType, f16, f32, f64, i32
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu import fma
-from dovetail.kernels.gpu.fma_tile_choice import SHAPES, FmaChoice, fma_tile_of
-from dovetail.kernels.gpu.spans import Spans
-from dovetail.kernels.gpu.tile import H200, JOINED_CYCLES, SUM_CYCLES
+from dovetail.kernels.gpu.gemm import fma
+from dovetail.kernels.gpu.gemm.fma_tile_choice import SHAPES, FmaChoice, fma_tile_of
+from dovetail.kernels.gpu.gemm.stream_k import Spans
+from dovetail.kernels.gpu.gemm.tile import H200, JOINED_CYCLES, SUM_CYCLES
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep

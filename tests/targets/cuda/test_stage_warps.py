@@ -33,9 +33,9 @@ from dovetail.kernels.loops.ir import (
     minimum,
     mul,
 )
+from dovetail.kernels.loops.launch_fusion.stage_narrowing import Body, Index
+from dovetail.kernels.loops.launch_fusion.stage_warps import StageBody, by_warps
 from dovetail.kernels.loops.repeated import Repeated
-from dovetail.kernels.loops.stage_narrowing import Body, Index
-from dovetail.kernels.loops.stage_warps import StageBody, by_warps
 from tests.targets.cuda.test_attend_parts import attention_of, deep, resident_of
 
 ROWS, COLUMNS, WARPS = 6, 32, 8

@@ -14,14 +14,14 @@ from dovetail.ir.leaf import input, param
 from dovetail.ir.type import SizeLike
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, CopyAsync, CopyBulk, Kernel
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.architectures import ARCHITECTURES, tensor_core_shapes
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import CudaGraph, kernels_of
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, tensor_core_shapes
+from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
+from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.graphs import Case

@@ -14,18 +14,18 @@ import dovetail
 from dovetail import DeviceError, Graph, library
 from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input, param
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import GridBarrier, Receive
-from dovetail.kernels.loops.resident_passes import part_in
-from dovetail.kernels.loops.stuck import PASS, PLACE, Wait, wait_of, word
+from dovetail.kernels.loops.persistent.passes import part_in
+from dovetail.kernels.loops.persistent.stuck import PASS, PLACE, Wait, wait_of, word
 from dovetail.models import random_weights
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda import runner
-from dovetail.targets.cuda.api import STUCK, error_of
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.run import steps_of
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.driver.api import STUCK, error_of
+from dovetail.targets.cuda.runs import runner
+from dovetail.targets.cuda.runs.run import steps_of
 from tests.targets.cuda.fake_driver import FakeLibrary
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
@@ -51,7 +51,7 @@ def test_a_word_has_the_part_the_pass_and_the_block() -> None:
 @pytest.mark.parametrize("sends", [True, False], ids=["words", "barriers"])
 def test_every_wait_writes_its_own_part(sends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not sends:
-        monkeypatch.setattr("dovetail.targets.cuda.resident_exchange.SIZES", ())
+        monkeypatch.setattr("dovetail.targets.gpu.persistent.exchange.SIZES", ())
     plan = make_plan(_layers(), target=CLAIMS)
     (made,) = [m for _, kernels in steps_of(plan, device=FEW) for m in kernels or () if m.kernel.counter]
     wanted, parts = list[int](), 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.targets.cuda import toolkit
+from dovetail.targets.cuda.code import code_view
 from tests.targets.cuda.assembled import spilled_bytes, told_of
 
 SPILLS = "    0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads"
@@ -19,7 +19,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     site = tmp_path / "site-packages"
     site.mkdir()
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(toolkit, "FOLDERS", ())
+    monkeypatch.setattr(code_view, "FOLDERS", ())
     monkeypatch.setattr(sys, "path", [str(site)])
     return site
 
@@ -27,13 +27,13 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("wheel", ["cu13", "cuda_nvcc"])
 def test_programs_of_wheels_are_found_wherever_they_are_imported_from(nowhere: Path, wheel: str) -> None:
     """Wheels for CUDA 12 and 13 have folders of different names; an editable install is not beside them."""
-    assert toolkit.tool("ptxas") is None
+    assert code_view.tool("ptxas") is None
     there = nowhere / "nvidia" / wheel / "bin" / "ptxas"
     there.parent.mkdir(parents=True)
     there.write_text(f"#!/bin/sh\necho '{SPILLS}' >&2\n")
-    assert toolkit.tool("ptxas") is None, "it cannot be executed"
+    assert code_view.tool("ptxas") is None, "it cannot be executed"
     there.chmod(0o755)
-    assert toolkit.tool("ptxas") == str(there)
+    assert code_view.tool("ptxas") == str(there)
     assert spilled_bytes(told_of("", "sm_90a", nowhere)) == 12
 
 

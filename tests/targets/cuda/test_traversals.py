@@ -16,15 +16,16 @@ import dovetail
 from dovetail import Graph, Value, library, ops
 from dovetail.ir.dtype import bf16, f16
 from dovetail.ir.literal import Array
-from dovetail.kernels.gpu import convolve, convolve_folded
-from dovetail.kernels.gpu import tile as tiles
-from dovetail.kernels.gpu.pixels import Pixels
-from dovetail.kernels.gpu.tile import H200, TALL_TILES, BlockTile, pipelined_split_of
+from dovetail.kernels.gpu.conv import convolve
+from dovetail.kernels.gpu.conv import folded as convolve_folded
+from dovetail.kernels.gpu.conv.pixels import Pixels
+from dovetail.kernels.gpu.gemm import tile as tiles
+from dovetail.kernels.gpu.gemm.tile import H200, TALL_TILES, BlockTile, pipelined_split_of
 from dovetail.kernels.loops.along import Along
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Tensor
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.run import kernels_of
+from dovetail.targets.cuda.runs.run import kernels_of
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.images import image, layer, weights

@@ -11,7 +11,7 @@ from dovetail.ir.leaf import input
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Loop
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.run import kernels_of
+from dovetail.targets.cuda.runs.run import kernels_of
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import in_lockstep
 

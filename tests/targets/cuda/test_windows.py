@@ -13,13 +13,13 @@ from dovetail import Graph, ops
 from dovetail.ir.dtype import bf16, f16, f32, f64, i32
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu import tile
-from dovetail.kernels.gpu.tile import H200, split_of
+from dovetail.kernels.gpu.gemm import tile
+from dovetail.kernels.gpu.gemm.tile import H200, split_of
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.architectures import ARCHITECTURES, tensor_core_shapes
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.run import CudaGraph, kernels_of, steps_of
-from dovetail.targets.cuda.stored import from_bytes, to_bytes
+from dovetail.targets.cuda.code.stored import from_bytes, to_bytes
+from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, tensor_core_shapes
+from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of, steps_of
 from dovetail.targets.cuda.target import TARGET
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.devices import on_device
@@ -80,7 +80,7 @@ def test_k_in_parts_is_added_up(parts: int, monkeypatch: pytest.MonkeyPatch) -> 
     def chosen(*_: object) -> tuple[tile.BlockTile, int]:
         return small, parts
 
-    monkeypatch.setattr("dovetail.kernels.gpu.convolve.split_of", chosen)
+    monkeypatch.setattr("dovetail.kernels.gpu.conv.convolve.split_of", chosen)
     for last in (True, False):
         x = image(f16, 2, 64, 3, 5, channels_last=last)
         case = Case({"y": ops.relu(ops.conv(x, weights(f16, 12, 64, 3, 3), padding=1))}, scale=8.0)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail.codegen.llvm.ptx import module
+from dovetail.codegen.llvm.nvptx.ptx import module
 from dovetail.ir.dtype import bf16, u64
 from dovetail.ir.graph import Graph
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -36,13 +36,13 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
 )
-from dovetail.kernels.loops.resident_words import PartWords, Received, Words
+from dovetail.kernels.loops.persistent.words import PartWords, Received, Words
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.gpu_kernel import GpuKernel
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.cuda.resident_choice import levels_told
-from dovetail.targets.cuda.run import steps_of
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.cuda.runs.run import steps_of
+from dovetail.targets.gpu.kernel import GpuKernel
+from dovetail.targets.gpu.persistent.choice import levels_told
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 from tests.targets.cuda.test_copying_warp import layers_of
 from tests.targets.cuda.test_decode import DECODE, SHAPES

@@ -16,7 +16,7 @@ from dovetail.ir.dtype import i64
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import Expr, Kernel, Tensor
-from dovetail.kernels.loops.resident import NEXT
+from dovetail.kernels.loops.persistent.kernel import NEXT
 from tests.targets.cuda.expressions import LANES, Expressions
 from tests.targets.cuda.places import Known, Value, gathered, gathered_by, scatter, scatter_by
 

@@ -13,7 +13,7 @@ from dovetail.kernels.spec import Job, Template
 from dovetail.plan.plan import Plan
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.records import RECORDS
-from dovetail.targets.runtime.build import builder_of
+from dovetail.targets.runtime.building.build import builder_of
 
 
 def held(item: Any) -> Iterator[type[Any]]:

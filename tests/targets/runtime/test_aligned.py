@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail.targets.runtime.aligned import ALIGNMENT, aligned, on_a_line
+from dovetail.targets.runtime.arrays.aligned import ALIGNMENT, aligned, on_a_line
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (200, 1000)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dovetail.errors import BindError
-from dovetail.targets.runtime.buffer import MOST_FREE, Allocator, Buffer, BufferPool, HostAllocator, HostBuffer
+from dovetail.targets.runtime.arrays.buffer import MOST_FREE, Allocator, Buffer, BufferPool, HostAllocator, HostBuffer
 
 
 def allocator(limit: int = 0) -> HostAllocator:

@@ -14,8 +14,8 @@ from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu import jit
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.jit import load, machine_code
-from dovetail.targets.runtime.code_cache import CodeCache
-from dovetail.targets.runtime.compiler import Module
+from dovetail.targets.runtime.building.code_cache import CodeCache
+from dovetail.targets.runtime.building.compiler import Module
 
 
 def function(name: str, number: int) -> SharedFunction:

@@ -7,7 +7,7 @@ from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.code_view import ASM, CODE, LLVM
 from dovetail.targets.cpu.jit import assembly
-from dovetail.targets.runtime.build import build
+from dovetail.targets.runtime.building.build import build
 
 
 def test_a_listing_is_what_was_compiled() -> None:

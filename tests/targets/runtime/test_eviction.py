@@ -15,9 +15,9 @@ from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
-from dovetail.targets.runtime import code_cache
-from dovetail.targets.runtime.build import build
-from dovetail.targets.runtime.serial import from_bytes, to_bytes
+from dovetail.targets.runtime.building import code_cache
+from dovetail.targets.runtime.building.build import build
+from dovetail.targets.runtime.building.serial import from_bytes, to_bytes
 
 RNG = np.random.default_rng(0)
 X: Array = RNG.standard_normal((8, 24)).astype(np.float32)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from dovetail.ir.literal import Array
-from dovetail.targets.runtime import huge_pages
-from dovetail.targets.runtime.address import address
-from dovetail.targets.runtime.aligned import ALIGNMENT
-from dovetail.targets.runtime.huge_pages import HUGE, HugePages
+from dovetail.targets.runtime.arrays import huge_pages
+from dovetail.targets.runtime.arrays.address import address
+from dovetail.targets.runtime.arrays.aligned import ALIGNMENT
+from dovetail.targets.runtime.arrays.huge_pages import HUGE, HugePages
 
 needs_advice = pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has no huge pages")
 KIB = 1 << 10

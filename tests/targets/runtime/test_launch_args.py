@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.targets.runtime.launch_args import WORTH_SHARING, chunk_of
+from dovetail.targets.runtime.calls.launch_args import WORTH_SHARING, chunk_of
 
 
 @pytest.mark.parametrize("threads", [1, 2, 16])

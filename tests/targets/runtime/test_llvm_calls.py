@@ -12,8 +12,8 @@ import pytest
 
 from dovetail.targets.cpu import jit
 from dovetail.targets.cpu.isa import host
-from dovetail.targets.cuda.ptx_compiler import to_ptx
-from dovetail.targets.runtime.llvm_calls import parsed
+from dovetail.targets.cuda.code.ptx_compiler import to_ptx
+from dovetail.targets.runtime.building.llvm_calls import parsed
 
 llvm: Any = _untyped
 LONG = ("LLVMPY_ParseAssembly", "LLVMPY_RunNewModulePassManager", "LLVMPY_TargetMachineEmitToMemory")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dovetail.targets.runtime.lru import LRU
+from dovetail.targets.runtime.building.lru import LRU
 
 
 def test_made_once_and_dropped_when_old() -> None:

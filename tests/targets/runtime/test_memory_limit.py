@@ -10,7 +10,7 @@ from dovetail import ops
 from dovetail.errors import BindError, OptionError
 from dovetail.ir.dtype import f32
 from dovetail.targets.reference.interpreter import evaluate
-from dovetail.targets.runtime.memory_limit import ALWAYS_FITS, available, check_fits
+from dovetail.targets.runtime.arrays.memory_limit import ALWAYS_FITS, available, check_fits
 
 
 def spread(rows: int) -> dovetail.Graph:

@@ -18,7 +18,7 @@ from dovetail.kernels.spec import Packed
 from dovetail.targets.cpu.conv.packing import Packing
 from dovetail.targets.cpu.gemm.f32.pack import Panels
 from dovetail.targets.cpu.native import NativeRunner
-from dovetail.targets.runtime.packed_weight_cache import PACKED_WEIGHTS
+from dovetail.targets.runtime.building.packed_weights import PACKED_WEIGHTS
 
 Array = NDArray[Any]
 X = leaf.input("x", f32["n", 24])
@@ -133,7 +133,7 @@ def test_the_largest_weight_is_packed_first(monkeypatch: pytest.MonkeyPatch) -> 
 
     original = Panels.__call__
     monkeypatch.setattr(Panels, "__call__", pack)
-    monkeypatch.setattr("dovetail.targets.runtime.packed_weights._in_two_threads", in_turn)
+    monkeypatch.setattr("dovetail.targets.runtime.building.packed_weights._in_two_threads", in_turn)
     rows = {name: leaf.input(f"{name} rows", f32["n", 24]) for name in sizes}
     graph = Graph.of({name: rows[name] @ param(name, 24, size) for name, size in sizes.items()})
     runner(dovetail.compile(graph, params={name: any_bits(24, size) for name, size in sizes.items()}))

@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.bench.peer_process import resident
 from dovetail.targets.cpu.jit import compile_text
-from dovetail.targets.runtime.page_advice import clean_ranges, give_back, reserve, trim, unload, unload_compiler
+from dovetail.targets.runtime.arrays.page_advice import clean_ranges, give_back, reserve, trim, unload, unload_compiler
 
 PAGE = mmap.PAGESIZE
 

@@ -16,8 +16,8 @@ from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.reference.interpreter import evaluate
-from dovetail.targets.runtime.address import address
-from dovetail.targets.runtime.prepared_call import MOST_SHAPES, MOST_WORKSPACES, PreparedCalls
+from dovetail.targets.runtime.arrays.address import address
+from dovetail.targets.runtime.calls.prepared_call import MOST_SHAPES, MOST_WORKSPACES, PreparedCalls
 
 Array = NDArray[Any]
 RANDOM = np.random.default_rng(2)

@@ -21,9 +21,9 @@ from dovetail.targets import cpu
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.records import RECORDS
-from dovetail.targets.runtime.build import build
+from dovetail.targets.runtime.building.build import build
+from dovetail.targets.runtime.building.serial import from_bytes, to_bytes
 from dovetail.targets.runtime.registry import CORE, Registry
-from dovetail.targets.runtime.serial import from_bytes, to_bytes
 from tests.kernels.convolving import WIDE, on_a_machine_of
 from tests.targets.cpu.conv.test_epilogue import KERNELS, made
 from tests.targets.runtime.registered import unregistered

@@ -16,7 +16,7 @@ from dovetail import Graph, evaluate, f32, library
 from dovetail.ir.leaf import input, param
 from dovetail.targets.cpu import jit
 from dovetail.targets.cpu.isa import Host, host
-from dovetail.targets.runtime.renaming import skeleton_of
+from dovetail.targets.runtime.building.code_cache import skeleton_of
 
 HASHES = st.integers(0, 2**80 - 1).map("{:020x}".format)
 CALLER = """

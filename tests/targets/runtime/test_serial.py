@@ -17,8 +17,8 @@ from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.compiler import written
 from dovetail.targets.cpu.native import NativeGraph
-from dovetail.targets.runtime import serial as record
-from dovetail.targets.runtime.build import Built, build, realigned
+from dovetail.targets.runtime.building import serial as record
+from dovetail.targets.runtime.building.build import Built, build, realigned
 
 
 def plan() -> Plan:

@@ -41,7 +41,7 @@ GIVEN = {
 def test_what_does_not_fit_is_refused_before_it_is_allocated(
     name: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.targets.runtime.memory_limit.available", lambda: 1 << 30)
+    monkeypatch.setattr("dovetail.targets.runtime.arrays.memory_limit.available", lambda: 1 << 30)
     graph = import_model(model([*COUNT, *ASKING[name]], {"x": f32[1]}, ["y"], initializers=GIVEN))
     program = dovetail.compile(graph, target=target, cache="off")
     program(x=np.array([3.0], np.float32))

@@ -17,9 +17,9 @@ from dovetail.runtime.compile import compilation
 from dovetail.runtime.request import make_request
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.runtime.build import JobBuilder, builder_of
-from dovetail.targets.runtime.code_cache import BackgroundCompiler
-from dovetail.targets.runtime.step_signature import step_signature
+from dovetail.targets.runtime.building.build import JobBuilder, builder_of
+from dovetail.targets.runtime.building.code_cache import BackgroundCompiler
+from dovetail.targets.runtime.building.step_signature import step_signature
 
 LLAMA = LlamaShape(layers=3, hidden=64, heads=4, kv_heads=2, inner=96, vocabulary=100)
 MODELS: dict[str, Callable[[], Graph]] = {

@@ -12,7 +12,7 @@ from dovetail.report.profile_text import as_text as profile_text
 from dovetail.report.text import as_text
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.runtime.variants import variants
+from dovetail.targets.runtime.building.variants import variants
 from tests.kernels.convolving import WIDE, around, network, normal, on_a_machine_of, params_of, pixel
 from tests.targets.cpu.conv.test_epilogue import KERNELS, made
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dovetail.targets.runtime.weights import Weights, cell_of, is_constant
+from dovetail.targets.runtime.building.weights import Weights, cell_of, is_constant
 
 Array = NDArray[Any]
 

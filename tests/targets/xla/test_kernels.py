@@ -23,7 +23,7 @@ from dovetail.report.text import as_text
 from dovetail.runtime.program import Program
 from dovetail.settings import Settings
 from dovetail.targets import xla
-from dovetail.targets.runtime.store import store_of
+from dovetail.targets.runtime.building.store import store_of
 from dovetail.targets.xla.hlo import kernels, module
 
 pytest.importorskip("jax")

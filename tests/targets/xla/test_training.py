@@ -16,7 +16,7 @@ from dovetail.ir.dtype import f32, i64
 from dovetail.ir.literal import Array
 from dovetail.settings import Settings
 from dovetail.targets import xla
-from dovetail.targets.runtime.store import store_of
+from dovetail.targets.runtime.building.store import store_of
 from dovetail.train import SGD
 
 pytest.importorskip("jax")

@@ -24,7 +24,7 @@ from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.passes.known_sizes import settle_sizes
 from dovetail.progress import phase
-from dovetail.targets.runtime.weights import Weights
+from dovetail.targets.runtime.building.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)

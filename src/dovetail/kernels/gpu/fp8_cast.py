@@ -9,7 +9,7 @@ from dovetail.ir.dtype import DType, bf16, f8e4m3fn, f8e5m2, f16, f32, u8
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.families.lut_cast import cast_job
-from dovetail.kernels.gpu.tile import H200
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import Call, Expr
 

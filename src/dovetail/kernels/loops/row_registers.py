@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.composed import Rewriting
 from dovetail.kernels.loops.ir import (
     Alloc,
     Call,
@@ -30,6 +29,7 @@ from dovetail.kernels.loops.ir import (
     add,
     mul,
 )
+from dovetail.kernels.loops.launch_fusion.composed import Rewriting
 
 _ENTERED = (Set, Loop, When, Store, Load, Call)
 """What has loads inside."""

@@ -13,7 +13,7 @@ from dovetail.targets.cpu.measure.calibration import BUILT_IN
 from dovetail.targets.cpu.records import RECORDS
 from dovetail.targets.cpu.select import make_job
 from dovetail.targets.runtime.backend import Backend
-from dovetail.targets.runtime.code_cache import CodeCache
+from dovetail.targets.runtime.building.code_cache import CodeCache
 
 
 def _select(step: Step, locations: TensorLocations) -> Job | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.jit import assembly
-from dovetail.targets.runtime.code_view import code_view
-from dovetail.targets.runtime.compiler import Module
+from dovetail.targets.runtime.building.code_view import code_view
+from dovetail.targets.runtime.building.compiler import Module
 from dovetail.targets.target import Notation
 
 LLVM = Notation("llvm", "LLVM", "LLVM, as it is compiled")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dovetail.ir.literal import Array
-from dovetail.targets.runtime.aligned import aligned, on_a_line
+from dovetail.targets.runtime.arrays.aligned import aligned, on_a_line
 
 _SMALLEST = np.float32(2.0**-126)
 

@@ -21,10 +21,10 @@ from dovetail.targets.cpu.measure.calibration import machine_of
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.cpu.select import TABLE
 from dovetail.targets.cpu.threads.pool import warm_up
-from dovetail.targets.runtime.build import builder_of
-from dovetail.targets.runtime.serial import NotSerializable, from_bytes, to_bytes
-from dovetail.targets.runtime.store import store_of
-from dovetail.targets.runtime.variants import variants
+from dovetail.targets.runtime.building.build import builder_of
+from dovetail.targets.runtime.building.serial import NotSerializable, from_bytes, to_bytes
+from dovetail.targets.runtime.building.store import store_of
+from dovetail.targets.runtime.building.variants import variants
 from dovetail.targets.target import Considered, Executable, Serializer, Target
 
 

@@ -11,7 +11,7 @@ from dovetail.declare.machine import HostStep
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.dtype import NARROW, bf16, c64, f16, f32, f64
 from dovetail.ir.value import Value
-from dovetail.kernels.gpu.attend_row import has_one_query
+from dovetail.kernels.gpu.attention.row import has_one_query
 from dovetail.kernels.gpu.policy import FMA_WIDEST, ROTATED_QUERIES, WIDEST
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
@@ -19,8 +19,8 @@ from dovetail.passes.lowerings.control import is_rewritten
 from dovetail.passes.memory_rules import ELEMENTWISE, ELEMENTWISE_REGION, PRODUCT_EPILOGUE, UPDATE, MemoryRules
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE, PACKED_BLOCKS, TRANSPOSED, UNSEEN
-from dovetail.targets.cuda.anchors import ANCHORS
-from dovetail.targets.cuda.images import CHANNELS_LAST
+from dovetail.targets.gpu.anchors import ANCHORS
+from dovetail.targets.gpu.images import CHANNELS_LAST
 
 _REWRITTEN = frozenset({"dot", "grouped_matmul", "grouped_outer"})
 _CONTROL = ("if", "while", "scan")
@@ -104,14 +104,14 @@ def _has_code(value: Value) -> bool:
     if all([v.dtype is not f64 for v in value.operands]):
         return True
     from dovetail.kernels.loops.body import steps_without_code  # only models in f64 need it
-    from dovetail.targets.cuda.loops import LOOPS
+    from dovetail.targets.gpu.loops import LOOPS
 
     return not steps_without_code(value, LOOPS.scalars)
 
 
 def _merged(kind: Hashable) -> Hashable:
     """Blocks whose scales are integers times an f16 are units of one layout, whatever their format is."""
-    from dovetail.kernels.gpu.block_units import is_nested  # only models with blocks need it
+    from dovetail.kernels.gpu.blocks.units import is_nested  # only models with blocks need it
 
     return "units" if isinstance(kind, str) and is_nested(kind) else kind
 

@@ -16,17 +16,17 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.plan.served import Served
 from dovetail.settings import Settings
 from dovetail.targets.cuda.claims import CLAIMS, claims
-from dovetail.targets.runtime.step_signature import stored_as
-from dovetail.targets.runtime.store import store_of
+from dovetail.targets.runtime.building.step_signature import stored_as
+from dovetail.targets.runtime.building.store import store_of
 from dovetail.targets.target import CodeView, Considered, Executable, Notation, Serializer, Target
 
 if TYPE_CHECKING:
-    from dovetail.targets.cuda.driver import Driver
+    from dovetail.targets.cuda.driver.driver import Driver
 
 
 def _driver() -> Driver:
     """The driver of this process; code generation for GPUs is imported when a program is compiled for one."""
-    from dovetail.targets.cuda.driver import driver
+    from dovetail.targets.cuda.driver.driver import driver
 
     return driver()
 
@@ -39,8 +39,8 @@ def _start(device: Callable[[], Driver]) -> None:
 
 def _considered(plan: Plan, step: Step, device: Callable[[], Driver]) -> Sequence[Considered]:
     """The kernels for a step."""
-    from dovetail.targets.cuda.run import locations_of
-    from dovetail.targets.cuda.select import TABLE
+    from dovetail.targets.cuda.runs.run import locations_of
+    from dovetail.targets.gpu.select import TABLE
 
     try:
         here = device().description
@@ -53,9 +53,9 @@ def _launches(plan: Plan, settings: Settings, device: Callable[[], Driver]) -> S
     """For each step of a run, whether a product next to it computes it, and where it is one of layers that repeat,
     whether these are passes of one kernel, with which pauses; and of products whether cuBLASLt computes them. Nothing
     where there is no device, which decides."""
-    from dovetail.targets.cuda.library_told import Libraries
-    from dovetail.targets.cuda.run import choices_of
-    from dovetail.targets.cuda.told_pauses import Pauses
+    from dovetail.targets.cuda.library.told import Libraries
+    from dovetail.targets.cuda.persistent.told_pauses import Pauses
+    from dovetail.targets.cuda.runs.run import choices_of
 
     try:
         here = device()
@@ -69,8 +69,8 @@ def _launches(plan: Plan, settings: Settings, device: Callable[[], Driver]) -> S
 def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
     """The steps that run on the host, products that read blocks, and where a family raised, what it said."""
     from dovetail.kernels.loops.body import steps_without_code
-    from dovetail.targets.cuda.run import locations_of
-    from dovetail.targets.cuda.select import TABLE
+    from dovetail.targets.cuda.runs.run import locations_of
+    from dovetail.targets.gpu.select import TABLE
 
     locations = locations_of(plan)
     scalars = locations.target.scalars
@@ -95,14 +95,14 @@ def target_for(device: Callable[[], Driver]) -> Target:
     """The target with its device; programs can be compiled without one, and are stored with one."""
 
     def compiled(plan: Plan, settings: Settings) -> Executable:
-        from dovetail.targets.cuda.run import CudaGraph
+        from dovetail.targets.cuda.runs.run import CudaGraph
 
         return CudaGraph(plan, device, store_of(settings), None, settings.tune, settings.libraries)
 
     def made_from() -> Mapping[str, str]:
-        from dovetail.targets.cuda.code import toolchain
+        from dovetail.targets.cuda.code.code import toolchain
 
-        for name in ("run", "stored"):
+        for name in ("runs.run", "code.stored"):
             import_module(f"dovetail.targets.cuda.{name}")  # stored programs need them: the driver may still start
         try:
             found = repr(device().description)
@@ -111,8 +111,8 @@ def target_for(device: Callable[[], Driver]) -> Target:
         return {**toolchain(), "device": found}
 
     def to_bytes(executable: Executable) -> bytes | None:
-        from dovetail.targets.cuda import stored
-        from dovetail.targets.cuda.run import CudaGraph
+        from dovetail.targets.cuda.code import stored
+        from dovetail.targets.cuda.runs.run import CudaGraph
 
         assert isinstance(executable, CudaGraph), "made here"
         try:
@@ -122,8 +122,8 @@ def target_for(device: Callable[[], Driver]) -> Target:
         return stored.to_bytes(executable.plan, *executable.built(here))
 
     def from_bytes(plan: Plan, content: bytes, settings: Settings) -> Executable:
-        from dovetail.targets.cuda import stored
-        from dovetail.targets.cuda.run import CudaGraph
+        from dovetail.targets.cuda.code import stored
+        from dovetail.targets.cuda.runs.run import CudaGraph
 
         made = stored.from_bytes(plan, content)
         return CudaGraph(plan, device, store_of(settings), made, settings.tune, settings.libraries)
@@ -133,22 +133,22 @@ def target_for(device: Callable[[], Driver]) -> Target:
             here = device()
         except UnsupportedError:
             return CLAIMS.machine
-        from dovetail.targets.cuda.calibration import machine_of
+        from dovetail.targets.cuda.driver.calibration import machine_of
 
         return machine_of(here, settings)
 
     def warm_up(settings: Settings) -> None:
         # What the driver imports is loaded before, so that neither thread waits for a module of the other.
-        import_module("dovetail.targets.cuda.driver")
+        import_module("dovetail.targets.cuda.driver.driver")
         Thread(target=_start, args=(device,), name="cuda driver").start()
 
     def listing(plan: Plan, step: Step, notation: Notation) -> str:
-        from dovetail.targets.cuda import code_view
+        from dovetail.targets.cuda.code import code_view
 
         return code_view.listing(plan, step, notation.name, device)
 
     def texts(plan: Plan) -> Iterable[str | None]:
-        from dovetail.targets.cuda import code_view
+        from dovetail.targets.cuda.code import code_view
 
         return code_view.texts(plan, device)
 

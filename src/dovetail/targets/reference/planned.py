@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import Plan
-from dovetail.targets.runtime.feeds import found_leaf
-from dovetail.targets.runtime.memory import Memory
+from dovetail.targets.runtime.arrays.feeds import found_leaf
+from dovetail.targets.runtime.arrays.memory import Memory
 
 
 class PlannedGraph:

@@ -10,7 +10,7 @@ from dovetail.declare.machine import Machine
 from dovetail.kernels.loops.policy import LoopTarget
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.plan.plan import Step
-from dovetail.targets.runtime.code_cache import CodeCache
+from dovetail.targets.runtime.building.code_cache import CodeCache
 from dovetail.targets.runtime.registry import Registry
 
 Select: TypeAlias = Callable[[Step, TensorLocations], Job | None]

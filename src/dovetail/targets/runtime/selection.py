@@ -18,7 +18,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Answer, Offer, Refused, StepProblem
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.plan.plan import Step
-from dovetail.targets.runtime.attempt import FAULTS, raised
+from dovetail.targets.runtime.building.attempt import FAULTS, raised
 from dovetail.targets.target import Considered
 
 D = TypeVar("D")

@@ -10,7 +10,7 @@ import numpy as np
 from dovetail.errors import BindError
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
-from dovetail.targets.runtime.device_array import DeviceArray, Lease
+from dovetail.targets.runtime.arrays.device_array import DeviceArray, Lease
 from dovetail.targets.xla.package import jax, wide_types
 
 _DISTINCT = 48

@@ -13,7 +13,7 @@ from dovetail.plan.emitted import Emitted
 from dovetail.plan.plan import Plan
 from dovetail.plan.served import Served
 from dovetail.settings import Settings
-from dovetail.targets.runtime.store import store_of
+from dovetail.targets.runtime.building.store import store_of
 from dovetail.targets.target import Executable, Target
 from dovetail.targets.xla.claims import HOST, claims
 from dovetail.targets.xla.placement import Placement

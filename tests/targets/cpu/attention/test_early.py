@@ -13,7 +13,7 @@ from dovetail.runtime.request import make_request
 from dovetail.targets.cpu.attention.early import early_functions, early_in_training
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.isa import host_device
-from dovetail.targets.runtime.build import builder_of, kernels_of
+from dovetail.targets.runtime.building.build import builder_of, kernels_of
 from dovetail.train import SGD
 from dovetail.train.step import step_graph
 

@@ -24,8 +24,8 @@ from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.cpu.select import TABLE, make_job
-from dovetail.targets.runtime import serial as record
-from dovetail.targets.runtime.build import build
+from dovetail.targets.runtime.building import serial as record
+from dovetail.targets.runtime.building.build import build
 from dovetail.targets.target import Considered
 from tests.kernels.convolving import WIDE, around, compared, normal
 from tests.kernels.convolving import network as of_window

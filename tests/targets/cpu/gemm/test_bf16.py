@@ -25,7 +25,7 @@ from dovetail.targets.cpu.gemm.amx.bf16 import Bf16Panels, dots_function
 from dovetail.targets.cpu.gemm.f32.early import early_products
 from dovetail.targets.cpu.gemm.policy import BF16
 from dovetail.targets.cpu.native import NativeGraph
-from dovetail.targets.runtime.serial import from_bytes, to_bytes
+from dovetail.targets.runtime.building.serial import from_bytes, to_bytes
 from tests.kernels.machines import code_for, on_stack
 from tests.targets.cpu.gemm.test_amx import SAPPHIRE_RAPIDS, as_bf16, error, kernels, uses_tiles
 from tests.targets.cpu.gemm.test_amx import product as blocks

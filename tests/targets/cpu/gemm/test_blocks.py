@@ -25,7 +25,7 @@ from dovetail.targets.cpu.gemm.policy import AMX
 from dovetail.targets.cpu.gemm.row_panels import equal_rows
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.native import NativeGraph
-from dovetail.targets.runtime.packed_weights import wanted_steps
+from dovetail.targets.runtime.building.packed_weights import wanted_steps
 from tests.block_arrays import random_blocks
 from tests.kernels.bytes import SDOT, VNNI
 

@@ -15,7 +15,7 @@ from dovetail.errors import OptionError
 from dovetail.targets.cpu.cores import available_threads
 from dovetail.targets.cpu.jit import Compiled, compile_text
 from dovetail.targets.cpu.threads.pool import ThreadPool, thread_pool
-from dovetail.targets.runtime.launch_table import KIND_COMPILED, KIND_HOST, STEP, empty_table
+from dovetail.targets.runtime.calls.launch_table import KIND_COMPILED, KIND_HOST, STEP, empty_table
 
 pytestmark = pytest.mark.serial  # it starts pools of several threads
 

@@ -20,7 +20,7 @@ from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
 from dovetail.targets.cpu.threads import control_text
 from dovetail.targets.reference.interpreter import evaluate
-from dovetail.targets.runtime import build as ready
+from dovetail.targets.runtime.building import build as ready
 from tests.tolerances import assert_close
 
 Feeds = Mapping[str, Array]

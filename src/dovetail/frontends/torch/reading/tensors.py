@@ -13,7 +13,7 @@ from dovetail.errors import BindError
 from dovetail.frontends.torch.reading.package import dtypes, torch_module
 from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
-from dovetail.targets.runtime.array_library import ArrayLibrary, Numbered
+from dovetail.targets.runtime.arrays.array_library import ArrayLibrary, Numbered
 
 _SAME_WIDTH = {8: "uint8", 16: "int16"}
 """Integer types through which NumPy sees floats that it has no type for."""

@@ -14,7 +14,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Job, SharedFunction, Template, TensorLocations
 from dovetail.plan.alias import find_aliases, locate
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.attention.parts import (
+from dovetail.targets.cpu.attention.functions import (
     columns_function,
     key_rows,
     out_function,
@@ -25,7 +25,7 @@ from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import widths
 from dovetail.targets.cpu.attention.variant import offer_backward, offer_online
 from dovetail.targets.cpu.loops import loops_of
-from dovetail.targets.runtime.attempt import attempt
+from dovetail.targets.runtime.building.attempt import attempt
 
 
 def early_functions(values: Iterable[Value], device: CpuDevice) -> list[SharedFunction]:

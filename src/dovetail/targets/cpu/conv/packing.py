@@ -13,7 +13,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.problems.convolution import Convolution
 from dovetail.kernels.spec import Packed
 from dovetail.targets.cpu.denormals import as_before, normal
-from dovetail.targets.runtime.aligned import aligned
+from dovetail.targets.runtime.arrays.aligned import aligned
 
 
 def bindings(found: Convolution, w: Packed, rows: int) -> dict[str, Value | Packed]:

@@ -17,7 +17,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, i64
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.targets.runtime.huge_pages import HUGE_PAGES
+from dovetail.targets.runtime.arrays.huge_pages import HUGE_PAGES
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.jit import Compiled, compile_text
 from dovetail.targets.cpu.measure.threads import pinned_times
 from dovetail.targets.cpu.threads.pool import thread_pool
-from dovetail.targets.runtime.launch_table import empty_table
+from dovetail.targets.runtime.calls.launch_table import empty_table
 
 _STREAMS = 8
 """Accumulators that hide the latency of additions, so that loads take the time."""

@@ -20,8 +20,8 @@ from dovetail.ops.control import if_, scan_, while_
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.alias import Strides, is_dense
 from dovetail.plan.plan import Plan, Step, make_plan
-from dovetail.targets.runtime.attempt import attempt
 from dovetail.targets.runtime.backend import Select
+from dovetail.targets.runtime.building.attempt import attempt
 
 MOST_DEPTH = 8
 """Levels of nested bodies, at most; deeper ones run on the host."""

@@ -17,7 +17,7 @@ from dovetail.library.activation import Activation
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.claims import CLAIMS as CPU
 from dovetail.targets.cpu.native import NativeGraph, NativeRunner
-from dovetail.targets.runtime import build as ready
+from dovetail.targets.runtime.building import build as ready
 from tests.kernels import native
 from tests.kernels.convolving import OTHER_MACHINES, normal, on_a_machine_of, params_of
 from tests.kernels.native import native_of

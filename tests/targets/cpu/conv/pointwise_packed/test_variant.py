@@ -13,7 +13,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation
 from dovetail.targets.cpu.conv.packing import Packing
-from dovetail.targets.runtime.aligned import ALIGNMENT
+from dovetail.targets.runtime.arrays.aligned import ALIGNMENT
 from tests.kernels.convolving import (
     OTHER_MACHINES,
     WIDE,

@@ -32,7 +32,7 @@ from dovetail.targets.cpu.gemm.int8.job import ByteWriter
 from dovetail.targets.cpu.gemm.int8.product import NO_DOT, words_of
 from dovetail.targets.cpu.gemm.int8.tile import ByteTile, byte_tile_of, fitting_tile
 from dovetail.targets.cpu.gemm.policy import INT8
-from dovetail.targets.runtime.aligned import aligned
+from dovetail.targets.runtime.arrays.aligned import aligned
 
 
 @dataclass(frozen=True, slots=True)

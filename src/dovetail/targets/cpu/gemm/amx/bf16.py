@@ -38,7 +38,7 @@ from dovetail.targets.cpu.gemm.f32.variant import is_turned, served
 from dovetail.targets.cpu.gemm.policy import AMX, BF16
 from dovetail.targets.cpu.gemm.row_panels import Block, RowPanelJob, RowPanels, Workspace
 from dovetail.targets.cpu.gemm.tile import Tile
-from dovetail.targets.runtime.aligned import aligned
+from dovetail.targets.runtime.arrays.aligned import aligned
 
 _PAIRS = STEPS // 2
 

@@ -26,9 +26,9 @@ from dovetail.targets.cpu.gemm.blocks.words import (
     traced,
     unnest,
 )  # fmt: skip
-from dovetail.targets.runtime.huge_pages import HUGE_PAGES
-from dovetail.targets.runtime.interpreter import evaluate_values
-from dovetail.targets.runtime.page_advice import unload
+from dovetail.targets.runtime.arrays.huge_pages import HUGE_PAGES
+from dovetail.targets.runtime.arrays.page_advice import unload
+from dovetail.targets.runtime.calls.interpreter import evaluate_values
 
 _ROWS = 1024
 """Columns of the product that are spelled out at a time: what they take besides the result is a few megabytes."""

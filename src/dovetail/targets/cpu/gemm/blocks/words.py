@@ -34,7 +34,7 @@ from dovetail.ir.dtype import u8
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.library.block_formats import FORMATS, BlockParts
-from dovetail.targets.runtime.interpreter import evaluate_values
+from dovetail.targets.runtime.calls.interpreter import evaluate_values
 
 SIX_BITS = frozenset({"q6_k"})
 """Formats whose words start so: for each half of a block 16 words of low bits; then 8 words of high bits for each."""

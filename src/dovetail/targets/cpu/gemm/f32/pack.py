@@ -8,7 +8,7 @@ import numpy as np
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.literal import Array
-from dovetail.targets.runtime.aligned import aligned
+from dovetail.targets.runtime.arrays.aligned import aligned
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from dovetail.targets.cpu.gemm.f32.pair_pack import Factor, Layout, Panels, pack
 from dovetail.targets.cpu.gemm.job import Writer
 from dovetail.targets.cpu.gemm.policy import GEMM, PAIR, tiles_of
 from dovetail.targets.cpu.gemm.tile import Tile, tile_of
-from dovetail.targets.runtime.aligned import ALIGNMENT
+from dovetail.targets.runtime.arrays.aligned import ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)

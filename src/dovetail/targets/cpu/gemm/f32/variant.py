@@ -24,7 +24,7 @@ from dovetail.targets.cpu.gemm.f32.pack import Panels
 from dovetail.targets.cpu.gemm.job import Writer
 from dovetail.targets.cpu.gemm.policy import GEMM
 from dovetail.targets.cpu.gemm.tile import tile_of
-from dovetail.targets.runtime.aligned import ALIGNMENT
+from dovetail.targets.runtime.arrays.aligned import ALIGNMENT
 
 SERVED = (ops.matmul, library.linear, library.matmul_add, library.swiglu, library.wide_swiglu)
 

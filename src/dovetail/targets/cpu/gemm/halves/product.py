@@ -35,8 +35,8 @@ from dovetail.targets.cpu.gemm.halves.pack import fill, largest
 from dovetail.targets.cpu.gemm.policy import AMX, HALF_TILES, HALVES, HalfTile
 from dovetail.targets.cpu.gemm.row_panels import Block, Expansion, RowPanelJob, RowPanels, Workspace
 from dovetail.targets.cpu.gemm.tile import Tile
-from dovetail.targets.runtime.huge_pages import HUGE_PAGES
-from dovetail.targets.runtime.page_advice import unload
+from dovetail.targets.runtime.arrays.huge_pages import HUGE_PAGES
+from dovetail.targets.runtime.arrays.page_advice import unload
 
 _Multiply: TypeAlias = Callable[[int], tuple[SharedFunction, Signature]]
 """The function that multiplies a tile of rows."""

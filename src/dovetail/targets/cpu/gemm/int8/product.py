@@ -39,7 +39,7 @@ from dovetail.targets.cpu.gemm.driver import LIVE, words_bytes
 from dovetail.targets.cpu.gemm.int8.job import ByteWriter
 from dovetail.targets.cpu.gemm.int8.tile import ByteTile, byte_tile_function, byte_tile_of
 from dovetail.targets.cpu.gemm.policy import INT8
-from dovetail.targets.runtime.aligned import aligned
+from dovetail.targets.runtime.arrays.aligned import aligned
 
 
 @dataclass(frozen=True, slots=True)

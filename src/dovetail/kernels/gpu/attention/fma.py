@@ -1,0 +1,219 @@
+"""Attention of f32 with an online softmax: multiply-adds, since tensor cores would round its factors.
+
+Queries, keys and values are in shared memory, rows as they are. A lane has eight queries and every sixteenth of 64
+keys, so that it reads 12 times 16 bytes for 128 multiply-adds. Weights go through shared memory of their warp, whose
+lanes then have columns of the values in the place of keys. Values are copied while scores are computed, and the next
+keys while values are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import f32
+from dovetail.kernels.gpu.attention.choice import fma_resident
+from dovetail.kernels.gpu.attention.fma_result import fma_written
+from dovetail.kernels.gpu.attention.fma_tile import (
+    ACROSS,
+    OTHERS,
+    ROWS,
+    VECTOR,
+    by_lane,
+    columns_of,
+    key_of,
+    pitch_of,
+    row_of,
+    sums_of,
+    weights_pitch_of,
+)
+from dovetail.kernels.gpu.attention.lane_rows import with_lane
+from dovetail.kernels.gpu.attention.softmax import Scores, row_weighted
+from dovetail.kernels.gpu.attention.sources import COPY_BYTES
+from dovetail.kernels.gpu.attention.tile import MINUS_INFINITY, f32_name, times
+from dovetail.kernels.gpu.attention.writer import AttendWriter
+from dovetail.kernels.gpu.gemm.fragments import private, remainder, rolled, shared_by, unrolled, zeroed
+from dovetail.kernels.gpu.gemm.shared_tiles import divided
+from dovetail.kernels.gpu.gemm.spread_blocks import spread_bytes
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Alloc,
+    AwaitCopies,
+    Barrier,
+    Call,
+    CommitCopies,
+    CopyAsync,
+    Expr,
+    Extent,
+    Launch,
+    Load,
+    Loop,
+    Name,
+    Number,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    add,
+    mul,
+)
+
+CHUNKS_AT_ONCE = 2
+"""Vectors of features, or of keys, of one turn of a loop: all of them would be more code than the cache for it has."""
+
+
+class FmaAttend(AttendWriter):
+    """The kernels of such an attention."""
+
+    def _allocations(self) -> list[Alloc]:
+        lines = {"q_tile": self.rows, "k_tile": self.keys, "v_tile": self.keys, "weights": self.rows}
+        tiles = [(name, count * self._pitch(name)) for name, count in lines.items()]
+        held = [("sums", ROWS * self.dv // ACROSS), ("scores", ROWS * self._keys_each)]
+        held += [("left", VECTOR * ROWS), ("right", VECTOR * max(self._keys_each, self.dv // ACROSS))]
+        return [
+            *(Alloc(name, f32, count, "shared") for name, count in tiles),
+            *(Alloc(name, f32, count, "private") for name, count in held),
+        ]
+
+    @property
+    def _keys_each(self) -> int:
+        """Keys of a lane in a round."""
+        return self.keys // ACROSS
+
+    def _launch(self, grid: Size, shared: int) -> Launch:
+        room = spread_bytes(shared, grid, self.device)
+        return Launch(grid, self.threads, room, fma_resident(self.block, self.device))
+
+    def _room(self, name: str) -> Tensor:
+        """A tile in shared memory: rows, and elements of each."""
+        return Tensor(name, f32, (self._pitch(name) * f32.itemsize, f32.itemsize), space="shared")
+
+    def _pitch(self, name: str) -> int:
+        """Elements from a row of a tile to the next one."""
+        return {"v_tile": self.dv, "weights": weights_pitch_of(self.block)}.get(name, pitch_of(self.block))
+
+    def _loaded(self, name: str, number: Expr, stage: Expr) -> list[Statement]:
+        """Start the copies of the queries of a block, or of the keys or values of a round."""
+        room, factor = self._room(f"{name}_tile"), self.factors[name]
+        lines, length = (self.rows if name == "q" else self.keys), (self.dv if name == "v" else self.d)
+        first = Name("top") if name == "q" else mul(self.block.key_round(number), Extent(self.keys))
+        of = {"q": self.rows, "k": self.keys, "v": self.dv}[name]
+        wide = COPY_BYTES // f32.itemsize if self.copies else 1
+
+        def one(own: Expr) -> list[Statement]:
+            line, at = divided(own, length // wide), mul(remainder(own, length // wide), Extent(wide))
+            row, k = (at, add(first, line)) if name == "v" else (add(first, line), at)
+            source, inside = factor.source(row, k, of)
+            return [CopyAsync(room, (line, at), factor.tensor, source, inside, wide * f32.itemsize)]
+
+        return [rolled(s) for s in shared_by(self.threads, lines * length // wide, one)]
+
+    def _queries(self) -> list[Statement]:
+        found: list[Statement] = [zeroed(sums_of(self.block), ROWS * self.dv // ACROSS)]
+        for row in self.block.lane_rows:
+            found += [Set(row.query, add(Name("top"), row_of(row.number)))]
+            found += [Set(row.most, MINUS_INFINITY), Set(row.total, Number(0.0, f32))]
+        return [*found, *self._loaded("q", ZERO, ZERO), *self._loaded("k", ZERO, ZERO), CommitCopies()]
+
+    def _keys(self) -> list[Statement]:
+        arrived = AwaitCopies(0), Barrier()
+        body = (
+            *arrived,
+            *self._loaded("v", Name("round"), ZERO),
+            CommitCopies(),
+            *self._scored(),
+            *self._weighted(),
+            *arrived,
+            *self._loaded("k", add(Name("round"), Extent(1)), ZERO),
+            CommitCopies(),
+            *self._summed(),
+        )
+        return [Loop("round", self._rounds(), body, rolled=True), *arrived]
+
+    def _written(self) -> list[Statement]:
+        return fma_written(self.block)
+
+    def _scored(self) -> list[Statement]:
+        """The products of queries and keys."""
+        scores = private("scores", f32, ROWS, self._keys_each)
+        keys = [key_of(Extent(n)) for n in range(self._keys_each)]
+
+        def vector(first: Expr) -> list[Statement]:
+            found = self._read("left", self._room("q_tile"), [row_of(n) for n in range(ROWS)], first)
+            found += self._read("right", self._room("k_tile"), keys, first)
+            return found + [s for e in range(VECTOR) for s in _added(scores, e)]
+
+        return [zeroed(scores, ROWS * self._keys_each), _in_turns(self.d // VECTOR, vector)]
+
+    def _read(self, name: str, room: Tensor, lines: list[Expr], first: Expr) -> list[Statement]:
+        """Neighbouring elements of some lines, into registers: lines, then elements."""
+        held = private(name, f32, len(lines), VECTOR)
+        return [
+            Store(held, (Extent(n), Extent(e)), Load(room, (line, add(first, Extent(e)))))
+            for n, line in enumerate(lines)
+            for e in range(VECTOR)
+        ]
+
+    def _weighted(self) -> list[Statement]:
+        """The weights of scores, in shared memory of the warp."""
+        scores, number = private("scores", f32, ROWS, self._keys_each), Name("number")
+        found: list[Statement] = [Set("first_key", self.block.first_key(Name("round")))]
+        for row in self.block.lane_rows:
+            at, own = (Extent(row.number), number), key_of(number)
+            kept = Store(self._room("weights"), (row_of(row.number), own), f32_name("weight"))
+            of = Scores(at, add(Name("first_key"), own), self._each_key, _combined, kept)
+            found += row_weighted(self.block, row, scores, of)
+        return found
+
+    def _each_key(self, *body: Statement) -> Loop:
+        return unrolled("number", self._keys_each, *body)
+
+    def _summed(self) -> list[Statement]:
+        """The products of weights and values, added to sums that shrink first."""
+        sums, columns = sums_of(self.block), columns_of(self.block)
+        found: list[Statement] = []
+        for row in self.block.lane_rows:
+            at = Extent(row.number), Name("column")
+            shrunk = Store(sums, at, times(Load(sums, at), f32_name(row.shrunk)))
+            found.append(unrolled("column", len(columns), shrunk))
+        held, values = private("right", f32, len(columns), VECTOR), by_lane(self._room("v_tile"), self.block)
+
+        def vector(first: Expr) -> list[Statement]:
+            read = self._read("left", self._room("weights"), [row_of(n) for n in range(ROWS)], first)
+            for e in range(VECTOR):
+                for n, column in enumerate(columns):
+                    load = Load(values, (add(first, Extent(e)), *column))
+                    read.append(Store(held, (Extent(n), Extent(e)), load))
+            return read + [s for e in range(VECTOR) for s in _added(sums, e)]
+
+        return [*found, _in_turns(self.keys // VECTOR, vector)]
+
+
+def _added(sums: Tensor, element: int) -> list[Statement]:
+    """The products of an element of each line on both sides, back and forth as in a product of matrices."""
+    (apart, item), rows = sums.strides, ROWS
+    assert isinstance(apart, int) and isinstance(item, int), "private"
+    left, right = private("left", f32, rows, VECTOR), private("right", f32, apart // item, VECTOR)
+    found: list[Statement] = []
+    for n in range(apart // item):
+        for row in range(rows)[:: -1 if n % 2 else 1]:
+            at = Extent(row), Extent(n)
+            factors = (Load(side, (i, Extent(element))) for side, i in zip((left, right), at, strict=True))
+            found.append(Store(sums, at, Call("fma", (*factors, Load(sums, at)), f32)))
+    return found
+
+
+def _in_turns(count: int, vector: Callable[[Expr], Sequence[Statement]]) -> Loop:
+    """Vectors of a line, some of them in a turn."""
+    at_once = CHUNKS_AT_ONCE if count % CHUNKS_AT_ONCE == 0 else 1
+    first = mul(Name("vectors"), Extent(VECTOR * at_once))
+    body = [s for n in range(at_once) for s in vector(add(first, Extent(VECTOR * n)))]
+    return Loop("vectors", Extent(count // at_once), tuple(body), rolled=True)
+
+
+def _combined(name: str, op: str) -> list[Statement]:
+    """Combine what the lanes with the same queries keep."""
+    return [s for apart in OTHERS for s in with_lane(name, op, apart)]
+
+
+__all__ = ["FmaAttend"]

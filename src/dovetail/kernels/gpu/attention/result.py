@@ -1,0 +1,334 @@
+"""The results of an attention on GPUs: weighted sums over their totals, combined where warps share the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+
+from dovetail.ir.dtype import bool_, f32, i64
+from dovetail.kernels.gpu.attention.lane_rows import FRAGMENT_ROWS, LaneRow
+from dovetail.kernels.gpu.attention.staged import staged_written
+from dovetail.kernels.gpu.attention.tile import GROUP, GROUP_WARPS, MINUS_INFINITY, AttendTile, f32_name, minus, times
+from dovetail.kernels.gpu.gemm.fragments import LANE, THREAD, both, divided, less, plus, private, remainder, unrolled
+from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES
+from dovetail.kernels.loops.body import cast_to
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    AllReduce,
+    Barrier,
+    Call,
+    Expr,
+    Extent,
+    Load,
+    Loop,
+    Name,
+    Number,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    When,
+    add,
+    minimum,
+    mul,
+)
+
+
+def written(tile: AttendTile, *, staged: bool = False) -> list[Statement]:
+    """The weighted sums over their totals; `staged` where they go through shared memory of each warp."""
+    if tile.parts > 1:
+        return left_over(tile)
+    if tile.is_apart:
+        return _exchanged(tile)
+    if tile.splits > 1:
+        return _combined(tile)
+    inverses = [Set(f"inverse{half.number}", inverse_of(tile, f32_name(half.total))) for half in FRAGMENT_ROWS]
+    if staged:
+        return [*inverses, *staged_written(tile, lambda half: _own_results(tile, half))]
+    found: list[Statement] = [*inverses]
+    for half in FRAGMENT_ROWS:
+        every = _own_results(tile, half)
+        for j, pair in enumerate(zip(every[::2], every[1::2], strict=True)):
+            fits = 8 * j + 8 <= tile.problem.dv
+            stores = [_stored(tile, Name(half.query), column, value, fits) for column, value in pair]
+            found.append(When(less(Name(half.query), Extent(tile.problem.queries)), tuple(stores)))
+    return found
+
+
+def _own_results(tile: AttendTile, half: LaneRow) -> list[tuple[Expr, Expr]]:
+    """The results of a row of a lane: columns, and weighted sums over the total."""
+    sums = private("sums", f32, tile.dv // 8, 4)
+    found: list[tuple[Expr, Expr]] = []
+    for j, e in product(range(tile.dv // 8), range(2)):
+        column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
+        total = times(Load(sums, (Extent(j), Extent(2 * half.number + e))), f32_name(f"inverse{half.number}"))
+        found.append((column, cast_to(total, tile.dtype)))
+    return found
+
+
+def _stored(tile: AttendTile, query: Expr, column: Expr, value: Expr, fits: bool) -> Statement:
+    a = tile.problem
+    target = Tensor("y", tile.dtype, a.strides["y"])
+    store = Store(target, (*tile.lead, query, column), cast_to(value, tile.dtype))
+    return store if fits else When(less(column, Extent(a.dv)), (store,))
+
+
+def inverse_of(tile: AttendTile, total: Expr) -> Expr:
+    """What weighted sums are multiplied by."""
+    a = tile.problem
+    found: Expr = Call("near_div", (Number(1.0, f32), total), f32)
+    if a.empty == "zero":
+        some = Call("greater", (total, Number(0.0, f32)), bool_)
+        found = Call("where", (some, found, Number(0.0, f32)), f32)
+    elif a.zero_unseen:
+        none = Call("equal", (total, Number(0.0, f32)), bool_)
+        found = Call("where", (none, Number(0.0, f32), found), f32)
+    if not isinstance(a.keys, int) or a.keys == 0:
+        found = Call("where", (less(ZERO, Extent(a.keys)), found, Number(0.0, f32)), f32)
+    return found
+
+
+def left_over(tile: AttendTile, own_stored: Sequence[Statement] = ()) -> list[Statement]:
+    """What this block has of each query, in the workspace; `own_stored` is how a warp stores its share, if not as
+    fragments."""
+    if tile.splits == 1:
+        return _own_stored(tile, tile.partial, lambda query: (*tile.lead, query, Name("part")))
+    a, shares, own = tile.problem, tile.query_shares, Name("own")
+    assert isinstance(a.queries, int), "few queries are known"
+    at = (*tile.lead, divided(own, tile.share), Name("part"))
+    within = remainder(own, tile.share)
+    last = [Store(tile.partial, (*at, Extent(tile.share)), f32_name("most"))]
+    # Blocks that receive a share wait for its padding too.
+    for place in range(tile.share + 1, tile.share_width):
+        last.append(Store(tile.partial, (*at, Extent(place)), f32_name("total")))
+    body = (
+        Set("query", divided(own, tile.dv)),
+        Set("column", remainder(own, tile.dv)),
+        *_merged(
+            tile, tile.splits, lambda split, last: Load(shares, (split, Name("query"), last)), Name("column"), tile.dv
+        ),
+        Store(tile.partial, (*at, within), f32_name("value")),
+        When(Call("equal", (within, ZERO), bool_), tuple(last)),
+    )
+    stores = [*own_stored]
+    stores = stores or _own_stored(tile, shares, lambda query: (divided(ThreadIndex("warp"), tile.warps), query))
+    stores = [When(tile.has_keys, tuple(stores))] if tile.spare else stores
+    return [*stores, Barrier(), Loop("own", Extent(a.queries * tile.dv), body, kind="thread")]
+
+
+def _own_stored(tile: AttendTile, target: Tensor, of: Callable[[Expr], tuple[Expr, ...]]) -> list[Statement]:
+    """What a warp has of each query: weighted sums, the largest score and the total."""
+    sums = private("sums", f32, tile.dv // 8, 4)
+    found: list[Statement] = []
+    for half in tile.lane_rows:
+        at = of(Name(half.query))
+        stores: list[Statement] = []
+        for j in range(tile.dv // 8):
+            for e in range(2):
+                column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
+                stores.append(Store(target, (*at, column), Load(sums, (Extent(j), Extent(2 * half.number + e)))))
+        own = [Store(target, (*at, Extent(tile.dv)), f32_name(half.most))]
+        own.append(Store(target, (*at, Extent(tile.dv + 1)), f32_name(half.total)))
+        stores.append(When(Call("equal", (remainder(LANE, 4), ZERO), bool_), tuple(own)))
+        found.append(When(less(Name(half.query), Extent(tile.problem.queries)), tuple(stores)))
+    return found
+
+
+def parts_combined(tile: AttendTile) -> list[Statement]:
+    """A query from what all blocks along the keys have of it: a thread for each column."""
+    each = _column_combined(tile, Name("query"), Name("column"))
+    return [Loop("column", Extent(tile.problem.dv), tuple(each), kind="thread")]
+
+
+def cluster_combined(tile: AttendTile) -> list[Statement]:
+    """The queries of a cluster from what each of its blocks has of them: a block has a share of their columns."""
+    a = tile.problem
+    assert isinstance(a.queries, int), "few queries are known"
+    shares = a.queries * (tile.dv // tile.share)
+    combined = _share_combined(tile)
+    if shares <= tile.parts:
+        # Blocks without a share of their own read the last one: what is received of a share was written.
+        first = Set("share_number", minimum(Name("part"), Extent(shares - 1)))
+        return [first, When(less(Name("part"), Extent(shares)), (combined,))]
+    number = add(Name("part"), mul(Name("turn"), Extent(tile.parts)))
+    inside = When(less(Name("share_number"), Extent(shares)), (combined,))
+    return [Loop("turn", Extent(-(-shares // tile.parts)), (Set("share_number", number), inside))]
+
+
+def _share_combined(tile: AttendTile) -> Loop:
+    """The columns of a share, each by some neighbouring lanes that have a few parts each, or by one thread."""
+    lanes, dv = _lanes(tile), tile.problem.dv
+    own = add(mul(Name("share_number"), Extent(tile.share)), Name("within"))
+    place = [Set("query", divided(own, tile.dv)), Set("column", remainder(own, tile.dv))]
+    inside = () if dv == tile.dv else (less(Name("column"), Extent(dv)),)
+    if lanes == 1:
+        column = tuple(_column_combined(tile, Name("share_number"), Name("within")))
+        column = (When(inside[0], column),) if inside else column
+        return Loop("within", Extent(tile.share), (*place, *column), kind="thread")
+    at = [Set("within", divided(Name("own"), lanes)), Set("of_lane", remainder(Name("own"), lanes))]
+    *found, last = _column_combined(tile, Name("share_number"), Name("within"), lanes)
+    stored = When(both(Call("equal", (Name("of_lane"), ZERO), bool_), *inside), (last,))
+    return Loop("own", Extent(tile.share * lanes), (*at, *place, *found, stored), kind="thread")
+
+
+def _lanes(tile: AttendTile) -> int:
+    """Lanes that combine the parts of a column: as many as a block has for each, in whole warps."""
+    counts = [n for n in (32, 16, 8, 4, 2) if tile.parts % n == 0 and tile.share * n % LANES == 0]
+    return max([n for n in counts if tile.share * n <= tile.threads], default=1)
+
+
+def _column_combined(tile: AttendTile, share: Expr, within: Expr, lanes: int = 1) -> list[Statement]:
+    """A column of a query from all parts, of which `lanes` have some each; the last statement stores it."""
+
+    def of(part: Expr, last: Expr) -> Expr:
+        return Load(tile.partial, (*tile.lead, share, part, last))
+
+    return [
+        *_merged(tile, tile.parts, of, within, tile.share, lanes),
+        Set("inverse", inverse_of(tile, f32_name("total"))),
+        _stored(tile, Name("query"), Name("column"), times(f32_name("value"), f32_name("inverse")), fits=True),
+    ]
+
+
+def _merged(
+    tile: AttendTile, count: int, of: Callable[[Expr, Expr], Expr], column: Expr, width: int, lanes: int = 1
+) -> list[Statement]:
+    """The largest score, the total and a weighted sum of several parts, always in one order."""
+    part: Expr = Name("each")
+    if lanes > 1:
+        part = add(mul(part, Extent(lanes)), Name("of_lane"))
+    most = Call("maximum", (f32_name("most"), of(part, Extent(width))), f32)
+    none = Call("equal", (f32_name("most"), MINUS_INFINITY), bool_)
+    share = tile.exp(minus(of(part, Extent(width)), f32_name("most")))
+
+    def reduced(op: str, *names: str) -> list[Statement]:
+        return [AllReduce(name, op, f32, lanes) for name in names] if lanes > 1 else []
+
+    return [
+        Set("most", MINUS_INFINITY),
+        unrolled("each", count // lanes, Set("most", most)),
+        *reduced("maximum", "most"),
+        Set("most", Call("where", (none, Number(0.0, f32), f32_name("most")), f32)),
+        Set("total", Number(0.0, f32)),
+        Set("value", Number(0.0, f32)),
+        unrolled(
+            "each",
+            count // lanes,
+            Set("share", share),
+            Set("total", plus(f32_name("total"), times(f32_name("share"), of(part, Extent(width + 1))))),
+            Set("value", plus(f32_name("value"), times(f32_name("share"), of(part, column)))),
+        ),
+        *reduced("add", "total", "value"),
+    ]
+
+
+def _exchanged(tile: AttendTile) -> list[Statement]:
+    """The same of two warpgroups: each has half of the columns in the end, and tells the other the sums of its half.
+
+    A thread has the rows and columns of the thread of the other group with its number.
+    """
+    count = tile.dv // 16 * 4
+    sums, told = private("sums", f32, 2, count), tile.told
+    thread, e, other = remainder(THREAD, GROUP_WARPS * LANES), Name("e"), Call("sub", (Extent(1), GROUP), i64)
+    kept = [f32_name(name) for half in FRAGMENT_ROWS for name in (half.most, half.total)]
+
+    def told_by(group: Expr, number: Expr) -> tuple[Expr, ...]:
+        return group, divided(number, 4), thread, remainder(number, 4)
+
+    found: list[Statement] = []
+    for group in range(2):
+        tell = Store(told, told_by(Extent(group), e), Load(sums, (Extent(1 - group), e)))
+        found.append(When(Call("equal", (GROUP, Extent(group)), bool_), (unrolled("e", count, tell),)))
+    found += [Store(told, told_by(GROUP, Extent(count + i)), value) for i, value in enumerate(kept)]
+    found.append(Barrier())
+    for half in FRAGMENT_ROWS:
+        most, total = (Load(told, told_by(other, Extent(count + 2 * half.number + i))) for i in range(2))
+        found += [Set("other_most", most), Set("other_total", total), *_weighed(tile, half)]
+    for group in range(2):
+        stores = [s for half in FRAGMENT_ROWS for s in _half_stored(tile, half, group, told_by)]
+        found.append(When(Call("equal", (GROUP, Extent(group)), bool_), tuple(stores)))
+    return [*found, Barrier()]
+
+
+def _weighed(tile: AttendTile, half: LaneRow) -> list[Statement]:
+    """What a group's sums of a query are multiplied by, and those of the other."""
+    own, other, most = f32_name(half.most), f32_name("other_most"), f32_name("most")
+    none = Call("equal", (most, MINUS_INFINITY), bool_)
+    shares = [f32_name(f"{name}{half.number}") for name in ("own_share", "other_share")]
+    total = plus(times(shares[0], f32_name(half.total)), times(shares[1], f32_name("other_total")))
+    return [
+        Set("most", Call("maximum", (own, other), f32)),
+        Set("most", Call("where", (none, Number(0.0, f32), most), f32)),
+        *[Set(s.name, tile.exp(minus(x, most))) for s, x in zip(shares, (own, other), strict=True)],
+        Set("inverse", inverse_of(tile, total)),
+        *[Set(s.name, times(s, f32_name("inverse"))) for s in shares],
+    ]
+
+
+def _half_stored(
+    tile: AttendTile, half: LaneRow, group: int, told_by: Callable[[Expr, Expr], tuple[Expr, ...]]
+) -> list[Statement]:
+    """The results of a query in a group's half of the columns."""
+    count = tile.dv // 16 * 4
+    sums, query = private("sums", f32, 2, count), Name(half.query)
+    own, other = (f32_name(f"{name}{half.number}") for name in ("own_share", "other_share"))
+    found: list[Statement] = []
+    for j in range(tile.dv // 16):
+        for e in range(2):
+            number = Extent(4 * j + 2 * half.number + e)
+            more = times(Load(tile.told, told_by(Extent(1 - group), number)), other)
+            value = plus(times(Load(sums, (Extent(group), number)), own), more)
+            column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * (group * tile.dv // 16 + j) + e))
+            found.append(_stored(tile, query, column, value, fits=True))
+    return [When(less(query, Extent(tile.problem.queries)), tuple(found))]
+
+
+def _combined(tile: AttendTile) -> list[Statement]:
+    """Sums of several warps along the keys, each relative to its own largest score."""
+    sums, shares = private("sums", f32, tile.dv // 8, 4), tile.shares
+    warp = ThreadIndex("warp")
+    part, first = divided(warp, tile.warps), mul(remainder(warp, tile.warps), Extent(16))
+    found: list[Statement] = []
+    for half in FRAGMENT_ROWS:
+        row = add(first, add(divided(LANE, 4), Extent(8 * half.number)))
+        for j in range(tile.dv // 8):
+            for e in range(2):
+                column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
+                found.append(Store(shares, (part, row, column), Load(sums, (Extent(j), Extent(2 * half.number + e)))))
+        own = [Store(shares, (part, row, Extent(tile.dv)), f32_name(half.most))]
+        own.append(Store(shares, (part, row, Extent(tile.dv + 1)), f32_name(half.total)))
+        found.append(When(Call("equal", (remainder(LANE, 4), ZERO), bool_), tuple(own)))
+    groups = tile.dv // CHUNK
+    row, group = divided(Name("own"), groups), remainder(Name("own"), groups)
+    body: list[Statement] = [
+        Set("row", row),
+        Set("query", add(Name("top"), Name("row"))),
+        Set("most", MINUS_INFINITY),
+    ]
+    for s in range(tile.splits):
+        more = Load(shares, (Extent(s), Name("row"), Extent(tile.dv)))
+        body.append(Set("most", Call("maximum", (f32_name("most"), more), f32)))
+    none = Call("equal", (f32_name("most"), MINUS_INFINITY), bool_)
+    body += [
+        Set("most", Call("where", (none, Number(0.0, f32), f32_name("most")), f32)),
+        Set("total", Number(0.0, f32)),
+    ]
+    for s in range(tile.splits):
+        share = tile.exp(minus(Load(shares, (Extent(s), Name("row"), Extent(tile.dv))), f32_name("most")))
+        total = times(f32_name(f"share{s}"), Load(shares, (Extent(s), Name("row"), Extent(tile.dv + 1))))
+        body += [Set(f"share{s}", share), Set("total", plus(f32_name("total"), total))]
+    body.append(Set("inverse", inverse_of(tile, f32_name("total"))))
+    e = Name("e")
+    column = add(mul(group, Extent(CHUNK)), e)
+    value: Expr = Number(0.0, f32)
+    for s in range(tile.splits):
+        value = plus(value, times(f32_name(f"share{s}"), Load(shares, (Extent(s), Name("row"), column))))
+    value = times(value, f32_name("inverse"))
+    fits = tile.problem.dv % CHUNK == 0 and tile.problem.dv == tile.dv
+    stores = unrolled("e", CHUNK, _stored(tile, Name("query"), column, value, fits))
+    body.append(When(less(Name("query"), Extent(tile.problem.queries)), (stores,)))
+    return [*found, Barrier(), Loop("own", Extent(tile.rows * groups), tuple(body), kind="thread"), Barrier()]
+
+
+__all__ = ["cluster_combined", "inverse_of", "left_over", "parts_combined", "written"]

@@ -1,0 +1,119 @@
+"""What an attention on a GPU reads: its problem, where its factors are, and whether vectors of them can be copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from dovetail.dataclass import dataclass
+from dovetail.declare.fused import FusedOp
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import DType, bf16, f16
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused, StepProblem
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.attention.bits import loads_wide
+from dovetail.kernels.gpu.attention.rotation import rotated
+from dovetail.kernels.gpu.attention.tile import lead_of
+from dovetail.kernels.gpu.gemm.fragments import Factor, divided
+from dovetail.kernels.gpu.gemm.tile import H200
+from dovetail.kernels.gpu.policy import WIDEST
+from dovetail.kernels.loops.ir import Tensor
+from dovetail.kernels.problems.attention import Attention, attention_of
+from dovetail.ops.view import quotient
+
+AXES: Mapping[str, str] = MappingProxyType({"q": "k", "k": "k", "v": "row"})
+"""Along which axis queries, keys and values are dense where vectors of them are copied."""
+COPY_BYTES = 16
+"""Of a vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttendSources:
+    """An attention and its factors in memory."""
+
+    problem: Attention
+    dtype: DType
+    bindings: Mapping[str, Value]
+    device: GpuDevice
+    factors: Mapping[str, Factor]
+    copies: bool
+    """Whether 16 bytes of each factor can be copied at once."""
+    wide: bool
+    """Whether 16 bools of the mask can be loaded at once."""
+    aligned: int
+    """The bytes that the start of the results is a multiple of."""
+
+
+def sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
+    """What an attention reads."""
+    value = of.value
+    if not isinstance(value.op, FusedOp):
+        return Refused("op_is_attention", value.op.name)
+    call: dict[str, Any] = value.op.arguments(value.operands, value.attrs)
+    found = attention_of(value, call, of.locations)
+    if isinstance(found, Refused):
+        return found
+    if max(found.d, found.dv) > WIDEST:
+        return Refused("features_fit_registers", str(max(found.d, found.dv)), f"at most {WIDEST}")
+    bindings = {name: of.step.results[0] if name == "y" else call[name] for name in found.pointers}
+    problem = by_key_head(found)
+    aligned = of.locations.alignment(dict(bindings))
+    factors = {name: _factor(problem, value.dtype, name) for name in AXES}
+    copies = all([_is_dense(factor, AXES[name], aligned[name]) for name, factor in factors.items()])
+    wide = "keep" in problem.strides and loads_wide(problem, aligned["keep"])
+    return AttendSources(problem, value.dtype, bindings, of.device or H200, factors, copies, wide, aligned["y"])
+
+
+def narrow_sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
+    """The same of an attention of 16-bit floats."""
+    found = of.once(sources_of)
+    if isinstance(found, Refused) or found.dtype in (bf16, f16):
+        return found
+    return Refused("tensor_cores_have_the_dtype", found.dtype.name, "f16 or bf16")
+
+
+def _factor(a: Attention, dtype: DType, name: str) -> Factor:
+    """Queries, keys or values along what is summed: features, or keys for the values."""
+    strides, own = a.strides[name], lead_of(a)
+    lead = own if name == "q" else (*own[:-1], divided(own[-1], a.groups))
+    if name == "v":
+        return Factor(Tensor("v", dtype, (*strides[:-2], strides[-1], strides[-2])), lead, a.dv, a.keys)
+    tensor = Tensor(name, dtype, strides)
+    rows = a.queries if name == "q" else a.keys
+    read = None if a.rotated is None else partial(rotated, a, dtype, tensor, name)
+    return Factor(tensor, lead, rows, a.d, read, ahead=name == "k")
+
+
+def _is_dense(factor: Factor, axis: str, alignment: int) -> bool:
+    """Whether 16 bytes along an axis can be copied at once; steps between rows may be symbolic."""
+    item = factor.tensor.dtype.itemsize
+    *lead, row, k = factor.tensor.strides
+    dense, along, size = (k, row, factor.depth) if axis == "k" else (row, k, factor.rows)
+    apart = (factor.tensor.offset, *lead, along, alignment)
+    aligned = all(quotient(step, COPY_BYTES) is not None for step in apart)
+    is_whole = isinstance(size, int) and size * item % COPY_BYTES == 0
+    return factor.read is None and dense == item and is_whole and aligned
+
+
+def by_key_head(a: Attention) -> Attention:
+    """The same attention with the queries of all heads that share keys as the rows of one head, where each has one.
+
+    Keys and values are then read once for all of them.
+    """
+    if a.queries != 1 or not 1 < a.groups <= 16 or a.causal:
+        return a
+
+    def rows(strides: tuple[Size, ...]) -> tuple[Size, ...]:
+        *lead, head, _, last = strides
+        return (*lead, head * a.groups, head, last)
+
+    moved = ("q", "y", "mask", "keep", "cos_q", "sin_q")
+    strides = {name: rows(s) if name in moved else s for name, s in a.strides.items()}
+    return replace(a, heads=a.shared, queries=a.groups, groups=1, strides=strides)
+
+
+__all__ = ["AXES", "COPY_BYTES", "AttendSources", "by_key_head", "narrow_sources_of", "sources_of"]

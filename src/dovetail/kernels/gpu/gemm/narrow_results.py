@@ -1,0 +1,176 @@
+"""Results of 16 bits that a warp computes where its sums are, and then puts through shared memory.
+
+Half as many bytes go through shared memory as for sums, without bank conflicts: a line of 64 results and a chunk of
+padding starts four banks after the one before, so that eight rows of pairs, and eight chunks of a row, are in different
+banks; with lines of 32, eight rows of pairs are. What an epilogue loads must then be the same for all rows, such as a
+bias: a thread has pairs of columns, which are no whole sectors of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+
+from dovetail.dataclass import dataclass
+from dovetail.kernels.gpu.gemm.fragments import LANE, divided, remainder
+from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES, NARROW_SUMS, WARP_ROWS
+from dovetail.kernels.gpu.gemm.tiled import Chunk, Element, Producer
+from dovetail.kernels.gpu.hoisted import Hoisted
+from dovetail.kernels.loops.analysis import loads_in
+from dovetail.kernels.loops.ir import (
+    Expr,
+    Extent,
+    Load,
+    Name,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    WarpBarrier,
+    When,
+    add,
+    mul,
+)
+
+WIDTHS = (64, 32)
+"""Results of a line in shared memory: as many as divide the columns of a tile."""
+ITEM = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Results of a thread in one chunk."""
+
+    loads: Sequence[Statement]
+    stores: Sequence[Statement]
+    """To shared memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Chunks that go through shared memory side by side."""
+
+    parts: Sequence[_Part]
+    written: Sequence[Statement]
+    """From there to the results."""
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowResults:
+    """The results of the warps of a block, chunk by chunk."""
+
+    producer: Producer
+    columns: int
+    """Of a tile."""
+    written: Callable[[Element, Expr, Expr], list[Store]]
+    """The stores of an element at a row and a column of the result."""
+    inside: Callable[[Expr, Expr], Expr]
+    """Whether a row and a column are those of the result."""
+    is_aligned: bool = True
+    """Whether lines of the result are multiples of 16 bytes."""
+    top: Name = Name("top")
+    side: Name = Name("side")
+    """The first row and column of the tile."""
+
+    @property
+    def width(self) -> int:
+        """Results of a line; 0 where lines would end in the middle."""
+        return next((width for width in WIDTHS if self.columns % width == 0 and width % self.producer.width == 0), 0)
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is one result, of 16 bits in aligned lines, whose operands are the same for all rows."""
+        sums = sum([len(element.sums) for chunk in self.producer.chunks for element in chunk.elements])
+        if not self.is_aligned or not self.width or sums > NARROW_SUMS:
+            return False  # with more sums it is slower: 4096×768→3072 took 36 µs by 128×256 tiles, not 32
+        row, column = Name("row"), Name("column")
+        stores = self.written(self.producer.chunks[0].elements[0], row, column)
+        if len(stores) != 1 or stores[0].tensor.dtype.itemsize != ITEM:
+            return False
+        return all([_is_of_column(load, row, column) for load in loads_in(stores[0].value)])
+
+    def statements(self) -> tuple[list[Statement], list[Statement]]:
+        """What comes before the sums, and what comes after them. Operands are loaded a chunk ahead."""
+        first, *others = self._lines
+        found: list[Statement] = []
+        for line, after in zip_longest((first, *others), others):
+            found += [s for part in line.parts for s in part.stores]
+            found += [s for part in (after.parts if after else ()) for s in part.loads]
+            found += line.written
+        return [s for part in first.parts for s in part.loads], found
+
+    def pieces(self) -> tuple[list[Statement], list[list[Statement]]]:
+        """The same in equal pieces of work, each of which loads the operands of the next one."""
+        parts = [part for line in self._lines for part in line.parts]
+        found = [[*part.stores, *(after.loads if after else ())] for part, after in zip_longest(parts, parts[1:])]
+        each = len(self._lines[0].parts)
+        for number, line in enumerate(self._lines):
+            found[(number + 1) * each - 1] += line.written
+        return list(parts[0].loads), found
+
+    @property
+    def _lines(self) -> list[_Line]:
+        every, together = self.producer.chunks, self.width // self.producer.width
+        chunks = [every[at : at + together] for at in range(0, len(every), together)]
+        return [
+            _Line(
+                [self._computed(number, place, chunk) for place, chunk in enumerate(some)],
+                [WarpBarrier(), *self._stored(some[0]), WarpBarrier()],
+            )
+            for number, some in enumerate(chunks)
+        ]
+
+    def _computed(self, number: int, place: int, chunk: Chunk) -> _Part:
+        """The loads of operands, and the results of this thread in shared memory."""
+        loads: list[Statement] = []
+        stores: list[Statement] = []
+        first = add(self.side, Extent(chunk.column))
+        for pair, elements in enumerate(_pairs(chunk.elements)):
+            given, own = Hoisted(f"given{number % 2}_{place}_{pair}_"), list[Statement]()
+            for element in elements:
+                (made,) = self.written(element, self.top, add(first, element.column))
+                staged = self._staged(made.tensor, place * self.producer.width)
+                at = (ThreadIndex("warp"), element.row, element.column)
+                own.append(Store(staged, at, given.store(made).value))
+            if given.sets:
+                # Columns are multiples of eight: both of a pair are inside, or none is.
+                inside = self.inside(self.top, add(first, elements[0].column))
+                loads.append(When(inside, tuple(given.sets)))
+                own = [When(inside, tuple(own))]
+            stores += own
+        return _Part(loads, stores)
+
+    def _stored(self, chunk: Chunk) -> Iterator[Statement]:
+        """The results of a warp from shared memory, 16 bytes for each thread."""
+        groups = self.width // CHUNK
+        column = mul(remainder(LANE, groups), Extent(CHUNK))
+        first = add(add(self.side, Extent(chunk.column)), column)
+        for turn in range(WARP_ROWS * groups // LANES):
+            line = divided(add(LANE, Extent(turn * LANES)), groups)
+            row = add(add(self.top, chunk.row), line)
+            made: list[Store] = []
+            for e in range(CHUNK):
+                (store,) = self.written(chunk.elements[0], row, add(first, Extent(e)))
+                at = (ThreadIndex("warp"), line, add(column, Extent(e)))
+                made.append(replace(store, value=Load(self._staged(store.tensor, 0), at)))
+            yield When(self.inside(row, first), tuple(made))
+
+    def _staged(self, of: Tensor, first: int) -> Tensor:
+        """The room of each warp for a chunk, from a column on: warp, row, column."""
+        strides = (self.producer.staged.strides[0], (self.width + CHUNK) * ITEM, ITEM)
+        return Tensor(self.producer.staged.pointer, of.dtype, strides, first * ITEM, space="shared")
+
+
+def _pairs(elements: Sequence[Element]) -> list[tuple[Element, Element]]:
+    """Neighbours in a row, both of which a thread has."""
+    return list(zip(elements[::2], elements[1::2], strict=True))
+
+
+def _is_of_column(load: Load, row: Expr, column: Expr) -> bool:
+    if load.tensor.space != "global":
+        return True
+    return load.at[-2:] == (row, column) and load.tensor.strides[-2] == 0
+
+
+__all__ = ["NarrowResults"]

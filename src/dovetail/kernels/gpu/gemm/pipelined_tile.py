@@ -1,0 +1,351 @@
+"""Tiles of sums by warpgroups, with a warp that copies for them: it runs ahead, also into the tiles that follow.
+
+The producer starts copies of boxes (TMA) into stages of shared memory that are empty; warpgroups multiply stages that
+are full. Barriers in shared memory say which is which, so that no thread waits for all others of its block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+from dovetail.dataclass import dataclass
+from dovetail.ir.dim import Size
+from dovetail.ir.dtype import DType, bool_, f32, i64
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.conv.pixels import Pixels
+from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, both, divided, less, private, remainder, zeroed
+from dovetail.kernels.gpu.gemm.scaled_rows import ReadSquares
+from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
+from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
+from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, LANES, WARP_ROWS, BlockTile
+from dovetail.kernels.gpu.gemm.tiled import Chunk, Element, Overlap, Producer, Tiled
+from dovetail.kernels.loops.ir import (
+    ONE,
+    ZERO,
+    Alloc,
+    AllocBarriers,
+    Arrive,
+    AwaitPhase,
+    AwaitProducts,
+    Call,
+    CopyBox,
+    ExpectBytes,
+    Expr,
+    Extent,
+    Load,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Tensor,
+    TensorMap,
+    ThreadIndex,
+    When,
+    add,
+    mul,
+)
+from dovetail.kernels.loops.pipeline import BOX
+
+FULL, EMPTY = "full", "empty"
+GROUP = 128
+"""Threads of a warpgroup: registers are given to it as a whole."""
+REGISTERS, MOST_REGISTERS, COPYING = 65_536, 240, 24
+"""Registers of a multiprocessor, the most of a thread that multiplies, and those of one that copies."""
+FEW_COLUMNS = 64
+"""Columns of a tile that needs no more registers than threads start with: to change them takes a tenth of a
+microsecond."""
+_STAGE, _PHASE, _BEFORE, _AHEAD = Name("stage"), Name("phase"), Name("before"), Name("ahead")
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinedTile:
+    """The sums of a tile by warpgroups that wait for a producer."""
+
+    tile: BlockTile
+    dtype: DType
+    left: Factor
+    rights: Sequence[Factor]
+    left_axis: str
+    right_axis: str
+    depth: int
+    parts: int = 1
+    """Into how many equal parts k goes; `part` says which one a block has."""
+    early: bool = False
+    """Whether columns are constants, whose first stages a block copies while kernels before it still run."""
+    scale: ReadSquares | None = None
+    """The factors of rows; None where there are none."""
+    is_at_once: bool = False
+    """Whether a block has one tile, and a stage for each of its rounds: none is filled twice."""
+
+    @staticmethod
+    def takes(factors: Sequence[Factor]) -> bool:
+        """Whether the TMA can copy these factors: matrices whose lines are known to be aligned, or pixels."""
+        return all(not factor.lead and (_pitch(factor) > 0 or _pixels(factor) is not None) for factor in factors)
+
+    def at_once(self, rows: Size, columns: Size, device: GpuDevice) -> PipelinedTile:
+        """The tile with a stage for each round, where a block has one tile and stages enough; else as it is.
+
+        It keeps stages that it does not fill: with fewer, layers of 128 rows take 2 to 5 % longer (docs/design/0018).
+        """
+        tile = self.tile
+        if not isinstance(rows, int) or not isinstance(columns, int) or tile.cluster > 1 or self.rounds > tile.stages:
+            return self
+        blocks = self.parts * -(-rows // tile.rows) * -(-columns // (tile.columns // len(self.rights)))
+        if blocks > device.multiprocessors:
+            return self
+        return replace(self, is_at_once=True)
+
+    @property
+    def core(self) -> TensorCoreTile:
+        return TensorCoreTile(
+            self.tile, self.dtype, self.left, self.rights, self.left_axis, self.right_axis, self.depth
+        )
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of a block over its part of k."""
+        return -(-self.depth // DEPTH) // self.parts
+
+    @property
+    def width(self) -> int:
+        """Columns of the result in a chunk."""
+        return self.tile.width // len(self.rights)
+
+    def tiled(self) -> Tiled:
+        tile, core = self.tile, self.core
+        warps = tile.threads // LANES
+        pitch = (self.width + CHUNK) * f32.itemsize
+        rows = WARP_ROWS * pitch
+        streams = len(self.rights)
+        staged = Tensor("staged", f32, (streams * rows, rows, pitch, f32.itemsize), space="shared")
+        allocations = [
+            *[one for one in core.allocations() if one.pointer == "tiles"],
+            Alloc(self._sums.pointer, f32, self.tile.columns // 2, "private"),
+            Alloc("staged", f32, warps * streams * rows // f32.itemsize, "shared"),
+        ]
+        start: list[Statement] = [Set(_STAGE.name, ZERO), Set(_PHASE.name, ZERO), Set(_BEFORE.name, ZERO)]
+        start += [Set(_AHEAD.name, Extent(self.ahead))] if self.early else []
+        end = self._end() if tile.cluster > 1 else ()
+        copies, chunks, registers = self._copies(), self._chunks(), self._registers()
+        given = () if self.scale is None else self.scale.given()
+        alone = tile.cluster == tile.blocks == self.parts == 1 and not self.is_at_once
+        overlap = Overlap(self._sums, tile.columns // 2, self.rounds, self._overlapped_products) if alone else None
+        producer = Producer(tile.threads, start, copies, chunks, staged, self.width, registers, end, given, overlap)
+        is_new = not self.early
+        barriers = [AllocBarriers(FULL, tile.stages, 1, is_new)]
+        if not self.is_at_once:
+            barriers.append(AllocBarriers(EMPTY, tile.stages, warps * tile.cluster, is_new))
+        return Tiled(
+            tile.rows,
+            tile.columns // streams,
+            tile.threads + GROUP,
+            [*self._products(), *(() if self.scale is None else self.scale.factors())],
+            (),
+            (*allocations, *barriers),
+            is_aligned=True,
+            resident=tile.blocks,
+            early=self._first_copies() if self.early else (),
+            producer=producer,
+            cluster=tile.cluster,
+        )
+
+    @property
+    def _sums(self) -> Tensor:
+        """The sums of a thread: 4 for every 8 columns."""
+        return private("sums", f32, self.tile.columns // 8, 4)
+
+    @property
+    def _group(self) -> Expr:
+        """Which warpgroup this is, and so which block of 64 rows it has."""
+        return divided(ThreadIndex("warp"), 4)
+
+    def _registers(self) -> tuple[int, int] | None:
+        """Of a thread that multiplies, and of one that copies, which needs few; None where both have enough."""
+        if self.is_at_once and self.tile.columns <= FEW_COLUMNS:
+            return None
+        threads = self.tile.threads + GROUP
+        every = REGISTERS // (self.tile.blocks * threads) // 8 * 8
+        more = (every * threads - COPYING * GROUP) // self.tile.threads // 8 * 8
+        return min(more, MOST_REGISTERS), COPYING
+
+    def _following(self) -> list[Statement]:
+        """Go on to the next stage; after the last one, phases change."""
+        following = add(_STAGE, ONE)
+        more = less(Name("following"), Extent(self.tile.stages))
+        other = Call("sub", (ONE, _PHASE), i64)
+        return [
+            Set("following", following),
+            Set(_PHASE.name, Call("where", (more, _PHASE, other), i64)),
+            Set(_STAGE.name, Call("where", (more, Name("following"), ZERO), i64)),
+        ]
+
+    def _products(self) -> list[Statement]:
+        """The sums of a tile. A product that starts waits for the one before, whose stage is then empty."""
+        core, sums = self.core, self._sums
+        if self.is_at_once:
+            each = [AwaitPhase(FULL, _STAGE, ZERO), core.shared_product(_STAGE, self._group, sums)]
+            rounds = [s for number in range(self.rounds) for s in (Set(_STAGE.name, Extent(number)), *each)]
+            return [zeroed(sums, self.tile.columns // 2), *rounds, AwaitProducts(sums, self.tile.columns)]
+        cluster = self.tile.cluster
+        lanes = less(LANE, Extent(cluster))
+        arrival = Arrive(EMPTY, _BEFORE, cluster)
+        released = When(both(lanes, less(ZERO, Name("round"))), (arrival,))
+        body = (
+            AwaitPhase(FULL, _STAGE, _PHASE),
+            core.shared_product(_STAGE, self._group, sums),
+            released,
+            Set(_BEFORE.name, _STAGE),
+            *self._following(),
+        )
+        return [
+            zeroed(sums, self.tile.columns // 2),
+            Loop("round", Extent(self.rounds), body),
+            AwaitProducts(sums, self.tile.columns),
+            When(lanes, (arrival,)),
+        ]
+
+    def _overlapped_products(self, works: Sequence[Sequence[Statement]]) -> list[Statement]:
+        """The same with some work while products of each of the first rounds run."""
+        sums = self._sums
+        first = less(LANE, ONE)
+        release = When(first, (Arrive(EMPTY, _BEFORE),))
+        start = (AwaitPhase(FULL, _STAGE, _PHASE), self.core.shared_product(_STAGE, self._group, sums))
+        end = (Set(_BEFORE.name, _STAGE), *self._following())
+        found: list[Statement] = [zeroed(sums, self.tile.columns // 2)]
+        for number, work in enumerate(works):
+            found += [*start, *([release] if number else ()), *end, *work]
+        rest = self.rounds - len(works)
+        found += [Loop("round", Extent(rest), (*start, release, *end))] if rest else []
+        return [*found, AwaitProducts(sums, self.tile.columns), release]
+
+    @property
+    def ahead(self) -> int:
+        """Stages that may be full before a block knows its rows."""
+        return min(self.tile.stages, self.rounds)
+
+    def _number(self, number: Expr) -> Expr:
+        """A round of all of k, by its number in this part."""
+        return number if self.parts == 1 else add(mul(Name("part"), Extent(self.rounds)), number)
+
+    def _rows(self, number: Expr) -> list[CopyBox]:
+        """The boxes of the left factor in a round."""
+        tile, rows = self.core.left_tile, self.tile.rows
+        return self._boxes(tile, self.left, self.left_axis, Name("top"), self._number(number), rows, 0, 1)
+
+    def _columns(self, number: Expr) -> list[CopyBox]:
+        """The boxes of the right factors in a round, or the share of them that this block copies for its cluster."""
+        tile, each = self.core.right_tile, self.tile.columns // len(self.rights)
+        found: list[CopyBox] = []
+        for at, right in enumerate(self.rights):
+            skipped, side = at * each, Name("side")
+            number_ = self._number(number)
+            found += self._boxes(tile, right, self.right_axis, side, number_, each, skipped, self.tile.cluster)
+        return found
+
+    def _expected(self) -> ExpectBytes:
+        """All bytes of a stage, whichever block copies them."""
+        boxes = (*self._rows(ZERO), *self._columns(ZERO))
+        return ExpectBytes(FULL, _STAGE, sum([box.nbytes * box.blocks for box in boxes]))
+
+    def _copies(self) -> list[Statement]:
+        """The copies of a tile, each stage as soon as it is empty."""
+        if self.is_at_once:
+            return [s for number in range(self.rounds) for s in self._copied(Extent(number))]
+        number = Name("round")
+        rows, columns = self._rows(number), self._columns(number)
+        boxes: list[Statement] = [self._expected(), *rows, *columns]
+        if self.early:
+            late = When(Call("less_equal", (_AHEAD, ZERO), bool_), (self._expected(), *columns))
+            boxes = [late, Set(_AHEAD.name, Call("sub", (_AHEAD, ONE), i64)), *rows]
+        empty = Call("sub", (ONE, _PHASE), i64)
+        body = (AwaitPhase(EMPTY, _STAGE, empty), *boxes, *self._following())
+        return [Loop("round", Extent(self.rounds), body, rolled=True)]
+
+    def _copied(self, number: Extent) -> list[Statement]:
+        """The copies of a round that has a stage of its own; those of columns may have started."""
+        columns = () if self.early else (self._expected(), *self._columns(number))
+        return [Set(_STAGE.name, number), *columns, *self._rows(number)]
+
+    def _end(self) -> list[Statement]:
+        """Wait until all stages are empty: other blocks of the cluster arrive at barriers of this one until then."""
+        body = (AwaitPhase(EMPTY, _STAGE, Call("sub", (ONE, _PHASE), i64)), *self._following())
+        return [Loop("round", Extent(self.tile.stages), body, rolled=True)]
+
+    def _first_copies(self) -> list[Statement]:
+        """Columns of the first stages, which need nothing that other kernels write."""
+        round_ = (Set(_STAGE.name, Name("round")), self._expected(), *self._columns(Name("round")))
+        one = Call("equal", (ThreadIndex("thread"), Extent(self.tile.threads)), bool_)
+        return [When(one, (Loop("round", Extent(self.ahead), round_, rolled=True),))]
+
+    def _boxes(
+        self,
+        tile: SharedTile,
+        factor: Factor,
+        axis: str,
+        first: Expr,
+        number: Expr,
+        rows: int,
+        skipped: int,
+        blocks: int,
+    ) -> list[CopyBox]:
+        """Rows of a factor from `first` on, in a round, to the rows of a tile after `skipped` ones.
+
+        Of `blocks` blocks that need them, each copies an equal share of the lines, to all of them.
+        """
+        of, k = factor.tensor, mul(number, Extent(DEPTH))
+        lines = (rows if axis == "k" else DEPTH) // blocks
+        share = ZERO if blocks == 1 else mul(remainder(ThreadIndex("block"), blocks), Extent(lines))
+        if axis == "k":
+            target, at = tile.place(_STAGE, add(Extent(skipped), share), ZERO)
+            pixels = _pixels(factor)
+            if pixels is not None and factor.gather is not None:
+                start, taps = pixels.start(factor.gather.place(first), number)
+                return [CopyBox(target, at, pixels.source(of, rows), start, FULL, _STAGE, taps)]
+            matrix = TensorMap(of.pointer, of.offset, (factor.depth, factor.rows), (of.strides[0],), lines)
+            return [CopyBox(target, at, matrix, (k, add(first, share)), FULL, _STAGE, blocks=blocks)]
+        matrix = TensorMap(of.pointer, of.offset, (factor.rows, factor.depth), (of.strides[1],), lines)
+        found: list[CopyBox] = []
+        for panel in range(0, rows, BOX):
+            target, at = tile.place(_STAGE, share, Extent((skipped + panel) // CHUNK))
+            start = add(first, Extent(panel)), add(k, share)
+            found.append(CopyBox(target, at, matrix, start, FULL, _STAGE, blocks=blocks))
+        return found
+
+    def _chunks(self) -> list[Chunk]:
+        """The sums of a warp, chunk by chunk; those of a stream are side by side."""
+        streams = len(self.rights)
+        across = self.tile.columns // 8 // streams
+        each = self.width // 8
+        # Warp w of all has rows 16·w to 16·w + 15 of the tile.
+        top = mul(ThreadIndex("warp"), Extent(WARP_ROWS))
+        chunks: list[Chunk] = []
+        for first in range(0, across, each):
+            found: list[Element] = []
+            for half, j, e in product(range(2), range(each), range(2)):
+                row = add(divided(LANE, 4), Extent(8 * half))
+                column = add(mul(remainder(LANE, 4), Extent(2)), Extent(8 * j + e))
+                places = [(Extent(s * across + first + j), Extent(2 * half + e)) for s in range(streams)]
+                sums: list[Expr] = [Load(self._sums, at) for at in places]
+                if self.scale is not None:
+                    sums = [self.scale.scaled(total, half) for total in sums]
+                found.append(Element(row, column, tuple(sums)))
+            chunks.append(Chunk(top, 8 * first, found))
+        return chunks
+
+
+def _pixels(factor: Factor) -> Pixels | None:
+    return None if factor.gather is None else factor.gather.pixels
+
+
+def _pitch(factor: Factor) -> int:
+    """Bytes from line to line of a matrix; 0 where they are not known, or where it is gathered."""
+    if factor.gather is not None:
+        return 0
+    item = factor.tensor.dtype.itemsize
+    other = [s for s in factor.tensor.strides if s != item]
+    return other[0] if len(other) == 1 and isinstance(other[0], int) else 0
+
+
+__all__ = ["PipelinedTile"]

@@ -1,0 +1,310 @@
+"""Tiles of sums by tensor cores: copies to shared memory in flight, products of fragments or by warpgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail.dataclass import dataclass
+from dovetail.ir.dim import Size, floordiv
+from dovetail.ir.dtype import DType, f32
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.gemm.fragments import (
+    Factor,
+    copied,
+    divided,
+    load_left,
+    load_right,
+    multiplied,
+    private,
+    remainder,
+    stored,
+    unrolled,
+    zeroed,
+)
+from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
+from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, GROUP_ROWS, BlockTile
+from dovetail.kernels.gpu.gemm.tiled import Element, Tiled
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Alloc,
+    AwaitCopies,
+    AwaitProducts,
+    Barrier,
+    CommitCopies,
+    Expr,
+    Extent,
+    FenceShared,
+    Load,
+    Loop,
+    MultiplyShared,
+    Name,
+    Set,
+    Statement,
+    Tensor,
+    ThreadIndex,
+    add,
+    mul,
+)
+
+_BOTH = ("left", "right")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCoreTile:
+    """The sums of a tile by tensor cores."""
+
+    tile: BlockTile
+    dtype: DType
+    left: Factor
+    rights: Sequence[Factor]
+    left_axis: str
+    """The axis along which the left factor is copied; "" where elements are loaded one by one, of both factors."""
+    right_axis: str
+    depth: Size
+    parts: int = 1
+    """Into how many parts k goes; `part` says which one a block has."""
+    early: tuple[str, ...] = ()
+    """The factors, "left" or "right", whose first copies start before the kernels that this one follows have ended."""
+
+    @property
+    def stages(self) -> int:
+        return self.tile.stages if self.left_axis else 1
+
+    @property
+    def left_tile(self) -> SharedTile:
+        return self._shared(0, self.tile.rows, self.left_axis)
+
+    @property
+    def right_tile(self) -> SharedTile:
+        first = self.left_tile.count * self.dtype.itemsize
+        return self._shared(-(-first // 1024) * 1024, self.tile.columns, self.right_axis)
+
+    def _shared(self, offset: int, rows: int, axis: str) -> SharedTile:
+        lines, length = (DEPTH, rows) if axis == "row" else (rows, DEPTH)
+        return SharedTile("tiles", self.dtype, lines, length // CHUNK, self.stages, offset)
+
+    @property
+    def shared_count(self) -> int:
+        """Elements of both tiles, and at least of all sums where several warps have parts of them."""
+        tiles = self.right_tile.offset // self.dtype.itemsize + self.right_tile.count
+        planes = self._plane * self.tile.warps_deep // self.dtype.itemsize
+        return tiles if self.tile.warps_deep == 1 else max(tiles, planes)
+
+    @property
+    def _pitch(self) -> int:
+        """Bytes from row to row of sums in shared memory; padding spreads rows over banks."""
+        return (self.tile.columns + CHUNK) * f32.itemsize
+
+    @property
+    def _plane(self) -> int:
+        return self._pitch * self.tile.rows
+
+    def staged(self) -> Tensor | None:
+        """The sums of the block over the tiles of the factors; None where there is no room for them."""
+        if self._plane * self.tile.warps_deep > self.shared_count * self.dtype.itemsize:
+            return None
+        return Tensor("tiles", f32, (self._plane, self._pitch, f32.itemsize), space="shared")
+
+    @property
+    def deep(self) -> Expr:
+        """Which part of k this warp has."""
+        return divided(ThreadIndex("warp"), self.tile.warps_down * self.tile.warps_across)
+
+    @property
+    def warp(self) -> Expr:
+        """Which of the warps with the same part of k this is."""
+        if self.tile.warps_deep == 1:
+            return ThreadIndex("warp")
+        return remainder(ThreadIndex("warp"), self.tile.warps_down * self.tile.warps_across)
+
+    @property
+    def down(self) -> int:
+        """16-row fragments of a warp."""
+        return self.tile.warp_rows // 16
+
+    @property
+    def across(self) -> int:
+        """8-column fragments of a warp."""
+        return self.tile.warp_columns // 8
+
+    @property
+    def sums(self) -> Tensor:
+        return private("sums", f32, self.down, self.across, 4)
+
+    @property
+    def fragments(self) -> tuple[Tensor, Tensor]:
+        return private("a_fragment", self.dtype, self.down, 8), private("b_fragment", self.dtype, 1)
+
+    def tiled(self, device: GpuDevice) -> Tiled:
+        """What a block does for a tile."""
+        tile = self.tile
+        # Gathering one by one takes registers for indices.
+        gathers = not self.left_axis and any(f.gather is not None for f in (self.left, *self.rights))
+        return Tiled(
+            tile.rows,
+            tile.columns // len(self.rights),
+            tile.threads,
+            self.body(),
+            self.elements(),
+            self.allocations(),
+            tile.by_warpgroup,
+            1 if gathers else tile.resident(device),
+            self.staged(),
+            tile.warps_deep,
+            self.deep,
+            self._early_copies(),
+        )
+
+    def allocations(self) -> list[Alloc]:
+        return [
+            Alloc("tiles", self.dtype, self.shared_count, "shared"),
+            Alloc("sums", f32, self.down * self.across * 4, "private"),
+            Alloc("a_fragment", self.dtype, self.down * 8, "private"),
+            Alloc("b_fragment", self.dtype, self.across * 4, "private"),
+        ]
+
+    def body(self) -> list[Statement]:
+        rounds = self._rounds
+        found = [zeroed(self.sums, self.down * self.across * 4), *self._first_round()]
+        return [*found, *(self._pipelined(rounds) if self.left_axis else self._in_turn(rounds))]
+
+    @property
+    def _rounds(self) -> Size:
+        """Rounds of a block over its part of k."""
+        return floordiv(self.depth + (DEPTH * self.parts - 1), DEPTH * self.parts)
+
+    def _first_round(self) -> list[Statement]:
+        return [] if self.parts == 1 else [Set("first_round", mul(Name("part"), Extent(self._rounds)))]
+
+    def _early_copies(self) -> list[Statement]:
+        """The copies of the first stages that start before the kernels that this one follows have ended."""
+        stages = [Extent(stage) for stage in range(self.ahead)] if self.early else []
+        found = [copy for stage in stages for copy in self._copies(stage, stage, self.early)]
+        return [*self._first_round(), *found] if found else []
+
+    @property
+    def ahead(self) -> int:
+        """Stages whose copies are in flight while one is multiplied; 0 where elements are loaded one by one."""
+        # A product by warpgroups may still read the stage of the round before.
+        return self.stages - (2 if self.tile.by_warpgroup else 1) if self.left_axis else 0
+
+    def _pipelined(self, rounds: Size) -> list[Statement]:
+        """Copies for the stages to come are in flight while one is multiplied."""
+        ahead = self.ahead
+        found: list[Statement] = []
+        late = tuple(side for side in _BOTH if side not in self.early)
+        for stage in range(ahead):
+            found += [*self._copies(Extent(stage), Extent(stage), late), CommitCopies()]
+        later = add(Name("round"), Extent(ahead))
+        return [
+            *found,
+            Loop(
+                "round",
+                Extent(rounds),
+                (
+                    AwaitCopies(ahead - 1),
+                    *self._fence(),
+                    Barrier(),
+                    Set("later", later),
+                    *self._copies(Name("later"), remainder(Name("later"), self.stages), _BOTH),
+                    CommitCopies(),
+                    Set("stage", remainder(Name("round"), self.stages)),
+                    *self._products(Name("stage")),
+                ),
+            ),
+            AwaitCopies(0),
+            *self._done(),
+            Barrier(),
+        ]
+
+    def _done(self) -> list[Statement]:
+        return [AwaitProducts(self.sums, self.tile.columns)] if self.tile.by_warpgroup else []
+
+    def _copies(self, number: Expr, stage: Expr, sides: Sequence[str]) -> list[Statement]:
+        k = self._k(number)
+        threads, of = self.tile.threads, len(self.rights)
+        found: list[Statement] = []
+        if "left" in sides:
+            found += copied(self.left_tile, self.left, self.left_axis, Name("top"), k, stage, threads, 0, 1)
+        for at, right in enumerate(self.rights if "right" in sides else ()):
+            found += copied(self.right_tile, right, self.right_axis, Name("side"), k, stage, threads, at, of)
+        return found
+
+    def _k(self, number: Expr) -> Expr:
+        """The first element of k in a round of this block."""
+        return mul(number if self.parts == 1 else add(Name("first_round"), number), Extent(DEPTH))
+
+    def _in_turn(self, rounds: Size) -> list[Statement]:
+        """Load, wait, multiply, wait."""
+        k = self._k(Name("round"))
+        threads, of = self.tile.threads, len(self.rights)
+        loads = stored(self.left_tile, self.left, Name("top"), k, threads, 0, 1)
+        for at, right in enumerate(self.rights):
+            loads += stored(self.right_tile, right, Name("side"), k, threads, at, of)
+        body = (Barrier(), *loads, *self._fence(), Barrier(), *self._products(ZERO), *self._done())
+        return [Loop("round", Extent(rounds), body), Barrier()]
+
+    def _fence(self) -> list[Statement]:
+        return [FenceShared()] if self.tile.by_warpgroup else []
+
+    def _products(self, stage: Expr) -> list[Statement]:
+        if self.tile.by_warpgroup:
+            return [self.shared_product(stage, divided(ThreadIndex("warp"), 4), self.sums)]
+        left, right = self.fragments
+        deep = self.tile.warps_deep
+        step = Name("step") if deep == 1 else add(mul(Name("step"), Extent(deep)), self.deep)
+        i, j, k = Name("i"), Name("j"), mul(step, Extent(16))
+        warp = self.warp
+        top = mul(divided(warp, self.tile.warps_across), Extent(self.tile.warp_rows))
+        side = mul(remainder(warp, self.tile.warps_across), Extent(self.tile.warp_columns))
+        row, column = add(top, mul(i, Extent(16))), add(side, mul(j, Extent(16)))
+        b_at = (mul(j, Extent(8)),)
+        return [
+            unrolled(
+                "step",
+                DEPTH // 16 // deep,
+                unrolled("i", self.down, load_left(left, (i, ZERO), self.left_tile, self.left_axis, stage, row, k)),
+                unrolled(
+                    "j", self.across // 2, load_right(right, b_at, self.right_tile, self.right_axis, stage, column, k)
+                ),
+                unrolled(
+                    "i",
+                    self.down,
+                    unrolled("j", self.across, multiplied(self.sums, (i, j, ZERO), left, (i, ZERO), right, j)),
+                ),
+            )
+        ]
+
+    def shared_product(self, stage: Expr, block: Expr, sums: Tensor) -> MultiplyShared:
+        """The product of a stage by a warpgroup, for one block of 64 rows."""
+        line, chunk = mul(block, Extent(GROUP_ROWS)), mul(block, Extent(GROUP_ROWS // CHUNK))
+        by_row = self.left_axis == "row"
+        left, left_at = self.left_tile.place(stage, ZERO if by_row else line, chunk if by_row else ZERO)
+        right, right_at = self.right_tile.place(stage, ZERO, ZERO)
+        panel = (self.left_tile if by_row else self.right_tile).panel_bytes
+        return MultiplyShared(
+            sums, left, left_at, right, right_at, self.tile.columns, not by_row, self.right_axis != "row", panel
+        )
+
+    def elements(self) -> list[Element]:
+        """The sums of a thread, with those of all streams of one column together."""
+        lane, warp = ThreadIndex("lane"), self.warp
+        streams = len(self.rights)
+        top = add(mul(divided(warp, self.tile.warps_across), Extent(self.tile.warp_rows)), divided(lane, 4))
+        width = self.tile.warp_columns // streams
+        side = add(mul(remainder(warp, self.tile.warps_across), Extent(width)), mul(remainder(lane, 4), Extent(2)))
+        found: list[Element] = []
+        for i in range(self.down):
+            for half in range(2):
+                for j in range(self.across // streams):
+                    for e in range(2):
+                        sums = tuple(
+                            Load(self.sums, (Extent(i), Extent(j * streams + s), Extent(2 * half + e)))
+                            for s in range(streams)
+                        )
+                        row, column = add(top, Extent(16 * i + 8 * half)), add(side, Extent(8 * j + e))
+                        found.append(Element(row, column, sums))
+        return found
+
+
+__all__ = ["TensorCoreTile"]

@@ -1,0 +1,281 @@
+"""Tiles of a product of matrices: those that there are, and which one suits a size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isfinite
+
+from dovetail.ir.dim import Size
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.gemm.block_tile import (
+    CHUNK,
+    DEPTH,
+    GROUP_ROWS,
+    LANES,
+    RESERVED_BYTES,
+    WARP_ROWS,
+    BlockTile,
+)
+from dovetail.kernels.gpu.gemm.tile_cost import JOINED_CYCLES, NARROW_SUMS, START_CYCLES, SUM_CYCLES, Work
+
+H200 = GpuDevice(
+    "sm_90a",
+    multiprocessors=132,
+    shared_bytes=227 << 10,
+    l2_bytes=50 << 20,
+    tensor_core_shapes=((16, 8, 16), (64, 256, 16)),
+    converts_fp8=True,
+)
+
+
+TILES = (
+    BlockTile(128, 128, 2, 4, 3),
+    BlockTile(128, 64, 2, 2, 3),
+    BlockTile(64, 128, 2, 2, 3),
+    BlockTile(64, 64, 2, 2, 4),
+    BlockTile(64, 32, 2, 1, 4, warps_deep=4),
+    BlockTile(32, 64, 1, 2, 4, warps_deep=4),
+    BlockTile(32, 32, 1, 1, 6, warps_deep=4),
+    BlockTile(16, 64, 1, 2, 6, warps_deep=4),
+    BlockTile(16, 32, 1, 1, 6, warps_deep=4),
+    BlockTile(16, 16, 1, 1, 8, warps_deep=4),
+)
+"""From large to small. A large tile reads each element of a factor fewer times, a small one leaves no core idle."""
+GROUP_TILES = (
+    BlockTile(128, 256, 8, 1, 4, by_warpgroup=True),
+    BlockTile(128, 128, 8, 1, 3, by_warpgroup=True),
+    BlockTile(128, 64, 8, 1, 4, by_warpgroup=True),
+    BlockTile(64, 128, 4, 1, 4, by_warpgroup=True),
+    BlockTile(64, 64, 4, 1, 4, by_warpgroup=True),
+)
+"""The same where warpgroups multiply out of shared memory, in lines of at least 64 columns."""
+PIPELINED_TILES = (
+    BlockTile(128, 256, 8, 1, 4, by_warpgroup=True),
+    BlockTile(128, 192, 8, 1, 5, by_warpgroup=True),
+    BlockTile(192, 192, 12, 1, 4, by_warpgroup=True),
+    BlockTile(192, 128, 12, 1, 4, by_warpgroup=True),
+    BlockTile(128, 128, 8, 1, 6, by_warpgroup=True),
+    BlockTile(64, 256, 4, 1, 5, by_warpgroup=True),
+    BlockTile(64, 192, 4, 1, 3, by_warpgroup=True, blocks=2),
+    BlockTile(64, 128, 4, 1, 4, by_warpgroup=True, blocks=2),
+    BlockTile(64, 64, 4, 1, 6, by_warpgroup=True, blocks=2),
+    BlockTile(64, 64, 4, 1, 12, by_warpgroup=True),
+    BlockTile(64, 32, 4, 1, 12, by_warpgroup=True),
+)
+"""The same where a warp copies for the others."""
+TALL_TILES = (
+    BlockTile(256, 64, 16, 1, 4, by_warpgroup=True),
+    BlockTile(192, 64, 12, 1, 6, by_warpgroup=True),
+    BlockTile(128, 64, 8, 1, 3, by_warpgroup=True, blocks=2),
+)
+"""For convolutions, which have few columns and many rows."""
+CLUSTER = 2
+"""Blocks of a cluster that copy columns for each other: of 132 multiprocessors, clusters of 4 leave 12 without work."""
+FEWEST_ROWS = 33
+"""Rows from which a warpgroup is not mostly idle."""
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Into how many parts k may go, each of them for blocks of its own."""
+TRANSPOSED_GAIN = 0.9
+"""The share of the time that transposed weights must save: they are packed when they are bound."""
+SPLIT_GAIN = 0.9
+"""The share of the time that parts must save: a second kernel has costs that the estimate does not see."""
+FEWEST_ROUNDS = 2
+"""Rounds of a part."""
+FEWEST_STAGES, MOST_STAGES = 3, 8
+"""Stages in shared memory: one that is multiplied, one that a warpgroup may still read, and copies in flight."""
+
+
+def tile_of(
+    batch: Size, rows: Size, columns: Size, depth: Size, streams: int, device: GpuDevice
+) -> tuple[BlockTile, int]:
+    """The tile and the parts of k with the lowest estimate; one part where sizes are not known."""
+    work = Work.of(batch, rows, columns, streams, device)
+    rounds = max(1, -(-depth // DEPTH)) if isinstance(depth, int) else 1
+    splits = splits_of((batch, rows, columns, depth), rounds, streams, device)
+
+    def cycles(choice: tuple[BlockTile, int]) -> float:
+        tile, parts = choice
+        return -(-rounds // parts) * work.stage_cycles(tile, parts) + work.adding_cycles(parts)
+
+    return min([(tile, parts) for parts in splits for tile in _fitting(streams, device)], key=cycles)
+
+
+def cycles_of(
+    tile: BlockTile,
+    batch: Size,
+    rows: Size,
+    columns: Size,
+    depth: Size,
+    streams: int,
+    device: GpuDevice,
+    *,
+    has_producer: bool,
+    parts: int = 1,
+) -> float:
+    """An estimate of a product, without the start of its kernel; 0 where its depth is not known."""
+    if not isinstance(depth, int):
+        return 0.0
+    work = Work.of(batch, rows, columns, streams, device)
+    if has_producer:
+        return work.pipelined_cycles(tile, depth, parts) - START_CYCLES
+    return -(-depth // (DEPTH * parts)) * work.stage_cycles(tile, parts)
+
+
+def pipelined_tile_of(
+    rows: Size,
+    columns: Size,
+    depth: int,
+    streams: int,
+    panel: int,
+    device: GpuDevice,
+    straddle: tuple[bool, bool] = (False, False),
+) -> tuple[BlockTile, int] | None:
+    """The tile with a producer and the equal parts of k with the lowest estimate; None where the device has no tile
+    that fits.
+
+    The columns of each stream are a multiple of `panel`. `straddle` says of the left and the right factors whether
+    their lines begin in the middle of a line of L2.
+    """
+    work, rounds = Work.of(1, rows, columns, streams, device), -(-depth // DEPTH)
+    splits = [p for p in splits_of((rows, columns, depth), rounds, streams, device) if rounds % p == 0]
+    fitting = _pipelined(PIPELINED_TILES, streams, panel, device)
+    choices = [(tile, parts) for parts in splits for tile in fitting if not work.may_crowd(tile, parts)]
+    # Estimates of whole products were fitted without what multiprocessors gain that copy while others have no work.
+    whole = min(
+        [c for c in choices if c[1] == 1], key=lambda c: work.product_cycles(c[0], depth, straddle), default=None
+    )
+    every = [whole, *(c for c in choices if c[1] > 1)] if whole else []
+    tile, parts = min(every, key=lambda c: _in_parts(*c, depth, work), default=(None, 1))
+    return tile and (_clustered(tile, depth, parts, rows, work, device), parts)
+
+
+def _in_parts(tile: BlockTile, parts: int, depth: int, work: Work) -> float:
+    """An estimate of a product whose parts of k the kernel after it adds up."""
+    return work.pipelined_cycles(tile, depth, parts, shares_l2=True) + work.adding_cycles_of_producers(parts)
+
+
+def gains_by_transposing(
+    was: tuple[BlockTile, int],
+    now: tuple[BlockTile, int],
+    sizes: tuple[Size, Size, Size],
+    streams: int,
+    device: GpuDevice,
+) -> bool:
+    """Whether a tile and parts for transposed weights save as much of the time as these take."""
+    rows, columns, depth = sizes
+    assert isinstance(depth, int), "it was checked"
+    work = Work.of(1, rows, columns, streams, device)
+
+    def cycles(tile: BlockTile, parts: int) -> float:
+        if was[1] == now[1] == 1:
+            return work.pipelined_cycles(tile, depth) - START_CYCLES
+        return _in_parts(tile, parts, depth, work) - START_CYCLES
+
+    return cycles(*now) <= TRANSPOSED_GAIN * cycles(*was)
+
+
+def splits_of(sizes: Sequence[Size], rounds: int, streams: int, device: GpuDevice) -> list[int]:
+    """The parts that the rounds of a product may go in: sums of one stream can be added up later."""
+    known = all([isinstance(size, int) for size in sizes]) and streams == 1 and isfinite(device.sum_cycles)
+    return [p for p in SPLITS if p == 1 or (known and rounds >= p * FEWEST_ROUNDS)]
+
+
+def pipelined_split_of(
+    rows: Size, columns: Size, depth: int, device: GpuDevice, result_bytes: int, *, parts: bool = True
+) -> tuple[BlockTile, int] | None:
+    """The tile with a producer and the equal parts of k with the lowest estimate; one part where rows are not known.
+
+    `result_bytes` counts what the epilogue reads and writes for each result.
+    """
+    work, rounds = Work.of(1, rows, columns, 1, device), -(-depth // DEPTH)
+    most = rounds // FEWEST_ROUNDS if parts and isinstance(rows, int) else 1
+    splits = [p for p in SPLITS if p == 1 or (p <= most and rounds % p == 0)]
+    tiles = _pipelined((*PIPELINED_TILES, *TALL_TILES), 1, CHUNK, device)
+
+    def cycles(choice: tuple[BlockTile, int]) -> float:
+        tile, parts = choice
+        if parts == 1:
+            return work.pipelined_cycles(tile, depth, 1, result_bytes)
+        return (work.pipelined_cycles(tile, depth, parts) + SUM_CYCLES + work.sum_cycles(parts)) / SPLIT_GAIN
+
+    return min([(tile, parts) for tile in tiles for parts in splits], key=cycles, default=None)
+
+
+def _pipelined(tiles: Sequence[BlockTile], streams: int, panel: int, device: GpuDevice) -> list[BlockTile]:
+    """The tiles that a device has the instructions and the shared memory for."""
+    room = device.shared_bytes + RESERVED_BYTES
+    return [
+        tile
+        for tile in tiles
+        if has_warpgroups(device)
+        and tile.columns % (panel * streams) == 0
+        and tile.width >= streams * LANES // WARP_ROWS * CHUNK
+        and tile.pipelined_bytes <= room // tile.blocks - RESERVED_BYTES
+    ]
+
+
+def _clustered(tile: BlockTile, depth: int, parts: int, rows: Size, work: Work, device: GpuDevice) -> BlockTile:
+    """A tile, in clusters where these gain and divide the tiles of a column."""
+    if device.as_parts or device.cluster < CLUSTER or not isinstance(rows, int) or -(-rows // tile.rows) % CLUSTER:
+        return tile
+    return replace(tile, cluster=CLUSTER) if work.gains_by_clusters(tile, depth, parts) else tile
+
+
+def has_warpgroups(device: GpuDevice) -> bool:
+    """Whether four warps of the device multiply together, out of shared memory."""
+    return any(shape[0] == GROUP_ROWS for shape in device.tensor_core_shapes)
+
+
+def split_of(batch: Size, rows: Size, columns: Size, depth: int, device: GpuDevice) -> tuple[BlockTile, int]:
+    """The tile and the parts of k with the lowest estimate; one part where sizes are not known.
+
+    It has as many stages as its share of the shared memory holds: where blocks are few, more copies are in flight.
+    """
+    work = Work.of(batch, rows, columns, 1, device)
+    known = all(isinstance(size, int) for size in (batch, rows, columns))
+    rounds = -(-depth // DEPTH)
+    splits = [p for p in SPLITS if p == 1 or (known and rounds >= p * FEWEST_ROUNDS)]
+
+    def cycles(choice: tuple[BlockTile, int]) -> float:
+        tile, parts = choice
+        sums = 0.0 if parts == 1 else SUM_CYCLES + work.sum_cycles(parts)
+        return -(-rounds // parts) * work.stage_cycles(tile, parts) + sums
+
+    tile, parts = min([(tile, parts) for tile in _fitting(1, device) for parts in splits], key=cycles)
+    blocks = parts * work.blocks(tile)
+    at_once = min(-(-blocks // device.multiprocessors), tile.resident(device)) if known else tile.resident(device)
+    room = device.shared_bytes // max(1, at_once) // replace(tile, stages=1).shared_bytes
+    stages = min(MOST_STAGES, -(-rounds // parts) + 2, room)
+    return replace(tile, stages=max(FEWEST_STAGES, stages)), parts
+
+
+def _fitting(streams: int, device: GpuDevice) -> list[BlockTile]:
+    """The tiles that a device has the instructions and the shared memory for."""
+    every = (*(GROUP_TILES if has_warpgroups(device) else ()), *TILES)
+    fitting = [t for t in every if t.warp_columns % (CHUNK * streams) == 0]
+    return [t for t in fitting if t.shared_bytes <= device.shared_bytes]
+
+
+__all__ = [
+    "CHUNK",
+    "DEPTH",
+    "FEWEST_ROWS",
+    "GROUP_ROWS",
+    "H200",
+    "JOINED_CYCLES",
+    "LANES",
+    "NARROW_SUMS",
+    "SUM_CYCLES",
+    "TILES",
+    "WARP_ROWS",
+    "BlockTile",
+    "cycles_of",
+    "gains_by_transposing",
+    "has_warpgroups",
+    "pipelined_split_of",
+    "pipelined_tile_of",
+    "split_of",
+    "splits_of",
+    "tile_of",
+]

@@ -1,0 +1,225 @@
+"""An attention of few queries as the prologue of the product that reads it: each block attends for its rows.
+
+Heads go to warps, with tiles of their own in shared memory, so that a warp waits for its own lanes alone. What all
+heads give is where products read rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field, fields, replace
+from typing import Any, cast
+
+from dovetail.dataclass import dataclass
+from dovetail.ir.dtype import bool_, i64
+from dovetail.kernels.loops.analysis import everything, with_rooms
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Alloc,
+    AllReduce,
+    AwaitCopies,
+    Barrier,
+    Call,
+    CommitCopies,
+    CopyAsync,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    LoadMatrices,
+    Loop,
+    MultiplyMatrices,
+    Name,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    WarpBarrier,
+    When,
+    add,
+    minimum,
+    mul,
+)
+from dovetail.kernels.loops.launch_fusion.composed import Renaming, Rewriting
+from dovetail.kernels.loops.launch_fusion.row_prologue import LANES, Filling
+
+ROWS = 16
+"""Queries of a warp."""
+ATTEND_CYCLES, HEAD_CYCLES, COPIED_CYCLES = 600, 250, 1 / 40
+"""Cycles of an attention of a warp, for each head of a warp, and for a byte that it copies."""
+_PLACES = (("tensor", "at"), ("target", "target_at"), ("source", "source_at"))
+"""Fields of statements that are a tensor and an index."""
+_STATEMENTS = (
+    Set, Loop, When, Store, Alloc, AllReduce, Barrier, CopyAsync, CommitCopies, AwaitCopies, LoadMatrices,
+    MultiplyMatrices,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class HeadKernel:
+    """An attention whose blocks are a warp each, for 16 queries of a head."""
+
+    allocations: tuple[Alloc, ...]
+    """Shared memory of a block."""
+    private: tuple[Alloc, ...]
+    body: tuple[Statement, ...]
+    tile: str
+    """The number of the block in `body`."""
+    heads: int
+    blocks: int
+    """Blocks of queries of a head."""
+    pointers: tuple[str, ...]
+    written: tuple[str, ...]
+    copied_bytes: int
+
+    @staticmethod
+    def of(kernel: Kernel, heads: int, queries: int) -> HeadKernel | None:
+        """A scheduled attention; None where its blocks are anything else."""
+        launch, blocks = kernel.launch, -(-queries // ROWS)
+        *allocations, loop = kernel.body
+        if launch is None or launch.block != LANES or kernel.early or kernel.opening or launch.cluster > 1:
+            return None
+        if not isinstance(loop, Loop) or loop.kind != "block" or not isinstance(launch.grid, int):
+            return None
+        every = [*everything(kernel.body)]
+        if not all([isinstance(s, _STATEMENTS) for s in every]) or launch.grid % (heads * blocks):
+            return None
+        if any([isinstance(s, Loop) and s.kind == "thread" for s in every]):
+            return None
+        if any([isinstance(s, Store) and s.tensor.pointer in kernel.written for s in loop.body]):
+            return None  # results of queries that are none are stored under a condition
+        shared = tuple([s for s in allocations if isinstance(s, Alloc) and s.space == "shared"])
+        private = tuple([s for s in allocations if isinstance(s, Alloc) and s.space == "private"])
+        if len(shared) + len(private) != len(allocations) or not all([_has_slots(every, a) for a in shared]):
+            return None
+        copied = sum([a.count * a.dtype.itemsize for a in shared])
+        return HeadKernel(
+            shared, private, _inlined(loop.body), loop.variable, heads, blocks, kernel.pointers, kernel.written, copied
+        )
+
+
+def _has_slots(every: Sequence[Statement], alloc: Alloc) -> bool:
+    """Whether the first index of shared memory is that of one of several equal tiles."""
+    tensors = {t for s in every for name, _ in _PLACES if isinstance(t := getattr(s, name, None), Tensor)}
+    own = [t for t in tensors if t.pointer == alloc.pointer]
+    return all([t.offset == 0 and t.strides[0] == alloc.count * alloc.dtype.itemsize for t in own])
+
+
+def _inlined(body: Sequence[Statement]) -> tuple[Statement, ...]:
+    """A body without loops of one turn."""
+    found: list[Statement] = []
+    for s in body:
+        if isinstance(s, Loop) and s.kind == "serial" and s.extent == Extent(1):
+            found += [Set(s.variable, ZERO), *_inlined(s.body)]
+        else:
+            found.append(s)
+    return tuple(found)
+
+
+def with_head_prologue(
+    kernel: Kernel, before: HeadKernel, read: str, pointers: Mapping[str, str], *, result: str, room: str
+) -> Kernel | None:
+    """A kernel whose blocks each compute the attention that their tile reads through the pointer `read`.
+
+    `before` writes it as its `result`; here it goes to the shared memory `room`, which the kernel would fill with it.
+    `pointers` says what the pointers of `before` are called in the whole kernel. None where the kernel does not fill
+    that memory in one place, or has tiles of other rows.
+    """
+    found, launch = Filling.of(kernel, read, room), kernel.launch
+    if found is None or launch is None or found.lines != ROWS:
+        return None
+    warps = launch.block // LANES
+    turns = -(-before.heads // warps)
+    copies: list[Statement] = []
+    works: list[tuple[Statement, ...]] = []
+    for turn in range(turns):
+        first, work = _head(before, turn, warps, pointers, found.rows, pointers[result])
+        copies += first
+        works.append(work)
+    # Heads of a warp take turns, so that one computes while another waits.
+    each = [*copies, *(s for several in zip(*works, strict=True) for s in several)]
+    read_too = [pointers[n] for n in before.pointers if n not in before.written]
+    cycles = ATTEND_CYCLES + turns * HEAD_CYCLES + before.heads * before.copied_bytes * COPIED_CYCLES
+    made = found.filled(each, read_too, (), cycles)
+    rooms = [replace(a, pointer=f"{a.pointer}_heads", count=a.count * turns * warps) for a in before.allocations]
+    # Copies that start early find their memory where the first allocations are.
+    body = (*made.body[:-1], *rooms, made.body[-1])
+    return replace(made, body=body, launch=made.launch and with_rooms(made.launch, body))
+
+
+def _head(
+    before: HeadKernel, turn: int, warps: int, pointers: Mapping[str, str], rows: Tensor, result: str
+) -> tuple[list[Statement], tuple[Statement, ...]]:
+    """The copies of a head of each warp, and what follows them."""
+    number = add(Extent(turn * warps), ThreadIndex("warp"))
+    own = Name(f"head_number{turn}")
+    of_tile = Call("div", (Name("top"), Extent(ROWS)), i64)
+    lead, block = (Call(op, (of_tile, Extent(before.blocks)), i64) for op in ("div", "rem"))
+    head = add(mul(lead, Extent(before.heads)), minimum(own, Extent(before.heads - 1)))
+    tile = add(mul(head, Extent(before.blocks)), block)
+    names = {**pointers, **{a.pointer: f"{a.pointer}_heads" for a in before.allocations}}
+    names |= {a.pointer: f"{a.pointer}_heads{turn}" for a in before.private}
+
+    def local(name: str) -> str:
+        return f"{name}_heads{turn}"
+
+    renamed = Renaming(local, names)
+    body = renamed.body(before.body)
+    shared = frozenset([f"{a.pointer}_heads" for a in before.allocations])
+    # The last warps may have no head: they compute one again, and store nothing.
+    guard = None if before.heads % warps == 0 else Call("less", (own, Extent(before.heads)), bool_)
+    made = _OfWarp(own, shared, rows, result, Name(local("top")), guard).body(body)
+    wait = next((i for i, s in enumerate(made) if isinstance(s, AwaitCopies)), 0)
+    start = [Set(own.name, number), *renamed.body(before.private), Set(local(before.tile), tile)]
+    return [*start, *made[:wait]], made[wait:]
+
+
+@dataclass(frozen=True, slots=True)
+class _OfWarp(Rewriting):
+    """The body of a block as one warp of a larger block has it."""
+
+    own: Expr
+    """Its tiles in shared memory."""
+    shared: frozenset[str]
+    rows: Tensor
+    result: str
+    top: Expr
+    """The first of its queries."""
+    guard: Expr | None
+    done: dict[int, Any] = field(default_factory=dict[int, Any])
+
+    def made(self, part: Any) -> Any:
+        if isinstance(part, ThreadIndex):
+            return {"thread": ThreadIndex("lane"), "warp": ZERO}.get(part.kind, part)
+        if isinstance(part, Barrier):
+            return WarpBarrier()
+        if isinstance(part, Store) and part.tensor.pointer == self.result:
+            return self._stored(part)
+        if isinstance(part, When) and self.guard is not None and self._stores(part):
+            condition = Call("bit_and", (self.of(part.condition), self.guard), bool_)
+            return When(condition, self.of(part.body))
+        if not isinstance(part, (*_STATEMENTS, Load, Call)):
+            return part
+        kind = cast(type[Any], type(part))
+        found = kind(**{f.name: self.of(getattr(part, f.name)) for f in fields(part)})
+        for tensor, at in _PLACES:
+            of = getattr(found, tensor, None)
+            if isinstance(of, Tensor) and of.pointer in self.shared:
+                first, *rest = getattr(found, at)
+                found = replace(found, **{at: (add(first, self.own), *rest)})
+        return found
+
+    def _stores(self, part: When) -> bool:
+        return any([isinstance(s, Store) and s.tensor.pointer == self.result for s in part.body])
+
+    def _stored(self, store: Store) -> Statement:
+        """A result where products read rows: those of a head are neighbours."""
+        *_, head, query, column = [self.of(x) for x in store.at]
+        *_, width, _, item = store.tensor.strides
+        assert isinstance(width, int) and isinstance(item, int), "it was checked"
+        place = Call("sub", (query, self.top), i64), add(mul(head, Extent(width // item)), column)
+        return Store(self.rows, place, self.of(store.value))
+
+
+__all__ = ["ATTEND_CYCLES", "ROWS", "HeadKernel", "with_head_prologue"]

@@ -1,0 +1,183 @@
+"""Stages of a block whose rows are each for one warp: from stage to stage a warp waits for itself alone.
+
+A stage often reads of earlier ones only what has its own index along some axis, such as the rows of a head that are
+normed, then rotated, then appended to a cache. A warp then takes a row through all of these stages, while other warps
+have other rows, and the block waits once, after all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, cast
+
+from dovetail.dataclass import dataclass
+from dovetail.ir.dtype import bool_, i64
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import (
+    Barrier,
+    Call,
+    Expr,
+    Extent,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Store,
+    Tensor,
+    ThreadIndex,
+    WarpBarrier,
+    When,
+    add,
+    mul,
+)
+from dovetail.kernels.loops.launch_fusion.stage_narrowing import LANES, Body, Index, narrowed
+from dovetail.kernels.loops.uniform import Uniform, number_of, reads
+
+_WARP = ThreadIndex("warp")
+
+
+@dataclass(frozen=True, slots=True)
+class StageBody:
+    """A stage of a block."""
+
+    body: Body
+    index: Index | None
+    """What is an index along the rows that a block needs, where that is known."""
+    after: frozenset[int]
+    """The numbers of the stages before it that it waits for."""
+
+    @property
+    def written(self) -> set[str]:
+        return {s.tensor.pointer for s in everything(self.body) if isinstance(s, Store) and s.at}
+
+
+def by_warps(stages: Sequence[StageBody], threads: int) -> Body | None:
+    """All stages, the rows of each in some warps; None where it is not known that warps need not wait for others."""
+    warps = threads // LANES
+    for number, stage in enumerate(stages):
+        if stage.index is None or stage.index.count > warps:
+            return None
+        if not all(_is_by_row(stages[earlier], stage) for earlier in stage.after):
+            return None
+        if any(stage.written & other.written for other in stages[:number]):
+            return None
+    found: list[Statement] = []
+    first = 0
+    for chain in _chains(stages):
+        own = [stages[number] for number in chain]
+        count = max([stage.index.count for stage in own if stage.index is not None])
+        first = 0 if first + count > warps else first
+        row = Call("sub", (_WARP, Extent(first)), i64) if first else _WARP
+        bodies = [_by_row(stage, row) for stage in own]
+        known = [body for body in bodies if body is not None]
+        if len(known) < len(bodies):
+            return None
+        first += count
+        inside = [s for body in known for s in (*body, WarpBarrier())][:-1]
+        found.append(When(_is_between(row, count), tuple(inside)))
+    return tuple(found)
+
+
+def _is_between(row: Expr, count: int) -> Expr:
+    some = Call("less", (row, Extent(count)), bool_)
+    return some if row is _WARP else Call("bit_and", (Call("less", (Extent(-1), row), bool_), some), bool_)
+
+
+def _chains(stages: Sequence[StageBody]) -> list[list[int]]:
+    """The numbers of stages that wait for each other, together."""
+    found: list[list[int]] = []
+    for number, stage in enumerate(stages):
+        joined = [chain for chain in found if stage.after & {*chain}]
+        found = [chain for chain in found if chain not in joined]
+        found.append(sorted([number, *(n for chain in joined for n in chain)]))
+    return found
+
+
+def _is_by_row(earlier: StageBody, stage: StageBody) -> bool:
+    """Whether a stage reads of an earlier one, in shared memory, only what has its own index, and nothing else is
+    between them."""
+    if earlier.index is None or stage.index is None:
+        return False
+    if (earlier.index.count, earlier.index.slice) != (stage.index.count, stage.index.slice):
+        return False
+    written = earlier.written
+    if stage.written & {tensor.pointer for tensor, _ in reads(earlier.body)}:
+        return False
+    stores = [s for s in everything(earlier.body) if isinstance(s, Store) and s.at]
+    rows = {s.tensor.pointer: _row_bytes(s.tensor, s.at, earlier) for s in stores}
+    read = [(tensor, at) for tensor, at in reads(stage.body) if tensor.pointer in written]
+    is_shared = all(s.tensor.space == "shared" for s in stores)
+    whole = all(_row_bytes(s.tensor, s.at, earlier) == rows[s.tensor.pointer] for s in stores)
+    same = all(_row_bytes(tensor, at, stage) == rows[tensor.pointer] is not None for tensor, at in read)
+    return is_shared and bool(read) and whole and same
+
+
+def _row_bytes(tensor: Tensor, at: tuple[Expr, ...], stage: StageBody) -> int | None:
+    """The bytes from row to row of what is read or written at the index of a stage, and stays in that row."""
+    assert stage.index is not None, "it was checked"
+    axes = [axis for axis, x in enumerate(at) if isinstance(x, Name) and x.name == stage.index.name]
+    row = tensor.strides[axes[0]] if len(axes) == 1 else None
+    if not isinstance(row, int) or row <= 0 or not isinstance(tensor.offset, int):
+        return None
+    if tensor.offset == 0:
+        return row
+    own, last = Uniform(stage.body), tensor.offset + tensor.dtype.itemsize
+    for axis, (stride, x) in enumerate(zip(tensor.strides, at, strict=True)):
+        most = 0 if axis == axes[0] or stride == 0 else own.most(x)
+        if most is None or not isinstance(stride, int):
+            return None
+        last += most * stride
+    return row if tensor.offset > 0 and last <= row else None
+
+
+def _by_row(stage: StageBody, row: Expr) -> Body | None:
+    """A stage for one row of the slice of its block, by a warp; None where its loops are others."""
+    assert stage.index is not None, "it was checked"
+    index = replace(stage.index, row=row)
+    found: list[Statement] = []
+    for s in stage.body:
+        made = _of_rows(s, index) if isinstance(s, Loop) else None
+        found += made if made is not None else narrowed((s,), index)
+    every = [*everything(found)]
+    loops = [s for s in every if isinstance(s, Loop) and s.kind not in ("block", "serial", "unrolled", "lane")]
+    kinds = {x.kind for s in found for x in _indices(s)}
+    waits = any(isinstance(s, Barrier) for s in every)
+    return None if loops or waits or kinds - {"lane", "block"} - _kinds(row) else tuple(found)
+
+
+def _of_rows(loop: Loop, index: Index) -> tuple[Statement, ...] | None:
+    """The loop of a stage whose warps have a row each, for the row of a warp; None where it is another one."""
+    match loop.body:
+        case (
+            Set(tile, Call("add", (Call("mul", (Name(chunk), Extent())), ThreadIndex(kind="warp")))),
+            When(Call("less", (Name(of), Extent(int(count)))), body),
+        ) if chunk == loop.variable and of == tile:
+            pass
+        case _:
+            return None
+    sets = [s for s in body if isinstance(s, Set) and s.name == index.name]
+    if len(sets) != 1 or any([number_of(sets[0].value, {tile: i}) != i for i in range(count)]):
+        return None
+    assert index.row is not None, "it is for a row"
+    own = add(mul(index.slice, Extent(index.count)), index.row)
+    return (Set(tile, own), *narrowed(body, index))
+
+
+def _kinds(expr: Expr) -> set[str]:
+    return {x.kind for x in _indices(expr)}
+
+
+def _indices(part: Any) -> Iterator[ThreadIndex]:
+    """The indices of threads in a statement or an expression."""
+    if isinstance(part, ThreadIndex):
+        yield part
+    elif isinstance(part, tuple):
+        for x in cast(tuple[Any, ...], part):
+            yield from _indices(x)
+    elif is_dataclass(part) and not isinstance(part, (Tensor, type)):
+        for f in fields(part):
+            yield from _indices(getattr(part, f.name))
+
+
+__all__ = ["StageBody", "by_warps"]

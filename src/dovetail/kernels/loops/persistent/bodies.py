@@ -1,0 +1,165 @@
+"""Bodies of kernels as parts of a resident kernel: cut at barriers of a cluster, without allocations, in its phases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+from dovetail.ir.dtype import i64
+from dovetail.kernels.choice import Refused
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import (
+    Alloc,
+    AllocBarriers,
+    AllReduce,
+    AwaitCopies,
+    AwaitPhase,
+    Ballot,
+    Barrier,
+    Call,
+    ClusterBarrier,
+    CommitCopies,
+    CopyBulk,
+    ExpectBytes,
+    Extent,
+    FromLane,
+    Kernel,
+    Loop,
+    Name,
+    Prefetch,
+    Set,
+    Statement,
+    WarpBarrier,
+    When,
+    add,
+    mul,
+)
+from dovetail.kernels.loops.launch_fusion.composed import COMPOUND
+
+_KNOWN = (
+    *COMPOUND, Set, Loop, AllReduce, FromLane, Ballot, Alloc, Barrier, ClusterBarrier, CommitCopies, AwaitCopies,
+    AllocBarriers, CopyBulk, ExpectBytes, WarpBarrier,
+)  # fmt: skip
+"""The statements of a part."""
+TENSOR_MAPS, TURNS, STATEMENTS = "copies_need_no_tensor_maps", "blocks_take_turns", "statements_are_known"
+"""Conditions that another kernel for the same step may hold."""
+ROWS = "rows"
+"""The shared memory that holds the left rows of the only tile of a block."""
+PASS = Name("pass")
+"""The number of a pass."""
+
+
+def refused_part(kernel: Kernel, blocks: int) -> Refused | None:
+    """Why a scheduled kernel cannot be a part of one with some blocks; None where it can."""
+    launch = kernel.launch
+    if launch is None or not isinstance(launch.grid, int) or launch.grid <= 0:
+        return Refused("blocks_are_counted", "a grid whose size is known at run time", "a grid of known size")
+    if kernel.maps:
+        return Refused(TENSOR_MAPS, f"{len(kernel.maps)} tensor maps", "copies by addresses")
+    if launch.grid > blocks and (launch.cluster > 1 or kernel.early):
+        waits = "blocks that wait for each other" if launch.cluster > 1 else "copies before it starts"
+        return Refused(TURNS, f"{waits}, and a grid of {launch.grid}", f"a grid of at most {blocks}")
+    every = (*everything(kernel.early), *everything(kernel.body))
+    unknown = [type(s).__name__ for s in every if not isinstance(s, _KNOWN)]
+    if unknown:
+        return Refused(STATEMENTS, ", ".join(dict.fromkeys(unknown)), "loops, copies, products of warps")
+    waits = sum(isinstance(s, ClusterBarrier) for s in everything(kernel.body))
+    if waits != sum(isinstance(s, ClusterBarrier) for s in kernel.body):
+        return Refused("clusters_wait_between_segments", "a barrier of a cluster in a loop")
+    return None
+
+
+def has_rows(kernel: Kernel) -> bool:
+    """Whether a kernel has the rows of its tile, and all of its weights, in shared memory."""
+    return any([isinstance(s, Alloc) and s.pointer == ROWS for s in kernel.body])
+
+
+def segments_of(body: tuple[Statement, ...]) -> list[tuple[Statement, ...]]:
+    """The parts of a body between barriers of its cluster; nothing but memory goes from one to the next."""
+    found: list[list[Statement]] = [[]]
+    for statement in body:
+        if isinstance(statement, ClusterBarrier):
+            found.append([])
+        else:
+            found[-1].append(statement)
+    return [tuple(part) for part in found]
+
+
+def without(body: tuple[Statement, ...], kind: type[Statement], *, shared: bool = False) -> tuple[Statement, ...]:
+    """A body without statements of a kind, wherever they are; of allocations those of shared memory."""
+    found: list[Statement] = []
+    for statement in body:
+        if isinstance(statement, (Loop, When)):
+            found.append(replace(statement, body=without(statement.body, kind, shared=shared)))
+        elif not isinstance(statement, kind) or (shared and cast(Alloc, statement).space != "shared"):
+            found.append(statement)
+    return tuple(found)
+
+
+def without_last_barrier(body: tuple[Statement, ...], blocks: int) -> tuple[Statement, ...]:
+    """A body without the barrier that ends its only tile: the block waits for its threads after each level anyway."""
+    *others, last = body
+    if isinstance(last, Loop) and last.kind == "block" and isinstance(last.body[-1], Barrier):
+        extent = last.extent.size if isinstance(last.extent, Extent) else None
+        if isinstance(extent, int) and extent <= blocks:
+            return (*others, replace(last, body=last.body[:-1]))
+    return body
+
+
+def only_prefetches(early: Sequence[Statement]) -> bool:
+    """Whether a kernel only prefetches before the kernels before it have ended."""
+    every = list(everything(early))
+    return bool(every) and all([isinstance(s, (Set, Loop, When, Prefetch)) for s in every])
+
+
+def has_bulk(body: Sequence[Statement]) -> bool:
+    return any(isinstance(s, CopyBulk) for s in everything(body))
+
+
+def in_phase(body: tuple[Statement, ...], first: int = 0) -> tuple[Statement, ...]:
+    """A body that waits for the copies of its pass: a barrier has as many phases in each, from the first one on."""
+    found: list[Statement] = []
+    for statement in body:
+        if isinstance(statement, (Loop, When)):
+            statement = replace(statement, body=in_phase(statement.body, first))
+        elif isinstance(statement, AwaitPhase):
+            passed = add(PASS, Extent(-first)) if first else PASS
+            phase = add(mul(passed, Extent(statement.turns)), statement.phase)
+            statement = replace(statement, phase=Call("bit_and", (phase, Extent(1)), i64))
+        found.append(statement)
+    return tuple(found)
+
+
+def awaiting(body: tuple[Statement, ...], pending: int) -> tuple[Statement, ...]:
+    """A body that awaits its copies all at once, before the first of them is used; others may be on their way."""
+    found: list[Statement] = []
+    has_awaited = False
+    for statement in body:
+        if isinstance(statement, (Loop, When)):
+            found.append(replace(statement, body=awaiting(statement.body, pending)))
+        elif not isinstance(statement, AwaitCopies):
+            # Barriers stay: one after a wait also keeps what warps still read from what others write there.
+            found.append(statement)
+        elif not has_awaited:
+            found.append(AwaitCopies(pending))
+            has_awaited = True
+    return tuple(found)
+
+
+__all__ = [
+    "PASS",
+    "ROWS",
+    "STATEMENTS",
+    "TENSOR_MAPS",
+    "TURNS",
+    "awaiting",
+    "has_bulk",
+    "has_rows",
+    "in_phase",
+    "only_prefetches",
+    "refused_part",
+    "segments_of",
+    "without",
+    "without_last_barrier",
+]

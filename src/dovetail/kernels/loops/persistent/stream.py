@@ -1,0 +1,252 @@
+"""The bulk copies of a resident kernel by a warp of its own, which computes nothing.
+
+Threads that compute would start copies between two parts, while others wait for their words. The warp waits until the
+shared memory of a copy is free, which those threads tell it through a barrier there, and starts the copies one
+by one, in the order in which they are needed. It also prefetches keys. Copies of few bytes stay with the threads that
+read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, replace
+from itertools import groupby
+from typing import Any, cast
+
+from dovetail.dataclass import dataclass
+from dovetail.ir.dtype import bool_, i64
+from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Alloc,
+    AllocBarriers,
+    Arrive,
+    AwaitPhase,
+    Call,
+    CopyAsync,
+    CopyBulk,
+    Cycles,
+    ExpectBytes,
+    Expr,
+    Extent,
+    FenceShared,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Number,
+    Prefetch,
+    Set,
+    Statement,
+    Store,
+    SubGrid,
+    Tensor,
+    ThreadIndex,
+    When,
+    add,
+    mul,
+)
+from dovetail.kernels.loops.persistent.bodies import PASS, has_bulk
+from dovetail.kernels.loops.persistent.passes import in_passes
+
+LANES = 32
+THREADS = 128
+"""Of the warp that copies and of three that do nothing: registers are given to four warps at once."""
+_FEW = 40
+"""Registers of a thread that copies."""
+_MOST = 1 << 16
+"""Registers of a multiprocessor."""
+_DUE = Tensor("due", i64, (i64.itemsize,), space="private")
+"""The cycle before which the next copy does not start."""
+PACE, PACE_BYTES = "pace", 1 << 16
+"""The cycles in which a warp starts copies of these bytes: a power of two, as other quotients take 20 instructions."""
+IS_FIRST = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
+
+
+def registers_of(threads: int) -> tuple[int, int] | None:
+    """The registers of a thread that computes, and of one that copies; None where all have the same."""
+    if threads % THREADS or threads == THREADS:
+        return None
+    return (_MOST - THREADS * _FEW) // threads // 8 * 8, _FEW
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """When the memory of the copies after a level is free: once in each pass, or in the last one alone. That one has a
+    barrier of its own: a wait there alone could take a phase of an earlier pass for its own."""
+
+    level: int
+    in_last: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{'last' if self.in_last else 'free'}_{self.level}"
+
+    def barrier(self, threads: int) -> AllocBarriers:
+        """The barrier at which the threads of a block then arrive. One of them could for all, since they have waited
+        for each other before. Tools that look for races follow a thread's own arrival alone, and it takes no longer."""
+        return AllocBarriers(self.name, 1, threads)
+
+    @property
+    def awaited(self) -> Statement:
+        phase = ZERO if self.in_last else Call("bit_and", (PASS, Extent(1)), i64)
+        return AwaitPhase(self.name, ZERO, phase)
+
+    def told(self, waiting: Sequence[tuple[SubGrid, range]], blocks: int, threads: int, passes: int) -> list[Statement]:
+        """Tell the warp that copies, after all threads of a block have left the level, in the blocks and passes in
+        which it waits for the copies of some parts. A phase that nothing awaits would be one too many."""
+        waits = [_blocks_of([part for part, runs in waiting if at in runs], blocks) for at in range(passes)]
+        arrive, found = Arrive(self.name, ZERO), list[Statement]()
+        for these, several in groupby(range(passes), key=waits.__getitem__):
+            runs = [*several]
+            told = [arrive] if len(these) == blocks else _in_blocks(arrive, these, blocks, threads)
+            found += in_passes(told, range(runs[0], runs[-1] + 1), passes)
+        return found
+
+
+def _blocks_of(parts: Sequence[SubGrid], count: int) -> frozenset[int]:
+    """The blocks of a grid that run any of some parts."""
+    return frozenset([(part.first + i) % count for part in parts for i in range(min(part.blocks, count))])
+
+
+def _in_blocks(statement: Statement, those: AbstractSet[int], count: int, threads: int) -> list[Statement]:
+    """A statement in some blocks of a grid, but not all of them."""
+    found: list[Statement] = []
+    for first in sorted([at for at in those if (at - 1) % count not in those]):
+        end = next(n for n in range(1, count) if (first + n) % count not in those)
+        found.append(SubGrid(end, threads, first, (statement,)))
+    return found
+
+
+def in_first_pass(copies: Sequence[Statement]) -> list[Statement]:
+    return [When(Call("equal", (PASS, ZERO), bool_), tuple(copies))] if copies else []
+
+
+def of_warp(body: Sequence[Statement], free: Free | None = None) -> list[Statement]:
+    """The bulk copies of a body, which one thread starts, one by one, once their memory is free.
+
+    Blocks wait for that only where they copy: threads that compute then wait for these copies, so that they cannot come
+    to the same barrier twice before the warp has seen the first time.
+    """
+    found: list[Statement] = []
+    for s in body:
+        if isinstance(s, (FenceShared, Set)):
+            found.append(s)
+        if not has_bulk([s]) and not _expects(s):
+            continue
+        match s:
+            case SubGrid():
+                first = [] if free is None else [free.awaited]
+                found.append(replace(s, threads=LANES, body=(*first, *of_warp(s.body))))
+            case Loop(kind="thread"):
+                found.append(When(IS_FIRST, (replace(s, kind="serial", rolled=True),)))
+            case When():
+                found.append(replace(s, body=tuple(of_warp(s.body, free))))
+            case _:
+                found.append(s)
+    return found
+
+
+def of_others(body: Sequence[Statement]) -> list[Statement]:
+    """What is left of copies for the threads that compute."""
+    found: list[Statement] = []
+    for s in body:
+        if isinstance(s, (SubGrid, When, Loop)):
+            s = replace(s, body=tuple(of_others(s.body)))
+            if any(isinstance(x, (CopyAsync, Loop, When, SubGrid)) for x in s.body):
+                found.append(s)
+        elif not isinstance(s, (CopyBulk, ExpectBytes, FenceShared)):
+            found.append(s)
+    return found if any(not isinstance(s, Set) for s in found) else []
+
+
+def prefetched(part: SubGrid) -> SubGrid:
+    """What the first lanes of all warps of a part prefetch, by the warp that copies: it does one after the other."""
+    at = Name("of_warp")
+    body = cast(tuple[Statement, ...], _with(part.body, {"warp": at, "lane": ZERO}, {}))
+    loop = Loop(at.name, Extent(part.threads // LANES), body, rolled=True)
+    return replace(part, threads=LANES, body=(When(IS_FIRST, (loop,)),))
+
+
+def in_turn(stream: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """Copies of which few are on their way at a time: before the last ones of a part start, those of the part before
+    have arrived. Memory brings what is on its way in any order, and blocks need the part before first."""
+    found: list[Statement] = []
+    before: str | None = None
+    for s in stream:
+        copies = [i for i, x in enumerate(s.body) if has_bulk([x])] if isinstance(s, SubGrid) else []
+        if isinstance(s, SubGrid) and before is not None and len(copies) > 1:
+            arrived = AwaitPhase(before, ZERO, Call("bit_and", (PASS, Extent(1)), i64))
+            s = replace(s, body=(*s.body[: copies[-1]], arrived, *s.body[copies[-1] :]))
+        expected = [x.barrier for x in everything([s]) if isinstance(x, ExpectBytes)] if copies else []
+        before = expected[-1] if expected else None
+        found.append(s)
+    return tuple(found)
+
+
+def paced(kernel: Kernel, bytes_per_cycle: float) -> Kernel:
+    """Copies that start no faster than memory brings them: words of other blocks would wait for those on their way."""
+    if not kernel.stream or not bytes_per_cycle:
+        return kernel
+    pace = Cycles(PACE, round(PACE_BYTES / bytes_per_cycle), kernel.passes, PACE_BYTES)
+    unset = When(Call("equal", (PASS, ZERO), bool_), (Store(_DUE, (ZERO,), Number(0, i64)),))
+    stream = (Alloc(_DUE.pointer, i64, 1, "private"), unset, *_with_pace(kernel.stream))
+    return replace(kernel, stream=stream, cycles=(*kernel.cycles, pace))
+
+
+def _with_pace(body: Sequence[Statement]) -> list[Statement]:
+    found: list[Statement] = []
+    for s in body:
+        if isinstance(s, (SubGrid, When, Loop)):
+            s = replace(s, body=tuple(_with_pace(s.body)))
+        if isinstance(s, (CopyBulk, Prefetch)):
+            nbytes = s.nbytes if isinstance(s, Prefetch) else Extent(s.nbytes)
+            cycles = Call("div", (mul(nbytes, Name(PACE)), Extent(PACE_BYTES)), i64)
+            now = Call("clock_after", (Load(_DUE, (ZERO,)),), i64)
+            found.append(Store(_DUE, (ZERO,), add(now, cycles)))
+        found.append(s)
+    return found
+
+
+def _with(part: Any, indices: Mapping[str, Expr], known: dict[int, Any]) -> Any:
+    """A body, or a part of it, with other expressions for indices of threads."""
+    key, found = id(part), part
+    if key in known:
+        return known[key]
+    if isinstance(part, ThreadIndex):
+        found = indices.get(part.kind, part)
+    elif isinstance(part, tuple):
+        found = tuple([_with(x, indices, known) for x in cast(tuple[Any, ...], part)])
+    elif isinstance(part, (Set, Loop, When, Prefetch, Call)):
+        found = replace(part, **{f.name: _with(getattr(part, f.name), indices, known) for f in fields(part)})
+    known[key] = found
+    return found
+
+
+def waits_once(body: Sequence[Statement]) -> tuple[AwaitPhase, ...]:
+    """The waits for copies that arrive once in a pass; the stages of a ring have as many phases as tiles."""
+    every = [s for s in everything(body) if isinstance(s, AwaitPhase)]
+    return tuple([s for s in every if isinstance(s.slot, Extent) and s.turns == 1])
+
+
+def _expects(s: Statement) -> bool:
+    return isinstance(s, ExpectBytes) or (isinstance(s, When) and any(_expects(x) for x in s.body))
+
+
+__all__ = [
+    "IS_FIRST",
+    "LANES",
+    "PACE",
+    "PACE_BYTES",
+    "THREADS",
+    "Free",
+    "in_first_pass",
+    "in_turn",
+    "of_others",
+    "of_warp",
+    "paced",
+    "prefetched",
+    "registers_of",
+    "waits_once",
+]

@@ -1,0 +1,82 @@
+"""Compiled plans of GPUs as bytes: launches with what their pointers point to, and the PTX of each kernel."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+from typing import TypeAlias
+
+from dovetail.kernels.gpu.blocks.packed_blocks import PackedBlocks
+from dovetail.kernels.gpu.blocks.packed_tiles import PackedTiles
+from dovetail.kernels.gpu.blocks.units import Units
+from dovetail.kernels.gpu.conv.packed_filters import DepthwiseByTap, FiltersByTap, FoldedFilters
+from dovetail.kernels.gpu.gemv.packed_matrix import Transposed
+from dovetail.kernels.loops.ir import Cycles, Kernel, Launch, TensorMap, Traversal
+from dovetail.plan.plan import Plan
+from dovetail.targets.gpu.kernel import GpuKernel, Kernels
+from dovetail.targets.runtime.building.serial import JsonWriter, NotSerializable, Reader
+from dovetail.targets.runtime.registry import Registry
+
+_LENGTH = struct.Struct("<Q")
+RECORDS = Registry(
+    {
+        "gpu.kernel": GpuKernel,
+        "loops": Kernel,
+        "launch": Launch,
+        "cycles": Cycles,
+        "tensor_map": TensorMap,
+        "traversal": Traversal,
+        "gpu.pack.blocks": PackedBlocks,
+        "gpu.pack.by_tap": FiltersByTap,
+        "gpu.pack.depthwise": DepthwiseByTap,
+        "gpu.pack.folded": FoldedFilters,
+        "gpu.pack.tiles": PackedTiles,
+        "gpu.pack.transposed": Transposed,
+        "gpu.units": Units,
+    }
+)
+"""The dataclasses that a stored plan may hold."""
+
+Steps: TypeAlias = tuple[Kernels, ...]
+
+
+def to_bytes(plan: Plan, steps: Steps, ptx: dict[str, str]) -> bytes | None:
+    """The kernels of each step of the run phase, whose texts are PTX; None where they cannot be spelled."""
+    writer = JsonWriter({value: index for index, value in enumerate(plan.graph.values)}, RECORDS)
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(ptx.values()))}
+    try:
+        spelled = [
+            kernels and [writer.spell(_bare(made, str(numbers[ptx[made.text]]))) for made in kernels]
+            for kernels in steps
+        ]
+    except NotSerializable:
+        return None
+    texts = [text.encode() for text in numbers]
+    head = json.dumps({"steps": spelled, "texts": [len(t) for t in texts]}, separators=(",", ":")).encode()
+    return b"".join([_LENGTH.pack(len(head)), head, *texts])
+
+
+def from_bytes(plan: Plan, content: bytes) -> tuple[Steps, dict[str, str]]:
+    """What `to_bytes` was given of an equal plan: kernels without their loops, and PTX by their texts."""
+    start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
+    head = json.loads(content[_LENGTH.size : start])
+    reader = Reader(plan.graph.values, RECORDS)
+    steps: Steps = tuple(
+        [None if kernels is None else tuple([reader.read(spelled) for spelled in kernels]) for kernels in head["steps"]]
+    )
+    if len(steps) != len(plan.phase("run")):
+        raise ValueError("a stored plan has the kernels of each step")
+    ptx: dict[str, str] = {}
+    for number, size in enumerate(head["texts"]):
+        ptx[str(number)] = content[start : start + size].decode()
+        start += size
+    return steps, ptx
+
+
+def _bare(made: GpuKernel, text: str) -> GpuKernel:
+    """A kernel without its loops: what a run needs."""
+    return replace(made, kernel=replace(made.kernel, body=(), early=(), stream=()), code=text)
+
+
+__all__ = ["RECORDS", "Steps", "from_bytes", "to_bytes"]

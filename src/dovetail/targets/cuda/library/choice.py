@@ -1,0 +1,351 @@
+"""Which products of a plan cuBLASLt computes: those where runs on the device have shown that it is faster.
+
+The decision is made when parameters are bound, once for a product, a card and a library, and kept for later processes.
+Programs in the store have our own kernels alone: without the library, they run as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache, cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+
+from dovetail.dataclass import dataclass
+from dovetail.errors import DovetailError, OutOfMemoryError
+from dovetail.ir.dtype import f32, f64
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused
+from dovetail.kernels.spec import TensorLocations
+from dovetail.passes.specialize import fresh_symbols
+from dovetail.plan.plan import Plan, Step
+from dovetail.settings import TUNE_ALWAYS, TUNE_OFF
+from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.code.code import digest
+from dovetail.targets.cuda.driver.driver import Driver, Function
+from dovetail.targets.cuda.library.call import NAME, LibraryProduct, library_of
+from dovetail.targets.cuda.library.cublaslt import (
+    ALGORITHM_WORDS,
+    WORKSPACE_BYTES,
+    Algorithm,
+    Described,
+    Failed,
+    identity,
+)
+from dovetail.targets.cuda.library.weights import are_cold
+from dovetail.targets.cuda.runs.bound_plan import LoadedKernel
+from dovetail.targets.gpu.kernel import GpuKernel, Kernels
+from dovetail.targets.gpu.launch_fusion.launch_choices import Need
+from dovetail.targets.gpu.launch_fusion.launches import with_launches
+from dovetail.targets.runtime.building.step_signature import stored_as
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
+from dovetail.targets.runtime.calls.result_roots import chained, fresh_results
+from dovetail.version import __version__
+
+if TYPE_CHECKING:
+    from dovetail.targets.cuda.library.product import LibraryStep
+
+KIND = "library"
+"""Of the entries of the store."""
+LEAST_SECONDS = 1e-5
+"""A product that takes less by its estimate is not measured, unless all are."""
+SHARE = 0.75
+"""The part of the peak of tensor cores, or of the bandwidth of memory, from which on our kernels have been as fast as
+the library."""
+GAIN = 0.95
+"""The part of our time that the library may take."""
+OURS = ({"contract"}, {"contract_parts", "contract_sum"}, {"contract_spans", "contract_sum"})
+"""The names of kernels that compute a product by themselves."""
+_H200_MULTIPROCESSORS, _H200_HERTZ = 132, 1.98e9
+
+REORDERS = Need(
+    "sums_may_be_reordered", "strict=False", "compile without strict: the library has another order of sums"
+)
+IS_APART = Need(
+    "kernels_are_of_the_step_alone", "kernels of the product alone", "none in the model: steps next to it share them"
+)
+IS_PLAIN = Need("weights_are_not_in_blocks", "weights without blocks", "dequantise the weights")
+IS_STATIC = Need("sizes_are_known", "sizes that are known", "compile it for the sizes that matter: sizes={…}")
+MATTERS = Need("time_may_be_saved", "a product that is long, and slow for the device", 'tune="always" measures all')
+HAS_ROOM = Need("there_is_memory_for_trials", "half of the memory that is free", "free device arrays")
+WORKS = Need("the_library_multiplies", "no error", "another version of nvidia-cublas")
+IS_FASTER = "library_is_faster"
+"""The condition that times decide."""
+
+Load: TypeAlias = Callable[[Sequence[GpuKernel]], Mapping[str, Function]]
+"""Compiles and loads kernels, by their texts."""
+_REFUSED = ("condition", "found", "expected", "hint")
+_measuring = Lock()
+"""Held while a product is measured: another one would change its times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether the library computes a product: its times, or the condition that refuses it."""
+
+    own: float = 0.0
+    """Seconds of our kernels; 0 where nothing was measured."""
+    library: float = 0.0
+    """The same of the library's fastest algorithm, with the kernels that it needs next to it."""
+    algorithm: Algorithm | None = None
+    """What computes it; None where our kernels do."""
+    refused: Refused | None = None
+
+    @classmethod
+    def timed(cls, own: float, library: float, algorithm: Algorithm) -> Decision:
+        """What two times decide."""
+        if library <= GAIN * own:
+            return cls(own, library, algorithm)
+        found, expected = f"{library * 1e6:.1f} µs", f"at most {GAIN:.0%} of {own * 1e6:.1f} µs"
+        return cls(own, library, None, Refused(IS_FASTER, found, expected))
+
+
+class LibraryChoice:
+    """Finds the products of a plan that the library computes."""
+
+    def __init__(
+        self, plan: Plan, device: Driver, store: CodeStore | None, tune: str, where: str, ptx: Mapping[str, str]
+    ) -> None:
+        """`where` is the library, and `ptx` that of each kernel by its text."""
+        self.plan, self.device, self.store, self.tune, self.where, self.ptx = plan, device, store, tune, where, ptx
+        self._fresh = chained(plan, fresh_results(plan).values())
+        self._found: dict[str, Decision] = {}
+        """What was decided, by the name of its entry."""
+
+    @cached_property
+    def is_late(self) -> bool:
+        """Whether a run finds sizes while it runs, and prepares no launches."""
+        return any([True for step in self.plan.phase("run") for _ in fresh_symbols(step.value)])
+
+    def moves(self, value: Value) -> bool:
+        """Whether the address of a tensor may change from run to run: that of an input, or of an output."""
+        root = self.plan.root_of(value)
+        slot = self.plan.slots.get(root)
+        if root in self._fresh or root in self.plan.graph.inputs:
+            return True
+        return slot is not None and slot.donor is not None and self.moves(slot.donor)
+
+    def refused(self, step: Step, kernels: Sequence[GpuKernel], *, joined: bool) -> Refused | None:
+        """The condition that refuses a product by what its kernels tell, without code generation."""
+        if self.plan.options.get("strict"):
+            return REORDERS.refused("strict=True")
+        if any([stored_as(v) is not None for v in step.operands]):
+            return IS_PLAIN.refused("blocks")
+        read = {v for made in kernels for v in made.values.values()}
+        written = {v for made in kernels for n, v in made.bindings.items() if n in made.kernel.written}
+        alone = read <= {*step.operands, *step.results} and written == {*step.results} and not joined
+        names = {made.kernel.name for made in kernels}
+        if not alone or names not in OURS or any([made.checks or made.counters for made in kernels]):
+            return IS_APART.refused("steps that share its launch" if joined else ", ".join(sorted(names)))
+        if self.is_late:
+            return IS_STATIC.refused("sizes that a run finds")
+        tensors = [(v, self.plan.locate(v)) for v in (*step.operands, *step.results)]
+        numbers = [n for v, at in tensors for n in (*v.shape, at.offset, *at.strides, at.root.tensor.bytes)]
+        if not all([isinstance(n, int) and n >= 0 for n in numbers]):
+            return IS_STATIC.refused("symbols")
+        seconds = self.seconds(kernels)
+        if self.tune != TUNE_ALWAYS and 0 < seconds < LEAST_SECONDS:
+            return MATTERS.refused(f"{seconds * 1e6:.1f} µs by the estimate")
+        return None
+
+    def seconds(self, kernels: Sequence[GpuKernel]) -> float:
+        """An estimate of our kernels; 0 where there is none."""
+        return sum([made.launch.cycles for made in kernels]) / self.device.description.hertz
+
+    def cold(self, steps: Sequence[Kernels]) -> bool:
+        """Whether each run of a program reads its weights from memory: L2 does not hold all that its kernels read."""
+        return are_cold(self.plan, steps, self.device.description.l2_bytes)
+
+    def key(self, step: Step, kernels: Sequence[GpuKernel], *, cold: bool) -> StoreKey:
+        """What a decision depends on: the product and where its tensors are, our code, the card and the library."""
+        tensors = [(v, self.plan.locate(v), self.moves(v)) for v in (*step.operands, *step.results)]
+        about = [f"{v.tensor} at {at.offset} by {at.strides}{' moves' * moves}" for v, at, moves in tensors]
+        code = [(self.ptx[made.text], made.launch, made.kernel.maps) for made in kernels]
+        parts = {
+            "product": "; ".join(about),
+            "code": digest(repr(code).encode()),
+            "weights": "in memory" if cold else "in L2",
+            "card": self.device.name,
+            "driver": str(self.device.version),
+            "library": identity(self.where),
+            "dovetail": __version__,
+        }
+        return StoreKey(KIND, parts)
+
+    def kept(self, key: StoreKey) -> Decision | None:
+        """What was decided in an earlier process."""
+        content = None if self.store is None else self.store.get(key)
+        return None if content is None else parsed(content)
+
+    def replaced(
+        self,
+        steps: Sequence[Kernels],
+        functions: Mapping[str, Function],
+        locations: Callable[[], TensorLocations],
+        load: Load,
+    ) -> tuple[tuple[Kernels, ...], Mapping[str, Function | LibraryProduct]]:
+        """The kernels of each step, and what each text stands for, with products by the library where it is faster."""
+        making = _Replacing(self, functions, locations, load, cold=self.cold(steps))
+        found = [*steps]
+        joined = False
+        for index, (step, kernels) in enumerate(zip(self.plan.phase("run"), steps, strict=True)):
+            if is_product(kernels) and self.refused(step, kernels, joined=joined) is None:
+                found[index] = making.kernels(step, kernels)
+            joined = kernels is None
+        return tuple(found), making.functions
+
+    def decided(self, key: StoreKey, measured: Callable[[], Decision]) -> Decision:
+        """The decision on a product, which is measured where that is wanted and nothing is kept."""
+        if key.name not in self._found:
+            known = None if self.tune == TUNE_ALWAYS else self.kept(key)
+            wanted = self.tune == TUNE_ALWAYS or (self.tune != TUNE_OFF and self.store is not None)
+            if known is None and wanted:
+                with _measuring:
+                    self.keep(key, measured())
+            else:
+                self._found[key.name] = known or Decision()
+        return self._found[key.name]
+
+    def in_vain(self, made: LibraryStep, kernels: Sequence[GpuKernel]) -> Refused | None:
+        """Why no time can be saved, by the estimates."""
+        dtype, device = made.problem.a.dtype, self.device.description
+        cycles = device.multiprocessors * device.hertz
+        peak = CLAIMS.machine.peak(dtype, "contract") * cycles / (_H200_MULTIPROCESSORS * _H200_HERTZ)
+        multiplied, moved = made.flops / peak, made.problem.nbytes / (device.bytes_per_cycle * cycles or float("inf"))
+        seconds = self.seconds(kernels) or multiplied
+        if seconds < LEAST_SECONDS:
+            return MATTERS.refused(f"{seconds * 1e6:.1f} µs by the estimate")
+        if moved >= SHARE * seconds:
+            return MATTERS.refused(f"{moved / seconds:.0%} of the bandwidth by the estimate")
+        if dtype in (f32, f64) or not made.is_even or multiplied < SHARE * seconds:
+            return None
+        return MATTERS.refused(f"{multiplied / seconds:.0%} of the peak by the estimate")
+
+    def keep(self, key: StoreKey, decision: Decision) -> None:
+        """Keep a decision, but for one that depends on what else is in memory."""
+        self._found[key.name] = decision
+        passes = decision.refused is not None and decision.refused.condition == HAS_ROOM.condition
+        if self.store is not None and not passes:
+            self.store.put(key, json.dumps(asdict(decision)).encode())
+
+
+class _Replacing:
+    """The kernels of a plan while some of them give way to the library."""
+
+    def __init__(
+        self,
+        of: LibraryChoice,
+        functions: Mapping[str, Function],
+        locations: Callable[[], TensorLocations],
+        load: Load,
+        *,
+        cold: bool,
+    ) -> None:
+        self.of, self._load, self._cold = of, load, cold
+        self.functions: dict[str, Function | LibraryProduct] = {**functions}
+        self._locations = cache(locations)
+        self._steps: dict[Value, LibraryStep | Refused] = {}
+
+    def kernels(self, step: Step, kernels: tuple[GpuKernel, ...]) -> tuple[GpuKernel, ...]:
+        """The kernels of a step: ours, or what the library needs. Whatever fails, ours."""
+        of = self.of
+        key = of.key(step, kernels, cold=self._cold)
+        try:
+            algorithm = of.decided(key, lambda: self._measured(step, kernels)).algorithm
+            return kernels if algorithm is None else self._by_library(step, algorithm, key)
+        except (Failed, DovetailError) as error:
+            if of.device.lost is not None:
+                raise
+            of.keep(key, Decision(refused=WORKS.refused(str(error))))
+            return kernels
+
+    def _by_library(self, step: Step, algorithm: Algorithm, key: StoreKey) -> tuple[GpuKernel, ...]:
+        made, text, driver = self._made(step), f"{NAME} {key.name}", self.of.device
+        if isinstance(made, Refused):
+            raise Failed(f"{made.condition}: {made.found}")
+        if text not in self.functions:
+            library = library_of(driver, self.of.where)
+            self.functions[text] = LibraryProduct.checked(driver, library, made.problem, algorithm)
+        found = made.kernels(algorithm, text)
+        self._loaded(step, found)
+        return found
+
+    def _made(self, step: Step) -> LibraryStep | Refused:
+        """A step as the library computes it. Code generation is imported for it."""
+        from dovetail.targets.cuda.library.product import library_step
+
+        if step.value not in self._steps:
+            device = with_launches(self.of.plan, self.of.device.description)
+            self._steps[step.value] = library_step(step, self._locations(), device, self.of.moves)
+        return self._steps[step.value]
+
+    def _loaded(self, step: Step, kernels: Sequence[GpuKernel]) -> list[LoadedKernel]:
+        missing = [made for made in kernels if made.text not in self.functions]
+        self.functions |= self._load(missing) if missing else {}
+        return [LoadedKernel(step, made, self.functions[made.text]) for made in kernels]
+
+    def _measured(self, step: Step, kernels: tuple[GpuKernel, ...]) -> Decision:
+        of, made = self.of, self._made(step)
+        if isinstance(made, Refused):
+            return Decision(refused=made)
+        refused = None if of.tune == TUNE_ALWAYS else of.in_vain(made, kernels)
+        if refused is not None:
+            return Decision(refused=refused)
+        try:
+            return self._timed(step, kernels, made)
+        except OutOfMemoryError as error:
+            return Decision(refused=HAS_ROOM.refused(f"{error.needed:,} bytes"))
+
+    def _timed(self, step: Step, kernels: tuple[GpuKernel, ...], made: LibraryStep) -> Decision:
+        """Our kernels and every algorithm that the library proposes, in turns."""
+        from dovetail.targets.cuda.library.trial import Trial
+
+        driver = self.of.device
+        described = Described(library_of(driver, self.of.where), made.problem)
+        algorithms = described.proposed()
+        if not algorithms:
+            raise Failed("no algorithm is proposed")
+        ways = [self._loaded(step, kernels)]
+        for algorithm in algorithms:
+            self.functions[NAME] = LibraryProduct(driver, described, algorithm)
+            ways.append(self._loaded(step, made.kernels(algorithm, NAME)))
+        del self.functions[NAME]
+        trial = Trial(driver, self.of.plan, ways, cold=self._cold)
+        try:
+            own, *others = trial.seconds()
+        finally:
+            trial.close()
+        best = min(range(len(others)), key=others.__getitem__)
+        return Decision.timed(own, others[best], algorithms[best])
+
+
+def is_product(kernels: Kernels) -> TypeGuard[tuple[GpuKernel, ...]]:
+    """Whether kernels compute a product, by themselves or with steps next to it."""
+    return any([made.kernel.name.startswith("contract") for made in kernels or ()])
+
+
+def parsed(content: bytes) -> Decision | None:
+    """A decision that was kept; None for other content."""
+    try:
+        given = json.loads(content)
+        algorithm = None if given["algorithm"] is None else _algorithm(given["algorithm"])
+        refused = None if given["refused"] is None else Refused(*[str(given["refused"][name]) for name in _REFUSED])
+        return Decision(float(given["own"]), float(given["library"]), algorithm, refused)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _algorithm(given: Any) -> Algorithm:
+    found = Algorithm(tuple(map(int, given["words"])), int(given["workspace"]))
+    fits = len(found.words) == ALGORITHM_WORDS and all([0 <= word < 1 << 64 for word in found.words])
+    if not fits or not 0 <= found.workspace <= WORKSPACE_BYTES:
+        raise ValueError(given)
+    return found
+
+
+__all__ = [
+    "GAIN", "HAS_ROOM", "IS_APART", "IS_FASTER", "IS_PLAIN", "IS_STATIC", "KIND", "LEAST_SECONDS", "MATTERS",
+    "REORDERS", "WORKS", "Decision", "LibraryChoice", "is_product", "parsed",
+]  # fmt: skip

@@ -1,0 +1,364 @@
+"""Norms and attentions of few rows as the start of the launched products that read them: launches less.
+
+A product whose weights are near (`gemv/near_tile.py`) copies all of them before the kernel before it has ended.
+Each of its blocks then norms the rows of its own tile, or attends for them, straight to where products read them, and
+blocks of the first columns write what others read too. The product before such a norm is whole: every block would read
+all parts of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import field, replace
+from functools import partial
+from typing import TypeAlias
+
+from dovetail.dataclass import dataclass
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused, StepProblem
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.families.rows import ROWS as ROWS_KERNEL
+from dovetail.kernels.gpu.gemm.spread_blocks import least_bytes
+from dovetail.kernels.gpu.gemv.near_tile import READ_CYCLES
+from dovetail.kernels.loops.analysis import shared_bytes
+from dovetail.kernels.loops.ir import Kernel
+from dovetail.kernels.loops.launch_fusion.constants_ahead import with_constants_first
+from dovetail.kernels.loops.launch_fusion.given_near import GivenLoads
+from dovetail.kernels.loops.launch_fusion.head_prologue import ATTEND_CYCLES, ROWS, HeadKernel, with_head_prologue
+from dovetail.kernels.loops.launch_fusion.row_prologue import LINE_CYCLES, NORM_CYCLES
+from dovetail.kernels.loops.persistent.bodies import ROWS as NEAR_ROWS
+from dovetail.kernels.loops.persistent.bodies import has_rows
+from dovetail.kernels.problems.contraction import find_products
+from dovetail.kernels.spec import TensorLocations
+from dovetail.library import attention
+from dovetail.ops import gather
+from dovetail.plan.plan import Step
+from dovetail.targets.gpu.kernel import GpuKernel, Kernels
+from dovetail.targets.gpu.launch_fusion.footprints import Footprints, meet, taken
+from dovetail.targets.gpu.launch_fusion.gathered_norms import GatheredNorms
+from dovetail.targets.gpu.launch_fusion.launch_choices import (
+    FITS,
+    IS_APART,
+    IS_WHOLE,
+    ONE_READER,
+    WITHIN,
+    LaunchChoices,
+    Need,
+)
+from dovetail.targets.gpu.launch_fusion.near_constants import rooms_of_constants
+from dovetail.targets.gpu.launch_fusion.side_steps import SideSteps
+from dovetail.targets.gpu.launch_fusion.split_products import SplitProducts
+from dovetail.targets.gpu.persistent.norms import NormedTiles
+from dovetail.targets.gpu.select import make_kernels
+
+Made: TypeAlias = tuple[Step, Kernels]
+IS_FASTER = "fewer_launches_are_faster"
+"""The condition that the estimates decide."""
+OVERLAPS = Need(
+    "launches_depend_on_each_other",
+    "kernels that start before the one before them has ended",
+    "a device of compute capability 9.0 or more",
+)
+IS_NEAR = Need(
+    "weights_are_near",
+    "a product by threads with few rows, all weights of whose tile fit shared memory",
+    "fewer rows, or fewer columns and a shorter k",
+)
+IN_HEADS = Need(
+    "heads_are_columns_of_rows",
+    "heads next to each other in rows of one attention, which a warp has at once",
+    "queries of one sequence, and heads that the product reads as they are",
+)
+_DISTURBED = "a result in memory that other blocks still read"
+
+
+@dataclass(slots=True)
+class NearLaunches:
+    """Finds the steps of a plan that products take where launches depend on each other."""
+
+    memory: Footprints
+    locations: TensorLocations
+    device: GpuDevice
+    kept: Callable[..., GpuKernel]
+    sides: SideSteps
+    """Small steps that share launches."""
+    near: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, "GpuKernel | None"])
+    """Products with weights near, by the kernel that each of them replaces."""
+    known: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, "GpuKernel | None"])
+    """Products with the norms that they take, by what they are made of: layers repeat."""
+    heads: dict[Hashable, GpuKernel | Refused] = field(default_factory=dict[Hashable, "GpuKernel | Refused"])
+    """The same with attentions."""
+    told: LaunchChoices = field(default_factory=LaunchChoices)
+    extra: dict[int, GpuKernel] = field(default_factory=dict[int, GpuKernel])
+    """The kernel of one block more of a product, by its number."""
+
+    def launched(self, whole: Sequence[Made]) -> list[Made]:
+        """The kernels of each step, with products in parts of k, or with norms and attentions in the products after
+        them, where that takes less by the estimates."""
+        found = SplitProducts(self.memory, self.locations, self.device, self.kept).split(whole)
+        if not self.device.dependent_launches:
+            for at, (step, kernels) in enumerate(whole[:-1]):
+                if kernels is not None and (step.value.op is attention or self._is_normed(whole, at + 1)):
+                    self.told.tell([step], WITHIN, OVERLAPS.refused("launches in order"))
+            return found
+        for index in range(1, len(found)):
+            if not self._is_normed(whole, index):
+                continue
+            made = self._normed(whole, found, index)
+            if isinstance(made, Refused):
+                self.told.tell([whole[index - 1][0]], WITHIN, made)
+                continue
+            first, is_split = index + 1 - len(made), found[index][1] != whole[index][1]
+            found[first : index + 1] = [(found[first + i][0], kernels) for i, kernels in enumerate(made)]
+            if is_split and index + 1 < len(found):
+                found[index + 1] = whole[index + 1]  # it added up parts of this product
+        for index in range(1, len(found)):
+            (before, attends), (step, kernels) = found[index - 1 : index + 1]
+            if before.value.op is not attention or attends is None:
+                continue
+            attended = self._attended(found[index - 1], (step, kernels), whole[index][1])
+            if isinstance(attended, Refused):
+                self.told.tell([before], WITHIN, attended)
+            else:
+                found[index - 1 : index + 1] = [(before, None), (step, (attended,))]
+        for index in range(1, len(found)):
+            is_given = self._is_given(found, index - 1) and index - 1 not in self.sides.hosts
+            rows = GatheredNorms(self.memory, self.kept).joined(*found[index - 1 : index + 1]) if is_given else None
+            if rows is not None:
+                found[index - 1 : index + 1] = [(found[index - 1][0], None), (found[index][0], (rows,))]
+        return [(step, self._shared(index, self._lone(step, kernels))) for index, (step, kernels) in enumerate(found)]
+
+    def _is_given(self, found: Sequence[Made], index: int) -> bool:
+        """Whether no step before it computes what a step reads."""
+        read = {self.locations(v).root for v in found[index][0].operands}
+        return not any([result in read for other, _ in found[:index] for result in other.results])
+
+    def _shared(self, index: int, kernels: Kernels) -> Kernels:
+        """A launch with the block more of a step which it has taken."""
+        small = self.extra.get(index)
+        return kernels if small is None or not kernels else (self.sides.joint(kernels[0], small),)
+
+    def _is_normed(self, whole: Sequence[Made], index: int) -> bool:
+        """Whether a step has a product, and the one before it computes rows."""
+        (_, norm), (after, kernels) = whole[index - 1], whole[index]
+        if norm is None or len(norm) != 1 or norm[0].kernel.name != ROWS_KERNEL or not kernels:
+            return False
+        return not isinstance(StepProblem(after, self.locations, self.device).once(find_products), Refused)
+
+    def _lone(self, step: Step, kernels: Kernels) -> Kernels:
+        """A product with weights near, or an attention, whose blocks take more than half of the shared memory of a
+        multiprocessor: two of them would start where blocks of the kernel before leave room, while others have none."""
+        if not kernels or not (
+            has_rows(kernels[0].kernel) or (step.value.op is attention and self._may_crowd(kernels))
+        ):
+            return kernels
+        made = self._given(kernels[0]) if has_rows(kernels[0].kernel) else kernels[0]
+        launch = made.kernel.launch
+        assert launch is not None, "it was scheduled"
+        launch = replace(launch, shared_bytes=max(least_bytes(1, self.device), shared_bytes(made.kernel.body)))
+        key = "lone", id(made.kernel)
+        kept = self.kept(key, made.bindings, lambda: replace(made.kernel, launch=launch))
+        return (replace(made, kernel=kept.kernel, code=kept.code),)
+
+    def _may_crowd(self, kernels: Sequence[GpuKernel]) -> bool:
+        """Whether most multiprocessors have one block of a launch, and none needs two."""
+        (made, *others), most = kernels, self.device.multiprocessors
+        grid = made.launch.grid
+        is_plain = not others and not made.has_more and made.launch.cluster == 1
+        return is_plain and isinstance(grid, int) and most < 2 * grid <= 2 * most
+
+    def _given(self, made: GpuKernel) -> GpuKernel:
+        """A product that finds its bias in shared memory."""
+        found = GivenLoads.of(made.kernel)
+        if found is None:
+            return made
+        constants = {n: made.bindings[n] for n in found.pointers if n in made.bindings}
+        rooms = rooms_of_constants(constants, self.locations)
+        kernel = found.near(made.kernel, rooms) if rooms else None
+        if kernel is None or shared_bytes(kernel.body) > self.device.shared_bytes:
+            return made
+        kept = self.kept(("given", id(made.kernel)), made.bindings, lambda: kernel)
+        return replace(made, kernel=kept.kernel, code=kept.code)
+
+    def _normed(self, whole: Sequence[Made], found: Sequence[Made], index: int) -> list[Kernels] | Refused:
+        """The kernels of a product, of the norm before it and of the product before that, if that one changes; refused
+        where they stay as they are."""
+        (step, norm), (after, product) = whole[index - 1], whole[index]
+        large = self._near(after, product)
+        if isinstance(large, Refused):
+            return large
+        assert norm is not None, "it was checked"
+        tiles = NormedTiles(self.memory, self.locations, self.device, self.known, self.kept)
+        joined = tiles.joined(step, norm[0], after, large, keeps=True)
+        if isinstance(joined, Refused):
+            return joined
+        if self._disturbs(norm[0], large):
+            return IS_APART.refused(_DISTURBED)
+        now, was = _cycles((joined,)), _cycles(found[index][1]) + self._launch + NORM_CYCLES + LINE_CYCLES
+        first = None
+        if found[index - 1][1] != norm:  # it adds up parts
+            before, kernels = whole[index - 2]
+            other = self._near(before, kernels)
+            first = kernels if isinstance(other, Refused) else (other,)
+            now, was = now + _cycles(first), was + _cycles(found[index - 2][1])
+        slower = self._judged(step, now, was)
+        if slower is not None:
+            return slower
+        if first is None and index > 1:
+            rows = partial(tiles.joined, step, norm[0], after, large, keeps=True)
+            gathered = self._gathered(found, index, rows, _cycles((joined,)))
+            if gathered is not None:
+                return [None, None, (self._ahead(gathered),)]
+        kernels = (self._ahead(joined),)
+        return [None, kernels] if first is None else [first, None, kernels]
+
+    def _gathered(
+        self, found: Sequence[Made], index: int, joined: Callable[..., GpuKernel | Refused], cycles: float
+    ) -> GpuKernel | None:
+        """A product that also finds the rows of the norm before it in a table; None where another step does. Without
+        these rows it takes `cycles`."""
+        step, kernels = found[index - 2]
+        if not kernels or len(kernels) != 1 or step.value.op is not gather or taken(step):
+            return None
+        large, small = self.sides.hosts.get(index - 2, (kernels[0], None))
+        (rows,) = step.results
+        is_given = self._is_given(found, index - 2)
+        if self.memory.readers.get(rows) != 1 or not self.memory.is_whole(rows) or not is_given or large.has_more:
+            return None
+        made = joined(gather=(rows, large))
+        if isinstance(made, Refused):
+            self.told.tell([step], WITHIN, made)
+            return None
+        if self.memory.is_overwritten(large, rows, made):
+            self.told.tell([step], WITHIN, IS_APART.refused(_DISTURBED))
+            return None
+        slower = self._judged(step, cycles + READ_CYCLES, cycles + self._launch + 2 * READ_CYCLES)
+        if slower is not None:
+            return None
+        if small is not None:
+            self.extra[index] = small
+        return made
+
+    def _attended(self, before: Made, after: Made, whole: Kernels) -> GpuKernel | Refused:
+        """A product with weights near whose blocks each compute the attention before it, a warp for each head; refused
+        where they do not. `whole` are the kernels of the product as it was."""
+        (step, attends), (next_step, products) = before, after
+        if attends is None or products is None or len(attends) != 1 or len(products) != 1:
+            return IS_WHOLE.refused("others, or none")
+        heads = step.results[0].shape[-3]
+        plain = self._near(next_step, whole)
+        is_plain = products == whole or (isinstance(plain, GpuKernel) and plain.kernel is products[0].kernel)
+        warps = heads if isinstance(heads, int) else 0
+        (small,), large = attends, self._near(next_step, whole, warps) if is_plain else products[0]
+        if isinstance(large, Refused):
+            return large
+        if not has_rows(large.kernel):
+            return IS_NEAR.refused("a product in parts of k")
+        (result,) = step.results
+        read = [n for n, v in large.bindings.items() if self.locations(v).root is result]
+        if len(read) != 1 or self.memory.readers.get(result) != 1:
+            return ONE_READER.refused(f"{self.memory.readers.get(result, 0)} readers, {len(read)} in the next step")
+        if result in taken(next_step) or taken(step):
+            return IS_APART.refused("a step in place")
+        if small.has_more or small.checks or small.workspace or len(small.kernel.written) != 1:
+            return IS_WHOLE.refused("an attention in parts")
+        by_value = {v: name for name, v in large.bindings.items()}
+        names = {n: by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
+        key = "attended", id(small.kernel), id(large.kernel), *names.items()
+        bindings = {n: v for n, v in large.bindings.items() if n != read[0]}
+        bindings |= {names[n]: v for n, v in small.bindings.items() if v is not result}
+        if key not in self.heads:
+            kernel = self._with_heads(result, small.kernel, large.kernel, read[0], names)
+            refused = isinstance(kernel, Refused)
+            self.heads[key] = kernel if refused else self.kept(key, bindings, lambda: kernel)
+        made = self.heads[key]
+        if isinstance(made, Refused):
+            return made
+        if self._disturbs(small, large):
+            return IS_APART.refused(_DISTURBED)
+        was = _cycles(products) + self._launch + ATTEND_CYCLES + READ_CYCLES
+        slower = self._judged(step, _cycles((made,)), was)
+        return slower or replace(made, bindings=bindings, checks=large.checks)
+
+    def _with_heads(
+        self, result: Value, small: Kernel, large: Kernel, read: str, names: dict[str, str]
+    ) -> Kernel | Refused:
+        *lead, heads, queries, width = result.shape
+        if not isinstance(heads, int) or not isinstance(queries, int) or not isinstance(width, int):
+            return IN_HEADS.refused(f"{heads} heads of {queries} queries, sizes that a run knows")
+        row, of = heads * width * result.dtype.itemsize, self.locations(result).strides
+        if of[-3:] != (row // heads, row, result.dtype.itemsize) or any([n != 1 for n in lead[:-1]]):
+            return IN_HEADS.refused("heads apart")
+        if lead and lead[-1] != 1 and (queries % ROWS or of[-4] != queries * row):
+            # A tile would have rows of two attentions.
+            return IN_HEADS.refused(f"{lead[-1]} sequences of {queries} queries")
+        found = HeadKernel.of(small, heads, queries)
+        if found is None:
+            return IN_HEADS.refused("an attention that goes through keys in turns, or with other steps")
+        made = with_head_prologue(large, found, read, names, result=small.written[0], room=NEAR_ROWS)
+        if made is None or made.launch is None:
+            return IN_HEADS.refused("rows that the product has elsewhere")
+        return made if made.launch.shared_bytes <= self.device.shared_bytes else FITS.refused(_bytes(made))
+
+    def _near(self, step: Step, kernels: Kernels, warps: int = 0) -> GpuKernel | Refused:
+        """A product with its weights near, with that many warps if it can; refused where it has none, or copies by
+        tensor maps."""
+        if kernels is None or len(kernels) != 1 or taken(step):
+            return IS_NEAR.refused("a product in place" if taken(step) else "other kernels")
+        (made,) = kernels
+        launch, key = made.kernel.launch, (id(made.kernel), warps)
+        if made.packed or made.kernel.maps or launch is None or not launch.cycles:
+            rows = "weights packed in tiles" if made.packed else "no tiles"
+            return IS_NEAR.refused("copies by tensor maps, for many rows" if made.kernel.maps else rows)
+        if key not in self.near:
+            others = make_kernels(step, self.locations, None, replace(self.device, as_parts=True, near_warps=warps))
+            fits = len(others) == 1 and has_rows(others[0].kernel)
+            self.near[key] = others[0] if fits and others[0].bindings.keys() == made.bindings.keys() else None
+        other = self.near[key]
+        return (
+            IS_NEAR.refused("tiles that read weights in turns")
+            if other is None
+            else replace(other, bindings=made.bindings)
+        )
+
+    def _ahead(self, made: GpuKernel) -> GpuKernel:
+        """A product with the gains of its norm in shared memory before the kernel before it has ended."""
+        rooms = rooms_of_constants({n: made.bindings[n] for n in made.reread}, self.locations)
+        kernel = with_constants_first(made.kernel, rooms) if rooms else None
+        if kernel is None:
+            return made
+        kept = self.kept(("gains before weights", id(made.kernel)), made.bindings, lambda: kernel)
+        return replace(made, kernel=kept.kernel, code=kept.code)
+
+    @property
+    def _launch(self) -> float:
+        """Cycles of a launch."""
+        return self.device.waits.dependent_launch * self.device.hertz
+
+    def _disturbs(self, small: GpuKernel, large: GpuKernel) -> bool:
+        """Whether a block that is over may have written what another one still reads."""
+        return meet(self.memory.spans(small, False), self.memory.spans(large, True))
+
+    def _judged(self, step: Step, now: float, was: float) -> Refused | None:
+        """What refuses a step within the product after it by the estimates, in cycles; both are told."""
+        found, expected = (cycles / self.device.hertz for cycles in (now, was))
+        slower = Refused(
+            IS_FASTER,
+            f"{found * 1e6:.2f} µs",
+            f"less than {expected * 1e6:.2f} µs, as launches",
+            "fewer rows: their blocks compute it again and again",
+        )
+        refused = None if now < was else slower
+        self.told.tell([step], WITHIN, refused, found, expected)
+        return refused
+
+
+def _cycles(kernels: Kernels) -> float:
+    return sum([made.kernel.launch.cycles for made in kernels or () if made.kernel.launch is not None])
+
+
+def _bytes(made: Kernel) -> str:
+    return f"{0 if made.launch is None else made.launch.shared_bytes:,} bytes"
+
+
+__all__ = ["IS_FASTER", "NearLaunches"]

@@ -1,0 +1,164 @@
+"""Whether layers that repeat are passes of one kernel or launches: the lower estimate decides, and both are told.
+
+What a kernel computes and reads takes as long either way, but for two things: products of a resident kernel are by
+warps, with a tile of their own, and weights that it copies ahead arrive in part while blocks wait. The rest is what is
+between two kernels: a launch, or a hop from one level of a resident kernel to the next (`GpuDevice.waits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise, zip_longest
+
+from dovetail.dataclass import dataclass
+from dovetail.declare.cost import estimate, kernel_cost
+from dovetail.declare.machine import Machine
+from dovetail.kernels.choice import Refused
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.families.rows import ROWS as ROWS_KERNEL
+from dovetail.kernels.loops.ir import GridBarrier, Kernel, SubGrid
+from dovetail.kernels.loops.persistent.bodies import has_rows
+from dovetail.kernels.loops.persistent.passes import part_in, starts_late
+from dovetail.plan.plan import Step
+from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.gpu.kernel import GpuKernel, Kernels
+from dovetail.targets.gpu.persistent.exchange import RECEIVED_BYTES
+from dovetail.targets.gpu.persistent.repetition import Steps
+from dovetail.targets.target import Considered
+
+IS_FASTER = "resident_is_faster"
+"""The condition that the estimates decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """What was chosen for the layers of a plan, and why."""
+
+    passes: int = 0
+    """Layers that repeat."""
+    launched_seconds: float | None = None
+    """All passes as launches."""
+    resident_seconds: float | None = None
+    """The same as one kernel; None where a condition refuses it before it has levels."""
+    levels: str = ""
+    """What blocks wait at in a pass."""
+    refused: Refused | None = None
+    """Why layers are launches; None where they are passes of one kernel."""
+    steps: Sequence[int] = ()
+    """The numbers of the steps of these passes in the plan."""
+
+    @property
+    def judged(self) -> Residency:
+        """The same, refused where launches take no longer."""
+        launched, resident = self.launched_seconds, self.resident_seconds
+        if launched is None or resident is None or resident < launched:
+            return self
+        found, expected = f"{resident * 1e6:.1f} µs, {self.levels}", f"less than {launched * 1e6:.1f} µs, as launches"
+        return replace(self, refused=Refused(IS_FASTER, found, expected))
+
+    @property
+    def rows(self) -> tuple[Considered, Considered]:
+        """Both ways, as a report tells them."""
+        taken, why = self.refused is None, self.refused or Refused("")
+        chosen = self.resident_seconds if taken else self.launched_seconds
+        slower = f"{self.passes} passes of one kernel are faster, with {self.levels}"
+        expected = f", expected {why.expected}" if why.expected else ""
+        refused = f"not: {why.condition.replace('_', ' ')} (found {why.found}{expected})"
+
+        def row(name: str, taken: bool, reason: str, seconds: float | None) -> Considered:
+            ratio = None if seconds is None or not chosen else seconds / chosen
+            return Considered(name, taken, "" if taken else reason, seconds, "layers", ratio=ratio)
+
+        resident = row("resident", taken, refused, self.resident_seconds)
+        return (
+            replace(resident, condition=why.condition, found=why.found, expected=why.expected),
+            row("launches", not taken, slower, self.launched_seconds),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Estimates of the passes of a plan on a device."""
+
+    device: GpuDevice
+    machine: Machine = CLAIMS.machine
+
+    def launched(self, steps: Steps) -> float:
+        """Seconds of steps as launches."""
+        waits = self.device.waits
+        launch = waits.dependent_launch if self.device.dependent_launches else waits.launch
+        return sum([len(kernels or ()) for _, kernels in steps]) * launch + self.work(steps)
+
+    def least(self, steps: Steps) -> float:
+        """Seconds of the same steps as a resident kernel with a level for each of their kernels, before there is one:
+        blocks send what is small enough."""
+        found = sum([self._hop(step, made) for step, kernels in steps for made in kernels or ()])
+        return found + self.work(steps) - self._hidden(steps)
+
+    def hoped(self, steps: Steps) -> float:
+        """The same before products of many rows are made as parts: their weights are near, and they norm the rows that
+        they read. Their work is that of launches."""
+        found, own = 0.0, [(step, made) for step, kernels in steps for made in kernels or ()]
+        for (step, made), after in zip_longest(own, [bool(made.kernel.maps) for _, made in own[1:]]):
+            is_joined = made.kernel.name == ROWS_KERNEL and bool(after)
+            near = 0.0 if is_joined else self.device.waits.arrival
+            found += near if is_joined or made.kernel.maps else self._hop(step, made)
+        return found + self.work(steps) - self._hidden(steps)
+
+    def _hop(self, step: Step, made: GpuKernel) -> float:
+        """Seconds of the wait for a part."""
+        waits = self.device.waits
+        large = any([estimate(result.tensor.bytes) > RECEIVED_BYTES for result in step.results])
+        # A cache that is updated in place is not read whole by the next kernel.
+        if not large or any(over is not None for over in step.overs):
+            return waits.words
+        return waits.arrival if has_rows(made.kernel) else waits.barrier
+
+    def resident(self, steps: Steps, kernel: Kernel) -> float:
+        """Seconds of a pass of a kernel whose parts are those of steps."""
+        waits, (words, barriers) = self.device.waits, hops(kernel)
+        near = min(barriers, sum([has_rows(made.kernel) for _, kernels in steps for made in kernels or ()]))
+        waited = words * waits.words + (barriers - near) * waits.barrier + near * waits.arrival
+        return waited + self.work(steps) - self._hidden(steps)
+
+    def _hidden(self, steps: Steps) -> float:
+        """What weights take that are copied while blocks wait."""
+        return self.device.waits.hidden * sum([self._reading(s) for s, kernels in steps if _copies_ahead(kernels)])
+
+    def work(self, steps: Steps) -> float:
+        """Seconds that steps compute, and read what no kernel has just written: little of it overlaps in short ones."""
+        return sum([self._reading(step) + self._computing(step, kernels) for step, kernels in steps])
+
+    def _reading(self, step: Step) -> float:
+        return estimate(kernel_cost(step.value).given) / self.machine.bytes_per_second
+
+    def _computing(self, step: Step, kernels: Kernels) -> float:
+        """By the estimate of its tiles, or at the peak: kernels without tiles are the same either way."""
+        cycles = sum([made.kernel.launch.cycles for made in kernels or () if made.kernel.launch is not None])
+        if cycles:
+            return cycles / self.device.hertz
+        return self.machine.least_work(kernel_cost(step.value))
+
+
+def hops(kernel: Kernel) -> tuple[int, int]:
+    """Levels of a pass after which blocks wait for words, and those after which they wait at a barrier of the grid."""
+    every = [s if isinstance(s, GridBarrier) or starts_late(s) else part_in(s) for s in kernel.body]
+    ordered = [s for s in every if isinstance(s, (SubGrid, GridBarrier))]
+    ends = [s for before, s in pairwise(ordered) if isinstance(s, GridBarrier) and isinstance(before, SubGrid)]
+    barriers = sum([s.number is not None for s in ends])
+    return len(ends) - barriers, barriers
+
+
+def levels_told(kernel: Kernel) -> str:
+    words, barriers = hops(kernel)
+    pauses = sorted([one.count for one in kernel.cycles if one.count and not one.nbytes])
+    told = f", pauses of {pauses[0]:,} to {pauses[-1]:,} cycles by estimate" if pauses else ""
+    return f"{words} hops by words and {barriers} barriers of the grid in each{told}"
+
+
+def _copies_ahead(kernels: Kernels) -> bool:
+    return any(made.kernel.early for made in kernels or ())
+
+
+__all__ = ["IS_FASTER", "Prices", "Residency", "hops", "levels_told"]

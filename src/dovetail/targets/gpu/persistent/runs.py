@@ -1,0 +1,395 @@
+"""Layers as passes of one kernel whose blocks stay: runs of steps that repeat with other tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import field, replace
+from functools import partial
+from typing import TypeAlias
+
+from dovetail.codegen.llvm.nvptx import ptx
+from dovetail.dataclass import dataclass
+from dovetail.ir.dim import Size
+from dovetail.ir.value import Value
+from dovetail.kernels.choice import Refused
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.loops.ir import Kernel, Statement
+from dovetail.kernels.loops.persistent.bodies import refused_part
+from dovetail.kernels.loops.persistent.kernel import as_resident
+from dovetail.kernels.loops.persistent.next import first_copies, with_next
+from dovetail.kernels.loops.persistent.part import Part
+from dovetail.kernels.loops.persistent.stream import THREADS as COPYING_THREADS
+from dovetail.kernels.loops.persistent.stream import in_turn, paced
+from dovetail.kernels.loops.persistent.trace import traced
+from dovetail.kernels.loops.persistent.words import START, Published, Sent, Words
+from dovetail.kernels.spec import ALIGNMENT, Packed
+from dovetail.plan.plan import Step
+from dovetail.targets.gpu.kernel import RESIDENT, Code, GpuKernel, Kernels
+from dovetail.targets.gpu.launch_fusion.footprints import Footprints, meet
+from dovetail.targets.gpu.persistent.exchange import RECEIVED_BYTES, Exchange
+from dovetail.targets.gpu.persistent.repetition import LEAST_PASSES, Repetition, Steps
+from dovetail.targets.runtime.calls.result_roots import chained, fresh_results
+
+MOST_AFTER = 4
+"""Kernels after all layers that the last pass runs, at most: all passes carry the code of them."""
+ARGUMENT_BYTES = 4000
+"""Arguments of a kernel that every driver takes."""
+IS_APART = "rows_are_read_apart"
+"""The condition that no block writes where another one reads rows that both compute."""
+_COUNTER = "blocks"
+Judge: TypeAlias = Callable[[Kernel, Steps], Refused | None]
+"""Sees a kernel and the steps of a pass of it, and may refuse it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a pointer points to in each pass, and where that is: equal places are one pointer."""
+
+    where: tuple[Hashable, ...]
+    bound: tuple[Value | Packed | Size | None, ...] = field(compare=False)
+    """A tensor, packed weights, an offset in the workspace, or None for the error flag."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """The kernels of a pass by the number of the part, and the tensors that they alone use."""
+
+    kernels: Sequence[GpuKernel | None]
+    """None where a pass does not run a part: the last one may end early, and it alone has parts after all layers."""
+    inner: Mapping[Value, Size]
+    start: Size
+    """Where these tensors start in the workspace."""
+
+    @property
+    def end(self) -> Size:
+        last = [*self.inner][-1:]
+        return self.start + (self.inner[last[0]] + last[0].tensor.bytes if last else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Composed:
+    """A kernel of several passes, before it has a text."""
+
+    made: GpuKernel
+    alignment: Mapping[str, int]
+    steps: range = range(0)
+    """The numbers of its steps."""
+
+    @property
+    def argument_bytes(self) -> int:
+        kernel = self.made.kernel
+        return 8 * (len(kernel.pointers) + len(kernel.sizes) + len(kernel.cycles))
+
+    @property
+    def printed(self) -> GpuKernel:
+        return replace(self.made, code=Code(partial(ptx.module, self.made.kernel, self.alignment)))
+
+
+@dataclass(slots=True)
+class ResidentRuns:
+    """Finds the steps of a plan that repeat, and makes one kernel of them."""
+
+    memory: Footprints
+    device: GpuDevice
+    apart: Mapping[Value, Value] = field(init=False)
+    launched: Steps = ()
+    """The steps as launches."""
+
+    def __post_init__(self) -> None:
+        self.apart = chained(self.memory.plan, fresh_results(self.memory.plan).values())
+
+    def fused(
+        self, steps: Steps, launched: Steps, again: Repetition, judge: Judge
+    ) -> list[tuple[Step, Kernels]] | Refused:
+        """The kernels of each step, with those of layers in one, or what refuses that; the judge sees a pass of it.
+        Other steps are launched."""
+        found = [*launched]
+        self.launched = launched
+        refused = self._refused(steps[again.first : again.first + again.length])
+        if refused is not None:
+            return refused
+        again = again.of_kernels(steps)
+        left, after = again.every, self._after(steps, again.first + again.covered)
+        while len(left) >= LEAST_PASSES:
+            made = self._largest(steps, left, after)
+            if isinstance(made, Refused):
+                return made
+            refused = judge(made.made.kernel, steps[left[0].start : left[0].stop])
+            if refused is not None:
+                return refused
+            for index in made.steps:
+                found[index] = (steps[index][0], (made.printed,) if index == made.steps[-1] else None)
+            left = left[made.made.kernel.passes :]
+        return found
+
+    def _after(self, steps: Steps, first: int) -> range:
+        """The few steps after all layers whose kernels can be parts."""
+        end, count = first, 0
+        for at in range(first, len(steps)):
+            kernels = steps[at][1]
+            count += len(kernels or ())
+            if kernels == () or count > MOST_AFTER or (kernels and self._refused([steps[at]]) is not None):
+                break
+            if any([_grid(made) > self.device.multiprocessors for made in kernels or ()]):
+                break  # blocks that take turns do not copy ahead
+            end = at + 1 if kernels else end
+        return range(first, end)
+
+    def _refused(self, steps: Steps) -> Refused | None:
+        kernels = [(step, made) for step, several in steps for made in several or ()]
+        if not kernels:
+            return Refused("steps_have_kernels", "steps that run on the host")
+        for step, made in kernels:
+            refused = refused_part(made.kernel, self.device.multiprocessors)
+            if refused is None and not isinstance(made.workspace_bytes, int):
+                refused = Refused("workspace_is_counted", "a workspace whose size is known at run time")
+            if refused is not None:
+                return replace(refused, found=f"{step.value.op.name}: {refused.found}")
+        return None
+
+    def _largest(self, steps: Steps, passes: Sequence[range], after: range) -> _Composed | Refused:
+        """The kernel of as many passes as its arguments allow, which share them evenly."""
+        count = 0
+        for pieces in range(1, len(passes) // LEAST_PASSES + 1):
+            count = -(-len(passes) // pieces)
+            tries = [(after, RECEIVED_BYTES)] if count == len(passes) and after else []
+            made: _Composed | Refused = Refused("")
+            # What is not sent needs no shared memory of the block that reads it.
+            for later, most in (*tries, (range(0), RECEIVED_BYTES), (range(0), 0)):
+                each = [self._pass(steps, of, passes[0], later, of is passes[-1]) for of in passes[:count]]
+                made = self._composed(each, range(passes[0].start, (later or passes[count - 1]).stop), most)
+                if isinstance(made, _Composed):
+                    break
+            if isinstance(made, Refused) or made.argument_bytes <= ARGUMENT_BYTES:
+                return made
+        return Refused("arguments_fit_a_launch", f"{count} passes take more", f"{ARGUMENT_BYTES:,} bytes")
+
+    def _pass(self, steps: Steps, own: range, whole: range, after: range, is_last: bool) -> _Pass:
+        """A pass of some steps, where others have as many as `whole`; the last one also has those after all layers."""
+        every, later, layer = (_kernels(steps, of) for of in (own, after, whole))
+        left = len(layer) - len(every)
+        ran = [*own, *(after if is_last else ())]
+        return _Pass(
+            [*every, *([None] * left), *(later if is_last else [None] * len(later))],
+            self.memory.inner([steps[at][0] for at in ran]),
+            max([k.workspace_bytes for k in (*layer, *later) if isinstance(k.workspace_bytes, int)]),
+        )
+
+    def _composed(self, passes: Sequence[_Pass], steps: range, most: int) -> _Composed | Refused:
+        """One kernel for passes, each of which has the same kernels with other pointers."""
+        if any([self._is_disturbed(made, of.inner) for of in passes for made in of.kernels if made is not None]):
+            return Refused(IS_APART, "a result where blocks read rows of others", "results elsewhere")
+        exchange = Exchange(self.memory, [of.kernels for of in passes], steps, most)
+        names: dict[_Place, str] = {}
+        written: dict[str, None] = {}
+        parts = [self._part(passes, number, exchange, names, written) for number in range(len(passes[0].kernels))]
+        published = tuple(
+            [
+                Published(self._only(passes[0], i, n, names), got)
+                for (i, n), got in exchange.received.items()
+                if got.is_before and 0 in exchange.of(i)
+            ]
+        )
+        device = self.device
+        awaits = exchange.awaits_passes(passes[0].inner)
+        words = Words(_COUNTER, exchange.nbytes, published, awaits, device.pause, device.evict_first)
+        after = [part for part in parts if part.passes and part.passes.start]
+        if after and (words.awaits_passes or any(part.waits for part in after)):
+            return Refused("all_is_sent_after_layers", "a barrier of the grid in each pass", "words")
+        tabled = [name for place, name in names.items() if len(set(place.where)) > 1]
+        threads = max([part.launch.block for part in parts]) + COPYING_THREADS
+        copying_warp = device.copying_warp and threads <= device.threads_per_block
+        kernel = as_resident(
+            RESIDENT,
+            parts,
+            blocks=device.multiprocessors,
+            room=device.shared_bytes,
+            passes=len(passes),
+            tabled=tabled,
+            words=words,
+            copying_warp=copying_warp,
+            # Copies at the pace of memory delay no words.
+            words_first=not (copying_warp and device.bytes_per_cycle),
+        )
+        if isinstance(kernel, Refused):
+            return kernel
+        assert kernel.launch is not None, "it has one"
+        launch = replace(kernel.launch, dependent=device.dependent_launches)
+        stream = self._with_next(in_turn(kernel.stream), steps.stop, names, len(passes))
+        kernel = paced(replace(kernel, stream=stream, launch=launch), device.bytes_per_cycle)
+        made = self._bound(kernel, names, tabled, tuple(written), passes)
+        kernel, nbytes = made.made.kernel, START + exchange.nbytes * (len(passes) + 1)
+        if device.traced:
+            kernel, more = traced(kernel, nbytes)
+            nbytes += more
+        return replace(made, made=replace(made.made, kernel=kernel, counter_bytes=nbytes), steps=steps)
+
+    def _is_disturbed(self, made: GpuKernel, inner: Mapping[Value, Size]) -> bool:
+        """Whether a block may write where another one of the same kernel still reads."""
+        read = [self.memory.span(made.bindings[n], inner) for n in made.reread]
+        return meet(read, self.memory.spans(made, True, inner))
+
+    def _with_next(
+        self, stream: tuple[Statement, ...], stop: int, names: dict[_Place, str], passes: int
+    ) -> tuple[Statement, ...]:
+        """The copies of a kernel, and in the last pass what the kernel after its steps copies first."""
+        made = next(
+            (kernels[0] if kernels else None for _, kernels in self.launched[stop:] if kernels is not None), None
+        )
+        found = None if made is None else first_copies(made.kernel)
+        if made is None or found is None or not stream:
+            return stream
+        bound: Value | Packed | None = made.packed.get(found.pointer, made.bindings.get(found.pointer))
+        if bound is None or not self.memory.locations.is_constant(bound):
+            return stream
+        where = ("packed", bound.key) if isinstance(bound, Packed) else self._where(bound)
+        pointer = names.setdefault(_Place((where,), (bound,)), f"x{len(names)}")
+        device = self.device
+        return tuple(with_next(stream, found, pointer, passes, device.multiprocessors, device.l2_bytes // 2))
+
+    def _part(
+        self,
+        passes: Sequence[_Pass],
+        number: int,
+        exchange: Exchange,
+        names: dict[_Place, str],
+        written: dict[str, None],
+    ) -> Part:
+        """A part with its pointers in the whole kernel, to which it adds some."""
+        ran, made = [*exchange.of(number)], exchange.part(number)
+        own: dict[str, str] = {}
+        for pointer in made.kernel.pointers:
+            at = number, pointer
+            if at in exchange.sent or at in exchange.received:
+                own[pointer] = f"words{number}_{pointer}"
+                continue
+            # A pass that does not run a part has the pointers of one that does.
+            bound = {at: self._bound_of(passes[at], number, pointer) for at in ran}
+            found = [bound[min(max(at, ran[0]), ran[-1])] for at in range(len(passes))]
+            place = _Place(tuple([where for where, _ in found]), tuple([bound for _, bound in found]))
+            own[pointer] = names.setdefault(place, f"x{len(names)}")
+            if pointer in made.kernel.written:
+                written[own[pointer]] = None
+        sent: dict[str, Sent] = {}
+        for pointer in made.kernel.written:
+            if (number, pointer) in exchange.sent:
+                sent[pointer] = exchange.sent[number, pointer]
+            if (number, pointer) in exchange.kept:
+                kept = self._only(passes[ran[-1]], number, pointer, names)
+                written[kept] = None
+                sent[pointer] = replace(sent[pointer], kept=kept)
+        received = {n: got for (i, n), got in exchange.received.items() if i == number}
+        after, waits = self._waits(passes, number, exchange)
+        runs = range(ran[0], ran[-1] + 1)
+        return Part(made.kernel, own, after, sent, received, waits, exchange.near(number), runs)
+
+    def _waits(self, passes: Sequence[_Pass], number: int, exchange: Exchange) -> tuple[frozenset[int], frozenset[int]]:
+        """The parts that one comes after, and those of them that it does not receive everything from."""
+        after: set[int] = set()
+        waits: set[int] = set()
+        for of in passes:
+            later = of.kernels[number]
+            for index, earlier in enumerate(of.kernels[:number]):
+                if earlier is not None and later is not None and self.memory.must_wait(earlier, later, of.inner):
+                    after.add(index)
+                    plain = exchange.plain(index, earlier), exchange.plain(number, later)
+                    if self.memory.must_wait(*plain, of.inner):
+                        waits.add(index)
+        return frozenset(after), frozenset(waits)
+
+    def _only(self, of: _Pass, number: int, pointer: str, names: dict[_Place, str]) -> str:
+        """The pointer to what a part reads or writes in one pass."""
+        where, bound = self._bound_of(of, number, pointer)
+        return names.setdefault(_Place((where,), (bound,)), f"x{len(names)}")
+
+    def _bound(
+        self,
+        kernel: Kernel,
+        names: Mapping[_Place, str],
+        tabled: Sequence[str],
+        written: tuple[str, ...],
+        passes: Sequence[_Pass],
+    ) -> _Composed:
+        """The kernel, and what its pointers point to."""
+        bindings: dict[str, Value] = {}
+        packed: dict[str, Packed] = {}
+        workspace: dict[str, Size] = {}
+        checks: list[str] = []
+        alignment: dict[str, int] = {_COUNTER: ALIGNMENT}
+        constants: list[str] = []
+        for place, name in names.items():
+            is_tabled = name in tabled
+            for number, bound in enumerate(place.bound if is_tabled else place.bound[:1]):
+                flat = f"{name}.{number}" if is_tabled else name
+                if isinstance(bound, Value):
+                    bindings[flat] = bound
+                elif isinstance(bound, Packed):
+                    packed[flat] = bound
+                elif bound is None:
+                    checks.append(flat)
+                else:
+                    workspace[flat] = bound
+            tensors = [v for v in place.bound if isinstance(v, Value)]
+            alignment[name] = min([self.memory.locations.alignment({"": v})[""] for v in tensors], default=ALIGNMENT)
+            if all([isinstance(v, (Value, Packed)) and self.memory.locations.is_constant(v) for v in place.bound]):
+                constants.append(name)
+        plain = [name for name in names.values() if name not in tabled]
+        flat = [f"{name}.{number}" for number in range(kernel.passes) for name in tabled]
+        # Tensors take the memory of others within the kernel: nothing else is known to be apart, or not to change.
+        shared = [name for name in names.values() if name not in constants]
+        kernel = replace(
+            kernel,
+            pointers=(*plain, _COUNTER, *flat),
+            written=(*written, _COUNTER),
+            shared=(*shared, _COUNTER),
+            constants=tuple(constants),
+            tabled=tuple(tabled),
+            counter=_COUNTER,
+        )
+        end = max([of.end for of in passes if isinstance(of.end, int)])
+        made = GpuKernel(kernel, "", bindings, workspace, end, tuple(checks), (_COUNTER,), packed)
+        return _Composed(made, alignment)
+
+    def _bound_of(self, of: _Pass, number: int, pointer: str) -> tuple[Hashable, Value | Packed | Size | None]:
+        """Where a pointer of a kernel points to, and what is there."""
+        made = of.kernels[number]
+        assert made is not None, "this pass runs it"
+        if pointer in made.workspace:
+            return ("workspace", made.workspace[pointer]), made.workspace[pointer]
+        if pointer in made.packed:
+            return ("packed", made.packed[pointer].key), made.packed[pointer]
+        if pointer in made.checks:
+            return ("check",), None
+        value = made.bindings[pointer]
+        at = self.memory.locations(value)
+        if at.root in of.inner:
+            # Kernels have the start of the workspace.
+            offset = of.start + of.inner[at.root] + at.offset
+            return ("workspace", offset), offset
+        return self._where(value), value
+
+    def _where(self, value: Value) -> Hashable:
+        """Where a tensor is in memory, as far as a plan knows."""
+        at = self.memory.locations(value)
+        root, offset = at.root, at.offset
+        while root not in self.apart:
+            slot = self.memory.plan.slots.get(root)
+            if slot is None or slot.donor is None:
+                if slot is not None and slot.pool != "heap":
+                    return slot.pool, slot.offset + offset
+                break
+            root = slot.donor
+        return self.apart.get(root, root), offset
+
+
+def _grid(made: GpuKernel) -> int:
+    launch = made.kernel.launch
+    assert launch is not None and isinstance(launch.grid, int), "it was checked"
+    return launch.grid
+
+
+def _kernels(steps: Steps, own: range) -> list[GpuKernel]:
+    return [made for at in own for made in steps[at][1] or ()]
+
+
+__all__ = ["IS_APART", "Judge", "ResidentRuns"]

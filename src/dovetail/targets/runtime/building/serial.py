@@ -1,0 +1,159 @@
+"""The jobs of a plan and their machine code as bytes, so that another process need not select and compile kernels.
+
+A job is spelled field by field as JSON: numbers and text as they are, everything else as a list that starts with its
+kind. Values of the plan are stored as their indices in the walk. A stored kernel has no text: it is machine code.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeAlias, cast
+
+from dovetail.dataclass import dataclass
+from dovetail.ir import leaf
+from dovetail.ir.dim import Dim, Size
+from dovetail.ir.size_text import parse_size
+from dovetail.ir.value import Value
+from dovetail.kernels.loops.ir import Kernel
+from dovetail.kernels.spec import Job, Template
+from dovetail.plan.plan import Plan
+from dovetail.targets.runtime.backend import Backend
+from dovetail.targets.runtime.building.build import Built, builder_of, kernels_of, loaded
+from dovetail.targets.runtime.building.compiler import Module
+from dovetail.targets.runtime.building.store import CodeStore
+from dovetail.targets.runtime.control.plan import Control
+from dovetail.targets.runtime.registry import Registry
+
+_LENGTH = struct.Struct("<Q")
+_CONTROL = "control"
+
+
+class NotSerializable(Exception):
+    """A job holds something that is not a registered record, so that each process compiles the plan."""
+
+
+def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None], backend: Backend) -> bytes:
+    """Jobs whose kernels are in memory, with their code."""
+    writer = JsonWriter({value: index for index, value in enumerate(plan.graph.values)}, backend.records)
+    # Steps with equal signatures share a kernel: its modules are written once.
+    kernels = {id(job.kernel): job for job in kernels_of(jobs)}
+    modules = {at: backend.code.modules(job) for at, job in kernels.items()}
+    bare = {at: _bare(job.kernel, modules[at][-1].name) for at, job in kernels.items()}
+    stored = [_with_bare_kernels(job, bare) if isinstance(job, Job) else job for job in jobs]
+    spelled = [_CONTROL if isinstance(job, Control) else writer.spell(job) for job in stored]
+    distinct = {m.name: m for made in modules.values() for m in made}
+    objects = [backend.code.object_of(name) for name in distinct]
+    listed = [[m.name, m.is_shared, len(made)] for m, made in zip(distinct.values(), objects, strict=True)]
+    head = json.dumps({"jobs": spelled, "modules": listed}, separators=(",", ":")).encode()
+    return b"".join([_LENGTH.pack(len(head)), head, *objects])
+
+
+def from_bytes(plan: Plan, content: bytes, backend: Backend, store: CodeStore | None = None) -> Built:
+    """The jobs in bytes that `to_bytes` made of an equal plan, with their code in memory.
+
+    Kernels inside branches and loops are selected again, and their code is in the store.
+    """
+    start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
+    head = json.loads(content[_LENGTH.size : start])
+    reader = Reader(plan.graph.values, backend.records)
+    builder = builder_of(plan, backend) if _CONTROL in head["jobs"] else None
+    jobs = [
+        builder.control(step) if builder is not None and spelled == _CONTROL else reader.read(spelled)
+        for step, spelled in zip(plan.phase("run"), head["jobs"], strict=True)
+    ]
+    objects: dict[Module, bytes] = {}
+    for name, is_shared, size in head["modules"]:
+        objects[Module(name, "", is_shared=is_shared)] = content[start : start + size]
+        start += size
+    functions = backend.code.adopt(objects)
+    built = loaded(jobs, backend, store)
+    return replace(built, functions=tuple(dict.fromkeys([*built.functions, *functions])))
+
+
+def _with_bare_kernels(job: Job, bare: Mapping[int, Template]) -> Job:
+    variants = tuple([replace(variant, kernel=bare[id(variant.kernel)]) for variant in job.variants])
+    return replace(job, kernel=bare[id(job.kernel)], variants=variants)
+
+
+def _bare(kernel: Kernel | Template, name: str) -> Template:
+    """A kernel without its text: what runs need. `name` is that of its code."""
+    variant = kernel.variant if isinstance(kernel, Template) else ""
+    return Template(name, "", (), tuple(kernel.pointers), tuple(kernel.sizes), kernel.scratch, variant=variant)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonWriter:
+    """Spells what jobs hold as JSON."""
+
+    number: Mapping[Value, int]
+    records: Registry
+
+    def spell(self, item: Any) -> Any:
+        if item is None or isinstance(item, bool | int | str | float):
+            return item
+        if isinstance(item, Dim):
+            return ["size", str(item)]
+        if isinstance(item, Value):
+            return self._value(item)
+        if isinstance(item, tuple):
+            return ["tuple", *[self.spell(part) for part in cast("tuple[Any, ...]", item)]]
+        if isinstance(item, Mapping):
+            pairs = cast("Mapping[str, Any]", item)
+            return ["map", *[[name, self.spell(part)] for name, part in pairs.items()]]
+        kind = cast("type[Any]", type(item))
+        name = self.records.name_of(kind)
+        if name is None:
+            raise NotSerializable(f"a {kind.__module__}.{kind.__qualname__}")
+        return [name, *[self.spell(getattr(item, field.name)) for field in fields(item)]]
+
+    def _value(self, value: Value) -> Any:
+        if value in self.number:
+            return ["value", self.number[value]]
+        if value.op is leaf.ITEM and value.operands[0] in self.number:
+            return ["item", self.number[value.operands[0]], value.attrs["index"]]
+        raise NotSerializable(f"{value.op.name}, which is not in the graph")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads what `JsonWriter` spelled. A kind that is neither built in nor registered is refused."""
+
+    values: Sequence[Value]
+    records: Registry
+
+    def read(self, spelled: Any) -> Any:
+        if not isinstance(spelled, list):
+            return spelled
+        kind, *parts = cast("list[Any]", spelled)
+        reader = _BUILT_IN.get(kind)
+        return self.records.kind(kind)(*map(self.read, parts)) if reader is None else reader(self, parts)
+
+    def read_tuple(self, parts: list[Any]) -> tuple[Any, ...]:
+        return tuple([self.read(part) for part in parts])
+
+    def read_map(self, parts: list[Any]) -> dict[str, Any]:
+        return {str(name): self.read(part) for name, part in parts}
+
+    def read_value(self, parts: list[Any]) -> Value:
+        return self.values[int(parts[0])]
+
+    def read_item(self, parts: list[Any]) -> Value:
+        return leaf.item(self.values[int(parts[0])], int(parts[1]))
+
+    def read_size(self, parts: list[Any]) -> Size:
+        return parse_size(parts[0])
+
+
+_Read: TypeAlias = Callable[[Reader, list[Any]], Any]
+_BUILT_IN: Mapping[str, _Read] = {
+    "size": Reader.read_size,
+    "value": Reader.read_value,
+    "item": Reader.read_item,
+    "tuple": Reader.read_tuple,
+    "map": Reader.read_map,
+}
+
+__all__ = ["JsonWriter", "NotSerializable", "Reader", "from_bytes", "to_bytes"]

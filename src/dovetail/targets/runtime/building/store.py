@@ -1,0 +1,253 @@
+"""What was compiled, kept for the next process: found by what it was made from, checked when it is read.
+
+An entry says in words what it was made from, so that `dovetail cache why` can tell what differs. No pickle: a head, the
+words as JSON, and bytes. Nothing here ever fails a compilation: where the folder cannot be used, there is no cache.
+
+The file of an entry is little-endian:
+    head      magic (8 bytes), version (u32), lengths of the words (u32) and of the content (u64), digest of both (16)
+    words     JSON: what the entry was made from, by name
+    content   bytes
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import re
+import struct
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from dovetail.dataclass import dataclass
+from dovetail.ir.serial_table import digest
+from dovetail.settings import OFF, Settings
+from dovetail.targets.runtime.building.folder import FORGOTTEN, PART, File, Folder, Unsafe
+
+MAGIC = b"DOVECACH"
+VERSION = 1
+MOST_CONTENT = 1 << 30
+"""Bytes that one entry may have."""
+SWEEP_EVERY = 16
+"""The folder is brought below its limit whenever a process has written this part of it."""
+COUNTS = "counts"
+"""The file with what processes found and did not find."""
+MOST_COUNTS = 1 << 16
+
+_HEAD = struct.Struct("<8sIIQ16s")
+_NAME = re.compile(r"[0-9a-f]{40}\.[a-z]+")
+_COUNT = re.compile(rb"^(\d{1,12}) (\d{1,12}) (\d{1,12})$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKey:
+    """What an entry is made from, each part by its name. Equal parts are the same entry."""
+
+    kind: str
+    parts: Mapping[str, str]
+
+    @property
+    def words(self) -> bytes:
+        return json.dumps({"kind": self.kind, **self.parts}, sort_keys=True).encode()
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return f"{hashlib.blake2b(self.words, digest_size=20).hexdigest()}.{self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """What a store holds, and how often it helped."""
+
+    folder: str
+    entries: dict[str, int]
+    """How many there are of each kind."""
+    bytes: int
+    limit: int
+    hits: int
+    misses: int
+    written: int
+    problem: str
+    """Why there is no cache; empty where there is one."""
+
+
+class CodeStore:
+    """Entries in a folder. Many processes may use one at once, and any of them may die at any moment."""
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self.path = path
+        self.limit = limit
+        self.problem = ""
+        self.hits = self.misses = self.written = 0
+        self._fresh = limit
+        """Bytes written since the last sweep; the first write of a process is followed by one."""
+        self._lock = threading.Lock()
+        self._folder: Folder | None = None
+        try:
+            self._folder = Folder(path)
+        except Unsafe as error:
+            self.problem = str(error)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            self.problem = f"{path} cannot be used: {why}"
+
+    def get(self, key: StoreKey) -> bytes | None:
+        """The content of an entry, or None. One that is damaged is removed."""
+        content = None
+        if self._folder is not None:
+            found = self._folder.read(key.name, use=True)
+            content = None if found is None else _content(found, key.words)
+            if found is not None and content is None:
+                self._folder.remove(key.name)
+        with self._lock:
+            self.hits += content is not None
+            self.misses += content is None
+        return content
+
+    def has(self, key: StoreKey) -> bool:
+        """Whether there is an entry, without counting the lookup."""
+        found = None if self._folder is None else self._folder.read(key.name)
+        return found is not None and _content(found, key.words) is not None
+
+    def put(self, key: StoreKey, content: bytes) -> None:
+        """Keep an entry; where that fails, there is none."""
+        if self._folder is None or len(content) > min(MOST_CONTENT, self.limit):
+            return
+        head = _HEAD.pack(MAGIC, VERSION, len(key.words), len(content), digest(key.words, content))
+        try:
+            self._folder.write(key.name, (head, key.words, content))
+        except OSError as error:
+            self.problem = f"{self.path} cannot be written: {error.strerror}"
+            return
+        with self._lock:
+            self.written += 1
+            self._fresh += len(content)
+            due = self._fresh * SWEEP_EVERY > self.limit
+            self._fresh = 0 if due else self._fresh
+        if due:
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Remove what dead processes left, then what was used longest ago until the rest is below the limit."""
+        if self._folder is None:
+            return
+        entries: list[File] = []
+        for file in self._files():
+            if file.name.endswith(PART):
+                if time.time() - file.used > FORGOTTEN:
+                    self._folder.remove(file.name)
+            elif _NAME.fullmatch(file.name):
+                entries.append(file)
+        total = sum(file.size for file in entries)
+        for file in sorted(entries, key=lambda file: file.used):
+            if total <= self.limit:
+                break
+            self._folder.remove(file.name)
+            total -= file.size
+
+    def clear(self) -> int:
+        """Remove every file of ours, and nothing else; gives how many entries there were."""
+        count = 0
+        for file in list(self._files()):
+            entry = bool(_NAME.fullmatch(file.name))
+            if self._folder is not None and (entry or file.name == COUNTS or file.name.endswith(PART)):
+                self._folder.remove(file.name)
+                count += entry
+        self.hits = self.misses = self.written = 0
+        return count
+
+    def keys(self, kind: str) -> Iterator[Mapping[str, str]]:
+        """The parts of every entry of a kind that can be read, those that were used last first."""
+        for file in sorted(self._files(), key=lambda file: -file.used):
+            if file.name.endswith(f".{kind}") and _NAME.fullmatch(file.name) and self._folder is not None:
+                words = _words(self._folder.read(file.name) or b"")
+                if words is not None:
+                    yield words
+
+    def status(self) -> StoreStatus:
+        """What the folder holds now; counts are those of all processes that ended, and of this one."""
+        entries: dict[str, int] = {}
+        total = 0
+        for file in self._files():
+            if _NAME.fullmatch(file.name):
+                kind = file.name.rpartition(".")[2]
+                entries[kind] = entries.get(kind, 0) + 1
+                total += file.size
+        counted = self._counted()
+        mine = (self.hits, self.misses, self.written)
+        hits, misses, written = (a + b for a, b in zip(counted, mine, strict=True))
+        return StoreStatus(str(self.path), entries, total, self.limit, hits, misses, written, self.problem)
+
+    def tell(self) -> None:
+        """Add what this process found to the counts that all share."""
+        mine = (self.hits, self.misses, self.written)
+        if self._folder is None or not any(mine):
+            return
+        with suppress(OSError):
+            if any(f.name == COUNTS and f.size > MOST_COUNTS for f in self._files()):
+                self._folder.write(COUNTS, [b"%d %d %d\n" % self._counted()])
+            self._folder.append(COUNTS, b"%d %d %d\n" % mine)
+        self.hits = self.misses = self.written = 0
+
+    def _counted(self) -> tuple[int, int, int]:
+        found = (None if self._folder is None else self._folder.read(COUNTS)) or b""
+        rows = [tuple(map(int, row)) for row in _COUNT.findall(found)]
+        return cast("tuple[int, int, int]", tuple(map(sum, zip(*rows, strict=True))) if rows else (0, 0, 0))
+
+    def _files(self) -> list[File]:
+        try:
+            return [] if self._folder is None else list(self._folder.files())
+        except OSError:
+            return []
+
+
+def store_of(settings: Settings) -> CodeStore | None:
+    """The store of the settings; None where they turn it off."""
+    return None if settings.cache == OFF else _store(folder_of(settings), settings.cache_limit)
+
+
+def folder_of(settings: Settings) -> Path:
+    """The folder that settings name, or the user's own for caches."""
+    if settings.cache:
+        return Path(settings.cache).absolute()
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    # The specification has relative paths ignored.
+    base = Path(home) if os.path.isabs(home) else Path(os.path.expanduser("~")) / ".cache"
+    return base.absolute() / "dovetail"
+
+
+@cache
+def _store(path: Path, limit: int) -> CodeStore:
+    store = CodeStore(path, limit)
+    atexit.register(store.tell)
+    return store
+
+
+def _content(found: bytes, words: bytes) -> bytes | None:
+    """The content of an entry that is whole and was made from this."""
+    if len(found) < _HEAD.size:
+        return None
+    magic, version, length, size, told = _HEAD.unpack_from(found)
+    start = _HEAD.size + length
+    if (magic, version, len(found)) != (MAGIC, VERSION, start + size) or found[_HEAD.size : start] != words:
+        return None
+    content = found[start:]
+    return content if digest(words, content) == told else None
+
+
+def _words(found: bytes) -> Mapping[str, str] | None:
+    """What an entry says that it was made from."""
+    if len(found) < _HEAD.size:
+        return None
+    words = found[_HEAD.size : _HEAD.size + _HEAD.unpack_from(found)[2]]
+    if _content(found, words) is None:
+        return None
+    parts: dict[str, Any] = json.loads(words)
+    return {name: str(part) for name, part in parts.items()}
