@@ -29,7 +29,7 @@ from dovetail.targets.cpu.gemm.groups import Groups, group_count
 from dovetail.targets.cpu.gemm.tile import Tile
 
 
-class Writer:
+class GemmJob:
     """The job of one contraction while it is put together."""
 
     def __init__(self, step: Step, found: Contraction, locations: TensorLocations, tile: Tile) -> None:

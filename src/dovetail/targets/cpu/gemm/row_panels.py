@@ -33,7 +33,7 @@ from dovetail.targets.cpu.gemm.amx.tiles import (
     whole_steps,
 )
 from dovetail.targets.cpu.gemm.driver import Cell, Cells, Shape, Source, words_bytes
-from dovetail.targets.cpu.gemm.job import Writer
+from dovetail.targets.cpu.gemm.job import GemmJob
 from dovetail.targets.cpu.gemm.policy import AMX, BF16, BLOCKS
 
 BOTH_TO_BF16 = "both factors to bf16"
@@ -71,7 +71,7 @@ class Block:
         return max((AMX.least - 1) * self.pitch, self.rows * bf16.itemsize * whole_steps(self.deep))
 
 
-class RowPanelJob(Writer):
+class RowPanelJob(GemmJob):
     """The job of one product while it is put together."""
 
     def rounding(self, *, rounds: bool, on_tiles: bool) -> str:

@@ -30,7 +30,7 @@ from dovetail.targets.cpu.gemm.driver import Cell, Cells, Shape, kernel_code, wo
 from dovetail.targets.cpu.gemm.f32.block import kc_of
 from dovetail.targets.cpu.gemm.f32.pair_kernel import rows_function
 from dovetail.targets.cpu.gemm.f32.pair_pack import Factor, Layout, Panels, pack_function
-from dovetail.targets.cpu.gemm.job import Writer
+from dovetail.targets.cpu.gemm.job import GemmJob
 from dovetail.targets.cpu.gemm.policy import GEMM, PAIR, tiles_of
 from dovetail.targets.cpu.gemm.tile import Tile, tile_of
 from dovetail.targets.runtime.arrays.aligned import ALIGNMENT
@@ -298,7 +298,7 @@ def _layout(value: Value, along: Size, across: Size) -> Layout:
     return "along" if along == f32.itemsize else "across" if across == f32.itemsize else "strided"
 
 
-class _PairJob(Writer):
+class _PairJob(GemmJob):
     """The job of products of two activations while it is put together."""
 
     def __init__(self, step: Step, found: Contraction, locations: TensorLocations, tile: Tile, by_rows: bool) -> None:

@@ -21,7 +21,7 @@ from dovetail.ops.region import region
 from dovetail.targets.cpu.gemm.driver import Source, gemm_code, words_bytes
 from dovetail.targets.cpu.gemm.f32.block import block_function
 from dovetail.targets.cpu.gemm.f32.pack import Panels
-from dovetail.targets.cpu.gemm.job import Writer
+from dovetail.targets.cpu.gemm.job import GemmJob
 from dovetail.targets.cpu.gemm.policy import GEMM
 from dovetail.targets.cpu.gemm.tile import tile_of
 from dovetail.targets.runtime.arrays.aligned import ALIGNMENT
@@ -63,7 +63,7 @@ def is_turned(found: Contraction, locations: TensorLocations) -> bool | None:
     return turned.pop() if bound and len(turned) == 1 else None
 
 
-class Weights(Writer):
+class Weights(GemmJob):
     """Products with weights that are packed before the run."""
 
     stem = "gemm"

@@ -35,7 +35,7 @@ from dovetail.targets.cpu.gemm.int8.tile import ByteTile
 from dovetail.targets.cpu.gemm.policy import INT8
 
 
-class ByteWriter:
+class ByteJob:
     """The job of one product or convolution of bytes while it is put together."""
 
     def __init__(self, of: StepProblem[CpuDevice], found: ByteProduct, tile: ByteTile) -> None:
@@ -110,4 +110,4 @@ class ByteWriter:
         return Call("sub", (sums, Call("mul", (totals, held), i32)), i32)
 
 
-__all__ = ["ByteWriter"]
+__all__ = ["ByteJob"]

@@ -36,7 +36,7 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.problems.bytes import BytePacking, ByteProduct, find_byte_product
 from dovetail.kernels.spec import Job, Tiles
 from dovetail.targets.cpu.gemm.driver import LIVE, words_bytes
-from dovetail.targets.cpu.gemm.int8.job import ByteWriter
+from dovetail.targets.cpu.gemm.int8.job import ByteJob
 from dovetail.targets.cpu.gemm.int8.tile import ByteTile, byte_tile_function, byte_tile_of
 from dovetail.targets.cpu.gemm.policy import INT8
 from dovetail.targets.runtime.arrays.aligned import aligned
@@ -238,7 +238,7 @@ def offer_int8(of: StepProblem[CpuDevice]) -> Offer | Refused:
     return Offer(lambda: _Writer(of, found, tile, deep, columns).job(), lambda: found.cost(of.value))
 
 
-class _Writer(ByteWriter):
+class _Writer(ByteJob):
     """The job of one product while it is put together."""
 
     def __init__(self, of: StepProblem[CpuDevice], found: ByteProduct, tile: ByteTile, deep: int, columns: int) -> None:
