@@ -1,11 +1,8 @@
-"""Prefetch for the epilogue of a contraction: while one row tile is finished, it prefetches what the next one reads.
+"""The driver of products with packed weights: which cells there are, where operands are, what becomes of the sums.
 
-The operands of an epilogue have a cache line or two in each row, and rows are too far apart for the hardware to guess.
-
-
-The driver of products with packed weights: which cells there are, where operands are, what becomes of the sums.
-
-A cell is one panel of columns for one block of MC rows of one matrix of the batch.
+A cell is one panel of columns for one block of MC rows of one matrix of the batch. While the epilogue finishes a tile
+of rows, it prefetches what the next one reads: its operands have a cache line or two in each row, and rows are too far
+apart for the hardware to guess.
 """
 
 from __future__ import annotations

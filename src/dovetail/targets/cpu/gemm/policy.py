@@ -1,7 +1,4 @@
-"""How products with weights in blocks are cut whose codes become floats.
-
-Tile shapes and cache blocks of matrix multiplication, by what a device has. A new ISA is a new row of `TILES`.
-"""
+"""Tile shapes and cache blocks of matrix multiplication, by what a device has. A new ISA is a new row of `TILES`."""
 
 from __future__ import annotations
 

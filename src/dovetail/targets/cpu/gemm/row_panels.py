@@ -1,6 +1,7 @@
 """Products whose left rows take another form, once for each block of rows, before packed panels multiply them.
 
-A cell is one panel of columns for one block of rows.
+A cell is one panel of columns for one block of rows. The forms: limbs and f32 of weights in blocks, f32 or f16 of
+weights of two bytes, bf16. Of the first three, blocks of many rows may be on tiles of AMX instead.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Weights of f32 rounded to bf16 and packed as tiles, once, before a run.
-
-Products of rows in bf16 by pairs (VDPBF16PS): few rows on machines with tiles, all rows on those without.
-
-Rows are tiles [row / 16][k / 32][16][32], and weights are packed as [k / 32][column / 16][16][16][2].
-
-
-Products with weights of f32 whose factors are both rounded to bf16, and summed in f32 (`precision="bf16"`).
+"""Products with weights of f32 whose factors are both rounded to bf16, and summed in f32 (`precision="bf16"`).
 
 A cell is one panel of columns for one block of rows. Many rows are multiplied on tiles of AMX where a device has them,
-others by pairs.
+others by pairs (VDPBF16PS). Rows are tiles [row / 16][k / 32][16][32], and weights are packed as
+[k / 32][column / 16][16][16][2], once, before a run.
 """
 
 from __future__ import annotations
@@ -20,8 +14,9 @@ import numpy as np
 
 from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, ROWS, STEPS, TILE_BYTES, TileBuilder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, Ptr
+from dovetail.codegen.llvm.handles import I1, I64, Lanes, Ptr, Vec
 from dovetail.codegen.llvm.kernel import KernelCode, shared_function
+from dovetail.codegen.llvm.simd import PhiLoop, zeros
 from dovetail.dataclass import dataclass
 from dovetail.declare.cost import type_bytes
 from dovetail.ir.dim import total
@@ -41,6 +36,7 @@ from dovetail.targets.cpu.gemm.tile import Tile
 from dovetail.targets.runtime.arrays.aligned import aligned
 
 _PAIRS = STEPS // 2
+"""Of a tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +77,7 @@ class Bf16Panels:
         return packed
 
 
-_FLOATS, _WORDS = f"<{COLUMNS} x float>", f"<{COLUMNS} x i32>"
-_TILE_PAIRS = STEPS // 2
-"""Of a tile."""
+_FLOATS, _WORDS = Lanes(COLUMNS, "float"), Lanes(COLUMNS, "i32")
 
 
 class _Dots(TileBuilder):
@@ -97,29 +91,22 @@ class _Dots(TileBuilder):
     def written(self) -> Function:
         there = {(row, v): self._place(row, v) for row, v in self.cells}
         start = {cell: self._sums_before(place) for cell, place in there.items()}
-        before = self.block
-        along, after = self.fresh("along"), self.fresh("done")
-        self.emit(f"br label %{along}")
-        self.label(along)
-        pair = self.phi("i64")
-        sums = {cell: self.phi(_FLOATS) for cell in self.cells}
-        found = self._products(I64(pair.name), {cell: phi.name for cell, phi in sums.items()})
-        following = I64(self.let(f"add nuw nsw i64 {pair.name}, {BF16.pairs}"))
-        for phi, first, later in [(pair, "0", str(following)), *[(sums[c], start[c], found[c]) for c in self.cells]]:
-            phi.add(first, before)
-            phi.add(later, self.block)
-        end = self.mul(I64("%steps"), _TILE_PAIRS)
-        self.emit(f"br i1 {self.icmp('slt', following, end)}, label %{along}, label %{after}")
-        self.label(after)
+        along = PhiLoop(self)
+        pair = along.carry(I64("0"))
+        sums = {cell: along.carry(start[cell]) for cell in self.cells}
+        found = self._products(pair, dict(sums))
+        following = I64(self.let(f"add nuw nsw i64 {pair}, {BF16.pairs}"))
+        again = self.icmp("slt", following, self.mul(I64("%steps"), _PAIRS))
+        along.end([(pair, following), *[(phi, found[cell]) for cell, phi in sums.items()]], again)
         for cell, place in there.items():
-            self.emit(f"store {_FLOATS} {found[cell]}, ptr {place}, align 4")
+            self.store_lanes(found[cell], place)
         kinds = ("ptr x", "ptr weights", "ptr sums", "i64 stride", "i64 steps", "i1 fresh")
         given = tuple([Parameter(*each.split()) for each in kinds])
         return self.function(Signature(f"bf16.dots.{self.rows}.{self.vectors}", given))
 
-    def _products(self, pair: I64, found: dict[tuple[int, int], str]) -> dict[tuple[int, int], str]:
+    def _products(self, pair: I64, found: dict[tuple[int, int], Vec]) -> dict[tuple[int, int], Vec]:
         """Some pairs of steps along k of one tile."""
-        tile, within = self.udiv(pair, _TILE_PAIRS), self.urem(pair, _TILE_PAIRS)
+        tile, within = self.udiv(pair, _PAIRS), self.urem(pair, _PAIRS)
         x = self.ptr_add(Ptr("%x"), self.add(self.mul(tile, TILE_BYTES), self.mul(within, 4)))
         at = self.add(self.mul(tile, self.vectors * TILE_BYTES), self.mul(within, ROW_BYTES))
         panel = self.ptr_add(Ptr("%weights"), at)
@@ -127,7 +114,7 @@ class _Dots(TileBuilder):
             lines = [self.ptr_add(panel, TILE_BYTES * v + ROW_BYTES * i) for v in range(self.vectors)]
             for line in lines:
                 self.prefetch(self.ptr_add(line, BF16.prefetch_tiles * self.vectors * TILE_BYTES))
-            weights = [self.let(f"load {_WORDS}, ptr {line}, align 64") for line in lines]
+            weights = [self.load_lanes(_WORDS, line, 64) for line in lines]
             for row in range(self.rows):
                 two = self.pair_in_all_lanes(self.ptr_add(x, ROW_BYTES * row + 4 * i))
                 for v in range(self.vectors):
@@ -137,10 +124,9 @@ class _Dots(TileBuilder):
     def _place(self, row: int, v: int) -> Ptr:
         return self.ptr_add(self.ptr_add(Ptr("%sums"), self.mul(I64("%stride"), row)), 4 * COLUMNS * v)
 
-    def _sums_before(self, there: Ptr) -> str:
+    def _sums_before(self, there: Ptr) -> Vec:
         """The sums of the steps before."""
-        kept = self.let(f"load {_FLOATS}, ptr {there}, align 4")
-        return self.let(f"select i1 %fresh, {_FLOATS} zeroinitializer, {_FLOATS} {kept}")
+        return self.select_vec(I1("%fresh"), zeros(_FLOATS), self.load_lanes(_FLOATS, there))
 
 
 @cache

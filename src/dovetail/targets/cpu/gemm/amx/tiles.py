@@ -2,9 +2,6 @@
 
 Four tiles hold 32 × 32 sums, two hold rows and two hold weights. Rows are kept as tiles [row / 16][k / 32][16][32],
 so that they stream; weights as [column / 16][k / 2][16][2], which stay in L1 while all rows pass.
-
-
-How products of many rows are cut for tiles of AMX.
 """
 
 from __future__ import annotations
@@ -13,8 +10,9 @@ from functools import cache
 
 from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, ROWS, STEPS, TILE_BYTES, TileBuilder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, Int, Lanes, Ptr
+from dovetail.codegen.llvm.handles import I1, I64, Int, Lanes, Ptr, Vec
 from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.codegen.llvm.simd import numbers, zeros
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bf16
@@ -22,7 +20,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.policy import AMX
 
-_FLOATS = f"<{COLUMNS} x float>"
+_FLOATS = Lanes(COLUMNS, "float")
 _X, _WEIGHTS = (4, 5), (6, 7)
 """Tiles of rows and of weights; sums are in those before."""
 
@@ -123,7 +121,7 @@ class _Rounded(TileBuilder):
     def written(self) -> Function:
         with self.loop(0, I64("%steps")) as step:
             here = self.ptr_add(Ptr("%x"), self.mul(step, 4 * STEPS))
-            two = [self.let(f"load {_FLOATS}, ptr {self.ptr_add(here, 64 * i)}, align 4") for i in range(2)]
+            two = [self.load_lanes(_FLOATS, self.ptr_add(here, 64 * i)) for i in range(2)]
             self.store_row(self.rounded(*two), self.ptr_add(Ptr("%target"), self.mul(step, TILE_BYTES)))
         if self.rest:
             last = I64("%steps")
@@ -132,13 +130,13 @@ class _Rounded(TileBuilder):
         given = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "steps"))
         return self.function(Signature(f"amx.row.{self.rest}" if self.rest else "amx.row", given))
 
-    def _some(self, x: Ptr, first: int) -> str:
+    def _some(self, x: Ptr, first: int) -> Vec:
         """A vector of the numbers that are left, from one on; zeros follow them."""
         kept = min(max(self.rest - first, 0), COLUMNS)
         if kept == 0:
-            return "zeroinitializer"
-        lanes = ", ".join([f"i1 {'true' if lane < kept else 'false'}" for lane in range(COLUMNS)])
-        return self.load_where(Lanes(COLUMNS, "float"), f"<{lanes}>", self.ptr_add(x, 4 * first), "zeroinitializer", 4)
+            return zeros(_FLOATS)
+        mask = numbers(_FLOATS.of("i1"), ["true" if lane < kept else "false" for lane in range(COLUMNS)])
+        return Vec(self.load_where(_FLOATS, mask, self.ptr_add(x, 4 * first), zeros(_FLOATS), 4), _FLOATS)
 
 
 @cache

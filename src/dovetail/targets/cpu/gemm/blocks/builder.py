@@ -12,6 +12,7 @@ from dovetail.codegen.llvm.simd import SimdBuilder, same
 from dovetail.targets.cpu.gemm.blocks.kernel import LOW_AT, BlockKernel
 from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout
 from dovetail.targets.cpu.gemm.blocks.unpack import Load
+from dovetail.targets.cpu.gemm.int8.tile import dot, plain_dot
 
 Cell = tuple[int, int]
 """A row and a vector of columns."""
@@ -63,25 +64,10 @@ class BlockBuilder(SimdBuilder):
 
     def dot(self, held: Vec, weights: Vec, factor: Vec) -> Vec:
         """Sums plus the products of four stored codes with four bytes of a limb in each lane."""
-        dot = self.of.dot
         if self.of.emulated:
-            return self._plain(held, weights, factor)
+            return plain_dot(self, held, weights, factor, signed=self.of.dot.signed)
         # Where one operand is unsigned it is the first, and codes are stored without a sign.
-        if dot.pairs is None:
-            return self.instruction(dot.intrinsic, self.ints, held, weights, factor)
-        # By way of sums of two products in 16 bits, none of which is large enough to saturate.
-        half = Lanes(2 * dot.lanes, "i16")
-        two = self.instruction(dot.intrinsic, half, weights, factor)
-        return self.lanewise("add", held, self.instruction(dot.pairs, self.ints, two, same(half, 1)))
-
-    def _plain(self, held: Vec, weights: Vec, factor: Vec) -> Vec:
-        """The same without a dot instruction."""
-        stored = self.convert("sext" if self.of.dot.signed else "zext", weights, "i32")
-        products = self.lanewise("mul", stored, self.convert("sext", factor, "i32"))
-        for part in range(4):
-            some = self.some_lanes(products, range(part, self.raw.count, 4))
-            held = self.lanewise("add", held, some)
-        return held
+        return dot(self, self.of.dot, held, weights, factor)
 
     # Numbers of a row's groups.
 

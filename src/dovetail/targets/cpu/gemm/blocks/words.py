@@ -1,25 +1,20 @@
-"""Codes of six bits that the file has as four and two: packed, three of four codes are whole.
-
-Q6_K has the low four bits of codes in one half of a byte, and the high two of four codes in another. As many bytes hold
-three codes, with two bits of the fourth above each: one AND takes a code out, and three shifts the fourth, where the
-order of the file takes two to three instructions for each.
-
-
-Codes of four bits that fast products multiply two at a time, a byte as it is.
-
-A byte b has a code l in its low half and a code h in its high half: once its highest bit is flipped, it is the signed
-number 16 (h - 8) + l. Its product with the x of h has l x too much. The number that l is for is rounded after x, less
-x / 16, to an integer y: then 16 l y + b x is 16 times l (y + x / 16) + (h - 8) x, and y + x / 16 is as near to that
-number as an integer would be. One instruction takes l out of its byte, and none takes h.
-
-Both codes of a byte must share a scale. Q4_K has codes of two groups in its bytes: packed, they are of one.
-
-
-Where the bits of codes and scales are in the 32-bit words of a packed block.
+"""Where the bits of codes and scales are in the 32-bit words of a packed block.
 
 Blocks of formats with scales in f16 are packed as they are: a word of each column is a lane of a vector. Which bits of
 which word make up a code is found by setting each bit of a block alone and evaluating the format's own parts, so that
-its declaration is the only one. Blocks of other formats are packed group by group, in words of their own.
+its declaration is the only one. Blocks of other formats are packed group by group, in words of their own. Two orders
+differ from that of the file.
+
+Codes of six bits. Q6_K has the low four bits of codes in one half of a byte, and the high two of four codes in another.
+As many bytes hold three codes, with two bits of the fourth above each: one AND takes a code out, and three shifts the
+fourth, where the order of the file takes two to three instructions for each.
+
+Codes of four bits that fast products multiply two at a time, a byte as it is. A byte b has a code l in its low half and
+a code h in its high half: once its highest bit is flipped, it is the signed number 16 (h - 8) + l. Its product with the
+x of h has l x too much. The number that l is for is rounded after x, less x / 16, to an integer y: then 16 l y + b x is
+16 times l (y + x / 16) + (h - 8) x, and y + x / 16 is as near to that number as an integer would be. One instruction
+takes l out of its byte, and none takes h. Both codes of a byte must share a scale. Q4_K has codes of two groups in its
+bytes: packed, they are of one.
 """
 
 from __future__ import annotations

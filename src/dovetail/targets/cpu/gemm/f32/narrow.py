@@ -1,11 +1,9 @@
-"""Products with few columns: each column of the weights is stored along k, and so are the lanes of its sums.
+"""Products with few columns: classifiers, routers and regressions, whose columns would not fill a register tile.
 
-A register tile with columns in its lanes would leave most of them empty. Sums of a lane are short, so that rounding
-errors are small. A block of steps starts at zero and is added to the blocks before it, as in the register tile, and one
-row has the same order of sums as many: how rows are cut changes no bit.
-
-
-Contract, with few columns: classifiers, routers and regressions, whose columns would not fill a register tile.
+Each column of the weights is stored along k, and so are the lanes of its sums: a register tile with columns in its
+lanes would leave most of them empty. Sums of a lane are short, so that rounding errors are small. A block of steps
+starts at zero and is added to the blocks before it, as in the register tile, and one row has the same order of sums as
+many: how rows are cut changes no bit.
 """
 
 from __future__ import annotations

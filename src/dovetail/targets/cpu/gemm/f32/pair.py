@@ -1,12 +1,9 @@
-"""The driver of products whose right operands are known at run time only: it packs what the micro-kernel cannot read.
+"""Products of two activations: the right operands are known at run time only.
 
 A cell is a block of rows and a span of panels of one matrix of the batch. It goes through k a few blocks of KC at a
 time: it packs its rows of A into L2 once, then a group of panels at a time, which it multiplies before it packs the
 next group over it. Where there are few rows, columns of B that are contiguous are read where they are. Results without
 an epilogue are summed where they belong.
-
-
-Products of two activations: which tile, what is read where it is, and how rows and columns are cut into cells.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""Matrix multiplication of bytes: rows are packed as they come, panels of weights were packed before the run.
+"""Matrix products of bytes with weights that are known: exact in 32 bits, with the elementwise steps as an epilogue.
 
-A cell is one panel of columns for one block of rows.
-
-
-Matrix products of bytes with weights that are known: exact in 32 bits, with the elementwise steps as an epilogue.
+A cell is one panel of columns for one block of rows. Rows are packed as they come, panels of weights before the run.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Ptr
+from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
 from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.codegen.llvm.simd import PhiLoop, SimdBuilder, same, zeros
 from dovetail.dataclass import dataclass
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import SharedFunction
@@ -83,77 +83,66 @@ def byte_tile_function(tile: ByteTile, rows: int) -> tuple[SharedFunction, Signa
 
 
 def _function(tile: ByteTile, rows: int) -> Function:
-    t = Builder()
+    t = SimdBuilder()
     shape = tile.shape
-    kind, raw = f"<{shape.lanes} x i32>", f"<{4 * shape.lanes} x i8>"
-    cells = [(i, j) for i in range(rows) for j in range(shape.vectors)]
-    t.emit("br label %along")
-    t.label("along")
-    k = t.phi("i64")
-    held = {cell: t.phi(kind) for cell in cells}
-    rows_at, columns_at = t.phi("ptr"), t.phi("ptr")
-    four, panel = Ptr(rows_at.name), Ptr(columns_at.name)
-    columns = [
-        t.let(f"load {raw}, ptr {t.ptr_add(panel, 4 * shape.lanes * j)}, align 16") for j in range(shape.vectors)
-    ]
+    kind, raw = Lanes(shape.lanes, "i32"), Lanes(4 * shape.lanes, "i8")
+    along = PhiLoop(t)
+    k = along.carry(I64("0"))
+    sums = {(i, j): along.carry(zeros(kind)) for i in range(rows) for j in range(shape.vectors)}
+    four, panel = along.carry(Ptr("%a")), along.carry(Ptr("%b"))
+    columns = [t.load_lanes(raw, t.ptr_add(panel, 4 * shape.lanes * j), 16) for j in range(shape.vectors)]
+    found: dict[tuple[int, int], Vec] = {}
     for i in range(rows):
-        row = _broadcast(t, tile, four, i, rows)
-        x = t.let(f"bitcast {kind} {row} to {raw}")
+        x = t.bitcast(_broadcast(t, tile, four, i, rows), "i8", raw.count)
         for j, column in enumerate(columns):
-            phi = held[i, j]
-            phi.add("zeroinitializer", "entry")
             factor, weights = (column, x) if tile.weights_are_rows else (x, column)
-            phi.add(_dot(t, tile, phi.name, factor, weights), "along")
-    following = I64(t.let(f"add nuw nsw i64 {k.name}, 1"))
-    k.add("0", "entry")
-    k.add(following, "along")
-    for phi, start, by in ((rows_at, "%a", tile.row_bytes), (columns_at, "%b", tile.step_bytes)):
-        phi.add(Ptr(start), "entry")
-        phi.add(t.ptr_add(Ptr(phi.name), by), "along")
-    t.emit(f"br i1 {t.icmp('slt', following, I64('%steps'))}, label %along, label %done")
-    t.label("done")
-    for (i, j), phi in held.items():
+            found[i, j] = _dot(t, tile, sums[i, j], factor, weights)
+    following = t.following(k)
+    moved = [(rows_at, t.ptr_add(rows_at, by)) for rows_at, by in ((four, tile.row_bytes), (panel, tile.step_bytes))]
+    again = t.icmp("slt", following, I64("%steps"))
+    along.end([(k, following), *moved, *[(phi, found[cell]) for cell, phi in sums.items()]], again)
+    for (i, j), x in found.items():
         there = t.ptr_add(t.ptr_add(Ptr("%sums"), t.mul(I64("%pitch"), i)), 4 * j * shape.lanes)
-        t.emit(f"store {kind} {phi.incoming[1][0]}, ptr {there}, align 16")
+        t.store_lanes(x, there, 16)
     name = f"bytes.{rows}x{tile.nr}{'.rows' if tile.weights_are_rows else ''}"
     return t.function(Signature(name, _PARAMETERS))
 
 
-def _broadcast(t: Builder, tile: ByteTile, four: Ptr, i: int, rows: int) -> str:
+def _broadcast(t: SimdBuilder, tile: ByteTile, four: Ptr, i: int, rows: int) -> Vec:
     """Four bytes of a row in every lane; NEON takes them out of a register of four rows."""
-    kind, lanes = f"<{tile.shape.lanes} x i32>", tile.shape.lanes
+    kind = Lanes(tile.shape.lanes, "i32")
     if tile.shape.by_lane and rows > 1:
-        found = t.let(f"load {kind}, ptr {t.ptr_add(four, 4 * (i - i % 4))}, align 16")
-        mask = ", ".join([f"i32 {i % 4}"] * lanes)
-        return t.let(f"shufflevector {kind} {found}, {kind} poison, <{lanes} x i32> <{mask}>")
-    word = t.let(f"load i32, ptr {t.ptr_add(four, 4 * i)}, align 4")
-    one = t.let(f"insertelement {kind} poison, i32 {word}, i64 0")
-    return t.let(f"shufflevector {kind} {one}, {kind} poison, <{lanes} x i32> zeroinitializer")
+        return t.splat_lane(t.load_lanes(kind, t.ptr_add(four, 4 * (i - i % 4)), 16), i % 4)
+    return t.load_spread(kind, t.ptr_add(four, 4 * i))
 
 
-def _dot(t: Builder, tile: ByteTile, held: str, factor: str, weights: str) -> str:
+def _dot(t: SimdBuilder, tile: ByteTile, held: Vec, factor: Vec, weights: Vec) -> Vec:
     """Sums plus the products of four bytes of the factor with four weights in each lane."""
-    shape = tile.shape
-    kind, raw = f"<{shape.lanes} x i32>", f"<{4 * shape.lanes} x i8>"
     if tile.emulated:
-        return _plain(t, shape, held, factor, weights)
-    t.use(f"declare {kind} @{shape.intrinsic}({kind}, {raw}, {raw})")
+        return plain_dot(t, held, factor, weights, signed=tile.shape.signed)
     # Of two signed operands the instruction takes the broadcast one by lane only where it is the last.
-    first, last = (weights, factor) if shape.signed and not tile.weights_are_rows else (factor, weights)
-    return t.let(f"call {kind} @{shape.intrinsic}({kind} {held}, {raw} {first}, {raw} {last})")
+    two = (weights, factor) if tile.shape.signed and not tile.weights_are_rows else (factor, weights)
+    return dot(t, tile.shape, held, *two)
 
 
-def _plain(t: Builder, shape: Int8Tile, held: str, factor: str, weights: str) -> str:
-    """The same without a dot instruction."""
-    count = 4 * shape.lanes
-    raw, wide = f"<{count} x i8>", f"<{count} x i32>"
-    x = t.let(f"{'sext' if shape.signed else 'zext'} {raw} {factor} to {wide}")
-    products = t.let(f"mul {wide} {x}, {t.let(f'sext {raw} {weights} to {wide}')}")
+def dot(t: SimdBuilder, of: Int8Tile, held: Vec, x: Vec, y: Vec) -> Vec:
+    """Sums plus four products of bytes in each lane; where one operand is unsigned it is the first."""
+    kind = t.lanes_of(held)
+    if of.pairs is None:
+        return t.instruction(of.intrinsic, kind, held, x, y)
+    # By way of sums of two products in 16 bits, none of which is large enough to saturate.
+    half = Lanes(2 * kind.count, "i16")
+    two = t.instruction(of.intrinsic, half, x, y)
+    return t.lanewise("add", held, t.instruction(of.pairs, kind, two, same(half, 1)))
+
+
+def plain_dot(t: SimdBuilder, held: Vec, x: Vec, y: Vec, *, signed: bool) -> Vec:
+    """The same without a dot instruction; y is signed."""
+    wide = t.convert("sext" if signed else "zext", x, "i32")
+    products = t.lanewise("mul", wide, t.convert("sext", y, "i32"))
     for part in range(4):
-        mask = ", ".join(f"i32 {4 * lane + part}" for lane in range(shape.lanes))
-        some = t.let(f"shufflevector {wide} {products}, {wide} poison, <{shape.lanes} x i32> <{mask}>")
-        held = t.let(f"add <{shape.lanes} x i32> {held}, {some}")
+        held = t.lanewise("add", held, t.some_lanes(products, range(part, 4 * t.lanes_of(held).count, 4)))
     return held
 
 
-__all__ = ["ByteTile", "byte_tile_function", "byte_tile_of", "fitting_tile"]
+__all__ = ["ByteTile", "byte_tile_function", "byte_tile_of", "dot", "fitting_tile", "plain_dot"]
