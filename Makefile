@@ -11,6 +11,7 @@ FOR_TORCH := $(VENV)/.installed-torch
 FOR_XLA := $(VENV)/.installed-xla
 FOR_OLDEST_XLA := $(VENV)/.installed-xla-oldest
 FOR_TORCH_ZOO := $(VENV)/.installed-torch-zoo
+FOR_OLDEST_LLVM := $(VENV)/.installed-llvm-oldest
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 # Python compiles a module when it is first imported: most of what is installed never is.
@@ -28,12 +29,17 @@ OLDEST_XLA_TESTS := tests/targets/xla/test_primitives.py tests/targets/xla/test_
 	tests/targets/xla/test_explain.py::test_two_sums_a_layer_and_why \
 	tests/targets/xla/test_explain.py::test_a_wrong_placement_has_the_remedy_that_mends_it tests/frontends/jax
 
+# The oldest llvmlite goes before the newest one in the same environment.
+OLDEST_LLVM = $(shell sed -n 's/^dependencies = .*"llvmlite>=\([0-9.]*\)".*/\1.0/p' pyproject.toml)
+OLDEST_LLVM_AT := $(abspath $(VENV))/llvm-oldest
+OLDEST_LLVM_TESTS := tests/codegen tests/test_tiny.py tests/targets/cpu/gemm tests/targets/cpu/attention tests/targets/cpu/conv/direct
+
 # Tests start many processes: they share the bytecode, also where the environment forbids to write it.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda sanitize-cuda bench-cuda check-cuda bench-decode test-deep fuzz faults conformance conformance-cuda torch torch-zoo test-torch test-xla test-xla-oldest placements primitives meshes jax torch-gradients curves models check page format golden bench clean
+.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda sanitize-cuda bench-cuda check-cuda bench-decode test-deep fuzz faults conformance conformance-cuda torch torch-zoo test-torch test-xla test-xla-oldest test-llvm-oldest placements primitives meshes jax torch-gradients curves models check page format golden bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -126,6 +132,10 @@ test-xla-oldest: $(FOR_OLDEST_XLA) ## run some tests of XLA with the oldest JAX 
 	@PYTHONPATH=$(OLDEST_XLA) $(BIN)/python -c 'import jax; assert jax.__version__ == "$(OLDEST_JAX)", jax.__version__'
 	@PYTHONPATH=$(OLDEST_XLA) $(PYTEST) $(PARALLEL) --quick $(OLDEST_XLA_TESTS) $(ARGS)
 
+test-llvm-oldest: $(FOR_OLDEST_LLVM) ## run tests of generated code and of CPU kernels with the oldest llvmlite that is supported
+	@PYTHONPATH=$(OLDEST_LLVM_AT) $(BIN)/python -c 'import llvmlite; assert llvmlite.__version__ == "$(OLDEST_LLVM)", llvmlite.__version__'
+	@PYTHONPATH=$(OLDEST_LLVM_AT) $(PYTEST) $(PARALLEL) --quick $(OLDEST_LLVM_TESTS) $(ARGS)
+
 placements: $(FOR_XLA) ## draw graphs, meshes and placements, and judge them by one device; ARGS="--count 1000"
 	@$(BIN)/python -m tests.targets.xla.placements $(ARGS)
 
@@ -199,6 +209,10 @@ $(FOR_XLA): pyproject.toml | $(BIN)/python
 
 $(FOR_OLDEST_XLA): $(FOR_XLA)
 	@$(INSTALL) --no-deps --upgrade --target $(OLDEST_XLA) jax==$(OLDEST_JAX) jaxlib==$(OLDEST_JAX)
+	@touch $@
+
+$(FOR_OLDEST_LLVM): $(FOR_TEST)
+	@$(INSTALL) --no-deps --upgrade --target $(OLDEST_LLVM_AT) llvmlite==$(OLDEST_LLVM)
 	@touch $@
 
 $(FOR_TORCH_ZOO): $(FOR_TORCH)

@@ -100,6 +100,9 @@ class Texts:
     def __getitem__(self, digest: str) -> str:
         return zlib.decompress(self._texts[digest]).decode()
 
+    def __iter__(self) -> Iterator[str]:
+        return map(self.__getitem__, self._texts)
+
     def add(self, text: str, head: str = "", functions: Mapping[str, str] | None = None) -> str:
         """Take up a text, and a line before it that is not normalised."""
         callees = repr(sorted(functions.items())) if functions else ""

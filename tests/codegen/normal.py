@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 _MARK = re.compile(r"_[0-9a-f]{20}(?![0-9a-f])")
 _TOKEN = re.compile(r'^define |^\s*(?:"[^"]*"|[\w.$-]+):|"[^"]*"|;.*|[%@](?:"[^"]*"|[\w.$-]+)|!\d+', re.MULTILINE)
@@ -62,3 +62,14 @@ def normalised(text: str, functions: Mapping[str, str] | None = None) -> str:
 def without_callees(text: str) -> str:
     """A normalised module that equals another if the two differ in the functions of other modules alone."""
     return _CALLEE.sub("@fn", text)
+
+
+def signatures(texts: Iterable[str]) -> dict[str, set[str]]:
+    """What modules declare each function as."""
+    found: dict[str, set[str]] = {}
+    for text in texts:
+        for line in re.findall(r"^declare .*$", text, re.MULTILINE):
+            name = re.search(r"@([\w.]+)", line)
+            assert name is not None, line
+            found.setdefault(name[1], set()).add(line)
+    return found

@@ -9,6 +9,7 @@ from tests.codegen import generated
 from tests.codegen.cases import cases
 from tests.codegen.dump import DEVICES, Dumper
 from tests.codegen.golden import difference, table
+from tests.codegen.normal import signatures
 from tests.golden import Golden
 
 PATH = "tests/golden/generated.txt"
@@ -22,6 +23,9 @@ def test_kernels_have_the_text_that_they_had(golden: Golden) -> None:
     dumper = Dumper()
     for case in cases():
         dumper.add(case, DEVICES if case.quick else case.golden)
+    declared = {name: each for name, each in signatures(dumper.texts).items() if name.startswith("llvm.")}
+    twice = [sorted(each) for each in declared.values() if len(each) > 1]
+    assert declared and not twice, "an intrinsic has one signature: LLVM takes no two, and other versions take no other"
     lines = table(dumper)
     assert not [line for line in lines if " other " in line], "every kernel has a family"
     if not golden.rewrite and (golden.root / PATH).is_file():

@@ -16,7 +16,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.passes.widen import widen_inside
 from dovetail.targets.cpu import backend
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
+from dovetail.targets.cpu.gemm.int8.tile import byte_tile_of
 from dovetail.targets.cpu.isa import host_device
 from tests.kernels.native import native_of
 

@@ -20,11 +20,11 @@ from dovetail.targets.cpu.conv import pointwise as pointwise
 from dovetail.targets.cpu.conv.few_results import FewResultsTile
 from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile, broadcast_tile, broadcast_tile_of
 from dovetail.targets.cpu.conv.pointwise_packed import forms_of, micro_kernel
-from dovetail.targets.cpu.gemm.block import block_text
-from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_function
-from dovetail.targets.cpu.gemm.narrow_kernel import NarrowTile, narrow_function
-from dovetail.targets.cpu.gemm.pair_kernel import rows_function
-from dovetail.targets.cpu.gemm.pair_variant import pair_tile
+from dovetail.targets.cpu.gemm.f32.block import block_text
+from dovetail.targets.cpu.gemm.f32.narrow import NarrowTile, narrow_function
+from dovetail.targets.cpu.gemm.f32.pair import pair_tile
+from dovetail.targets.cpu.gemm.f32.pair_kernel import rows_function
+from dovetail.targets.cpu.gemm.int8.tile import ByteTile, byte_tile_function
 from dovetail.targets.cpu.gemm.policy import INT8_TILES, Int8Tile
 from dovetail.targets.cpu.gemm.tile import tile_of
 from dovetail.targets.cpu.isa import Host

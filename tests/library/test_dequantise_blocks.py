@@ -18,7 +18,7 @@ from dovetail.ir.literal import Array
 from dovetail.library.block_formats import FORMATS
 from dovetail.library.dequantise_blocks import dequantise_blocks
 from dovetail.passes.canonicalize import canonicalize
-from dovetail.targets.cpu.gemm.block_pack import spelled
+from dovetail.targets.cpu.gemm.blocks.pack import spelled
 
 
 def _with_scales_in_f32() -> dict[str, Array]:

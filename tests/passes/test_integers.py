@@ -17,7 +17,7 @@ from dovetail.ops.region import region
 from dovetail.passes.integers import use_integers
 from dovetail.passes.pipeline import Setup, lower
 from dovetail.targets.cpu.claims import CLAIMS
-from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
+from dovetail.targets.cpu.gemm.int8.tile import byte_tile_of
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.reference.interpreter import evaluate
 from tests.kernels.bytes import numbers

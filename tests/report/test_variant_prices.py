@@ -11,7 +11,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.report.record import Kernel
 from dovetail.runtime.compile import scan
 from dovetail.settings import Settings
-from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
+from dovetail.targets.cpu.gemm.int8.tile import byte_tile_of
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.measure.calibration import machine_of
 

@@ -11,7 +11,9 @@ from dovetail.codegen.llvm.function import Parameter, Signature
 from dovetail.codegen.llvm.handles import I64, Ptr
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.kernels.device import CpuDevice
+from dovetail.targets.cpu.gemm.amx.tiles import row_function
 from dovetail.targets.cpu.jit import compile_text
+from tests.codegen.normal import signatures
 from tests.kernels.machines import NEON, code_for
 
 BARE, MASKED = CpuDevice(128, 32), CpuDevice(128, 32, ("masked_memory",))
@@ -46,3 +48,19 @@ def test_a_full_vector_takes_one_store() -> None:
     """LLVM spells a masked store lane by lane for NEON; a full vector takes a path without that."""
     assert "str\tq" in code_for(NEON, copying(BARE), optimize=False)
     assert "str\tq" not in code_for(NEON, copying(MASKED), optimize=False)
+
+
+def test_an_intrinsic_has_one_signature() -> None:
+    """LLVM 22 takes declarations of before as well; older ones take those of no other version, and none takes two."""
+    t = VectorBuilder(CpuDevice(512, 32, ("masked_memory",)))
+    x, mask = Ptr("%x"), t.lanes_within(I64("%first"), I64("%count"))
+    found = t.fadd(t.load_masked(mask, x), t.load_first(x, 3))
+    t.store_masked(mask, t.gather(mask, x, I64("%count"), found), x)
+    made = t.function(Signature("f", tuple([Parameter(kind, name) for kind, name in (("ptr", "x"), *_SIZES)])))
+    texts = ["\n".join([*made.uses, made.text]), row_function(emulated=False, rest=5)[0].text]
+    declared = signatures(texts)
+    assert {len(each) for each in declared.values()} == {1}
+    assert sum("masked" in name for name in declared) == 3
+
+
+_SIZES = (("i64", "first"), ("i64", "count"))

@@ -15,7 +15,7 @@ from dovetail.frontends.gguf.file import GgufFile, read_gguf
 from dovetail.ir.literal import Array
 from dovetail.language.programs import Programs
 from dovetail.language.slots import Slots
-from dovetail.targets.cpu.gemm.block_pack import spelled
+from dovetail.targets.cpu.gemm.blocks.pack import spelled
 from tests.gguf_files import Tensors, decoder, written
 
 ALPHA, RANK = 6.0, 3

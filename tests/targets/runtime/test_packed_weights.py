@@ -16,7 +16,7 @@ from dovetail import Graph, Program, Value, f32, i64, library, ops
 from dovetail.ir import leaf
 from dovetail.kernels.spec import Packed
 from dovetail.targets.cpu.conv.packing import Packing
-from dovetail.targets.cpu.gemm.pack import Panels
+from dovetail.targets.cpu.gemm.f32.pack import Panels
 from dovetail.targets.cpu.native import NativeRunner
 from dovetail.targets.runtime.building.packed_weights import PACKED_WEIGHTS
 

@@ -12,7 +12,8 @@ from functools import cache
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.casts import to_bf16
 from dovetail.codegen.llvm.function import Function, Signature
-from dovetail.codegen.llvm.handles import I64, Int, Ptr
+from dovetail.codegen.llvm.handles import I64, Int, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.simd import SimdBuilder
 
 ROWS, ROW_BYTES = 16, 64
 """Of a tile."""
@@ -22,14 +23,14 @@ STEPS = 32
 COLUMNS = 16
 """Sums of a row of a tile, and lanes of the vectors here."""
 _TILES = 8
-_FLOATS, _WORDS, _SHORTS = f"<{COLUMNS} x float>", f"<{COLUMNS} x i32>", f"<{2 * COLUMNS} x i16>"
+_FLOATS, _WORDS, _SHORTS = Lanes(COLUMNS, "float"), Lanes(COLUMNS, "i32"), Lanes(2 * COLUMNS, "i16")
 _PALETTE = {0: 1, **{16 + 2 * tile: ROW_BYTES for tile in range(_TILES)}, **{48 + t: ROWS for t in range(_TILES)}}
 """The bytes of a configuration that are not 0: its kind, the bytes of a row of each tile, and its rows."""
 _ROUNDED = "amx.emulated.rounded"
 _JOIN, _DOT = "llvm.x86.avx512bf16.cvtne2ps2bf16.512", "llvm.x86.avx512bf16.dpbf16ps.512"
 
 
-class PairBuilder(Builder):
+class PairBuilder(SimdBuilder):
     """A function that rounds numbers on their way into tiles."""
 
     emulated = False
@@ -125,17 +126,17 @@ class TileBuilder(PairBuilder):
             found = self.dot(held, left, right)
             self.emit(f"store {_FLOATS} {found}, ptr {self._row(sums, row)}, align 64")
 
-    def dot(self, sums: str, x: str, weights: str) -> str:
+    def dot(self, sums: str, x: str, weights: str) -> Vec:
         """Sums of f32 with the products of two pairs of bf16 in each lane added (VDPBF16PS); it needs no tiles."""
         if not self.emulated:
             kind = f"<{2 * COLUMNS} x bfloat>"
             self.use(f"declare {_FLOATS} @{_DOT}({_FLOATS}, {kind}, {kind})")
             a, b = (self.let(f"bitcast {_WORDS} {y} to {kind}") for y in (x, weights))
-            return self.let(f"call {_FLOATS} @{_DOT}({_FLOATS} {sums}, {kind} {a}, {kind} {b})")
+            return Vec(self.let(f"call {_FLOATS} @{_DOT}({_FLOATS} {sums}, {kind} {a}, {kind} {b})"), _FLOATS)
         for how in (f"shl {_WORDS} {{}}, {_splat(16)}", f"and {_WORDS} {{}}, {_splat(-65536)}"):
             a, b = (self.let(f"bitcast {_WORDS} {self.let(how.format(y))} to {_FLOATS}") for y in (x, weights))
             sums = self.let(f"fadd {_FLOATS} {sums}, {self.let(f'fmul {_FLOATS} {a}, {b}')}")
-        return sums
+        return Vec(sums, _FLOATS)
 
     def pair_in_all_lanes(self, at: Ptr) -> str:
         """Two bf16 of a row, in each lane."""

@@ -12,7 +12,21 @@ from typing import Literal, TypeVar
 
 from dovetail.codegen.llvm.folding import folded, i64, known
 from dovetail.codegen.llvm.function import Function, Signature
-from dovetail.codegen.llvm.handles import F32, I1, I32, I64, Carried, Handle, Int, Order, Phi, Ptr, Vec, carried_by
+from dovetail.codegen.llvm.handles import (
+    F32,
+    I1,
+    I32,
+    I64,
+    Carried,
+    Handle,
+    Int,
+    Lanes,
+    Order,
+    Phi,
+    Ptr,
+    Vec,
+    carried_by,
+)
 
 _T = TypeVar("_T")
 
@@ -215,6 +229,28 @@ class Builder:
     def store_f32(self, x: F32, pointer: Ptr) -> None:
         self.emit(f"store float {x}, ptr {pointer}, align 4")
 
+    # Memory under a mask. Intrinsics are declared here alone: LLVM 22 gave them other signatures.
+
+    def load_where(self, kind: Lanes, mask: str, pointer: Ptr, otherwise: str, align: int) -> str:
+        """Lanes of memory where a mask holds, and of another vector where not; the others are not read."""
+        name, masks = f"@llvm.masked.load.{kind.mangled}.p0", kind.of("i1")
+        self.use(f"declare {kind} {name}(ptr, {masks}, {kind})")
+        return self.let(f"call {kind} {name}(ptr align {align} {pointer}, {masks} {mask}, {kind} {otherwise})")
+
+    def store_where(self, kind: Lanes, mask: str, x: str, pointer: Ptr, align: int) -> None:
+        """Write the lanes where a mask holds."""
+        name, masks = f"@llvm.masked.store.{kind.mangled}.p0", kind.of("i1")
+        self.use(f"declare void {name}({kind}, ptr, {masks})")
+        self.emit(f"call void {name}({kind} {x}, ptr align {align} {pointer}, {masks} {mask})")
+
+    def gather_where(self, kind: Lanes, mask: str, pointers: str, otherwise: str, align: int) -> str:
+        """What pointers point to where a mask holds, and lanes of another vector where not."""
+        places, masks = kind.of("ptr"), kind.of("i1")
+        name = f"@llvm.masked.gather.{kind.mangled}.{places.mangled}"
+        self.use(f"declare {kind} {name}({places}, {masks}, {kind})")
+        given = f"{places} align {align} {pointers}, {masks} {mask}, {kind} {otherwise}"
+        return self.let(f"call {kind} {name}({given})")
+
     def alloca(self, type: str) -> Ptr:
         """A stack slot for a scalar or vector that changes; LLVM promotes it to a register."""
         name = self.fresh("%slot")
@@ -301,6 +337,16 @@ class Builder:
         for phi, x in zip(phis, state.handles, strict=True):
             phi.add(x, self.block)
         self._branch(state.again, head, after)
+        self.label(after)
+
+    def end_loop(
+        self, carried: Iterable[tuple[Phi, object, object]], again: I1, *, before: str, along: str, after: str
+    ) -> None:
+        """End a loop whose phis are written out: each has a first value, which comes from `before`, and a next one."""
+        for phi, first, following in carried:
+            phi.add(str(first), before)
+            phi.add(str(following), self.block)
+        self._branch(again, along, after)
         self.label(after)
 
     def _phis(self, start: Carried, before: str) -> list[Phi]:

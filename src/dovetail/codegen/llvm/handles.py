@@ -8,6 +8,35 @@ from typing import ClassVar, Literal, TypeAlias
 
 from dovetail.dataclass import dataclass
 
+Element: TypeAlias = Literal["float", "half", "bfloat", "i1", "i8", "i16", "i32", "i64", "ptr"]
+"""What a vector is made of, as LLVM spells it."""
+_BYTES = {"float": 4, "half": 2, "bfloat": 2, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "ptr": 8}
+_MANGLED = {"float": "f32", "half": "f16", "bfloat": "bf16", "ptr": "p0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The type of a vector: how many elements it has, and of which type."""
+
+    count: int
+    element: Element
+
+    def __str__(self) -> str:
+        return f"<{self.count} x {self.element}>"
+
+    @property
+    def mangled(self) -> str:
+        """How names of intrinsics spell it, such as v16f32."""
+        return f"v{self.count}{_MANGLED.get(self.element, self.element)}"
+
+    @property
+    def bytes(self) -> int:
+        return self.count * _BYTES[self.element]
+
+    def of(self, element: Element) -> Lanes:
+        """As many elements of another type."""
+        return Lanes(self.count, element)
+
 
 class Handle(str):
     """An SSA value, a parameter or a literal, as it is spelled."""
@@ -53,9 +82,16 @@ class F32(Handle):
 
 
 class Vec(Handle):
-    """A vector of f32, one element per lane."""
+    """A vector, one element per lane."""
 
-    __slots__ = ()
+    __slots__ = ("lanes",)
+    lanes: Lanes | None
+    """Its type; None of a vector of f32 that is as wide as those of the builder's device."""
+
+    def __new__(cls, name: str, lanes: Lanes | None = None) -> Vec:
+        found = super().__new__(cls, name)
+        found.lanes = lanes
+        return found
 
 
 class VecI32(Handle):
@@ -118,7 +154,7 @@ class Carried:
         ints, pointers = len(self.integers), len(self.integers) + len(self.pointers)
         self.integers[:] = map(I64, handles[:ints])
         self.pointers[:] = map(Ptr, handles[ints:pointers])
-        self.vectors[:] = map(Vec, handles[pointers:])
+        self.vectors[:] = [Vec(x, of.lanes) for x, of in zip(handles[pointers:], self.vectors, strict=True)]
 
 
 def carried_by(start: Carried, phis: Sequence[Phi], index: I64) -> Carried:

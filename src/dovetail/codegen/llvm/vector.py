@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.casts import of_bf16, to_bf16
-from dovetail.codegen.llvm.handles import F32, I1, I64, Handle, Int, Mask, Ptr, Vec, VecI32, VecI64
+from dovetail.codegen.llvm.handles import F32, I1, I64, Handle, Int, Lanes, Mask, Ptr, Vec, VecI32, VecI64
 from dovetail.codegen.llvm.scalar import literal
+from dovetail.codegen.llvm.simd import SimdBuilder
 from dovetail.ir.dtype import f32
 from dovetail.kernels.device import CpuDevice
 
@@ -21,7 +21,7 @@ NO_LANES = Mask("zeroinitializer")
 _POISON = Vec("poison")
 
 
-class VectorBuilder(Builder):
+class VectorBuilder(SimdBuilder):
     """One function while it is written, with arithmetic on vectors of f32."""
 
     def __init__(self, device: CpuDevice) -> None:
@@ -30,7 +30,8 @@ class VectorBuilder(Builder):
         self.lanes = device.lanes
         self.bytes = 4 * device.lanes
         """Bytes of a vector."""
-        self.vec = f"<{self.lanes} x float>"
+        self.floats = self.float_lanes = Lanes(device.lanes, "float")
+        self.vec = str(self.floats)
         self.int_vec = f"<{self.lanes} x i32>"
         self.long_vec = f"<{self.lanes} x i64>"
         self.mask_vec = f"<{self.lanes} x i1>"
@@ -39,8 +40,6 @@ class VectorBuilder(Builder):
 
     def type_of(self, x: Handle) -> str:
         match x:
-            case Vec():
-                return self.vec
             case VecI32():
                 return self.int_vec
             case VecI64():
@@ -55,15 +54,6 @@ class VectorBuilder(Builder):
     def constant(self, x: float) -> Vec:
         """The same number in every lane."""
         return Vec(f"splat (float {literal(x, f32)})")
-
-    def intrinsic(self, name: str, *operands: Vec) -> Vec:
-        """An LLVM intrinsic on vectors, such as fma."""
-        full = f"llvm.{name}.v{self.lanes}f32"
-        self.use(f"declare {self.vec} @{full}({', '.join([self.vec] * len(operands))})")
-        return Vec(self.let(f"call {self.vec} @{full}({', '.join(f'{self.vec} {x}' for x in operands)})"))
-
-    def fma(self, x: Vec, y: Vec, z: Vec) -> Vec:
-        return self.intrinsic("fma", x, y, z)
 
     def fma_broadcast(self, x: Vec, pointer: Ptr, z: Vec) -> Vec:
         """x times the scalar at a pointer, plus z: one instruction with an embedded broadcast.
@@ -96,31 +86,12 @@ class VectorBuilder(Builder):
         given = f"{self.vec} {x}, ptr elementtype({self.vec}) {pointer}, {self.vec} {z}"
         return Vec(self.let(f"call {self.vec} {multiply}({given})"))
 
-    def fadd(self, x: Vec, y: Vec) -> Vec:
-        return Vec(self.let(f"fadd {self.vec} {x}, {y}"))
-
-    def fsub(self, x: Vec, y: Vec) -> Vec:
-        return Vec(self.let(f"fsub {self.vec} {x}, {y}"))
-
-    def fmul(self, x: Vec, y: Vec) -> Vec:
-        return Vec(self.let(f"fmul {self.vec} {x}, {y}"))
-
-    def fdiv(self, x: Vec, y: Vec) -> Vec:
-        return Vec(self.let(f"fdiv {self.vec} {x}, {y}"))
-
-    def fneg(self, x: Vec) -> Vec:
-        return Vec(self.let(f"fneg {self.vec} {x}"))
-
     def fcmp(self, order: FloatOrder, x: Vec, y: Vec) -> Mask:
         return Mask(self.let(f"fcmp {order} {self.vec} {x}, {y}"))
 
     def select(self, where: Mask, x: Vec, y: Vec) -> Vec:
         """Lane by lane."""
         return Vec(self.let(f"select {self.mask_vec} {where}, {self.vec} {x}, {self.vec} {y}"))
-
-    def select_vec(self, condition: I1, x: Vec, y: Vec) -> Vec:
-        """One vector or the other."""
-        return Vec(self.let(f"select i1 {condition}, {self.vec} {x}, {self.vec} {y}"))
 
     def select_mask(self, condition: I1, x: Mask, y: Mask) -> Mask:
         """One mask or the other."""
@@ -173,17 +144,11 @@ class VectorBuilder(Builder):
         return Vec(phi.name)
 
     def _load_masked(self, mask: Mask, pointer: Ptr, otherwise: Vec) -> Vec:
-        name = f"@llvm.masked.load.v{self.lanes}f32.p0"
-        self.use(f"declare {self.vec} {name}(ptr, {self.mask_vec}, {self.vec})")
-        given = f"ptr align 4 {pointer}, {self.mask_vec} {mask}, {self.vec} {otherwise}"
-        return Vec(self.let(f"call {self.vec} {name}({given})"))
+        return Vec(self.load_where(self.floats, mask, pointer, otherwise, 4))
 
     def load_first(self, pointer: Ptr, count: int) -> Vec:
         """The first lanes from memory, zeros in the others; nothing after them is read."""
-        full = f"llvm.masked.load.v{self.lanes}f32.p0"
-        self.use(f"declare {self.vec} @{full}(ptr, i32, {self.mask_vec}, {self.vec})")
-        where = f"{self.mask_vec} {self.first_lanes(count)}"
-        return Vec(self.let(f"call {self.vec} @{full}(ptr {pointer}, i32 4, {where}, {self.vec} zeroinitializer)"))
+        return self._load_masked(self.first_lanes(count), pointer, ZERO)
 
     def store_masked(self, mask: Mask, x: Vec, pointer: Ptr) -> None:
         """Write the lanes where the mask holds."""
@@ -193,19 +158,13 @@ class VectorBuilder(Builder):
         self.either(full, lambda: self.store(x, pointer), lambda: self._store_masked(mask, x, pointer))
 
     def _store_masked(self, mask: Mask, x: Vec, pointer: Ptr) -> None:
-        name = f"@llvm.masked.store.v{self.lanes}f32.p0"
-        self.use(f"declare void {name}({self.vec}, ptr, {self.mask_vec})")
-        self.emit(f"call void {name}({self.vec} {x}, ptr align 4 {pointer}, {self.mask_vec} {mask})")
+        self.store_where(self.floats, mask, x, pointer, 4)
 
     def gather(self, mask: Mask, pointer: Ptr, stride: Int, otherwise: Vec) -> Vec:
         """Elements that are `stride` bytes apart, where the mask holds."""
         offsets = self.let(f"mul {self.long_vec} {self.splat_i64(stride)}, {self.lane_numbers()}")
         addresses = self.let(f"getelementptr i8, ptr {pointer}, {self.long_vec} {offsets}")
-        name = f"@llvm.masked.gather.v{self.lanes}f32.v{self.lanes}p0"
-        pointers = f"<{self.lanes} x ptr>"
-        self.use(f"declare {self.vec} {name}({pointers}, {self.mask_vec}, {self.vec})")
-        given = f"{pointers} align 4 {addresses}, {self.mask_vec} {mask}, {self.vec} {otherwise}"
-        return Vec(self.let(f"call {self.vec} {name}({given})"))
+        return Vec(self.gather_where(self.floats, mask, addresses, otherwise, 4))
 
     def variable(self, start: Vec) -> Ptr:
         """A vector that changes: a stack slot that LLVM promotes to a register."""
@@ -221,9 +180,9 @@ class VectorBuilder(Builder):
 
     # Elements that are stored in another type.
 
-    def stored_vec(self, stored: Stored) -> str:
+    def stored_vec(self, stored: Stored) -> Lanes:
         """A vector of stored elements: bfloat as i16, which every machine has."""
-        return f"<{self.lanes} x {'i16' if stored == 'bfloat' else stored}>"
+        return Lanes(self.lanes, "i16" if stored == "bfloat" else stored)
 
     def load_as_f32(self, pointer: Ptr, stored: Stored) -> Vec:
         """Elements of another type as f32; bytes are unsigned integers."""
@@ -312,18 +271,6 @@ class VectorBuilder(Builder):
         one = self.let(f"insertelement {self.long_vec} poison, i64 {x}, i64 0")
         kind = self.long_vec
         return VecI64(self.let(f"shufflevector {kind} {one}, {kind} poison, {self.int_vec} zeroinitializer"))
-
-    def shuffle(self, x: Vec, y: Vec, lanes: Sequence[int]) -> Vec:
-        """Lanes of x and y, numbered through both."""
-        order = ", ".join(f"i32 {i}" for i in lanes)
-        return Vec(self.let(f"shufflevector {self.vec} {x}, {self.vec} {y}, <{len(lanes)} x i32> <{order}>"))
-
-    def splat_lane(self, x: Vec, lane: int) -> Vec:
-        """One lane of a vector in every lane."""
-        return self.shuffle(x, _POISON, [lane] * self.lanes)
-
-    def extract(self, x: Vec, lane: int) -> F32:
-        return F32(self.let(f"extractelement {self.vec} {x}, i64 {lane}"))
 
     def reduce_lanes(self, how: str, x: Vec) -> F32:
         """One number from all lanes, such as by fmax."""

@@ -27,7 +27,7 @@ from dovetail.passes.memory_rules import (
 from dovetail.passes.regions import RegionLimits
 from dovetail.targets.claimed import EVERYWHERE, PACKED_BLOCKS, TRANSPOSED, UNSEEN
 from dovetail.targets.cpu.anchors import ANCHORS, BY_ROW
-from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
+from dovetail.targets.cpu.gemm.int8.tile import byte_tile_of
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
 

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from dovetail.kernels.device import Caches, CpuDevice
-from dovetail.targets.cpu.gemm.pack import Columns, Panels
+from dovetail.targets.cpu.gemm.f32.pack import Columns, Panels
 from dovetail.targets.runtime.registry import Registry
 
 
 def _of_narrow_products() -> Mapping[str, type[Any]]:
-    from dovetail.targets.cpu.gemm.bf16_pack import Bf16Panels
-    from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
+    from dovetail.targets.cpu.gemm.amx.bf16 import Bf16Panels
+    from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout, BlockPanels
     from dovetail.targets.cpu.gemm.groups import Stacked
-    from dovetail.targets.cpu.gemm.halves import HalfPanels
-    from dovetail.targets.cpu.gemm.int8 import ByteColumns, BytePanels
+    from dovetail.targets.cpu.gemm.halves.product import HalfPanels
+    from dovetail.targets.cpu.gemm.int8.product import ByteColumns, BytePanels
 
     return {
         "gemm.pack_bf16": Bf16Panels,

@@ -29,8 +29,8 @@ from dovetail.ops.detection import grid_sample
 from dovetail.ops.region import anchor_of, region
 from dovetail.ops.resize import resize
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.gemm.narrow import offer_narrow
-from dovetail.targets.cpu.gemm.variant import offer_gemm
+from dovetail.targets.cpu.gemm.f32.narrow import offer_narrow
+from dovetail.targets.cpu.gemm.f32.variant import offer_gemm
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
 from dovetail.targets.runtime.selection import Kind, Row, Table
 
@@ -180,7 +180,7 @@ def _int8(of: StepProblem[CpuDevice]) -> Answer:
     refused = _without_bytes(of)
     if refused is not None:
         return refused
-    from dovetail.targets.cpu.gemm.int8 import offer_int8
+    from dovetail.targets.cpu.gemm.int8.product import offer_int8
 
     return offer_int8(of)
 
@@ -204,7 +204,7 @@ def _without_bytes(of: StepProblem[CpuDevice]) -> Refused | None:
 def _blocks(of: StepProblem[CpuDevice]) -> Answer:
     if not any(map(_has_blocks, of.value.operands)):
         return Refused("weights_are_blocks", of.value.op.name, library.dequantise_blocks.name)
-    from dovetail.targets.cpu.gemm.blocks import offer_blocks
+    from dovetail.targets.cpu.gemm.blocks.product import offer_blocks
 
     return offer_blocks(of)
 
@@ -219,7 +219,7 @@ def _has_blocks(weights: Value) -> bool:
 def _halves(of: StepProblem[CpuDevice]) -> Answer:
     if not any(map(_has_halves, of.value.operands)):
         return Refused("weights_are_halves", of.value.op.name, "a cast of parameters in f16 or bf16")
-    from dovetail.targets.cpu.gemm.halves import offer_halves
+    from dovetail.targets.cpu.gemm.halves.product import offer_halves
 
     return offer_halves(of)
 
@@ -227,7 +227,7 @@ def _halves(of: StepProblem[CpuDevice]) -> Answer:
 def _bf16(of: StepProblem[CpuDevice]) -> Answer:
     if not of.locations.in_bf16:
         return Refused("precision_is_bf16", "exact or fast", "bf16")
-    from dovetail.targets.cpu.gemm.bf16_product import offer_bf16
+    from dovetail.targets.cpu.gemm.amx.bf16 import offer_bf16
 
     return offer_bf16(of)
 

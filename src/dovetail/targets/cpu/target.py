@@ -14,7 +14,7 @@ from dovetail.targets.cpu.attention.early import early_functions, early_in_train
 from dovetail.targets.cpu.backend import BACKEND, lacks_bf16
 from dovetail.targets.cpu.claims import claims
 from dovetail.targets.cpu.code_view import CODE
-from dovetail.targets.cpu.gemm.early import early_products
+from dovetail.targets.cpu.gemm.f32.early import early_products
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.jit import toolchain
 from dovetail.targets.cpu.measure.calibration import machine_of

@@ -12,7 +12,7 @@ import dovetail
 from dovetail import f16, f32, i8, i32, i64, u8
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx import import_model
-from dovetail.targets.cpu.gemm.blocks import block_dot
+from dovetail.targets.cpu.gemm.blocks.kernel import block_dot
 from dovetail.targets.cpu.isa import host_device
 from tests.frontends.onnx.build import Array, by_onnxruntime, model, node
 from tests.frontends.onnx.microsoft import Draw, alone, check, ms, run

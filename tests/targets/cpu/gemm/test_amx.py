@@ -19,10 +19,16 @@ from dovetail.kernels.spec import Job
 from dovetail.library.block_formats import FORMATS
 from dovetail.runtime.program import Program
 from dovetail.targets.cpu import backend
-from dovetail.targets.cpu.gemm.amx_cuts import part_on_tiles, rows_on_tiles, takes_tiles
-from dovetail.targets.cpu.gemm.amx_expand import blocks_function, halves_function
-from dovetail.targets.cpu.gemm.amx_product import TileProduct, product_function, row_function
-from dovetail.targets.cpu.gemm.block_pack import BlockLayout
+from dovetail.targets.cpu.gemm.amx.expand import blocks_function, halves_function
+from dovetail.targets.cpu.gemm.amx.tiles import (
+    TileProduct,
+    part_on_tiles,
+    product_function,
+    row_function,
+    rows_on_tiles,
+    takes_tiles,
+)
+from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout
 from dovetail.targets.cpu.gemm.policy import AMX
 from dovetail.targets.cpu.isa import Host
 from dovetail.targets.cpu.native import NativeGraph

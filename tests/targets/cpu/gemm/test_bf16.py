@@ -21,9 +21,8 @@ from dovetail.report.rounding import NOTHING
 from dovetail.runtime.program import Program
 from dovetail.settings import PRECISIONS
 from dovetail.targets.cpu import backend
-from dovetail.targets.cpu.gemm.bf16_dots import dots_function
-from dovetail.targets.cpu.gemm.bf16_pack import Bf16Panels
-from dovetail.targets.cpu.gemm.early import early_products
+from dovetail.targets.cpu.gemm.amx.bf16 import Bf16Panels, dots_function
+from dovetail.targets.cpu.gemm.f32.early import early_products
 from dovetail.targets.cpu.gemm.policy import BF16
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime.building.serial import from_bytes, to_bytes

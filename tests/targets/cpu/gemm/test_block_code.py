@@ -7,13 +7,11 @@ import re
 import pytest
 
 from dovetail.library.block_formats import FORMATS
-from dovetail.targets.cpu.gemm.block_expand import expand_function
-from dovetail.targets.cpu.gemm.block_kernel import LINE
-from dovetail.targets.cpu.gemm.block_limbs import DIGIT_BITS, BlockKernel, limbs_function
-from dovetail.targets.cpu.gemm.block_order import rows_function
-from dovetail.targets.cpu.gemm.block_words import block_words
-from dovetail.targets.cpu.gemm.blocks import block_dot, is_in_floats
-from dovetail.targets.cpu.gemm.direct_order import direct_function
+from dovetail.targets.cpu.gemm.blocks.kernel import DIGIT_BITS, LINE, BlockKernel, block_dot, is_in_floats
+from dovetail.targets.cpu.gemm.blocks.limbs import limbs_function
+from dovetail.targets.cpu.gemm.blocks.schedule import blocks_function, panel_function
+from dovetail.targets.cpu.gemm.blocks.unpack import expand_function
+from dovetail.targets.cpu.gemm.blocks.words import block_words
 from dovetail.targets.cpu.gemm.policy import BLOCK_DOTS
 from dovetail.targets.cpu.isa import Host
 from tests.kernels.machines import code_for, loops, written_to_stack
@@ -42,7 +40,7 @@ def _row_of(name: str, *, exact: bool) -> tuple[BlockKernel, str]:
     dot = block_dot(here.device)
     assert dot is not None
     kernel = BlockKernel.of(name, dot, exact=exact, registers=here.vector_registers)
-    code = code_for(here, direct_function(kernel)[0].text, optimize=False)
+    code = code_for(here, blocks_function(kernel, 1)[0].text, optimize=False)
     return kernel, max(loops(code), key=lambda body: body.count(instruction))
 
 
@@ -65,7 +63,7 @@ def test_hot_loops_stay_in_registers(name: str, exact: bool, machine: str) -> No
     kernel = BlockKernel.of(name, dot, exact=exact, registers=here.vector_registers)
     for each in dict.fromkeys((kernel, kernel.for_many)):
         for rows in each.tiles:
-            code = code_for(here, rows_function(each, rows)[0].text, optimize=False)
+            code = code_for(here, panel_function(each, rows)[0].text, optimize=False)
             hottest = max(loops(code), key=lambda body: body.count(instruction))
             assert hottest.count(instruction) >= rows * kernel.limbs and not written_to_stack(hottest)
     assert code_for(here, limbs_function(kernel)[0].text, optimize=False)
@@ -77,7 +75,7 @@ def test_one_row_prefetches_among_its_products() -> None:
     dot = block_dot(here.device)
     assert dot is not None
     kernel = BlockKernel.of("q8_0", dot, exact=True, registers=here.vector_registers)
-    code = code_for(here, rows_function(kernel, 1)[0].text, optimize=False)
+    code = code_for(here, panel_function(kernel, 1)[0].text, optimize=False)
     hottest = max(loops(code), key=lambda body: body.count(instruction))
     found = re.findall(rf"\t({instruction}|prefetch)", hottest)
     runs = [len(run) for run in "".join(["p" if each == "prefetch" else "d" for each in found]).split("d") if run]
@@ -91,7 +89,7 @@ def test_four_rows_read_a_panel_once() -> None:
     assert dot is not None
     kernel = BlockKernel.of("q8_0", dot, exact=True, registers=here.vector_registers)
     assert kernel.tiles == kernel.many_tiles == (4, 2, 1) and kernel.reads_once == 4
-    code = code_for(here, rows_function(kernel, 4)[0].text, optimize=False)
+    code = code_for(here, panel_function(kernel, 4)[0].text, optimize=False)
     hottest = max(loops(code), key=lambda body: body.count("vpdpbusd"))
     assert hottest.count("vpdpbusd") == 2 * 4 * 3 * 8 and hottest.count("vpbroadcastd") <= 4 * 3 * (8 + 2)
     assert hottest.count("prefetch") == kernel.layout.group_bytes // 64
@@ -107,7 +105,7 @@ def test_products_prefetch_what_is_expanded_next(name: str, exact: bool) -> None
     kernel = BlockKernel.of(name, dot, exact=exact, registers=here.vector_registers)
     packed = kernel.packed
     for rows in kernel.tiles:
-        code = code_for(here, rows_function(kernel, rows)[0].text, optimize=False)
+        code = code_for(here, panel_function(kernel, rows)[0].text, optimize=False)
         hottest = max(loops(code), key=lambda body: body.count(instruction))
         products = packed.block // 4 * kernel.limbs * rows * kernel.vectors
         lines = hottest.count("prefetcht1") * products // hottest.count(instruction)

@@ -13,10 +13,9 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import Caches, CpuDevice
 from dovetail.library.block_formats import FORMATS
 from dovetail.targets.cpu import backend
-from dovetail.targets.cpu.gemm.block_words import block_words
-from dovetail.targets.cpu.gemm.float_codes import FloatKernel
-from dovetail.targets.cpu.gemm.float_kernel import one_row_function, rows_function, spell_function
-from dovetail.targets.cpu.gemm.float_policy import FLOATS
+from dovetail.targets.cpu.gemm.blocks.floats import FloatKernel, one_row_function, rows_function, spell_function
+from dovetail.targets.cpu.gemm.blocks.words import block_words
+from dovetail.targets.cpu.gemm.policy import FLOATS
 from tests.block_arrays import random_blocks
 from tests.kernels.machines import code_for, loops, written_to_stack
 from tests.targets.cpu.gemm.test_block_code import MACHINES

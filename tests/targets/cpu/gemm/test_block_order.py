@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dovetail.targets.cpu.gemm.block_limbs import BlockKernel
-from dovetail.targets.cpu.gemm.block_order import prefetches_rows, rows_function
-from dovetail.targets.cpu.gemm.blocks import block_dot
+from dovetail.targets.cpu.gemm.blocks.kernel import BlockKernel, block_dot
+from dovetail.targets.cpu.gemm.blocks.schedule import panel_function, prefetches_rows
 from tests.kernels.machines import code_for, loops
 from tests.targets.cpu.gemm.test_block_code import MACHINES
 
@@ -24,7 +23,7 @@ def hot_loops(name: str, *, exact: bool) -> Iterator[list[str]]:
     kernel = BlockKernel.of(name, dot, exact=exact, registers=here.vector_registers).for_many
     for rows in kernel.tiles:
         if rows >= 4:
-            code = code_for(here, rows_function(kernel, rows)[0].text, optimize=False)
+            code = code_for(here, panel_function(kernel, rows)[0].text, optimize=False)
             body = max(loops(code), key=lambda body: body.count(instruction))
             yield [line.split()[0] for line in body.splitlines() if line[:1].isspace() and line.strip()[0].isalpha()]
 
@@ -48,7 +47,7 @@ def test_bytes_with_two_codes_are_loaded_once(rows: int) -> None:
     dot = block_dot(here.device)
     assert dot is not None
     kernel = BlockKernel.of("q4_0", dot, exact=False, registers=here.vector_registers)
-    code = code_for(here, rows_function(kernel, rows)[0].text, optimize=False)
+    code = code_for(here, panel_function(kernel, rows)[0].text, optimize=False)
     body = max(loops(code), key=lambda body: body.count(instruction))
     vectors = 8 // rows
     # Of each group a row has two vectors of limbs, and a number before and after its products with four columns.
@@ -66,7 +65,7 @@ def test_tiles_are_told_which_rows_to_prefetch(name: str) -> None:
     assert dot is not None
     kernel = BlockKernel.of(name, dot, exact=False, registers=here.vector_registers).for_many
     assert prefetches_rows(kernel, 4) and not prefetches_rows(kernel, 2)
-    function, signature = rows_function(kernel, 4)
+    function, signature = panel_function(kernel, 4)
     assert [parameter.name for parameter in signature.parameters][-1] == "following"
     starts = re.findall(r"(%\S+) = getelementptr i8, ptr %following", function.text)
     (start,) = starts

@@ -16,9 +16,9 @@ from dovetail import Graph, library, ops
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f32, i64, u8
 from dovetail.library.block_formats import FORMATS
-from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
-from dovetail.targets.cpu.gemm.blocks import block_dot
-from dovetail.targets.cpu.gemm.nested import NESTED
+from dovetail.targets.cpu.gemm.blocks.kernel import block_dot
+from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout, BlockPanels
+from dovetail.targets.cpu.gemm.blocks.words import NESTED
 from dovetail.targets.cpu.isa import host_device
 from tests.block_arrays import random_blocks
 

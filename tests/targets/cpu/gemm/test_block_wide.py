@@ -15,13 +15,10 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.spec import SharedFunction
 from dovetail.library.block_formats import FORMATS
 from dovetail.targets.cpu import backend
-from dovetail.targets.cpu.gemm import blocks
-from dovetail.targets.cpu.gemm.block_kernel import LINE
-from dovetail.targets.cpu.gemm.block_limbs import BlockKernel
-from dovetail.targets.cpu.gemm.block_wide import wide_function
-from dovetail.targets.cpu.gemm.block_words import block_words
-from dovetail.targets.cpu.gemm.blocks import block_dot
-from dovetail.targets.cpu.gemm.rows_by_group import rows_by_group_function
+from dovetail.targets.cpu.gemm.blocks import product as blocks
+from dovetail.targets.cpu.gemm.blocks.kernel import LINE, BlockKernel, block_dot
+from dovetail.targets.cpu.gemm.blocks.schedule import blocks_function
+from dovetail.targets.cpu.gemm.blocks.words import block_words
 from tests.kernels.bytes import VNNI
 from tests.kernels.machines import code_for, loops, written_to_stack
 from tests.targets.cpu.gemm.test_block_code import MACHINES
@@ -37,13 +34,9 @@ def test_few_rows_have_the_bits_that_they_have_among_others(precision: str, monk
     """In plain vector code: a row alone is unpacked in registers, few read groups that are expanded, others blocks."""
     called: set[int] = set()
 
-    def one_row(of: BlockKernel) -> tuple[SharedFunction, Signature]:
-        called.add(1)
-        return wide_function(of)
-
-    def several(of: BlockKernel, rows: int) -> tuple[SharedFunction, Signature]:
+    def function(of: BlockKernel, rows: int) -> tuple[SharedFunction, Signature]:
         called.add(rows)
-        return rows_by_group_function(of, rows)
+        return blocks_function(of, rows)
 
     device = PAIRS if precision == "fast" else VNNI
     monkeypatch.setattr(backend, "host_device", lambda: device)
@@ -52,8 +45,7 @@ def test_few_rows_have_the_bits_that_they_have_among_others(precision: str, monk
         return True
 
     monkeypatch.setattr(blocks, "reads_blocks", reads_blocks)
-    monkeypatch.setattr(blocks, "wide_function", one_row)
-    monkeypatch.setattr(blocks, "rows_by_group_function", several)
+    monkeypatch.setattr(blocks, "blocks_function", function)
     params: dict[str, Array] = {}
     graph = Graph.of({"y": leaf.input("x", f32[symbol("m"), K]) @ weights(params, "w", NAME, N, K)})
     program = dovetail.compile(graph, cache="off", precision=precision, threads=1).bind(params)
@@ -71,7 +63,7 @@ def test_few_rows_have_the_bits_that_they_have_among_others(precision: str, monk
 def test_codes_stay_in_registers(name: str, exact: bool) -> None:
     """With AVX-512, where all lines of a block are prefetched while another one is multiplied."""
     kernel = _kernel(name, exact=exact)
-    hottest = _hottest(wide_function(kernel))
+    hottest = _hottest(blocks_function(kernel, 1))
     assert hottest.count(VPDPBUSD) == kernel.vectors * kernel.packed.block // 4 * kernel.limbs
     assert hottest.count("prefetch") == -(-kernel.packed.block_bytes // LINE)
     assert not written_to_stack(hottest)
@@ -83,7 +75,7 @@ def test_codes_stay_in_registers(name: str, exact: bool) -> None:
 def test_products_of_few_rows_have_the_code_of_one_group(name: str, exact: bool, count: int) -> None:
     kernel = _kernel(name, exact=exact)
     packed, read = kernel.packed, kernel.layout
-    hottest = _hottest(rows_by_group_function(kernel, count))
+    hottest = _hottest(blocks_function(kernel, count))
     assert hottest.count(VPDPBUSD) == count * kernel.vectors * kernel.group // 4 * kernel.limbs
     assert hottest.count("prefetch") == -(-(packed.block_bytes // packed.groups) // LINE)
     # What is expanded is written, for any group and each vector, and no sum.

@@ -7,8 +7,8 @@ import pytest
 
 from dovetail.ir.literal import Array
 from dovetail.library.block_formats import FORMATS
-from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels, spelled
-from dovetail.targets.cpu.gemm.block_words import Integer, Term, gathered, spread
+from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout, BlockPanels, spelled
+from dovetail.targets.cpu.gemm.blocks.words import Integer, Term, gathered, spread
 from tests.block_arrays import random_blocks
 
 COLUMNS, DEEP = 16, 512

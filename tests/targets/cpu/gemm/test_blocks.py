@@ -19,10 +19,10 @@ from dovetail.kernels.spec import Job, Template
 from dovetail.library.block_formats import FORMATS
 from dovetail.runtime.program import Program
 from dovetail.targets.cpu import backend
-from dovetail.targets.cpu.gemm.blocks import block_dot
-from dovetail.targets.cpu.gemm.nested import NESTED
+from dovetail.targets.cpu.gemm.blocks.kernel import block_dot
+from dovetail.targets.cpu.gemm.blocks.words import NESTED
 from dovetail.targets.cpu.gemm.policy import AMX
-from dovetail.targets.cpu.gemm.prepared_rows import equal_rows
+from dovetail.targets.cpu.gemm.row_panels import equal_rows
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime.building.packed_weights import wanted_steps

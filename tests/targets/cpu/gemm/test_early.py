@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail import Builder, Graph, f32, ops
 from dovetail.kernels.spec import Job, Template
-from dovetail.targets.cpu.gemm.early import early_products
+from dovetail.targets.cpu.gemm.f32.early import early_products
 from dovetail.targets.cpu.isa import host_device
 from dovetail.train import SGD
 from dovetail.train.step import step_graph

@@ -18,9 +18,9 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Job
 from dovetail.library.block_formats import FORMATS
 from dovetail.targets.cpu import backend
-from dovetail.targets.cpu.gemm.block_pack import BlockLayout, BlockPanels
+from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout, BlockPanels
 from dovetail.targets.cpu.gemm.groups import Stacked
-from dovetail.targets.cpu.gemm.halves import HalfPanels, half_tile
+from dovetail.targets.cpu.gemm.halves.product import HalfPanels, half_tile
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.native import NativeGraph
 from tests.block_arrays import floats_of, random_blocks

@@ -9,11 +9,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from dovetail.targets.cpu.gemm import half_pack
-from dovetail.targets.cpu.gemm.half_fast import LARGEST
-from dovetail.targets.cpu.gemm.half_kernel import HEAD
-from dovetail.targets.cpu.gemm.half_pack import fill, largest
-from dovetail.targets.cpu.gemm.halves import HalfPanels
+from dovetail.targets.cpu.gemm.halves import pack as half_pack
+from dovetail.targets.cpu.gemm.halves.f16 import LARGEST
+from dovetail.targets.cpu.gemm.halves.kernel import HEAD
+from dovetail.targets.cpu.gemm.halves.pack import fill, largest
+from dovetail.targets.cpu.gemm.halves.product import HalfPanels
 from dovetail.targets.cpu.jit import Compiled, compile_text
 
 

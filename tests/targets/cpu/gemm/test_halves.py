@@ -17,9 +17,8 @@ from dovetail.ir.dtype import DType, bf16, f16, f32, i64
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
 from dovetail.runtime.program import Program
-from dovetail.targets.cpu.gemm.half_kernel import STEPS, HalfKernel
-from dovetail.targets.cpu.gemm.half_order import rows_function
-from dovetail.targets.cpu.gemm.halves import HalfPanels, half_tile
+from dovetail.targets.cpu.gemm.halves.kernel import STEPS, HalfKernel, rows_function
+from dovetail.targets.cpu.gemm.halves.product import HalfPanels, half_tile
 from dovetail.targets.cpu.isa import Host, host_device
 from tests.kernels.machines import AVX2, NEON, VNNI, code_for, loops, written_to_stack
 from tests.targets.cpu.gemm.test_blocks import plans

@@ -16,7 +16,7 @@ from dovetail.passes.regions import mark_regions
 from dovetail.passes.widen import widen_inside
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.gemm.byte_tile import byte_tile_function, byte_tile_of
+from dovetail.targets.cpu.gemm.int8.tile import byte_tile_function, byte_tile_of
 from dovetail.targets.cpu.isa import Host
 from dovetail.targets.cpu.native import NativeGraph
 from tests.covering import covering

@@ -15,7 +15,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import backend, native
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.gemm.micro_kernel import PREFETCHING, micro_kernel_text
+from dovetail.targets.cpu.gemm.f32.micro_kernel import PREFETCHING, micro_kernel_text
 from dovetail.targets.cpu.gemm.tile import tile_of
 from dovetail.targets.cpu.isa import host
 from dovetail.targets.reference.interpreter import evaluate

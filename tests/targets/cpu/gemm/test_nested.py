@@ -17,11 +17,10 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.library.block_formats import FORMATS
 from dovetail.targets.cpu import backend
-from dovetail.targets.cpu.gemm.block_limbs import BlockKernel
-from dovetail.targets.cpu.gemm.block_order import rows_function
-from dovetail.targets.cpu.gemm.block_pack import spelled
-from dovetail.targets.cpu.gemm.blocks import block_dot
-from dovetail.targets.cpu.gemm.nested import LEVELS, NESTED, nest, unnest
+from dovetail.targets.cpu.gemm.blocks.kernel import BlockKernel, block_dot
+from dovetail.targets.cpu.gemm.blocks.pack import spelled
+from dovetail.targets.cpu.gemm.blocks.schedule import panel_function
+from dovetail.targets.cpu.gemm.blocks.words import LEVELS, NESTED, nest, unnest
 from dovetail.targets.cpu.isa import Host, host_device
 from tests.block_arrays import random_blocks
 from tests.kernels.bytes import SDOT
@@ -110,7 +109,7 @@ def test_one_row_multiplies_bytes_among_low_halves(name: str) -> None:
     dot = block_dot(NEON.device)
     assert dot is not None
     kernel = BlockKernel.of(name, dot, exact=False, registers=NEON.vector_registers)
-    code = code_for(NEON, rows_function(kernel, 1)[0].text, optimize=False)
+    code = code_for(NEON, panel_function(kernel, 1)[0].text, optimize=False)
     hottest = max(loops(code), key=lambda body: body.count("sdot"))
     found = "".join(["." if word == "sdot" else "&" for word in re.findall(r"\t(sdot|and)\tv", hottest)])
     assert found.count(".") == 2 * found.count("&") == kernel.group // 4 * kernel.vectors

@@ -15,7 +15,7 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Job, Template
 from dovetail.targets.cpu import backend, jit
-from dovetail.targets.cpu.gemm.pair_kernel import rows_function
+from dovetail.targets.cpu.gemm.f32.pair_kernel import rows_function
 from dovetail.targets.cpu.gemm.policy import tiles_of
 from dovetail.targets.cpu.gemm.tile import Tile
 from dovetail.targets.cpu.isa import host

@@ -552,18 +552,11 @@ class FewQueries:
         if step == item and inside is None:
             return t.widen(t.let(f"load {wide}, ptr {here}, align {item}"), stored)
         inside = t.lanes_below(I64(str(t.lanes))) if inside is None else inside
-        kind = f"v{t.lanes}{ {'float': 'f32', 'half': 'f16', 'bfloat': 'i16'}.get(stored, stored) }"
         if step == item:
-            full = f"llvm.masked.load.{kind}.p0"
-            t.use(f"declare {wide} @{full}(ptr, i32, {t.mask_vec}, {wide})")
-            given = f"ptr {here}, i32 {item}, {t.mask_vec} {inside}, {wide} zeroinitializer"
-        else:
-            full = f"llvm.masked.gather.{kind}.v{t.lanes}p0"
-            t.use(f"declare {wide} @{full}(<{t.lanes} x ptr>, i32, {t.mask_vec}, {wide})")
-            far = t.let(f"mul {t.long_vec} {t.lane_numbers()}, {t.splat_i64(t.size(step))}")
-            addresses = t.let(f"getelementptr i8, ptr {here}, {t.long_vec} {far}")
-            given = f"<{t.lanes} x ptr> {addresses}, i32 {item}, {t.mask_vec} {inside}, {wide} zeroinitializer"
-        return t.widen(t.let(f"call {wide} @{full}({given})"), stored)
+            return t.widen(t.load_where(wide, inside, here, "zeroinitializer", item), stored)
+        far = t.let(f"mul {t.long_vec} {t.lane_numbers()}, {t.splat_i64(t.size(step))}")
+        addresses = t.let(f"getelementptr i8, ptr {here}, {t.long_vec} {far}")
+        return t.widen(t.gather_where(wide, inside, addresses, "zeroinitializer", item), stored)
 
     def _write(self, row: I64) -> None:
         """Divide by the sum of weights and write the row of the result."""

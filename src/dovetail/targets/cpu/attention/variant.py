@@ -30,7 +30,7 @@ from dovetail.targets.cpu.attention.f16 import few_in_halves, multiplies_halves
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend, packs
 from dovetail.targets.cpu.attention.tile import AttendCode
-from dovetail.targets.cpu.gemm.prepared_rows import BOTH_TO_BF16
+from dovetail.targets.cpu.gemm.row_panels import BOTH_TO_BF16
 from dovetail.targets.cpu.row_epilogue import row_epilogue
 
 

@@ -44,9 +44,9 @@ from dovetail.kernels.spec import Job, Packed, TensorLocations, Tiles
 from dovetail.ops.convolution import conv
 from dovetail.ops.region import anchor_of, region
 from dovetail.targets.cpu.conv.policy import BLOCKS
-from dovetail.targets.cpu.gemm.block import block_function
 from dovetail.targets.cpu.gemm.driver import LIVE, words_bytes
-from dovetail.targets.cpu.gemm.pack import Panels
+from dovetail.targets.cpu.gemm.f32.block import block_function
+from dovetail.targets.cpu.gemm.f32.pack import Panels
 from dovetail.targets.cpu.gemm.tile import Tile, tile_of
 
 FIRST = symbol("first_pixel")

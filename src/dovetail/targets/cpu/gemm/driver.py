@@ -1,27 +1,51 @@
 """The driver of products with packed weights: which cells there are, where operands are, what becomes of the sums.
 
-A cell is one panel of columns for one block of MC rows of one matrix of the batch.
+A cell is one panel of columns for one block of MC rows of one matrix of the batch. While the epilogue finishes a tile
+of rows, it prefetches what the next one reads: its operands have a cache line or two in each row, and rows are too far
+apart for the hardware to guess.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.arguments import Words, store_words
 from dovetail.codegen.llvm.arguments import words_bytes as bytes_of
-from dovetail.codegen.llvm.function import Signature, named
-from dovetail.codegen.llvm.handles import I64, Int, Ptr
-from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, shared_kernel
+from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.function import Function, Signature, named
+from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
+from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, inner_name, shared_kernel
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import SharedFunction
-from dovetail.targets.cpu.gemm.ahead import ahead_function, prefetch_row
 from dovetail.targets.cpu.gemm.groups import Groups, find_block
 from dovetail.targets.cpu.gemm.tile import Tile
+
+
+def ahead_function(epilogue: Kernel, fetched: Sequence[str], width: int, line: int) -> Function:
+    """An epilogue that first prefetches the rows after its own: `width` bytes of each operand in every row."""
+    t = Builder()
+    given = Words.load(t, WORDS, epilogue.pointers, [str(size) for size in epilogue.sizes])
+    after = t.add(END, t.sub(END, BEGIN))
+    for operand in fetched:
+        step = given.sizes[str(symbol(f"{operand}_row"))]
+        with t.loop(END, after) as row:
+            prefetch_row(t, given.pointers[operand], t.mul(row, step), width, line)
+    t.call(DRIVER.renamed(inner_name(epilogue)), WORDS, BEGIN, END, SCRATCH)
+    return t.function(DRIVER, attributes="nounwind")
+
+
+def prefetch_row(t: Builder, operand: Ptr, offset: Int, width: int, line: int) -> None:
+    """Prefetch all cache lines of `width` bytes, which begin anywhere in a line of `line` bytes."""
+    row = t.ptr_add(operand, offset)
+    for byte in (*range(0, width, line), width - 4):
+        t.prefetch(t.ptr_add(row, byte))
+
 
 LIVE = symbol("live_columns")
 """How many columns of a panel there are, as the epilogue names it."""
@@ -99,6 +123,26 @@ def words_bytes(kernel: Kernel) -> int:
     return bytes_of(len(kernel.pointers) + len(kernel.sizes))
 
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A panel of columns for a block of rows."""
+
+    packed: I64
+    """The number of the packed panel."""
+    number: I64
+    """Of the block of rows, in all matrices."""
+    first: I64
+    count: I64
+    """Its rows."""
+    column: I64
+    columns: I64
+    """The first column of the result, and how many there are."""
+    offsets: dict[str, I64]
+    """For each pointer, the bytes before the matrix of the batch."""
+    has_matrix: I1 | None = None
+    """Of rows in groups, whether they are of one."""
+
+
 class Cells(VectorBuilder):
     """A function that goes through cells.
 
@@ -136,20 +180,53 @@ class Cells(VectorBuilder):
                 found[name] = self.add(found[name], self.mul(index, self.size(f"{name}_batch{axis}")))
         return found
 
-    def words(
-        self, sums: Ptr, first: I64, column: I64, columns: I64, offsets: dict[str, I64], onto: Ptr = SCRATCH
-    ) -> None:
-        """Write the words of the epilogue for the sums of a panel, whose first row and column are given."""
+    def go_through(self, found: Ptr | None) -> None:
+        """Write the loop over cells; where rows are in groups, four words remember the block that was found last."""
+        groups = self.shape.groups
+        with self.loop(BEGIN, END) as number:
+            panel, block = self.urem(number, self.size("panels")), self.udiv(number, self.size("panels"))
+            if groups is not None and found is not None:
+                rows = find_block(self, self.given, groups, block, found)
+                with self.when(self.icmp("sgt", rows.count, 0)):
+                    packed = self.add(self.mul(rows.group, self.size("panels")), panel)
+                    offsets = self.offsets(I64("0"))
+                    self.finish(self._cell(panel, packed, block, rows.first, rows.count, offsets, rows.has_matrix))
+                return
+            of, matrix = block, block
+            if self.shape.batch:
+                of, matrix = self.urem(block, self.size("blocks")), self.udiv(block, self.size("blocks"))
+            offsets = self.offsets(matrix)
+            first, count = self.rows_of(of)
+            self.finish(self._cell(panel, panel, block, first, count, offsets, None))
+
+    def _cell(
+        self, panel: I64, packed: I64, number: I64, first: I64, count: I64, offsets: dict[str, I64], has: I1 | None
+    ) -> Cell:
+        width = self.shape.tile.columns // self.shape.streams
+        column = self.mul(panel, width)
+        columns = self.smin(width, self.sub(self.size("columns"), column))
+        return Cell(packed, number, first, count, column, columns, offsets, has)
+
+    @abstractmethod
+    def rows_of(self, block: I64) -> tuple[I64, I64]:
+        """The first row of a block, and how many it has."""
+
+    @abstractmethod
+    def finish(self, cell: Cell) -> None:
+        """Multiply a block of rows with a panel, and run the epilogue."""
+
+    def words(self, sums: Ptr, cell: Cell, onto: Ptr = SCRATCH) -> None:
+        """Write the words of the epilogue for the sums of a panel."""
         given: list[Ptr | I64] = [sums]
-        given += [self.corner(name, first, column, offsets) for name in (*self.shape.operands, "c")]
-        given += [columns if size == LIVE else self.size(str(size)) for size in self.epilogues[0].sizes]
+        given += [self.corner(name, cell) for name in (*self.shape.operands, "c")]
+        given += [cell.columns if size == LIVE else self.size(str(size)) for size in self.epilogues[0].sizes]
         store_words(self, given, onto)
 
-    def prefetch_operands(self, first: I64, column: I64, count: I64, offsets: dict[str, I64]) -> None:
+    def prefetch_operands(self, cell: Cell) -> None:
         """Prefetch what the epilogue of the first tile reads; the epilogue prefetches the others."""
         for name in self.shape.fetched:
-            corner = self.corner(name, first, column, offsets)
-            with self.loop(0, self.smin(count, self.shape.tile.rows)) as row:
+            corner = self.corner(name, cell)
+            with self.loop(0, self.smin(cell.count, self.shape.tile.rows)) as row:
                 step = self.mul(row, self.size(f"{name}_row"))
                 prefetch_row(self, corner, step, self.shape.width, self.shape.tile.line)
 
@@ -162,10 +239,11 @@ class Cells(VectorBuilder):
         is_full = self.icmp("eq", columns, shape.tile.columns // shape.streams)
         return self.select_ptr(is_full, found[1], found[0])
 
-    def corner(self, name: str, first: I64, column: I64, offsets: dict[str, I64]) -> Ptr:
+    def corner(self, name: str, cell: Cell) -> Ptr:
         """A tensor's element at the first row and column of the cell."""
-        row = self.ptr_add(self.ptr_add(self.pointer(name), offsets[name]), self.mul(first, self.size(f"{name}_row")))
-        return self.ptr_add(row, self.mul(column, self.size(f"{name}_column")))
+        start = self.ptr_add(self.pointer(name), cell.offsets[name])
+        row = self.ptr_add(start, self.mul(cell.first, self.size(f"{name}_row")))
+        return self.ptr_add(row, self.mul(cell.column, self.size(f"{name}_column")))
 
     def copy_element(self, dtype: DType, source: Ptr, target: Ptr, index: Int) -> None:
         """One element of any float type as f32."""
@@ -175,82 +253,54 @@ class Cells(VectorBuilder):
 
 
 class _Driver(Cells):
-    """The function that goes through cells of one panel."""
+    """The function that goes through cells of f32."""
 
     def __init__(self, shape: Shape, packed: Source | None, epilogues: Sequence[Kernel], multiply: Signature) -> None:
         super().__init__(shape, epilogues)
         self.packed = packed
         self.multiply = multiply
         self.sums = self.ptr_add(SCRATCH, words_bytes(epilogues[0]))
-        last = self.alloca("i64")
-        self.store_i64(-1, last)
-        if shape.groups is None:
-            with self.loop(BEGIN, END) as cell:
-                self._cell(cell, last)
-            return
-        at = self.alloca("[4 x i64]")
-        self.store_i64(-1, at)
-        with self.loop(BEGIN, END) as cell:
-            self._cell_of_group(shape.groups, cell, last, at)
+        self.last = self.alloca("i64")
+        """The block whose rows were packed last."""
+        self.store_i64(-1, self.last)
+        found = None
+        if shape.groups is not None:
+            found = self.alloca("[4 x i64]")
+            self.store_i64(-1, found)
+        self.go_through(found)
 
-    def _cell_of_group(self, groups: Groups, cell: I64, last: Ptr, at: Ptr) -> None:
-        """The cell of a block of rows of one group."""
-        panel, number = self.urem(cell, self.size("panels")), self.udiv(cell, self.size("panels"))
-        found = find_block(self, self.given, groups, number, at)
-        offsets = self.offsets(I64("0"))
-        # Rows after the last group are summed over nothing.
-        deep = self.select_int(found.has_matrix, self.size("deep"), 0)
-        with self.when(self.icmp("sgt", found.count, 0)):
-            of = self.add(self.mul(found.group, self.size("panels")), panel)
-            self._finished(panel, of, number, found.first, found.count, last, offsets, deep)
-
-    def _cell(self, cell: I64, last: Ptr) -> None:
-        shape = self.shape
-        panel, block = self.urem(cell, self.size("panels")), self.udiv(cell, self.size("panels"))
-        number, matrix = block, block
-        if shape.batch:
-            block, matrix = self.urem(number, self.size("blocks")), self.udiv(number, self.size("blocks"))
-        offsets = self.offsets(matrix)
+    def rows_of(self, block: I64) -> tuple[I64, I64]:
+        """Blocks of rows are equally high."""
         rows, blocks = self.size("rows"), self.size("blocks")
         height = self.udiv(self.sub(self.add(rows, blocks), 1), blocks)
         first = self.mul(block, height)
         left = self.smin(height, self.sub(rows, first))
-        count = self.select_int(self.icmp("sgt", left, 0), left, 0)
-        self._finished(panel, panel, number, first, count, last, offsets, self.size("deep"))
+        return first, self.select_int(self.icmp("sgt", left, 0), left, 0)
 
-    def _finished(
-        self,
-        panel: I64,
-        packed: I64,
-        number: I64,
-        first: I64,
-        count: I64,
-        last: Ptr,
-        offsets: dict[str, I64],
-        deep: I64,
-    ) -> None:
-        """Multiply a block of rows with a panel, which is the packed one of this number, and run the epilogue."""
-        shape, tile = self.shape, self.shape.tile
-        width = tile.columns // shape.streams
-        column = self.mul(panel, width)
-        columns = self.smin(width, self.sub(self.size("columns"), column))
-        a, pitch = self._rows(number, first, count, last, offsets)
-        b = self._panel(packed, offsets)
-        self.words(self.sums, first, column, columns, offsets)
-        self.prefetch_operands(first, column, count, offsets)
-        self._multiply(a, pitch, b, count, deep, self.corner("c", first, column, offsets), columns)
+    def finish(self, cell: Cell) -> None:
+        deep = self.size("deep")
+        if cell.has_matrix is not None:
+            # Rows after the last group are summed over nothing.
+            deep = self.select_int(cell.has_matrix, deep, 0)
+        a, pitch = self._rows(cell)
+        b = self._panel(cell.packed, cell.offsets)
+        self.words(self.sums, cell)
+        self.prefetch_operands(cell)
+        row, width = self.size("c_row"), self.shape.width
+        c, epilogue = self.corner("c", cell), self.epilogue_of(cell.columns)
+        self.call(self.multiply, a, pitch, b, cell.count, deep, self.sums, c, row, width, epilogue, SCRATCH)
 
-    def _rows(self, number: I64, first: I64, count: I64, last: Ptr, offsets: dict[str, I64]) -> tuple[Ptr, I64]:
+    def _rows(self, cell: Cell) -> tuple[Ptr, I64]:
         """The first of the rows and their stride: where they are, or packed in the workspace."""
         stride = self.size("a_row")
-        start = self.ptr_add(self.ptr_add(self.pointer("a"), offsets["a"]), self.mul(first, stride))
+        start = self.ptr_add(self.ptr_add(self.pointer("a"), cell.offsets["a"]), self.mul(cell.first, stride))
         source = self.packed
         if source is None:
             return start, stride
         copy, pitch = self.ptr_add(SCRATCH, self.size("a_copy")), self.size("a_pitch")
-        with self.when(self.icmp("ne", self.load_i64(last), number)):
-            self.store_i64(number, last)
-            with self.loop(0, count) as row:
+        with self.when(self.icmp("ne", self.load_i64(self.last), cell.number)):
+            self.store_i64(cell.number, self.last)
+            with self.loop(0, cell.count) as row:
                 here, there = self.ptr_add(start, self.mul(row, stride)), self.ptr_add(copy, self.mul(row, pitch))
                 with self.loop(0, self.size("deep")) as k:
                     self.copy_element(source.dtype, self.ptr_add(here, self.mul(k, self.size("a_k"))), there, k)
@@ -259,9 +309,3 @@ class _Driver(Cells):
     def _panel(self, panel: I64, offsets: dict[str, I64]) -> Ptr:
         size = self.mul(self.size("deep"), self.shape.tile.row_bytes)
         return self.ptr_add(self.ptr_add(self.pointer("b0"), offsets["b0"]), self.mul(panel, size))
-
-    def _multiply(self, a: Ptr, pitch: I64, b: Ptr, count: I64, deep: I64, c: Ptr, columns: I64) -> None:
-        """Multiply the rows of the cell with its panel, and run the epilogue."""
-        row, width = self.size("c_row"), self.shape.width
-        epilogue = self.epilogue_of(columns)
-        self.call(self.multiply, a, pitch, b, count, deep, self.sums, c, row, width, epilogue, SCRATCH)

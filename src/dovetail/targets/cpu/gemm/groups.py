@@ -148,4 +148,4 @@ def group_count(ends: Value) -> int:
     return count
 
 
-__all__ = ["GroupBlock", "Groups", "Stacked", "find_block", "group_count", "stacked"]
+__all__ = ["Groups", "Stacked", "find_block", "group_count", "stacked"]

@@ -7,6 +7,29 @@ from dovetail.kernels.device import Capability, CpuDevice
 
 
 @dataclass(frozen=True, slots=True)
+class FloatsPolicy:
+    """How products with weights in blocks are cut whose codes become floats."""
+
+    vectors: int = 4
+    """Vectors of a panel's columns: one row has a sum for each, and they do not wait for each other."""
+    many_registers: int = 32
+    """Registers from which on several rows multiply all vectors at once; otherwise half of them."""
+    tiles: tuple[int, ...] = (6, 4, 2, 1)
+    """Rows of register tiles, most first."""
+    steps: int = 8
+    """Steps along k in an iteration, which divide every group."""
+    rows: int = 128
+    """Rows of a block, at most."""
+    share: tuple[int, int] = (1, 2)
+    """The part of L2 that rows of a block may take."""
+    l1_share: tuple[int, int] = (1, 2)
+    """The part of L1 that KC steps of a spelled panel take."""
+
+
+FLOATS = FloatsPolicy()
+
+
+@dataclass(frozen=True, slots=True)
 class GemmTiles:
     """The MR×NR register tile of devices with a way to broadcast and a number of registers."""
 
@@ -354,29 +377,6 @@ def tiles_of(device: CpuDevice) -> GemmTiles:
 
 
 __all__ = [
-    "AMX",
-    "BF16",
-    "BLOCKS",
-    "BLOCK_DOTS",
-    "GEMM",
-    "HALF_TILES",
-    "HALVES",
-    "INT8",
-    "INT8_TILES",
-    "NARROW",
-    "PAIR",
-    "TILES",
-    "AmxPolicy",
-    "Bf16Policy",
-    "BlocksPolicy",
-    "GemmPolicy",
-    "GemmTiles",
-    "HalfTile",
-    "HalvesPolicy",
-    "Int8Policy",
-    "Int8Tile",
-    "NarrowPolicy",
-    "PairPolicy",
-    "is_by_lane",
-    "tiles_of",
+    "AMX", "BF16", "BLOCKS", "BLOCK_DOTS", "FLOATS", "GEMM", "HALF_TILES", "HALVES", "INT8", "INT8_TILES", "NARROW",
+    "PAIR", "HalfTile", "Int8Tile", "is_by_lane", "tiles_of",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from dovetail.dataclass import dataclass
 from dovetail.declare.cost import Level, Machine, Peak, Reach
 from dovetail.ir.dtype import i8
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
+from dovetail.targets.cpu.gemm.int8.tile import byte_tile_of
 
 T = TypeVar("T")
 

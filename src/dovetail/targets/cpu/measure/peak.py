@@ -12,7 +12,7 @@ import numpy as np
 from dovetail.dataclass import dataclass
 from dovetail.errors import OptionError
 from dovetail.targets.cpu.cores import cache_sizes
-from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of
+from dovetail.targets.cpu.gemm.int8.tile import byte_tile_of
 from dovetail.targets.cpu.gemm.policy import Int8Tile
 from dovetail.targets.cpu.isa import host, host_device
 from dovetail.targets.cpu.jit import Compiled, compile_text

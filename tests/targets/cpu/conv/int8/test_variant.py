@@ -15,7 +15,7 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.ops.convolution import conv
 from dovetail.targets.cpu.conv.int8.shape import strip_of
-from dovetail.targets.cpu.gemm.byte_tile import byte_tile_of, fitting_tile
+from dovetail.targets.cpu.gemm.int8.tile import byte_tile_of, fitting_tile
 from dovetail.targets.cpu.gemm.policy import INT8
 from tests.covering import covering
 from tests.kernels.bytes import DEVICES, EVERY_DEVICE, EVERY_TILING, SDOT, VNNI, above, image, numbers, run

@@ -13,8 +13,8 @@ from dovetail.codegen.llvm.once import once_for
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.targets.cpu.conv.int8.pack import Packer
 from dovetail.targets.cpu.conv.int8.shape import ByteImage
-from dovetail.targets.cpu.gemm.byte_tile import byte_tile_function
 from dovetail.targets.cpu.gemm.driver import LIVE
+from dovetail.targets.cpu.gemm.int8.tile import byte_tile_function
 from dovetail.targets.cpu.gemm.policy import INT8
 
 

@@ -12,8 +12,8 @@ from dovetail.codegen.llvm.kernel import SCRATCH, WORDS
 from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.targets.cpu.conv.int8.shape import VECTOR, ByteImage
-from dovetail.targets.cpu.gemm.byte_tile import byte_tile_function
-from dovetail.targets.cpu.gemm.int8_kernel import words_of
+from dovetail.targets.cpu.gemm.int8.product import words_of
+from dovetail.targets.cpu.gemm.int8.tile import byte_tile_function
 
 _RAW = f"<{VECTOR} x i8>"
 

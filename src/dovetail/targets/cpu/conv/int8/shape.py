@@ -9,8 +9,8 @@ from dovetail.codegen.llvm.once import HEAD
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.targets.cpu.gemm.byte_tile import ByteTile
 from dovetail.targets.cpu.gemm.driver import words_bytes
+from dovetail.targets.cpu.gemm.int8.tile import ByteTile
 from dovetail.targets.cpu.gemm.policy import INT8
 
 VECTOR = 16

@@ -28,10 +28,9 @@ from dovetail.kernels.problems.bytes import BytePacking, ByteProduct, find_byte_
 from dovetail.kernels.spec import Job, Tiles
 from dovetail.targets.cpu.conv.int8.kernel import int8_conv_code
 from dovetail.targets.cpu.conv.int8.shape import ByteImage, is_by_channels, strip_of
-from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_of, fitting_tile
-from dovetail.targets.cpu.gemm.byte_writer import ByteWriter
-from dovetail.targets.cpu.gemm.int8 import NO_DOT
-from dovetail.targets.cpu.gemm.int8_kernel import words_of
+from dovetail.targets.cpu.gemm.int8.job import ByteJob
+from dovetail.targets.cpu.gemm.int8.product import NO_DOT, words_of
+from dovetail.targets.cpu.gemm.int8.tile import ByteTile, byte_tile_of, fitting_tile
 from dovetail.targets.cpu.gemm.policy import INT8
 from dovetail.targets.runtime.arrays.aligned import aligned
 
@@ -98,7 +97,7 @@ def _fitting(tile: ByteTile, found: ByteProduct) -> ByteTile:
             return tile
 
 
-class _Writer(ByteWriter):
+class _Writer(ByteJob):
     """The job of one convolution while it is put together."""
 
     def job(self) -> Job | Refused:

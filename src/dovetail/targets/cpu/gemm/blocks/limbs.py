@@ -1,0 +1,230 @@
+"""Rows of products with weights in blocks, as limbs: bytes that integer dot products multiply with codes.
+
+A group of a row, as many numbers as share a scale of the weights, becomes integers times one scale. With three limbs
+the integers have 22 bits and a power of two as scale: what that rounds is less than what f32 rounds in the sum. With
+one limb they have 7 bits, which is the fast form. Limbs are signed bytes, lowest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Literal
+
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.codegen.llvm.scalar import literal
+from dovetail.codegen.llvm.simd import SimdBuilder, same, zeros
+from dovetail.ir.dtype import f32
+from dovetail.kernels.spec import SharedFunction
+from dovetail.targets.cpu.gemm.blocks.kernel import ABOVE, BIAS, DIGIT_BITS, LOW_AT, MAGIC, BlockKernel
+from dovetail.targets.cpu.gemm.blocks.words import LEVELS
+
+MOST_ADDED = 22
+"""Bits of integers that can be added to that float, without their sign."""
+TOGETHER = 2
+"""Groups of a row that are written at once."""
+LARGEST_SCALED = 127 + 109
+"""The exponent from which on a row of one limb is too large where sums are scaled before that float is taken away."""
+
+
+@cache
+def limbs_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
+    """Writes a row of f32 as limbs: `(x, limbs, groups)`."""
+    return shared_function((_NestedRow if of.is_nested else _Row)(of).written())
+
+
+class LimbBuilder(SimdBuilder):
+    """What functions that turn numbers into limbs share; scalars are spelled."""
+
+    def __init__(self, of: BlockKernel, count: int) -> None:
+        super().__init__()
+        self.of, self.count, self.floats = of, count, Lanes(count, "float")
+
+    def largest(self, x: Vec) -> str:
+        """The bits of the largest magnitude; infinities and NaN are above all numbers."""
+        return self.reduced("umax", self.lanewise("and", self.bitcast(x, "i32"), 2147483647))
+
+    def exact_scale(self, x: Vec, bits: int) -> tuple[str, str]:
+        """A power of two that leaves integers with some bits, and its inverse; NaN where a number is not finite."""
+        exponent = self.let(f"lshr i32 {self.largest(x)}, 23")
+        odd = self.let(f"icmp eq i32 {exponent}, 255")
+        low = self.let(f"icmp ult i32 {exponent}, {bits + 1}")
+        finite = self.let(f"select i1 {odd}, i32 254, i32 {exponent}")
+        kept = self.let(f"select i1 {low}, i32 {bits + 1}, i32 {finite}")
+        unit = self.power(self.let(f"sub i32 {kept}, {bits}"))
+        scale = self.let(f"select i1 {odd}, float 0x7FF8000000000000, float {unit}")
+        return scale, self.power(self.let(f"sub i32 {254 + bits}, {kept}"))
+
+    def power(self, exponent: str) -> str:
+        return self.let(f"bitcast i32 {self.let(f'shl i32 {exponent}, 23')} to float")
+
+    def times(self, x: Vec, factor: str) -> Vec:
+        """Numbers times one."""
+        return self.fmul(x, self.spread(factor, self.floats))
+
+    def integers(self, x: Vec, bits: int) -> Vec:
+        """Numbers below 2^`bits` rounded; where one is not finite they mean nothing."""
+        if bits <= MOST_ADDED:
+            return self.lanewise("sub", self.bitcast(self.biased(x), "i32"), MAGIC)
+        to = self.floats.of("i32")
+        rounded = self.intrinsic("roundeven", x)
+        return self.instruction(f"llvm.fptosi.sat.{to.mangled}.{self.floats.mangled}", to, rounded)
+
+    def biased(self, x: Vec) -> Vec:
+        """Numbers added to a float of 24 bits, which rounds them, and has them in its lowest bits."""
+        return self.fadd(x, same(self.floats, float(BIAS)))
+
+    def digits(self, integers: Vec, limbs: int, bits: int) -> Iterator[Vec]:
+        """Limbs of integers, lowest first."""
+        left = integers
+        for limb in range(limbs):
+            digit = left
+            if limb < limbs - 1:
+                digit = self.lanewise("ashr", self.lanewise("shl", left, 32 - bits), 32 - bits)
+                left = self.lanewise("ashr", self.lanewise("sub", left, digit), bits)
+            yield digit
+
+    def store_bytes(self, digit: Vec, target: Ptr, offset: int) -> None:
+        small = self.convert("trunc", digit, "i8")
+        self.store_lanes(small, self.ptr_add(target, offset), min(self.count, 16))
+
+
+class _Row(LimbBuilder):
+    """The function that turns a row into limbs, group by group."""
+
+    def __init__(self, of: BlockKernel) -> None:
+        super().__init__(of, of.group)
+
+    def written(self) -> Function:
+        of = self.of
+        # Each step of a group waits for the one before: groups that are written at once do not wait for each other.
+        together = self.mul(self.udiv(I64("%groups"), TOGETHER), TOGETHER)
+        for first, end, step in ((0, together, TOGETHER), (together, I64("%groups"), 1)):
+            with self.loop(first, end, step=step) as group:
+                source = self.ptr_add(Ptr("%x"), self.mul(group, 4 * of.group))
+                target = self.ptr_add(Ptr("%limbs"), self.mul(group, of.group_bytes))
+                places = [self.ptr_add(source, 4 * of.group * i) for i in range(step)]
+                for i, x in enumerate([self.load_lanes(self.floats, at) for at in places]):
+                    self.write(x, self.ptr_add(target, of.group_bytes * i))
+        given = (Parameter("ptr", "x"), Parameter("ptr", "limbs"), Parameter("i64", "groups"))
+        return self.function(Signature(f"limbs.{of.group}.{of.limbs}.{of.layout.zero}", given))
+
+    def write(self, x: Vec, target: Ptr) -> None:
+        """Write a group."""
+        bits = self.of.magnitude
+        scale, inverse = self.exact_scale(x, bits) if self.of.limbs > 1 else self.fast_scale(x, 127)
+        self._store(self.integers(self.times(x, inverse), bits + 1), scale, target)
+
+    def fast_scale(self, x: Vec, levels: int) -> tuple[str, str]:
+        """The scale that makes the largest magnitude `levels`, and its inverse; NaN where a number is too large."""
+        bits = self.largest(x)
+        # Sums that are scaled with what they are too large by must be finite.
+        most = LARGEST_SCALED if self.of.sums_are_scaled else 255
+        odd = self.let(f"icmp uge i32 {bits}, {most << 23}")
+        # Below 2^-100 a group is 0: the inverse of its scale might not be finite.
+        none = self.let(f"icmp ult i32 {bits}, {27 << 23}")
+        largest = self.let(f"bitcast i32 {bits} to float")
+        scale = self.let(f"fmul float {largest}, {literal(1.0 / levels, f32)}")
+        inverse = self.let(f"fdiv float {float(levels)}, {largest}")
+        held = self.let(f"select i1 {none}, float 0.0, float {scale}")
+        made = self.let(f"select i1 {none}, float 0.0, float {inverse}")
+        return self.let(f"select i1 {odd}, float 0x7FF8000000000000, float {held}"), made
+
+    def store_scalar(self, kind: str, x: str, there: Ptr) -> None:
+        self.emit(f"store {kind} {x}, ptr {there}, align 4")
+
+    def store_total(self, total: str, scale: str, target: Ptr) -> None:
+        """Write the sum of a group, which is an integer, in f32."""
+        number = self.let(f"sitofp i32 {total} to float")
+        there = self.ptr_add(target, LOW_AT)
+        self.store_scalar("float", self.let(f"fmul float {number}, {scale}"), there)
+
+    def _store(self, integers: Vec, scale: str, target: Ptr) -> None:
+        of = self.of
+        self.store_scalar("float", scale, target)
+        if of.packed.has_low:
+            self.store_total(self.reduced("add", integers), scale, target)
+        if of.joined_at is not None:
+            above = f"{-of.bias}"
+            if of.sums_are_scaled:
+                above = self.let(f"fmul float {scale}, {above}")
+            self.store_number("float", above, self.ptr_add(target, of.joined_at))
+        for limb, digit in enumerate(self.digits(integers, of.limbs, DIGIT_BITS)):
+            self.store_bytes(digit, target, of.limbs_at + limb * of.group)
+            self._store_start(digit, self.ptr_add(target, of.start_at(limb)))
+
+    def _store_start(self, digit: Vec, there: Ptr) -> None:
+        """What the sums of a limb start with: what stored codes are above the codes counts less."""
+        of = self.of
+        start = str(MAGIC)
+        if of.layout.zero:
+            above = self.let(f"mul i32 {self.reduced('add', digit)}, {-of.layout.zero}")
+            start = self.let(f"add i32 {above}, {MAGIC}")
+        self.store_number("i32", start, there)
+
+    def store_number(self, kind: Literal["float", "i32"], number: str, there: Ptr) -> None:
+        """A number that others are added to."""
+        self.store_lanes(self.spread(number, Lanes(self.of.number_bytes // 4, kind)), there)
+
+
+class _NestedRow(_Row):
+    """The same where bytes have two codes: those of their high halves are the second half of a group."""
+
+    def write(self, x: Vec, target: Ptr) -> None:
+        of, zero = self.of, self.of.layout.zero
+        whole, inverse = self.fast_scale(x, LEVELS)
+        # Sums are 16 times the products.
+        scale = self.let(f"fmul float {whole}, 0.0625")
+        if of.sums_apart:
+            scale = self._of_few_bits(scale)
+        scaled = self.times(x, inverse)
+        scaled = self.fsub(scaled, self._sixteenths(scaled))
+        integers = self.integers(scaled, LEVELS.bit_length())
+        half = self.count // 2
+        low, high = (self.reduced("add", self.some_lanes(integers, range(n, n + half))) for n in (0, half))
+        self.store_scalar("float", scale, target)
+        if of.packed.has_low:
+            self.store_total(self._weighted(low, 16, high, 17), scale, target)
+        assert of.joined_at is not None, "one instruction scales sums"
+        # What stored codes are above the codes counts less, and what flipped bits take away counts more.
+        missing = self._weighted(low, -16 * zero, high, 16 * (8 - zero) - zero)
+        # One row moves its sums of low halves up by four bits, with their start: what that loses is added last.
+        kept = self.let(f"ashr i32 {missing}, 4")
+        alone = self.let(f"add i32 {kept}, {MAGIC >> 4}")
+        if of.sums_apart:
+            # Or it has another for whole bytes, and what both are too large by is added first.
+            alone = self.let(f"add i32 {missing}, {MAGIC}")
+            many = self.let(f"fmul float {scale}, 16.0")
+            self.store_scalar("float", many, self.ptr_add(target, 4 * ABOVE))
+            above = self.let(f"fmul float {scale}, {-17.0 * BIAS}")
+            self.store_number("float", above, self.ptr_add(target, of.alone_at))
+        self.store_number("i32", alone, self.ptr_add(target, of.start_at(0)))
+        lost = self.let(f"sitofp i32 {self.let(f'and i32 {missing}, 15')} to float")
+        last = self.let(f"fsub float {lost}, {of.bias}")
+        # Several rows share codes that are moved up, less 8.
+        start = self.let(f"add i32 {self.let(f'shl i32 {kept}, 4')}, {MAGIC}")
+        start = self.let(f"add i32 {start}, {self.let(f'shl i32 {low}, 7')}")
+        self.store_number("i32", start, self.ptr_add(target, of.start_at(1)))
+        self.store_number("float", self.let(f"fmul float {scale}, {last}"), self.ptr_add(target, of.joined_at))
+        self.store_bytes(integers, target, of.limbs_at)
+
+    def _of_few_bits(self, scale: str) -> str:
+        """A scale rounded to 16 bits: what sums are too large by, times it, is exact in f32."""
+        bits = self.let(f"add i32 {self.let(f'bitcast float {scale} to i32')}, 128")
+        return self.let(f"bitcast i32 {self.let(f'and i32 {bits}, -256')} to float")
+
+    def _sixteenths(self, x: Vec) -> Vec:
+        """A sixteenth of the second half, rounded to integers, in place of the first, and zeros after it."""
+        half = self.count // 2
+        rounded = self.fsub(self.biased(x), same(self.floats, float(BIAS)))
+        moved = self.shuffle(rounded, zeros(self.floats), [min(i, half) + half for i in range(self.count)])
+        return self.lanewise("fmul", moved, 0.0625)
+
+    def _weighted(self, x: str, one: int, y: str, other: int) -> str:
+        """The sum of two integers, each times one."""
+        return self.let(f"add i32 {self.let(f'mul i32 {x}, {one}')}, {self.let(f'mul i32 {y}, {other}')}")
+
+
+__all__ = ["LimbBuilder", "limbs_function"]

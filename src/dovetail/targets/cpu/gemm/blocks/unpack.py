@@ -1,0 +1,205 @@
+"""Codes and scales of packed blocks, unpacked in registers, and blocks of two levels expanded into L1.
+
+A reader is told how a word of some columns is loaded. Codes of four steps along k are the bytes of each lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+
+from dovetail.codegen.llvm.function import Function, Parameter, Signature
+from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.kernel import shared_function
+from dovetail.codegen.llvm.simd import SimdBuilder, zeros
+from dovetail.kernels.spec import SharedFunction
+from dovetail.targets.cpu.gemm.blocks.kernel import LINE
+from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout
+from dovetail.targets.cpu.gemm.blocks.words import Integer, Term, in_byte
+
+Load = Callable[[int], Vec]
+"""Loads a word of some columns."""
+_LOW_HALF = 15
+
+
+def joined_bits(t: SimdBuilder, terms: tuple[Term, ...], load: Load) -> Vec:
+    """The bits of all terms, in elements of the words."""
+    found: list[Vec] = []
+    for term in terms:
+        word = load(term.word)
+        bits = 8 * t.lanes_of(word).bytes // t.lanes_of(word).count
+        if term.shift:
+            word = t.lanewise("lshr" if term.shift > 0 else "shl", word, abs(term.shift))
+        if term.mask != ((1 << bits) - 1) >> max(term.shift, 0):
+            word = t.lanewise("and", word, term.mask)
+        found.append(word if not found else t.lanewise("or", found[-1], word))
+    return found[-1]
+
+
+def moved_up(t: SimdBuilder, terms: tuple[Term, ...], load: Load) -> Vec:
+    """Codes of bytes with two: 16 (l - 8) of codes l in their low halves, or these bytes as they are."""
+    (term,) = terms
+    found = load(term.word)
+    return found if term.mask == 255 else t.lanewise("xor", t.lanewise("shl", found, 4), -128)
+
+
+def neon_codes(t: SimdBuilder, terms: tuple[Term, ...], load: Load) -> Vec:
+    """The same as `joined_bits` of bytes, by instructions of NEON that insert bits of one register into another."""
+    if _is_chain(terms):
+        first, *others = sorted(terms, key=lambda term: term.shift)
+        whole = _moved(t, load(first.word), first.shift)
+        for term in others:
+            whole = _inserted(t, "vsri", whole, load(term.word), term.shift)
+        return whole
+    found = sorted(terms, key=lambda term: term.mask)
+    if len(found) != 2 or found[0].mask != _LOW_HALF or found[0].shift not in (0, 4) or found[1].mask & _LOW_HALF:
+        return joined_bits(t, terms, load)
+    low, high = found
+    possible = 255 >> max(high.shift, 0)
+    if low.shift == 0:
+        both = _inserted(t, "vsli", load(low.word), _moved(t, load(high.word), high.shift + 4))
+        return _masked(t, both, _LOW_HALF | high.mask, possible)
+    above = _masked(t, _moved(t, load(high.word), high.shift), high.mask, possible)
+    return _inserted(t, "vsri", above, load(low.word))
+
+
+def _is_chain(terms: tuple[Term, ...]) -> bool:
+    """Whether each term has the highest bits of its byte, and those of the next one follow."""
+    least = 8 - min([term.shift for term in terms])
+    for term in sorted(terms, key=lambda term: term.shift):
+        if term.shift <= 0 or term.mask.bit_length() != least or 8 - term.shift != least:
+            return False
+        least = (term.mask & -term.mask).bit_length() - 1
+    return least == 0
+
+
+def _moved(t: SimdBuilder, x: Vec, places: int) -> Vec:
+    """Bytes shifted right, or left."""
+    return x if places == 0 else t.lanewise("lshr" if places > 0 else "shl", x, abs(places))
+
+
+def _masked(t: SimdBuilder, x: Vec, mask: int, possible: int) -> Vec:
+    """Some bits of bytes that can have certain bits; the lowest four do not matter."""
+    return x if possible | _LOW_HALF == mask | _LOW_HALF else t.lanewise("and", x, mask)
+
+
+def _inserted(t: SimdBuilder, how: str, into: Vec, x: Vec, places: int = 4) -> Vec:
+    """Bytes whose upper or lower bits are the lower or upper ones of other bytes."""
+    kind = t.lanes_of(into)
+    return t.instruction(f"llvm.aarch64.neon.{how}.{kind.mangled}", kind, into, x, places)
+
+
+class NeonIntegers:
+    """The integers of a block's groups for some columns: those of four groups are the bytes of words, made at once."""
+
+    def __init__(self, t: SimdBuilder, of: BlockLayout, words: Ptr, lanes: int) -> None:
+        self.t, self.of, self.words, self.lanes = t, of, words, lanes
+        self.made: dict[tuple[tuple[Term, ...], int], Vec] = {}
+
+    def floats(self, integer: Integer) -> Vec:
+        """One of them, as a float."""
+        t, lanes = self.t, self.lanes
+        place, inside = in_byte(integer)
+        if (inside, integer.offset) not in self.made:
+            self.made[inside, integer.offset] = self._bytes(inside, integer.offset)
+        # Bytes go to the highest place of their lanes, where a sign is one; the 24 zeros below are after the point.
+        order = [4 * lane + place if part == 3 else 4 * lanes for lane in range(lanes) for part in range(4)]
+        made = self.made[inside, integer.offset]
+        wide = t.bitcast(t.shuffle(made, zeros(t.lanes_of(made)), order), "i32", lanes)
+        kind = "s" if integer.sign or integer.offset else "u"
+        to = Lanes(lanes, "float")
+        return t.instruction(f"llvm.aarch64.neon.vcvtfx{kind}2fp.{to.mangled}.{to.of('i32').mangled}", to, wide, 24)
+
+    def _bytes(self, terms: tuple[Term, ...], offset: int) -> Vec:
+        found = joined_bits(self.t, terms, self._word)
+        return self.t.lanewise("add", found, offset) if offset else found
+
+    def _word(self, word: int) -> Vec:
+        at = self.t.ptr_add(self.words, 4 * word * self.of.columns)
+        return self.t.load_lanes(Lanes(4 * self.lanes, "i8"), at, 16)
+
+
+class BlockReader:
+    """Reads packed blocks in a function, a vector of columns at a time."""
+
+    def __init__(self, t: SimdBuilder, of: BlockLayout, lanes: int) -> None:
+        self.t, self.of = t, of
+        self.ints, self.floats, self.bytes = Lanes(lanes, "i32"), Lanes(lanes, "float"), Lanes(4 * lanes, "i8")
+
+    def word(self, words: Ptr, word: int, kind: Lanes) -> Vec:
+        """A word of each column."""
+        return self.t.load_lanes(kind, self.t.ptr_add(words, 4 * word * self.of.columns))
+
+    def codes(self, words: Ptr, terms: tuple[Term, ...]) -> Vec:
+        """Stored codes, four steps along k in the bytes of each lane."""
+        return joined_bits(self.t, terms, partial(self.word, words, kind=self.bytes))
+
+    def of_group(self, scale: Vec, words: Ptr, integers: tuple[Integer, ...], group: int) -> Vec:
+        """The scale of a group, by the block's own."""
+        if not integers:
+            return scale
+        t, integer = self.t, integers[group]
+        found = joined_bits(t, integer.terms, partial(self.word, words, kind=self.ints))
+        if integer.sign:
+            places = 32 - integer.sign
+            found = t.lanewise("ashr", t.lanewise("shl", found, places), places)
+        if integer.offset:
+            found = t.lanewise("add", found, integer.offset)
+        return t.fmul(scale, t.convert("sitofp", found, "float"))
+
+    def low_of_group(self, low: Vec, words: Ptr, group: int) -> Vec:
+        """What is added to codes of a group times their scale, by what the block has."""
+        found = self.of_group(low, words, self.of.words.lows, group)
+        return self.t.fneg(found) if self.of.words.lows else found
+
+    def block_scale(self, pointer: Ptr, layout: BlockLayout | None = None) -> Vec:
+        """The scale, or low, of a block in f32."""
+        if (layout or self.of).scales.itemsize == 4:
+            return self.t.load_lanes(self.floats, pointer)
+        return self.t.convert("fpext", self.t.load_lanes(self.floats.of("half"), pointer, 2), "float")
+
+    def expand(self, group: int, words: Ptr, scale: Vec, low: Vec | None, there: Ptr) -> None:
+        """Write a group as products read it, by the scale and the low of its block."""
+        t, read = self.t, self.of.expanded
+        t.store_lanes(self.of_group(scale, words, self.of.words.scales, group), there)
+        if low is not None:
+            lows = t.ptr_add(there, read.scale_bytes)
+            t.store_lanes(self.low_of_group(low, words, group), lows)
+        codes = t.ptr_add(there, read.head_bytes)
+        for step, terms in enumerate(self.of.words.codes[group]):
+            how = moved_up if self.of.is_nested else joined_bits
+            found = how(t, terms, partial(self.word, words, kind=self.bytes))
+            t.store_lanes(found, t.ptr_add(codes, 4 * step * self.of.columns))
+
+
+@cache
+def expand_function(of: BlockLayout, lanes: int) -> tuple[SharedFunction, Signature]:
+    """Expands blocks of a panel, one vector of columns after the other: `(panel, expanded, blocks)`."""
+    return shared_function(_expand(of, lanes))
+
+
+def _expand(of: BlockLayout, lanes: int) -> Function:
+    t, read, vectors = SimdBuilder(), of.expanded, of.columns // lanes
+    reader, share = BlockReader(t, of, lanes), of.block_bytes // vectors
+    with t.loop(0, I64("%blocks")) as block:
+        panel = t.ptr_add(Ptr("%panel"), t.mul(block, of.block_bytes))
+        expanded = t.ptr_add(Ptr("%expanded"), t.mul(block, of.groups * read.group_bytes))
+        with t.loop(0, vectors) as vector:
+            # With NEON the block that follows arrives while this one is multiplied; wide vectors multiply so fast
+            # that all its lines at once would wait for each other, and products prefetch them.
+            ahead = t.ptr_add(t.ptr_add(panel, of.block_bytes), t.mul(vector, share))
+            lines = list(range(0, share, LINE)) if of.by_lane else []
+            words = t.ptr_add(panel, t.add(t.mul(vector, 4 * lanes), of.head_bytes))
+            target = t.ptr_add(expanded, t.mul(vector, 4 * lanes))
+            scales = t.ptr_add(panel, t.mul(vector, lanes * of.scales.itemsize))
+            scale = reader.block_scale(scales)
+            low = reader.block_scale(t.ptr_add(scales, of.scale_bytes)) if read.has_low else None
+            for group in range(of.groups):
+                for line in lines[group :: of.groups]:
+                    t.prefetch(t.ptr_add(ahead, line))
+                reader.expand(group, words, scale, low, t.ptr_add(target, group * read.group_bytes))
+    given = (Parameter("ptr", "panel"), Parameter("ptr", "expanded"), Parameter("i64", "blocks"))
+    return t.function(Signature(f"expand.{of.name}.{of.columns}", given))
+
+
+__all__ = ["BlockReader", "Load", "NeonIntegers", "expand_function", "joined_bits", "moved_up", "neon_codes"]
