@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import ClassVar
 
 from dovetail.codegen.llvm.handles import FALSE, I1, I64, NULL, TRUE, Int, Ptr, Vec
 from dovetail.codegen.llvm.maths.vectors import LOG2_E
 from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored
+from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.attention.functions import (
     NARROWED,
+    columns_function,
     copy_function,
     key_rows,
     out_function,
@@ -370,13 +373,12 @@ class F32Products(Products):
             to = self.room["value_rows"]
             t.call_shared(copy_function(t.device, a.dv, a.stored), x, stride, t.size(step), count, to)
             x, stride = to, 4 * a.dv
-        features = key_rows(a.device, self.wide)
-        whole = a.dv // features
+        features, whole, rest = _groups(a.device, self.wide, a.dv)
         if whole:
             with t.loop(0, whole) as i:
                 self._values(features, t.mul(i, features), x, stride, count)
-        if a.dv % features:
-            self._values(a.dv % features, whole * features, x, stride, count)
+        if rest:
+            self._values(rest, whole * features, x, stride, count)
 
     def _values(self, features: int, first: Int, x: Ptr, stride: Int, count: I64) -> None:
         t = self.t
@@ -384,3 +386,18 @@ class F32Products(Products):
         to = t.ptr_add(self.room["taken"], t.mul(first, self.of.row))
         values = values_function(t.device, self.wide, features)
         t.call_shared(values, self.room["scores"], x, stride, count, to, self.room["old"])
+
+
+def _groups(device: CpuDevice, wide: int, dv: int) -> tuple[int, int, int]:
+    """Features of values that are accumulated at once, how often, and the rest of them."""
+    features = key_rows(device, wide)
+    return features, *divmod(dv, features)
+
+
+def functions_of_any_strides(device: CpuDevice, wide: int, dv: int, *, twos: bool) -> Iterator[SharedFunction]:
+    """What a tile of f32 with `wide` vectors of queries calls, whatever the strides of its operands and masks."""
+    features, whole, rest = _groups(device, wide, dv)
+    yield from (values_function(device, wide, size)[0] for size in (features * (whole > 0), rest) if size)
+    yield weights_function(device, wide, twos=twos)[0]
+    yield columns_function(device, "float")[0]
+    yield out_function(device, dv, "float")[0]
