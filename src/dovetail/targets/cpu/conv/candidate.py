@@ -16,7 +16,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem
-from dovetail.kernels.spec import Job, Number, Packed, Priced, SharedFunction, Template, Tiling, Variant
+from dovetail.kernels.spec import Job, Packed, Priced, SharedFunction, SizeFunction, Template, Tiling, Variant
 from dovetail.targets.cpu.conv.epilogue import WithRows, with_rows
 from dovetail.targets.cpu.conv.policy import ISSUE
 
@@ -51,12 +51,12 @@ class ConvTiler(ABC):
     __slots__ = ()
     problem: ConvProblem
 
-    def __call__(self, number: Number) -> Tiling | None:
+    def __call__(self, number: SizeFunction) -> Tiling | None:
         """The tiling once sizes are known; None where a condition refuses them."""
         of = self.problem.known(number)
         return None if self.declines(of) is not None else self.tiling(of)
 
-    def priced(self, number: Number) -> Priced | None:
+    def priced(self, number: SizeFunction) -> Priced | None:
         """The cost of sizes that no condition refuses."""
         of = self.problem.known(number)
         return None if self.declines(of) is not None else Priced(conv_cost(of, self), lambda: self.tiling(of))

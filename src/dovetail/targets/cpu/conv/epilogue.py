@@ -26,7 +26,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.families.row_steps import row_steps
 from dovetail.kernels.problems.convolution import Convolution
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.kernels.problems.region_steps import AXES, Operand, Steps
+from dovetail.kernels.problems.region_steps import AXES, EpilogueSteps, Operand
 from dovetail.kernels.spec import SharedFunction
 from dovetail.library.activation import Activation
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION, RowWriter, more, row_epilogue, words_of
@@ -105,9 +105,9 @@ RULES: Mapping[str, _Rule] = {
 """What each primitive of f32 is on vectors: the same arithmetic as that of a region of its own."""
 
 
-def activate(t: VectorBuilder, act: Activation | Steps, x: Vec) -> Vec:
+def activate(t: VectorBuilder, act: Activation | EpilogueSteps, x: Vec) -> Vec:
     """An activation of every lane, or the steps of a region; NaN stays."""
-    if isinstance(act, Steps):
+    if isinstance(act, EpilogueSteps):
         return apply_steps(t, act.steps, activate(t, act.act, x))
     match act:
         case "none":
@@ -152,7 +152,7 @@ def finish_row(device: CpuDevice, epilogue: Epilogue) -> Function:
     return t.function(finish_signature(epilogue))
 
 
-def _activate_row(t: VectorBuilder, act: Activation | Steps, y: Ptr, count: I64) -> None:
+def _activate_row(t: VectorBuilder, act: Activation | EpilogueSteps, y: Ptr, count: I64) -> None:
     full = t.sdiv(count, t.lanes)
     with t.loop(0, full) as i:
         here = t.ptr_add(y, t.mul(i, t.bytes))
@@ -163,7 +163,7 @@ def _activate_row(t: VectorBuilder, act: Activation | Steps, y: Ptr, count: I64)
         t.store_masked(some, activate(t, act, t.load_masked(some, here)), here)
 
 
-def _add_row(t: VectorBuilder, act: Activation | Steps, y: Ptr, r: Ptr, step: I64, count: I64) -> None:
+def _add_row(t: VectorBuilder, act: Activation | EpilogueSteps, y: Ptr, r: Ptr, step: I64, count: I64) -> None:
     """The same with a residual whose elements are `step` bytes apart."""
     dense = t.icmp("eq", step, 4)
     full = t.select_int(dense, t.sdiv(count, t.lanes), 0)

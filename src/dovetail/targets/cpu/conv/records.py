@@ -8,7 +8,7 @@ from typing import Any
 from dovetail.kernels.problems.convolution import ConvProblem
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
-from dovetail.kernels.problems.region_steps import Steps
+from dovetail.kernels.problems.region_steps import EpilogueSteps
 from dovetail.kernels.problems.row_epilogue import RowEpilogue
 from dovetail.targets.cpu.conv.conv1d import LinePanels
 from dovetail.targets.cpu.conv.depthwise import Depthwise, DepthwiseTile
@@ -48,7 +48,7 @@ CONV_RECORDS: Mapping[str, type[Any]] = {
     "conv.geometry": ConvGeometry,
     "conv.epilogue": Epilogue,
     "conv.row_epilogue": RowEpilogue,
-    "conv.steps": Steps,
+    "conv.steps": EpilogueSteps,
     "conv.shape": DirectTile,
     "conv.register_tile": RegisterTile,
     "conv.depthwise_shape": DepthwiseTile,
