@@ -93,8 +93,8 @@ def test_products_of_bytes(shape: Int8Tile, weights_are_rows: bool) -> None:
 def test_attention(machine: Host, wide: int) -> None:
     vectors = vectors_of(machine)
     sums = (
-        scores_function(vectors, wide, 64, 64, with_top=True),
-        scores_function(vectors, wide, 64, 64, with_top=True, with_mask=True, prefetches=False),
+        scores_function(vectors, wide, 64, 64, with_maximum=True),
+        scores_function(vectors, wide, 64, 64, with_maximum=True, with_mask=True, prefetches=False),
         values_function(vectors, wide, key_rows(vectors, wide)),
         sums_function(vectors, wide, vectors.registers // 2 // ATTENTION.sum_keys),
     )
@@ -177,7 +177,7 @@ def test_neon_multiplies_by_lanes(wide: int) -> None:
     features = key_rows(vectors, wide)
     texts = [
         block_text(tile_of(vectors)),
-        scores_function(vectors, wide, 64, 64, with_top=False)[0].text,
+        scores_function(vectors, wide, 64, 64, with_maximum=False)[0].text,
         values_function(vectors, wide, features)[0].text,
     ]
     for text in texts:

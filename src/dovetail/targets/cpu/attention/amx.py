@@ -113,13 +113,13 @@ def pair_weights_function(device: CpuDevice, block: int, dv: int, *, twos: bool)
     """
     t = _Pairs(device)
     low = t.constant(float("-inf"))
-    tops = [t.load(t.ptr_add(Ptr("%top"), i * t.bytes)) for i in range(WIDE)]
-    tops = [t.select(t.fcmp("oeq", x, low), t.constant(0.0), x) for x in tops]
+    maxima = [t.load(t.ptr_add(Ptr("%top"), i * t.bytes)) for i in range(WIDE)]
+    maxima = [t.select(t.fcmp("oeq", x, low), t.constant(0.0), x) for x in maxima]
     totals = [t.load(t.ptr_add(Ptr("%l"), i * t.bytes)) for i in range(WIDE)]
 
     def weights(key: I64) -> list[Vec]:
         at = t.ptr_add(Ptr("%s"), t.mul(key, _ROW))
-        return [weight(t, t.fsub(t.load(t.ptr_add(at, i * t.bytes)), tops[i]), twos=twos) for i in range(WIDE)]
+        return [weight(t, t.fsub(t.load(t.ptr_add(at, i * t.bytes)), maxima[i]), twos=twos) for i in range(WIDE)]
 
     def put(pair: I64, two: tuple[list[Vec], list[Vec]]) -> None:
         at = t.ptr_add(Ptr("%p"), t.mul(pair, ROW_BYTES))
@@ -152,14 +152,14 @@ def pair_weights_function(device: CpuDevice, block: int, dv: int, *, twos: bool)
 def highest_function(device: CpuDevice) -> Shared:
     """top[i] = max(top[i], s[j, i]) over some keys: several chains of comparisons, which are joined last."""
     t, chains = VectorBuilder(device), 4
-    tops = [t.load(t.ptr_add(Ptr("%top"), i * t.bytes)) for i in range(WIDE)]
+    maxima = [t.load(t.ptr_add(Ptr("%top"), i * t.bytes)) for i in range(WIDE)]
     whole = t.sdiv(I64("%count"), chains)
 
     def larger(held: Sequence[Vec], key: I64) -> list[Vec]:
         at = t.ptr_add(Ptr("%s"), t.mul(key, _ROW))
         return [t.fmax(t.load(t.ptr_add(at, i * t.bytes)), x) for i, x in enumerate(held)]
 
-    with t.carry(0, whole, tops * chains) as state:
+    with t.carry(0, whole, maxima * chains) as state:
         for chain in range(chains):
             of = slice(WIDE * chain, WIDE * (chain + 1))
             state.vectors[of] = larger(state.vectors[of], t.add(t.mul(state.index, chains), chain))
@@ -264,12 +264,12 @@ def _each_sum(move: Callable[[int, Ptr, Int], None], t: TileBuilder, at: Ptr) ->
 def shrink_function(device: CpuDevice, dv: int) -> Shared:
     """o[c, i] = o[c, i] · old[i]."""
     t = VectorBuilder(device)
-    old = [t.load(t.ptr_add(Ptr("%old"), i * t.bytes)) for i in range(WIDE)]
+    old = [t.load(t.ptr_add(Ptr("%rescale"), i * t.bytes)) for i in range(WIDE)]
     with t.loop(0, dv) as c:
         for i, x in enumerate(old):
             at = t.ptr_add(t.ptr_add(Ptr("%o"), t.mul(c, _ROW)), i * t.bytes)
             t.store(t.fmul(t.load(at), x), at)
-    return finished(t, "attend_shrink", (written("o"), read("old")))
+    return finished(t, "attend_shrink", (written("o"), read("rescale")))
 
 
 GROWTH = 8.0
@@ -289,7 +289,7 @@ def multiplies_on_tiles(a: Attend) -> bool:
 class TileProducts(Products):
     """Products on tiles of AMX, in bf16."""
 
-    keeps_tops = False
+    keeps_maxima = False
     packing = Packing(
         bf16.itemsize,
         STEPS,
@@ -327,18 +327,18 @@ class TileProducts(Products):
         t.call_shared(scores, k, self.room["halves"], self.room["scores"], groups)
 
     def take_highest(self, count: I64) -> None:
-        self.t.call_shared(highest_function(self.t.device), self.room["scores"], count, self.room["tops"])
+        self.t.call_shared(highest_function(self.t.device), self.room["scores"], count, self.room["maxima"])
 
     def shrink(self, before: Sequence[Vec]) -> None:
         """Scores may be a little above the highest that weights are taken from: sums are scaled less often."""
-        t, places = self.t, [self.t.ptr_add(self.room["tops"], i * self.t.bytes) for i in range(self.wide)]
+        t, places = self.t, [self.t.ptr_add(self.room["maxima"], i * self.t.bytes) for i in range(self.wide)]
         most = t.constant(GROWTH if self.of.twos else GROWTH / LOG2_E)
         rises = t.any_lane(
             [t.fcmp("ogt", t.load(at, t.bytes), t.fadd(x, most)) for at, x in zip(places, before, strict=True)]
         )
         with t.when(rises):
             super().shrink(before)
-            t.call_shared(shrink_function(t.device, self.a.dv), self.room["taken"], self.room["old"])
+            t.call_shared(shrink_function(t.device, self.a.dv), self.room["accumulators"], self.room["rescale"])
         with t.unless(rises):
             for at, x in zip(places, before, strict=True):
                 t.store(x, at, t.bytes)
@@ -346,11 +346,11 @@ class TileProducts(Products):
     def weigh(self, count: I64) -> None:
         t, room = self.t, self.room
         weights = pair_weights_function(t.device, ATTENTION.block, self.a.dv, twos=self.of.twos)
-        t.call_shared(weights, room["scores"], count, room["tops"], room["sums"], room["pairs"], self.blocks["v"])
+        t.call_shared(weights, room["scores"], count, room["maxima"], room["sums"], room["pairs"], self.blocks["v"])
 
     def add_values(self, first: I64, count: I64) -> None:
         t, a, room = self.t, self.a, self.room
         results = tile_results_function(a.d, a.dv, ATTENTION.block, emulated=self.emulated)
         groups = t.ceil_div(count, STEPS)
         ahead = t.ptr_add(self.blocks["k"], t.mul(count, bf16.itemsize * a.d))
-        t.call_shared(results, self.blocks["v"], room["pairs"], room["taken"], groups, ahead)
+        t.call_shared(results, self.blocks["v"], room["pairs"], room["accumulators"], groups, ahead)

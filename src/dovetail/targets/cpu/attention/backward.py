@@ -199,9 +199,11 @@ class AttendBack(Attend):
         """The workspace of a block with `wide` vectors of queries, in bytes, less what depends on the keys."""
         lanes = self.device.lanes
         row = 4 * lanes * wide
-        found = {"columns": self.d * row, "slopes": self.dv * row, "taken": self.d * row}
+        found = {"columns": self.d * row, "slopes": self.dv * row, "accumulators": self.d * row}
         found |= {"q_rows": padded(self.d, lanes) * row, "g_rows": padded(self.dv, lanes) * row}
-        return found | dict.fromkeys(("tops", "sums", "factor", "lost", "old"), row) | {"buffer": 4 * lanes * lanes}
+        return (
+            found | dict.fromkeys(("maxima", "sums", "factor", "lost", "rescale"), row) | {"buffer": 4 * lanes * lanes}
+        )
 
     def key_regions(self) -> dict[str, int]:
         """Bytes of workspace for each key."""
@@ -317,29 +319,29 @@ class _Block(QueryBlock):
 
     def _score(self, low: Int, count: I64) -> None:
         """The scores of all keys, bent and masked, and their maxima."""
-        self._fill("tops", -math.inf)
-        self._products("columns", "k", self.a.d, "scores", low, count, with_top=not self.bends)
+        self._fill("maxima", -math.inf)
+        self._products("columns", "k", self.a.d, "scores", low, count, with_maximum=not self.bends)
         if self.bends:
             self._bend(low, count)
 
     def _products(
-        self, columns: str, rows: str, width: int, to: str, low: Int, count: I64, *, with_top: bool = False
+        self, columns: str, rows: str, width: int, to: str, low: Int, count: I64, *, with_maximum: bool = False
     ) -> None:
         """Columns times rows of keys or values, a few keys at a time."""
         t = self.t
-        scores = scores_function(t.device, self.wide, width, width, with_top=with_top, prefetches=False)
+        scores = scores_function(t.device, self.wide, width, width, with_maximum=with_maximum, prefetches=False)
         x = t.ptr_add(self.room[rows], t.mul(low, 4 * width))
         with t.loop(0, t.ceil_div(count, self.keys)) as group:
             done = t.mul(group, self.keys)
             own, onto = t.ptr_add(x, t.mul(done, 4 * width)), t.ptr_add(self.room[to], t.mul(done, self.row))
-            t.call_shared(scores, self.room[columns], own, 4 * width, onto, NULL, 0, self.room["tops"], NULL)
+            t.call_shared(scores, self.room[columns], own, 4 * width, onto, NULL, 0, self.room["maxima"], NULL)
 
     def _differentiate(self, low: Int, count: I64) -> None:
         t, a = self.t, self.back
         p, dp = self.room["scores"], self.room["dp"]
         self._fill("sums", 0.0)
         weights = weights_function(t.device, self.wide, twos=self.twos)
-        t.call_shared(weights, p, count, self.room["tops"], self.room["sums"])
+        t.call_shared(weights, p, count, self.room["maxima"], self.room["sums"])
         for i in range(self.wide):
             total = t.load(t.ptr_add(self.room["sums"], i * t.bytes), t.bytes)
             # Rows after the last query may see no key at all: their weights would be NaN, and so would NaN times 0.
@@ -399,21 +401,21 @@ class _Block(QueryBlock):
     def _write_queries(self, low: Int, count: I64) -> None:
         """The gradients of the queries: ds times the keys."""
         t, a = self.t, self.back
-        self._fill("old", 0.0)
+        self._fill("rescale", 0.0)
         with t.loop(0, a.d) as c:
             for i in range(self.wide):
-                t.store(ZERO, t.ptr_add(self.room["taken"], t.add(t.mul(c, self.row), i * t.bytes)), t.bytes)
+                t.store(ZERO, t.ptr_add(self.room["accumulators"], t.add(t.mul(c, self.row), i * t.bytes)), t.bytes)
         x = t.ptr_add(self.room["k"], t.mul(low, 4 * a.d))
         features = key_rows(t.device, self.wide)
         for first in range(0, a.d, features):
             values = values_function(t.device, self.wide, min(features, a.d - first))
-            onto = t.ptr_add(self.room["taken"], first * self.row)
-            t.call_shared(values, self.room["dp"], t.ptr_add(x, 4 * first), 4 * a.d, count, onto, self.room["old"])
-        self._fill("old", 1.0)
+            onto = t.ptr_add(self.room["accumulators"], first * self.row)
+            t.call_shared(values, self.room["dp"], t.ptr_add(x, 4 * first), 4 * a.d, count, onto, self.room["rescale"])
+        self._fill("rescale", 1.0)
         stride = t.size(a.strides["dq"][-2])
         for i in range(self.wide):
             to = t.ptr_add(self.at["dq"], t.mul(stride, i * t.lanes))
             rows = t.smin(t.lanes, t.sub(self.rows, i * t.lanes))
-            taken = t.ptr_add(self.room["taken"], i * t.bytes)
+            accumulators = t.ptr_add(self.room["accumulators"], i * t.bytes)
             out = out_function(t.device, a.d, "float")
-            t.call_shared(out, taken, self.row, self.room["old"], to, stride, rows, self.room["buffer"])
+            t.call_shared(out, accumulators, self.row, self.room["rescale"], to, stride, rows, self.room["buffer"])

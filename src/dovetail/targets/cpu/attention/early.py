@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from dovetail import library, ops
 from dovetail.declare.backward import BackwardOp
@@ -14,13 +14,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Job, SharedFunction, Template, TensorLocations
 from dovetail.plan.alias import find_aliases, locate
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.attention.functions import (
-    columns_function,
-    key_rows,
-    out_function,
-    values_function,
-    weights_function,
-)
+from dovetail.targets.cpu.attention.online import functions_of_any_strides
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import widths
 from dovetail.targets.cpu.attention.variant import offer_backward, offer_online
@@ -31,9 +25,14 @@ from dovetail.targets.runtime.building.attempt import attempt
 def early_functions(values: Iterable[Value], device: CpuDevice) -> list[SharedFunction]:
     """The functions of attentions that are spelled out in a graph, without those that depend on strides of masks."""
     asked = dict.fromkeys([(*v.shape[-2:], _is_bare(v.operands[0])) for v in values if _is_attention(v)])
-    listed = [(widths(device, queries), features, twos) for queries, features, twos in asked]
-    found = {f.name: f for wide, size, twos in listed if isinstance(size, int) for f in _of(device, wide, size, twos)}
-    return list(found.values())
+    called = [
+        function
+        for queries, features, twos in asked
+        if isinstance(features, int)
+        for wide in reversed(widths(device, queries))
+        for function in functions_of_any_strides(device, wide, features, twos=twos)
+    ]
+    return list({f.name: f for f in called}.values())
 
 
 def early_in_training(values: Iterable[Value], device: CpuDevice) -> list[SharedFunction]:
@@ -63,18 +62,6 @@ def _job(step: Step, locations: TensorLocations, device: CpuDevice) -> Job | Non
     offer = offers(StepProblem(step, locations, device))
     found = offer.build() if isinstance(offer, Offer) else None
     return found if isinstance(found, Job) else None
-
-
-def _of(device: CpuDevice, needed: Sequence[int], features: int, twos: bool) -> Iterator[SharedFunction]:
-    for wide in reversed(needed):
-        rows = key_rows(device, wide)
-        if features >= rows:
-            yield values_function(device, wide, rows)[0]
-        if features % rows:
-            yield values_function(device, wide, features % rows)[0]
-        yield weights_function(device, wide, twos=twos)[0]
-    yield columns_function(device, "float")[0]
-    yield out_function(device, features, "float")[0]
 
 
 def _is_attention(value: Value) -> bool:

@@ -131,13 +131,13 @@ def half_values_function(device: CpuDevice) -> Shared:
     with t.carry(t.mul(whole, TURNS), I64("%count"), sums) as left:
         left.vectors[:] = _added(t, left.vectors, left.index)
     totals = [t.fadd(x, y) for x, y in zip(left.vectors, state.vectors[count:], strict=True)]
-    old = [t.load_four(t.ptr_add(Ptr("%old"), 16 * part)) for part in range(2 * WIDE)]
+    old = [t.load_four(t.ptr_add(Ptr("%rescale"), 16 * part)) for part in range(2 * WIDE)]
     for cell, total in enumerate(totals):
         for part, four in enumerate(t.wide(total)):
             number = 2 * cell + part
             place = t.ptr_add(Ptr("%o"), 16 * number)
             t.store_four(t.fma_four(t.load_four(place), old[number % len(old)], four), place)
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("old"))
+    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
     return finished(t, "attend_half_values", given)
 
 
@@ -177,7 +177,7 @@ def multiplies_halves(a: Attend) -> bool:
 class F16Products(Products):
     """Products in f16."""
 
-    keeps_tops = False
+    keeps_maxima = False
     packing = Packing(_ITEM, 1, lambda a, name: narrow_function(a.device, a.width(name)))
 
     def pack_queries(self) -> None:
@@ -195,16 +195,16 @@ class F16Products(Products):
     def weigh(self, count: I64) -> None:
         t = self.t
         weights = weights_function(t.device, self.wide, twos=self.of.twos, narrow=True)
-        t.call_shared(weights, self.room["scores"], count, self.room["tops"], self.room["sums"])
+        t.call_shared(weights, self.room["scores"], count, self.room["maxima"], self.room["sums"])
 
     def add_values(self, first: I64, count: I64) -> None:
         t, a = self.t, self.a
         v = self.narrowed("v", first, count)
         with t.loop(0, a.dv // FEATURES) as part:
             x, to = t.ptr_add(v, t.mul(part, 2 * FEATURES)), t.mul(part, FEATURES * self.of.row)
-            o = t.ptr_add(self.room["taken"], to)
+            o = t.ptr_add(self.room["accumulators"], to)
             values = half_values_function(t.device)
-            t.call_shared(values, self.room["scores"], x, 2 * a.dv, count, o, self.room["old"])
+            t.call_shared(values, self.room["scores"], x, 2 * a.dv, count, o, self.room["rescale"])
 
 
 _MOST_ROWS = 2
@@ -256,7 +256,7 @@ def few_half_values_function(device: CpuDevice, dv: int, rows: int, *, prefetche
     p, v, stride, total = Ptr("%p"), Ptr("%v"), I64("%stride"), I64("%count")
     results = [t.ptr_add(Ptr("%o"), 4 * dv * i) for i in range(rows)]
     for i, result in enumerate(results):
-        old = t.splat_four(t.load_f32(t.ptr_add(Ptr("%old"), 4 * i)))
+        old = t.splat_four(t.load_f32(t.ptr_add(Ptr("%rescale"), 4 * i)))
         with t.loop(0, dv // 4) as number:
             place = t.ptr_add(result, t.mul(number, 16))
             t.store_four(t.four_op("fmul", t.load_four(place), old), place)
@@ -277,7 +277,7 @@ def few_half_values_function(device: CpuDevice, dv: int, rows: int, *, prefetche
             value = t.load(t.ptr_add(row, t.mul(number, 2 * LANES)), 2)
             for result, splat in zip(results, splats, strict=True):
                 _add(t, value, splat, t.ptr_add(result, t.mul(number, 4 * LANES)))
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("old"))
+    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
     return finished(t, "attend_few_half_values", given)
 
 
@@ -338,6 +338,6 @@ class HalfFewQueries(FewQueries):
     def _add_values(self, v: Ptr, stride: Int, following: I64, end: Int, count: I64) -> None:
         t, a = self.t, self.a
         for rows, row, is_first in self._rows_at_once(summed_rows(self.most)):
-            p, o = self._of("scores", row, ATTENTION.few_keys), self._of("taken", row, self.dv)
+            p, o = self._of("scores", row, ATTENTION.few_keys), self._of("accumulators", row, self.dv)
             values = few_half_values_function(t.device, a.dv, rows, prefetches=is_first)
-            t.call_shared(values, p, v, stride, count, o, self._of("old", row, 1))
+            t.call_shared(values, p, v, stride, count, o, self._of("rescale", row, 1))

@@ -120,7 +120,7 @@ def streamed_values_function(device: CpuDevice, dv: int, rows: int, stored: Stor
             t.store(x, place, size)
 
     for i, result in enumerate(results):
-        old = t.load_splat(t.ptr_add(Ptr("%old"), 4 * i))
+        old = t.load_splat(t.ptr_add(Ptr("%rescale"), 4 * i))
         with t.loop(0, wide // lanes) as number:
             place = t.ptr_add(result, t.mul(number, size))
             t.store(t.fmul(t.load(place, size), old), place, size)
@@ -145,7 +145,7 @@ def streamed_values_function(device: CpuDevice, dv: int, rows: int, stored: Stor
         if dv % lanes:
             at = dv // lanes * size
             weighted(at, [t.load_first(t.ptr_add(here, at), dv % lanes)], weights)
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("old"))
+    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
     return finished(t, "attend_streamed_values", given)
 
 
@@ -241,7 +241,7 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, store
     for number in range(parts):
         part = range(number * count // parts, (number + 1) * count // parts)
         places = [t.ptr_add(o, 4 * padded(dv, lanes) * row + i * size) for row in range(rows) for i in part]
-        old = [t.load_splat(t.ptr_add(Ptr("%old"), 4 * row)) for row in range(rows)]
+        old = [t.load_splat(t.ptr_add(Ptr("%rescale"), 4 * row)) for row in range(rows)]
         starts = [t.fmul(t.load(x, size), old[i // len(part)]) for i, x in enumerate(places)]
         with t.carry(0, t.sdiv(total, at_once), [*starts, *[ZERO] * (len(starts) * (at_once - 1))]) as state:
             for of in range(at_once):
@@ -259,7 +259,7 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, store
             state.vectors[:] = added(state.vectors, state.index, part)
         for x, place in zip(state.vectors, places, strict=True):
             t.store(x, place, size)
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("old"))
+    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
     return finished(t, "attend_few_values", (*given, read("ahead"), read("others"), integer("left"), integer("apart")))
 
 
@@ -295,7 +295,7 @@ class FewQueries:
             v, apart = self._block("v", first, count)
             self._score(k, stride, v, apart, count)
             with t.loop(0, self.rows) as row:
-                t.store_f32(self._weigh(row, first, count), self._of("old", row, 1))
+                t.store_f32(self._weigh(row, first, count), self._of("rescale", row, 1))
             self._add_values(v, apart, t.add(first, self.a.few_block), end, count)
         with t.loop(0, self.rows) as row:
             self._write(row)
@@ -365,8 +365,8 @@ class FewQueries:
         ahead = a.d * STORED_BYTES[a.cached["k"]] if step == STORED_BYTES[a.cached["k"]] else 0
         stored: Stored = "float" if packs(a, "v") else a.cached["v"]
         for rows, row, is_first in self._rows_at_once(summed_rows(self.most)):
-            p, o = self._of("scores", row, ATTENTION.few_keys), self._of("taken", row, self.dv)
-            given = (p, v, stride, count, o, self._of("old", row, 1))
+            p, o = self._of("scores", row, ATTENTION.few_keys), self._of("accumulators", row, self.dv)
+            given = (p, v, stride, count, o, self._of("rescale", row, 1))
             if self.is_streamed:
                 prefetches = is_first and not packs(a, "v")
                 t.call_shared(streamed_values_function(t.device, a.dv, rows, stored, prefetches=prefetches), *given)
@@ -420,9 +420,9 @@ class FewQueries:
         with t.loop(0, a.d) as c:
             found = t.load_scalar_as_f32(t.ptr_add(x, t.scaled(c, a.strides["q"][-1])), a.stored)
             t.store_f32(F32(t.let(f"fmul float {found}, {factor}")), t.ptr_add(to, t.mul(c, 4)))
-        taken = self._of("taken", row, self.dv)
+        accumulators = self._of("accumulators", row, self.dv)
         for i in range(0, self.dv, t.lanes):
-            t.store(ZERO, t.ptr_add(taken, 4 * i))
+            t.store(ZERO, t.ptr_add(accumulators, 4 * i))
         top, total = self._state(row)
         has_sink = "sinks" in a.strides
         t.store_f32(t.load_scalar_as_f32(self._row("sinks", row), a.stored) if has_sink else _LOWEST, top)
@@ -563,7 +563,7 @@ class FewQueries:
         t, a = self.t, self.a
         factor = t.inverse(t.load_splat(self._state(row)[1]))
         none = t.fcmp("oeq", factor, t.constant(0.0))
-        x = self._of("taken", row, self.dv)
+        x = self._of("accumulators", row, self.dv)
         if a.epilogue is not None:
             finished = self.room["finished"]
             for i in range(0, self.dv, t.lanes):

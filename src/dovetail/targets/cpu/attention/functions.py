@@ -59,7 +59,14 @@ def integer(name: str) -> Parameter:
 
 @lru_cache(256)
 def scores_function(
-    device: CpuDevice, wide: int, d: int, dv: int, *, with_top: bool, with_mask: bool = False, prefetches: bool = True
+    device: CpuDevice,
+    wide: int,
+    d: int,
+    dv: int,
+    *,
+    with_maximum: bool,
+    with_mask: bool = False,
+    prefetches: bool = True,
 ) -> Shared:
     """s[j, i] = Σ_c q[c, i] · k[j, c] for a few keys and `wide` vectors of queries.
 
@@ -82,7 +89,7 @@ def scores_function(
         sums[j * wide : (j + 1) * wide] = [t.fadd(x, own) for x in sums[j * wide : (j + 1) * wide]]
     for i, x in enumerate(sums):
         t.store(x, t.ptr_add(s, i * t.bytes), t.bytes)
-    for i in range(wide if with_top else 0):
+    for i in range(wide if with_maximum else 0):
         place = t.ptr_add(top, i * t.bytes)
         # Compared last, it would be stored lane by lane where it is higher, and the next load would have to wait.
         highest = [_larger(t, sums[i], t.load(place, t.bytes)), *sums[i + wide :: wide]]
@@ -132,7 +139,7 @@ def _scored(t: VectorBuilder, device: CpuDevice, wide: int, d: int, q: Ptr, rows
 def values_function(device: CpuDevice, wide: int, features: int) -> Shared:
     """o[c, i] = o[c, i] · old[i] + Σ_j p[j, i] · v[j, c] for a few features."""
     t = VectorBuilder(device)
-    p, v, o, old, stride, count = Ptr("%p"), Ptr("%v"), Ptr("%o"), Ptr("%old"), I64("%stride"), I64("%count")
+    p, v, o, old, stride, count = Ptr("%p"), Ptr("%v"), Ptr("%o"), Ptr("%rescale"), I64("%stride"), I64("%count")
 
     def accumulate(sums: list[Vec], weights: Ptr, row: Ptr) -> None:
         ps = [t.load(t.ptr_add(weights, i * t.bytes), t.bytes) for i in range(wide)]
@@ -160,7 +167,7 @@ def values_function(device: CpuDevice, wide: int, features: int) -> Shared:
         accumulate(state.vectors, t.ptr_add(p, t.mul(j, wide * t.bytes)), t.ptr_add(v, t.mul(j, stride)))
     for i, x in enumerate(state.vectors):
         t.store(x, t.ptr_add(o, i * t.bytes), t.bytes)
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("old"))
+    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
     return finished(t, "attend_values", given)
 
 
@@ -191,16 +198,16 @@ def weights_function(device: CpuDevice, wide: int, *, twos: bool, narrow: bool =
     t = VectorBuilder(device)
     s, top, total, count = Ptr("%s"), Ptr("%top"), Ptr("%l"), I64("%count")
     low = t.constant(float("-inf"))
-    tops = [t.load(t.ptr_add(top, i * t.bytes), t.bytes) for i in range(wide)]
-    tops = [t.select(t.fcmp("oeq", x, low), t.constant(0.0), x) for x in tops]
+    maxima = [t.load(t.ptr_add(top, i * t.bytes), t.bytes) for i in range(wide)]
+    maxima = [t.select(t.fcmp("oeq", x, low), t.constant(0.0), x) for x in maxima]
     if narrow:
-        tops = [t.fsub(x, t.constant(math.log2(NARROWED) * (1.0 if twos else math.log(2.0)))) for x in tops]
+        maxima = [t.fsub(x, t.constant(math.log2(NARROWED) * (1.0 if twos else math.log(2.0)))) for x in maxima]
     interleaves = device.emits("fma_by_lane")
     addends = exp2_addends(t) if interleaves else {}
     with t.carry(0, count, [t.load(t.ptr_add(total, i * t.bytes), t.bytes) for i in range(wide)]) as state:
         row = t.ptr_add(s, t.mul(state.index, wide * t.bytes))
         if interleaves:
-            xs = [t.fsub(t.load(t.ptr_add(row, i * t.bytes), t.bytes), tops[i]) for i in range(wide)]
+            xs = [t.fsub(t.load(t.ptr_add(row, i * t.bytes), t.bytes), maxima[i]) for i in range(wide)]
             ps = exp2_of_negatives(t, xs if twos else [t.fmul(x, t.constant(LOG2_E)) for x in xs], addends)
             state.vectors[:] = [t.fadd(x, p) for x, p in zip(state.vectors, ps, strict=True)]
             onto = t.ptr_add(s, t.mul(state.index, wide * t.bytes // 2)) if narrow else row
@@ -211,7 +218,7 @@ def weights_function(device: CpuDevice, wide: int, *, twos: bool, narrow: bool =
                     t.store(p, t.ptr_add(row, i * t.bytes), t.bytes)
         for i in range(0 if interleaves else wide):
             at = t.ptr_add(row, i * t.bytes)
-            p = weight(t, t.fsub(t.load(at, t.bytes), tops[i]), twos=twos)
+            p = weight(t, t.fsub(t.load(at, t.bytes), maxima[i]), twos=twos)
             state.vectors[i] = t.fadd(state.vectors[i], p)
             t.store(p, at, t.bytes)
     for i in range(wide):

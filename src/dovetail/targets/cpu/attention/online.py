@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import ClassVar
 
 from dovetail.codegen.llvm.handles import FALSE, I1, I64, NULL, TRUE, Int, Ptr, Vec
 from dovetail.codegen.llvm.maths.vectors import LOG2_E
 from dovetail.codegen.llvm.vector import STORED_BYTES, ZERO, Stored
+from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.attention.functions import (
     NARROWED,
+    columns_function,
     copy_function,
     key_rows,
     out_function,
@@ -77,7 +80,7 @@ class OnlineSoftmax(QueryBlock):
         with t.steps(low, end, ATTENTION.block) as first:
             count = t.smin(ATTENTION.block, t.sub(end, first))
             with t.when(self._sees_some(first, count)) if self.may_leave_out else nullcontext():
-                before = [t.load(t.ptr_add(self.room["tops"], i * t.bytes), t.bytes) for i in range(self.wide)]
+                before = [t.load(t.ptr_add(self.room["maxima"], i * t.bytes), t.bytes) for i in range(self.wide)]
                 self.products.score(first, count)
                 self._bend_scores(first, count)
                 self.products.shrink(before)
@@ -94,7 +97,7 @@ class OnlineSoftmax(QueryBlock):
         """Whether some query sees some key of a block; its masks are columns afterwards if they bend scores."""
         t, a = self.t, self.a
         step = a.strides["keep"][-1]
-        if not self.products.keeps_tops and step == 1 and not a.causal and a.softcap is None:
+        if not self.products.keeps_maxima and step == 1 and not a.causal and a.softcap is None:
             return self._sees_some_bytes(first, count)
         self._transpose_masks(first, count)
         with t.carry(0, count, [ZERO] * self.wide) as state:
@@ -144,7 +147,7 @@ class OnlineSoftmax(QueryBlock):
     def _bend_scores(self, first: I64, count: I64) -> None:
         """Cap and mask scores, and keep the running maximum of each query, unless the product has done so."""
         t = self.t
-        if self.products.keeps_tops:
+        if self.products.keeps_maxima:
             if self.bends:
                 self._bend(first, count, transposed=self.may_leave_out)
             return
@@ -162,11 +165,11 @@ class OnlineSoftmax(QueryBlock):
             if has_sinks:
                 self._take_sinks(i)
             else:
-                t.store(t.constant(float("-inf")), t.ptr_add(self.room["tops"], i * t.bytes), t.bytes)
+                t.store(t.constant(float("-inf")), t.ptr_add(self.room["maxima"], i * t.bytes), t.bytes)
             total = t.constant(NARROWED if self.a.halves else 1.0) if has_sinks else ZERO
             t.store(total, t.ptr_add(self.room["sums"], i * t.bytes), t.bytes)
         with t.loop(0, self.a.dv) as c:
-            to = t.ptr_add(self.room["taken"], t.mul(c, self.row))
+            to = t.ptr_add(self.room["accumulators"], t.mul(c, self.row))
             for i in range(self.wide):
                 t.store(ZERO, t.ptr_add(to, i * t.bytes), t.bytes)
 
@@ -174,7 +177,7 @@ class OnlineSoftmax(QueryBlock):
         """The sinks of a vector of queries are their highest scores so far."""
         t = self.t
         row = t.size(self.a.strides["sinks"][-2])
-        x, to = t.ptr_add(self.at["sinks"], t.mul(row, i * t.lanes)), t.ptr_add(self.room["tops"], i * t.bytes)
+        x, to = t.ptr_add(self.at["sinks"], t.mul(row, i * t.lanes)), t.ptr_add(self.room["maxima"], i * t.bytes)
         self._as_columns(x, row, 0, i, 1, LOG2_E if self.twos else 1.0, to, self.a.stored)
 
     def write(self) -> None:
@@ -186,13 +189,13 @@ class OnlineSoftmax(QueryBlock):
         if a.zero_unseen and a.has_key_mask:
             self._forget_unseen()
         for i in range(self.wide):
-            old = t.ptr_add(self.room["old"], i * t.bytes)
+            old = t.ptr_add(self.room["rescale"], i * t.bytes)
             t.store(t.inverse(t.load(t.ptr_add(self.room["sums"], i * t.bytes), t.bytes)), old, t.bytes)
             to = t.ptr_add(y, t.mul(stride, i * t.lanes))
             rows = t.smin(t.lanes, t.sub(self.rows, i * t.lanes))
-            taken = t.ptr_add(self.room["taken"], i * t.bytes)
+            accumulators = t.ptr_add(self.room["accumulators"], i * t.bytes)
             out = out_function(a.device, a.dv, stored)
-            t.call_shared(out, taken, self.row, old, to, stride, rows, self.room["buffer"])
+            t.call_shared(out, accumulators, self.row, old, to, stride, rows, self.room["buffer"])
         if a.epilogue is not None:
             t.write_steps(self.room[WORDS_REGION], self.room["finished"], self.rows, self.at)
 
@@ -213,7 +216,7 @@ class OnlineSoftmax(QueryBlock):
 class Products:
     """The products of a tile's queries with a block of keys, and of their weights with its values, in one form."""
 
-    keeps_tops: ClassVar[bool]
+    keeps_maxima: ClassVar[bool]
     """Whether scores keep the running maximum of each query, where nothing bends them."""
     packing: ClassVar[Packing]
     """How rows of keys and values are packed."""
@@ -242,7 +245,7 @@ class Products:
     def take_highest(self, count: I64) -> None:
         """Keep the running maximum of each query."""
         t = self.t
-        places = [t.ptr_add(self.room["tops"], i * t.bytes) for i in range(self.wide)]
+        places = [t.ptr_add(self.room["maxima"], i * t.bytes) for i in range(self.wide)]
         with t.carry(0, count, [t.load(place, t.bytes) for place in places]) as state:
             at = t.ptr_add(self.room["scores"], t.mul(state.index, self.of.row))
             scores = [t.load(t.ptr_add(at, i * t.bytes), t.bytes) for i in range(self.wide)]
@@ -254,10 +257,10 @@ class Products:
         """How much older sums weigh now that higher scores were met."""
         t = self.t
         for i, x in enumerate(before):
-            now = t.load(t.ptr_add(self.room["tops"], i * t.bytes), t.bytes)
+            now = t.load(t.ptr_add(self.room["maxima"], i * t.bytes), t.bytes)
             none = t.fcmp("oeq", now, t.constant(float("-inf")))
             shrunk = weight(t, t.fsub(x, t.select(none, t.constant(0.0), now)), twos=self.of.twos)
-            t.store(shrunk, t.ptr_add(self.room["old"], i * t.bytes), t.bytes)
+            t.store(shrunk, t.ptr_add(self.room["rescale"], i * t.bytes), t.bytes)
             total = t.ptr_add(self.room["sums"], i * t.bytes)
             t.store(t.fmul(t.load(total, t.bytes), shrunk), total, t.bytes)
 
@@ -283,7 +286,7 @@ class Products:
 class F32Products(Products):
     """Products in f32, of keys and values that are read where they are if their rows are dense."""
 
-    keeps_tops = True
+    keeps_maxima = True
     packing = Packing(4, 1, lambda a, name: rows_function(a.device, a.width(name)))
 
     def __init__(self, of: OnlineSoftmax) -> None:
@@ -352,14 +355,14 @@ class F32Products(Products):
         ahead = t.ptr_add(self.of.at["v"], t.scaled(t.add(first, done), row))
         scores = scores_function(
             a.device, self.wide, a.d, a.dv,
-            with_top=not self.of.bends, with_mask=a.has_key_mask, prefetches=not self.of.packed.widths,
+            with_maximum=not self.of.bends, with_mask=a.has_key_mask, prefetches=not self.of.packed.widths,
         )  # fmt: skip
-        t.call_shared(scores, room["columns"], x, stride, to, ahead, t.size(row), room["tops"], mask)
+        t.call_shared(scores, room["columns"], x, stride, to, ahead, t.size(row), room["maxima"], mask)
 
     def weigh(self, count: I64) -> None:
         t, room = self.t, self.room
         weights = weights_function(t.device, self.wide, twos=self.of.twos)
-        t.call_shared(weights, room["scores"], count, room["tops"], room["sums"])
+        t.call_shared(weights, room["scores"], count, room["maxima"], room["sums"])
 
     def add_values(self, first: I64, count: I64) -> None:
         t, a = self.t, self.a
@@ -370,17 +373,31 @@ class F32Products(Products):
             to = self.room["value_rows"]
             t.call_shared(copy_function(t.device, a.dv, a.stored), x, stride, t.size(step), count, to)
             x, stride = to, 4 * a.dv
-        features = key_rows(a.device, self.wide)
-        whole = a.dv // features
+        features, whole, rest = _groups(a.device, self.wide, a.dv)
         if whole:
             with t.loop(0, whole) as i:
                 self._values(features, t.mul(i, features), x, stride, count)
-        if a.dv % features:
-            self._values(a.dv % features, whole * features, x, stride, count)
+        if rest:
+            self._values(rest, whole * features, x, stride, count)
 
     def _values(self, features: int, first: Int, x: Ptr, stride: Int, count: I64) -> None:
         t = self.t
         x = t.ptr_add(x, t.mul(first, 4))
-        to = t.ptr_add(self.room["taken"], t.mul(first, self.of.row))
+        to = t.ptr_add(self.room["accumulators"], t.mul(first, self.of.row))
         values = values_function(t.device, self.wide, features)
-        t.call_shared(values, self.room["scores"], x, stride, count, to, self.room["old"])
+        t.call_shared(values, self.room["scores"], x, stride, count, to, self.room["rescale"])
+
+
+def _groups(device: CpuDevice, wide: int, dv: int) -> tuple[int, int, int]:
+    """Features of values that are accumulated at once, how often, and the rest of them."""
+    features = key_rows(device, wide)
+    return features, *divmod(dv, features)
+
+
+def functions_of_any_strides(device: CpuDevice, wide: int, dv: int, *, twos: bool) -> Iterator[SharedFunction]:
+    """What a tile of f32 with `wide` vectors of queries calls, whatever the strides of its operands and masks."""
+    features, whole, rest = _groups(device, wide, dv)
+    yield from (values_function(device, wide, size)[0] for size in (features * (whole > 0), rest) if size)
+    yield weights_function(device, wide, twos=twos)[0]
+    yield columns_function(device, "float")[0]
+    yield out_function(device, dv, "float")[0]

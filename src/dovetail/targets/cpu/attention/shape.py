@@ -205,8 +205,8 @@ def many_regions(a: Attend, wide: int) -> dict[str, int]:
     lanes = a.device.lanes
     row = 4 * lanes * wide
     keys = key_rows(a.device, wide)
-    found = {"columns": a.d * row, "taken": a.dv * row, "scores": ATTENTION.block * row}
-    found |= {"tops": row, "sums": row, "old": row, "buffer": 4 * lanes * lanes}
+    found = {"columns": a.d * row, "accumulators": a.dv * row, "scores": ATTENTION.block * row}
+    found |= {"maxima": row, "sums": row, "rescale": row, "buffer": 4 * lanes * lanes}
     if a.has_key_mask:
         found["mask_left"] = 4 * keys
     found["key_rows"] = (ATTENTION.block if a.packs_keys else keys) * 4 * a.d
@@ -228,8 +228,8 @@ def few_regions(a: Attend, rows: int) -> dict[str, int]:
     """The workspace of a tile with few queries, in bytes."""
     lanes = a.device.lanes
     d, dv = padded(a.d, lanes), padded(a.dv, lanes)
-    found = {"queries": rows * 4 * d, "scores": rows * 4 * ATTENTION.few_keys, "taken": rows * 4 * dv}
-    found |= {"state": rows * 8, "old": rows * 4}
+    found = {"queries": rows * 4 * d, "scores": rows * 4 * ATTENTION.few_keys, "accumulators": rows * 4 * dv}
+    found |= {"state": rows * 8, "rescale": rows * 4}
     found["left"] = lanes * 4 * a.d
     if a.few_halves:
         found["halves"] = rows * 2 * a.d

@@ -258,8 +258,8 @@ class QueryBlock:
         t, a = self.t, self.a
         if not transposed:
             self._transpose_masks(first, count)
-        tops = self.room["tops"]
-        starts = [t.load(t.ptr_add(tops, i * t.bytes), t.bytes) for i in range(self.wide)]
+        maxima = self.room["maxima"]
+        starts = [t.load(t.ptr_add(maxima, i * t.bytes), t.bytes) for i in range(self.wide)]
         with t.carry(0, count, starts) as state:
             key = t.add(first, state.index)
             at = t.ptr_add(self.room["scores"], t.mul(state.index, self.row))
@@ -270,7 +270,7 @@ class QueryBlock:
                 t.store(x, here, t.bytes)
                 state.vectors[i] = t.fmax(x, state.vectors[i])
         for i, x in enumerate(state.vectors):
-            t.store(x, t.ptr_add(tops, i * t.bytes), t.bytes)
+            t.store(x, t.ptr_add(maxima, i * t.bytes), t.bytes)
 
     def _masked(self, name: str, key: I64, j: I64) -> list[Vec]:
         """What a mask has for a key, for each vector of queries."""
@@ -294,5 +294,5 @@ class QueryBlock:
     def sees_nothing(self, highest: float) -> I1:
         """Whether some query has met no higher score than that of hidden keys: then those left out count as much."""
         t = self.t
-        tops = (t.load(t.ptr_add(self.room["tops"], i * t.bytes), t.bytes) for i in range(self.wide))
-        return t.any_lane(t.fcmp("ole", top, t.constant(highest)) for top in tops)
+        maxima = (t.load(t.ptr_add(self.room["maxima"], i * t.bytes), t.bytes) for i in range(self.wide))
+        return t.any_lane(t.fcmp("ole", top, t.constant(highest)) for top in maxima)

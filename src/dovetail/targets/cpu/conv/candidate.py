@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import log2
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from dovetail.codegen.llvm.kernel import KernelCode
 from dovetail.dataclass import dataclass
@@ -15,7 +16,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem
-from dovetail.kernels.spec import Job, Packed, SharedFunction, SizeFunction, Template, Tiling, Variant
+from dovetail.kernels.spec import Job, Packed, Priced, SharedFunction, SizeFunction, Template, Tiling, Variant
 from dovetail.targets.cpu.conv.epilogue import WithRows, with_rows
 from dovetail.targets.cpu.conv.policy import ISSUE
 
@@ -44,25 +45,45 @@ def rate(rows: int, columns: int) -> float:
     return min(1.0, accumulators / ISSUE.accumulators, accumulators / (rows + columns) / ISSUE.fmas_per_load)
 
 
-class ConvTiler(Protocol):
-    """How the work of one kernel is tiled, for sizes that are known now or later."""
+class ConvTiler(ABC):
+    """How the work of one kernel is tiled: a dataclass, for sizes that are known now or later."""
 
-    @property
-    def problem(self) -> ConvProblem: ...
+    __slots__ = ()
+    problem: ConvProblem
 
-    def __call__(self, number: SizeFunction) -> Tiling | None: ...
+    def __call__(self, number: SizeFunction) -> Tiling | None:
+        """The tiling once sizes are known; None where a condition refuses them."""
+        of = self.problem.known(number)
+        return None if self.declines(of) is not None else self.tiling(of)
+
+    def priced(self, number: SizeFunction) -> Priced | None:
+        """The cost of sizes that no condition refuses."""
+        of = self.problem.known(number)
+        return None if self.declines(of) is not None else Priced(conv_cost(of, self), lambda: self.tiling(of))
 
     def declines(self, of: ConvProblem) -> Refused | None:
         """The condition that refuses spatial sizes, which are known; None where all hold."""
-        ...
+        return None
 
-    def tiling(self, of: ConvProblem) -> Tiling | None:
-        """The tiling where all spatial sizes are known; None where a condition of the kernel refuses them."""
-        ...
+    @abstractmethod
+    def tiling(self, of: ConvProblem) -> Tiling:
+        """The tiling where all spatial sizes are known."""
 
+    @abstractmethod
     def effort(self, of: ConvProblem) -> Effort:
         """What each image and group costs where spatial sizes are known."""
-        ...
+
+
+def conv_cost(of: ConvProblem, tiler: ConvTiler) -> Cost:
+    """The cost of a kernel where spatial sizes are known: the machine model turns it into seconds."""
+    effort = tiler.effort(of)
+    each = 2 * effort.lanes
+    dense, moved = round(each * effort.fmas), round(each * effort.moved)
+    weights = 4 * of.groups * of.filters * of.channels * (effort.taps or of.geometry.taps)
+    (height, width), (rows, columns) = of.geometry.sizes, of.geometry.out
+    count = of.images * of.groups
+    bytes = 4 * count * (height * width * of.channels + rows * columns * of.filters) + weights
+    return Cost(count * (dense + moved), bytes, weights, count * dense, "conv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +107,16 @@ class Candidate:
         """The kernel, for sizes that are known later."""
         return Variant(self._template((), 0), self.bindings, self.tiler)
 
-    def job(self) -> Job | Refused:
+    def job(self) -> Job:
         """The kernel with its work tiled for the sizes as they are."""
         tiling = self.tiler.tiling(self.tiler.problem)
-        if tiling is None:
-            return Refused("sizes_suit_the_kernel")
         return Job(self._template(tiling.sizes, tiling.scratch), self.bindings, tiling.launch)
 
-    def offer(self, cost: Callable[[], Cost] | None = None) -> Offer:
+    def offer(self) -> Offer:
         """The kernel as a row of the selection table offers it."""
-        return Offer(self.job, cost, self.name, None if self.is_known else self.variant)
+        if not self.is_known:
+            return Offer(self.job, None, self.name, self.variant)
+        return Offer(self.job, lambda: conv_cost(self.tiler.problem, self.tiler), self.name)
 
     def _template(self, sizes: tuple[Size, ...], scratch: Size) -> Template:
         made = self.code().template(self.bindings, sizes, scratch)
@@ -113,18 +134,6 @@ def between(condition: str, found: int, least: int, most: int | None = None) -> 
     if found >= least and (most is None or found <= most):
         return None
     return Refused(condition, str(found), f"at least {least}" if most is None else f"{least} to {most}")
-
-
-def conv_cost(of: ConvProblem, tiler: ConvTiler) -> Cost:
-    """The cost of a kernel where spatial sizes are known: the machine model turns it into seconds."""
-    effort = tiler.effort(of)
-    each = 2 * effort.lanes
-    dense, moved = round(each * effort.fmas), round(each * effort.moved)
-    weights = 4 * of.groups * of.filters * of.channels * (effort.taps or of.geometry.taps)
-    (height, width), (rows, columns) = of.geometry.sizes, of.geometry.out
-    count = of.images * of.groups
-    bytes = 4 * count * (height * width * of.channels + rows * columns * of.filters) + weights
-    return Cost(count * (dense + moved), bytes, weights, count * dense, "conv")
 
 
 def convolution_of(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | Refused:

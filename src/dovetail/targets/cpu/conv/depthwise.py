@@ -21,8 +21,8 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
-from dovetail.kernels.spec import SizeFunction, Tiling
-from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Effort, Found
+from dovetail.kernels.spec import Tiling
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found
 from dovetail.targets.cpu.conv.epilogue import (
     RowTarget,
     activate,
@@ -492,14 +492,11 @@ def _heights(bands: Bands, most: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Depthwise:
+class Depthwise(ConvTiler):
     """How the work is tiled."""
 
     problem: ConvProblem
     tile: DepthwiseTile
-
-    def __call__(self, number: SizeFunction) -> Tiling:
-        return self.tiling(self.problem.known(number))
 
     def declines(self, of: ConvProblem) -> Refused | None:
         """The condition that refuses sizes."""

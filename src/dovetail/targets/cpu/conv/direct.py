@@ -34,8 +34,8 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.kernels.spec import SizeFunction, TensorLocations, Tiling
-from dovetail.targets.cpu.conv.candidate import Candidate, Effort, Found, rate
+from dovetail.kernels.spec import TensorLocations, Tiling
+from dovetail.targets.cpu.conv.candidate import Candidate, ConvTiler, Effort, Found, rate
 from dovetail.targets.cpu.conv.epilogue import (
     activate,
     arguments_of,
@@ -496,7 +496,7 @@ def pixels_effort(of: ConvProblem, tile: DirectTile) -> Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class Direct:
+class Direct(ConvTiler):
     """How the work is tiled."""
 
     problem: ConvProblem
@@ -505,12 +505,6 @@ class Direct:
     """Of a transposed convolution: the distances of two pixels down and across, zeros between them."""
     strides: tuple[tuple[str, int], ...] = ()
     """Of filters and a bias that only a run knows, by name, in bytes."""
-
-    def __call__(self, number: SizeFunction) -> Tiling:
-        return self.tiling(self.problem.known(number))
-
-    def declines(self, of: ConvProblem) -> Refused | None:
-        """It serves all sizes."""
 
     def effort(self, of: ConvProblem) -> Effort:
         """What each image and group costs."""

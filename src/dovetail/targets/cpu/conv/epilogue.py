@@ -1,4 +1,10 @@
-"""Cheap elementwise steps of a region after a convolution, as vector code that register tiles apply to their sums."""
+"""What becomes of the sums of a convolution, the same in every engine.
+
+Register tiles, or the function that transposes their sums, add bias and residual and apply the activation, or cheap
+elementwise steps of a region, as vector code. Activations of many instructions may be applied to a finished row in L1.
+All other steps are a function of finished rows in the loop language, as after a GEMM: an engine stores its results in
+rows of its workspace, as it finishes them anyhow, and calls the function on these.
+"""
 
 from __future__ import annotations
 

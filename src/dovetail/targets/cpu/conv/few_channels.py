@@ -20,8 +20,8 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import Blocks
-from dovetail.kernels.spec import SizeFunction, Tiling
-from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Effort, Found, between
+from dovetail.kernels.spec import Tiling
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found, between
 from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, row_regions
 from dovetail.targets.cpu.conv.filters_in_lanes import (
     Corner,
@@ -127,14 +127,11 @@ def few_channels(found: Convolution, problem: ConvProblem, device: CpuDevice) ->
 
 
 @dataclass(frozen=True, slots=True)
-class FewChannels:
+class FewChannels(ConvTiler):
     """How the work is tiled."""
 
     problem: ConvProblem
     tile: RegisterTile
-
-    def __call__(self, number: SizeFunction) -> Tiling:
-        return self.tiling(self.problem.known(number))
 
     def declines(self, of: ConvProblem) -> Refused | None:
         """The condition that refuses sizes."""

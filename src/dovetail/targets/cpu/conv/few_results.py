@@ -18,8 +18,8 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.kernels.spec import SizeFunction, TensorLocations, Tiling
-from dovetail.targets.cpu.conv.candidate import Candidate, Effort
+from dovetail.kernels.spec import TensorLocations, Tiling
+from dovetail.targets.cpu.conv.candidate import Candidate, ConvTiler, Effort
 from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile, transpose_signature, transpose_sums
 from dovetail.targets.cpu.conv.packing import pointers
 from dovetail.targets.cpu.conv.patches import pack_phase, pack_phase_signature
@@ -331,16 +331,13 @@ def tile_for(
 
 
 @dataclass(frozen=True, slots=True)
-class FewResults:
+class FewResults(ConvTiler):
     """How the work is tiled."""
 
     problem: ConvProblem
     form: FewResultsForm
     steps: tuple[int, ...]
     """Strides of filters: of a filter, a channel, a row and a column."""
-
-    def __call__(self, number: SizeFunction) -> Tiling:
-        return self.tiling(self.problem.known(number))
 
     def tiling(self, of: ConvProblem) -> Tiling:
         """The tiling of sizes that are known."""
@@ -391,9 +388,6 @@ class FewResults:
         axes = zip(geometry.window, geometry.dilations, geometry.out, geometry.strides, strict=True)
         rows, columns = [(window - 1) * d + (known(out) - 1) * s + 1 for window, d, out, s in axes]
         return rows, columns
-
-    def declines(self, of: ConvProblem) -> Refused | None:
-        """It serves all sizes that are known."""
 
     def effort(self, of: ConvProblem) -> Effort:
         """What each image costs: filters are transposed for each tile."""

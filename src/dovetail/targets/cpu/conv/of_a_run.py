@@ -11,7 +11,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.ops.convolution import conv
-from dovetail.targets.cpu.conv.candidate import conv_cost, with_weights_of_a_run
+from dovetail.targets.cpu.conv.candidate import with_weights_of_a_run
 from dovetail.targets.cpu.conv.direct import direct_of_a_run
 from dovetail.targets.cpu.conv.few_results import few_results, tile_for
 from dovetail.targets.cpu.conv.policy import LIMITS, tiles_of
@@ -26,8 +26,7 @@ def offer_direct(of: StepProblem[CpuDevice]) -> Offer | Refused:
     made = direct_of_a_run(found.convolution, problem, of.device, of.locations)
     if isinstance(made, Refused):
         return made
-    one = replace(made, shared=found.shared)
-    return one.offer((lambda: conv_cost(one.tiler.problem, one.tiler)) if one.is_known else None)
+    return replace(made, shared=found.shared).offer()
 
 
 def offer_few_results(of: StepProblem[CpuDevice]) -> Offer | Refused:
@@ -39,7 +38,7 @@ def offer_few_results(of: StepProblem[CpuDevice]) -> Offer | Refused:
     made = few_results(found.convolution, problem, of.device, of.locations)
     if isinstance(made, Refused):
         return made
-    return made.offer(lambda: conv_cost(made.tiler.problem, made.tiler))
+    return made.offer()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.kernels.spec import SizeFunction, Tiling
-from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Effort, Found, between
+from dovetail.kernels.spec import Tiling
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found, between
 from dovetail.targets.cpu.conv.direct import DirectTile, pixels_effort
 from dovetail.targets.cpu.conv.epilogue import (
     activate,
@@ -381,14 +381,11 @@ def pointwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Fo
 
 
 @dataclass(frozen=True, slots=True)
-class Pointwise:
+class Pointwise(ConvTiler):
     """How the work is tiled."""
 
     problem: ConvProblem
     tile: DirectTile
-
-    def __call__(self, number: SizeFunction) -> Tiling:
-        return self.tiling(self.problem.known(number))
 
     def declines(self, of: ConvProblem) -> Refused | None:
         """The condition that refuses sizes."""

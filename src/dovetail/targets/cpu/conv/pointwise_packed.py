@@ -28,8 +28,8 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.kernels.spec import SizeFunction, Tiling
-from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Effort, Found, between, transposed
+from dovetail.kernels.spec import Tiling
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found, between, transposed
 from dovetail.targets.cpu.conv.epilogue import RowTarget, activate, arguments_of, row_regions
 from dovetail.targets.cpu.conv.filters_in_lanes import (
     Corner,
@@ -482,14 +482,11 @@ def _products(filters: int, pixels: int, tile: RegisterTile) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class PointwisePacked:
+class PointwisePacked(ConvTiler):
     """How the work is tiled."""
 
     problem: ConvProblem
     tile: RegisterTile
-
-    def __call__(self, number: SizeFunction) -> Tiling:
-        return self.tiling(self.problem.known(number))
 
     def declines(self, of: ConvProblem) -> Refused | None:
         """The condition that refuses sizes."""

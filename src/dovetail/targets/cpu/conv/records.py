@@ -22,7 +22,6 @@ from dovetail.targets.cpu.conv.int8.variant import ByteFilters, ByteRows
 from dovetail.targets.cpu.conv.packing import Packing
 from dovetail.targets.cpu.conv.pointwise import Pointwise
 from dovetail.targets.cpu.conv.pointwise_packed import PointwisePacked
-from dovetail.targets.cpu.conv.select import Suited
 from dovetail.targets.cpu.conv.transposed import TransposedPacking
 from dovetail.targets.cpu.conv.winograd.scheme import Axis, Scheme
 from dovetail.targets.cpu.conv.winograd.variant import TransformedWeights, Winograd
@@ -39,7 +38,6 @@ CONV_RECORDS: Mapping[str, type[Any]] = {
     "conv.pointwise": Pointwise,
     "conv.pointwise_packed": PointwisePacked,
     "conv.winograd": Winograd,
-    "conv.suited": Suited,
     "conv.pack": Packing,
     "conv.pack_conv1d": LinePanels,
     "conv.pack_int8": ByteFilters,

@@ -11,12 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from dovetail.dataclass import dataclass
-from dovetail.kernels.choice import Answer, Offer, Refused, StepProblem
+from dovetail.kernels.choice import Answer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem
-from dovetail.kernels.spec import Priced, SizeFunction, Tiling
-from dovetail.targets.cpu.conv.candidate import Candidate, ConvTiler, Found, conv_cost, with_bound_weights
+from dovetail.targets.cpu.conv.candidate import Found, with_bound_weights
 from dovetail.targets.cpu.conv.conv1d import offer_conv1d
 from dovetail.targets.cpu.conv.depthwise import depthwise
 from dovetail.targets.cpu.conv.direct import direct
@@ -35,30 +33,6 @@ Finder: TypeAlias = Callable[[Convolution, ConvProblem, CpuDevice], Found]
 """The kernels of an engine for a problem, or the condition that refuses it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suited:
-    """A tiler that declines sizes which a condition refuses, and tells the cost of others."""
-
-    tiler: ConvTiler
-
-    @property
-    def problem(self) -> ConvProblem:
-        return self.tiler.problem
-
-    def __call__(self, number: SizeFunction) -> Tiling | None:
-        return self.tiling(self.problem.known(number))
-
-    def tiling(self, of: ConvProblem) -> Tiling | None:
-        return None if self.tiler.declines(of) is not None else self.tiler.tiling(of)
-
-    def priced(self, number: SizeFunction) -> Priced | None:
-        """The cost at sizes that suit."""
-        of = self.problem.known(number)
-        if self.tiler.declines(of) is not None:
-            return None
-        return Priced(conv_cost(of, self.tiler), lambda: self.tiler.tiling(of))
-
-
 def _row(name: str, find: Finder) -> Row[CpuDevice]:
     return Row(name, partial(_answer, find))
 
@@ -73,7 +47,7 @@ def _answer(find: Finder, of: StepProblem[CpuDevice]) -> Answer:
         return made
     given = [replace(one, shared=found.shared) for one in made]
     refusals = [one.tiler.declines(one.tiler.problem) if one.is_known else None for one in given]
-    offers = [_offer(one) for one, refusal in zip(given, refusals, strict=True) if refusal is None]
+    offers = [one.offer() for one, refusal in zip(given, refusals, strict=True) if refusal is None]
     return offers or next(refusal for refusal in refusals if refusal is not None)
 
 
@@ -84,12 +58,6 @@ def _answer_winograd(of: StepProblem[CpuDevice]) -> Answer:
     if of.locations.strict:
         return Refused("sums_keep_their_order", "transforms")
     return _answer(partial(winograd, schemes_for(read[0].convolution, of.locations)), of)
-
-
-def _offer(one: Candidate) -> Offer:
-    if one.is_known:
-        return one.offer(lambda: conv_cost(one.tiler.problem, one.tiler))
-    return replace(one.offer(), variant=replace(one, tiler=Suited(one.tiler)).variant)
 
 
 ROWS: Sequence[Row[CpuDevice]] = (
@@ -110,4 +78,4 @@ ROWS: Sequence[Row[CpuDevice]] = (
 TRANSPOSED_ROWS: Sequence[Row[CpuDevice]] = (Row("direct", offer_transposed),)
 """The kernels of transposed convolutions."""
 
-__all__ = ["ROWS", "TRANSPOSED_ROWS", "Suited"]
+__all__ = ["ROWS", "TRANSPOSED_ROWS"]

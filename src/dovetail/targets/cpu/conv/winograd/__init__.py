@@ -1,1 +1,4 @@
-"""Winograd's convolutions, F(m×n, r×r): schemes, their patches, the kernel, and how much a network may round."""
+"""Winograd's convolutions, F(m×n, r×r).
+
+`scheme` (transforms), `rounding` (how much a network may round), `patches`, `kernel`, `variant` (problems, tiles).
+"""

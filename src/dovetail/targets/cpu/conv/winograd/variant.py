@@ -14,8 +14,8 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.geometry import Blocks, ConvGeometry
-from dovetail.kernels.spec import Packed, SizeFunction, Tiling
-from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Effort, Found, between
+from dovetail.kernels.spec import Packed, Tiling
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found, between
 from dovetail.targets.cpu.conv.epilogue import row_regions
 from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile, broadcast_tile_of
 from dovetail.targets.cpu.conv.packing import bindings
@@ -69,15 +69,12 @@ def _candidate(found: Convolution, problem: ConvProblem, device: CpuDevice, sche
 
 
 @dataclass(frozen=True, slots=True)
-class Winograd:
+class Winograd(ConvTiler):
     """How the work is tiled."""
 
     problem: ConvProblem
     scheme: Scheme
     tile: RegisterTile
-
-    def __call__(self, number: SizeFunction) -> Tiling:
-        return self.tiling(self.problem.known(number))
 
     def declines(self, of: ConvProblem) -> Refused | None:
         """The condition that refuses sizes."""
