@@ -24,11 +24,9 @@ from dovetail.kernels.loops.ir import (
     Call,
     CopyAsync,
     CopyBulk,
-    Cycles,
     ExpectBytes,
     Extent,
     Loop,
-    Name,
     Prefetch,
     Receive,
     Statement,
@@ -37,6 +35,7 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     ThreadIndex,
     When,
+    mul,
 )
 from dovetail.kernels.loops.persistent.stream import in_turn
 from dovetail.plan.plan import make_plan
@@ -133,16 +132,13 @@ def test_each_copy_waits_until_memory_has_brought_the_one_before_it() -> None:
     pairs = [pair for body in bodies for pair in pairwise(body) if isinstance(pair[1], (CopyBulk, Prefetch))]
     every = [_of(kind, made.kernel.stream) for kind in (CopyBulk, Prefetch)]
     assert all(every) and len(pairs) == sum(every) == to_ptx(made.text, "sm_90a").count("%clock64")
+    pace = round(65536 / PACED.bytes_per_cycle)
     for wait, copy in pairs:
         assert isinstance(wait, Store) and isinstance(wait.value, Call) and isinstance(copy, (CopyBulk, Prefetch))
         nbytes = Extent(copy.nbytes) if isinstance(copy, CopyBulk) else copy.nbytes
         now, cycles = wait.value.operands
         assert isinstance(now, Call) and now.op == "clock_after" and isinstance(cycles, Call) and cycles.op == "div"
-        product, rate = cycles.operands
-        assert isinstance(product, Call) and product.operands == (nbytes, Name("pace"))
-        assert rate == Extent(65536)
-    # The pace is an argument: cycles for 64 KB.
-    assert made.kernel.cycles == (Cycles("pace", round(65536 / PACED.bytes_per_cycle), 3, 65536),)
+        assert cycles.operands == (mul(nbytes, Extent(pace)), Extent(65536))
 
 
 def test_the_last_copies_of_a_part_wait_for_those_of_the_part_before() -> None:

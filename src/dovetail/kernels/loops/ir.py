@@ -41,7 +41,7 @@ from dovetail.kernels.loops.pipeline import (
     Traversal,
     WarpBarrier,
 )
-from dovetail.kernels.loops.words import Amend, Cycles, Receipt, Receive
+from dovetail.kernels.loops.words import Amend, Receipt, Receive
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +213,6 @@ class Kernel:
     maps: tuple[TensorMap, ...] = ()
     """Tensors that the tensor memory accelerator copies from, in the order of the arguments, after the sizes."""
     evict_last: bool = False  # Whether L2 drops what blocks send to each other after all else.
-    cycles: tuple[Cycles, ...] = ()
-    """Numbers of cycles that a resident kernel waits, in the order of the arguments, after the sizes."""
 
     @property
     def table(self) -> range:

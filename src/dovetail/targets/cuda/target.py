@@ -51,19 +51,17 @@ def _considered(plan: Plan, step: Step, device: Callable[[], Driver]) -> Sequenc
 
 def _launches(plan: Plan, settings: Settings, device: Callable[[], Driver]) -> Sequence[Sequence[Considered]]:
     """For each step of a run, whether a product next to it computes it, and where it is one of layers that repeat,
-    whether these are passes of one kernel, with which pauses; and of products whether cuBLASLt computes them. Nothing
-    where there is no device, which decides."""
+    whether these are passes of one kernel; and of products whether cuBLASLt computes them. Nothing where there is no
+    device, which decides."""
     from dovetail.targets.cuda.library.told import Libraries
-    from dovetail.targets.cuda.persistent.told_pauses import Pauses
     from dovetail.targets.cuda.runs.run import choices_of
 
     try:
         here = device()
     except UnsupportedError:
         return [() for _ in plan.phase("run")]
-    pauses = Pauses(settings.tune, store_of(settings), here)
     libraries = Libraries(settings.libraries, settings.tune, store_of(settings), here)
-    return choices_of(plan, here.description, pauses.told, lambda steps: libraries.told(plan, steps))
+    return choices_of(plan, here.description, lambda steps: libraries.told(plan, steps))
 
 
 def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:

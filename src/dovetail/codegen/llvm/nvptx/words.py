@@ -133,7 +133,7 @@ def receive(printer: Receiver, statement: Receive) -> None:
             target = t.let(f"getelementptr [8 x i8], {printer.spaces[receipt.target.pointer]} {room}, i64 {own}")
             shares.append(Share(source, target, size))
     if statement.pause and printer.since:
-        _pause(t, printer.since, printer.names[statement.pause])
+        _pause(t, printer.since, statement.pause)
     _await(printer, shares)
 
 
@@ -142,12 +142,11 @@ def now(t: Builder) -> str:
     return t.let(nvvm.assembly("mov.u32 $0, %clock;", "=r,~{memory}", "", "i32"))
 
 
-def _pause(t: Builder, since: str, cycles: str) -> None:
+def _pause(t: Builder, since: str, cycles: int) -> None:
     """Wait until some cycles have gone by."""
-    limit = t.let(f"trunc i64 {cycles} to i32")
     lines = ("{", ".reg .pred early;", ".reg .b32 gone;", "AGAIN:", "mov.u32 gone, %clock;", "sub.u32 gone, gone, $0;")
     more = ("setp.lt.u32 early, gone, $1;", "@early bra AGAIN;", "}")
-    t.emit(nvvm.assembly("\\0A".join((*lines, *more)), "r,r,~{memory}", f"i32 {since}, i32 {limit}"))
+    t.emit(nvvm.assembly("\\0A".join((*lines, *more)), "r,n,~{memory}", f"i32 {since}, i32 {cycles}"))
 
 
 def stop(printer: Receiver, *, at_barrier: bool = False) -> None:

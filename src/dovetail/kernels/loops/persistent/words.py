@@ -50,7 +50,6 @@ from dovetail.kernels.loops.launch_fusion.composed import Renaming
 from dovetail.kernels.loops.launch_fusion.shared_copies import without_shared_copies
 from dovetail.kernels.loops.persistent.bodies import PASS
 from dovetail.kernels.loops.persistent.passes import IN_FIRST, in_passes
-from dovetail.kernels.loops.persistent.pauses import pause_of
 from dovetail.kernels.loops.persistent.stream import IS_FIRST, LANES
 from dovetail.kernels.loops.uniform import Read, Uniform, reads
 
@@ -270,7 +269,8 @@ class PartWords:
     suffix: str
     last: int
     """The last pass that sends anything."""
-    level: int = 0
+    pause: int = 0
+    """Cycles after a level in which no thread looks for what that has sent."""
     owned: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Shared memory, an element for each thread, for what is sent through a pointer and its own thread reads later."""
     threads: int = 0
@@ -300,8 +300,8 @@ class PartWords:
         found, instead = without_shared_copies(found, sizes, got)
         allocations, found = _split(Renaming(lambda n: n, instead).body(found))
         is_early = all(self.received[pointer].is_before for pointer in rooms)
-        pause = pause_of(self.level, is_early=is_early) if self.words.pause else ""
-        receive = Receive(tuple(receipts), pause)
+        # What the pass before has sent is there by the time that this one starts.
+        receive = Receive(tuple(receipts), 0 if is_early else self.pause)
         ahead, found = loaded_ahead(found, got) if self.loads_ahead else ((), found)
         allocations += ahead
         if isinstance(found[0], AwaitCopies) and isinstance(found[1], Barrier):

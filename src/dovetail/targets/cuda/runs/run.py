@@ -25,7 +25,6 @@ from dovetail.targets.cuda.driver.driver import Driver, Function, driver
 from dovetail.targets.cuda.library.call import LibraryProduct
 from dovetail.targets.cuda.library.choice import LibraryChoice, is_product
 from dovetail.targets.cuda.library.cublaslt import place
-from dovetail.targets.cuda.persistent.tuning import Tuner
 from dovetail.targets.cuda.runs.bound_plan import LoadedKernel, OnHost
 from dovetail.targets.cuda.runs.late_sizes import LateSizesRunner
 from dovetail.targets.cuda.runs.runner import CudaRunner
@@ -70,28 +69,22 @@ def residency_of(plan: Plan, device: GpuDevice) -> Residency | None:
 def choices_of(
     plan: Plan,
     device: GpuDevice,
-    pauses: Callable[[GpuKernel], Sequence[Considered]] = lambda made: (),
     libraries: Callable[[Sequence[Kernels]], Sequence[Sequence[Considered]]] = lambda steps: [() for _ in steps],
 ) -> Sequence[Sequence[Considered]]:
     """For each step of a run whether a product next to it computes it, whether layers are passes of one kernel, and
-    then what `pauses` tells of that kernel; and what `libraries` tells of products."""
+    what `libraries` tells of products."""
     steps, fusion = _fused(plan, None, device)
-    shared, products = _shared(steps, fusion, pauses), libraries([kernels for _, kernels in steps])
+    shared, products = _shared(steps, fusion), libraries([kernels for _, kernels in steps])
     return [(*some, *others) for some, others in zip(shared, products, strict=True)]
 
 
-def _shared(
-    steps: Sequence[tuple[Step, Kernels]],
-    fusion: LaunchFusion | None,
-    pauses: Callable[[GpuKernel], Sequence[Considered]],
-) -> Sequence[Sequence[Considered]]:
+def _shared(steps: Sequence[tuple[Step, Kernels]], fusion: LaunchFusion | None) -> Sequence[Sequence[Considered]]:
     """What is told of steps that share launches."""
     found = fusion and fusion.residency
     if fusion is None:
         return [() for _ in steps]
     is_resident = found is not None and found.refused is None
-    waits = [row for _, kernels in steps if is_resident for made in kernels or () for row in pauses(made)]
-    rows = [] if found is None else [*found.rows, *waits]
+    rows = () if found is None else found.rows
     in_passes = {*(() if found is None else found.steps)}
     return [
         (*(() if is_resident and at in in_passes else fusion.told.of(step)), *(rows if at in in_passes else ()))
@@ -265,8 +258,7 @@ class CudaGraph:
         memory.skipped = tuple([step for step in plan.phase("bind") if step not in wanted])
         if has_late_sizes(plan):
             return LateSizesRunner(plan, device, memory, params, tuple(work))
-        tuner = Tuner(self.tune, self.store, device, self.built(device)[1])
-        return CudaRunner(plan, device, memory, params, tuple(work), tuner)
+        return CudaRunner(plan, device, memory, params, tuple(work))
 
 
 __all__ = ["CudaGraph", "choices_of", "kernels_of", "locations_of", "residency_of", "steps_of"]

@@ -152,9 +152,7 @@ def hops(kernel: Kernel) -> tuple[int, int]:
 
 def levels_told(kernel: Kernel) -> str:
     words, barriers = hops(kernel)
-    pauses = sorted([one.count for one in kernel.cycles if one.count and not one.nbytes])
-    told = f", pauses of {pauses[0]:,} to {pauses[-1]:,} cycles by estimate" if pauses else ""
-    return f"{words} hops by words and {barriers} barriers of the grid in each{told}"
+    return f"{words} hops by words and {barriers} barriers of the grid in each"
 
 
 def _copies_ahead(kernels: Kernels) -> bool:

@@ -78,7 +78,7 @@ class _Composed:
     @property
     def argument_bytes(self) -> int:
         kernel = self.made.kernel
-        return 8 * (len(kernel.pointers) + len(kernel.sizes) + len(kernel.cycles))
+        return 8 * (len(kernel.pointers) + len(kernel.sizes))
 
     @property
     def printed(self) -> GpuKernel:
