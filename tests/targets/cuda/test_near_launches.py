@@ -269,16 +269,3 @@ def test_lanes_of_a_norm_have_equally_many_vectors_where_shorter_ones_give_that(
     (kernel,) = _kernels(Graph.of({"y": _linear("w", y, 64)}))
     names = [s.name for s in everything(kernel.body) if isinstance(s, Set)]
     assert any([name.startswith("inside_before") for name in names]) != is_even
-
-
-def test_a_bias_is_in_shared_memory_before_products_and_rows_wait_for_none() -> None:
-    """It is loaded after the wait for all copies, and from memory of the device by no thread."""
-    near = [k for k in _kernels(layers_of_few_rows(16)) if has_rows(k)]
-    assert near
-    for kernel in near:
-        (loop,) = [s for s in kernel.body if isinstance(s, Loop)]
-        wait = max(i for i, s in enumerate(loop.body) if s == AwaitCopies(0))
-        given = [i for i, s in enumerate(loop.body) for tensor, _ in reads((s,)) if tensor.pointer == "ahead_x2"]
-        assert given and min(given) > wait
-        assert "x2" not in {tensor.pointer for tensor, _ in reads(kernel.body)}
-        assert "x2" in {s.source.pointer for s in everything(kernel.early) if isinstance(s, CopyAsync)}

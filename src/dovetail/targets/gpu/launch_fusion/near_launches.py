@@ -23,7 +23,6 @@ from dovetail.kernels.gpu.gemv.near_tile import READ_CYCLES
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.launch_fusion.constants_ahead import with_constants_first
-from dovetail.kernels.loops.launch_fusion.given_near import GivenLoads
 from dovetail.kernels.loops.launch_fusion.head_prologue import ATTEND_CYCLES, ROWS, HeadKernel, with_head_prologue
 from dovetail.kernels.loops.launch_fusion.row_prologue import LINE_CYCLES, NORM_CYCLES
 from dovetail.kernels.loops.persistent.bodies import ROWS as NEAR_ROWS
@@ -152,7 +151,7 @@ class NearLaunches:
             has_rows(kernels[0].kernel) or (step.value.op is attention and self._may_crowd(kernels))
         ):
             return kernels
-        made = self._given(kernels[0]) if has_rows(kernels[0].kernel) else kernels[0]
+        made = kernels[0]
         launch = made.kernel.launch
         assert launch is not None, "it was scheduled"
         launch = replace(launch, shared_bytes=max(least_bytes(1, self.device), shared_bytes(made.kernel.body)))
@@ -166,19 +165,6 @@ class NearLaunches:
         grid = made.launch.grid
         is_plain = not others and not made.has_more and made.launch.cluster == 1
         return is_plain and isinstance(grid, int) and most < 2 * grid <= 2 * most
-
-    def _given(self, made: GpuKernel) -> GpuKernel:
-        """A product that finds its bias in shared memory."""
-        found = GivenLoads.of(made.kernel)
-        if found is None:
-            return made
-        constants = {n: made.bindings[n] for n in found.pointers if n in made.bindings}
-        rooms = rooms_of_constants(constants, self.locations)
-        kernel = found.near(made.kernel, rooms) if rooms else None
-        if kernel is None or shared_bytes(kernel.body) > self.device.shared_bytes:
-            return made
-        kept = self.kept(("given", id(made.kernel)), made.bindings, lambda: kernel)
-        return replace(made, kernel=kept.kernel, code=kept.code)
 
     def _normed(self, whole: Sequence[Made], found: Sequence[Made], index: int) -> list[Kernels] | Refused:
         """The kernels of a product, of the norm before it and of the product before that, if that one changes; refused
