@@ -43,7 +43,6 @@ from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.gpu.data_kinds import DATA_KINDS
 from dovetail.targets.gpu.images import POOLS, is_convolved
 from dovetail.targets.gpu.kernel import Code, GpuKernel
-from dovetail.targets.gpu.launch_fusion.even_vectors import with_even_vectors
 from dovetail.targets.gpu.loops import LOOPS, SHAPE, split_limits
 from dovetail.targets.runtime.selection import Kind, Row, Table
 
@@ -120,16 +119,7 @@ def make_kernels(
     `split` says when long rows are split over blocks; without it, the device's multiprocessors decide.
     """
     job = TABLE.select(step, locations, device, CLAIMS.machine)
-    if job is not None and isinstance(job.kernel, Kernel) and job.kernel.name == ROWS and device.dependent_launches:
-        evened = _evened(step, locations)
-        job = job if evened is locations else TABLE.select(step, evened, device, CLAIMS.machine)
     return () if job is None else _scheduled(job, step, locations, split or split_limits(device), device, shape)
-
-
-def _evened(step: Step, locations: TensorLocations) -> TensorLocations:
-    """Vectors of rows for latency, which is what counts where launches are short."""
-    width = step.results[0].shape[-1] if step.results[0].shape else 0
-    return with_even_vectors(locations, step, width) if isinstance(width, int) else locations
 
 
 def _scheduled(

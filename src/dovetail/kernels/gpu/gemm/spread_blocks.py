@@ -2,7 +2,8 @@
 
 Blocks that start while kernels before them still run go where these leave room, as many as fit: of 256 blocks four went
 to each of 64 multiprocessors of an H200, and 68 had none. Where blocks share the lanes of a multiprocessor, the launch
-then takes twice as long.
+then takes twice as long: a product of 1024³ after a softmax takes 106 µs without this and 59 with it, MiniLM 8×128 in
+f32 1,023 and 790 (docs/design/0018).
 """
 
 from __future__ import annotations

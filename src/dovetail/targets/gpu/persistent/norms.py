@@ -19,7 +19,6 @@ from dovetail.kernels.loops.persistent.bodies import ROWS, has_rows
 from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
-from dovetail.targets.gpu.launch_fusion.even_vectors import with_even_vectors
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints, taken
 from dovetail.targets.gpu.launch_fusion.launch_choices import FITS, IS_WHOLE, ONE_READER, Need
 from dovetail.targets.gpu.launch_fusion.near_constants import rooms_of_constants
@@ -148,7 +147,7 @@ class NormedTiles:
         warps = launch.block // SHAPE.lanes
         shape = replace(SHAPE, threads=launch.block, row_warps=warps, row_threads=launch.block, row_registers=True)
         plain = replace(self.device, dependent_launches=False)
-        kernels = make_kernels(step, with_even_vectors(self.locations, step, width), None, plain, shape)
+        kernels = make_kernels(step, self.locations, None, plain, shape)
         rows = RowKernel.of(kernels[0].kernel, width) if len(kernels) == 1 else None
         if rows is None:
             return None
