@@ -160,9 +160,8 @@ class LaunchFusion:
     def fused(self, steps: Sequence[tuple[Step, tuple[GpuKernel, ...]]]) -> tuple[tuple[Step, Kernels], ...]:
         """The kernels of each step, with those that are shared."""
         known, told = (self.memory, self.locations, self.device, self._kept), self.told
-        sides = SideSteps(*known)
-        alone = self._with_prologues(sides.joined(RowLaunches(*known).shared(steps)), told)
-        alone = NormsBetween(*known, told=told).joined(NearLaunches(*known, sides, told=told).launched(alone))
+        alone = self._with_prologues(SideSteps(*known).joined(RowLaunches(*known).shared(steps)), told)
+        alone = NormsBetween(*known, told=told).joined(NearLaunches(*known, told=told).launched(alone))
         ahead = self.locations, AT_ONCE * self.device.multiprocessors, self._kept
         launched = [(step, constants_ahead(kernels, *ahead)) for step, kernels in self._sharing(alone)]
         if self.device.cooperative == "off":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import field, replace
-from functools import partial
 from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
@@ -30,11 +29,9 @@ from dovetail.kernels.loops.persistent.bodies import has_rows
 from dovetail.kernels.problems.contraction import find_products
 from dovetail.kernels.spec import TensorLocations
 from dovetail.library import attention
-from dovetail.ops import gather
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints, meet, taken
-from dovetail.targets.gpu.launch_fusion.gathered_norms import GatheredNorms
 from dovetail.targets.gpu.launch_fusion.launch_choices import (
     FITS,
     IS_APART,
@@ -45,7 +42,6 @@ from dovetail.targets.gpu.launch_fusion.launch_choices import (
     Need,
 )
 from dovetail.targets.gpu.launch_fusion.near_constants import rooms_of_constants
-from dovetail.targets.gpu.launch_fusion.side_steps import SideSteps
 from dovetail.targets.gpu.launch_fusion.split_products import SplitProducts
 from dovetail.targets.gpu.persistent.norms import NormedTiles
 from dovetail.targets.gpu.select import make_kernels
@@ -79,8 +75,6 @@ class NearLaunches:
     locations: TensorLocations
     device: GpuDevice
     kept: Callable[..., GpuKernel]
-    sides: SideSteps
-    """Small steps that share launches."""
     near: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, "GpuKernel | None"])
     """Products with weights near, by the kernel that each of them replaces."""
     known: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, "GpuKernel | None"])
@@ -88,8 +82,6 @@ class NearLaunches:
     heads: dict[Hashable, GpuKernel | Refused] = field(default_factory=dict[Hashable, "GpuKernel | Refused"])
     """The same with attentions."""
     told: LaunchChoices = field(default_factory=LaunchChoices)
-    extra: dict[int, GpuKernel] = field(default_factory=dict[int, GpuKernel])
-    """The kernel of one block more of a product, by its number."""
 
     def launched(self, whole: Sequence[Made]) -> list[Made]:
         """The kernels of each step, with products in parts of k, or with norms and attentions in the products after
@@ -120,22 +112,7 @@ class NearLaunches:
                 self.told.tell([before], WITHIN, attended)
             else:
                 found[index - 1 : index + 1] = [(before, None), (step, (attended,))]
-        for index in range(1, len(found)):
-            is_given = self._is_given(found, index - 1) and index - 1 not in self.sides.hosts
-            rows = GatheredNorms(self.memory, self.kept).joined(*found[index - 1 : index + 1]) if is_given else None
-            if rows is not None:
-                found[index - 1 : index + 1] = [(found[index - 1][0], None), (found[index][0], (rows,))]
-        return [(step, self._shared(index, self._lone(step, kernels))) for index, (step, kernels) in enumerate(found)]
-
-    def _is_given(self, found: Sequence[Made], index: int) -> bool:
-        """Whether no step before it computes what a step reads."""
-        read = {self.locations(v).root for v in found[index][0].operands}
-        return not any([result in read for other, _ in found[:index] for result in other.results])
-
-    def _shared(self, index: int, kernels: Kernels) -> Kernels:
-        """A launch with the block more of a step which it has taken."""
-        small = self.extra.get(index)
-        return kernels if small is None or not kernels else (self.sides.joint(kernels[0], small),)
+        return [(step, self._lone(step, kernels)) for step, kernels in found]
 
     def _is_normed(self, whole: Sequence[Made], index: int) -> bool:
         """Whether a step has a product, and the one before it computes rows."""
@@ -190,40 +167,8 @@ class NearLaunches:
         slower = self._judged(step, now, was)
         if slower is not None:
             return slower
-        if first is None and index > 1:
-            rows = partial(tiles.joined, step, norm[0], after, large, keeps=True)
-            gathered = self._gathered(found, index, rows, _cycles((joined,)))
-            if gathered is not None:
-                return [None, None, (self._ahead(gathered),)]
         kernels = (self._ahead(joined),)
         return [None, kernels] if first is None else [first, None, kernels]
-
-    def _gathered(
-        self, found: Sequence[Made], index: int, joined: Callable[..., GpuKernel | Refused], cycles: float
-    ) -> GpuKernel | None:
-        """A product that also finds the rows of the norm before it in a table; None where another step does. Without
-        these rows it takes `cycles`."""
-        step, kernels = found[index - 2]
-        if not kernels or len(kernels) != 1 or step.value.op is not gather or taken(step):
-            return None
-        large, small = self.sides.hosts.get(index - 2, (kernels[0], None))
-        (rows,) = step.results
-        is_given = self._is_given(found, index - 2)
-        if self.memory.readers.get(rows) != 1 or not self.memory.is_whole(rows) or not is_given or large.has_more:
-            return None
-        made = joined(gather=(rows, large))
-        if isinstance(made, Refused):
-            self.told.tell([step], WITHIN, made)
-            return None
-        if self.memory.is_overwritten(large, rows, made):
-            self.told.tell([step], WITHIN, IS_APART.refused(_DISTURBED))
-            return None
-        slower = self._judged(step, cycles + READ_CYCLES, cycles + self._launch + 2 * READ_CYCLES)
-        if slower is not None:
-            return None
-        if small is not None:
-            self.extra[index] = small
-        return made
 
     def _attended(self, before: Made, after: Made, whole: Kernels) -> GpuKernel | Refused:
         """A product with weights near whose blocks each compute the attention before it, a warp for each head; refused

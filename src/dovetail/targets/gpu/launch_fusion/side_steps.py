@@ -7,7 +7,7 @@ which then was no part of the product after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
@@ -30,8 +30,6 @@ class SideSteps:
     locations: TensorLocations
     device: GpuDevice
     kept: Callable[..., GpuKernel]
-    hosts: dict[int, tuple[GpuKernel, GpuKernel]] = field(default_factory=dict[int, tuple[GpuKernel, GpuKernel]])
-    """The kernels that share a launch, by the number of the step that has it."""
 
     def joined(self, steps: Sequence[Made]) -> list[Made]:
         """The kernels of each step, with those that share a launch."""
@@ -43,7 +41,6 @@ class SideSteps:
             host = None if small is None else self._host(found, index, small)
             if small is not None and host is not None:
                 at, large = host
-                self.hosts[at] = large, small
                 found[at], found[index] = (found[at][0], (self.joint(large, small),)), (step, None)
         return found
 
