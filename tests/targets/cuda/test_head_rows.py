@@ -24,7 +24,6 @@ from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.stored import from_bytes, to_bytes
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
-from dovetail.targets.gpu.launch_fusion.row_launches import ROW_STAGES
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver
@@ -108,9 +107,9 @@ def test_heads_that_something_else_reads_keep_their_launch() -> None:
     (k,) = [v for v in outputs["k"].operands if v.op is library.rope]
     with patch.object(tiles, "PIPELINED_TILES", (HEAD,)):
         assert [made.kernel.name for made in _kernels(outputs)] == ["contract", "contract"]
-        assert [made.kernel.name for made in _kernels(outputs | {"rows": k})] == ["contract", "contract", ROW_STAGES]
+        assert [made.kernel.name for made in _kernels(outputs | {"rows": k})] == ["contract", "contract", "row_stages"]
     with patch.object(tiles, "PIPELINED_TILES", (replace(HEAD, columns=64),)):
-        assert [made.kernel.name for made in _kernels(outputs)] == ["contract", "contract", ROW_STAGES]
+        assert [made.kernel.name for made in _kernels(outputs)] == ["contract", "contract", "row_stages"]
 
 
 def test_they_are_stored() -> None:

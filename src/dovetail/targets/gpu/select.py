@@ -17,7 +17,7 @@ from dovetail.kernels.families.fill import offer_fill
 from dovetail.kernels.families.gather import offer_gather
 from dovetail.kernels.families.map import offer_map
 from dovetail.kernels.families.move import offer_move
-from dovetail.kernels.families.rows import ROWS, offer_rows
+from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.families.view_fusion import offer_weave
 from dovetail.kernels.gpu.attention.offers import (
     offer_attend,
@@ -34,7 +34,7 @@ from dovetail.kernels.gpu.order.passes import Passes
 from dovetail.kernels.gpu.widened_rows import widened_rows
 from dovetail.kernels.loops.folds import is_reduction
 from dovetail.kernels.loops.gpu_schedule import GpuShape, schedule
-from dovetail.kernels.loops.ir import Kernel
+from dovetail.kernels.loops.ir import Kernel, KernelKind
 from dovetail.kernels.loops.split_reduce import SplitLimits, split_reduction
 from dovetail.kernels.spec import ALIGNMENT, Job, Packed, Status, TensorLocations
 from dovetail.ops.region import region
@@ -132,7 +132,7 @@ def _scheduled(
     packed = {name: v for name, v in job.bindings.items() if isinstance(v, Packed)}
     if not isinstance(kernel, Kernel):
         return ()
-    if kernel.name == ROWS and not locations.strict:
+    if kernel.kind == KernelKind.ROWS and not locations.strict:
         kernel = widened_rows(kernel)
     if isinstance(job, Passes):
         return _passes(job, bindings, packed, checks, printed, shape)

@@ -87,6 +87,7 @@ class Writer(TileWriter):
     """The job of one contraction while it is put together."""
 
     name = "contract"
+    is_gemm = True
     _scale: ReadSquares | None = None
     """The factors of rows of a left operand that is normed; None where it is read as it is."""
 

@@ -21,6 +21,7 @@ class LibraryResult(Writer):
     """The epilogue of a step whose product a library has left in the workspace."""
 
     name = "library"
+    is_gemm = False
 
     def __init__(
         self, step: Step, found: Contraction, locations: TensorLocations, device: GpuDevice, sums: DType

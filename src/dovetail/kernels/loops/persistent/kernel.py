@@ -25,6 +25,7 @@ from dovetail.kernels.loops.ir import (
     FenceShared,
     GridBarrier,
     Kernel,
+    KernelKind,
     Launch,
     Receive,
     Statement,
@@ -329,6 +330,7 @@ class _Resident(Levels):
             stream=tuple(stream) if self.streams else (),
             passes=self.passes,
             evict_last=self.words.evict_last,
+            kind=KernelKind.PERSISTENT,
         )
 
     def _started(self, level: int, stream: list[Statement]) -> list[Statement]:

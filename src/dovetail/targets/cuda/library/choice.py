@@ -18,6 +18,7 @@ from dovetail.errors import DovetailError, OutOfMemoryError
 from dovetail.ir.dtype import f32, f64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
+from dovetail.kernels.loops.ir import KernelKind
 from dovetail.kernels.spec import TensorLocations
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.plan import Plan, Step
@@ -56,8 +57,14 @@ SHARE = 0.75
 the library."""
 GAIN = 0.95
 """The part of our time that the library may take."""
-OURS = ({"contract"}, {"contract_parts", "contract_sum"}, {"contract_spans", "contract_sum"})
-"""The names of kernels that compute a product by themselves."""
+GEMMS = (KernelKind.GEMM, KernelKind.SPLIT_K, KernelKind.STREAM_K, KernelKind.SUM_OF_PARTS)
+"""The kinds of kernels that compute a product, or a part of one."""
+OURS = (
+    {KernelKind.GEMM},
+    {KernelKind.SPLIT_K, KernelKind.SUM_OF_PARTS},
+    {KernelKind.STREAM_K, KernelKind.SUM_OF_PARTS},
+)
+"""Those that compute one by themselves."""
 _H200_MULTIPROCESSORS, _H200_HERTZ = 132, 1.98e9
 
 REORDERS = Need(
@@ -136,9 +143,9 @@ class LibraryChoice:
         read = {v for made in kernels for v in made.values.values()}
         written = {v for made in kernels for n, v in made.bindings.items() if n in made.kernel.written}
         alone = read <= {*step.operands, *step.results} and written == {*step.results} and not joined
-        names = {made.kernel.name for made in kernels}
-        if not alone or names not in OURS or any([made.checks or made.counters for made in kernels]):
-            return IS_APART.refused("steps that share its launch" if joined else ", ".join(sorted(names)))
+        kinds, names = {made.kernel.kind for made in kernels}, sorted({made.kernel.name for made in kernels})
+        if not alone or kinds not in OURS or any([made.checks or made.counters for made in kernels]):
+            return IS_APART.refused("steps that share its launch" if joined else ", ".join(names))
         if self.is_late:
             return IS_STATIC.refused("sizes that a run finds")
         tensors = [(v, self.plan.locate(v)) for v in (*step.operands, *step.results)]
@@ -323,7 +330,7 @@ class _Replacing:
 
 def is_product(kernels: Kernels) -> TypeGuard[tuple[GpuKernel, ...]]:
     """Whether kernels compute a product, by themselves or with steps next to it."""
-    return any([made.kernel.name.startswith("contract") for made in kernels or ()])
+    return any([made.kernel.kind in GEMMS for made in kernels or ()])
 
 
 def parsed(content: bytes) -> Decision | None:

@@ -16,10 +16,9 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.families.rows import ROWS
 from dovetail.kernels.gpu.attention.row import attends
 from dovetail.kernels.loops.gpu_schedule import GpuShape
-from dovetail.kernels.loops.ir import Alloc, Kernel
+from dovetail.kernels.loops.ir import Alloc, Kernel, KernelKind
 from dovetail.kernels.loops.launch_fusion.block_stages import is_repeatable, takes_stages, with_stages
 from dovetail.kernels.loops.launch_fusion.composed import Stage, as_stages, is_stage, takes_prologue, with_prologue
 from dovetail.kernels.spec import Packed, TensorLocations
@@ -182,7 +181,7 @@ class LaunchFusion:
         for index, ((step, kernels), (after, others)) in enumerate(pairwise(steps)):
             joined = None if kernels is None or others is None else self._joined((step, kernels), (after, others), told)
             if isinstance(joined, Refused):
-                told.tell([step] if kernels and kernels[0].kernel.name == ROWS else [], PROLOGUE, joined)
+                told.tell([step] if kernels and kernels[0].kernel.kind == KernelKind.ROWS else [], PROLOGUE, joined)
             elif joined is not None:
                 if found[index] is not steps[index]:
                     found[index - 1] = steps[index - 1]  # what has a prologue is none: the step before it would be lost
@@ -280,7 +279,7 @@ class LaunchFusion:
         ahead = rooms_of_constants(constants, self.locations)
         given = large.kernel, prologue, read.pointer, read.names, read.counts
         made = self._kept(
-            (id(small.kernel), id(large.kernel), read.keep, *read.names.values()),
+            (small.kernel.identity, large.kernel.identity, read.keep, *read.names.values()),
             read.bindings,
             lambda: with_prologue(*given, result=read.result, keep=read.keep, ahead=ahead),
             packed=large.packed,
@@ -299,7 +298,7 @@ class LaunchFusion:
         return self._stage(step, small, shape, warps)
 
     def _stage(self, step: Step, made: GpuKernel, shape: GpuShape, most: int) -> Kernel | None:
-        key = id(made.kernel), shape
+        key = made.kernel.identity, shape
         if key not in self.stages:
             plain = replace(self.device, dependent_launches=False)
             kernels = [again.kernel for again in make_kernels(step, self.locations, None, plain, shape)]
@@ -359,7 +358,7 @@ class LaunchFusion:
 
     def _as_part(self, step: Step, large: GpuKernel, device: GpuDevice) -> GpuKernel:
         """A kernel as a part of a resident kernel, where more blocks than those of a cluster wait for each other."""
-        key = "part", id(large.kernel)
+        key = "part", large.kernel.identity
         if key not in self.known:
             made = make_kernels(step, self.locations, None, device)
             fits = len(made) == 1 and made[0].bindings.keys() == large.bindings.keys() and takes_stages(made[0].kernel)
@@ -407,9 +406,9 @@ class LaunchFusion:
         checks = tuple([names["status"]] if "status" in names else [])
         workspace = {pointers[name]: at for name, at in large.workspace.items()}
         key = (
-            id(large.kernel),
+            large.kernel.identity,
             tuple(pointers.items()),
-            *[(id(s.kernel), *s.pointers.items(), s.level, s.after) for s in stages],
+            *[(s.kernel.identity, *s.pointers.items(), s.level, s.after) for s in stages],
         )
 
         def composed() -> Kernel:
@@ -452,7 +451,7 @@ class LaunchFusion:
             stages.append(Stage(kernel, own, level))
         placed = {*bindings, *workspace}
         checks = tuple(dict.fromkeys(own for s in stages for own in s.pointers.values() if own not in placed))
-        key = tuple([(id(s.kernel), tuple(s.pointers.items()), s.level) for s in stages])
+        key = tuple([(s.kernel.identity, tuple(s.pointers.items()), s.level) for s in stages])
 
         def composed() -> Kernel:
             kernel = as_stages("stages", stages, self.device.cluster)

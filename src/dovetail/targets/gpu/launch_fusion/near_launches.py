@@ -16,11 +16,10 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.families.rows import ROWS as ROWS_KERNEL
 from dovetail.kernels.gpu.gemm.spread_blocks import least_bytes
 from dovetail.kernels.gpu.gemv.near_tile import READ_CYCLES
 from dovetail.kernels.loops.analysis import shared_bytes
-from dovetail.kernels.loops.ir import Kernel
+from dovetail.kernels.loops.ir import Kernel, KernelKind
 from dovetail.kernels.loops.launch_fusion.constants_ahead import with_constants_first
 from dovetail.kernels.loops.launch_fusion.head_prologue import ATTEND_CYCLES, ROWS, HeadKernel, with_head_prologue
 from dovetail.kernels.loops.launch_fusion.row_prologue import LINE_CYCLES, NORM_CYCLES
@@ -117,7 +116,7 @@ class NearLaunches:
     def _is_normed(self, whole: Sequence[Made], index: int) -> bool:
         """Whether a step has a product, and the one before it computes rows."""
         (_, norm), (after, kernels) = whole[index - 1], whole[index]
-        if norm is None or len(norm) != 1 or norm[0].kernel.name != ROWS_KERNEL or not kernels:
+        if norm is None or len(norm) != 1 or norm[0].kernel.kind != KernelKind.ROWS or not kernels:
             return False
         return not isinstance(StepProblem(after, self.locations, self.device).once(find_products), Refused)
 
@@ -132,7 +131,7 @@ class NearLaunches:
         launch = made.kernel.launch
         assert launch is not None, "it was scheduled"
         launch = replace(launch, shared_bytes=max(least_bytes(1, self.device), shared_bytes(made.kernel.body)))
-        key = "lone", id(made.kernel)
+        key = "lone", made.kernel.identity
         kept = self.kept(key, made.bindings, lambda: replace(made.kernel, launch=launch))
         return (replace(made, kernel=kept.kernel, code=kept.code),)
 
@@ -195,7 +194,7 @@ class NearLaunches:
             return IS_WHOLE.refused("an attention in parts")
         by_value = {v: name for name, v in large.bindings.items()}
         names = {n: by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
-        key = "attended", id(small.kernel), id(large.kernel), *names.items()
+        key = "attended", small.kernel.identity, large.kernel.identity, *names.items()
         bindings = {n: v for n, v in large.bindings.items() if n != read[0]}
         bindings |= {names[n]: v for n, v in small.bindings.items() if v is not result}
         if key not in self.heads:
@@ -237,7 +236,7 @@ class NearLaunches:
         if kernels is None or len(kernels) != 1 or taken(step):
             return IS_NEAR.refused("a product in place" if taken(step) else "other kernels")
         (made,) = kernels
-        launch, key = made.kernel.launch, (id(made.kernel), warps)
+        launch, key = made.kernel.launch, (made.kernel.identity, warps)
         if made.packed or made.kernel.maps or launch is None or not launch.cycles:
             rows = "weights packed in tiles" if made.packed else "no tiles"
             return IS_NEAR.refused("copies by tensor maps, for many rows" if made.kernel.maps else rows)
@@ -258,7 +257,7 @@ class NearLaunches:
         kernel = with_constants_first(made.kernel, rooms) if rooms else None
         if kernel is None:
             return made
-        kept = self.kept(("gains before weights", id(made.kernel)), made.bindings, lambda: kernel)
+        kept = self.kept(("gains before weights", made.kernel.identity), made.bindings, lambda: kernel)
         return replace(made, kernel=kept.kernel, code=kept.code)
 
     @property

@@ -80,7 +80,7 @@ def _scaled(
     if not set(norm) <= set(small.bindings.values()) or GAIN in large.bindings:
         return IS_NORM.refused("another kernel")
     x, gain = norm
-    key = GAIN, id(small.kernel), id(large.kernel), read
+    key = GAIN, small.kernel.identity, large.kernel.identity, read
     if key not in known:
         job = normed_product(StepProblem(next_step, locations, device), x, gain, float(step.value.attrs["eps"]), GAIN)
         kernel = None if job is None or not isinstance(job.kernel, Kernel) else job.kernel

@@ -20,7 +20,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.head_rows import STATUS, Appended, Heads
 from dovetail.kernels.gpu.gemm.norms import scaled_product, squared_product
 from dovetail.kernels.gpu.gemm.scaled_rows import GAIN, RowSquares
-from dovetail.kernels.loops.ir import Kernel, Tensor
+from dovetail.kernels.loops.ir import Kernel, KernelKind, Tensor
 from dovetail.kernels.problems.contraction import find_products
 from dovetail.kernels.spec import ALIGNMENT, TensorLocations
 from dovetail.library import rms_norm, rope
@@ -38,7 +38,7 @@ from dovetail.targets.gpu.launch_fusion.launch_choices import (
     Need,
 )
 from dovetail.targets.gpu.launch_fusion.normed_products import normed_by
-from dovetail.targets.gpu.launch_fusion.row_launches import MOST_STEPS, ROW_STAGES
+from dovetail.targets.gpu.launch_fusion.row_launches import MOST_STEPS
 
 __all__ = ["NormsBetween"]
 
@@ -253,7 +253,7 @@ class NormsBetween:
         found = [*steps]
         for index in range(len(steps) - 1):
             one, norm, other = (self._alone(found[at]) if at >= 0 else None for at in (index - 1, index, index + 1))
-            if norm is None or norm[0].value.op is not rms_norm or norm[1].kernel.name == ROW_STAGES:
+            if norm is None or norm[0].value.op is not rms_norm or norm[1].kernel.kind == KernelKind.ROW_STAGES:
                 continue
             following = found[index + 2 : index + 2 + MOST_STEPS]
             if one is None or other is None:
@@ -305,7 +305,7 @@ class NormsBetween:
             return IS_WHOLE.refused("a norm in several")
         if any([k.workspace or k.checks or k.counters for k in (first, second)]):
             return IS_WHOLE.refused("a product in parts")
-        key = id(first.kernel), id(small.kernel), id(second.kernel)
+        key = first.kernel.identity, small.kernel.identity, second.kernel.identity
         if key not in self.known:
             self.known[key] = self._made(before, first, between, gain, after)
         made = self.known[key]
@@ -379,5 +379,5 @@ def _heads_in(following: Sequence[tuple[Step, Kernels]]) -> list[Step]:
     """The steps after a product that share a launch by tokens."""
     count = next((i + 1 for i, (_, kernels) in enumerate(following) if kernels is not None), 0)
     kernels = following[count - 1][1] if count else None
-    is_shared = kernels and kernels[0].kernel.name == ROW_STAGES
+    is_shared = kernels and kernels[0].kernel.kind == KernelKind.ROW_STAGES
     return [step for step, _ in following[:count]] if is_shared else []

@@ -47,8 +47,6 @@ COPIED_BYTES = 20 << 10
 VECTOR_BYTES = 8
 """Bytes that a thread loads or stores at once: wider vectors leave lanes of a row of 128 elements without work."""
 MOST_STEPS = 8
-ROW_STAGES = "row_stages"
-"""The name of kernels with a block for each token."""
 FEWEST = 2
 """Tokens for each block of a cluster up to which steps are its stages."""
 _Own = tuple[Step, GpuKernel]
@@ -189,7 +187,7 @@ class RowLaunches:
     def _part(self, step: Step, made: GpuKernel, inner: frozenset[Value]) -> _Part | None:
         """A step as one block runs it for its token; None where that cannot be."""
         tensors = (*step.operands, *step.results)
-        key = id(made.kernel), tuple([v in inner for v in tensors])
+        key = made.kernel.identity, tuple([v in inner for v in tensors])
         if key not in self.known:
             self.known[key] = self._scattered(step, inner) or self._computed(step, inner)
         return self.known[key]
@@ -305,11 +303,11 @@ class RowLaunches:
             stages.append(RowStage(part.kernel, pointers, steps, level))
         checks = tuple([name for bound, name in names.items() if isinstance(bound, str)])
         again = [names[v] for v in levels if v in names and any(v in step.operands for step, _ in run)]
-        key = tuple([(id(s.kernel), *s.pointers.items(), *s.steps.items(), s.level) for s in stages])
+        key = tuple([(s.kernel.identity, *s.pointers.items(), *s.steps.items(), s.level) for s in stages])
 
         def composed() -> Kernel:
             rooms = [room for v, room in inner.items() if v not in copied]
-            kernel = as_row_stages(ROW_STAGES, stages, rooms, tuple(copied.values()), tokens, BLOCK.threads)
+            kernel = as_row_stages("row_stages", stages, rooms, tuple(copied.values()), tokens, BLOCK.threads)
             return replace(kernel, shared=tuple(again))
 
         return replace(self.kept(key, bindings, composed), checks=checks)
@@ -340,4 +338,4 @@ def _row_strides(value: Value) -> tuple[Size, ...]:
     return (*strides[:AXIS], 0, *strides[AXIS + 1 :])
 
 
-__all__ = ["MOST_STEPS", "ROW_STAGES", "RowLaunches"]
+__all__ = ["MOST_STEPS", "RowLaunches"]

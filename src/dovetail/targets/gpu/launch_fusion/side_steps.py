@@ -78,7 +78,7 @@ class SideSteps:
         by_value = {v: name for name, v in large.bindings.items()}
         names = {n: by_value.get(v, f"other_{n}") for n, v in small.bindings.items()}
         bindings = {**large.bindings, **{names[n]: v for n, v in small.bindings.items()}}
-        key = "joint", id(large.kernel), id(small.kernel), *names.items()
+        key = "joint", large.kernel.identity, small.kernel.identity, *names.items()
         made = self.kept(key, bindings, lambda: in_one_launch(large.kernel, small.kernel, names))
         return replace(made, checks=large.checks, reread=large.reread)
 

@@ -78,7 +78,7 @@ class SplitProducts:
 
     def _parts(self, step: Step, made: GpuKernel, sum_cycles: float) -> tuple[GpuKernel, ...] | None:
         """The kernels of a product in parts, and of their sum; None where one part is faster by the estimates."""
-        key = id(made.kernel), sum_cycles
+        key = made.kernel.identity, sum_cycles
         if key not in self.known:
             self.known[key] = make_kernels(step, self.locations, None, replace(self.device, sum_cycles=sum_cycles))
         kernels = self.known[key]
@@ -124,7 +124,7 @@ class SplitProducts:
         bindings = {n: v for n, v in other.bindings.items() if n != reads[0]}
         bindings |= {names[n]: v for n, v in read.items()}
         workspace = {names[n]: at for n, at in second.workspace.items()}
-        key = id(other.kernel), id(second.kernel), reads[0]
+        key = other.kernel.identity, second.kernel.identity, reads[0]
         joined = self.kept(key, bindings, lambda: with_sum(other.kernel, reads[0], of, names), workspace)
         return first, replace(joined, workspace_bytes=second.workspace_bytes, checks=other.checks)
 

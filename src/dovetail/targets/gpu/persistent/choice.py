@@ -16,8 +16,7 @@ from dovetail.declare.cost import estimate, kernel_cost
 from dovetail.declare.machine import Machine
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.families.rows import ROWS as ROWS_KERNEL
-from dovetail.kernels.loops.ir import GridBarrier, Kernel, SubGrid
+from dovetail.kernels.loops.ir import GridBarrier, Kernel, KernelKind, SubGrid
 from dovetail.kernels.loops.persistent.bodies import has_rows
 from dovetail.kernels.loops.persistent.passes import part_in, starts_late
 from dovetail.plan.plan import Step
@@ -101,7 +100,7 @@ class Prices:
         they read. Their work is that of launches."""
         found, own = 0.0, [(step, made) for step, kernels in steps for made in kernels or ()]
         for (step, made), after in zip_longest(own, [bool(made.kernel.maps) for _, made in own[1:]]):
-            is_joined = made.kernel.name == ROWS_KERNEL and bool(after)
+            is_joined = made.kernel.kind == KernelKind.ROWS and bool(after)
             near = 0.0 if is_joined else self.device.waits.arrival
             found += near if is_joined or made.kernel.maps else self._hop(step, made)
         return found + self.work(steps) - self._hidden(steps)

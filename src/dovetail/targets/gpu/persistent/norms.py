@@ -63,7 +63,7 @@ class NormedTiles:
             constants = {n: v for n, v in made.bindings.items() if n not in pointers_in(made.kernel.early)}
             rooms = rooms_of_constants(constants, self.locations)
             if rooms:
-                key = "constants with weights", id(made.kernel)
+                key = "constants with weights", made.kernel.identity
                 kept = self.kept(key, made.bindings, partial(with_constants_ahead, made.kernel, rooms))
                 found[index] = step, (replace(made, kernel=kept.kernel, code=kept.code),)
 
@@ -93,7 +93,7 @@ class NormedTiles:
             return ONE_READER.refused(f"{self.memory.readers.get(result, 0)} readers")
         by_value = {v: name for name, v in large.bindings.items()}
         names = {n: f"before_{n}" if v is result else by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
-        key = "normed tile", id(small.kernel), id(large.kernel), pointer, keep, *names.items()
+        key = "normed tile", small.kernel.identity, large.kernel.identity, pointer, keep, *names.items()
         own = next(n for n, v in small.bindings.items() if v is result)
         bindings = {n: v for n, v in large.bindings.items() if n != pointer}
         bindings |= {names[n]: v for n, v in small.bindings.items() if keep or v is not result}
