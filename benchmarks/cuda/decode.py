@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -343,8 +344,8 @@ def main() -> None:
 
     driver().description = replace(driver().description, cooperative=args.resident)
     if args.dependent:
-        starts = {"dependent_launches": args.dependent == "always", "dependent_intensity": 0.0}
-        driver().description = replace(driver().description, **starts)
+        intensity = inf if args.dependent == "always" else 0.0
+        driver().description = replace(driver().description, dependent_intensity=intensity)
     for name in args.shape:
         for cached in args.cached if args.tokens == 1 else (0,):
             measured(

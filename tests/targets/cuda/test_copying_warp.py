@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +51,7 @@ from tests.targets.cuda.prefetched import Bytes, prefetched_bytes
 from tests.targets.cuda.simulated import drawn_for
 from tests.targets.cuda.test_decode import DECODE, SHAPES
 
-APART = replace(H200, multiprocessors=4, cluster=8, dependent_launches=True, cooperative="on", bulk_copies=True)
+APART = replace(H200, multiprocessors=4, cluster=8, dependent_intensity=inf, cooperative="on", bulk_copies=True)
 COPYING = replace(APART, copying_warp=True)
 PACED = replace(COPYING, bytes_per_cycle=18.75)
 SMALL_ROOM = replace(COPYING, shared_bytes=48 << 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver
 
-CLUSTERS = replace(H200, cluster=8, dependent_launches=True)
+CLUSTERS = replace(H200, cluster=8, dependent_intensity=inf)
 
 
 def _normed(rows: int, width: int, name: str = "x") -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -28,7 +29,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver
 
-DEVICE = replace(H200, cooperative="off", multiprocessors=4, cluster=8, dependent_launches=True)
+DEVICE = replace(H200, cooperative="off", multiprocessors=4, cluster=8, dependent_intensity=inf)
 HEAD = BlockTile(64, 128, 4, 1, 2, by_warpgroup=True)
 WIDTH, TOKENS, HIDDEN, ROOM = 128, 40, 64, 48
 

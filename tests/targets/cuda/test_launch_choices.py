@@ -160,7 +160,7 @@ _SLOW = replace(near.EARLY, waits=replace(near.EARLY.waits, dependent_launch=-2e
     [
         (1, near.EARLY, ""),
         (2, near.EARLY, "heads_are_columns_of_rows"),
-        (1, replace(near.EARLY, dependent_launches=False), "launches_depend_on_each_other"),
+        (1, replace(near.EARLY, dependent_intensity=0.0), "launches_depend_on_each_other"),
         (1, _SLOW, "fewer_launches_are_faster"),
     ],
     ids=["taken", "two_sequences", "in_order", "slower"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.target import Considered, Target
 from tests.targets.cuda.simulated import SimulatedDriver, kernels_on, target_of
 
-EARLY = replace(H200, cluster=8, dependent_launches=True, cooperative="off")
+EARLY = replace(H200, cluster=8, dependent_intensity=inf, cooperative="off")
 SIZE = 16
 """Features of a head."""
 
@@ -221,7 +222,7 @@ def test_nothing_joins_where_a_result_takes_memory_that_other_blocks_read(monkey
 
 def test_launches_that_wait_for_each_other_keep_their_norms() -> None:
     """Weights would come after the wait."""
-    plain = replace(EARLY, dependent_launches=False)
+    plain = replace(EARLY, dependent_intensity=0.0)
     assert [kernel.name for kernel in _kernels(layers_of_few_rows(16), plain)].count("rows") == 5
 
 

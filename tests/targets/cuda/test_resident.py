@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.fake_driver import FakeLibrary
 from tests.targets.cuda.simulated import SimulatedDriver
 
-FEW = replace(H200, multiprocessors=3, cluster=8, dependent_launches=True, cooperative="on")
+FEW = replace(H200, multiprocessors=3, cluster=8, dependent_intensity=inf, cooperative="on")
 BULK = replace(FEW, bulk_copies=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver
 
 CLUSTERS = replace(H200, cluster=8)
-EARLY = replace(CLUSTERS, dependent_launches=True)
+EARLY = replace(CLUSTERS, dependent_intensity=inf)
 PARTS, SUM, ROWS = "contract_parts", "contract_sum", "rows"
 
 

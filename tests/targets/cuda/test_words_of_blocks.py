@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ from tests.targets.cuda.simulated import SimulatedDriver, target_of
 from tests.targets.cuda.test_copying_warp import layers_of
 from tests.targets.cuda.test_decode import DECODE, SHAPES
 
-LAUNCHED = replace(H200, multiprocessors=16, cluster=8, dependent_launches=True, bulk_copies=True, cooperative="off")
+LAUNCHED = replace(H200, multiprocessors=16, cluster=8, dependent_intensity=inf, bulk_copies=True, cooperative="off")
 RESIDENT = replace(LAUNCHED, cooperative="on")
 CACHED = 20
 

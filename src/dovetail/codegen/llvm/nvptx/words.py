@@ -18,16 +18,13 @@ from dovetail.errors import GraphError
 from dovetail.ir.dtype import DType
 from dovetail.kernels.loops.ir import Expr, Kernel, Receive, Tensor
 from dovetail.kernels.loops.persistent import stuck
+from dovetail.kernels.loops.persistent.words import SIZES, VECTOR
 
 STAMP = "%stamp"
 """The number of this launch, which is not 0, in the upper half of an i32, among the arguments of a pass."""
 STAMPS = (1 << 16) - 1
 """Launches until a number comes again: words of two bytes have two more for it."""
-SIZES = (2, 4)
-"""Bytes of an element that can be sent."""
 _GLOBAL, _SHARED = f"ptr addrspace({nvvm.GLOBAL})", f"ptr addrspace({nvvm.SHARED})"
-VECTOR = 16
-"""Bytes of words that a thread loads at once."""
 MOST_POLLS = 1 << 24
 """Loads of what another block has not written yet, after which a kernel stops with a trap: some five seconds, where
 waits are microseconds. Only a part that failed, or blocks that do not run at the same time, are that late."""
@@ -277,4 +274,4 @@ def stamp(t: Builder, launches: I64 | str) -> str:
     return t.let(f"shl i32 {counted}, 16")
 
 
-__all__ = ["MOST_POLLS", "SIZES", "STAMP", "VECTOR", "receive", "send", "stamp", "stop"]
+__all__ = ["MOST_POLLS", "STAMP", "receive", "send", "stamp", "stop"]

@@ -57,6 +57,7 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.pipeline import BOX
 from dovetail.kernels.problems.blocks import BlockProduct, find_blocks
 from dovetail.kernels.problems.contraction import Contraction, epilogue_of, find_products
+from dovetail.kernels.request import LAUNCH, Request
 from dovetail.kernels.spec import Job, Packed, TensorLocations
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Step
@@ -76,11 +77,11 @@ def offer_contract(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     blocks = of.once(find_blocks)
     if isinstance(blocks, BlockProduct) and has_known_blocks(blocks):
         return Offer(
-            lambda: Writer(of.step, found, of.locations, of.device or H200).block_job(blocks),
+            lambda: Writer(of.step, found, of.locations, of.device or H200, of.request).block_job(blocks),
             lambda: blocks.cost(of.value),
             "contract_blocks",
         )
-    return Offer(lambda: Writer(of.step, found, of.locations, of.device or H200).job())
+    return Offer(lambda: Writer(of.step, found, of.locations, of.device or H200, of.request).job())
 
 
 class Writer(TileWriter):
@@ -91,7 +92,15 @@ class Writer(TileWriter):
     _scale: ReadSquares | None = None
     """The factors of rows of a left operand that is normed; None where it is read as it is."""
 
-    def __init__(self, step: Step, found: Contraction, locations: TensorLocations, device: GpuDevice) -> None:
+    def __init__(
+        self,
+        step: Step,
+        found: Contraction,
+        locations: TensorLocations,
+        device: GpuDevice,
+        request: Request = LAUNCH,
+    ) -> None:
+        self.request = request
         self.step, self.found, self.locations, self.device = step, found, locations, device
         self.streams = len(found.streams)
         self.sums = dtype_of_sums(found.products[0].dtype)
@@ -179,7 +188,7 @@ class Writer(TileWriter):
         tile = self._copied_blocks(of, rights)
         if tile is not None:
             return self.finished(tile.tiled())
-        few = None if self.batch else BlockStream.of(self.left(), rights, self.device)
+        few = None if self.batch else BlockStream.of(self.left(), rights, self.device, self.request)
         if few is not None:
             return self.finished(few.tiled())
         engine = FmaTile(BLOCKS_SHAPE, f32, self.left(), rights, ["", *("" for _ in rights)], self.depth)
@@ -200,7 +209,7 @@ class Writer(TileWriter):
 
     def _copied_blocks(self, of: BlockProduct, rights: Sequence[BlockFactor]) -> CopiedBlocks | None:
         """The tile of one row with few columns, whose blocks are copied; None where another one serves."""
-        tile = None if self.batch else CopiedBlocks.of(self.left(), rights, self.device)
+        tile = None if self.batch else CopiedBlocks.of(self.left(), rights, self.device, self.request)
         for (i, _), right in zip(self.found.streams, rights if tile else (), strict=tile is not None):
             assert tile is not None, "it has rights"
             value, *beside = of.blocks[i]
@@ -297,7 +306,7 @@ class Writer(TileWriter):
             engine = PipelinedTile(tile, dtype, left, rights, axis, other, self.depth, parts, ahead, self._scale)
             engine = engine.at_once(self.rows, self.columns, self.device)
             return replace(engine.tiled(), cycles=self._cycles(*found, has_producer=True)), parts
-        tile, parts = tile_of(*self._sizes, self.streams, self.device)
+        tile, parts = tile_of(*self._sizes, self.streams, self.device, self.request)
         engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, parts, early)
         return replace(engine.tiled(self.device), cycles=self._cycles(tile, parts, has_producer=False)), parts
 
@@ -314,7 +323,8 @@ class Writer(TileWriter):
         if rights is None:
             return None
         other, sizes = self._pipelined(left, rights, "k"), (self.rows, self.columns, self.depth)
-        if axis and not (found and other and gains_by_transposing(found, other, sizes, self.streams, self.device)):
+        known = sizes, self.streams, self.device, self.request
+        if axis and not (found and other and gains_by_transposing(found, other, *known)):
             return None
         for v in map(self.found.operand, self.found.rights):
             self.bindings[self.names[v]] = Packed(v, pack.layout, pack)
@@ -326,7 +336,8 @@ class Writer(TileWriter):
         return product(self.batch), self.rows, self.columns, self.depth
 
     def _cycles(self, tile: BlockTile, parts: int, *, has_producer: bool) -> float:
-        return cycles_of(tile, *self._sizes, self.streams, self.device, has_producer=has_producer, parts=parts)
+        known = *self._sizes, self.streams, self.device, self.request
+        return cycles_of(tile, *known, has_producer=has_producer, parts=parts)
 
     def _few_rows(
         self, dtype: DType, left: Factor, rights: list[Factor], axes: Sequence[str], *, early: bool
@@ -348,9 +359,10 @@ class Writer(TileWriter):
 
     def _near(self, dtype: DType, left: Factor, rights: list[Factor], axis: str, other: str) -> NearTile | None:
         """The tile of a part of a resident kernel whose weights are constant; None where a block has several."""
-        if not self.device.as_parts or self.batch or not all(map(self._is_constant, rights)):
+        if self.request.is_launch or self.batch or not all(map(self._is_constant, rights)):
             return None
-        return NearTile.of(dtype, left, rights, (axis, other), (self.rows, self.columns, self.depth), self.device)
+        sizes = self.rows, self.columns, self.depth
+        return NearTile.of(dtype, left, rights, (axis, other), sizes, self.device, self.request)
 
     def _ring(self, few: StreamTile) -> StreamRing | None:
         """A tile with packed weights as a ring of stages; None where another is as good."""
@@ -370,13 +382,14 @@ class Writer(TileWriter):
             return None
         panel = BOX if other == "row" else CHUNK
         straddle = left.straddles, any([right.straddles for right in rights])
-        return pipelined_tile_of(self.rows, self.columns, self.depth, self.streams, panel, self.device, straddle)
+        sizes = self.rows, self.columns, self.depth
+        return pipelined_tile_of(*sizes, self.streams, panel, self.device, straddle, self.request)
 
     def _by_fma(self) -> tuple[Tiled, int]:
         """The tiles without tensor cores, and into how many parts their depth goes."""
         left, rights = self.left(), self.rights()
         axes = [factor.dense_axis(self.alignment(factor), (self.sums,)) for factor in (left, *rights)]
-        return FmaTile.chosen(left, rights, axes, product(self.batch), self.sums, self.device)
+        return FmaTile.chosen(left, rights, axes, product(self.batch), self.sums, self.device, self.request)
 
     def stores(self, element: Element, at: tuple[Expr, ...]) -> Iterator[Store]:
         found, views = self.found, self.found.body.views

@@ -12,6 +12,7 @@ from dovetail.ir.dim import Size
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.block_tile import RESERVED_BYTES
 from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, STATIC_BYTES
+from dovetail.kernels.request import Request
 
 
 def dynamic_bytes(nbytes: int) -> int:
@@ -19,9 +20,9 @@ def dynamic_bytes(nbytes: int) -> int:
     return nbytes if nbytes > STATIC_BYTES else 0
 
 
-def spread_bytes(nbytes: int, grid: Size, device: GpuDevice) -> int:
+def spread_bytes(nbytes: int, grid: Size, device: GpuDevice, request: Request) -> int:
     """The same with more than it uses, where more than an equal share of the blocks would fit."""
-    if not device.dependent_launches or not isinstance(grid, int):
+    if not request.starts_early or not isinstance(grid, int):
         return dynamic_bytes(nbytes)
     least = least_bytes(-(-grid // device.multiprocessors), device)
     return dynamic_bytes(nbytes) if nbytes >= least else least

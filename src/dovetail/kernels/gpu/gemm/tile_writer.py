@@ -54,6 +54,7 @@ from dovetail.kernels.loops.ir import (
     mul,
     sizes_in,
 )
+from dovetail.kernels.request import LAUNCH, Request
 from dovetail.kernels.spec import ALIGNMENT, Binding, Job, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
@@ -82,6 +83,7 @@ class TileWriter(ABC):
     """Whether its kernels are those of a product that a library may compute in their place."""
     step: Step
     device: GpuDevice
+    request: Request = LAUNCH
     bindings: dict[str, Binding]
     locations: TensorLocations
     rows: Size
@@ -106,7 +108,7 @@ class TileWriter(ABC):
 
     def early(self, left: Factor, rights: Sequence[Factor]) -> tuple[str, ...]:
         """The sides, "left" and "right", that a block may copy while kernels before it still run."""
-        if not self.device.dependent_launches:
+        if not self.request.starts_early:
             return ()
         sides = (("left", [left]), ("right", rights))
         return tuple([side for side, factors in sides if all(map(self._is_constant, factors))])
@@ -208,7 +210,7 @@ class TileWriter(ABC):
         """Dynamic shared memory of a block."""
         nbytes = shared_bytes(tiled.allocations)
         if tiled.is_spread:
-            return spread_bytes(nbytes, grid, self.device)
+            return spread_bytes(nbytes, grid, self.device, self.request)
         return nbytes if tiled.is_aligned else dynamic_bytes(nbytes)
 
     def _results(self) -> tuple[str, ...]:
@@ -333,7 +335,7 @@ class TileWriter(ABC):
         """Results that are computed during the products of the next tile; None where that cannot be."""
         narrow = self._narrow(tiled, producer)
         others = self._heads or self._squares is not None or producer.given
-        can = narrow.fits and not others and not self.lead and not self.device.as_parts
+        can = narrow.fits and not others and not self.lead and self.request.is_launch
         return LateResults.of(narrow) if can else None
 
     def _by_warps(self, tiled: Tiled, producer: Producer) -> tuple[list[Statement], list[Statement]]:

@@ -53,7 +53,7 @@ from dovetail.kernels.loops.persistent.passes import IN_FIRST, in_passes
 from dovetail.kernels.loops.persistent.stream import IS_FIRST, LANES
 from dovetail.kernels.loops.uniform import Read, Uniform, reads
 
-__all__ = ["START", "Held", "PartWords", "Published", "Received", "Sent", "Words", "held"]
+__all__ = ["SIZES", "START", "VECTOR", "Held", "PartWords", "Published", "Received", "Sent", "Words", "held"]
 
 ELEMENTS = 8
 """Elements of a lane of four matrices."""
@@ -170,6 +170,10 @@ def _is_known(x: Expr, known: AbstractSet[str], filled: AbstractSet[str]) -> boo
             return is_there and all([_is_known(y, known, filled) for y in at])
 
 
+SIZES = (2, 4)
+"""Bytes of an element that can be sent."""
+VECTOR = 16
+"""Bytes of words that a thread loads at once."""
 OWN_BYTES = 8
 """Bytes of elements of a vector of words, which a thread receives at once."""
 START = 128

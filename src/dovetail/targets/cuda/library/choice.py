@@ -19,7 +19,6 @@ from dovetail.ir.dtype import f32, f64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops.ir import KernelKind
-from dovetail.kernels.spec import TensorLocations
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import TUNE_ALWAYS, TUNE_OFF
@@ -39,7 +38,6 @@ from dovetail.targets.cuda.library.weights import are_cold
 from dovetail.targets.cuda.runs.bound_plan import LoadedKernel
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.launch_choices import Need
-from dovetail.targets.gpu.launch_fusion.launches import with_launches
 from dovetail.targets.runtime.building.step_signature import stored_as
 from dovetail.targets.runtime.building.store import Key, Store
 from dovetail.targets.runtime.calls.result_roots import chained, fresh_results
@@ -47,6 +45,7 @@ from dovetail.version import __version__
 
 if TYPE_CHECKING:
     from dovetail.targets.cuda.library.product import LibraryStep
+    from dovetail.targets.gpu.select import Selection
 
 KIND = "library"
 """Of the entries of the store."""
@@ -190,11 +189,11 @@ class LibraryChoice:
         self,
         steps: Sequence[Kernels],
         functions: Mapping[str, Function],
-        locations: Callable[[], TensorLocations],
+        selection: Callable[[], Selection],
         load: Load,
     ) -> tuple[tuple[Kernels, ...], Mapping[str, Function | LibraryProduct]]:
         """The kernels of each step, and what each text stands for, with products by the library where it is faster."""
-        making = _Replacing(self, functions, locations, load, cold=self.cold(steps))
+        making = _Replacing(self, functions, selection, load, cold=self.cold(steps))
         found = [*steps]
         joined = False
         for index, (step, kernels) in enumerate(zip(self.plan.phase("run"), steps, strict=True)):
@@ -245,14 +244,14 @@ class _Replacing:
         self,
         of: LibraryChoice,
         functions: Mapping[str, Function],
-        locations: Callable[[], TensorLocations],
+        selection: Callable[[], Selection],
         load: Load,
         *,
         cold: bool,
     ) -> None:
         self.of, self._load, self._cold = of, load, cold
         self.functions: dict[str, Function | LibraryProduct] = {**functions}
-        self._locations = cache(locations)
+        self._selection = cache(selection)
         self._steps: dict[Value, LibraryStep | Refused] = {}
 
     def kernels(self, step: Step, kernels: tuple[GpuKernel, ...]) -> tuple[GpuKernel, ...]:
@@ -284,8 +283,7 @@ class _Replacing:
         from dovetail.targets.cuda.library.product import library_step
 
         if step.value not in self._steps:
-            device = with_launches(self.of.plan, self.of.device.description)
-            self._steps[step.value] = library_step(step, self._locations(), device, self.of.moves)
+            self._steps[step.value] = library_step(step, self._selection(), self.of.moves)
         return self._steps[step.value]
 
     def _loaded(self, step: Step, kernels: Sequence[GpuKernel]) -> list[LoadedKernel]:

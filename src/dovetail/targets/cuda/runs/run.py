@@ -15,6 +15,7 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.split_reduce import SplitLimits
+from dovetail.kernels.request import Request
 from dovetail.kernels.spec import TensorLocations
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.plan import Plan, Step
@@ -29,7 +30,7 @@ from dovetail.targets.cuda.runs.bound_plan import LoadedKernel, OnHost
 from dovetail.targets.cuda.runs.late_sizes import LateSizesRunner
 from dovetail.targets.cuda.runs.runner import CudaRunner
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
-from dovetail.targets.gpu.launch_fusion.launches import with_launches
+from dovetail.targets.gpu.launch_fusion.launches import request_of
 from dovetail.targets.runtime.arrays.memory import Memory
 from dovetail.targets.runtime.building.packed_weights import steps_for
 from dovetail.targets.runtime.building.step_signature import moved_bindings, step_signature, stored_as
@@ -38,6 +39,7 @@ from dovetail.targets.runtime.building.store import Store
 if TYPE_CHECKING:
     from dovetail.targets.gpu.launch_fusion.fused_launches import LaunchFusion
     from dovetail.targets.gpu.persistent.choice import Residency
+    from dovetail.targets.gpu.select import Selection
     from dovetail.targets.target import Considered
 
 
@@ -50,14 +52,23 @@ def locations_of(plan: Plan) -> TensorLocations:
     return TensorLocations(plan.locate, bound, bool(plan.options.get("strict")), target=LOOPS, steps=steps)
 
 
+def selection_of(plan: Plan, device: GpuDevice, request: Request | None = None) -> Selection:
+    """What the kernels of a plan are selected for."""
+    from dovetail.targets.cuda.backend import BACKEND
+    from dovetail.targets.gpu.select import Selection
+
+    return Selection(locations_of(plan), device, BACKEND, request or request_of(plan, device))
+
+
 def steps_of(
-    plan: Plan, split: SplitLimits | None = None, device: GpuDevice = H200
+    plan: Plan, split: SplitLimits | None = None, device: GpuDevice = H200, request: Request | None = None
 ) -> tuple[tuple[Step, Kernels], ...]:
     """The kernels of each step of the run phase, in its order; none where the step runs on the host.
 
-    Layers repeat: steps with equal signatures share their kernels. Small steps join a later one, and have None.
+    Layers repeat: steps with equal signatures share their kernels. Small steps join a later one, and have None. Without
+    a `request`, the plan and the device say what is wanted of each.
     """
-    return _fused(plan, split, device)[0]
+    return _fused(plan, split, device, request)[0]
 
 
 def residency_of(plan: Plan, device: GpuDevice) -> Residency | None:
@@ -93,15 +104,15 @@ def _shared(steps: Sequence[tuple[Step, Kernels]], fusion: LaunchFusion | None) 
 
 
 def _fused(
-    plan: Plan, split: SplitLimits | None, device: GpuDevice
+    plan: Plan, split: SplitLimits | None, device: GpuDevice, request: Request | None = None
 ) -> tuple[tuple[tuple[Step, Kernels], ...], LaunchFusion | None]:
     # A program from the store has its kernels: it does without code generation.
     from dovetail.kernels.gpu.blocks.units import units_of
     from dovetail.targets.gpu.launch_fusion.fused_launches import LaunchFusion
     from dovetail.targets.gpu.select import make_kernels
 
-    locations = locations_of(plan)
-    device = with_launches(plan, device)
+    selection = selection_of(plan, device, request)
+    locations, wanted = selection.locations, replace(selection.request, rows=split)
     known: dict[Hashable, tuple[Step, tuple[GpuKernel, ...]]] = {}
     found: list[tuple[Step, tuple[GpuKernel, ...]]] = []
     for step in plan.phase("run"):
@@ -112,12 +123,12 @@ def _fused(
         was = known.get(signature)
         kernels = None if was is None else _rebound(was[1], was[0], step, any_format=units is not None)
         if kernels is None:
-            kernels = make_kernels(step, locations, split, device)
+            kernels = make_kernels(step, selection, wanted)
             known[signature] = step, kernels
         found.append((step, kernels))
     if not device.cluster or has_late_sizes(plan):
         return tuple(found), None
-    fusion = LaunchFusion(plan, locations, device)
+    fusion = LaunchFusion(plan, selection)
     return fusion.fused(found), fusion
 
 
@@ -139,10 +150,11 @@ def _rebound(kernels: tuple[GpuKernel, ...], was: Step, now: Step, *, any_format
 
 
 def kernels_of(
-    plan: Plan, split: SplitLimits | None = None, device: GpuDevice = H200
+    plan: Plan, split: SplitLimits | None = None, device: GpuDevice = H200, request: Request | None = None
 ) -> tuple[tuple[Step, GpuKernel], ...]:
     """The kernels of the run phase, in its order."""
-    return tuple([(step, kernel) for step, kernels in steps_of(plan, split, device) for kernel in kernels or ()])
+    steps = steps_of(plan, split, device, request)
+    return tuple([(step, kernel) for step, kernels in steps for kernel in kernels or ()])
 
 
 def wanted_steps(plan: Plan, kernels: Steps) -> Sequence[Step]:
@@ -183,7 +195,8 @@ class CudaGraph:
             return self._built
 
     def _compiled(self, device: Driver, description: GpuDevice) -> tuple[Steps, dict[str, str]]:
-        steps = tuple([kernels for _, kernels in steps_of(self.plan, device=description)])
+        request = replace(request_of(self.plan, description), traced=device.traced)
+        steps = tuple([kernels for _, kernels in steps_of(self.plan, device=description, request=request)])
         return steps, ptx_of([made for kernels in steps for made in kernels or ()], device, self.store)
 
     def _loaded(self, device: Driver) -> tuple[Steps, Mapping[str, Function]]:
@@ -230,7 +243,7 @@ class CudaGraph:
         def load(kernels: Sequence[GpuKernel]) -> Mapping[str, Function]:
             return self._functions((tuple(kernels),), ptx_of(kernels, device, self.store), device)
 
-        return choice.replaced(steps, functions, lambda: locations_of(self.plan), load)
+        return choice.replaced(steps, functions, lambda: selection_of(self.plan, device.description), load)
 
     def bind(self, params: Mapping[str, Array]) -> CudaRunner | LateSizesRunner:
         """Run the bind phase on the host, load the kernels, and upload parameters and constants."""
@@ -261,4 +274,4 @@ class CudaGraph:
         return CudaRunner(plan, device, memory, params, tuple(work))
 
 
-__all__ = ["CudaGraph", "choices_of", "kernels_of", "locations_of", "residency_of", "steps_of"]
+__all__ = ["CudaGraph", "choices_of", "kernels_of", "locations_of", "residency_of", "selection_of", "steps_of"]

@@ -14,8 +14,7 @@ from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
-from dovetail.kernels.choice import Refused, StepProblem
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.gpu.gemm.spread_blocks import least_bytes
 from dovetail.kernels.gpu.gemv.near_tile import READ_CYCLES
 from dovetail.kernels.loops.analysis import shared_bytes
@@ -26,7 +25,7 @@ from dovetail.kernels.loops.launch_fusion.row_prologue import LINE_CYCLES, NORM_
 from dovetail.kernels.loops.persistent.bodies import ROWS as NEAR_ROWS
 from dovetail.kernels.loops.persistent.bodies import has_rows
 from dovetail.kernels.problems.contraction import find_products
-from dovetail.kernels.spec import TensorLocations
+from dovetail.kernels.request import Request, Role
 from dovetail.library import attention
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
@@ -43,7 +42,7 @@ from dovetail.targets.gpu.launch_fusion.launch_choices import (
 from dovetail.targets.gpu.launch_fusion.near_constants import rooms_of_constants
 from dovetail.targets.gpu.launch_fusion.split_products import SplitProducts
 from dovetail.targets.gpu.persistent.norms import NormedTiles
-from dovetail.targets.gpu.select import make_kernels
+from dovetail.targets.gpu.select import Selection, make_kernels
 
 Made: TypeAlias = tuple[Step, Kernels]
 IS_FASTER = "fewer_launches_are_faster"
@@ -71,8 +70,7 @@ class NearLaunches:
     """Finds the steps of a plan that products take where launches depend on each other."""
 
     memory: Footprints
-    locations: TensorLocations
-    device: GpuDevice
+    selection: Selection
     kept: Callable[..., GpuKernel]
     near: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, "GpuKernel | None"])
     """Products with weights near, by the kernel that each of them replaces."""
@@ -85,8 +83,8 @@ class NearLaunches:
     def launched(self, whole: Sequence[Made]) -> list[Made]:
         """The kernels of each step, with products in parts of k, or with norms and attentions in the products after
         them, where that takes less by the estimates."""
-        found = SplitProducts(self.memory, self.locations, self.device, self.kept).split(whole)
-        if not self.device.dependent_launches:
+        found = SplitProducts(self.memory, self.selection, self.kept).split(whole)
+        if not self.selection.request.starts_early:
             for at, (step, kernels) in enumerate(whole[:-1]):
                 if kernels is not None and (step.value.op is attention or self._is_normed(whole, at + 1)):
                     self.told.tell([step], WITHIN, OVERLAPS.refused("launches in order"))
@@ -118,7 +116,7 @@ class NearLaunches:
         (_, norm), (after, kernels) = whole[index - 1], whole[index]
         if norm is None or len(norm) != 1 or norm[0].kernel.kind != KernelKind.ROWS or not kernels:
             return False
-        return not isinstance(StepProblem(after, self.locations, self.device).once(find_products), Refused)
+        return not isinstance(self.selection.problem(after).once(find_products), Refused)
 
     def _lone(self, step: Step, kernels: Kernels) -> Kernels:
         """A product with weights near, or an attention, whose blocks take more than half of the shared memory of a
@@ -130,14 +128,16 @@ class NearLaunches:
         made = kernels[0]
         launch = made.kernel.launch
         assert launch is not None, "it was scheduled"
-        launch = replace(launch, shared_bytes=max(least_bytes(1, self.device), shared_bytes(made.kernel.body)))
+        launch = replace(
+            launch, shared_bytes=max(least_bytes(1, self.selection.device), shared_bytes(made.kernel.body))
+        )
         key = "lone", made.kernel.identity
         kept = self.kept(key, made.bindings, lambda: replace(made.kernel, launch=launch))
         return (replace(made, kernel=kept.kernel, code=kept.code),)
 
     def _may_crowd(self, kernels: Sequence[GpuKernel]) -> bool:
         """Whether most multiprocessors have one block of a launch, and none needs two."""
-        (made, *others), most = kernels, self.device.multiprocessors
+        (made, *others), most = kernels, self.selection.device.multiprocessors
         grid = made.launch.grid
         is_plain = not others and not made.has_more and made.launch.cluster == 1
         return is_plain and isinstance(grid, int) and most < 2 * grid <= 2 * most
@@ -150,7 +150,7 @@ class NearLaunches:
         if isinstance(large, Refused):
             return large
         assert norm is not None, "it was checked"
-        tiles = NormedTiles(self.memory, self.locations, self.device, self.known, self.kept)
+        tiles = NormedTiles(self.memory, self.selection, self.known, self.kept)
         joined = tiles.joined(step, norm[0], after, large, keeps=True)
         if isinstance(joined, Refused):
             return joined
@@ -185,7 +185,7 @@ class NearLaunches:
         if not has_rows(large.kernel):
             return IS_NEAR.refused("a product in parts of k")
         (result,) = step.results
-        read = [n for n, v in large.bindings.items() if self.locations(v).root is result]
+        read = [n for n, v in large.bindings.items() if self.selection.locations(v).root is result]
         if len(read) != 1 or self.memory.readers.get(result) != 1:
             return ONE_READER.refused(f"{self.memory.readers.get(result, 0)} readers, {len(read)} in the next step")
         if result in taken(next_step) or taken(step):
@@ -216,7 +216,7 @@ class NearLaunches:
         *lead, heads, queries, width = result.shape
         if not isinstance(heads, int) or not isinstance(queries, int) or not isinstance(width, int):
             return IN_HEADS.refused(f"{heads} heads of {queries} queries, sizes that a run knows")
-        row, of = heads * width * result.dtype.itemsize, self.locations(result).strides
+        row, of = heads * width * result.dtype.itemsize, self.selection.locations(result).strides
         if of[-3:] != (row // heads, row, result.dtype.itemsize) or any([n != 1 for n in lead[:-1]]):
             return IN_HEADS.refused("heads apart")
         if lead and lead[-1] != 1 and (queries % ROWS or of[-4] != queries * row):
@@ -228,7 +228,7 @@ class NearLaunches:
         made = with_head_prologue(large, found, read, names, result=small.written[0], room=NEAR_ROWS)
         if made is None or made.launch is None:
             return IN_HEADS.refused("rows that the product has elsewhere")
-        return made if made.launch.shared_bytes <= self.device.shared_bytes else FITS.refused(_bytes(made))
+        return made if made.launch.shared_bytes <= self.selection.device.shared_bytes else FITS.refused(_bytes(made))
 
     def _near(self, step: Step, kernels: Kernels, warps: int = 0) -> GpuKernel | Refused:
         """A product with its weights near, with that many warps if it can; refused where it has none, or copies by
@@ -241,7 +241,7 @@ class NearLaunches:
             rows = "weights packed in tiles" if made.packed else "no tiles"
             return IS_NEAR.refused("copies by tensor maps, for many rows" if made.kernel.maps else rows)
         if key not in self.near:
-            others = make_kernels(step, self.locations, None, replace(self.device, as_parts=True, near_warps=warps))
+            others = make_kernels(step, self.selection, Request(Role.HOST, starts_early=True, warps=warps))
             fits = len(others) == 1 and has_rows(others[0].kernel)
             self.near[key] = others[0] if fits and others[0].bindings.keys() == made.bindings.keys() else None
         other = self.near[key]
@@ -253,7 +253,7 @@ class NearLaunches:
 
     def _ahead(self, made: GpuKernel) -> GpuKernel:
         """A product with the gains of its norm in shared memory before the kernel before it has ended."""
-        rooms = rooms_of_constants({n: made.bindings[n] for n in made.reread}, self.locations)
+        rooms = rooms_of_constants({n: made.bindings[n] for n in made.reread}, self.selection.locations)
         kernel = with_constants_first(made.kernel, rooms) if rooms else None
         if kernel is None:
             return made
@@ -263,7 +263,7 @@ class NearLaunches:
     @property
     def _launch(self) -> float:
         """Cycles of a launch."""
-        return self.device.waits.dependent_launch * self.device.hertz
+        return self.selection.device.waits.dependent_launch * self.selection.device.hertz
 
     def _disturbs(self, small: GpuKernel, large: GpuKernel) -> bool:
         """Whether a block that is over may have written what another one still reads."""
@@ -271,7 +271,7 @@ class NearLaunches:
 
     def _judged(self, step: Step, now: float, was: float) -> Refused | None:
         """What refuses a step within the product after it by the estimates, in cycles; both are told."""
-        found, expected = (cycles / self.device.hertz for cycles in (now, was))
+        found, expected = (cycles / self.selection.device.hertz for cycles in (now, was))
         slower = Refused(
             IS_FASTER,
             f"{found * 1e6:.2f} µs",

@@ -15,8 +15,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import bf16, i64
 from dovetail.ir.value import Value
-from dovetail.kernels.choice import Refused, StepProblem
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.gpu.gemm.head_rows import STATUS, Appended, Heads
 from dovetail.kernels.gpu.gemm.norms import scaled_product, squared_product
 from dovetail.kernels.gpu.gemm.scaled_rows import GAIN, RowSquares
@@ -39,6 +38,7 @@ from dovetail.targets.gpu.launch_fusion.launch_choices import (
 )
 from dovetail.targets.gpu.launch_fusion.normed_products import normed_by
 from dovetail.targets.gpu.launch_fusion.row_launches import MOST_STEPS
+from dovetail.targets.gpu.select import Selection
 
 __all__ = ["NormsBetween"]
 
@@ -240,8 +240,7 @@ class NormsBetween:
     """Finds the norms of a plan whose rows a product makes and another one reads."""
 
     memory: Footprints
-    locations: TensorLocations
-    device: GpuDevice
+    selection: Selection
     kept: Callable[..., GpuKernel]
     known: dict[Hashable, Pair | None] = field(default_factory=dict[Hashable, "Pair | None"])
     headed: dict[Hashable, Kernel | None] = field(default_factory=dict[Hashable, "Kernel | None"])
@@ -286,14 +285,14 @@ class NormsBetween:
         """The kernels of both products, and the number of the last step that the second one has, where `last` is its
         own; refused where the norm between them needs a kernel."""
         (before, first), (between, small), (after, second) = one, norm, other
-        rows = normed_by(between, self.locations)
+        rows = normed_by(between, self.selection.locations)
         if isinstance(rows, Refused):
             return rows
         x, gain = rows
         (result,) = between.results
         if x.dtype is not bf16:
             return IS_NARROW.refused(str(x.dtype))
-        makes = StepProblem(before, self.locations, self.device).once(find_products)
+        makes = self.selection.problem(before).once(find_products)
         if before.results != (x,) or isinstance(makes, Refused):
             return MAKES_ROWS.refused(f"{before.value.op.name} before it")
         if not first.kernel.maps or not second.kernel.maps:
@@ -338,12 +337,12 @@ class NormsBetween:
         after, steps = other[0], _heads_in(following)
         if not steps or len(after.results) != 1:
             return IS_WHOLE.refused("other steps")
-        heads = HeadReader(self.memory, self.locations, after.results[0]).read(steps)
+        heads = HeadReader(self.memory, self.selection.locations, after.results[0]).read(steps)
         if isinstance(heads, Refused):
             return heads
         known = key, heads.parts
         if known not in self.headed:
-            problem = StepProblem(after, self.locations, self.device)
+            problem = self.selection.problem(after)
             eps = float(between.value.attrs["eps"])
             job = scaled_product(problem, between.value, squares, eps, heads.parts, heads.bindings)
             self.headed[known] = job.kernel if job is not None and isinstance(job.kernel, Kernel) else None
@@ -351,11 +350,11 @@ class NormsBetween:
         return HAS_HEADS.refused("other tiles") if kernel is None else (kernel, heads, len(steps))
 
     def _made(self, before: Step, first: GpuKernel, between: Step, gain: Value, after: Step) -> Pair | None:
-        left = squared_product(StepProblem(before, self.locations, self.device), gain)
+        left = squared_product(self.selection.problem(before), gain)
         if left is None:
             return None
         job, squares = left
-        problem = StepProblem(after, self.locations, self.device)
+        problem = self.selection.problem(after)
         scaled = scaled_product(problem, between.value, squares, float(between.value.attrs["eps"]))
         if scaled is None or not isinstance(job.kernel, Kernel) or not isinstance(scaled.kernel, Kernel):
             return None

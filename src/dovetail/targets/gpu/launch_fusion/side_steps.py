@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
-from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.ir import Alloc, Kernel, Launch, Loop, Statement, SubGrid, sizes_in
 from dovetail.kernels.loops.launch_fusion.composed import Renaming, is_stage
-from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints
+from dovetail.targets.gpu.select import Selection
 
 Made: TypeAlias = tuple[Step, Kernels]
 
@@ -27,14 +26,13 @@ class SideSteps:
     """Finds the steps of a plan that an earlier launch can take, where launches depend on each other."""
 
     memory: Footprints
-    locations: TensorLocations
-    device: GpuDevice
+    selection: Selection
     kept: Callable[..., GpuKernel]
 
     def joined(self, steps: Sequence[Made]) -> list[Made]:
         """The kernels of each step, with those that share a launch."""
         found = [*steps]
-        if not self.device.dependent_launches:
+        if not self.selection.request.starts_early:
             return found
         for index, (step, kernels) in enumerate(found):
             small = self._small(kernels)
@@ -70,7 +68,9 @@ class SideSteps:
             return None
         (made,) = kernels
         grid = made.launch.grid
-        fits = isinstance(grid, int) and 2 * self.device.cluster < grid < self.device.multiprocessors
+        fits = (
+            isinstance(grid, int) and 2 * self.selection.device.cluster < grid < self.selection.device.multiprocessors
+        )
         return made if fits and made.launch.block >= small.launch.block else None
 
     def joint(self, large: GpuKernel, small: GpuKernel) -> GpuKernel:

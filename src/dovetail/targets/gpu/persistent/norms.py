@@ -8,13 +8,12 @@ from functools import partial
 
 from dovetail.dataclass import dataclass
 from dovetail.kernels.choice import Refused
-from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.analysis import pointers_in
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.launch_fusion.constants_ahead import with_constants_ahead
 from dovetail.kernels.loops.launch_fusion.row_prologue import RowKernel, with_row_prologue
 from dovetail.kernels.loops.persistent.bodies import ROWS, has_rows
-from dovetail.kernels.spec import TensorLocations
+from dovetail.kernels.request import Request
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints, taken
@@ -22,7 +21,7 @@ from dovetail.targets.gpu.launch_fusion.launch_choices import FITS, IS_WHOLE, ON
 from dovetail.targets.gpu.launch_fusion.near_constants import rooms_of_constants
 from dovetail.targets.gpu.loops import SHAPE
 from dovetail.targets.gpu.persistent.repetition import Repetition
-from dovetail.targets.gpu.select import make_kernels
+from dovetail.targets.gpu.select import Selection, make_kernels
 
 READS_ROWS = Need(
     "product_reads_the_rows",
@@ -36,8 +35,7 @@ class NormedTiles:
     """Finds norms whose rows the tiles of one product read, and joins the two."""
 
     memory: Footprints
-    locations: TensorLocations
-    device: GpuDevice
+    selection: Selection
     known: dict[Hashable, GpuKernel | None]
     """Kernels by what they are made of: layers repeat."""
     kept: Callable[..., GpuKernel]
@@ -61,7 +59,7 @@ class NormedTiles:
                 continue
             (made,) = kernels
             constants = {n: v for n, v in made.bindings.items() if n not in pointers_in(made.kernel.early)}
-            rooms = rooms_of_constants(constants, self.locations)
+            rooms = rooms_of_constants(constants, self.selection.locations)
             if rooms:
                 key = "constants with weights", made.kernel.identity
                 kept = self.kept(key, made.bindings, partial(with_constants_ahead, made.kernel, rooms))
@@ -125,13 +123,16 @@ class NormedTiles:
             return None
         warps = launch.block // SHAPE.lanes
         shape = replace(SHAPE, threads=launch.block, row_warps=warps, row_threads=launch.block, row_registers=True)
-        plain = replace(self.device, dependent_launches=False)
-        kernels = make_kernels(step, self.locations, None, plain, shape)
+        kernels = make_kernels(step, self.selection, Request(shape=shape))
         rows = RowKernel.of(kernels[0].kernel, width) if len(kernels) == 1 else None
         if rows is None:
             return None
         made = with_row_prologue(kernel, rows, pointer, names, result=result, room=ROWS, keep=keep)
-        fits = made is not None and made.launch is not None and made.launch.shared_bytes <= self.device.shared_bytes
+        fits = (
+            made is not None
+            and made.launch is not None
+            and made.launch.shared_bytes <= self.selection.device.shared_bytes
+        )
         return made if fits else None
 
 
