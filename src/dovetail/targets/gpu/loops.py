@@ -1,13 +1,18 @@
-"""What NVIDIA GPUs hand to the kernel families: scalar primitives without a C library, tiles that threads share."""
+"""What GPUs hand to the kernel families: scalar primitives without a C library, tiles that threads share."""
 
 from __future__ import annotations
 
-from dovetail.codegen.llvm.nvptx.ptx import LANES, SUPPORT
+from dovetail.codegen.llvm import scalar
+from dovetail.codegen.llvm.maths import functions
+from dovetail.ir.dtype import f64
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.gemm.block_tile import LANES
 from dovetail.kernels.loops.gpu_schedule import GpuShape
-from dovetail.kernels.loops.policy import LoopTarget, TilePolicy
+from dovetail.kernels.loops.policy import LoopTarget, ScalarSupport, TilePolicy
 from dovetail.kernels.loops.split_reduce import SplitLimits
 
+SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f64),))
+"""What kernels for GPUs compute with: there is no C library."""
 SHAPE = GpuShape(lanes=LANES)
 LOOPS = LoopTarget(
     SUPPORT,

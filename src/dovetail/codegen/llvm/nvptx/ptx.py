@@ -11,14 +11,13 @@ from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64
 from dovetail.codegen.llvm.loops import CONTRACTED, Printer
-from dovetail.codegen.llvm.maths import functions
 from dovetail.codegen.llvm.maths.remainder import with_exact_remainders
 from dovetail.codegen.llvm.nvptx import exchange, fp8, near, nvvm, permuted, pipeline, tensor_cores, words
 from dovetail.codegen.llvm.nvptx import persistent as resident
 from dovetail.codegen.llvm.nvptx.scopes import Scopes
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import DType, bool_, f32, f64, i64, u32
+from dovetail.ir.dtype import DType, bool_, f32, i64, u32
 from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, everything, shared_bytes
 from dovetail.kernels.loops.exchange import AtomicUpdate, Ballot, FromLane
 from dovetail.kernels.loops.ir import (
@@ -65,11 +64,8 @@ from dovetail.kernels.loops.ir import (
     WarpBarrier,
 )
 from dovetail.kernels.loops.pipeline import MAP_BYTES
-from dovetail.kernels.loops.policy import ScalarSupport
 
 LANES, VECTOR = 32, 16
-SUPPORT: ScalarSupport = scalar.support(functions.has_on_gpu, inexact=(("rem", f64),))
-"""What kernels for GPUs compute with: there is no C library."""
 _INSTRUCTIONS = {**near.FUNCTIONS, **fp8.FUNCTIONS, **permuted.FUNCTIONS, **resident.CLOCKS}
 """Ops of the loop language that GPUs alone have."""
 
@@ -398,4 +394,4 @@ def _attributes(kernel: Kernel, name: str, alignment: Mapping[str, int]) -> str:
     return f" noalias{'' if name in kernel.written else ' readonly'}{aligned}"
 
 
-__all__ = ["LANES", "SUPPORT", "module"]
+__all__ = ["LANES", "module"]
