@@ -24,11 +24,12 @@ from dovetail.kernels.loops.persistent.passes import IN_FIRST, part_in, starts_l
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
-from dovetail.targets.cuda.runs.run import CudaGraph, locations_of, steps_of
+from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints
 from dovetail.targets.gpu.persistent.repetition import Repetition
 from dovetail.targets.gpu.persistent.shared_first import in_order, shared_first
+from dovetail.targets.gpu.steps import locations_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda import lockstep
 from tests.targets.cuda.simulated import SimulatedDriver, drawn_for, target_of

@@ -23,8 +23,9 @@ from dovetail.kernels.request import LAUNCH, Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.runs.run import kernels_of, locations_of
+from dovetail.targets.cuda.runs.run import kernels_of
 from dovetail.targets.gpu.select import TABLE
+from dovetail.targets.gpu.steps import locations_of
 from dovetail.targets.target import Considered
 from tests.targets.cuda.graphs import x_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of

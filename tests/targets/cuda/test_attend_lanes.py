@@ -23,8 +23,9 @@ from dovetail.kernels.loops.launch_fusion.amend import opened
 from dovetail.kernels.request import LAUNCH, Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.runs.run import locations_of, steps_of
+from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.gpu.select import TABLE
+from dovetail.targets.gpu.steps import locations_of
 from dovetail.targets.target import Considered
 from tests.targets.cuda import judged
 from tests.targets.cuda.graphs import Case, x_of

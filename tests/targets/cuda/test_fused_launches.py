@@ -22,8 +22,8 @@ from dovetail.passes.claims import Claims
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
-from dovetail.targets.cuda.code.stored import from_bytes, to_bytes
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
+from dovetail.targets.gpu.stored import from_bytes, to_bytes
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver

@@ -34,11 +34,11 @@ from dovetail.kernels.loops.ir import (
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
-from dovetail.targets.cuda.code.stored import from_bytes, to_bytes
 from dovetail.targets.cuda.driver.driver import Driver
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.persistent.repetition import Repetition, longest_repetition
+from dovetail.targets.gpu.stored import from_bytes, to_bytes
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.fake_driver import FakeLibrary

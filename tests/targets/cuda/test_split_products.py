@@ -16,9 +16,9 @@ from dovetail.ir.value import Value
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.code.stored import from_bytes, to_bytes
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
+from dovetail.targets.gpu.stored import from_bytes, to_bytes
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver

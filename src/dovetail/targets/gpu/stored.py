@@ -1,4 +1,4 @@
-"""Compiled plans of GPUs as bytes: launches with what their pointers point to, and the PTX of each kernel."""
+"""Compiled plans as bytes: launches with what their pointers point to, and the text of each kernel, such as PTX."""
 
 from __future__ import annotations
 
