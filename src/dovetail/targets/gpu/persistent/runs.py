@@ -11,10 +11,9 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
-from dovetail.kernels.loops.ir import Kernel, Statement
+from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.persistent.bodies import refused_part
 from dovetail.kernels.loops.persistent.kernel import as_resident
-from dovetail.kernels.loops.persistent.next import first_copies, with_next
 from dovetail.kernels.loops.persistent.part import Part
 from dovetail.kernels.loops.persistent.stream import THREADS as COPYING_THREADS
 from dovetail.kernels.loops.persistent.stream import in_turn, paced
@@ -91,8 +90,6 @@ class ResidentRuns:
     memory: Footprints
     selection: Selection
     apart: Mapping[Value, Value] = field(init=False)
-    launched: Steps = ()
-    """The steps as launches."""
 
     def __post_init__(self) -> None:
         self.apart = chained(self.memory.plan, fresh_results(self.memory.plan).values())
@@ -103,7 +100,6 @@ class ResidentRuns:
         """The kernels of each step, with those of layers in one, or what refuses that; the judge sees a pass of it.
         Other steps are launched."""
         found = [*launched]
-        self.launched = launched
         refused = self._refused(steps[again.first : again.first + again.length])
         if refused is not None:
             return refused
@@ -217,8 +213,7 @@ class ResidentRuns:
             return kernel
         assert kernel.launch is not None, "it has one"
         launch = replace(kernel.launch, dependent=self.selection.request.starts_early)
-        stream = self._with_next(in_turn(kernel.stream), steps.stop, names, len(passes))
-        kernel = paced(replace(kernel, stream=stream, launch=launch), device.bytes_per_cycle)
+        kernel = paced(replace(kernel, stream=in_turn(kernel.stream), launch=launch), device.bytes_per_cycle)
         made = self._bound(kernel, names, tabled, tuple(written), passes)
         kernel, nbytes = made.made.kernel, START + exchange.nbytes * (len(passes) + 1)
         if self.selection.request.traced:
@@ -230,24 +225,6 @@ class ResidentRuns:
         """Whether a block may write where another one of the same kernel still reads."""
         read = [self.memory.span(made.bindings[n], inner) for n in made.reread]
         return meet(read, self.memory.spans(made, True, inner))
-
-    def _with_next(
-        self, stream: tuple[Statement, ...], stop: int, names: dict[_Place, str], passes: int
-    ) -> tuple[Statement, ...]:
-        """The copies of a kernel, and in the last pass what the kernel after its steps copies first."""
-        made = next(
-            (kernels[0] if kernels else None for _, kernels in self.launched[stop:] if kernels is not None), None
-        )
-        found = None if made is None else first_copies(made.kernel)
-        if made is None or found is None or not stream:
-            return stream
-        bound: Value | Packed | None = made.packed.get(found.pointer, made.bindings.get(found.pointer))
-        if bound is None or not self.memory.locations.is_constant(bound):
-            return stream
-        where = ("packed", bound.key) if isinstance(bound, Packed) else self._where(bound)
-        pointer = names.setdefault(_Place((where,), (bound,)), f"x{len(names)}")
-        device = self.selection.device
-        return tuple(with_next(stream, found, pointer, passes, device.multiprocessors, device.l2_bytes // 2))
 
     def _part(
         self,
