@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from dovetail.ir.value import Value
 from dovetail.kernels.device import Cooperative
 from dovetail.models import LlamaShape
 from dovetail.models.llama_cache import with_rows
-from dovetail.settings import TUNINGS
 
 sys.path.insert(0, str(Path(__file__).parent))
 import jax_decode  # pyright: ignore[reportMissingImports]
@@ -266,7 +266,6 @@ def measured(
     beside: Wanted,
     kernels: bool,
     both: bool = False,
-    tune: str = "auto",
 ) -> None:
     """One line for a shape, a length of the cache and a number of tokens."""
     from dovetail.targets.cuda.driver.driver import driver
@@ -275,7 +274,7 @@ def measured(
     graph = step_graph(of, tokens)
     weights, feeds = weights_of(graph), feeds_of(of, cached, tokens)
     start = time.perf_counter()
-    program = dovetail.compile(graph, target="cuda", tune=tune).bind(weights)
+    program = dovetail.compile(graph, target="cuda").bind(weights)
     ours = program.to_device(feeds)
     got = program.run(ours, outputs="device")["logits"].numpy()
     first = time.perf_counter() - start
@@ -286,7 +285,7 @@ def measured(
     ways: Mapping[str, Cooperative] = {"launches": "off", "resident": "on"} if both else {}
     for way, mode in ways.items():
         driver().description = replace(was, cooperative=mode)
-        other = dovetail.compile(graph, target="cuda", tune=tune).bind(weights)
+        other = dovetail.compile(graph, target="cuda").bind(weights)
         there: Any = other.to_device(feeds)
         peers.steps[way] = lambda other=other, there=there: other.run(there, outputs="device")
     driver().description = was
@@ -336,7 +335,6 @@ def main() -> None:
         help="layers are passes of one kernel: where the estimate is lower, wherever they can, nowhere",
     )
     parser.add_argument("--both", action="store_true", help="measure it on and off beside what the estimates choose")
-    parser.add_argument("--tune", choices=TUNINGS, default=TUNINGS[0], help="whether waits of persistent kernels are")
     args = parser.parse_args()
     beside = wanted(args, () if args.compile is None else args.compile or MODES)
     torch: Any = torch_here()
@@ -346,8 +344,8 @@ def main() -> None:
 
     driver().description = replace(driver().description, cooperative=args.resident)
     if args.dependent:
-        starts = {"dependent_launches": args.dependent == "always", "dependent_intensity": 0.0}
-        driver().description = replace(driver().description, **starts)
+        intensity = inf if args.dependent == "always" else 0.0
+        driver().description = replace(driver().description, dependent_intensity=intensity)
     for name in args.shape:
         for cached in args.cached if args.tokens == 1 else (0,):
             measured(
@@ -358,7 +356,6 @@ def main() -> None:
                 beside=beside,
                 kernels=args.kernels,
                 both=args.both,
-                tune=args.tune,
             )
 
 

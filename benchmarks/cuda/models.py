@@ -30,6 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -311,7 +312,7 @@ def main() -> None:
     if torch is None:
         return
     if args.dependent:
-        driver().description = replace(driver().description, dependent_launches=True)
+        driver().description = replace(driver().description, dependent_intensity=inf)
     rows: dict[str, Step] = {}
     if not args.name or "products" in args.name:
         for sizes in PRODUCTS:

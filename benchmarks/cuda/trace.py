@@ -105,7 +105,7 @@ def main() -> None:
         feeds = decode.feeds_of(of, cached)
         contenders: dict[str, Any] = {}
         for is_traced in (False, True):
-            driver.description = replace(was, cooperative="on", traced=is_traced)
+            driver.description, driver.traced = replace(was, cooperative="on"), is_traced
             program = dovetail.compile(graph, target="cuda").bind(weights)
             there: Any = program.to_device(feeds)
             name = "traced" if is_traced else "plain"

@@ -98,21 +98,18 @@ class Settings:
     )
     tune: str = _option(
         "auto",
-        "Whether the waits of a persistent kernel on a GPU (how long blocks wait before they look for what others "
-        "send, how fast copies start) are measured, which takes about a second: `auto` in the first run of a program "
-        "with eight layers or more, once for each card, where a cache keeps what it finds; `always` in the first run "
-        "of each program, with or without a cache; `off` never, so that estimates are used. Results do not depend on "
-        "it. Products by libraries are measured in the same way: see `libraries`.",
+        "Which products on a GPU are measured by our kernels and by cuBLASLt when parameters are bound (see "
+        "`libraries`): `auto` those that may gain, where a cache keeps what it finds; `always` all, with or without a "
+        "cache; `off` none, so that only what is kept counts.",
         choices=TUNINGS,
     )
     libraries: str = _option(
         "auto",
         "Whether cuBLASLt may compute products on a GPU: `auto` where it is installed "
         "(`pip install 'dovetail[cublas]'`, or torch for CUDA) and runs on the card have shown that it is faster than "
-        "our kernels. These are measured when parameters are bound, as `tune` says: `auto` measures products that may "
-        "gain, where a cache keeps what it finds, `always` all, and `off` takes what is kept. `off` never. Products "
-        "of f32 stay f32 (never tf32). The last digits may differ, since sums have another order; with `strict` our "
-        "kernels compute all. A report tells both times, or what refuses a product.",
+        "our kernels; which products are measured, `tune` says. `off` never. Products of f32 stay f32 (never tf32). "
+        "The last digits may differ, since sums have another order; with `strict` our kernels compute all. A report "
+        "has both times, or what refuses a product.",
         choices=LIBRARIES,
     )
     print_report: bool = _option(

@@ -138,8 +138,6 @@ class Gpu:
     architecture: str
     """What kernels are compiled for."""
     calibration: dict[str, Any] | None
-    tuned: list[dict[str, Any]]
-    """What persistent kernels wait, where that was measured."""
     cublaslt: str
     """The version of the library that may compute products, and where it is; or how to install it."""
     reason: str
@@ -153,17 +151,14 @@ def card(settings: Settings, *, measure: bool = False, device: Callable[[], Any]
     from dovetail.targets.cuda.driver import calibration
     from dovetail.targets.cuda.driver.driver import driver
     from dovetail.targets.cuda.library import cublaslt
-    from dovetail.targets.cuda.persistent import tuning
-    from dovetail.targets.runtime.building.store import store_of
 
     try:
         here = (device or driver)()
         known = calibration.calibrate(here, settings) if measure else calibration.stored(here, settings)
-        tuned = [asdict(one) for one in tuning.kept(store_of(settings), here)]
         figures = None if known is None else asdict(known)
-        return Gpu(asdict(here.card), here.architecture, figures, tuned, cublaslt.told(here.version // 1000), "", "")
+        return Gpu(asdict(here.card), here.architecture, figures, cublaslt.told(here.version // 1000), "", "")
     except DovetailError as error:
-        return Gpu(None, "", None, [], "", error.message, error.hint)
+        return Gpu(None, "", None, "", error.message, error.hint)
 
 
 def meshed(mesh: Mapping[str, int], settings: Settings, measure: bool = False) -> dict[str, Any]:

@@ -8,9 +8,6 @@ from typing import Any
 from dovetail.report.paint import PLAIN, Line, Look, Piece, line, shown
 from dovetail.report.text import bytes_text
 
-_MOST_TUNED = 4
-"""Persistent kernels that are told, those that were used last first."""
-
 
 def as_text(found: Mapping[str, Any], look: Look = PLAIN) -> str:
     """What was found, one thing a line, and at the end what can be added with its command."""
@@ -62,23 +59,15 @@ def gpu_lines(found: Mapping[str, Any]) -> list[Line]:
         f"{card['memory_bytes_per_second'] / 1e9:.0f} GB/s, L2 {_size(card['l2_bytes'])}, "
         f"driver of CUDA {card['driver']}"
     )
-    tuned = [line(f"  {_tuned(one)}", hang=4) for one in found["tuned"][:_MOST_TUNED]]
-    tuned.append(line(f"  cuBLASLt {found['cublaslt']}", hang=4))
+    library = line(f"  cuBLASLt {found['cublaslt']}", hang=4)
     if known is None:
-        return [line(said, hang=2), *tuned]
+        return [line(said, hang=2), library]
     flops = ", ".join(f"{dtype} {rate / 1e12:.1f}" for dtype, rate in known["flops"].items())
     measured = (
         f"  measured on {known['date']}: {known['bytes_per_second'] / 1e9:.0f} GB/s, a kernel "
         f"{known['launch_seconds'] * 1e6:.2f} µs, TFLOP/s of products: {flops}"
     )
-    return [line(said, hang=2), line(measured, hang=4), *tuned]
-
-
-def _tuned(one: Mapping[str, Any]) -> str:
-    """What a persistent kernel waits, and what that gained."""
-    counts = ", ".join([f"{name} {count:,}" for name, count in one["cycles"].items()])
-    gained = f"{one['before'] * 1e3:.3f} to {one['after'] * 1e3:.3f} ms"
-    return f"persistent kernel of {one['graph']} tuned on {one['date']} ({gained}), cycles: {counts}"
+    return [line(said, hang=2), line(measured, hang=4), library]
 
 
 def _packages(packages: Sequence[Mapping[str, Any]]) -> list[Line]:

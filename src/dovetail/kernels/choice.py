@@ -9,6 +9,7 @@ from dovetail.dataclass import dataclass
 from dovetail.declare.machine import Cost
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.body import Body, body_of
+from dovetail.kernels.request import LAUNCH, Request
 from dovetail.kernels.spec import Job, TensorLocations, Variant
 from dovetail.plan.plan import Step
 
@@ -50,10 +51,11 @@ Answer: TypeAlias = Offer | Sequence[Offer] | Refused
 class StepProblem(Generic[D]):
     """A step for a device. What several kernels read of it is computed once."""
 
-    __slots__ = ("_device", "_known", "locations", "step")
+    __slots__ = ("_device", "_known", "locations", "request", "step")
 
-    def __init__(self, step: Step, locations: TensorLocations, device: D) -> None:
+    def __init__(self, step: Step, locations: TensorLocations, device: D, request: Request = LAUNCH) -> None:
         self.step = step
+        self.request = request
         self.locations = locations
         self._device = device
         self._known: dict[Callable[..., Any], Any] = {}

@@ -141,11 +141,9 @@ class GpuDevice:
     """The same while tensor cores multiply, wherever on the device; 0 where they do not lower it."""
     matrix_instructions: tuple[MatrixInstruction, ...] = ()
     """Those that kernels may use."""
-    dependent_launches: bool = False
-    """Whether a kernel starts while the one before it still runs: programmatic dependent launch."""
     dependent_intensity: float = 0.0
-    """Operations for each byte up to which all kernels of a program may go for dependent launches to pay; 0 where the
-    device has none."""
+    """Operations for each byte up to which all kernels of a program may go for programmatic dependent launches to pay;
+    0 where the device has none."""
     converts_fp8: bool = False
     """Whether instructions convert floats of 8 bits, in PTX that its oldest driver reads."""
     cluster: int = 0
@@ -163,13 +161,6 @@ class GpuDevice:
     cooperative: Cooperative = "auto"
     """Whether layers that repeat become passes of one cooperative (persistent) kernel: where the estimate of that is
     lower than that of launches, wherever they can (on), or nowhere (off)."""
-    as_parts: bool = False
-    """Whether kernels are made as parts of a resident kernel, all of whose blocks can wait for each other."""
-    near_warps: int = 0
-    """Warps of a launched block whose weights are near, at least, where what it computes first needs them; 0 where
-    its product decides."""
-    traced: bool = False
-    """Whether resident kernels keep when their blocks come to each of their parts."""
     waits: Waits = Waits()
     sum_cycles: float = float("inf")
     """Cycles to add up the parts of a product whose depth several blocks share; infinite where none is split."""

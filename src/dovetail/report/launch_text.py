@@ -7,8 +7,8 @@ from dovetail.report.paint import Line, Piece, line
 from dovetail.report.record import LaunchEntry, Record
 
 MARK = "LAUNCHES"
-_LAYERS = ("layers", "pauses")
-"""Kinds that speak of all layers at once."""
+_LAYERS = "layers"
+"""The kind of rows that are about all layers at once."""
 
 
 def launch_lines(report: Record) -> list[Line]:
@@ -19,10 +19,10 @@ def launch_lines(report: Record) -> list[Line]:
         entries = report.launches()
     except DovetailError as error:
         return [line(Piece(MARK, "note"), f" unknown: {error.message}", hang=len(MARK) + 2)]
-    joined = {e.kernel for e in entries if e.taken and e.kind not in _LAYERS and e.way != "launch"}
+    joined = {e.kernel for e in entries if e.taken and e.kind != _LAYERS and e.way != "launch"}
     groups: dict[tuple[object, ...], list[LaunchEntry]] = {}
     for one in entries:
-        of_all = one.kind in _LAYERS
+        of_all = one.kind == _LAYERS
         # What refuses one way matters where no other is taken; estimates of equal layers are equal.
         if of_all or (one.taken and one.kernel in joined) or (one.reason and one.kernel not in joined):
             op = one.kind if of_all else one.op

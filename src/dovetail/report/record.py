@@ -198,8 +198,7 @@ class LaunchEntry:
     kernel: str
     op: str
     kind: str
-    """What it is about: `launches` of a step, `layers` that repeat, `pauses` of a persistent kernel, a
-    `library` for a product."""
+    """What it is about: `launches` of a step, `layers` that repeat, a `library` for a product."""
     way: str
     taken: bool
     reason: str = ""

@@ -190,7 +190,7 @@ class Machine(Copies):
 
     def start_pass(self, number: int) -> None:
         following = min(number + 1, self.kernel.passes - 1)
-        self.names = {"pass": number, **{one.name: one.count for one in self.kernel.cycles}}
+        self.names = {"pass": number}
         for name in self.kernel.tabled:
             self.buffers[name], self.buffers[NEXT + name] = (self.buffers[f"{name}.{at}"] for at in (number, following))
 

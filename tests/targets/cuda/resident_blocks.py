@@ -28,8 +28,7 @@ def _part_of(machine: Machine, statement: SubGrid, number: int) -> Machine:
     own = copy(machine)
     own.resize(statement.threads)
     own.grid, own.number = statement.blocks, number
-    given = {"pass", *(one.name for one in machine.kernel.cycles)}
-    own.names, own.memo = {name: x for name, x in machine.names.items() if name in given}, {}
+    own.names, own.memo = {"pass": machine.names["pass"]} if "pass" in machine.names else {}, {}
     return own
 
 

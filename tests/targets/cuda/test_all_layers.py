@@ -4,6 +4,7 @@ follows the layers."""
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -23,18 +24,19 @@ from dovetail.kernels.loops.persistent.passes import IN_FIRST, part_in, starts_l
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
-from dovetail.targets.cuda.runs.run import CudaGraph, locations_of, steps_of
+from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints
 from dovetail.targets.gpu.persistent.repetition import Repetition
 from dovetail.targets.gpu.persistent.shared_first import in_order, shared_first
+from dovetail.targets.gpu.steps import locations_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda import lockstep
 from tests.targets.cuda.simulated import SimulatedDriver, drawn_for, target_of
 from tests.targets.cuda.test_decode import DECODE, SHAPES
 from tests.targets.cuda.test_resident_encoders import ENCODERS, TINY
 
-WHOLE = replace(H200, cluster=8, bulk_copies=True, dependent_launches=True, cooperative="on")
+WHOLE = replace(H200, cluster=8, bulk_copies=True, dependent_intensity=inf, cooperative="on")
 FEW = replace(WHOLE, multiprocessors=4)
 COPYING = replace(FEW, copying_warp=True)
 DEVICES = {
@@ -103,7 +105,7 @@ def test_every_layer_of_a_decoder_is_a_pass(name: str, launches: int) -> None:
 
 @pytest.mark.parametrize("name", TINY)
 def test_every_layer_of_an_encoder_is_a_pass(name: str) -> None:
-    device = replace(WHOLE, multiprocessors=4, dependent_launches=False, dependent_intensity=32.0)
+    device = replace(WHOLE, multiprocessors=4, dependent_intensity=32.0)
     every = _made(_plan(ENCODERS.graph_of(TINY[name]), device), device)
     (kernel,) = [made.kernel for made in every if made.kernel.counter]
     assert kernel.passes == 4
@@ -222,7 +224,7 @@ def _prefetches(statement: Statement, counter: str) -> bool:
 
 @pytest.mark.parametrize("dependent", [True, False])
 def test_blocks_start_early_and_read_their_counter_once_the_kernels_before_have_ended(dependent: bool) -> None:
-    device = replace(FEW, dependent_launches=dependent)
+    device = replace(FEW, dependent_intensity=inf if dependent else 0.0)
     (made,) = [made for made in _made(make_plan(_model(5), target=CLAIMS), device) if made.kernel.counter]
     assert made.kernel.launch is not None and made.kernel.launch.cooperative
     assert made.kernel.launch.dependent is dependent

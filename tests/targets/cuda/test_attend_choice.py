@@ -20,11 +20,13 @@ from dovetail.kernels.gpu.attention.sources import AttendSources, sources_of
 from dovetail.kernels.gpu.attention.tile import GROUP_WARPS, AttendTile
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.matrix_instruction import MMA
+from dovetail.kernels.request import LAUNCH, Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.runs.run import kernels_of, locations_of
+from dovetail.targets.cuda.runs.run import kernels_of
 from dovetail.targets.gpu.select import TABLE
+from dovetail.targets.gpu.steps import locations_of
 from dovetail.targets.target import Considered
 from tests.targets.cuda.graphs import x_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
@@ -38,10 +40,10 @@ def _attention(
     return library.attention(q, k, v, scale=0.2, **call)
 
 
-def _rows(value: Value, device: GpuDevice) -> Mapping[str, Considered]:
+def _rows(value: Value, device: GpuDevice, request: Request = LAUNCH) -> Mapping[str, Considered]:
     plan = make_plan(Graph.of({"y": value}), target="cuda")
     (step,) = plan.phase("run")
-    rows = TABLE.considered(step, locations_of(plan), device, CLAIMS.machine)
+    rows = TABLE.considered(step, locations_of(plan), device, CLAIMS.machine, request)
     return {row.name: row for row in rows if row.kind == "attention"}
 
 
@@ -78,7 +80,6 @@ REFUSED: Mapping[str, tuple[Value, GpuDevice, str, str]] = {
     "device_multiplies_by_warpgroups": (
         _attention(80, 80), replace(H200, architecture="sm_80", matrix_instructions=MMA), "sm_80", "attend",
     ),
-    "kernel_is_a_launch": (_attention(80, 80), replace(H200, as_parts=True), "a part of a resident kernel", "attend"),
     "features_fill_lines": (_attention(80, 80, 96), H200, "96 and 96", "attend"),
     "queries_and_sums_fit_registers": (_attention(80, 80, 192), H200, "144 of a thread", "attend"),
     "a_block_has_all_keys": (
@@ -97,6 +98,13 @@ def test_a_named_condition_refuses_warpgroups(condition: str) -> None:
     assert (refused.taken, refused.condition) == (False, condition) and found in refused.found
     assert condition.replace("_", " ") in refused.reason
     assert rows[taken].taken
+
+
+def test_a_part_of_a_persistent_kernel_multiplies_by_warps() -> None:
+    rows = _rows(_attention(80, 80), H200, Request(Role.PART))
+    refused = rows["attend_groups"]
+    assert refused.condition == "kernel_is_a_launch" and refused.found == "a part of a resident kernel"
+    assert rows["attend"].taken
 
 
 def test_factors_that_cannot_be_copied_in_vectors_refuse_warpgroups() -> None:

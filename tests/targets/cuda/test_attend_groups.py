@@ -126,9 +126,8 @@ def test_features_fill_lines(d: int, dv: int) -> None:
         (attention(16, 80), SMALL),
         (attention(72, "t", keep=x_of(bool_, 72, "t", name="keep"), fill=-math.inf), SMALL),
         (attention(80, 80), replace(SMALL, matrix_instructions=MMA)),
-        (attention(80, 80), replace(SMALL, as_parts=True)),
     ],
-    ids=["lines", "registers", "few_queries", "loads_of_masks", "no_warpgroups", "part"],
+    ids=["lines", "registers", "few_queries", "loads_of_masks", "no_warpgroups"],
 )
 def test_other_attentions_multiply_by_warps(value: Value, device: GpuDevice) -> None:
     assert not _is_by_group(value, device)

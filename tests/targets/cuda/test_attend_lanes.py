@@ -20,17 +20,20 @@ from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, Kernel, MultiplyMatrices
 from dovetail.kernels.loops.launch_fusion.amend import opened
+from dovetail.kernels.request import LAUNCH, Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.runs.run import locations_of, steps_of
+from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.gpu.select import TABLE
+from dovetail.targets.gpu.steps import locations_of
 from dovetail.targets.target import Considered
 from tests.targets.cuda import judged
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import feeds_of, in_lockstep
 
-PART = replace(H200, multiprocessors=4, cluster=8, as_parts=True, copying_warp=True, tensor_hertz=1.8e9)
-"""Parts of a small device: four blocks share the keys of a head, or two those of each of two."""
+PART = replace(H200, multiprocessors=4, cluster=8, copying_warp=True, tensor_hertz=1.8e9)
+"""A small device: four blocks share the keys of a head, or two those of each of two."""
+PART_OF_ALL = Request(Role.PART)
 
 
 def _attention(rows: int, width: int, dtype: DType, heads: int = 1, **call: Any) -> Value:
@@ -51,7 +54,10 @@ def _run(value: Value, keys: int, monkeypatch: pytest.MonkeyPatch, device: GpuDe
     kernels: list[Kernel] = []
 
     def alone(*given: Any) -> list[tuple[Any, Any]]:
-        every = [(step, [replace(m, kernel=_alone(m.kernel)) for m in made or ()]) for step, made in steps_of(*given)]
+        every = [
+            (step, [replace(m, kernel=_alone(m.kernel)) for m in made or ()])
+            for step, made in steps_of(*given, request=PART_OF_ALL)
+        ]
         kernels.extend(made.kernel for _, several in every for made in several)
         return every
 
@@ -95,21 +101,25 @@ def test_few_queries_are_near_float64(case: Any, monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(found, wanted, rtol=1.01 * ulp, atol=1e-3 * ulp)
 
 
-def _rows(value: Value, device: GpuDevice) -> Mapping[str, Considered]:
+def _rows(value: Value, device: GpuDevice, request: Request = PART_OF_ALL) -> Mapping[str, Considered]:
     plan = make_plan(Graph.of({"y": value}), target="cuda")
     (step,) = plan.phase("run")
-    return {row.name: row for row in TABLE.considered(step, locations_of(plan), device, CLAIMS.machine)}
+    return {row.name: row for row in TABLE.considered(step, locations_of(plan), device, CLAIMS.machine, request)}
 
 
-WHOLE = replace(H200, cluster=8, as_parts=True, copying_warp=True, tensor_hertz=1.8e9)
+WHOLE = replace(H200, cluster=8, copying_warp=True, tensor_hertz=1.8e9)
 REFUSED: Mapping[str, tuple[Value, GpuDevice]] = {
-    "kernel_is_a_part": (_attention(2, 128, bf16, 8), replace(WHOLE, as_parts=False)),
     "tensor_cores_lower_the_clock": (_attention(2, 128, bf16, 8), replace(WHOLE, tensor_hertz=0.0)),
     "blocks_share_keys": (library.attention(*[x_of(bf16, 8, 64, 128, name=n) for n in "qkv"], scale=0.2), WHOLE),
     "queries_are_few": (_attention(16, 128, bf16, 8), WHOLE),
     "features_are_shared_by_lanes": (_attention(2, 80, bf16, 8), WHOLE),
     "scores_are_scaled_or_hidden": (_attention(2, 128, bf16, 8, softcap=30.0), WHOLE),
 }
+
+
+def test_launches_are_on_tensor_cores() -> None:
+    row = _rows(_attention(2, 128, bf16, 8), WHOLE, LAUNCH)["attend_lanes"]
+    assert (row.taken, row.condition) == (False, "kernel_is_a_part")
 
 
 @pytest.mark.parametrize("condition", REFUSED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -47,21 +48,22 @@ from dovetail.kernels.loops.launch_fusion.amend import opened
 from dovetail.kernels.loops.launch_fusion.stage_narrowing import Index, narrowed
 from dovetail.kernels.loops.persistent.passes import part_in
 from dovetail.kernels.loops.persistent.trace import moments
+from dovetail.kernels.request import Request, Role
 from dovetail.targets.cuda.runs import runner
 from dovetail.targets.cuda.runs.run import steps_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 from tests.targets.cuda.test_decode import DECODE, SHAPES
 
-LAUNCHED = replace(H200, multiprocessors=32, cluster=8, dependent_launches=True, bulk_copies=True, cooperative="off")
+LAUNCHED = replace(H200, multiprocessors=32, cluster=8, dependent_intensity=inf, bulk_copies=True, cooperative="off")
 RESIDENT = replace(LAUNCHED, cooperative="on")
 PARTS = 16
 """Blocks that share the keys of a head: two heads, 32 blocks."""
 
 
-def _program(shape: Any, description: GpuDevice) -> tuple[Any, dict[str, Any]]:
+def _program(shape: Any, description: GpuDevice, *, traced: bool = False) -> tuple[Any, dict[str, Any]]:
     graph: Graph = DECODE.step_graph(shape)
     device = SimulatedDriver()
-    device.description = description
+    device.description, device.traced = description, traced
     weights = DECODE.weights_of(graph)
     return dovetail.compile(graph, target=target_of(device)).bind(weights), weights
 
@@ -133,7 +135,7 @@ def test_results_are_near_those_of_launches(
     multiply."""
     monkeypatch.setattr("dovetail.kernels.gpu.attention.tile.PART_BUFFERS", 1)
     # Products of so few columns are on tensor cores, and their attention would be too.
-    monkeypatch.setattr("dovetail.targets.gpu.launch_fusion.fused_launches.device_of_parts", _as_parts)
+    monkeypatch.setattr("dovetail.targets.gpu.launch_fusion.fused_launches.request_of_parts", _as_parts)
     shape = replace(deep(name), head_width=width)
     found: list[dict[str, Any]] = []
     for description in (LAUNCHED, RESIDENT):
@@ -151,9 +153,8 @@ def test_results_are_near_those_of_launches(
         assert error <= 1e-2 * np.linalg.norm(wanted), output
 
 
-def _as_parts(*given: Any) -> GpuDevice:
-    device: GpuDevice = given[-1]
-    return replace(device, as_parts=True, dependent_launches=False)
+def _as_parts(*_: Any) -> Request:
+    return Request(Role.PART)
 
 
 @pytest.mark.parametrize(("name", "uses_them"), [("gpt2", False), ("llama_1b", True)])
@@ -180,7 +181,7 @@ def test_moments_of_all_parts_are_kept_in_order(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(runner, "Frame", kept)
     shape = deep("qwen3")
-    program, _ = _program(shape, replace(RESIDENT, traced=True))
+    program, _ = _program(shape, RESIDENT, traced=True)
     plain, _ = _program(shape, RESIDENT)
     feeds = DECODE.feeds_of(shape, 20)
     got, wanted = [p.run(p.to_device(feeds), outputs="device")["logits"].numpy() for p in (program, plain)]

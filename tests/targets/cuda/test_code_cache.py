@@ -129,7 +129,7 @@ def test_a_run_from_the_store_loads_no_compiler() -> None:
     names = "llvmlite.binding", "dovetail.targets.gpu.select", "statistics", "concurrent.futures"
     script = (
         "import sys, dovetail.targets.cuda.driver.calibration, dovetail.targets.cuda.runs.run\n"
-        "import dovetail.targets.cuda.code.stored\n"
+        "import dovetail.targets.gpu.stored\n"
         f"print(*[name for name in {names} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver
 
-EARLY = replace(H200, cluster=8, dependent_launches=True)
+EARLY = replace(H200, cluster=8, dependent_intensity=inf)
 
 
 def _normed(rows: int, width: int, dtype: DType, gain: Value | None = None) -> Graph:
@@ -66,7 +67,7 @@ def test_what_a_run_is_given_is_not_read_early() -> None:
 
 def test_many_rows_and_kernels_that_start_in_order_have_none() -> None:
     assert not _kernel(_normed(4096, 384, f16)).kernel.early
-    assert not _kernel(_normed(16, 384, f16), replace(EARLY, dependent_launches=False)).kernel.early
+    assert not _kernel(_normed(16, 384, f16), replace(EARLY, dependent_intensity=0.0)).kernel.early
 
 
 def test_they_assemble_without_spills(tmp_path: Path) -> None:

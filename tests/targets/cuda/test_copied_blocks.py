@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from dovetail.targets.cuda.runs.run import kernels_of
 from tests.block_arrays import assert_near, block_weights, floats_of, random_blocks
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
-DEVICE = replace(H200, multiprocessors=8, cluster=4, dependent_launches=True, bulk_copies=True, cooperative="off")
+DEVICE = replace(H200, multiprocessors=8, cluster=4, dependent_intensity=inf, bulk_copies=True, cooperative="off")
 
 
 def _driver(**changes: Any) -> SimulatedDriver:

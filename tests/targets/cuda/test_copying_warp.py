@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +25,9 @@ from dovetail.kernels.loops.ir import (
     Call,
     CopyAsync,
     CopyBulk,
-    Cycles,
     ExpectBytes,
     Extent,
     Loop,
-    Name,
     Prefetch,
     Receive,
     Statement,
@@ -37,6 +36,7 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     ThreadIndex,
     When,
+    mul,
 )
 from dovetail.kernels.loops.persistent.stream import in_turn
 from dovetail.plan.plan import make_plan
@@ -51,7 +51,7 @@ from tests.targets.cuda.prefetched import Bytes, prefetched_bytes
 from tests.targets.cuda.simulated import drawn_for
 from tests.targets.cuda.test_decode import DECODE, SHAPES
 
-APART = replace(H200, multiprocessors=4, cluster=8, dependent_launches=True, cooperative="on", bulk_copies=True)
+APART = replace(H200, multiprocessors=4, cluster=8, dependent_intensity=inf, cooperative="on", bulk_copies=True)
 COPYING = replace(APART, copying_warp=True)
 PACED = replace(COPYING, bytes_per_cycle=18.75)
 SMALL_ROOM = replace(COPYING, shared_bytes=48 << 10)
@@ -133,16 +133,13 @@ def test_each_copy_waits_until_memory_has_brought_the_one_before_it() -> None:
     pairs = [pair for body in bodies for pair in pairwise(body) if isinstance(pair[1], (CopyBulk, Prefetch))]
     every = [_of(kind, made.kernel.stream) for kind in (CopyBulk, Prefetch)]
     assert all(every) and len(pairs) == sum(every) == to_ptx(made.text, "sm_90a").count("%clock64")
+    pace = round(65536 / PACED.bytes_per_cycle)
     for wait, copy in pairs:
         assert isinstance(wait, Store) and isinstance(wait.value, Call) and isinstance(copy, (CopyBulk, Prefetch))
         nbytes = Extent(copy.nbytes) if isinstance(copy, CopyBulk) else copy.nbytes
         now, cycles = wait.value.operands
         assert isinstance(now, Call) and now.op == "clock_after" and isinstance(cycles, Call) and cycles.op == "div"
-        product, rate = cycles.operands
-        assert isinstance(product, Call) and product.operands == (nbytes, Name("pace"))
-        assert rate == Extent(65536)
-    # The pace is an argument: cycles for 64 KB.
-    assert made.kernel.cycles == (Cycles("pace", round(65536 / PACED.bytes_per_cycle), 3, 65536),)
+        assert cycles.operands == (mul(nbytes, Extent(pace)), Extent(65536))
 
 
 def test_the_last_copies_of_a_part_wait_for_those_of_the_part_before() -> None:

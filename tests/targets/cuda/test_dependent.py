@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +15,19 @@ from dovetail.kernels.gpu.gemm.tile import H200, pipelined_tile_of
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import CopyAsync
 from dovetail.kernels.matrix_instruction import MMA
+from dovetail.kernels.request import Request
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
 from dovetail.targets.cuda.driver.driver import driver
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from dovetail.targets.gpu.kernel import GpuKernel
-from dovetail.targets.gpu.launch_fusion.launches import with_launches
+from dovetail.targets.gpu.launch_fusion.launches import request_of
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import spilled_bytes, told_of
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import SimulatedDriver
 
-DEPENDENT = replace(H200, dependent_launches=True)
+DEPENDENT = replace(H200, dependent_intensity=inf)
 RANDOM = np.random.default_rng(3)
 
 
@@ -88,15 +90,14 @@ def test_a_long_attention_starts_no_kernel_early(keys: int, starts_early: bool) 
     """It has fewer operations for each byte than products that do."""
     q, k, v = (input(name, f16[1, 6, keys, 64]) for name in "qkv")
     plan = make_plan(Graph.of({"y": library.attention(q, k, v, scale=0.125)}), target="cuda")
-    device = with_launches(plan, replace(H200, dependent_intensity=1400.0))
-    assert device.dependent_launches == starts_early
+    assert request_of(plan, replace(H200, dependent_intensity=1400.0)).starts_early == starts_early
 
 
 @pytest.mark.parametrize(("rows", "depth", "columns", "alone"), [(128, 768, 768, True), (4096, 64, 4096, False)])
 def test_blocks_of_few_tiles_have_a_multiprocessor_each(rows: int, depth: int, columns: int, alone: bool) -> None:
     """Where blocks of the kernel before leave room, two of them would else start on one, and none on others."""
-    for device, wanted in ((H200, 2), (DEPENDENT, 1 if alone else 2)):
-        found = pipelined_tile_of(rows, columns, depth, 1, 64, device)
+    for starts_early, wanted in ((False, 2), (True, 1 if alone else 2)):
+        found = pipelined_tile_of(rows, columns, depth, 1, 64, H200, request=Request(starts_early=starts_early))
         assert found is not None and found[0].blocks == wanted
 
 
@@ -132,5 +133,5 @@ def test_programs_compute_the_same_on_the_device(monkeypatch: pytest.MonkeyPatch
     device = driver()
     if device.capability < (9, 0):
         pytest.skip("dependent launches came with Hopper")
-    monkeypatch.setattr(device, "description", replace(device.description, dependent_launches=True))
+    monkeypatch.setattr(device, "description", replace(device.description, dependent_intensity=inf))
     _judged(CudaGraph(make_plan(layers(), target="cuda"), lambda: device))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -99,12 +100,12 @@ def test_sums_of_parts_are_near_float64(columns: int, dtype: DType) -> None:
 def test_multiprocessors_have_equal_shares_of_blocks_that_start_early(sizes: tuple[int, int, int], each: int) -> None:
     """Blocks go to where the kernel before leaves room, as many as fit: some multiprocessors would have none."""
     plan = make_plan(Graph.of({"y": _product(f32, *sizes)}), target="cuda")
-    for device in (H200, replace(H200, dependent_launches=True)):
+    for device in (H200, replace(H200, dependent_intensity=inf)):
         ((_, made),) = kernels_of(plan, device=device)
         launch = made.kernel.launch
         assert launch is not None and isinstance(launch.grid, int) and -(-launch.grid // H200.multiprocessors) == each
         fitting = (H200.shared_bytes + 1024) // (max(launch.shared_bytes, shared_bytes(made.kernel.body)) + 1024)
-        if device.dependent_launches and each < launch.resident:
+        if device.dependent_intensity and each < launch.resident:
             assert fitting == each
         else:
             assert fitting >= launch.resident and launch.shared_bytes in (0, shared_bytes(made.kernel.body))

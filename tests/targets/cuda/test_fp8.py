@@ -17,9 +17,10 @@ from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.matrix_instruction import MMA
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.runs.run import kernels_of, locations_of
+from dovetail.targets.cuda.runs.run import kernels_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.select import TABLE
+from dovetail.targets.gpu.steps import locations_of
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.judged import run_in_lockstep
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ from dovetail.passes.claims import Claims
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
-from dovetail.targets.cuda.code.stored import from_bytes, to_bytes
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
+from dovetail.targets.gpu.stored import from_bytes, to_bytes
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver
 
-CLUSTERS = replace(H200, cluster=8, dependent_launches=True)
+CLUSTERS = replace(H200, cluster=8, dependent_intensity=inf)
 
 
 def _normed(rows: int, width: int, name: str = "x") -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,15 +22,14 @@ from dovetail.kernels.gpu.gemm.tile import H200, BlockTile
 from dovetail.models.llama_cache import with_rows
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.code.stored import from_bytes, to_bytes
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
-from dovetail.targets.gpu.launch_fusion.row_launches import ROW_STAGES
+from dovetail.targets.gpu.stored import from_bytes, to_bytes
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver
 
-DEVICE = replace(H200, cooperative="off", multiprocessors=4, cluster=8, dependent_launches=True)
+DEVICE = replace(H200, cooperative="off", multiprocessors=4, cluster=8, dependent_intensity=inf)
 HEAD = BlockTile(64, 128, 4, 1, 2, by_warpgroup=True)
 WIDTH, TOKENS, HIDDEN, ROOM = 128, 40, 64, 48
 
@@ -108,9 +108,9 @@ def test_heads_that_something_else_reads_keep_their_launch() -> None:
     (k,) = [v for v in outputs["k"].operands if v.op is library.rope]
     with patch.object(tiles, "PIPELINED_TILES", (HEAD,)):
         assert [made.kernel.name for made in _kernels(outputs)] == ["contract", "contract"]
-        assert [made.kernel.name for made in _kernels(outputs | {"rows": k})] == ["contract", "contract", ROW_STAGES]
+        assert [made.kernel.name for made in _kernels(outputs | {"rows": k})] == ["contract", "contract", "row_stages"]
     with patch.object(tiles, "PIPELINED_TILES", (replace(HEAD, columns=64),)):
-        assert [made.kernel.name for made in _kernels(outputs)] == ["contract", "contract", ROW_STAGES]
+        assert [made.kernel.name for made in _kernels(outputs)] == ["contract", "contract", "row_stages"]
 
 
 def test_they_are_stored() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from unittest.mock import patch
 
@@ -76,6 +77,6 @@ def test_the_assembler_does_not_serialise_them(columns: int, dependent: bool, tm
     """It does where it takes what is kept for the sums themselves."""
     one = BlockTile(128, columns, 8, 1, 5, by_warpgroup=True)
     with patch.object(tile, "PIPELINED_TILES", (one,)):
-        made = _made(_linear(4096, 3072, 768, "gelu"), replace(H200, dependent_launches=dependent))
+        made = _made(_linear(4096, 3072, 768, "gelu"), replace(H200, dependent_intensity=inf if dependent else 0.0))
     told = assembled(made, "sm_90a", tmp_path)
     assert _products(made) > 1 and not spilled_bytes(told) and "Performance Loss" not in told, told

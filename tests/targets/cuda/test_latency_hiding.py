@@ -6,6 +6,7 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ from tests.targets.cuda.prefetched import Bytes, prefetched_bytes
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 from tests.targets.cuda.test_decode import DECODE, SHAPES
 
-LAUNCHED = replace(H200, multiprocessors=32, cluster=8, dependent_launches=True, bulk_copies=True, cooperative="off")
+LAUNCHED = replace(H200, multiprocessors=32, cluster=8, dependent_intensity=inf, bulk_copies=True, cooperative="off")
 CACHED = 20
 
 

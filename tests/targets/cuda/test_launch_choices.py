@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -19,19 +18,13 @@ from dovetail.kernels.gpu.gemm import tile as tiles
 from dovetail.kernels.gpu.gemm.tile import BlockTile
 from dovetail.plan.plan import make_plan
 from dovetail.report.text import as_text
-from dovetail.settings import TUNE_OFF
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.code.code import digest
-from dovetail.targets.cuda.persistent.told_pauses import Pauses
-from dovetail.targets.cuda.persistent.tuning import KIND
 from dovetail.targets.cuda.runs.run import choices_of
-from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.targets.target import Considered
 from tests.targets.cuda import test_head_rows as heads
 from tests.targets.cuda import test_near_launches as near
 from tests.targets.cuda import test_normed_products as few
 from tests.targets.cuda import test_norms_between as between
-from tests.targets.cuda import test_tuning as tuned
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
 Rows = Mapping[str, Considered]
@@ -167,7 +160,7 @@ _SLOW = replace(near.EARLY, waits=replace(near.EARLY.waits, dependent_launch=-2e
     [
         (1, near.EARLY, ""),
         (2, near.EARLY, "heads_are_columns_of_rows"),
-        (1, replace(near.EARLY, dependent_launches=False), "launches_depend_on_each_other"),
+        (1, replace(near.EARLY, dependent_intensity=0.0), "launches_depend_on_each_other"),
         (1, _SLOW, "fewer_launches_are_faster"),
     ],
     ids=["taken", "two_sequences", "in_order", "slower"],
@@ -206,30 +199,3 @@ def test_the_text_names_what_is_taken_and_what_refuses() -> None:
 
 def _report(y: Value, driver: SimulatedDriver) -> dovetail.Report:
     return dovetail.compile(Graph.of({"y": y}), target=target_of(driver)).report
-
-
-def test_pauses_are_told_as_estimated_or_tuned(tmp_path: Path) -> None:
-    _, device, (steps, ptx), _ = tuned.built_layers()
-    ((made,),) = [[m for m in some or () if m.counters] for some in steps if any(m.counters for m in some or ())]
-    store = CodeStore(tmp_path, 1 << 20)
-    cases = {
-        "tuning_is_on": Pauses(TUNE_OFF, store, device),
-        "there_is_a_cache": Pauses("auto", None, device),
-        "passes_are_many": Pauses("auto", store, device),
-        "a_run_was_measured": Pauses("always", store, device),
-    }
-    for condition, pauses in cases.items():
-        row, estimated = pauses.told(made)
-        assert row.name == "tuned" and _is_told(row) and row.condition == condition and estimated.taken
-    card = {"card": device.name, "driver": str(device.version)}
-    store.put(StoreKey(KIND, {"code": digest(ptx[made.text].encode()), "sizes": "", **card}), tuned.spelled())
-    row, estimated = cases["a_run_was_measured"].told(made)
-    assert row.taken and row.found.startswith(tuned.TUNED.date) and row.seconds == tuned.TUNED.after
-    assert not estimated.taken and "0.4000 to 0.3900 ms" in estimated.reason
-
-
-def test_the_rows_of_layers_have_their_pauses() -> None:
-    plan, device, _, _ = tuned.built_layers()
-    found = choices_of(plan, device.description, Pauses("always", None, device).told)
-    kinds = {row.kind for rows in found for row in rows if row.taken}
-    assert {"layers", "pauses"} <= kinds

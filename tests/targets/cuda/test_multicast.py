@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from unittest.mock import patch
 
 import numpy as np
@@ -17,6 +18,7 @@ from dovetail.kernels.gpu.gemm.tile import H200, BlockTile
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import ClusterBarrier, CopyBox
 from dovetail.kernels.loops.pipeline import BOX
+from dovetail.kernels.request import LAUNCH, Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
@@ -61,7 +63,7 @@ def test_weights_are_shared_before_other_kernels_end() -> None:
     """Once all blocks of a cluster have barriers."""
     x, w = input("x", f16[128, 200]), param("w", f16[200, 136])
     device = SimulatedDriver()
-    device.description = replace(FOUR, cluster=8, dependent_launches=True, cooperative="off")
+    device.description = replace(FOUR, cluster=8, dependent_intensity=inf, cooperative="off")
     random = np.random.default_rng(2)
     a, b = (random.normal(size=s).astype(np.float16) for s in ((128, 200), (200, 136)))
     with patch.object(tiles, "PIPELINED_TILES", (PAIR,)):
@@ -90,9 +92,13 @@ CHOICES = {
 @pytest.mark.parametrize("name", CHOICES)
 def test_clusters_are_for_deep_products_whose_tiles_run_at_once(name: str) -> None:
     (rows, columns, depth), cluster = CHOICES[name]
-    device = replace(H200, cluster=8, dependent_launches=True)
-    for each, expected in ((device, cluster), (replace(device, as_parts=True), 1), (H200, 1)):
-        found = tiles.pipelined_tile_of(rows, columns, depth, 1, BOX, each)
+    device, early = replace(H200, cluster=8), Request(starts_early=True)
+    for each, request, expected in (
+        (device, early, cluster),
+        (device, Request(Role.WITH_PROLOGUE), 1),
+        (H200, LAUNCH, 1),
+    ):
+        found = tiles.pipelined_tile_of(rows, columns, depth, 1, BOX, each, request=request)
         assert found is not None and found[0].cluster == expected
     open_rows = tiles.pipelined_tile_of(symbol("n"), columns, depth, 1, BOX, device)
     assert open_rows is not None and open_rows[0].cluster == 1

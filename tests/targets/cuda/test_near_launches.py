@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.target import Considered, Target
 from tests.targets.cuda.simulated import SimulatedDriver, kernels_on, target_of
 
-EARLY = replace(H200, cluster=8, dependent_launches=True, cooperative="off")
+EARLY = replace(H200, cluster=8, dependent_intensity=inf, cooperative="off")
 SIZE = 16
 """Features of a head."""
 
@@ -221,7 +222,7 @@ def test_nothing_joins_where_a_result_takes_memory_that_other_blocks_read(monkey
 
 def test_launches_that_wait_for_each_other_keep_their_norms() -> None:
     """Weights would come after the wait."""
-    plain = replace(EARLY, dependent_launches=False)
+    plain = replace(EARLY, dependent_intensity=0.0)
     assert [kernel.name for kernel in _kernels(layers_of_few_rows(16), plain)].count("rows") == 5
 
 
@@ -259,26 +260,3 @@ def test_norms_of_16_bits_need_no_mean_in_f64(dtype: DType, is_near: bool) -> No
 def test_each_head_has_a_warp_or_warps_have_equally_many(heads: int, warps: int) -> None:
     kernels = [k for k in _kernels(layers_of_few_rows(16, heads=heads, count=1)) if "before_mask" in k.pointers]
     assert [k.launch and k.launch.block for k in kernels] == [warps * 32]
-
-
-@pytest.mark.parametrize(("width", "is_even"), [(384, True), (320, False)])
-def test_lanes_of_a_norm_have_equally_many_vectors_where_shorter_ones_give_that(width: int, is_even: bool) -> None:
-    """48 vectors of 16 bytes would leave half of the lanes without a second one."""
-    gain, shift = param("gain", f16[width]), param("shift", f16[width])
-    y = library.layer_norm(input("x", f16[16, width]), gain, shift, eps=1e-5)
-    (kernel,) = _kernels(Graph.of({"y": _linear("w", y, 64)}))
-    names = [s.name for s in everything(kernel.body) if isinstance(s, Set)]
-    assert any([name.startswith("inside_before") for name in names]) != is_even
-
-
-def test_a_bias_is_in_shared_memory_before_products_and_rows_wait_for_none() -> None:
-    """It is loaded after the wait for all copies, and from memory of the device by no thread."""
-    near = [k for k in _kernels(layers_of_few_rows(16)) if has_rows(k)]
-    assert near
-    for kernel in near:
-        (loop,) = [s for s in kernel.body if isinstance(s, Loop)]
-        wait = max(i for i, s in enumerate(loop.body) if s == AwaitCopies(0))
-        given = [i for i, s in enumerate(loop.body) for tensor, _ in reads((s,)) if tensor.pointer == "ahead_x2"]
-        assert given and min(given) > wait
-        assert "x2" not in {tensor.pointer for tensor, _ in reads(kernel.body)}
-        assert "x2" in {s.source.pointer for s in everything(kernel.early) if isinstance(s, CopyAsync)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver, drawn_for, run_simulated, target_of
 
-BULK = replace(H200, dependent_launches=True, bulk_copies=True, cluster=8, cooperative="off")
+BULK = replace(H200, dependent_intensity=inf, bulk_copies=True, cluster=8, cooperative="off")
 
 
 def norm_of(x: Value, dtype: DType = bf16, gain: Value | None = None) -> Value:

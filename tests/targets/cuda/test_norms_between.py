@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -31,7 +32,7 @@ from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver
 
 DEVICE = replace(H200, cooperative="off", multiprocessors=4, cluster=8)
-EARLY = replace(DEVICE, dependent_launches=True)
+EARLY = replace(DEVICE, dependent_intensity=inf)
 TILE = BlockTile(64, 64, 4, 1, 2, by_warpgroup=True)
 PAIR = replace(TILE, cluster=2)
 BOTH = BlockTile(64, 128, 4, 1, 2, by_warpgroup=True)
@@ -156,6 +157,6 @@ def test_other_norms_keep_their_kernels(name: str) -> None:
 def test_whole_sizes_have_registers_for_it(tmp_path: Path) -> None:
     """Those of a prompt of Qwen3-0.6B."""
     graph = {"y": between(512, 2048, 1024, 4096)}
-    for made in _kernels(graph, replace(H200, dependent_launches=True, cluster=8, cooperative="off")):
+    for made in _kernels(graph, replace(H200, dependent_intensity=inf, cluster=8, cooperative="off")):
         assert {ROWS, SQUARES} <= made.workspace.keys()
         assert spilled_bytes(assembled(made, "sm_90a", tmp_path)) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from math import erf
+from math import erf, inf
 from typing import Any
 from unittest.mock import patch
 
@@ -93,7 +93,7 @@ def test_the_first_columns_of_weights_come_before_other_kernels_end(depth: int) 
     """Also where there are fewer rounds than stages, and where blocks go on to further tiles."""
     x, w = input("x", f16[120, depth]), param("w", f16[depth, 136])
     device = SimulatedDriver()
-    device.description = replace(H200, multiprocessors=2, cluster=8, dependent_launches=True, cooperative="off")
+    device.description = replace(H200, multiprocessors=2, cluster=8, dependent_intensity=inf, cooperative="off")
     random = np.random.default_rng(2)
     a, b = (random.normal(size=s).astype(np.float16) for s in ((120, depth), (depth, 136)))
     with patch.object(tiles, "PIPELINED_TILES", (SMALL,)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,17 @@ from dovetail.kernels.loops.ir import (
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
-from dovetail.targets.cuda.code.stored import from_bytes, to_bytes
 from dovetail.targets.cuda.driver.driver import Driver
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.persistent.repetition import Repetition, longest_repetition
+from dovetail.targets.gpu.stored import from_bytes, to_bytes
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.fake_driver import FakeLibrary
 from tests.targets.cuda.simulated import SimulatedDriver
 
-FEW = replace(H200, multiprocessors=3, cluster=8, dependent_launches=True, cooperative="on")
+FEW = replace(H200, multiprocessors=3, cluster=8, dependent_intensity=inf, cooperative="on")
 BULK = replace(FEW, bulk_copies=True)
 
 

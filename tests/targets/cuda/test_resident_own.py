@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
-DEVICE = replace(H200, multiprocessors=20, cluster=8, dependent_launches=True, cooperative="on", bulk_copies=True)
+DEVICE = replace(H200, multiprocessors=20, cluster=8, dependent_intensity=inf, cooperative="on", bulk_copies=True)
 COPYING = replace(DEVICE, copying_warp=True, bytes_per_cycle=18.75)
 
 

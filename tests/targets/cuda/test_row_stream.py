@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.simulated import drawn_for, run_simulated
 
 SLOWED = replace(
-    H200, dependent_launches=True, bulk_copies=True, cluster=8, cooperative="off", hertz=2e9, tensor_hertz=1.8e9
+    H200, dependent_intensity=inf, bulk_copies=True, cluster=8, cooperative="off", hertz=2e9, tensor_hertz=1.8e9
 )
 """Tensor cores lower its clock."""
 RESIDENT = replace(SLOWED, multiprocessors=4, cooperative="on")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_a_process_that_does_not_end_is_stopped(tmp_path: Path) -> None:
 @cache
 def _persistent(shape: LlamaShape) -> tuple[Kernel, int]:
     """The kernel of a decoder's step, and the threads of its blocks that compute."""
-    device = replace(H200, cluster=8, dependent_launches=True, bulk_copies=True, copying_warp=True, cooperative="on")
+    device = replace(H200, cluster=8, dependent_intensity=inf, bulk_copies=True, copying_warp=True, cooperative="on")
     plan = dovetail.compile(sanitized.step_graph(shape), target="cuda", cache="off").plan
     every = [made.kernel for _, kernels in steps_of(plan, device=device) for made in kernels or ()]
     (kernel,) = [kernel for kernel in every if kernel.counter]
@@ -140,7 +141,7 @@ def test_the_layers_of_its_decoder_are_passes_whose_threads_arrive_and_wait_them
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0"])
 def test_a_decoder_in_blocks_has_no_parts_of_fewer_threads(kind: str) -> None:
     """None of racecheck's reports is taken for the known one."""
-    device = replace(H200, cluster=8, dependent_launches=True, bulk_copies=True, copying_warp=True, cooperative="on")
+    device = replace(H200, cluster=8, dependent_intensity=inf, bulk_copies=True, copying_warp=True, cooperative="on")
     plan = dovetail.compile(sanitized.blocks_graph(kind), target="cuda", cache="off").plan
     every = [made.kernel for _, kernels in steps_of(plan, device=device) for made in kernels or ()]
     (kernel,) = [kernel for kernel in every if kernel.counter]

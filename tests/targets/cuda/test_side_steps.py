@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from dovetail.kernels.loops.ir import Kernel
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.simulated import SimulatedDriver, kernels_on, target_of
 
-EARLY = replace(H200, cluster=8, dependent_launches=True, cooperative="off")
+EARLY = replace(H200, cluster=8, dependent_intensity=inf, cooperative="off")
 TOKENS, HEADS, SIZE, WORDS = 16, 17, 16, 10
 
 
@@ -52,7 +53,7 @@ def test_a_mask_is_a_block_more_of_the_launch_before() -> None:
     first, *rest = _kernels(_embedded())
     assert first.name == "gather_and_map" and first.launch is not None and first.launch.grid == HEADS + 1
     assert [kernel.name for kernel in rest] == ["attend", "attend"]
-    apart = _kernels(_embedded(), replace(EARLY, dependent_launches=False))
+    apart = _kernels(_embedded(), replace(EARLY, dependent_intensity=0.0))
     assert "gather_and_map" not in [kernel.name for kernel in apart]
 
 

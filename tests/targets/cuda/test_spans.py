@@ -15,11 +15,11 @@ import pytest
 from dovetail import Graph, Value, library, ops
 from dovetail.ir.dim import Size, symbol
 from dovetail.ir.dtype import DType, f16, f32, f64, i32
-from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm import fma
 from dovetail.kernels.gpu.gemm.fma_tile_choice import SHAPES, FmaChoice, fma_tile_of
 from dovetail.kernels.gpu.gemm.stream_k import Spans
 from dovetail.kernels.gpu.gemm.tile import H200, JOINED_CYCLES, SUM_CYCLES
+from dovetail.kernels.request import LAUNCH, Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
@@ -38,7 +38,7 @@ def _spans(blocks: int, shape: int = -1) -> Generator[None]:
     """All products without tensor cores go in as many spans."""
 
     def chosen(
-        batch: Size, rows: Size, columns: Size, depth: Size, streams: int, dtype: DType, device: GpuDevice
+        batch: Size, rows: Size, columns: Size, depth: Size, streams: int, dtype: DType, *_: object
     ) -> FmaChoice:
         sizes = [n for n in (batch, rows, columns, depth) if isinstance(n, int)]
         count, down, across, deep = sizes
@@ -138,10 +138,12 @@ def test_ragged_products_go_in_spans(sizes: tuple[int, int, int], is_shared: boo
 
 
 @pytest.mark.parametrize(
-    "device", [H200, replace(H200, sum_cycles=float(JOINED_CYCLES)), replace(ADDED, as_parts=True)]
+    "wanted",
+    [LAUNCH, Request(sum_cycles=JOINED_CYCLES), Request(Role.PART, sum_cycles=SUM_CYCLES)],
+    ids=["whole", "added_by_the_next_kernel", "part"],
 )
-def test_spans_need_a_second_kernel(device: GpuDevice) -> None:
-    assert fma_tile_of(1, 1536, 2048, 4096, 1, f32, device).spans is None
+def test_spans_need_a_second_kernel(wanted: Request) -> None:
+    assert fma_tile_of(1, 1536, 2048, 4096, 1, f32, H200, wanted).spans is None
 
 
 def test_spans_need_known_sizes() -> None:

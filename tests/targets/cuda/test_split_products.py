@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +16,15 @@ from dovetail.ir.value import Value
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.code.stored import from_bytes, to_bytes
 from dovetail.targets.cuda.runs.run import CudaGraph, steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
+from dovetail.targets.gpu.stored import from_bytes, to_bytes
 from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver
 
 CLUSTERS = replace(H200, cluster=8)
-EARLY = replace(CLUSTERS, dependent_launches=True)
+EARLY = replace(CLUSTERS, dependent_intensity=inf)
 PARTS, SUM, ROWS = "contract_parts", "contract_sum", "rows"
 
 

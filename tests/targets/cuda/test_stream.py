@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from tests.targets.cuda.graphs import Case
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep
 from tests.targets.cuda.simulated import SimulatedDriver, drawn_for, run_simulated
 
-DEPENDENT = replace(H200, dependent_launches=True)
+DEPENDENT = replace(H200, dependent_intensity=inf)
 BULK = replace(DEPENDENT, bulk_copies=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from tests.targets.cuda.simulated import SimulatedDriver
 
 ONE = replace(H200, multiprocessors=1)
 """One multiprocessor has all columns."""
-BULK = replace(H200, dependent_launches=True, bulk_copies=True)
+BULK = replace(H200, dependent_intensity=inf, bulk_copies=True)
 
 
 @pytest.mark.parametrize("depth", [256, 384, 512, 1024])

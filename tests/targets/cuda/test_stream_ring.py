@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.simulated import SimulatedDriver
 
-LAUNCHED = replace(H200, multiprocessors=8, cluster=8, dependent_launches=True, bulk_copies=True, cooperative="off")
+LAUNCHED = replace(H200, multiprocessors=8, cluster=8, dependent_intensity=inf, bulk_copies=True, cooperative="off")
 RESIDENT = replace(LAUNCHED, cooperative="on")
 WIDTH, INNER = 1920, 192
 

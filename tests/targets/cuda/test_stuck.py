@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from dovetail.targets.cuda.runs.run import steps_of
 from tests.targets.cuda.fake_driver import FakeLibrary
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 
-FEW = replace(H200, multiprocessors=3, cluster=8, dependent_launches=True, cooperative="on")
+FEW = replace(H200, multiprocessors=3, cluster=8, dependent_intensity=inf, cooperative="on")
 
 
 def _layers(width: int = 128) -> Graph:

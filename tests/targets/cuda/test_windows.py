@@ -18,10 +18,10 @@ from dovetail.kernels.gpu.gemm.tile import H200, split_of
 from dovetail.kernels.matrix_instruction import MMA_F16
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.cuda.code.stored import from_bytes, to_bytes
 from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, matrix_instructions
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of, steps_of
 from dovetail.targets.cuda.target import TARGET
+from dovetail.targets.gpu.stored import from_bytes, to_bytes
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.graphs import Case, x_of

@@ -22,14 +22,11 @@ from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.axes import AxisFactors, Factors, find_axes, is_view
 from dovetail.kernels.loops.body import Body, is_number, not_compiled, number, reads
 from dovetail.kernels.loops.folds import Fold, finished, is_reduction, reduced_axes, reduction
-from dovetail.kernels.loops.ir import Call, Expr, Kernel, Load, Statement, Store, sizes_in
+from dovetail.kernels.loops.ir import Call, Expr, Kernel, KernelKind, Load, Statement, Store, sizes_in
 from dovetail.kernels.loops.nest import Nest, Placed
 from dovetail.kernels.spec import Job, TensorLocations, Tiles
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
-
-ROWS = "rows"
-"""The name of such a kernel."""
 
 
 def offer_rows(of: StepProblem[object]) -> Offer | Refused:
@@ -118,13 +115,14 @@ class _Rows:
         body = self.nest.tile(statements)
         pointers = tuple(self.bindings)
         kernel = Kernel(
-            ROWS,
+            "rows",
             pointers,
             tuple(p for p in pointers if p.startswith("y")),
             "tile",
             body,
             scratch=self.nest.scratch,
             sizes=sizes_in(body),
+            kind=KernelKind.ROWS,
         )
         work: Size = 0
         for one in passes:

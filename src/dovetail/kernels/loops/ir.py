@@ -8,6 +8,9 @@ in the dtype that is given with it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import field
+from enum import StrEnum
+from itertools import count
 from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
@@ -42,7 +45,7 @@ from dovetail.kernels.loops.pipeline import (
     Traversal,
     WarpBarrier,
 )
-from dovetail.kernels.loops.words import Amend, Cycles, Receipt, Receive
+from dovetail.kernels.loops.words import Amend, Receipt, Receive
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,28 @@ class Launch:
     """Threads of a warp, as the device has them."""
 
 
+class KernelKind(StrEnum):
+    """What a kernel is to those who join, replace or price it. Its name is for people."""
+
+    OTHER = "other"
+    ROWS = "rows"
+    """Rows that reductions go along, such as a norm."""
+    ROW_STAGES = "row_stages"
+    """Several steps for the same rows, one after the other in each block."""
+    GEMM = "gemm"
+    SPLIT_K = "split_k"
+    """A GEMM whose blocks share k, and leave partial sums."""
+    STREAM_K = "stream_k"
+    """The same where they share the k steps of all tiles."""
+    SUM_OF_PARTS = "sum_of_parts"
+    """Adds up what the two before leave."""
+    PERSISTENT = "persistent"
+    """All passes of layers that repeat."""
+
+
+_identities = count()
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One kernel: `body` for each tile, whose number is in `tile`. Tiles do not depend on each other."""
@@ -216,8 +241,9 @@ class Kernel:
     maps: tuple[TensorMap, ...] = ()
     """Tensors that the tensor memory accelerator copies from, in the order of the arguments, after the sizes."""
     evict_last: bool = False  # Whether L2 drops what blocks send to each other after all else.
-    cycles: tuple[Cycles, ...] = ()
-    """Numbers of cycles that a resident kernel waits, in the order of the arguments, after the sizes."""
+    kind: KernelKind = KernelKind.OTHER
+    identity: int = field(default_factory=_identities.__next__, init=False, compare=False, repr=False)
+    """A number that no other kernel of this process has: what is made of a kernel is found by it."""
 
     @property
     def table(self) -> range:
@@ -396,8 +422,9 @@ __all__ = [
     "ONE", "ZERO", "AllReduce", "Alloc", "AllocBarriers", "Amend", "Arrive", "AtomicUpdate", "AwaitCopies",
     "AwaitPhase", "AwaitProducts", "Ballot", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync",
     "CopyBox", "CopyBulk", "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel",
-    "Launch", "Load", "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name",
-    "NarrowMatrices", "Number", "Pipeline", "Prefetch", "Receipt", "Receive", "Roles", "ScaleMatrices", "Set", "Space",
-    "Statement", "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded", "Traversal", "WarpBarrier",
-    "When", "add", "collapsed", "in_block", "in_memory_order", "indices", "minimum", "mul", "sizes_in", "stretched",
+    "KernelKind", "Launch", "Load", "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared",
+    "Name", "NarrowMatrices", "Number", "Pipeline", "Prefetch", "Receipt", "Receive", "Roles", "ScaleMatrices", "Set",
+    "Space", "Statement", "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded", "Traversal",
+    "WarpBarrier", "When", "add", "collapsed", "in_block", "in_memory_order", "indices", "minimum", "mul", "sizes_in",
+    "stretched",
 ]  # fmt: skip

@@ -27,22 +27,8 @@ class Receive:
     """The threads of a block wait for elements that blocks of this launch write, and copy them to shared memory."""
 
     receipts: tuple[Receipt, ...]
-    pause: str = ""
-    """The cycles after the barrier before it, of the whole block, in which no thread looks for them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cycles:
-    """A number of cycles that a resident kernel takes as an argument, by name. No result depends on it, so that it can
-    be tuned without compiling anything again."""
-
-    name: str
-    count: int
-    """The estimate."""
-    passes: int = 1
-    """The passes that wait so."""
-    nbytes: int = 0
-    """The bytes of which it says how long their copies take; 0 where it is a pause."""
+    pause: int = 0
+    """Cycles after the barrier before it, of the whole block, in which no thread looks for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +50,4 @@ class Amend:
     """Where an element is: `line` is its row from the first on, and a lane has 8 columns, of which `element` is one."""
 
 
-__all__ = ["Amend", "Cycles", "Receipt", "Receive"]
+__all__ = ["Amend", "Receipt", "Receive"]

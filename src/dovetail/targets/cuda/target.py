@@ -39,8 +39,8 @@ def _start(device: Callable[[], Driver]) -> None:
 
 def _considered(plan: Plan, step: Step, device: Callable[[], Driver]) -> Sequence[Considered]:
     """The kernels for a step."""
-    from dovetail.targets.cuda.runs.run import locations_of
     from dovetail.targets.gpu.select import TABLE
+    from dovetail.targets.gpu.steps import locations_of
 
     try:
         here = device().description
@@ -51,26 +51,24 @@ def _considered(plan: Plan, step: Step, device: Callable[[], Driver]) -> Sequenc
 
 def _launches(plan: Plan, settings: Settings, device: Callable[[], Driver]) -> Sequence[Sequence[Considered]]:
     """For each step of a run, whether a product next to it computes it, and where it is one of layers that repeat,
-    whether these are passes of one kernel, with which pauses; and of products whether cuBLASLt computes them. Nothing
-    where there is no device, which decides."""
+    whether these are passes of one kernel; and of products whether cuBLASLt computes them. Nothing where there is no
+    device, which decides."""
     from dovetail.targets.cuda.library.told import Libraries
-    from dovetail.targets.cuda.persistent.told_pauses import Pauses
     from dovetail.targets.cuda.runs.run import choices_of
 
     try:
         here = device()
     except UnsupportedError:
         return [() for _ in plan.phase("run")]
-    pauses = Pauses(settings.tune, store_of(settings), here)
     libraries = Libraries(settings.libraries, settings.tune, store_of(settings), here)
-    return choices_of(plan, here.description, pauses.told, lambda steps: libraries.told(plan, steps))
+    return choices_of(plan, here.description, lambda steps: libraries.told(plan, steps))
 
 
 def _variants(plan: Plan, sizes: Mapping[str, Size]) -> Mapping[Value, Served]:
     """The steps that run on the host, products that read blocks, and where a family raised, what it said."""
     from dovetail.kernels.loops.body import steps_without_code
-    from dovetail.targets.cuda.runs.run import locations_of
     from dovetail.targets.gpu.select import TABLE
+    from dovetail.targets.gpu.steps import locations_of
 
     locations = locations_of(plan)
     scalars = locations.target.scalars
@@ -102,17 +100,18 @@ def target_for(device: Callable[[], Driver]) -> Target:
     def made_from() -> Mapping[str, str]:
         from dovetail.targets.cuda.code.code import toolchain
 
-        for name in ("runs.run", "code.stored"):
-            import_module(f"dovetail.targets.cuda.{name}")  # stored programs need them: the driver may still start
+        for name in ("cuda.runs.run", "gpu.stored"):
+            import_module(f"dovetail.targets.{name}")  # stored programs need them: the driver may still start
         try:
-            found = repr(device().description)
+            here = device()
+            found = f"{here.description}, traced" if here.traced else repr(here.description)
         except UnsupportedError:
             found = "none"
         return {**toolchain(), "device": found}
 
     def to_bytes(executable: Executable) -> bytes | None:
-        from dovetail.targets.cuda.code import stored
         from dovetail.targets.cuda.runs.run import CudaGraph
+        from dovetail.targets.gpu import stored
 
         assert isinstance(executable, CudaGraph), "made here"
         try:
@@ -122,8 +121,8 @@ def target_for(device: Callable[[], Driver]) -> Target:
         return stored.to_bytes(executable.plan, *executable.built(here))
 
     def from_bytes(plan: Plan, content: bytes, settings: Settings) -> Executable:
-        from dovetail.targets.cuda.code import stored
         from dovetail.targets.cuda.runs.run import CudaGraph
+        from dovetail.targets.gpu import stored
 
         made = stored.from_bytes(plan, content)
         return CudaGraph(plan, device, store_of(settings), made, settings.tune, settings.libraries)

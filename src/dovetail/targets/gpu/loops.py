@@ -1,4 +1,4 @@
-"""What NVIDIA GPUs hand to the kernel families: scalar primitives without a C library, tiles that threads share."""
+"""What GPUs hand to the kernel families: scalar primitives without a C library, tiles that threads share."""
 
 from __future__ import annotations
 

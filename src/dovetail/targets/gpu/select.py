@@ -1,4 +1,4 @@
-"""Which kernels a step becomes on an NVIDIA GPU: mostly one; few long rows and scattered updates take several."""
+"""Which kernels a step becomes on a GPU: mostly one; few long rows and scattered updates take several."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from functools import partial
 from types import MappingProxyType
 
 from dovetail import ops
-from dovetail.codegen.llvm.nvptx import ptx
+from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
+from dovetail.kernels.choice import StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.families.fill import offer_fill
 from dovetail.kernels.families.gather import offer_gather
 from dovetail.kernels.families.map import offer_map
 from dovetail.kernels.families.move import offer_move
-from dovetail.kernels.families.rows import ROWS, offer_rows
+from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.families.view_fusion import offer_weave
 from dovetail.kernels.gpu.attention.offers import (
     offer_attend,
@@ -34,20 +35,20 @@ from dovetail.kernels.gpu.order.passes import Passes
 from dovetail.kernels.gpu.widened_rows import widened_rows
 from dovetail.kernels.loops.folds import is_reduction
 from dovetail.kernels.loops.gpu_schedule import GpuShape, schedule
-from dovetail.kernels.loops.ir import Kernel
+from dovetail.kernels.loops.ir import Kernel, KernelKind
 from dovetail.kernels.loops.split_reduce import SplitLimits, split_reduction
+from dovetail.kernels.request import LAUNCH, Request
 from dovetail.kernels.spec import ALIGNMENT, Job, Packed, Status, TensorLocations
 from dovetail.ops.region import region
 from dovetail.plan.plan import Step
-from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.gpu.backend import GpuBackend
 from dovetail.targets.gpu.data_kinds import DATA_KINDS
 from dovetail.targets.gpu.images import POOLS, is_convolved
 from dovetail.targets.gpu.kernel import Code, GpuKernel
-from dovetail.targets.gpu.launch_fusion.even_vectors import with_even_vectors
 from dovetail.targets.gpu.loops import SHAPE, loops_of, split_limits
 from dovetail.targets.runtime.selection import Kind, Row, Table
 
-__all__ = ["TABLE", "WINDOWS", "finished", "kernel_of_step", "make_kernels", "module_of"]
+__all__ = ["TABLE", "WINDOWS", "Selection", "finished", "kernel_of_step", "make_kernels"]
 
 CONVOLUTIONS: tuple[Row[GpuDevice | None], ...] = (
     Row("depthwise", offer_depthwise),
@@ -108,43 +109,44 @@ TABLE: Table[GpuDevice | None] = Table(
 """The kernel families that run on a GPU."""
 
 
-def make_kernels(
-    step: Step,
-    locations: TensorLocations,
-    split: SplitLimits | None,
-    device: GpuDevice,
-    shape: GpuShape = SHAPE,
-) -> tuple[GpuKernel, ...]:
-    """The kernels of a step, in the order in which they run; none where no family takes it.
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the kernels of a plan are selected for."""
 
-    `split` says when long rows are split over blocks; without it, the device's multiprocessors decide.
-    """
+    locations: TensorLocations
+    device: GpuDevice
+    backend: GpuBackend
+    request: Request = LAUNCH
+    """What is wanted of a kernel where nothing else is asked for: a launch, which starts early where that pays."""
+
+    def problem(self, step: Step) -> StepProblem[GpuDevice | None]:
+        """A step as its engines see it."""
+        return StepProblem(step, self.locations, self.device, self.request)
+
+
+def make_kernels(step: Step, selection: Selection, request: Request | None = None) -> tuple[GpuKernel, ...]:
+    """The kernels of a step, in the order in which they run; none where no family takes it."""
+    selection = selection if request is None else replace(selection, request=request)
+    wanted, device, machine = selection.request, selection.device, selection.backend.machine
+    shape, limits = wanted.shape or SHAPE, wanted.rows or split_limits(device)
     if device.warp != shape.lanes:
-        shape, locations = replace(shape, lanes=device.warp), replace(locations, target=loops_of(device.warp))
-    job = TABLE.select(step, locations, device, CLAIMS.machine)
-    if job is not None and isinstance(job.kernel, Kernel) and job.kernel.name == ROWS and device.dependent_launches:
-        evened = _evened(step, locations)
-        job = job if evened is locations else TABLE.select(step, evened, device, CLAIMS.machine)
-    return () if job is None else _scheduled(job, step, locations, split or split_limits(device), device, shape)
-
-
-def _evened(step: Step, locations: TensorLocations) -> TensorLocations:
-    """Vectors of rows for latency, which is what counts where launches are short."""
-    width = step.results[0].shape[-1] if step.results[0].shape else 0
-    return with_even_vectors(locations, step, width) if isinstance(width, int) else locations
+        shape = replace(shape, lanes=device.warp)
+        selection = replace(selection, locations=replace(selection.locations, target=loops_of(device.warp)))
+    job = TABLE.select(step, selection.locations, device, machine, wanted)
+    return () if job is None else _scheduled(job, step, selection, limits, shape)
 
 
 def _scheduled(
-    job: Job, step: Step, locations: TensorLocations, limits: SplitLimits, device: GpuDevice, shape: GpuShape
+    job: Job, step: Step, selection: Selection, limits: SplitLimits, shape: GpuShape
 ) -> tuple[GpuKernel, ...]:
     kernel = job.kernel
-    printed = partial(kernel_of_step, step=step, locations=locations, device=device)
+    printed = partial(kernel_of_step, step=step, selection=selection)
     bindings = {name: v for name, v in job.bindings.items() if isinstance(v, Value)}
     checks = tuple([name for name, v in job.bindings.items() if isinstance(v, Status)])
     packed = {name: v for name, v in job.bindings.items() if isinstance(v, Packed)}
     if not isinstance(kernel, Kernel):
         return ()
-    if kernel.name == ROWS and not locations.strict:
+    if kernel.kind == KernelKind.ROWS and not selection.locations.strict:
         kernel = widened_rows(kernel)
     if isinstance(job, Passes):
         return _passes(job, bindings, packed, checks, printed, shape)
@@ -154,7 +156,7 @@ def _scheduled(
         return ()
     if checks:
         return (replace(printed(schedule(kernel, job.tiled.tiles, shape), bindings), checks=checks),)
-    split = split_reduction(kernel, job.tiled.tiles, locations.target.tiles.bundle, limits)
+    split = split_reduction(kernel, job.tiled.tiles, selection.locations.target.tiles.bundle, limits)
     if split is None:
         return (printed(schedule(kernel, job.tiled.tiles, shape), bindings),)
     places, end = _placed({partial.pointer: partial.nbytes for partial in split.partials})
@@ -196,8 +198,7 @@ def kernel_of_step(
     bindings: Mapping[str, Value],
     *,
     step: Step,
-    locations: TensorLocations,
-    device: GpuDevice,
+    selection: Selection,
     workspace: Mapping[str, Size] = MappingProxyType({}),
     packed: Mapping[str, Packed] = MappingProxyType({}),
 ) -> GpuKernel:
@@ -206,36 +207,26 @@ def kernel_of_step(
     if step.overs:
         # A result takes the memory of an operand, which must then not be read through the read-only cache.
         taken = {v for pair in zip(step.overs, step.results, strict=True) if pair[0] is not None for v in pair}
-        overwritten = {name for name, v in bindings.items() if locations(v).root in taken}
+        overwritten = {name for name, v in bindings.items() if selection.locations(v).root in taken}
         kernel = replace(kernel, shared=tuple(sorted(overwritten)))
-    return finished(kernel, bindings, locations, device, workspace, packed)
+    return finished(kernel, bindings, selection, workspace, packed)
 
 
 def finished(
     kernel: Kernel,
     bindings: Mapping[str, Value],
-    locations: TensorLocations,
-    device: GpuDevice,
+    selection: Selection,
     workspace: Mapping[str, Size] = MappingProxyType({}),
     packed: Mapping[str, Packed] = MappingProxyType({}),
 ) -> GpuKernel:
     """A scheduled kernel with its text, which is written when it is needed."""
+    locations = selection.locations
     alignment = locations.alignment(bindings) | dict.fromkeys((*workspace, *packed), ALIGNMENT)
     packed = {name: v for name, v in packed.items() if name in kernel.pointers}
-    if kernel.launch is not None and kernel.launch.warp != device.warp:
-        kernel = replace(kernel, launch=replace(kernel.launch, warp=device.warp))
-    if device.dependent_launches and kernel.launch is not None:
+    if kernel.launch is not None and kernel.launch.warp != selection.device.warp:
+        kernel = replace(kernel, launch=replace(kernel.launch, warp=selection.device.warp))
+    if selection.request.starts_early and kernel.launch is not None:
         constants = tuple([name for name, v in {**bindings, **packed}.items() if locations.is_constant(v)])
         kernel = replace(kernel, launch=replace(kernel.launch, dependent=True), constants=constants)
-    return GpuKernel(
-        kernel, Code(partial(module_of, kernel, alignment, device.architecture)), bindings, workspace, packed=packed
-    )
-
-
-def module_of(kernel: Kernel, alignment: Mapping[str, int], architecture: str) -> str:
-    """A scheduled kernel as LLVM's text for an architecture."""
-    if architecture.startswith("gfx"):
-        from dovetail.codegen.llvm.amdgpu.printer import module
-
-        return module(kernel, alignment, architecture)
-    return ptx.module(kernel, alignment)
+    code = Code(partial(selection.backend.printer, kernel, alignment))
+    return GpuKernel(kernel, code, bindings, workspace, packed=packed)

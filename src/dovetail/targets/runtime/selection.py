@@ -16,6 +16,7 @@ from dovetail.declare.machine import NOISE, Cost, Machine, estimate, preferred
 from dovetail.errors import SizeLimitError
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Answer, Offer, Refused, StepProblem
+from dovetail.kernels.request import LAUNCH, Request
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.runtime.building.attempt import FAULTS, raised
@@ -100,9 +101,11 @@ class Table(Generic[D]):
     on_host: str = ""
     """What runs a step that no row takes, as reports call it; "" where such steps are refused."""
 
-    def select(self, step: Step, locations: TensorLocations, device: D, machine: Machine) -> Job | None:
+    def select(
+        self, step: Step, locations: TensorLocations, device: D, machine: Machine, request: Request = LAUNCH
+    ) -> Job | None:
         """The job of a step; None where no row takes it. A row that raises is told, also where another takes it."""
-        found = list(self._answers(StepProblem(step, locations, device)))
+        found = list(self._answers(StepProblem(step, locations, device, request)))
         refused: dict[int, Refused] = {}
         chosen = _chosen([one for one in found if isinstance(one.answer, Offer)], step, machine, refused)
         why = [*(one.answer for one in found if isinstance(one.answer, Refused)), *refused.values()]
@@ -116,9 +119,11 @@ class Table(Generic[D]):
             locations.costs[step.value] = cost
         return chosen[1]
 
-    def considered(self, step: Step, locations: TensorLocations, device: D, machine: Machine) -> Sequence[Considered]:
+    def considered(
+        self, step: Step, locations: TensorLocations, device: D, machine: Machine, request: Request = LAUNCH
+    ) -> Sequence[Considered]:
         """Every row for the step's kinds of problem: which refuse and why, estimates of the others, which one won."""
-        found = list(self._answers(StepProblem(step, locations, device)))
+        found = list(self._answers(StepProblem(step, locations, device, request)))
         offers = [one for one in found if isinstance(one.answer, Offer)]
         refused: dict[int, Refused] = {}
         chosen = _chosen(offers, step, machine, refused)

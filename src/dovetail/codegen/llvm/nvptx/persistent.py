@@ -206,19 +206,16 @@ def functions(
     body.threads -= THREADS if kernel.stream else 0
     registers = registers_of(body.threads) if kernel.stream else None
     body.names["pass"] = "%pass"
-    waits = {one.name: f"%c{i}" for i, one in enumerate(kernel.cycles)}
-    body.names |= waits
     for s in kernel.body:
         body.statements((s,))
         body.part += part_in(s) is not None
     body.text.ret()
     entry = make(seen)
-    entry.names |= waits
     table = _Table(entry, len(plain), alignment)
     for index, name in enumerate(kernel.tabled):
         entry.pointers[NEXT + name] = table.pointer(index, name, "0")
     entry.statements(kernel.early)
-    numbers = [*(f"i64 %s{i}" for i in range(len(kernel.sizes))), *(f"i64 {name}" for name in waits.values())]
+    numbers = [f"i64 %s{i}" for i in range(len(kernel.sizes))]
     t, blocks = entry.text, _blocks(kernel)
     passes = len([s for s in kernel.body if isinstance(s, GridBarrier) and s.number is not None])
     counter = f"{_POINTER} {entry.pointers[kernel.counter]}"

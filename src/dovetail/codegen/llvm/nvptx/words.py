@@ -18,16 +18,13 @@ from dovetail.errors import GraphError
 from dovetail.ir.dtype import DType
 from dovetail.kernels.loops.ir import Expr, Kernel, Receive, Tensor
 from dovetail.kernels.loops.persistent import stuck
+from dovetail.kernels.loops.persistent.words import SIZES, VECTOR
 
 STAMP = "%stamp"
 """The number of this launch, which is not 0, in the upper half of an i32, among the arguments of a pass."""
 STAMPS = (1 << 16) - 1
 """Launches until a number comes again: words of two bytes have two more for it."""
-SIZES = (2, 4)
-"""Bytes of an element that can be sent."""
 _GLOBAL, _SHARED = f"ptr addrspace({nvvm.GLOBAL})", f"ptr addrspace({nvvm.SHARED})"
-VECTOR = 16
-"""Bytes of words that a thread loads at once."""
 MOST_POLLS = 1 << 24
 """Loads of what another block has not written yet, after which a kernel stops with a trap: some five seconds, where
 waits are microseconds. Only a part that failed, or blocks that do not run at the same time, are that late."""
@@ -133,7 +130,7 @@ def receive(printer: Receiver, statement: Receive) -> None:
             target = t.let(f"getelementptr [8 x i8], {printer.spaces[receipt.target.pointer]} {room}, i64 {own}")
             shares.append(Share(source, target, size))
     if statement.pause and printer.since:
-        _pause(t, printer.since, printer.names[statement.pause])
+        _pause(t, printer.since, statement.pause)
     _await(printer, shares)
 
 
@@ -142,12 +139,11 @@ def now(t: Builder) -> str:
     return t.let(nvvm.assembly("mov.u32 $0, %clock;", "=r,~{memory}", "", "i32"))
 
 
-def _pause(t: Builder, since: str, cycles: str) -> None:
+def _pause(t: Builder, since: str, cycles: int) -> None:
     """Wait until some cycles have gone by."""
-    limit = t.let(f"trunc i64 {cycles} to i32")
     lines = ("{", ".reg .pred early;", ".reg .b32 gone;", "AGAIN:", "mov.u32 gone, %clock;", "sub.u32 gone, gone, $0;")
     more = ("setp.lt.u32 early, gone, $1;", "@early bra AGAIN;", "}")
-    t.emit(nvvm.assembly("\\0A".join((*lines, *more)), "r,r,~{memory}", f"i32 {since}, i32 {limit}"))
+    t.emit(nvvm.assembly("\\0A".join((*lines, *more)), "r,n,~{memory}", f"i32 {since}, i32 {cycles}"))
 
 
 def stop(printer: Receiver, *, at_barrier: bool = False) -> None:
@@ -278,4 +274,4 @@ def stamp(t: Builder, launches: I64 | str) -> str:
     return t.let(f"shl i32 {counted}, 16")
 
 
-__all__ = ["MOST_POLLS", "SIZES", "STAMP", "VECTOR", "receive", "send", "stamp", "stop"]
+__all__ = ["MOST_POLLS", "STAMP", "receive", "send", "stamp", "stop"]

@@ -20,6 +20,7 @@ from dovetail.kernels.gpu.gemm.block_tile import RESERVED_BYTES
 from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, GROUP_ROWS, has_warpgroups
 from dovetail.kernels.gpu.gemm.tile_cost import MULTIPLY_CYCLES
 from dovetail.kernels.gpu.policy import FMA_WIDEST
+from dovetail.kernels.request import Role
 
 MOST_TURNS = 2
 """Times 64 queries that a block goes through one after the other: each has instructions of its own."""
@@ -68,18 +69,17 @@ LANE_SHARING = (8, 4)
 
 def warp_tile(sources: AttendSources) -> AttendTile:
     """The tile whose warps multiply for themselves."""
-    tile = AttendTile.of(sources.problem, sources.dtype, sources.device)
-    if tile.is_cluster and not sources.copies:
-        return AttendTile.of(sources.problem, sources.dtype, replace(sources.device, cluster=0))
-    return tile
+    known = sources.problem, sources.dtype, sources.device, sources.request
+    tile = AttendTile.of(*known)
+    return AttendTile.of(*known, in_clusters=False) if tile.is_cluster and not sources.copies else tile
 
 
 def lane_tile(sources: AttendSources) -> AttendTile | Refused:
     """The tile of few queries whose lanes multiply without tensor cores, or why there is none."""
     a, tile = sources.problem, warp_tile(sources)
-    if not sources.device.as_parts:
+    if sources.request.role is not Role.PART:
         return Refused("kernel_is_a_part", "a launch", "a part of a resident kernel, which has no other tensor cores")
-    if not sources.device.tensor_hertz:
+    if not sources.device.tensor_hertz or sources.request.clock_is_low:
         return Refused("tensor_cores_lower_the_clock", sources.device.architecture)
     if not tile.is_cluster:
         return Refused("blocks_share_keys", f"{tile.parts} blocks for the keys of a head")
@@ -90,7 +90,7 @@ def lane_tile(sources: AttendSources) -> AttendTile | Refused:
     if a.softcap is not None or a.fill not in (None, -math.inf) or ("mask" in a.strides and a.filled == "first"):
         return Refused("scores_are_scaled_or_hidden", "a soft cap, or what takes the place of a score")
     sharing = next(n for n in LANE_SHARING if a.d % (n * CHUNK) == 0)
-    lanes = AttendTile.of(a, sources.dtype, sources.device, sharing)
+    lanes = AttendTile.of(a, sources.dtype, sources.device, sources.request, sharing)
     own, other = cycles_of(lanes, sources.device), cycles_of(tile, sources.device)
     if own >= other:
         return Refused(LANES_ARE_FASTER, f"{own:,.0f} cycles", f"less than {other:,.0f}, by tensor cores")
@@ -103,7 +103,7 @@ def group_tile(sources: AttendSources) -> AttendTile | Refused:
     groups = _groups(sources)
     if not has_warpgroups(device):
         return Refused("device_multiplies_by_warpgroups", device.architecture, "wgmma, as sm_90a has it")
-    if device.as_parts:
+    if not sources.request.is_launch:
         return Refused("kernel_is_a_launch", "a part of a resident kernel")
     if a.d % DEPTH or a.dv % DEPTH:
         return Refused("features_fill_lines", f"{a.d} and {a.dv}", f"multiples of {DEPTH}")

@@ -81,7 +81,7 @@ class FmaAttend(AttendWriter):
         return self.keys // ACROSS
 
     def _launch(self, grid: Size, shared: int) -> Launch:
-        room = spread_bytes(shared, grid, self.device)
+        room = spread_bytes(shared, grid, self.device, self.request)
         return Launch(grid, self.threads, room, fma_resident(self.block, self.device))
 
     def _room(self, name: str) -> Tensor:

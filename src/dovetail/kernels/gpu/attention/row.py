@@ -111,7 +111,7 @@ def offer_attend_row(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
         offsets = {name: widened.offset(name) for name in given}
         operands = {name: widened.operand(name) for name in given}
         aligned = [n for n, nbytes in of.locations.alignment(operands).items() if nbytes % u64.itemsize == 0]
-        return Offer(lambda: _job(found, of.device or H200, {**operands, "y": y}, offsets, frozenset(aligned)))
+        return Offer(lambda: _job(found, of, {**operands, "y": y}, offsets, frozenset(aligned)))
     if not isinstance(value.op, FusedOp) or not has_one_query(value):
         return Refused("attention_of_f32_has_one_query", str(value.type))
     call: dict[str, Any] = value.op.arguments(value.operands, value.attrs)
@@ -119,7 +119,7 @@ def offer_attend_row(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     if isinstance(found, Refused):
         return found
     bindings = {name: y if name == "y" else call[name] for name in found.pointers}
-    return Offer(lambda: _job(found, of.device or H200, bindings, {}))
+    return Offer(lambda: _job(found, of, bindings, {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,12 +313,13 @@ class RowWriter:
 
 def _job(
     problem: Attention,
-    device: GpuDevice,
+    of: StepProblem[GpuDevice | None],
     bindings: Mapping[str, Binding],
     offsets: Mapping[str, Size],
     aligned: frozenset[str] = frozenset(),
 ) -> Job:
-    return RowWriter(RowTile.of(problem, device), device, offsets, aligned).job(bindings)
+    device = of.device or H200
+    return RowWriter(RowTile.of(problem, device, of.request), device, offsets, aligned).job(bindings)
 
 
 __all__ = ["attends", "has_one_query", "is_attention", "offer_attend_row", "widens_keys"]

@@ -13,6 +13,7 @@ from dovetail.kernels.gpu.attention.tile import PARTIAL
 from dovetail.kernels.gpu.gemm.fragments import LANE, remainder
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
 from dovetail.kernels.problems.attention import Attention
+from dovetail.kernels.request import Request
 
 WARPS = 8
 SHARING = 8
@@ -42,14 +43,14 @@ class RowTile:
     """Of a warp."""
 
     @staticmethod
-    def of(problem: Attention, device: GpuDevice) -> RowTile:
+    def of(problem: Attention, device: GpuDevice, request: Request) -> RowTile:
         if problem.groups * max(problem.d, problem.dv) <= MOST_FEATURES:
             problem = by_key_head(problem)
         rows = problem.queries
         assert isinstance(rows, int), "it was checked"
         heads = product((*problem.lead, problem.heads))
         most = device.cluster
-        if device.as_parts and isinstance(heads, int):
+        if not request.is_launch and isinstance(heads, int):
             most = min(MOST_PARTS, device.multiprocessors // max(heads, 1))
         few = isinstance(heads, int) and 2 * heads <= device.multiprocessors
         columns = rows * problem.dv

@@ -23,6 +23,7 @@ from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.policy import WIDEST
 from dovetail.kernels.loops.ir import Tensor
 from dovetail.kernels.problems.attention import Attention, attention_of
+from dovetail.kernels.request import LAUNCH, Request
 from dovetail.ops.view import quotient
 
 AXES: Mapping[str, str] = MappingProxyType({"q": "k", "k": "k", "v": "row"})
@@ -46,6 +47,7 @@ class AttendSources:
     """Whether 16 bools of the mask can be loaded at once."""
     aligned: int
     """The bytes that the start of the results is a multiple of."""
+    request: Request = LAUNCH
 
 
 def sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
@@ -65,7 +67,8 @@ def sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:
     factors = {name: _factor(problem, value.dtype, name) for name in AXES}
     copies = all([_is_dense(factor, AXES[name], aligned[name]) for name, factor in factors.items()])
     wide = "keep" in problem.strides and loads_wide(problem, aligned["keep"])
-    return AttendSources(problem, value.dtype, bindings, of.device or H200, factors, copies, wide, aligned["y"])
+    device, y = of.device or H200, aligned["y"]
+    return AttendSources(problem, value.dtype, bindings, device, factors, copies, wide, y, of.request)
 
 
 def narrow_sources_of(of: StepProblem[GpuDevice | None]) -> AttendSources | Refused:

@@ -14,6 +14,7 @@ from dovetail.kernels.gpu.gemm.fragments import divided
 from dovetail.kernels.gpu.gemm.tile import CHUNK, GROUP_ROWS
 from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
 from dovetail.kernels.problems.attention import Attention
+from dovetail.kernels.request import Request
 
 GROUP_WARPS = GROUP_ROWS // 16
 GROUP = divided(ThreadIndex("warp"), GROUP_WARPS)
@@ -75,17 +76,26 @@ class AttendTile:
     """Whether threads multiply by multiply-adds, out of shared memory: f32, which tensor cores would round."""
 
     @staticmethod
-    def of(problem: Attention, dtype: DType, device: GpuDevice, sharing: int = 0) -> AttendTile:
+    def of(
+        problem: Attention,
+        dtype: DType,
+        device: GpuDevice,
+        request: Request,
+        sharing: int = 0,
+        *,
+        in_clusters: bool = True,
+    ) -> AttendTile:
+        is_part = not request.is_launch
         parts, keys = _parts(problem, device), LANE_KEYS if sharing else CLUSTER_KEYS
-        if parts > 1 and device.cluster:
+        if parts > 1 and device.cluster and in_clusters:
             nbytes = _round_bytes(problem) * keys // KEYS
-            room = PART_BYTES if device.as_parts else CLUSTER_BYTES
+            room = PART_BYTES if is_part else CLUSTER_BYTES
             # Addresses of two rounds take more registers than threads have that copy weights, too.
             most = PART_BUFFERS if device.copying_warp else 1
-            buffers = most if device.as_parts and room // nbytes < CLUSTER_WARPS else 2
+            buffers = most if is_part and room // nbytes < CLUSTER_WARPS else 2
             splits = max(1, min(CLUSTER_WARPS, 2 * room // (buffers * nbytes)))
-            blocks = _resident_parts(problem, device) if device.as_parts else device.cluster
-            spare = CLUSTER_WARPS - splits if device.as_parts else 0
+            blocks = _resident_parts(problem, device) if is_part else device.cluster
+            spare = CLUSTER_WARPS - splits if is_part else 0
             return AttendTile(problem, dtype, 1, splits, blocks, True, keys, spare, buffers, sharing=sharing)
         if parts > 1:
             return AttendTile(problem, dtype, 1, 1, parts)

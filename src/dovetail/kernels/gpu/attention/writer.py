@@ -85,6 +85,7 @@ class AttendWriter:
 
     def __init__(self, sources: AttendSources, tile: AttendTile) -> None:
         self.problem, self.bindings, self.device = sources.problem, sources.bindings, sources.device
+        self.request, self.is_part = sources.request, not sources.request.is_launch
         self.dtype, self.factors, self.copies = sources.dtype, sources.factors, sources.copies
         self.lead, self.staged = tile.lead, are_staged(sources, tile)
         self.axes = AXES if self.copies else dict.fromkeys(AXES, "k")
@@ -158,7 +159,7 @@ class AttendWriter:
             launch = replace(launch, cluster=parts)
             kernel = Kernel("attend", pointers, (PARTIAL, "y"), "tile", body, sizes=sizes_in(body), launch=launch)
             early = prefetched(self.block, (own, *place)) if self.device.bulk_copies else ()
-            opening = self._opening((own, *place)) if self.device.as_parts else ()
+            opening = self._opening((own, *place)) if self.is_part else ()
             sizes = sizes_in((*early, *opening, *body))
             kernel = replace(kernel, exchanged=(PARTIAL,), early=early, opening=opening, sizes=sizes)
             return in_passes([(kernel, product(shape))], self.bindings, workspace)
@@ -204,7 +205,7 @@ class AttendWriter:
 
     def _allocations(self) -> list[Alloc]:
         # Parts of a resident kernel take queries from where they are.
-        tiles = [*AXES][1:] if self.block.is_cluster and self.device.as_parts else [*AXES]
+        tiles = [*AXES][1:] if self.block.is_cluster and self.is_part else [*AXES]
         return [
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in tiles),
             *self.block.shares_allocated(),
@@ -249,7 +250,7 @@ class AttendWriter:
     def _warp_keys(self) -> WarpKeys:
         """How warps of a cluster come to their keys."""
         tiles = {name: self.tile(name) for name in ("k", "v")}
-        return WarpKeys(self.block, tiles, self.factors, self.axes, self.device.as_parts)
+        return WarpKeys(self.block, tiles, self.factors, self.axes, self.is_part)
 
     @property
     def _groups(self) -> GroupRounds:
@@ -289,7 +290,7 @@ class AttendWriter:
             # Rows without queries weigh no key.
             empty = zeroed(private("weights", self.dtype, 1), self.block.warp_keys // 16 * 8)
             start += [] if self.block.sharing else [empty]
-            if self.device.as_parts:
+            if self.is_part:
                 return start
             queries = [*self._loaded("q", ZERO, ZERO), CommitCopies(), AwaitCopies(0), Barrier()]
             return [*start, *self._warp_keys.first(), *queries, load]
@@ -341,7 +342,7 @@ class AttendWriter:
             return [Set("stage", ZERO), Loop("round", self._rounds(), each), Barrier()]
         if self.block.is_cluster:
             rounds = self._warp_keys.rounds(self._scored(), self._summed())
-            if not self.device.as_parts:
+            if not self.is_part:
                 return rounds
             # Without a warp that copies, threads have no registers for addresses that LLVM computes before a condition.
             return self._warp_keys.after_stages(rounds, is_guarded=not self.device.copying_warp)

@@ -46,6 +46,7 @@ from dovetail.kernels.loops.ir import (
     add,
     mul,
 )
+from dovetail.kernels.request import Request
 
 WARPS = 8
 MOST_COLUMNS = 64
@@ -73,11 +74,11 @@ class CopiedBlocks:
     """What becomes of the row first: gains multiply it on its way to shared memory, and the scale multiplies sums."""
 
     @staticmethod
-    def of(left: Factor, rights: Sequence[BlockFactor], device: GpuDevice) -> CopiedBlocks | None:
+    def of(left: Factor, rights: Sequence[BlockFactor], device: GpuDevice, request: Request) -> CopiedBlocks | None:
         """The tile; None where another kernel serves better, or columns are not shared evenly."""
         right = rights[0]
         is_plain = left.rows == 1 and left.read is None and left.gather is None and left.tensor.dtype is f32
-        if not is_plain or not device.dependent_launches or not device.bulk_copies:
+        if not is_plain or not request.starts_early or not device.bulk_copies:
             return None
         warps = next((n for n in (WARPS, WARPS // 2, WARPS // 4, 1) if right.count % (n * SHARING) == 0), None)
         columns = _width(rights, right.columns, device.multiprocessors)

@@ -40,6 +40,7 @@ from dovetail.kernels.loops.ir import (
     add,
     mul,
 )
+from dovetail.kernels.request import Request
 
 WARPS = 8
 MOST_WORDS = 32
@@ -63,7 +64,7 @@ class BlockStream:
     """Whether weights come to L2 before the kernels before this one have ended."""
 
     @staticmethod
-    def of(left: Factor, rights: Sequence[BlockFactor], device: GpuDevice) -> BlockStream | None:
+    def of(left: Factor, rights: Sequence[BlockFactor], device: GpuDevice, request: Request) -> BlockStream | None:
         """The tile; None where another kernel serves better."""
         columns, rows, right = rights[0].columns, left.rows, rights[0]
         if not isinstance(rows, int) or not isinstance(columns, int) or rows > MOST_ROWS:
@@ -75,7 +76,7 @@ class BlockStream:
             warps //= 2
         turns = -(-right.count // (warps * (LANES // width)))
         at_once = max(1, min(turns, MOST_WORDS // (right.pack.words * len(rights))))
-        early = device.dependent_launches and device.bulk_copies
+        early = request.starts_early and device.bulk_copies
         found = BlockStream(left, rights, rows, width, warps, at_once, early)
         return found if found.shared_bytes <= device.shared_bytes else None
 

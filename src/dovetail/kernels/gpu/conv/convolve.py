@@ -47,6 +47,7 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.matrix_instruction import MMA_F16, MatrixInstruction, instruction_for
 from dovetail.kernels.problems.contraction import epilogue_of
 from dovetail.kernels.problems.windows import Windowed, find_windowed
+from dovetail.kernels.request import LAUNCH, Request
 from dovetail.kernels.spec import ALIGNMENT, Job, Packed, TensorLocations
 from dovetail.ops.view import quotient
 from dovetail.plan.plan import Step
@@ -68,7 +69,7 @@ def offer_copied(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     refused = _not_copied(found, of.locations)
     if refused is not None and not found.is_point:
         return refused
-    writer = Writer(of.step, found, of.locations, of.device or H200, "copied")
+    writer = Writer(of.step, found, of.locations, of.device or H200, "copied", of.request)
     return Offer(writer.job, writer.cost) if all(writer.dense_axes()) else Refused("factors_are_aligned")
 
 
@@ -77,7 +78,7 @@ def offer_gathered(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     found = _on_tensor_cores(of)
     if isinstance(found, Refused):
         return found
-    writer = Writer(of.step, found, of.locations, of.device or H200, "gathered")
+    writer = Writer(of.step, found, of.locations, of.device or H200, "gathered", of.request)
     return Offer(writer.job, writer.cost)
 
 
@@ -89,7 +90,7 @@ def offer_fma(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     multiplies = instruction_for(_device(of).matrix_instructions, found.x.dtype) is not None
     if found.x.dtype in TENSOR_CORE_DTYPES and multiplies:
         return Refused("tensor_cores_lack_the_dtype", found.x.dtype.name)
-    writer = Writer(of.step, found, of.locations, of.device or H200, "fma")
+    writer = Writer(of.step, found, of.locations, of.device or H200, "fma", of.request)
     return Offer(writer.job, writer.cost)
 
 
@@ -128,7 +129,16 @@ class Writer(TileWriter):
     name = "convolve"
     streams = 1
 
-    def __init__(self, step: Step, of: Windowed, locations: TensorLocations, device: GpuDevice, way: Way) -> None:
+    def __init__(
+        self,
+        step: Step,
+        of: Windowed,
+        locations: TensorLocations,
+        device: GpuDevice,
+        way: Way,
+        request: Request = LAUNCH,
+    ) -> None:
+        self.request = request
         self.step, self.of, self.locations, self.device, self.way = step, of, locations, device, way
         self.found = of.contraction
         self.images = of.x.shape[0]
@@ -257,7 +267,7 @@ class Writer(TileWriter):
     def cost(self) -> Cost:
         """The cost of the step with the work on elements of tiles that are not there, and on zeros of a transpose."""
         cost = kernel_cost(self.step.value)
-        tile, _ = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device, self.by)
+        tile, _ = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device, self.by, self.request)
         wasted = -(-self.depth // DEPTH) * DEPTH / self.depth
         for size, of in ((self.rows, tile.rows), (self.columns, tile.columns)):
             wasted *= -(-size // of) * of / size if isinstance(size, int) and size > 0 else 1.0
@@ -284,14 +294,19 @@ class Writer(TileWriter):
         if self.way == "fma":
             sums = self.sums = dtype_of_sums(dtype)
             axes = [factor.dense_axis(self.alignment(factor), (sums,)) for factor in (left, right)]
-            return self.finished(*FmaTile.chosen(left, [right], axes, product(self.batch), sums, self.device))
+            return self.finished(
+                *FmaTile.chosen(left, [right], axes, product(self.batch), sums, self.device, self.request)
+            )
         axes = self.dense_axes() if self.way == "copied" else ("", "")
         if axes == ("k", "k") and self._is_pipelined(left, right):
-            split = pipelined_split_of(self.rows, self.columns, self.depth, self.device, self.result_bytes)
+            split = pipelined_split_of(
+                self.rows, self.columns, self.depth, self.device, self.result_bytes, self.request
+            )
             if split is not None:
                 tile, parts = split
                 return self.finished(PipelinedTile(tile, dtype, left, [right], *axes, self.depth, parts).tiled(), parts)
-        tile, parts = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device, self.by)
+        sizes = product(self.batch), self.rows, self.columns, self.depth
+        tile, parts = split_of(*sizes, self.device, self.by, self.request)
         engine = TensorCoreTile(tile, self.by, left, [right], *axes, self.depth, parts, early=self.early(left, [right]))
         return self.finished(engine.tiled(self.device), parts)
 

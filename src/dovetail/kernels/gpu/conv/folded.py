@@ -27,6 +27,7 @@ from dovetail.kernels.gpu.order.passes import for_each, in_passes
 from dovetail.kernels.loops.along import Along
 from dovetail.kernels.loops.ir import Expr, Kernel, Name, Store, Tensor
 from dovetail.kernels.problems.windows import Windowed, find_windowed
+from dovetail.kernels.request import LAUNCH, Request
 from dovetail.kernels.spec import Job, Packed, TensorLocations
 from dovetail.plan.plan import Step
 
@@ -45,7 +46,7 @@ def offer_folded(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     refused = _unfit(found, of.locations)
     if refused is not None:
         return refused
-    writer = FoldedWriter(of.step, found, of.locations, device)
+    writer = FoldedWriter(of.step, found, of.locations, device, of.request)
     tile = writer.tile()
     if tile is None:
         return Refused("device_has_producers", device.architecture, "warpgroups and enough results for all of them")
@@ -98,8 +99,10 @@ class _Fold:
 class FoldedWriter(Writer):
     """The job of one convolution of a few channels."""
 
-    def __init__(self, step: Step, of: Windowed, locations: TensorLocations, device: GpuDevice) -> None:
-        super().__init__(step, of, locations, device, "gathered")
+    def __init__(
+        self, step: Step, of: Windowed, locations: TensorLocations, device: GpuDevice, request: Request = LAUNCH
+    ) -> None:
+        super().__init__(step, of, locations, device, "gathered", request)
         strides = tuple([axis.stride for axis in of.axes])
         taps = tuple([-(-n // s) for n, s in zip(of.window, strides, strict=True)])
         self.fold = _Fold(strides, taps, of.channels)
@@ -124,7 +127,8 @@ class FoldedWriter(Writer):
             return None
         if not self.pixels_first or not is_multiple(self.columns, CHUNK) or not self._pixels().fits():
             return None
-        split = pipelined_split_of(self.rows, self.columns, self.depth, self.device, self.result_bytes, parts=False)
+        known = self.device, self.result_bytes, self.request
+        split = pipelined_split_of(self.rows, self.columns, self.depth, *known, parts=False)
         return None if split is None else split[0]
 
     def _pixels(self) -> Pixels:

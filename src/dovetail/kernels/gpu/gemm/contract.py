@@ -58,6 +58,7 @@ from dovetail.kernels.loops.pipeline import BOX
 from dovetail.kernels.matrix_instruction import LANES, MMA, MatrixInstruction, instruction_for
 from dovetail.kernels.problems.blocks import BlockProduct, find_blocks
 from dovetail.kernels.problems.contraction import Contraction, epilogue_of, find_products
+from dovetail.kernels.request import LAUNCH, Request
 from dovetail.kernels.spec import Job, Packed, TensorLocations
 from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Step
@@ -77,21 +78,30 @@ def offer_contract(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     blocks = of.once(find_blocks)
     if isinstance(blocks, BlockProduct) and has_known_blocks(blocks):
         return Offer(
-            lambda: Writer(of.step, found, of.locations, of.device or H200).block_job(blocks),
+            lambda: Writer(of.step, found, of.locations, of.device or H200, of.request).block_job(blocks),
             lambda: blocks.cost(of.value),
             "contract_blocks",
         )
-    return Offer(lambda: Writer(of.step, found, of.locations, of.device or H200).job())
+    return Offer(lambda: Writer(of.step, found, of.locations, of.device or H200, of.request).job())
 
 
 class Writer(TileWriter):
     """The job of one contraction while it is put together."""
 
     name = "contract"
+    is_gemm = True
     _scale: ReadSquares | None = None
     """The factors of rows of a left operand that is normed; None where it is read as it is."""
 
-    def __init__(self, step: Step, found: Contraction, locations: TensorLocations, device: GpuDevice) -> None:
+    def __init__(
+        self,
+        step: Step,
+        found: Contraction,
+        locations: TensorLocations,
+        device: GpuDevice,
+        request: Request = LAUNCH,
+    ) -> None:
+        self.request = request
         self.step, self.found, self.locations, self.device = step, found, locations, device
         self.streams = len(found.streams)
         self.sums = dtype_of_sums(found.products[0].dtype)
@@ -181,7 +191,7 @@ class Writer(TileWriter):
         tile = self._copied_blocks(of, rights) if has_lanes else None
         if tile is not None:
             return self.finished(tile.tiled())
-        few = None if self.batch or not has_lanes else BlockStream.of(self.left(), rights, self.device)
+        few = None if self.batch or not has_lanes else BlockStream.of(self.left(), rights, self.device, self.request)
         if few is not None:
             return self.finished(few.tiled())
         engine = FmaTile(
@@ -204,7 +214,7 @@ class Writer(TileWriter):
 
     def _copied_blocks(self, of: BlockProduct, rights: Sequence[BlockFactor]) -> CopiedBlocks | None:
         """The tile of one row with few columns, whose blocks are copied; None where another one serves."""
-        tile = None if self.batch else CopiedBlocks.of(self.left(), rights, self.device)
+        tile = None if self.batch else CopiedBlocks.of(self.left(), rights, self.device, self.request)
         for (i, _), right in zip(self.found.streams, rights if tile else (), strict=tile is not None):
             assert tile is not None, "it has rights"
             value, *beside = of.blocks[i]
@@ -329,7 +339,7 @@ class Writer(TileWriter):
         other: str,
         early: tuple[str, ...],
     ) -> tuple[Tiled, int] | None:
-        found = tile_of(*self._sizes, self.streams, self.device, by)
+        found = tile_of(*self._sizes, self.streams, self.device, by, self.request)
         if found is None:
             return None
         tile, parts = found
@@ -349,7 +359,8 @@ class Writer(TileWriter):
         if rights is None:
             return None
         other, sizes = self._pipelined(left, rights, "k"), (self.rows, self.columns, self.depth)
-        if axis and not (found and other and gains_by_transposing(found, other, sizes, self.streams, self.device)):
+        known = sizes, self.streams, self.device, self.request
+        if axis and not (found and other and gains_by_transposing(found, other, *known)):
             return None
         for v in map(self.found.operand, self.found.rights):
             self.bindings[self.names[v]] = Packed(v, pack.layout, pack)
@@ -361,16 +372,9 @@ class Writer(TileWriter):
         return product(self.batch), self.rows, self.columns, self.depth
 
     def _cycles(self, tile: BlockTile, parts: int, *, has_producer: bool) -> float:
+        known = *self._sizes, self.streams, self.device, self.request
         item = self.found.left.dtype.itemsize
-        return cycles_of(
-            tile,
-            *self._sizes,
-            self.streams,
-            self.device,
-            has_producer=has_producer,
-            parts=parts,
-            itemsize=item,
-        )
+        return cycles_of(tile, *known, has_producer=has_producer, parts=parts, itemsize=item)
 
     def _few_rows(
         self, dtype: DType, left: Factor, rights: list[Factor], axes: Sequence[str], *, early: bool
@@ -392,9 +396,10 @@ class Writer(TileWriter):
 
     def _near(self, dtype: DType, left: Factor, rights: list[Factor], axis: str, other: str) -> NearTile | None:
         """The tile of a part of a resident kernel whose weights are constant; None where a block has several."""
-        if not self.device.as_parts or self.batch or not all(map(self._is_constant, rights)):
+        if self.request.is_launch or self.batch or not all(map(self._is_constant, rights)):
             return None
-        return NearTile.of(dtype, left, rights, (axis, other), (self.rows, self.columns, self.depth), self.device)
+        sizes = self.rows, self.columns, self.depth
+        return NearTile.of(dtype, left, rights, (axis, other), sizes, self.device, self.request)
 
     def _ring(self, few: StreamTile) -> StreamRing | None:
         """A tile with packed weights as a ring of stages; None where another is as good."""
@@ -414,13 +419,14 @@ class Writer(TileWriter):
             return None
         panel = BOX if other == "row" else CHUNK
         straddle = left.straddles, any([right.straddles for right in rights])
-        return pipelined_tile_of(self.rows, self.columns, self.depth, self.streams, panel, self.device, straddle)
+        sizes = self.rows, self.columns, self.depth
+        return pipelined_tile_of(*sizes, self.streams, panel, self.device, straddle, self.request)
 
     def _by_fma(self) -> tuple[Tiled, int]:
         """The tiles without tensor cores, and into how many parts their depth goes."""
         left, rights = self.left(), self.rights()
         axes = [factor.dense_axis(self.alignment(factor), (self.sums,)) for factor in (left, *rights)]
-        return FmaTile.chosen(left, rights, axes, product(self.batch), self.sums, self.device)
+        return FmaTile.chosen(left, rights, axes, product(self.batch), self.sums, self.device, self.request)
 
     def stores(self, element: Element, at: tuple[Expr, ...]) -> Iterator[Store]:
         found, views = self.found, self.found.body.views

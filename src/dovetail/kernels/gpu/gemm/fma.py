@@ -56,6 +56,7 @@ from dovetail.kernels.loops.ir import (
     add,
     mul,
 )
+from dovetail.kernels.request import LAUNCH, Request
 
 PIECE = 16
 """Elements of a block that a thread expands at a time: in all formats, codes with one scale are as many or more."""
@@ -116,11 +117,17 @@ class FmaTile:
 
     @staticmethod
     def chosen(
-        left: Factor, rights: Sequence[Factor], axes: Sequence[str], batch: Size, dtype: DType, device: GpuDevice
+        left: Factor,
+        rights: Sequence[Factor],
+        axes: Sequence[str],
+        batch: Size,
+        dtype: DType,
+        device: GpuDevice,
+        request: Request = LAUNCH,
     ) -> tuple[Tiled, int]:
         """What a block does with the tile that has the lowest estimate, and the parts of k; the axes of all factors."""
         streams = len(rights)
-        choice = fma_tile_of(batch, left.rows, rights[0].rows, left.depth, streams, dtype, device)
+        choice = fma_tile_of(batch, left.rows, rights[0].rows, left.depth, streams, dtype, device, request)
         stages = choice.shape.stages(streams, dtype, device)
         tile = FmaTile(choice.shape, dtype, left, rights, axes, left.depth, stages, choice.parts, choice.spans)
         return tile.tiled(device, choice.cycles), choice.parts

@@ -14,6 +14,7 @@ from dovetail.kernels.gpu.gemm.block_tile import RESERVED_BYTES
 from dovetail.kernels.gpu.gemm.stream_k import Spans
 from dovetail.kernels.gpu.gemm.tile import SUM_CYCLES, splits_of
 from dovetail.kernels.gpu.gemm.tile_cost import Work
+from dovetail.kernels.request import LAUNCH, Request
 
 LANES_ACROSS = 8
 """Lanes of a warp with different columns: they read 128 bytes of a row, and write as many."""
@@ -149,26 +150,33 @@ class FmaChoice:
 
 
 def fma_tile_of(
-    batch: Size, rows: Size, columns: Size, depth: Size, streams: int, dtype: DType, device: GpuDevice
+    batch: Size,
+    rows: Size,
+    columns: Size,
+    depth: Size,
+    streams: int,
+    dtype: DType,
+    device: GpuDevice,
+    request: Request = LAUNCH,
 ) -> FmaChoice:
     """What has the lowest estimate: a tile for each block, equal parts of k, or spans of the rounds of all tiles."""
-    work = Work.of(batch, rows, columns, streams, device)
+    work = Work.of(batch, rows, columns, streams, device, request)
     if not isinstance(depth, int) or not depth:
         depth = 0
     shapes = [with_warps_of(shape, device) for shape in SHAPES]
     fitting = [shape for shape in shapes if streams * shape.rows_each * shape.columns_each * dtype.itemsize <= 512]
-    splits = splits_of((batch, rows, columns, depth), depth // SHAPES[-1].depth, streams, device)
+    splits = splits_of((batch, rows, columns, depth), depth // SHAPES[-1].depth, streams, device, request)
     choices = [_in_parts(shape, p, depth, work, streams, dtype) for p in splits for shape in fitting]
-    if depth and all([isinstance(size, int) for size in (batch, rows, columns)]) and _may_share(device):
+    if depth and all([isinstance(size, int) for size in (batch, rows, columns)]) and _may_share(device, request):
         choices += [c for shape in fitting for c in _in_spans(shape, depth, work, streams, dtype)]
     whole = min([c for c in choices if c[1].is_whole], key=lambda c: c[0])
     best = min(choices, key=lambda c: c[0])
     return best[1] if best[0] <= SHARED_GAIN * whole[0] else whole[1]
 
 
-def _may_share(device: GpuDevice) -> bool:
+def _may_share(device: GpuDevice, request: Request) -> bool:
     """Whether a second kernel may finish tiles, which no kernel does that runs anyway."""
-    return SUM_CYCLES <= device.sum_cycles < inf and not device.as_parts
+    return SUM_CYCLES <= request.sum_cycles_on(device) < inf and request.is_launch
 
 
 def _in_parts(
@@ -199,7 +207,8 @@ def _in_spans(shape: FmaShape, depth: int, work: Work, streams: int, dtype: DTyp
 
 def _adding_cycles(nbytes: int, work: Work) -> float:
     """Cycles to write and read as many bytes of sums of parts, and to add them up."""
-    return work.device.sum_cycles + ADDING_CYCLES + 2 * nbytes * PART_BYTE_CYCLES / work.device.multiprocessors
+    cycles = work.request.sum_cycles_on(work.device)
+    return cycles + ADDING_CYCLES + 2 * nbytes * PART_BYTE_CYCLES / work.device.multiprocessors
 
 
 def _block_cycles(shape: FmaShape, streams: int, dtype: DType) -> float:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType
+from dovetail.kernels.choice import StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.contract import Writer
 from dovetail.kernels.gpu.gemm.fragments import Factor, is_multiple
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.order.passes import for_each
 from dovetail.kernels.loops.ir import Kernel, Load, Name, Store, Tensor
 from dovetail.kernels.problems.contraction import Contraction
-from dovetail.kernels.spec import ALIGNMENT, TensorLocations
-from dovetail.plan.plan import Step
+from dovetail.kernels.spec import ALIGNMENT
 
 SOURCE, TARGET = "x", "y"
 """The pointers of a copy."""
@@ -21,11 +22,10 @@ class LibraryResult(Writer):
     """The epilogue of a step whose product a library has left in the workspace."""
 
     name = "library"
+    is_gemm = False
 
-    def __init__(
-        self, step: Step, found: Contraction, locations: TensorLocations, device: GpuDevice, sums: DType
-    ) -> None:
-        super().__init__(step, found, locations, device)
+    def __init__(self, of: StepProblem[GpuDevice | None], found: Contraction, sums: DType) -> None:
+        super().__init__(of.step, found, of.locations, of.device or H200, of.request)
         self.sums = sums
 
     @property

@@ -23,7 +23,7 @@ def normed_product(of: StepProblem[GpuDevice | None], x: Value, gain: Value, eps
     found = of.once(find_products)
     if isinstance(found, Refused):
         return None
-    writer = Writer(of.step, found, of.locations, of.device or H200)
+    writer = Writer(of.step, found, of.locations, of.device or H200, of.request)
     blocks = of.once(find_blocks)
     known = blocks if isinstance(blocks, BlockProduct) and has_known_blocks(blocks) else None
     return writer.normed(x, gain, eps, gain_name, known)
@@ -32,7 +32,11 @@ def normed_product(of: StepProblem[GpuDevice | None], x: Value, gain: Value, eps
 def squared_product(of: StepProblem[GpuDevice | None], gain: Value) -> tuple[Job, RowSquares] | None:
     """The kernel of a contraction that leaves its result times a gain, and its squares, for a norm after it."""
     found = of.once(find_products)
-    return None if isinstance(found, Refused) else Writer(of.step, found, of.locations, of.device or H200).squared(gain)
+    return (
+        None
+        if isinstance(found, Refused)
+        else Writer(of.step, found, of.locations, of.device or H200, of.request).squared(gain)
+    )
 
 
 def scaled_product(
@@ -50,7 +54,7 @@ def scaled_product(
     found = of.once(find_products)
     if isinstance(found, Refused):
         return None
-    writer = Writer(of.step, found, of.locations, of.device or H200)
+    writer = Writer(of.step, found, of.locations, of.device or H200, of.request)
     return writer.scaled(normed, ReadSquares(squares, eps), heads, tensors)
 
 

@@ -18,6 +18,7 @@ from dovetail.kernels.gpu.gemm.block_tile import (
 )
 from dovetail.kernels.gpu.gemm.tile_cost import JOINED_CYCLES, NARROW_SUMS, START_CYCLES, SUM_CYCLES, Work
 from dovetail.kernels.matrix_instruction import MMA, WGMMA, MatrixInstruction
+from dovetail.kernels.request import LAUNCH, Request, Role
 
 H200 = GpuDevice(
     "sm_90a",
@@ -87,19 +88,27 @@ FEWEST_STAGES, MOST_STAGES = 3, 8
 
 
 def tile_of(
-    batch: Size, rows: Size, columns: Size, depth: Size, streams: int, device: GpuDevice, by: MatrixInstruction
+    batch: Size,
+    rows: Size,
+    columns: Size,
+    depth: Size,
+    streams: int,
+    device: GpuDevice,
+    by: MatrixInstruction,
+    request: Request = LAUNCH,
 ) -> tuple[BlockTile, int] | None:
     """The tile and the parts of k with the lowest estimate; one part where sizes are not known. None where no tile has
     matrices of the instruction."""
-    work = Work.of(batch, rows, columns, streams, device, by.factors.itemsize)
+    work = Work.of(batch, rows, columns, streams, device, request, by.factors.itemsize)
     rounds = max(1, -(-depth // work.depth)) if isinstance(depth, int) else 1
-    splits = splits_of((batch, rows, columns, depth), rounds, streams, device)
+    splits = splits_of((batch, rows, columns, depth), rounds, streams, device, request)
 
     def cycles(choice: tuple[BlockTile, int]) -> float:
         tile, parts = choice
         return -(-rounds // parts) * work.stage_cycles(tile, parts) + work.adding_cycles(parts)
 
-    return min([(tile, parts) for parts in splits for tile in _fitting(streams, device, by)], key=cycles, default=None)
+    fitting = _fitting(streams, device, by, request)
+    return min([(tile, parts) for parts in splits for tile in fitting], key=cycles, default=None)
 
 
 def cycles_of(
@@ -110,6 +119,7 @@ def cycles_of(
     depth: Size,
     streams: int,
     device: GpuDevice,
+    request: Request = LAUNCH,
     *,
     has_producer: bool,
     parts: int = 1,
@@ -118,7 +128,7 @@ def cycles_of(
     """An estimate of a product, without the start of its kernel; 0 where its depth is not known."""
     if not isinstance(depth, int):
         return 0.0
-    work = Work.of(batch, rows, columns, streams, device, itemsize)
+    work = Work.of(batch, rows, columns, streams, device, request, itemsize)
     if has_producer:
         return work.pipelined_cycles(tile, depth, parts) - START_CYCLES
     return -(-depth // (work.depth * parts)) * work.stage_cycles(tile, parts)
@@ -132,6 +142,7 @@ def pipelined_tile_of(
     panel: int,
     device: GpuDevice,
     straddle: tuple[bool, bool] = (False, False),
+    request: Request = LAUNCH,
 ) -> tuple[BlockTile, int] | None:
     """The tile with a producer and the equal parts of k with the lowest estimate; None where the device has no tile
     that fits.
@@ -139,9 +150,9 @@ def pipelined_tile_of(
     The columns of each stream are a multiple of `panel`. `straddle` says of the left and the right factors whether
     their lines begin in the middle of a line of L2.
     """
-    work, rounds = Work.of(1, rows, columns, streams, device), -(-depth // DEPTH)
-    splits = [p for p in splits_of((rows, columns, depth), rounds, streams, device) if rounds % p == 0]
-    fitting = _pipelined(PIPELINED_TILES, streams, panel, device)
+    work, rounds = Work.of(1, rows, columns, streams, device, request), -(-depth // DEPTH)
+    splits = [p for p in splits_of((rows, columns, depth), rounds, streams, device, request) if rounds % p == 0]
+    fitting = _pipelined(PIPELINED_TILES, streams, panel, device, request)
     choices = [(tile, parts) for parts in splits for tile in fitting if not work.may_crowd(tile, parts)]
     # Estimates of whole products were fitted without what multiprocessors gain that copy while others have no work.
     whole = min(
@@ -149,7 +160,7 @@ def pipelined_tile_of(
     )
     every = [whole, *(c for c in choices if c[1] > 1)] if whole else []
     tile, parts = min(every, key=lambda c: _in_parts(*c, depth, work), default=(None, 1))
-    return tile and (_clustered(tile, depth, parts, rows, work, device), parts)
+    return tile and (_clustered(tile, depth, parts, rows, work), parts)
 
 
 def _in_parts(tile: BlockTile, parts: int, depth: int, work: Work) -> float:
@@ -163,11 +174,12 @@ def gains_by_transposing(
     sizes: tuple[Size, Size, Size],
     streams: int,
     device: GpuDevice,
+    request: Request = LAUNCH,
 ) -> bool:
     """Whether a tile and parts for transposed weights save as much of the time as these take."""
     rows, columns, depth = sizes
     assert isinstance(depth, int), "it was checked"
-    work = Work.of(1, rows, columns, streams, device)
+    work = Work.of(1, rows, columns, streams, device, request)
 
     def cycles(tile: BlockTile, parts: int) -> float:
         if was[1] == now[1] == 1:
@@ -177,23 +189,33 @@ def gains_by_transposing(
     return cycles(*now) <= TRANSPOSED_GAIN * cycles(*was)
 
 
-def splits_of(sizes: Sequence[Size], rounds: int, streams: int, device: GpuDevice) -> list[int]:
+def splits_of(
+    sizes: Sequence[Size], rounds: int, streams: int, device: GpuDevice, request: Request = LAUNCH
+) -> list[int]:
     """The parts that the rounds of a product may go in: sums of one stream can be added up later."""
-    known = all([isinstance(size, int) for size in sizes]) and streams == 1 and isfinite(device.sum_cycles)
+    may = streams == 1 and isfinite(request.sum_cycles_on(device))
+    known = may and all([isinstance(size, int) for size in sizes])
     return [p for p in SPLITS if p == 1 or (known and rounds >= p * FEWEST_ROUNDS)]
 
 
 def pipelined_split_of(
-    rows: Size, columns: Size, depth: int, device: GpuDevice, result_bytes: int, *, parts: bool = True
+    rows: Size,
+    columns: Size,
+    depth: int,
+    device: GpuDevice,
+    result_bytes: int,
+    request: Request = LAUNCH,
+    *,
+    parts: bool = True,
 ) -> tuple[BlockTile, int] | None:
     """The tile with a producer and the equal parts of k with the lowest estimate; one part where rows are not known.
 
     `result_bytes` counts what the epilogue reads and writes for each result.
     """
-    work, rounds = Work.of(1, rows, columns, 1, device), -(-depth // DEPTH)
+    work, rounds = Work.of(1, rows, columns, 1, device, request), -(-depth // DEPTH)
     most = rounds // FEWEST_ROUNDS if parts and isinstance(rows, int) else 1
     splits = [p for p in SPLITS if p == 1 or (p <= most and rounds % p == 0)]
-    tiles = _pipelined((*PIPELINED_TILES, *TALL_TILES), 1, CHUNK, device)
+    tiles = _pipelined((*PIPELINED_TILES, *TALL_TILES), 1, CHUNK, device, request)
 
     def cycles(choice: tuple[BlockTile, int]) -> float:
         tile, parts = choice
@@ -204,22 +226,25 @@ def pipelined_split_of(
     return min([(tile, parts) for tile in tiles for parts in splits], key=cycles, default=None)
 
 
-def _pipelined(tiles: Sequence[BlockTile], streams: int, panel: int, device: GpuDevice) -> list[BlockTile]:
+def _pipelined(
+    tiles: Sequence[BlockTile], streams: int, panel: int, device: GpuDevice, request: Request
+) -> list[BlockTile]:
     """The tiles that a device has the instructions and the shared memory for."""
     room = device.shared_bytes + RESERVED_BYTES
     return [
         tile
         for tile in tiles
-        if has_warpgroups(device)
+        if _by_warpgroups(device, request)
         and tile.columns % (panel * streams) == 0
         and tile.width >= streams * LANES // WARP_ROWS * CHUNK
         and tile.pipelined_bytes <= room // tile.blocks - RESERVED_BYTES
     ]
 
 
-def _clustered(tile: BlockTile, depth: int, parts: int, rows: Size, work: Work, device: GpuDevice) -> BlockTile:
+def _clustered(tile: BlockTile, depth: int, parts: int, rows: Size, work: Work) -> BlockTile:
     """A tile, in clusters where these gain and divide the tiles of a column."""
-    if device.as_parts or device.cluster < CLUSTER or not isinstance(rows, int) or -(-rows // tile.rows) % CLUSTER:
+    has_clusters = work.request.is_launch and work.device.cluster >= CLUSTER
+    if not has_clusters or not isinstance(rows, int) or -(-rows // tile.rows) % CLUSTER:
         return tile
     return replace(tile, cluster=CLUSTER) if work.gains_by_clusters(tile, depth, parts) else tile
 
@@ -229,14 +254,25 @@ def has_warpgroups(device: GpuDevice) -> bool:
     return any(one.by_warpgroup for one in device.matrix_instructions)
 
 
+def _by_warpgroups(device: GpuDevice, request: Request) -> bool:
+    """Whether four warps of a kernel may multiply together."""
+    return has_warpgroups(device) and request.role is not Role.PART
+
+
 def split_of(
-    batch: Size, rows: Size, columns: Size, depth: int, device: GpuDevice, by: MatrixInstruction
+    batch: Size,
+    rows: Size,
+    columns: Size,
+    depth: int,
+    device: GpuDevice,
+    by: MatrixInstruction,
+    request: Request = LAUNCH,
 ) -> tuple[BlockTile, int]:
     """The tile and the parts of k with the lowest estimate; one part where sizes are not known.
 
     It has as many stages as its share of the shared memory holds: where blocks are few, more copies are in flight.
     """
-    work = Work.of(batch, rows, columns, 1, device, by.factors.itemsize)
+    work = Work.of(batch, rows, columns, 1, device, request, by.factors.itemsize)
     known = all(isinstance(size, int) for size in (batch, rows, columns))
     rounds = -(-depth // work.depth)
     splits = [p for p in SPLITS if p == 1 or (known and rounds >= p * FEWEST_ROUNDS)]
@@ -246,7 +282,7 @@ def split_of(
         sums = 0.0 if parts == 1 else SUM_CYCLES + work.sum_cycles(parts)
         return -(-rounds // parts) * work.stage_cycles(tile, parts) + sums
 
-    tile, parts = min([(tile, parts) for tile in _fitting(1, device, by) for parts in splits], key=cycles)
+    tile, parts = min([(tile, parts) for tile in _fitting(1, device, by, request) for parts in splits], key=cycles)
     blocks = parts * work.blocks(tile)
     at_once = min(-(-blocks // device.multiprocessors), tile.resident(device)) if known else tile.resident(device)
     room = device.shared_bytes // max(1, at_once) // replace(tile, stages=1).shared_bytes
@@ -254,9 +290,10 @@ def split_of(
     return replace(tile, stages=max(FEWEST_STAGES, stages)), parts
 
 
-def _fitting(streams: int, device: GpuDevice, by: MatrixInstruction) -> list[BlockTile]:
+def _fitting(streams: int, device: GpuDevice, by: MatrixInstruction, request: Request) -> list[BlockTile]:
     """The tiles that a device has the instructions and the shared memory for."""
-    groups = any(one.by_warpgroup and one.factors is by.factors for one in device.matrix_instructions)
+    has_groups = any(one.by_warpgroup and one.factors is by.factors for one in device.matrix_instructions)
+    groups = has_groups and request.role is not Role.PART
     every = [tile.with_warps_of(by.lanes) for tile in (*(GROUP_TILES if groups else ()), *TILES)]
     # Streams take turns of eight columns, so that a lane has the same column of each.
     fitting = [t for t in every if t.warp_columns % (by.n * streams) == 0 and (streams == 1 or by.n == CHUNK)]

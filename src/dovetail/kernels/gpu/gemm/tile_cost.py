@@ -8,6 +8,7 @@ from dovetail.ir.dtype import f16
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.block_tile import BlockTile
 from dovetail.kernels.matrix_instruction import LINE_BYTES
+from dovetail.kernels.request import LAUNCH, Request
 
 ROWS = 512
 """Rows of a product whose size is known at run time only."""
@@ -50,17 +51,24 @@ class Work:
     down: int
     across: int
     device: GpuDevice
+    request: Request = LAUNCH
     itemsize: int = f16.itemsize
     """Bytes of an element of the factors."""
 
     @staticmethod
     def of(
-        batch: Size, rows: Size, columns: Size, streams: int, device: GpuDevice, itemsize: int = f16.itemsize
+        batch: Size,
+        rows: Size,
+        columns: Size,
+        streams: int,
+        device: GpuDevice,
+        request: Request = LAUNCH,
+        itemsize: int = f16.itemsize,
     ) -> Work:
         count = batch if isinstance(batch, int) else 1
         down = rows if isinstance(rows, int) else ROWS
         across = streams * (columns if isinstance(columns, int) else ROWS)
-        return Work(count, down, across, device, itemsize)
+        return Work(count, down, across, device, request, itemsize)
 
     @property
     def depth(self) -> int:
@@ -79,7 +87,7 @@ class Work:
         """Whether two blocks may share a multiprocessor while others have none: they start where blocks of the kernel
         before leave room."""
         few = parts * self.blocks(tile) <= self.device.multiprocessors
-        return self.device.dependent_launches and tile.blocks > 1 and few
+        return self.request.starts_early and tile.blocks > 1 and few
 
     def gains_by_clusters(self, tile: BlockTile, depth: int, parts: int) -> bool:
         """Whether blocks are faster that copy columns for each other.
@@ -97,7 +105,7 @@ class Work:
         """Cycles of a stage of all blocks."""
         blocks = parts * self.blocks(tile)
         # Blocks of a part take turns.
-        fit = 1 if self.device.as_parts else tile.resident(self.device)
+        fit = tile.resident(self.device) if self.request.is_launch else 1
         # Blocks of one multiprocessor share its tensor cores, and hide each other's latency.
         at_once = -(-blocks // self.device.multiprocessors)
         product = GROUP_CYCLES if tile.by_warpgroup else MULTIPLY_CYCLES
@@ -159,14 +167,16 @@ class Work:
         return START_CYCLES + longer + shorter / 8
 
     def adding_cycles(self, parts: int) -> float:
-        """Cycles to add up the parts of a product, by whatever the device description says; 0 for one part."""
-        return 0.0 if parts == 1 else self.device.sum_cycles + (parts - 2) * PART_CYCLES + self.sum_cycles(parts)
+        """Cycles to add up the parts of a product, by whatever does that; 0 for one part."""
+        cycles = self.request.sum_cycles_on(self.device)
+        return 0.0 if parts == 1 else cycles + (parts - 2) * PART_CYCLES + self.sum_cycles(parts)
 
     def adding_cycles_of_producers(self, parts: int) -> float:
         """The same for parts that blocks with a producer compute."""
         if parts == 1:
             return 0.0
-        return self.device.sum_cycles + PRODUCER_CYCLES + (parts - 2) * PRODUCER_PART_CYCLES + self.sum_cycles(parts)
+        cycles = self.request.sum_cycles_on(self.device)
+        return cycles + PRODUCER_CYCLES + (parts - 2) * PRODUCER_PART_CYCLES + self.sum_cycles(parts)
 
     def sum_cycles(self, parts: int) -> float:
         """Cycles to write and read the sums of all parts."""

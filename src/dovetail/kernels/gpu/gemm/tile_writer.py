@@ -36,6 +36,7 @@ from dovetail.kernels.loops.ir import (
     Expr,
     Extent,
     Kernel,
+    KernelKind,
     Launch,
     Load,
     Loop,
@@ -54,6 +55,7 @@ from dovetail.kernels.loops.ir import (
     mul,
     sizes_in,
 )
+from dovetail.kernels.request import LAUNCH, Request
 from dovetail.kernels.spec import ALIGNMENT, Binding, Job, TensorLocations, Tiles
 from dovetail.plan.alias import dense_strides
 from dovetail.plan.plan import Step
@@ -62,6 +64,13 @@ FOLDED = "partial1"
 """The pointer to a workspace with an image that another kernel folds. Sums of parts of k are in `PARTIAL`."""
 SUMMED, THREADS = 4, 128
 """Neighbours that a thread sums up over all parts, and threads of a block that does."""
+_SUFFIXES = {
+    KernelKind.GEMM: "",
+    KernelKind.SPLIT_K: "_parts",
+    KernelKind.STREAM_K: "_spans",
+    KernelKind.SUM_OF_PARTS: "_sum",
+}
+"""What follows the name of a writer in that of each of its kernels."""
 FEW = 16
 """Sums of a thread up to which it writes its results where they are."""
 
@@ -71,8 +80,11 @@ class TileWriter(ABC):
 
     name: str
     """Of the kernel."""
+    is_gemm: bool = False
+    """Whether its kernels are those of a product that a library may compute in their place."""
     step: Step
     device: GpuDevice
+    request: Request = LAUNCH
     bindings: dict[str, Binding]
     locations: TensorLocations
     rows: Size
@@ -97,7 +109,7 @@ class TileWriter(ABC):
 
     def early(self, left: Factor, rights: Sequence[Factor]) -> tuple[str, ...]:
         """The sides, "left" and "right", that a block may copy while kernels before it still run."""
-        if not self.device.dependent_launches:
+        if not self.request.starts_early:
             return ()
         sides = (("left", [left]), ("right", rights))
         return tuple([side for side, factors in sides if all(map(self._is_constant, factors))])
@@ -161,7 +173,7 @@ class TileWriter(ABC):
         room = self._room(tiled, grid)
         launch = Launch(grid, tiled.threads, room, tiled.resident, cluster=tiled.cluster, cycles=tiled.cycles)
         written = self._results() if parts == 1 else (PARTIAL,)
-        return self._kernel(self.name if parts == 1 else f"{self.name}_parts", statements, launch, written, early)
+        return self._kernel(KernelKind.GEMM if parts == 1 else KernelKind.SPLIT_K, statements, launch, written, early)
 
     def _placed_tiles(
         self, tiled: Tiled, batch: tuple[Size, ...], lead: Sequence[Name]
@@ -190,8 +202,8 @@ class TileWriter(ABC):
         first = Launch(spans.blocks, tiled.threads, room, tiled.resident, cycles=tiled.cycles)
         second = Launch(spans.blocks - 1, tiled.threads)
         kernels = (
-            (self._kernel(f"{self.name}_spans", shared, first, (PARTIAL, *self._results())), spans.blocks),
-            (self._kernel(f"{self.name}_sum", added, second, self._results()), spans.blocks - 1),
+            (self._kernel(KernelKind.STREAM_K, shared, first, (PARTIAL, *self._results())), spans.blocks),
+            (self._kernel(KernelKind.SUM_OF_PARTS, added, second, self._results()), spans.blocks - 1),
         )
         return in_passes(kernels, self.bindings, {PARTIAL: spans.nbytes(len(sums), tiled.threads, self.sums)})
 
@@ -199,7 +211,7 @@ class TileWriter(ABC):
         """Dynamic shared memory of a block."""
         nbytes = shared_bytes(tiled.allocations)
         if tiled.is_spread:
-            return spread_bytes(nbytes, grid, self.device)
+            return spread_bytes(nbytes, grid, self.device, self.request)
         return nbytes if tiled.is_aligned else dynamic_bytes(nbytes)
 
     def _results(self) -> tuple[str, ...]:
@@ -211,7 +223,7 @@ class TileWriter(ABC):
 
     def _kernel(
         self,
-        name: str,
+        kind: KernelKind,
         body: tuple[Statement, ...],
         launch: Launch,
         written: tuple[str, ...],
@@ -221,7 +233,9 @@ class TileWriter(ABC):
         pointers = [n for n in (PARTIAL, FOLDED, ROWS, SQUARES, *self.bindings) if n in used and n not in written]
         sizes = sizes_in((*early, *body))
         every, maps = (*pointers, *written), maps_in((*early, *body))
-        return Kernel(name, every, written, "tile", body, sizes=sizes, launch=launch, early=early, maps=maps)
+        name, kind = f"{self.name}{_SUFFIXES[kind]}", kind if self.is_gemm else KernelKind.OTHER
+        made = Kernel(name, every, written, "tile", body, sizes=sizes, launch=launch, early=early, maps=maps)
+        return replace(made, kind=kind)
 
     @staticmethod
     def _launched(kernel: Kernel) -> Launch:
@@ -250,7 +264,7 @@ class TileWriter(ABC):
         found = (*(Set(n.name, index) for n, index in zip(names, front, strict=True)), body)
         own = Set("own", add(mul(Name("tile"), Extent(THREADS)), ThreadIndex("thread")))
         loop = Loop("tile", Extent(tiles), (own, When(less(Name("own"), Extent(groups)), found)), kind="block")
-        return self._kernel(f"{self.name}_sum", (loop,), Launch(tiles, THREADS), self._results())
+        return self._kernel(KernelKind.SUM_OF_PARTS, (loop,), Launch(tiles, THREADS), self._results())
 
     def _written(self, element: Element, at: tuple[Expr, ...]) -> list[Store]:
         """What becomes of a sum: results, or a sum of this part."""
@@ -322,7 +336,7 @@ class TileWriter(ABC):
         """Results that are computed during the products of the next tile; None where that cannot be."""
         narrow = self._narrow(tiled, producer)
         others = self._heads or self._squares is not None or producer.given
-        can = narrow.fits and not others and not self.lead and not self.device.as_parts
+        can = narrow.fits and not others and not self.lead and self.request.is_launch
         return LateResults.of(narrow) if can else None
 
     def _by_warps(self, tiled: Tiled, producer: Producer) -> tuple[list[Statement], list[Statement]]:

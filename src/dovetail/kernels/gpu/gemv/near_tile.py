@@ -54,6 +54,7 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.persistent.bodies import ROWS
 from dovetail.kernels.matrix_instruction import mma_of
+from dovetail.kernels.request import Request
 
 WEIGHTS, PLANES = "weights", "planes"
 NEAR_TILES = (
@@ -98,6 +99,7 @@ class NearTile(TensorCoreTile):
         axes: tuple[str, str],
         sizes: tuple[Size, Size, Size],
         device: GpuDevice,
+        request: Request,
     ) -> NearTile | None:
         """The tile for these sizes, rows, columns and depth, with the lowest estimate; None where a block would have
         several, or shared memory is too small. Weights are constant."""
@@ -107,9 +109,9 @@ class NearTile(TensorCoreTile):
             return None
         if len(rights) != 1 or axis != "k" or not other or depth % DEPTH:
             return None
-        tiles = LAUNCHED_TILES if device.dependent_launches else NEAR_TILES
-        if device.near_warps:
-            tiles = warped_tiles(device.near_warps, depth)
+        tiles = LAUNCHED_TILES if request.starts_early else NEAR_TILES
+        if request.warps:
+            tiles = warped_tiles(request.warps, depth)
         found = [NearTile(tile, mma_of(dtype), left, rights, axis, other, depth) for tile in tiles]
         fitting = [
             one

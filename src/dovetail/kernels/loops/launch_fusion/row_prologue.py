@@ -89,19 +89,6 @@ class RowKernel:
         return RowKernel(body, own.name, rows, warps, width, kernel.pointers, kernel.written)
 
 
-def launched_rows(rows: RowKernel, kernel: Kernel) -> Kernel:
-    """A kernel with other rows than it had, each by a warp as before."""
-    (loop,) = kernel.body
-    assert isinstance(loop, Loop), "rows were found in it"
-    own, *rest = loop.body
-    body = rows.body
-    if len(rest) == 1 and isinstance(rest[0], When):
-        body = (replace(rest[0], body=body),)
-    whole = (replace(loop, body=(own, *body)),)
-    every = (*(n for n in rows.pointers if n not in rows.written), *rows.written)
-    return replace(kernel, pointers=every, written=rows.written, body=whole, sizes=sizes_in(whole))
-
-
 @dataclass(frozen=True, slots=True)
 class Filling:
     """Where a kernel fills shared memory with the rows of its tile."""
@@ -234,4 +221,4 @@ class _Placed:
         return (replace(s, body=self.body(s.body)),) if isinstance(s, (Loop, When)) else (s,)
 
 
-__all__ = ["LINE_CYCLES", "NORM_CYCLES", "Filling", "RowKernel", "launched_rows", "with_row_prologue"]
+__all__ = ["LINE_CYCLES", "NORM_CYCLES", "Filling", "RowKernel", "with_row_prologue"]

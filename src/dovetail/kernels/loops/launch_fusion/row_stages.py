@@ -25,6 +25,7 @@ from dovetail.kernels.loops.ir import (
     Extent,
     FromLane,
     Kernel,
+    KernelKind,
     Launch,
     Load,
     Loop,
@@ -109,8 +110,8 @@ def as_row_stages(
     written = dict.fromkeys(s.pointers[n] for s in stages for n in s.kernel.written if s.pointers[n] not in inside)
     pointers = (*(n for n in outside if n not in written), *written)
     whole = tuple(body)
-    launch = Launch(blocks, threads, resident=_RESIDENT)
-    return Kernel(name, pointers, tuple(written), "tile", whole, sizes=sizes_in(whole), launch=launch)
+    launch, kind = Launch(blocks, threads, resident=_RESIDENT), KernelKind.ROW_STAGES
+    return Kernel(name, pointers, tuple(written), "tile", whole, sizes=sizes_in(whole), launch=launch, kind=kind)
 
 
 def _waits(kernel: Kernel) -> bool:

@@ -25,6 +25,7 @@ from dovetail.kernels.loops.ir import (
     FenceShared,
     GridBarrier,
     Kernel,
+    KernelKind,
     Launch,
     Receive,
     Statement,
@@ -46,12 +47,15 @@ from dovetail.kernels.loops.persistent.bodies import (
 from dovetail.kernels.loops.persistent.own import owned, read
 from dovetail.kernels.loops.persistent.part import Part
 from dovetail.kernels.loops.persistent.passes import IN_FIRST, in_passes, part_in, with_part
-from dovetail.kernels.loops.persistent.pauses import pauses
 from dovetail.kernels.loops.persistent.stream import Free
 from dovetail.kernels.loops.persistent.words import PartWords, Words
 from dovetail.kernels.loops.uniform import reads
 
 __all__ = ["NEXT", "Levels", "Room", "as_resident", "copies", "offsets"]
+
+
+_FEW_BYTES = 48 << 10
+"""Weights of a block below which all blocks end a level at almost the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +330,7 @@ class _Resident(Levels):
             stream=tuple(stream) if self.streams else (),
             passes=self.passes,
             evict_last=self.words.evict_last,
-            cycles=pauses(body, self.words.pause, self._weights, self.layers, self.passes),
+            kind=KernelKind.PERSISTENT,
         )
 
     def _started(self, level: int, stream: list[Statement]) -> list[Statement]:
@@ -441,11 +445,17 @@ class _Resident(Levels):
             {part.pointers[n]: got for n, got in part.received.items() if (number, n) not in self.owned},
             f"_{number}_{segment}",
             self.runs[number][-1],
-            self.levels[number] + segment,
+            self._pause(self.levels[number] + segment),
             {part.pointers[n]: firsts[sent.first] for n, sent in part.sent.items() if sent.first in firsts},
             threads=part.launch.block,
             loads_ahead=not self.words_first,
         )
+
+    def _pause(self, level: int) -> int:
+        """Cycles in which a level looks for no words: they come some 0.4 µs after the last block has sent them, and
+        loads of those that look too early delay them. Blocks end a level with few weights at almost the same time."""
+        is_even = 0 < self._weights(level - 1) < _FEW_BYTES
+        return self.words.pause * 3 // 5 if is_even else self.words.pause
 
     def _weights(self, level: int) -> int:
         """Bytes of weights that a block has copied for a level."""

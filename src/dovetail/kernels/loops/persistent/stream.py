@@ -27,7 +27,6 @@ from dovetail.kernels.loops.ir import (
     Call,
     CopyAsync,
     CopyBulk,
-    Cycles,
     ExpectBytes,
     Expr,
     Extent,
@@ -59,8 +58,8 @@ _MOST = 1 << 16
 """Registers of a multiprocessor."""
 _DUE = Tensor("due", i64, (i64.itemsize,), space="private")
 """The cycle before which the next copy does not start."""
-PACE, PACE_BYTES = "pace", 1 << 16
-"""The cycles in which a warp starts copies of these bytes: a power of two, as other quotients take 20 instructions."""
+PACE_BYTES = 1 << 16
+"""The pace is in cycles for copies of these bytes: a power of two, as other quotients take 20 instructions."""
 IS_FIRST = Call("equal", (ThreadIndex("thread"), ZERO), bool_)
 
 
@@ -189,20 +188,21 @@ def paced(kernel: Kernel, bytes_per_cycle: float) -> Kernel:
     """Copies that start no faster than memory brings them: words of other blocks would wait for those on their way."""
     if not kernel.stream or not bytes_per_cycle:
         return kernel
-    pace = Cycles(PACE, round(PACE_BYTES / bytes_per_cycle), kernel.passes, PACE_BYTES)
+    pace = round(PACE_BYTES / bytes_per_cycle)
     unset = When(Call("equal", (PASS, ZERO), bool_), (Store(_DUE, (ZERO,), Number(0, i64)),))
-    stream = (Alloc(_DUE.pointer, i64, 1, "private"), unset, *_with_pace(kernel.stream))
-    return replace(kernel, stream=stream, cycles=(*kernel.cycles, pace))
+    stream = (Alloc(_DUE.pointer, i64, 1, "private"), unset, *_with_pace(kernel.stream, pace))
+    return replace(kernel, stream=stream)
 
 
-def _with_pace(body: Sequence[Statement]) -> list[Statement]:
+def _with_pace(body: Sequence[Statement], pace: int) -> list[Statement]:
+    """A body whose copies wait: 64 KB take `pace` cycles."""
     found: list[Statement] = []
     for s in body:
         if isinstance(s, (SubGrid, When, Loop)):
-            s = replace(s, body=tuple(_with_pace(s.body)))
+            s = replace(s, body=tuple(_with_pace(s.body, pace)))
         if isinstance(s, (CopyBulk, Prefetch)):
             nbytes = s.nbytes if isinstance(s, Prefetch) else Extent(s.nbytes)
-            cycles = Call("div", (mul(nbytes, Name(PACE)), Extent(PACE_BYTES)), i64)
+            cycles = Call("div", (mul(nbytes, Extent(pace)), Extent(PACE_BYTES)), i64)
             now = Call("clock_after", (Load(_DUE, (ZERO,)),), i64)
             found.append(Store(_DUE, (ZERO,), add(now, cycles)))
         found.append(s)
@@ -236,7 +236,6 @@ def _expects(s: Statement) -> bool:
 
 __all__ = [
     "IS_FIRST",
-    "PACE",
     "PACE_BYTES",
     "THREADS",
     "Free",

@@ -51,11 +51,10 @@ from dovetail.kernels.loops.launch_fusion.composed import Renaming
 from dovetail.kernels.loops.launch_fusion.shared_copies import without_shared_copies
 from dovetail.kernels.loops.persistent.bodies import PASS
 from dovetail.kernels.loops.persistent.passes import IN_FIRST, in_passes
-from dovetail.kernels.loops.persistent.pauses import pause_of
 from dovetail.kernels.loops.persistent.stream import IS_FIRST
 from dovetail.kernels.loops.uniform import Read, Uniform, reads
 
-__all__ = ["START", "Held", "PartWords", "Published", "Received", "Sent", "Words", "held"]
+__all__ = ["SIZES", "START", "VECTOR", "Held", "PartWords", "Published", "Received", "Sent", "Words", "held"]
 
 ELEMENTS = 8
 """Elements of a lane of four matrices."""
@@ -172,6 +171,10 @@ def _is_known(x: Expr, known: AbstractSet[str], filled: AbstractSet[str]) -> boo
             return is_there and all([_is_known(y, known, filled) for y in at])
 
 
+SIZES = (2, 4)
+"""Bytes of an element that can be sent."""
+VECTOR = 16
+"""Bytes of words that a thread loads at once."""
 OWN_BYTES = 8
 """Bytes of elements of a vector of words, which a thread receives at once."""
 START = 128
@@ -271,7 +274,8 @@ class PartWords:
     suffix: str
     last: int
     """The last pass that sends anything."""
-    level: int = 0
+    pause: int = 0
+    """Cycles after a level in which no thread looks for what that has sent."""
     owned: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Shared memory, an element for each thread, for what is sent through a pointer and its own thread reads later."""
     threads: int = 0
@@ -301,8 +305,8 @@ class PartWords:
         found, instead = without_shared_copies(found, sizes, got)
         allocations, found = _split(Renaming(lambda n: n, instead).body(found))
         is_early = all(self.received[pointer].is_before for pointer in rooms)
-        pause = pause_of(self.level, is_early=is_early) if self.words.pause else ""
-        receive = Receive(tuple(receipts), pause)
+        # What the pass before has sent is there by the time that this one starts.
+        receive = Receive(tuple(receipts), 0 if is_early else self.pause)
         ahead, found = loaded_ahead(found, got) if self.loads_ahead else ((), found)
         allocations += ahead
         if isinstance(found[0], AwaitCopies) and isinstance(found[1], Barrier):

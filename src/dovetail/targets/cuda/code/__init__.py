@@ -1,5 +1,1 @@
-"""GPU kernels as code: PTX, machine code, the store.
-
-`code` compiles by `ptx_compiler` and `linker`, `stored` keeps compiled plans as bytes, `code_view` shows code to
-people; `early_addresses` hoists addresses before a wait.
-"""
+"""GPU kernels as code: `code` compiles by `ptx_compiler` and `linker`, `code_view` shows code to people."""

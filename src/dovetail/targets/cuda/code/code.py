@@ -41,9 +41,8 @@ R = TypeVar("R")
 
 def toolchain() -> Mapping[str, str]:
     """What decides the PTX of a text."""
-    passes = "early_addresses"
     options = " ".join(nvvm.OPTIONS)
-    return {"llvm": str(llvmlite.__version__), "options": options, "passes": passes, "dovetail": __version__}
+    return {"llvm": str(llvmlite.__version__), "options": options, "dovetail": __version__}
 
 
 def ptx_of(kernels: Iterable[GpuKernel], device: Driver, store: CodeStore | None) -> dict[str, str]:

@@ -10,7 +10,6 @@ import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
 from dovetail.codegen.llvm.nvptx import nvvm
 from dovetail.errors import UnsupportedError
-from dovetail.targets.cuda.code.early_addresses import with_early_addresses
 from dovetail.targets.cuda.driver.architectures import ARCHITECTURES
 from dovetail.targets.runtime.building.llvm_calls import emitted, optimize, parsed
 
@@ -48,7 +47,7 @@ def to_ptx(text: str, architecture: str) -> str:
     module = verified(text)
     machine = target.create_target_machine(cpu=architecture, features=ARCHITECTURES[architecture], opt=3)
     optimize(module, machine, llvm.create_pipeline_tuning_options(speed_level=3))
-    return with_early_addresses(emitted(module, machine, is_object=False).decode())
+    return emitted(module, machine, is_object=False).decode()
 
 
 __all__ = ["to_ptx", "verified"]

@@ -223,6 +223,8 @@ class Driver:
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.device)
         self.capability = (self._attribute(_MAJOR), self._attribute(_MINOR))
         self.architecture = architecture_of(self.capability)
+        self.traced = False
+        """Whether persistent kernels keep when their blocks come to each of their parts: for benchmarks."""
         self.description = GpuDevice(
             self.architecture,
             self._attribute(_MULTIPROCESSORS),

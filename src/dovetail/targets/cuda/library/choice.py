@@ -18,7 +18,7 @@ from dovetail.errors import DovetailError, OutOfMemoryError
 from dovetail.ir.dtype import f32, f64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
-from dovetail.kernels.spec import TensorLocations
+from dovetail.kernels.loops.ir import KernelKind
 from dovetail.passes.specialize import fresh_symbols
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import TUNE_ALWAYS, TUNE_OFF
@@ -38,7 +38,6 @@ from dovetail.targets.cuda.library.weights import are_cold
 from dovetail.targets.cuda.runs.bound_plan import LoadedKernel
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.launch_choices import Need
-from dovetail.targets.gpu.launch_fusion.launches import with_launches
 from dovetail.targets.runtime.building.step_signature import stored_as
 from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.targets.runtime.calls.result_roots import chained, fresh_results
@@ -46,6 +45,7 @@ from dovetail.version import __version__
 
 if TYPE_CHECKING:
     from dovetail.targets.cuda.library.product import LibraryStep
+    from dovetail.targets.gpu.select import Selection
 
 KIND = "library"
 """Of the entries of the store."""
@@ -56,8 +56,14 @@ SHARE = 0.75
 the library."""
 GAIN = 0.95
 """The part of our time that the library may take."""
-OURS = ({"contract"}, {"contract_parts", "contract_sum"}, {"contract_spans", "contract_sum"})
-"""The names of kernels that compute a product by themselves."""
+GEMMS = (KernelKind.GEMM, KernelKind.SPLIT_K, KernelKind.STREAM_K, KernelKind.SUM_OF_PARTS)
+"""The kinds of kernels that compute a product, or a part of one."""
+OURS = (
+    {KernelKind.GEMM},
+    {KernelKind.SPLIT_K, KernelKind.SUM_OF_PARTS},
+    {KernelKind.STREAM_K, KernelKind.SUM_OF_PARTS},
+)
+"""Those that compute one by themselves."""
 _H200_MULTIPROCESSORS, _H200_HERTZ = 132, 1.98e9
 
 REORDERS = Need(
@@ -136,9 +142,9 @@ class LibraryChoice:
         read = {v for made in kernels for v in made.values.values()}
         written = {v for made in kernels for n, v in made.bindings.items() if n in made.kernel.written}
         alone = read <= {*step.operands, *step.results} and written == {*step.results} and not joined
-        names = {made.kernel.name for made in kernels}
-        if not alone or names not in OURS or any([made.checks or made.counters for made in kernels]):
-            return IS_APART.refused("steps that share its launch" if joined else ", ".join(sorted(names)))
+        kinds, names = {made.kernel.kind for made in kernels}, sorted({made.kernel.name for made in kernels})
+        if not alone or kinds not in OURS or any([made.checks or made.counters for made in kernels]):
+            return IS_APART.refused("steps that share its launch" if joined else ", ".join(names))
         if self.is_late:
             return IS_STATIC.refused("sizes that a run finds")
         tensors = [(v, self.plan.locate(v)) for v in (*step.operands, *step.results)]
@@ -183,11 +189,11 @@ class LibraryChoice:
         self,
         steps: Sequence[Kernels],
         functions: Mapping[str, Function],
-        locations: Callable[[], TensorLocations],
+        selection: Callable[[], Selection],
         load: Load,
     ) -> tuple[tuple[Kernels, ...], Mapping[str, Function | LibraryProduct]]:
         """The kernels of each step, and what each text stands for, with products by the library where it is faster."""
-        making = _Replacing(self, functions, locations, load, cold=self.cold(steps))
+        making = _Replacing(self, functions, selection, load, cold=self.cold(steps))
         found = [*steps]
         joined = False
         for index, (step, kernels) in enumerate(zip(self.plan.phase("run"), steps, strict=True)):
@@ -238,14 +244,14 @@ class _Replacing:
         self,
         of: LibraryChoice,
         functions: Mapping[str, Function],
-        locations: Callable[[], TensorLocations],
+        selection: Callable[[], Selection],
         load: Load,
         *,
         cold: bool,
     ) -> None:
         self.of, self._load, self._cold = of, load, cold
         self.functions: dict[str, Function | LibraryProduct] = {**functions}
-        self._locations = cache(locations)
+        self._selection = cache(selection)
         self._steps: dict[Value, LibraryStep | Refused] = {}
 
     def kernels(self, step: Step, kernels: tuple[GpuKernel, ...]) -> tuple[GpuKernel, ...]:
@@ -277,8 +283,7 @@ class _Replacing:
         from dovetail.targets.cuda.library.product import library_step
 
         if step.value not in self._steps:
-            device = with_launches(self.of.plan, self.of.device.description)
-            self._steps[step.value] = library_step(step, self._locations(), device, self.of.moves)
+            self._steps[step.value] = library_step(step, self._selection(), self.of.moves)
         return self._steps[step.value]
 
     def _loaded(self, step: Step, kernels: Sequence[GpuKernel]) -> list[LoadedKernel]:
@@ -323,7 +328,7 @@ class _Replacing:
 
 def is_product(kernels: Kernels) -> TypeGuard[tuple[GpuKernel, ...]]:
     """Whether kernels compute a product, by themselves or with steps next to it."""
-    return any([made.kernel.name.startswith("contract") for made in kernels or ()])
+    return any([made.kernel.kind in GEMMS for made in kernels or ()])
 
 
 def parsed(content: bytes) -> Decision | None:

@@ -13,22 +13,20 @@ from math import prod
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
-from dovetail.kernels.choice import Refused, StepProblem
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.gpu.gemm.fma import dtype_of_sums
 from dovetail.kernels.gpu.gemm.fragments import Factor
 from dovetail.kernels.gpu.gemm.library_result import SOURCE, TARGET, LibraryResult, copy_of
 from dovetail.kernels.gpu.gemm.tile_writer import PARTIAL
 from dovetail.kernels.loops.gpu_schedule import schedule
 from dovetail.kernels.problems.contraction import find_products
-from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.library.call import SPACE, as_kernel
 from dovetail.targets.cuda.library.cublaslt import KINDS, Algorithm, Layout, Problem
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.launch_fusion.launch_choices import Need
 from dovetail.targets.gpu.loops import SHAPE
-from dovetail.targets.gpu.select import finished, kernel_of_step
+from dovetail.targets.gpu.select import Selection, finished, kernel_of_step
 
 ALIGNED = 256
 """The bytes that arrays in the workspace start at multiples of, as the library would have it."""
@@ -65,12 +63,10 @@ class LibraryStep:
         return tuple([replace(one, workspace_bytes=self.end + algorithm.workspace) for one in every])
 
 
-def library_step(
-    step: Step, locations: TensorLocations, device: GpuDevice, moves: Callable[[Value], bool]
-) -> LibraryStep | Refused:
+def library_step(step: Step, selection: Selection, moves: Callable[[Value], bool]) -> LibraryStep | Refused:
     """A step as the library computes it, or the condition that refuses it; `moves` tells of a tensor whether its
     address changes from run to run."""
-    found = StepProblem(step, locations, device).once(find_products)
+    found = selection.problem(step).once(find_products)
     if isinstance(found, Refused):
         return found
     if len(found.streams) != 1:
@@ -80,7 +76,7 @@ def library_step(
         return HAS_DTYPE.refused(f"{dtype.name} and {other.name}")
     has_epilogue = found.products[0] is not found.result or len(step.results) > 1
     sums = dtype_of_sums(dtype) if has_epilogue else found.result.dtype
-    writer = LibraryResult(step, found, locations, device, sums)
+    writer = LibraryResult(selection.problem(step), found, sums)
     if writer.batch:
         return HAS_NO_BATCH.refused(" × ".join(map(str, writer.batch)))
     left, (right,) = writer.left(), writer.rights()
@@ -90,7 +86,7 @@ def library_step(
     ways = [_along_k(factor) for factor in (right, left)]
     if ways[0] is None or ways[1] is None:
         return IS_DENSE.refused("strides of " + " and ".join(str(f.tensor.strides) for f in (right, left)))
-    made = _Kernels(writer, moves)
+    made = _Kernels(writer, selection, moves)
     a, b = (
         made.factor("a", found.rights[0], right, along_k=ways[0]),
         made.factor("b", found.left, left, along_k=ways[1]),
@@ -134,6 +130,7 @@ class _Kernels:
     """The kernels of a step that the library multiplies for, while they are put together."""
 
     writer: LibraryResult
+    selection: Selection
     moves: Callable[[Value], bool]
     end: int = 0
     """Of the workspace."""
@@ -153,7 +150,7 @@ class _Kernels:
         at = self.workspace[name] = self._room(along * across * dtype.itemsize)
         kernel, tiles = copy_of(factor, along_k=along_k)
         copy = schedule(kernel, tiles, SHAPE)
-        self.before.append(finished(copy, {SOURCE: value}, writer.locations, writer.device, {TARGET: at}))
+        self.before.append(finished(copy, {SOURCE: value}, self.selection, {TARGET: at}))
         return Layout(dtype, along, across, along, ALIGNED)
 
     def result(self, *, has_epilogue: bool) -> Layout:
@@ -174,8 +171,7 @@ class _Kernels:
         whole = kernel_of_step(
             *(writer.kernel, bindings),
             step=writer.step,
-            locations=writer.locations,
-            device=writer.device,
+            selection=self.selection,
             workspace={PARTIAL: at},
         )
         self.after.append(whole)

@@ -46,8 +46,8 @@ class LoadedKernel:
         if isinstance(self.function, LibraryProduct):
             return LibraryLaunch(self.function, addresses)
         kernel, shape = self.kernel.kernel, self.kernel.launch
-        sizes, cycles = [number(size) for size in kernel.sizes], [one.count for one in kernel.cycles]
-        arguments, matrices = [*addresses, *sizes, *cycles], matrices_of(kernel, number)
+        arguments = [*addresses, *[number(size) for size in kernel.sizes]]
+        matrices = matrices_of(kernel, number)
         grid = number(shape.grid)
         return Launch(self.function, grid, shape.block, shape.shared_bytes, arguments, matrices, kernel.table)
 

@@ -88,12 +88,12 @@ class Frame:
         self.counter: CudaBuffer | None = None
         """Counters of the blocks that come to barriers of the grid, and the words that these send to each other."""
         self.counters: dict[int, int] = {}
-        """Where the counter of each such launch is."""
+        """Where the counter of each such launch is, by the number of the launch."""
         self.addresses: dict[Base, int] = {**bound.fixed, _STATUS: self.flag.address}
         counters = 0
-        for one in bound.loaded:
+        for index, one in enumerate(bound.loaded):
             if one.kernel.counters:
-                self.counters[id(one.kernel)] = counters
+                self.counters[index] = counters
                 counters += -(-max(PLACE + _WORD, one.kernel.counter_bytes) // ALIGNMENT) * ALIGNMENT
         if counters:
             zeros = np.zeros(counters, np.uint8)
@@ -138,20 +138,20 @@ class Frame:
     def _prepared(self, index: int, one: LoadedKernel) -> Launch:
         arguments: list[int] = []
         for name in one.kernel.kernel.pointers:
-            base, offset = self._argument(one.kernel, name)
+            base, offset = self._argument(index, one.kernel, name)
             if base not in self.bound.fixed:
                 self.uses.setdefault(base, []).append((index, len(arguments), offset))
             address = self.addresses.get(base)
             arguments.append(0 if address is None else address + offset)
         return one.launch(arguments, self.memory.number)
 
-    def _argument(self, made: GpuKernel, name: str) -> tuple[Base, int]:
+    def _argument(self, index: int, made: GpuKernel, name: str) -> tuple[Base, int]:
         if name in made.workspace:
             return _WORKSPACE, self.memory.number(made.workspace[name])
         if name in made.checks:
             return _STATUS, 0
         if name in made.counters:
-            return _COUNTER, self.counters[id(made)]
+            return _COUNTER, self.counters[index]
         if name in made.packed:
             return made.packed[name].key, 0
         return self._located(self.plan.locate(made.bindings[name]))

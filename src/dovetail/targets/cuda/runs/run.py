@@ -6,7 +6,7 @@ its results back, which the report prices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -15,154 +15,73 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.split_reduce import SplitLimits
-from dovetail.kernels.spec import TensorLocations
-from dovetail.passes.specialize import fresh_symbols
+from dovetail.kernels.request import Request
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import OFF, TUNE_OFF
 from dovetail.targets.cuda.code.code import modules_of, ptx_of
-from dovetail.targets.cuda.code.stored import Steps
 from dovetail.targets.cuda.driver.driver import Driver, Function, driver
 from dovetail.targets.cuda.library.call import LibraryProduct
 from dovetail.targets.cuda.library.choice import LibraryChoice, is_product
 from dovetail.targets.cuda.library.cublaslt import place
-from dovetail.targets.cuda.persistent.tuning import Tuner
 from dovetail.targets.cuda.runs.bound_plan import LoadedKernel, OnHost
 from dovetail.targets.cuda.runs.late_sizes import LateSizesRunner
 from dovetail.targets.cuda.runs.runner import CudaRunner
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
-from dovetail.targets.gpu.launch_fusion.launches import with_launches
+from dovetail.targets.gpu.launch_fusion.launches import request_of
+from dovetail.targets.gpu.steps import considered, has_late_sizes, kernels_by_step, locations_of, wanted_steps
+from dovetail.targets.gpu.stored import Steps
 from dovetail.targets.runtime.arrays.memory import Memory
-from dovetail.targets.runtime.building.packed_weights import steps_for
-from dovetail.targets.runtime.building.step_signature import moved_bindings, step_signature, stored_as
 from dovetail.targets.runtime.building.store import CodeStore
 
 if TYPE_CHECKING:
-    from dovetail.targets.gpu.launch_fusion.fused_launches import LaunchFusion
     from dovetail.targets.gpu.persistent.choice import Residency
+    from dovetail.targets.gpu.select import Selection
     from dovetail.targets.target import Considered
 
 
-def locations_of(plan: Plan) -> TensorLocations:
-    """Where the tensors of a plan are."""
-    from dovetail.targets.gpu.loops import LOOPS
+def selection_of(plan: Plan, device: GpuDevice, request: Request | None = None) -> Selection:
+    """What the kernels of a plan are selected for."""
+    from dovetail.targets.cuda.backend import BACKEND
+    from dovetail.targets.gpu.select import Selection
 
-    bound = {result for step in plan.phase("bind") for result in step.results}
-    steps = tuple([step.value for step in plan.phase("run")])
-    return TensorLocations(plan.locate, bound, bool(plan.options.get("strict")), target=LOOPS, steps=steps)
+    return Selection(locations_of(plan), device, BACKEND, request or request_of(plan, device))
 
 
 def steps_of(
-    plan: Plan, split: SplitLimits | None = None, device: GpuDevice = H200
+    plan: Plan, split: SplitLimits | None = None, device: GpuDevice = H200, request: Request | None = None
 ) -> tuple[tuple[Step, Kernels], ...]:
     """The kernels of each step of the run phase, in its order; none where the step runs on the host.
 
-    Layers repeat: steps with equal signatures share their kernels. Small steps join a later one, and have None.
+    Layers repeat: steps with equal signatures share their kernels. Small steps join a later one, and have None. Without
+    a `request`, the plan and the device say what is wanted of each.
     """
-    return _fused(plan, split, device)[0]
+    return kernels_by_step(plan, selection_of(plan, device, request), split)[0]
 
 
 def residency_of(plan: Plan, device: GpuDevice) -> Residency | None:
     """Whether layers that repeat are passes of one kernel, and why; None where the device has no such kernels."""
-    fusion = _fused(plan, None, device)[1]
+    fusion = kernels_by_step(plan, selection_of(plan, device))[1]
     return fusion and fusion.residency
 
 
 def choices_of(
     plan: Plan,
     device: GpuDevice,
-    pauses: Callable[[GpuKernel], Sequence[Considered]] = lambda made: (),
     libraries: Callable[[Sequence[Kernels]], Sequence[Sequence[Considered]]] = lambda steps: [() for _ in steps],
 ) -> Sequence[Sequence[Considered]]:
     """For each step of a run whether a product next to it computes it, whether layers are passes of one kernel, and
-    then what `pauses` tells of that kernel; and what `libraries` tells of products."""
-    steps, fusion = _fused(plan, None, device)
-    shared, products = _shared(steps, fusion, pauses), libraries([kernels for _, kernels in steps])
+    what `libraries` tells of products."""
+    steps, fusion = kernels_by_step(plan, selection_of(plan, device))
+    shared, products = considered(steps, fusion), libraries([kernels for _, kernels in steps])
     return [(*some, *others) for some, others in zip(shared, products, strict=True)]
 
 
-def _shared(
-    steps: Sequence[tuple[Step, Kernels]],
-    fusion: LaunchFusion | None,
-    pauses: Callable[[GpuKernel], Sequence[Considered]],
-) -> Sequence[Sequence[Considered]]:
-    """What is told of steps that share launches."""
-    found = fusion and fusion.residency
-    if fusion is None:
-        return [() for _ in steps]
-    is_resident = found is not None and found.refused is None
-    waits = [row for _, kernels in steps if is_resident for made in kernels or () for row in pauses(made)]
-    rows = [] if found is None else [*found.rows, *waits]
-    in_passes = {*(() if found is None else found.steps)}
-    return [
-        (*(() if is_resident and at in in_passes else fusion.told.of(step)), *(rows if at in in_passes else ()))
-        for at, (step, _) in enumerate(steps)
-    ]
-
-
-def _fused(
-    plan: Plan, split: SplitLimits | None, device: GpuDevice
-) -> tuple[tuple[tuple[Step, Kernels], ...], LaunchFusion | None]:
-    # A program from the store has its kernels: it does without code generation.
-    from dovetail.kernels.gpu.blocks.units import units_of
-    from dovetail.targets.gpu.launch_fusion.fused_launches import LaunchFusion
-    from dovetail.targets.gpu.select import make_kernels
-
-    locations = locations_of(plan)
-    device = with_launches(plan, device)
-    known: dict[Hashable, tuple[Step, tuple[GpuKernel, ...]]] = {}
-    found: list[tuple[Step, tuple[GpuKernel, ...]]] = []
-    for step in plan.phase("run"):
-        # The first layer often reads a view of what the others read as it is.
-        units = units_of(step.value, locations)
-        stored = [stored_as(v, any_format=units is not None) for v in step.operands]
-        signature = step_signature(step, locations, sees_views=False), units, *stored
-        was = known.get(signature)
-        kernels = None if was is None else _rebound(was[1], was[0], step, any_format=units is not None)
-        if kernels is None:
-            kernels = make_kernels(step, locations, split, device)
-            known[signature] = step, kernels
-        found.append((step, kernels))
-    if not device.cluster or has_late_sizes(plan):
-        return tuple(found), None
-    fusion = LaunchFusion(plan, locations, device)
-    return fusion.fused(found), fusion
-
-
-def has_late_sizes(plan: Plan) -> bool:
-    """Whether a run finds sizes while it runs."""
-    return any(True for step in plan.phase("run") for _ in fresh_symbols(step.value))
-
-
-def _rebound(kernels: tuple[GpuKernel, ...], was: Step, now: Step, *, any_format: bool) -> tuple[GpuKernel, ...] | None:
-    """The kernels of a step for one with an equal signature; None where they bind what it does not have."""
-    found: list[GpuKernel] = []
-    for made in kernels:
-        bindings = moved_bindings(made.bindings, was, now, any_format=any_format)
-        packed = moved_bindings(made.packed, was, now, any_format=any_format)
-        if bindings is None or packed is None:
-            return None
-        found.append(replace(made, bindings=bindings, packed=packed))
-    return tuple(found)
-
-
 def kernels_of(
-    plan: Plan, split: SplitLimits | None = None, device: GpuDevice = H200
+    plan: Plan, split: SplitLimits | None = None, device: GpuDevice = H200, request: Request | None = None
 ) -> tuple[tuple[Step, GpuKernel], ...]:
     """The kernels of the run phase, in its order."""
-    return tuple([(step, kernel) for step, kernels in steps_of(plan, split, device) for kernel in kernels or ()])
-
-
-def wanted_steps(plan: Plan, kernels: Steps) -> Sequence[Step]:
-    """The steps of the bind phase that something reads. Weights that kernels read in blocks are never spelled out."""
-    if has_late_sizes(plan):
-        return plan.phase("bind")
-    found = {plan.root_of(v) for v in plan.graph.outputs.values()}
-    for step, some in zip(plan.phase("run"), kernels, strict=True):
-        on_host = step.operands if some is not None and not some else ()
-        bound = [v for made in some or () for v in made.bindings.values()]
-        packed = [v for made in some or () for one in made.packed.values() for v in (one.value, *one.beside)]
-        found |= {plan.root_of(v) for v in (*on_host, *bound, *packed)}
-    return steps_for(plan, found)
+    steps = steps_of(plan, split, device, request)
+    return tuple([(step, kernel) for step, kernels in steps for kernel in kernels or ()])
 
 
 class CudaGraph:
@@ -190,7 +109,8 @@ class CudaGraph:
             return self._built
 
     def _compiled(self, device: Driver, description: GpuDevice) -> tuple[Steps, dict[str, str]]:
-        steps = tuple([kernels for _, kernels in steps_of(self.plan, device=description)])
+        request = replace(request_of(self.plan, description), traced=device.traced)
+        steps = tuple([kernels for _, kernels in steps_of(self.plan, device=description, request=request)])
         return steps, ptx_of([made for kernels in steps for made in kernels or ()], device, self.store)
 
     def _loaded(self, device: Driver) -> tuple[Steps, Mapping[str, Function]]:
@@ -237,7 +157,7 @@ class CudaGraph:
         def load(kernels: Sequence[GpuKernel]) -> Mapping[str, Function]:
             return self._functions((tuple(kernels),), ptx_of(kernels, device, self.store), device)
 
-        return choice.replaced(steps, functions, lambda: locations_of(self.plan), load)
+        return choice.replaced(steps, functions, lambda: selection_of(self.plan, device.description), load)
 
     def bind(self, params: Mapping[str, Array]) -> CudaRunner | LateSizesRunner:
         """Run the bind phase on the host, load the kernels, and upload parameters and constants."""
@@ -265,8 +185,7 @@ class CudaGraph:
         memory.skipped = tuple([step for step in plan.phase("bind") if step not in wanted])
         if has_late_sizes(plan):
             return LateSizesRunner(plan, device, memory, params, tuple(work))
-        tuner = Tuner(self.tune, self.store, device, self.built(device)[1])
-        return CudaRunner(plan, device, memory, params, tuple(work), tuner)
+        return CudaRunner(plan, device, memory, params, tuple(work))
 
 
-__all__ = ["CudaGraph", "choices_of", "kernels_of", "locations_of", "residency_of", "steps_of"]
+__all__ = ["CudaGraph", "choices_of", "kernels_of", "residency_of", "selection_of", "steps_of"]

@@ -20,7 +20,6 @@ from dovetail.targets.cuda.driver.memory import NAME
 from dovetail.targets.cuda.driver.shortage import shortage
 from dovetail.targets.cuda.driver.streams import CAPTURES
 from dovetail.targets.cuda.driver.timing import run_timed
-from dovetail.targets.cuda.persistent.tuning import Tuner
 from dovetail.targets.cuda.runs.bound_plan import BoundPlan, LoadedKernel, OnHost
 from dovetail.targets.cuda.runs.foreign_inputs import MOST_CHECKED, ForeignInputs
 from dovetail.targets.cuda.runs.frame import Frame, Inputs
@@ -49,11 +48,10 @@ class CudaRunner:
         kept: Memory,
         params: Mapping[str, Array],
         work: tuple[LoadedKernel | OnHost, ...],
-        tuner: Tuner,
     ) -> None:
         bound = self.bound = BoundPlan(plan, device, kept, params, work)
         bound.reclaim = self._reclaim
-        self.plan, self.driver, self.tuner = plan, device, tuner
+        self.plan, self.driver = plan, device
         self._overwritten = tuple([d.input for d in plan.donations])
         self._idle: OrderedDict[Key, list[Frame]] = OrderedDict()
         self._count = 0
@@ -307,7 +305,6 @@ class CudaRunner:
             sizes = solve_symbols([*given, *self.bound.symbolic], dict(self.bound.kept.sizes))
             workspaces = [one.kernel.workspace_bytes for one in self.bound.loaded]
             raise shortage(self.plan, workspaces, sizes, error.free, NAME) from None
-        self.tuner.settle(found, inputs)
         return found
 
     def _reclaim(self) -> None:

@@ -2,7 +2,6 @@
 
 Start at `fused_launches`. What blocks products from each other: `footprints`. Small steps in a launch of others:
 `side_steps` `row_launches`. Norms, attentions and heads at the start or the end of products: `near_launches`
-`near_constants` `norms_between` `normed_products` `split_products` `gathered_norms`. Each way and why it is not taken:
-`launch_choices`. `launches` says which kernels start while those before them still run, `even_vectors` how lanes share
-a row.
+`near_constants` `norms_between` `normed_products` `split_products`. Each way and why it is not taken: `launch_choices`.
+`launches` says which kernels start while those before them still run.
 """

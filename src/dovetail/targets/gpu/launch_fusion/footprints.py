@@ -137,12 +137,6 @@ class Footprints:
         """What a kernel writes, or all that it uses."""
         return [self.span(v, inner) for n, v in made.bindings.items() if not written or n in made.kernel.written]
 
-    def is_overwritten(self, earlier: GpuKernel, result: Value, later: GpuKernel) -> bool:
-        """Whether a kernel writes where an earlier one reads. It may run that one itself only if it does not: blocks
-        that have written would disturb others. The result of the earlier one is then stored nowhere."""
-        read = [self.span(v) for v in earlier.bindings.values() if v is not result]
-        return meet(read, self.spans(later, True))
-
     def read_where_written(
         self, stages: Sequence[Stage], pointers: Mapping[str, str], large: GpuKernel, bindings: Mapping[str, Value]
     ) -> dict[str, str]:

@@ -15,14 +15,13 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
-from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.families.rows import ROWS
 from dovetail.kernels.gpu.attention.row import attends
 from dovetail.kernels.loops.gpu_schedule import GpuShape
-from dovetail.kernels.loops.ir import Alloc, Kernel
+from dovetail.kernels.loops.ir import Alloc, Kernel, KernelKind
 from dovetail.kernels.loops.launch_fusion.block_stages import is_repeatable, takes_stages, with_stages
 from dovetail.kernels.loops.launch_fusion.composed import Stage, as_stages, is_stage, takes_prologue, with_prologue
-from dovetail.kernels.spec import Packed, TensorLocations
+from dovetail.kernels.request import Request
+from dovetail.kernels.spec import Packed
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints, aligned, meet, taken
@@ -45,12 +44,12 @@ from dovetail.targets.gpu.launch_fusion.side_steps import SideSteps
 from dovetail.targets.gpu.loops import SHAPE
 from dovetail.targets.gpu.persistent.choice import Prices, Residency, levels_told
 from dovetail.targets.gpu.persistent.norms import NormedTiles
-from dovetail.targets.gpu.persistent.products import by_warps, device_of_parts
+from dovetail.targets.gpu.persistent.products import by_warps, request_of_parts
 from dovetail.targets.gpu.persistent.repetition import Repetition, Steps, key_of, longest_repetition
 from dovetail.targets.gpu.persistent.runs import IS_APART as READ_APART
 from dovetail.targets.gpu.persistent.runs import ResidentRuns
 from dovetail.targets.gpu.persistent.shared_first import in_order, shared_first
-from dovetail.targets.gpu.select import finished, make_kernels
+from dovetail.targets.gpu.select import Selection, finished, make_kernels
 
 __all__ = ["LaunchFusion", "Read"]
 
@@ -139,8 +138,7 @@ class LaunchFusion:
     """Finds the steps of a plan that share a launch."""
 
     plan: Plan
-    locations: TensorLocations
-    device: GpuDevice
+    selection: Selection
     order: Sequence[Step] = ()
     """The steps in the order of their kernels; as in the plan where there are none."""
     memory: Footprints = field(init=False)
@@ -155,17 +153,16 @@ class LaunchFusion:
     """What was chosen for layers that repeat; None where that is off."""
 
     def __post_init__(self) -> None:
-        self.memory = Footprints(self.plan, self.locations, self.order)
+        self.memory = Footprints(self.plan, self.selection.locations, self.order)
 
     def fused(self, steps: Sequence[tuple[Step, tuple[GpuKernel, ...]]]) -> tuple[tuple[Step, Kernels], ...]:
         """The kernels of each step, with those that are shared."""
-        known, told = (self.memory, self.locations, self.device, self._kept), self.told
-        sides = SideSteps(*known)
-        alone = self._with_prologues(sides.joined(RowLaunches(*known).shared(steps)), told)
-        alone = NormsBetween(*known, told=told).joined(NearLaunches(*known, sides, told=told).launched(alone))
-        ahead = self.locations, AT_ONCE * self.device.multiprocessors, self._kept
+        known, told = (self.memory, self.selection, self._kept), self.told
+        alone = self._with_prologues(SideSteps(*known).joined(RowLaunches(*known).shared(steps)), told)
+        alone = NormsBetween(*known, told=told).joined(NearLaunches(*known, told=told).launched(alone))
+        ahead = self.selection.locations, AT_ONCE * self.selection.device.multiprocessors, self._kept
         launched = [(step, constants_ahead(kernels, *ahead)) for step, kernels in self._sharing(alone)]
-        if self.device.cooperative == "off":
+        if self.selection.device.cooperative == "off":
             return tuple(launched)
         own, order = self, shared_first(steps, self.memory)
         if order != sorted(order):
@@ -183,7 +180,7 @@ class LaunchFusion:
         for index, ((step, kernels), (after, others)) in enumerate(pairwise(steps)):
             joined = None if kernels is None or others is None else self._joined((step, kernels), (after, others), told)
             if isinstance(joined, Refused):
-                told.tell([step] if kernels and kernels[0].kernel.name == ROWS else [], PROLOGUE, joined)
+                told.tell([step] if kernels and kernels[0].kernel.kind == KernelKind.ROWS else [], PROLOGUE, joined)
             elif joined is not None:
                 if found[index] is not steps[index]:
                     found[index - 1] = steps[index - 1]  # what has a prologue is none: the step before it would be lost
@@ -207,13 +204,13 @@ class LaunchFusion:
         if again is None:
             self.residency = Residency(refused=Refused("layers_repeat", f"{len(steps)} steps", "three equal layers"))
             return None
-        prices, covered = Prices(self.device), [launched[at] for at in again.steps]
+        prices, covered = Prices(self.selection), [launched[at] for at in again.steps]
         self._judge(
             again, prices.launched(covered), prices.hoped(covered), "a level for each launch, and none for norms"
         )
         if self.residency is None or self.residency.refused is not None:
             return None
-        by_warps(found, again, self.locations, self.device)
+        by_warps(found, again, self.selection)
         made = self._composed([*found], steps, launched, again, joins=True)
         if isinstance(made, Refused) and self.normed and self.residency.refused is None:
             made = self._composed(found, steps, launched, again, joins=False)
@@ -226,10 +223,10 @@ class LaunchFusion:
         self, found: list[tuple[Step, Kernels]], steps: Steps, launched: Steps, again: Repetition, *, joins: bool
     ) -> Steps | Refused:
         """Layers as one kernel, with or without norms within the products after them."""
-        NormedTiles(self.memory, self.locations, self.device, self.normed, self._kept).join(found, again, joins=joins)
-        device = device_of_parts(found, again, self.locations, self.device)
+        NormedTiles(self.memory, self.selection, self.normed, self._kept).join(found, again, joins=joins)
+        request = request_of_parts(found, again, self.selection)
         for index in range(1, len(found)):
-            self._take_stages(found, index, device)
+            self._take_stages(found, index, request)
         repeated = longest_repetition([key_of(kernels) for _, kernels in found])
         if joins and self.normed and repeated is None:
             return Refused("layers_repeat", "norms within products of some layers alone")
@@ -241,7 +238,7 @@ class LaunchFusion:
         return made
 
     def _as_one(self, found: Steps, steps: Steps, launched: Steps, again: Repetition) -> Steps | Refused:
-        prices = Prices(self.device)
+        prices = Prices(self.selection)
         seconds, passes = prices.launched([launched[at] for at in again.steps]), again.covered / again.length
         least = prices.least([found[at] for at in again.steps])
         refused = self._judge(again, seconds, least, "a level for each kernel")
@@ -251,12 +248,12 @@ class LaunchFusion:
         def judge(kernel: Kernel, one: Steps) -> Refused | None:
             return self._judge(again, seconds, prices.resident(one, kernel) * passes, levels_told(kernel))
 
-        return ResidentRuns(self.memory, self.device).fused(found, steps, again, judge)
+        return ResidentRuns(self.memory, self.selection).fused(found, steps, again, judge)
 
     def _judge(self, again: Repetition, launched: float, resident: float, levels: str) -> Refused | None:
         """Keep both estimates; what refuses passes by them."""
         known = Residency(len(again.every), launched, resident, levels, None, again.steps)
-        self.residency = known.judged if self.device.cooperative == "auto" else known
+        self.residency = known.judged if self.selection.device.cooperative == "auto" else known
         return self.residency.refused
 
     def _joined(self, before: Made, after: Made, told: LaunchChoices) -> GpuKernel | Refused | None:
@@ -269,24 +266,24 @@ class LaunchFusion:
         if read is None or isinstance(read, Refused):
             return read
         # Blocks that scale their sums read little more, however many take turns.
-        known = self.locations, self.device, self.stages, self._kept, told
+        known = self.selection, self.stages, self._kept, told
         if (normed := with_normed_rows(before, after, read.pointer, *known, keeps=read.keep)) is not None:
             return normed
-        at_once = isinstance(grid, int) and grid <= AT_ONCE * self.device.multiprocessors
+        at_once = isinstance(grid, int) and grid <= AT_ONCE * self.selection.device.multiprocessors
         prologue = self._in_one_block(step, small, large.launch.block) if at_once else None
         if prologue is None:
             return RUN_AT_ONCE.refused("rows of several blocks" if at_once else f"{grid} blocks")
         # A kernel that copies its weights before the one before it has ended copies gains of a norm too.
         constants = {n: small.bindings[n] for n in prologue.pointers if large.kernel.early}
-        ahead = rooms_of_constants(constants, self.locations)
+        ahead = rooms_of_constants(constants, self.selection.locations)
         given = large.kernel, prologue, read.pointer, read.names, read.counts
         made = self._kept(
-            (id(small.kernel), id(large.kernel), read.keep, *read.names.values()),
+            (small.kernel.identity, large.kernel.identity, read.keep, *read.names.values()),
             read.bindings,
             lambda: with_prologue(*given, result=read.result, keep=read.keep, ahead=ahead),
             packed=large.packed,
         )
-        fits = made.launch.shared_bytes <= self.device.shared_bytes
+        fits = made.launch.shared_bytes <= self.selection.device.shared_bytes
         told.tell([step], PROLOGUE, refused := None if fits else FITS.refused(f"{made.launch.shared_bytes:,} bytes"))
         return refused or replace(made, checks=large.checks)
 
@@ -300,10 +297,10 @@ class LaunchFusion:
         return self._stage(step, small, shape, warps)
 
     def _stage(self, step: Step, made: GpuKernel, shape: GpuShape, most: int) -> Kernel | None:
-        key = id(made.kernel), shape
+        key = made.kernel.identity, shape
         if key not in self.stages:
-            plain = replace(self.device, dependent_launches=False)
-            kernels = [again.kernel for again in make_kernels(step, self.locations, None, plain, shape)]
+            request = Request(shape=shape)
+            kernels = [again.kernel for again in make_kernels(step, self.selection, request)]
             fits = len(kernels) == 1 and is_stage(kernels[0], shape.threads, most)
             self.stages[key] = kernels[0] if fits else None
         return self.stages[key]
@@ -323,14 +320,14 @@ class LaunchFusion:
     def _is_small(self, step: Step, kernels: tuple[GpuKernel, ...]) -> bool:
         if len(kernels) != 1 or kernels[0].has_more or kernels[0].counters:
             return False
-        return self._stage(step, kernels[0], STAGE_SHAPE, TURNS * self.device.cluster) is not None
+        return self._stage(step, kernels[0], STAGE_SHAPE, TURNS * self.selection.device.cluster) is not None
 
-    def _take_stages(self, found: list[tuple[Step, Kernels]], last: int, device: GpuDevice) -> None:
+    def _take_stages(self, found: list[tuple[Step, Kernels]], last: int, request: Request) -> None:
         """Let each block of a step run the small steps before it, where nothing needs them before it does."""
         large = self._taker(*found[last])
         if large is None:
             return
-        large = self._as_part(found[last][0], large, device)
+        large = self._as_part(found[last][0], large, request)
         own: dict[int, tuple[Step, GpuKernel, Kernel]] = {}
         for index in reversed(range(max(0, last - MOST_STAGES), last)):
             step, kernels = found[index]
@@ -351,18 +348,18 @@ class LaunchFusion:
     def _taker(self, step: Step, kernels: Kernels) -> GpuKernel | None:
         """The kernel of an attention whose blocks may run others first: all of them run at once. Blocks of a product
         would each compute what all of them need."""
-        attended = attends(step.value, self.locations)
+        attended = attends(step.value, self.selection.locations)
         if kernels is None or len(kernels) != 1 or not attended or self._is_small(step, kernels):
             return None
         made, launch = kernels[0], kernels[0].launch
-        at_once = isinstance(launch.grid, int) and launch.grid <= self.device.multiprocessors
+        at_once = isinstance(launch.grid, int) and launch.grid <= self.selection.device.multiprocessors
         return made if at_once and not made.packed and not made.counters and takes_stages(made.kernel) else None
 
-    def _as_part(self, step: Step, large: GpuKernel, device: GpuDevice) -> GpuKernel:
+    def _as_part(self, step: Step, large: GpuKernel, request: Request) -> GpuKernel:
         """A kernel as a part of a resident kernel, where more blocks than those of a cluster wait for each other."""
-        key = "part", id(large.kernel)
+        key = "part", large.kernel.identity
         if key not in self.known:
-            made = make_kernels(step, self.locations, None, device)
+            made = make_kernels(step, self.selection, request)
             fits = len(made) == 1 and made[0].bindings.keys() == large.bindings.keys() and takes_stages(made[0].kernel)
             self.known[key] = made[0] if fits else large
         return replace(self.known[key], bindings=large.bindings)
@@ -382,7 +379,7 @@ class LaunchFusion:
             found: dict[str, str] = {}
             for name in made.kernel.pointers:
                 bound: Value | str = "status" if name in made.checks else made.bindings.get(name, name)
-                at = self.locations(bound) if isinstance(bound, Value) else None
+                at = self.selection.locations(bound) if isinstance(bound, Value) else None
                 is_inner = at is not None and at.root in inner
                 found[name] = whole = names.setdefault(at.root if at and is_inner else bound, f"x{len(names)}")
                 if at is not None and is_inner:
@@ -408,20 +405,20 @@ class LaunchFusion:
         checks = tuple([names["status"]] if "status" in names else [])
         workspace = {pointers[name]: at for name, at in large.workspace.items()}
         key = (
-            id(large.kernel),
+            large.kernel.identity,
             tuple(pointers.items()),
-            *[(id(s.kernel), *s.pointers.items(), s.level, s.after) for s in stages],
+            *[(s.kernel.identity, *s.pointers.items(), s.level, s.after) for s in stages],
         )
 
         def composed() -> Kernel:
             kernel = with_stages(
                 large.kernel, pointers, stages, rooms, self.memory.read_where_written(stages, pointers, large, bindings)
             )
-            constant = {name for name, v in bindings.items() if self.locations.is_constant(v)}
+            constant = {name for name, v in bindings.items() if self.selection.locations.is_constant(v)}
             return replace(kernel, shared=tuple([n for n in kernel.pointers if n not in constant]))
 
         made = self._kept(key, bindings, composed, workspace)
-        fits = made.launch.shared_bytes <= self.device.shared_bytes
+        fits = made.launch.shared_bytes <= self.selection.device.shared_bytes
         return replace(made, checks=checks, workspace_bytes=large.workspace_bytes) if fits else None
 
     def _as_stages(self, steps: Steps) -> GpuKernel:
@@ -429,7 +426,7 @@ class LaunchFusion:
         made: list[tuple[GpuKernel, Kernel]] = []
         for step, kernels in steps:
             assert kernels is not None, "a run has small steps alone"
-            stage = self._stage(step, kernels[0], STAGE_SHAPE, TURNS * self.device.cluster)
+            stage = self._stage(step, kernels[0], STAGE_SHAPE, TURNS * self.selection.device.cluster)
             assert stage is not None, "it was checked"
             made.append((kernels[0], stage))
         inner = self.memory.inner([step for step, _ in steps])
@@ -445,7 +442,7 @@ class LaunchFusion:
                 own[name] = names.setdefault(bound, f"x{len(names)}")
                 if isinstance(bound, str):
                     continue
-                at = self.locations(bound)
+                at = self.selection.locations(bound)
                 if at.root in inner:
                     workspace[own[name]] = inner[at.root] + at.offset
                 else:
@@ -453,12 +450,12 @@ class LaunchFusion:
             stages.append(Stage(kernel, own, level))
         placed = {*bindings, *workspace}
         checks = tuple(dict.fromkeys(own for s in stages for own in s.pointers.values() if own not in placed))
-        key = tuple([(id(s.kernel), tuple(s.pointers.items()), s.level) for s in stages])
+        key = tuple([(s.kernel.identity, tuple(s.pointers.items()), s.level) for s in stages])
 
         def composed() -> Kernel:
-            kernel = as_stages("stages", stages, self.device.cluster)
+            kernel = as_stages("stages", stages, self.selection.device.cluster)
             # Tensors take the memory of others within the kernel: nothing is known to be apart, or not to change.
-            constant = {name for name, v in bindings.items() if self.locations.is_constant(v)}
+            constant = {name for name, v in bindings.items() if self.selection.locations.is_constant(v)}
             return replace(kernel, shared=tuple([n for n in kernel.pointers if n not in constant]))
 
         found = self._kept(key, bindings, composed, workspace)
@@ -473,8 +470,8 @@ class LaunchFusion:
         packed: Mapping[str, Packed] = MappingProxyType({}),
     ) -> GpuKernel:
         """A shared kernel, made once for equal layers."""
-        constants = tuple([self.locations.is_constant(v) for v in bindings.values()])
-        key = key, constants, tuple(self.locations.alignment(bindings).items())
+        constants = tuple([self.selection.locations.is_constant(v) for v in bindings.values()])
+        key = key, constants, tuple(self.selection.locations.alignment(bindings).items())
         if key not in self.known:
-            self.known[key] = finished(make(), bindings, self.locations, self.device, workspace, packed)
+            self.known[key] = finished(make(), bindings, self.selection, workspace, packed)
         return replace(self.known[key], bindings=bindings, workspace=workspace, packed=packed)

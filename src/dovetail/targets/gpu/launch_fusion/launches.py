@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dovetail.declare.cost import estimate, kernel_cost
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attention.row import is_attention
+from dovetail.kernels.request import LAUNCH, Request
 from dovetail.plan.plan import Plan
 
 ATTENTION = 0.3
@@ -15,16 +14,16 @@ ATTENTION = 0.3
 those of 1,500 (794) an encoder takes 0.292 ms, and 0.232 where no kernel starts early."""
 
 
-def with_launches(plan: Plan, device: GpuDevice) -> GpuDevice:
-    """The device as the kernels of a plan use it: with dependent launches where they pay.
+def request_of(plan: Plan, device: GpuDevice) -> Request:
+    """What is wanted of the kernels of a plan: launches, which start early where that pays.
 
     They hide the launch of a kernel and the first reads of its weights. A kernel that multiplies much keeps its
     multiprocessor busy, and blocks of the next one take shared memory and registers from it.
     """
-    if device.dependent_launches or not device.dependent_intensity:
-        return device
+    if not device.dependent_intensity:
+        return LAUNCH
     pays = all([_intensity(step.value) <= _bound(step.value, device) for step in plan.phase("run")])
-    return replace(device, dependent_launches=pays)
+    return Request(starts_early=pays)
 
 
 def _bound(value: Value, device: GpuDevice) -> float:
@@ -37,4 +36,4 @@ def _intensity(value: Value) -> float:
     return estimate(cost.flops) / max(1, estimate(cost.bytes))
 
 
-__all__ = ["with_launches"]
+__all__ = ["request_of"]

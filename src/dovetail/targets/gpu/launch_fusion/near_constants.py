@@ -41,7 +41,7 @@ def constants_ahead(kernels: Kernels, locations: TensorLocations, most: int, kep
     launch, rooms = made.kernel.launch, rooms_of_constants(made.bindings, locations)
     if not rooms or launch is None or not isinstance(launch.grid, int) or launch.grid > most:
         return kernels
-    key = "constants_ahead", id(made.kernel)
+    key = "constants_ahead", made.kernel.identity
     found = kept(key, made.bindings, lambda: with_constants_ahead(made.kernel, rooms), made.workspace, made.packed)
     return (replace(found, checks=made.checks, workspace_bytes=made.workspace_bytes),)
 

@@ -10,32 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import field, replace
-from functools import partial
 from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
-from dovetail.kernels.choice import Refused, StepProblem
-from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.families.rows import ROWS as ROWS_KERNEL
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.gpu.gemm.spread_blocks import least_bytes
 from dovetail.kernels.gpu.gemv.near_tile import READ_CYCLES
 from dovetail.kernels.loops.analysis import shared_bytes
-from dovetail.kernels.loops.ir import Kernel
+from dovetail.kernels.loops.ir import Kernel, KernelKind
 from dovetail.kernels.loops.launch_fusion.constants_ahead import with_constants_first
-from dovetail.kernels.loops.launch_fusion.given_near import GivenLoads
 from dovetail.kernels.loops.launch_fusion.head_prologue import ATTEND_CYCLES, ROWS, HeadKernel, with_head_prologue
 from dovetail.kernels.loops.launch_fusion.row_prologue import LINE_CYCLES, NORM_CYCLES
 from dovetail.kernels.loops.persistent.bodies import ROWS as NEAR_ROWS
 from dovetail.kernels.loops.persistent.bodies import has_rows
 from dovetail.kernels.problems.contraction import find_products
-from dovetail.kernels.spec import TensorLocations
+from dovetail.kernels.request import Request, Role
 from dovetail.library import attention
-from dovetail.ops import gather
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints, meet, taken
-from dovetail.targets.gpu.launch_fusion.gathered_norms import GatheredNorms
 from dovetail.targets.gpu.launch_fusion.launch_choices import (
     FITS,
     IS_APART,
@@ -46,10 +40,9 @@ from dovetail.targets.gpu.launch_fusion.launch_choices import (
     Need,
 )
 from dovetail.targets.gpu.launch_fusion.near_constants import rooms_of_constants
-from dovetail.targets.gpu.launch_fusion.side_steps import SideSteps
 from dovetail.targets.gpu.launch_fusion.split_products import SplitProducts
 from dovetail.targets.gpu.persistent.norms import NormedTiles
-from dovetail.targets.gpu.select import make_kernels
+from dovetail.targets.gpu.select import Selection, make_kernels
 
 Made: TypeAlias = tuple[Step, Kernels]
 IS_FASTER = "fewer_launches_are_faster"
@@ -77,11 +70,8 @@ class NearLaunches:
     """Finds the steps of a plan that products take where launches depend on each other."""
 
     memory: Footprints
-    locations: TensorLocations
-    device: GpuDevice
+    selection: Selection
     kept: Callable[..., GpuKernel]
-    sides: SideSteps
-    """Small steps that share launches."""
     near: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, "GpuKernel | None"])
     """Products with weights near, by the kernel that each of them replaces."""
     known: dict[Hashable, GpuKernel | None] = field(default_factory=dict[Hashable, "GpuKernel | None"])
@@ -89,14 +79,12 @@ class NearLaunches:
     heads: dict[Hashable, GpuKernel | Refused] = field(default_factory=dict[Hashable, "GpuKernel | Refused"])
     """The same with attentions."""
     told: LaunchChoices = field(default_factory=LaunchChoices)
-    extra: dict[int, GpuKernel] = field(default_factory=dict[int, GpuKernel])
-    """The kernel of one block more of a product, by its number."""
 
     def launched(self, whole: Sequence[Made]) -> list[Made]:
         """The kernels of each step, with products in parts of k, or with norms and attentions in the products after
         them, where that takes less by the estimates."""
-        found = SplitProducts(self.memory, self.locations, self.device, self.kept).split(whole)
-        if not self.device.dependent_launches:
+        found = SplitProducts(self.memory, self.selection, self.kept).split(whole)
+        if not self.selection.request.starts_early:
             for at, (step, kernels) in enumerate(whole[:-1]):
                 if kernels is not None and (step.value.op is attention or self._is_normed(whole, at + 1)):
                     self.told.tell([step], WITHIN, OVERLAPS.refused("launches in order"))
@@ -121,29 +109,14 @@ class NearLaunches:
                 self.told.tell([before], WITHIN, attended)
             else:
                 found[index - 1 : index + 1] = [(before, None), (step, (attended,))]
-        for index in range(1, len(found)):
-            is_given = self._is_given(found, index - 1) and index - 1 not in self.sides.hosts
-            rows = GatheredNorms(self.memory, self.kept).joined(*found[index - 1 : index + 1]) if is_given else None
-            if rows is not None:
-                found[index - 1 : index + 1] = [(found[index - 1][0], None), (found[index][0], (rows,))]
-        return [(step, self._shared(index, self._lone(step, kernels))) for index, (step, kernels) in enumerate(found)]
-
-    def _is_given(self, found: Sequence[Made], index: int) -> bool:
-        """Whether no step before it computes what a step reads."""
-        read = {self.locations(v).root for v in found[index][0].operands}
-        return not any([result in read for other, _ in found[:index] for result in other.results])
-
-    def _shared(self, index: int, kernels: Kernels) -> Kernels:
-        """A launch with the block more of a step which it has taken."""
-        small = self.extra.get(index)
-        return kernels if small is None or not kernels else (self.sides.joint(kernels[0], small),)
+        return [(step, self._lone(step, kernels)) for step, kernels in found]
 
     def _is_normed(self, whole: Sequence[Made], index: int) -> bool:
         """Whether a step has a product, and the one before it computes rows."""
         (_, norm), (after, kernels) = whole[index - 1], whole[index]
-        if norm is None or len(norm) != 1 or norm[0].kernel.name != ROWS_KERNEL or not kernels:
+        if norm is None or len(norm) != 1 or norm[0].kernel.kind != KernelKind.ROWS or not kernels:
             return False
-        return not isinstance(StepProblem(after, self.locations, self.device).once(find_products), Refused)
+        return not isinstance(self.selection.problem(after).once(find_products), Refused)
 
     def _lone(self, step: Step, kernels: Kernels) -> Kernels:
         """A product with weights near, or an attention, whose blocks take more than half of the shared memory of a
@@ -152,33 +125,22 @@ class NearLaunches:
             has_rows(kernels[0].kernel) or (step.value.op is attention and self._may_crowd(kernels))
         ):
             return kernels
-        made = self._given(kernels[0]) if has_rows(kernels[0].kernel) else kernels[0]
+        made = kernels[0]
         launch = made.kernel.launch
         assert launch is not None, "it was scheduled"
-        launch = replace(launch, shared_bytes=max(least_bytes(1, self.device), shared_bytes(made.kernel.body)))
-        key = "lone", id(made.kernel)
+        launch = replace(
+            launch, shared_bytes=max(least_bytes(1, self.selection.device), shared_bytes(made.kernel.body))
+        )
+        key = "lone", made.kernel.identity
         kept = self.kept(key, made.bindings, lambda: replace(made.kernel, launch=launch))
         return (replace(made, kernel=kept.kernel, code=kept.code),)
 
     def _may_crowd(self, kernels: Sequence[GpuKernel]) -> bool:
         """Whether most multiprocessors have one block of a launch, and none needs two."""
-        (made, *others), most = kernels, self.device.multiprocessors
+        (made, *others), most = kernels, self.selection.device.multiprocessors
         grid = made.launch.grid
         is_plain = not others and not made.has_more and made.launch.cluster == 1
         return is_plain and isinstance(grid, int) and most < 2 * grid <= 2 * most
-
-    def _given(self, made: GpuKernel) -> GpuKernel:
-        """A product that finds its bias in shared memory."""
-        found = GivenLoads.of(made.kernel)
-        if found is None:
-            return made
-        constants = {n: made.bindings[n] for n in found.pointers if n in made.bindings}
-        rooms = rooms_of_constants(constants, self.locations)
-        kernel = found.near(made.kernel, rooms) if rooms else None
-        if kernel is None or shared_bytes(kernel.body) > self.device.shared_bytes:
-            return made
-        kept = self.kept(("given", id(made.kernel)), made.bindings, lambda: kernel)
-        return replace(made, kernel=kept.kernel, code=kept.code)
 
     def _normed(self, whole: Sequence[Made], found: Sequence[Made], index: int) -> list[Kernels] | Refused:
         """The kernels of a product, of the norm before it and of the product before that, if that one changes; refused
@@ -188,7 +150,7 @@ class NearLaunches:
         if isinstance(large, Refused):
             return large
         assert norm is not None, "it was checked"
-        tiles = NormedTiles(self.memory, self.locations, self.device, self.known, self.kept)
+        tiles = NormedTiles(self.memory, self.selection, self.known, self.kept)
         joined = tiles.joined(step, norm[0], after, large, keeps=True)
         if isinstance(joined, Refused):
             return joined
@@ -204,40 +166,8 @@ class NearLaunches:
         slower = self._judged(step, now, was)
         if slower is not None:
             return slower
-        if first is None and index > 1:
-            rows = partial(tiles.joined, step, norm[0], after, large, keeps=True)
-            gathered = self._gathered(found, index, rows, _cycles((joined,)))
-            if gathered is not None:
-                return [None, None, (self._ahead(gathered),)]
         kernels = (self._ahead(joined),)
         return [None, kernels] if first is None else [first, None, kernels]
-
-    def _gathered(
-        self, found: Sequence[Made], index: int, joined: Callable[..., GpuKernel | Refused], cycles: float
-    ) -> GpuKernel | None:
-        """A product that also finds the rows of the norm before it in a table; None where another step does. Without
-        these rows it takes `cycles`."""
-        step, kernels = found[index - 2]
-        if not kernels or len(kernels) != 1 or step.value.op is not gather or taken(step):
-            return None
-        large, small = self.sides.hosts.get(index - 2, (kernels[0], None))
-        (rows,) = step.results
-        is_given = self._is_given(found, index - 2)
-        if self.memory.readers.get(rows) != 1 or not self.memory.is_whole(rows) or not is_given or large.has_more:
-            return None
-        made = joined(gather=(rows, large))
-        if isinstance(made, Refused):
-            self.told.tell([step], WITHIN, made)
-            return None
-        if self.memory.is_overwritten(large, rows, made):
-            self.told.tell([step], WITHIN, IS_APART.refused(_DISTURBED))
-            return None
-        slower = self._judged(step, cycles + READ_CYCLES, cycles + self._launch + 2 * READ_CYCLES)
-        if slower is not None:
-            return None
-        if small is not None:
-            self.extra[index] = small
-        return made
 
     def _attended(self, before: Made, after: Made, whole: Kernels) -> GpuKernel | Refused:
         """A product with weights near whose blocks each compute the attention before it, a warp for each head; refused
@@ -255,7 +185,7 @@ class NearLaunches:
         if not has_rows(large.kernel):
             return IS_NEAR.refused("a product in parts of k")
         (result,) = step.results
-        read = [n for n, v in large.bindings.items() if self.locations(v).root is result]
+        read = [n for n, v in large.bindings.items() if self.selection.locations(v).root is result]
         if len(read) != 1 or self.memory.readers.get(result) != 1:
             return ONE_READER.refused(f"{self.memory.readers.get(result, 0)} readers, {len(read)} in the next step")
         if result in taken(next_step) or taken(step):
@@ -264,7 +194,7 @@ class NearLaunches:
             return IS_WHOLE.refused("an attention in parts")
         by_value = {v: name for name, v in large.bindings.items()}
         names = {n: by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
-        key = "attended", id(small.kernel), id(large.kernel), *names.items()
+        key = "attended", small.kernel.identity, large.kernel.identity, *names.items()
         bindings = {n: v for n, v in large.bindings.items() if n != read[0]}
         bindings |= {names[n]: v for n, v in small.bindings.items() if v is not result}
         if key not in self.heads:
@@ -286,7 +216,7 @@ class NearLaunches:
         *lead, heads, queries, width = result.shape
         if not isinstance(heads, int) or not isinstance(queries, int) or not isinstance(width, int):
             return IN_HEADS.refused(f"{heads} heads of {queries} queries, sizes that a run knows")
-        row, of = heads * width * result.dtype.itemsize, self.locations(result).strides
+        row, of = heads * width * result.dtype.itemsize, self.selection.locations(result).strides
         if of[-3:] != (row // heads, row, result.dtype.itemsize) or any([n != 1 for n in lead[:-1]]):
             return IN_HEADS.refused("heads apart")
         if lead and lead[-1] != 1 and (queries % ROWS or of[-4] != queries * row):
@@ -298,7 +228,7 @@ class NearLaunches:
         made = with_head_prologue(large, found, read, names, result=small.written[0], room=NEAR_ROWS)
         if made is None or made.launch is None:
             return IN_HEADS.refused("rows that the product has elsewhere")
-        return made if made.launch.shared_bytes <= self.device.shared_bytes else FITS.refused(_bytes(made))
+        return made if made.launch.shared_bytes <= self.selection.device.shared_bytes else FITS.refused(_bytes(made))
 
     def _near(self, step: Step, kernels: Kernels, warps: int = 0) -> GpuKernel | Refused:
         """A product with its weights near, with that many warps if it can; refused where it has none, or copies by
@@ -306,12 +236,12 @@ class NearLaunches:
         if kernels is None or len(kernels) != 1 or taken(step):
             return IS_NEAR.refused("a product in place" if taken(step) else "other kernels")
         (made,) = kernels
-        launch, key = made.kernel.launch, (id(made.kernel), warps)
+        launch, key = made.kernel.launch, (made.kernel.identity, warps)
         if made.packed or made.kernel.maps or launch is None or not launch.cycles:
             rows = "weights packed in tiles" if made.packed else "no tiles"
             return IS_NEAR.refused("copies by tensor maps, for many rows" if made.kernel.maps else rows)
         if key not in self.near:
-            others = make_kernels(step, self.locations, None, replace(self.device, as_parts=True, near_warps=warps))
+            others = make_kernels(step, self.selection, Request(Role.WITH_PROLOGUE, starts_early=True, warps=warps))
             fits = len(others) == 1 and has_rows(others[0].kernel)
             self.near[key] = others[0] if fits and others[0].bindings.keys() == made.bindings.keys() else None
         other = self.near[key]
@@ -323,17 +253,17 @@ class NearLaunches:
 
     def _ahead(self, made: GpuKernel) -> GpuKernel:
         """A product with the gains of its norm in shared memory before the kernel before it has ended."""
-        rooms = rooms_of_constants({n: made.bindings[n] for n in made.reread}, self.locations)
+        rooms = rooms_of_constants({n: made.bindings[n] for n in made.reread}, self.selection.locations)
         kernel = with_constants_first(made.kernel, rooms) if rooms else None
         if kernel is None:
             return made
-        kept = self.kept(("gains before weights", id(made.kernel)), made.bindings, lambda: kernel)
+        kept = self.kept(("gains before weights", made.kernel.identity), made.bindings, lambda: kernel)
         return replace(made, kernel=kept.kernel, code=kept.code)
 
     @property
     def _launch(self) -> float:
         """Cycles of a launch."""
-        return self.device.waits.dependent_launch * self.device.hertz
+        return self.selection.device.waits.dependent_launch * self.selection.device.hertz
 
     def _disturbs(self, small: GpuKernel, large: GpuKernel) -> bool:
         """Whether a block that is over may have written what another one still reads."""
@@ -341,7 +271,7 @@ class NearLaunches:
 
     def _judged(self, step: Step, now: float, was: float) -> Refused | None:
         """What refuses a step within the product after it by the estimates, in cycles; both are told."""
-        found, expected = (cycles / self.device.hertz for cycles in (now, was))
+        found, expected = (cycles / self.selection.device.hertz for cycles in (now, was))
         slower = Refused(
             IS_FASTER,
             f"{found * 1e6:.2f} µs",

@@ -11,8 +11,7 @@ from typing import TypeAlias
 
 from dovetail.ir.dtype import bf16, f32
 from dovetail.ir.value import Value
-from dovetail.kernels.choice import Refused, StepProblem
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.gpu.gemm.norms import normed_product
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import ALIGNMENT, TensorLocations
@@ -21,6 +20,7 @@ from dovetail.plan.alias import is_dense
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.launch_fusion.launch_choices import FITS, ONE_READER, SCALED, LaunchChoices, Need
+from dovetail.targets.gpu.select import Selection
 
 Made: TypeAlias = tuple[Step, tuple[GpuKernel, ...]]
 GAIN = "gain"
@@ -43,8 +43,7 @@ def with_normed_rows(
     before: Made,
     after: Made,
     read: str,
-    locations: TensorLocations,
-    device: GpuDevice,
+    selection: Selection,
     known: dict[Hashable, Kernel | None],
     kept: Callable[..., GpuKernel],
     told: LaunchChoices,
@@ -56,7 +55,7 @@ def with_normed_rows(
     `known` has kernels by those that they replace, `kept` makes one kernel for equal layers, and `told` is told what
     refuses. Rows that others read too, which the product `keeps`, need a kernel.
     """
-    made = ONE_READER.refused("several") if keeps else _scaled(before, after, read, locations, device, known, kept)
+    made = ONE_READER.refused("several") if keeps else _scaled(before, after, read, selection, known, kept)
     if before[0].value.op is rms_norm:
         told.tell([before[0]], SCALED, made if isinstance(made, Refused) else None)
     return None if isinstance(made, Refused) else made
@@ -66,13 +65,12 @@ def _scaled(
     before: Made,
     after: Made,
     read: str,
-    locations: TensorLocations,
-    device: GpuDevice,
+    selection: Selection,
     known: dict[Hashable, Kernel | None],
     kept: Callable[..., GpuKernel],
 ) -> GpuKernel | Refused:
     (step, (small,)), (next_step, (large,)) = before, after
-    norm = normed_by(step, locations)
+    norm = normed_by(step, selection.locations)
     if isinstance(norm, Refused):
         return norm
     if not large.packed:
@@ -80,15 +78,15 @@ def _scaled(
     if not set(norm) <= set(small.bindings.values()) or GAIN in large.bindings:
         return IS_NORM.refused("another kernel")
     x, gain = norm
-    key = GAIN, id(small.kernel), id(large.kernel), read
+    key = GAIN, small.kernel.identity, large.kernel.identity, read
     if key not in known:
-        job = normed_product(StepProblem(next_step, locations, device), x, gain, float(step.value.attrs["eps"]), GAIN)
+        job = normed_product(selection.problem(next_step), x, gain, float(step.value.attrs["eps"]), GAIN)
         kernel = None if job is None or not isinstance(job.kernel, Kernel) else job.kernel
         known[key] = kernel
     kernel = known[key]
     if kernel is None:
         return TAKES_NORM.refused("another tile")
-    if kernel.launch is None or kernel.launch.shared_bytes > device.shared_bytes:
+    if kernel.launch is None or kernel.launch.shared_bytes > selection.device.shared_bytes:
         return FITS.refused(f"{0 if kernel.launch is None else kernel.launch.shared_bytes:,} bytes")
     bindings = {**large.bindings, read: x, GAIN: gain}
     return kept((*key, "scaled sums"), bindings, lambda: kernel, packed=large.packed)

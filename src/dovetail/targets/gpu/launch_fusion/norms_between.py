@@ -15,12 +15,11 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import bf16, i64
 from dovetail.ir.value import Value
-from dovetail.kernels.choice import Refused, StepProblem
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.gpu.gemm.head_rows import STATUS, Appended, Heads
 from dovetail.kernels.gpu.gemm.norms import scaled_product, squared_product
 from dovetail.kernels.gpu.gemm.scaled_rows import GAIN, RowSquares
-from dovetail.kernels.loops.ir import Kernel, Tensor
+from dovetail.kernels.loops.ir import Kernel, KernelKind, Tensor
 from dovetail.kernels.problems.contraction import find_products
 from dovetail.kernels.spec import ALIGNMENT, TensorLocations
 from dovetail.library import rms_norm, rope
@@ -38,7 +37,8 @@ from dovetail.targets.gpu.launch_fusion.launch_choices import (
     Need,
 )
 from dovetail.targets.gpu.launch_fusion.normed_products import normed_by
-from dovetail.targets.gpu.launch_fusion.row_launches import MOST_STEPS, ROW_STAGES
+from dovetail.targets.gpu.launch_fusion.row_launches import MOST_STEPS
+from dovetail.targets.gpu.select import Selection
 
 __all__ = ["NormsBetween"]
 
@@ -240,8 +240,7 @@ class NormsBetween:
     """Finds the norms of a plan whose rows a product makes and another one reads."""
 
     memory: Footprints
-    locations: TensorLocations
-    device: GpuDevice
+    selection: Selection
     kept: Callable[..., GpuKernel]
     known: dict[Hashable, Pair | None] = field(default_factory=dict[Hashable, "Pair | None"])
     headed: dict[Hashable, Kernel | None] = field(default_factory=dict[Hashable, "Kernel | None"])
@@ -253,7 +252,7 @@ class NormsBetween:
         found = [*steps]
         for index in range(len(steps) - 1):
             one, norm, other = (self._alone(found[at]) if at >= 0 else None for at in (index - 1, index, index + 1))
-            if norm is None or norm[0].value.op is not rms_norm or norm[1].kernel.name == ROW_STAGES:
+            if norm is None or norm[0].value.op is not rms_norm or norm[1].kernel.kind == KernelKind.ROW_STAGES:
                 continue
             following = found[index + 2 : index + 2 + MOST_STEPS]
             if one is None or other is None:
@@ -286,14 +285,14 @@ class NormsBetween:
         """The kernels of both products, and the number of the last step that the second one has, where `last` is its
         own; refused where the norm between them needs a kernel."""
         (before, first), (between, small), (after, second) = one, norm, other
-        rows = normed_by(between, self.locations)
+        rows = normed_by(between, self.selection.locations)
         if isinstance(rows, Refused):
             return rows
         x, gain = rows
         (result,) = between.results
         if x.dtype is not bf16:
             return IS_NARROW.refused(str(x.dtype))
-        makes = StepProblem(before, self.locations, self.device).once(find_products)
+        makes = self.selection.problem(before).once(find_products)
         if before.results != (x,) or isinstance(makes, Refused):
             return MAKES_ROWS.refused(f"{before.value.op.name} before it")
         if not first.kernel.maps or not second.kernel.maps:
@@ -305,7 +304,7 @@ class NormsBetween:
             return IS_WHOLE.refused("a norm in several")
         if any([k.workspace or k.checks or k.counters for k in (first, second)]):
             return IS_WHOLE.refused("a product in parts")
-        key = id(first.kernel), id(small.kernel), id(second.kernel)
+        key = first.kernel.identity, small.kernel.identity, second.kernel.identity
         if key not in self.known:
             self.known[key] = self._made(before, first, between, gain, after)
         made = self.known[key]
@@ -338,12 +337,12 @@ class NormsBetween:
         after, steps = other[0], _heads_in(following)
         if not steps or len(after.results) != 1:
             return IS_WHOLE.refused("other steps")
-        heads = HeadReader(self.memory, self.locations, after.results[0]).read(steps)
+        heads = HeadReader(self.memory, self.selection.locations, after.results[0]).read(steps)
         if isinstance(heads, Refused):
             return heads
         known = key, heads.parts
         if known not in self.headed:
-            problem = StepProblem(after, self.locations, self.device)
+            problem = self.selection.problem(after)
             eps = float(between.value.attrs["eps"])
             job = scaled_product(problem, between.value, squares, eps, heads.parts, heads.bindings)
             self.headed[known] = job.kernel if job is not None and isinstance(job.kernel, Kernel) else None
@@ -351,11 +350,11 @@ class NormsBetween:
         return HAS_HEADS.refused("other tiles") if kernel is None else (kernel, heads, len(steps))
 
     def _made(self, before: Step, first: GpuKernel, between: Step, gain: Value, after: Step) -> Pair | None:
-        left = squared_product(StepProblem(before, self.locations, self.device), gain)
+        left = squared_product(self.selection.problem(before), gain)
         if left is None:
             return None
         job, squares = left
-        problem = StepProblem(after, self.locations, self.device)
+        problem = self.selection.problem(after)
         scaled = scaled_product(problem, between.value, squares, float(between.value.attrs["eps"]))
         if scaled is None or not isinstance(job.kernel, Kernel) or not isinstance(scaled.kernel, Kernel):
             return None
@@ -379,5 +378,5 @@ def _heads_in(following: Sequence[tuple[Step, Kernels]]) -> list[Step]:
     """The steps after a product that share a launch by tokens."""
     count = next((i + 1 for i, (_, kernels) in enumerate(following) if kernels is not None), 0)
     kernels = following[count - 1][1] if count else None
-    is_shared = kernels and kernels[0].kernel.name == ROW_STAGES
+    is_shared = kernels and kernels[0].kernel.kind == KernelKind.ROW_STAGES
     return [step for step, _ in following[:count]] if is_shared else []

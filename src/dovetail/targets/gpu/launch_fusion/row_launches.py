@@ -18,19 +18,18 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import Size, product
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
-from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.body import body_of
 from dovetail.kernels.loops.folds import is_reduction, reduced_axes
 from dovetail.kernels.loops.ir import Alloc, Kernel, Tensor
 from dovetail.kernels.loops.launch_fusion.composed import COPY_BYTES, is_stage
 from dovetail.kernels.loops.launch_fusion.row_stages import Copied, RowStage, as_row_stages
-from dovetail.kernels.spec import TensorLocations
+from dovetail.kernels.request import Request
 from dovetail.plan.alias import Alias, dense_strides
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints, taken
 from dovetail.targets.gpu.loops import SHAPE
-from dovetail.targets.gpu.select import make_kernels
+from dovetail.targets.gpu.select import Selection, make_kernels
 
 Kept = Callable[[Hashable, Mapping[str, Value], Callable[[], Kernel]], GpuKernel]
 """A shared kernel by a key, its tensors, and what makes it."""
@@ -47,8 +46,6 @@ COPIED_BYTES = 20 << 10
 VECTOR_BYTES = 8
 """Bytes that a thread loads or stores at once: wider vectors leave lanes of a row of 128 elements without work."""
 MOST_STEPS = 8
-ROW_STAGES = "row_stages"
-"""The name of kernels with a block for each token."""
 FEWEST = 2
 """Tokens for each block of a cluster up to which steps are its stages."""
 _Own = tuple[Step, GpuKernel]
@@ -71,8 +68,7 @@ class RowLaunches:
     """Finds the steps of a plan that share a launch by tokens."""
 
     memory: Footprints
-    locations: TensorLocations
-    device: GpuDevice
+    selection: Selection
     kept: Kept
     known: dict[Hashable, _Part | None] = field(default_factory=dict[Hashable, _Part | None])
     """Parts by the kernel of the step, and which of its tensors are in shared memory: layers repeat."""
@@ -94,7 +90,7 @@ class RowLaunches:
     def _run(self, steps: Sequence[tuple[Step, Kernels]], first: int) -> list[_Own]:
         """The steps from the first on that have the same tokens, and may run for these in any order."""
         tokens, own = _tokens(steps[first][0]), list[_Own]()
-        if tokens is None or tokens <= FEWEST * self.device.cluster:
+        if tokens is None or tokens <= FEWEST * self.selection.device.cluster:
             return own
         for step, kernels in steps[first : first + MOST_STEPS]:
             if kernels is None or len(kernels) != 1 or kernels[0].has_more or kernels[0].counters:
@@ -112,7 +108,7 @@ class RowLaunches:
         found: dict[Value, Alloc] = {}
         left = ROOM_BYTES
         for value in self.memory.inner([step for step, _ in run]):
-            is_seen = any(self.locations(v).root is value and v is not value for v in read)
+            is_seen = any(self.selection.locations(v).root is value and v is not value for v in read)
             count = product(_row_shape(value))
             if is_seen or not isinstance(count, int) or count * value.dtype.itemsize > left:
                 continue
@@ -137,7 +133,7 @@ class RowLaunches:
 
     def _copy(self, value: Value, step: Step, number: int) -> Copied | None:
         """The copy of a token's rows, or of all of a vector; None where lines are not whole copies."""
-        at, item = self.locations(value), value.dtype.itemsize
+        at, item = self.selection.locations(value), value.dtype.itemsize
         if not all([isinstance(n, int) for n in (at.offset, *value.shape, *at.strides)]):
             return None
         sizes, strides = [n for n in value.shape if isinstance(n, int)], [n for n in at.strides if isinstance(n, int)]
@@ -183,13 +179,13 @@ class RowLaunches:
         return True
 
     def _is_made(self, value: Value, run: Sequence[_Own]) -> bool:
-        root = self.locations(value).root
+        root = self.selection.locations(value).root
         return any(root is result for step, _ in run for result in step.results)
 
     def _part(self, step: Step, made: GpuKernel, inner: frozenset[Value]) -> _Part | None:
         """A step as one block runs it for its token; None where that cannot be."""
         tensors = (*step.operands, *step.results)
-        key = id(made.kernel), tuple([v in inner for v in tensors])
+        key = made.kernel.identity, tuple([v in inner for v in tensors])
         if key not in self.known:
             self.known[key] = self._scattered(step, inner) or self._computed(step, inner)
         return self.known[key]
@@ -216,7 +212,7 @@ class RowLaunches:
         stands: dict[Value, Value] = {}
 
         def sliced(value: Value, stand: Value) -> Value:
-            at = self.locations(value)
+            at = self.selection.locations(value)
             apart = gcd(*(n for n in (at.offset, at.strides[AXIS]) if isinstance(n, int)))
             known = isinstance(at.offset, int) and isinstance(at.strides[AXIS], int)
             # Vectors are as wide as the rows of all tokens are aligned.
@@ -238,7 +234,7 @@ class RowLaunches:
 
     def _made(self, step: Step, places: Mapping[Value, Alias]) -> tuple[GpuKernel, ...]:
         """The kernels of a step for one block, whose tensors are in some places."""
-        was = self.locations
+        was = self.selection.locations
         # A thread takes neighbours of what all blocks together have, but so few that all threads have some.
         tiles = replace(was.target.tiles, woven_elements=0, vector_bytes=VECTOR_BYTES)
         target = replace(was.target, tiles=tiles)
@@ -247,7 +243,7 @@ class RowLaunches:
             return places[value] if value in places else was(value)
 
         located = replace(was, locate=locate, target=target, known={})
-        return make_kernels(step, located, None, replace(self.device, dependent_launches=False), BLOCK)
+        return make_kernels(step, replace(self.selection, locations=located), Request(shape=BLOCK))
 
     def _numbered(
         self, step: Step, made: GpuKernel, stands: Mapping[Value, Value], *, counts_tokens: bool
@@ -264,7 +260,7 @@ class RowLaunches:
         value = step.value
         if len(step.results) != 1 or not (isinstance(value.op, FusedOp) or value.op.elementwise):
             return False
-        body = body_of(value, self.locations)
+        body = body_of(value, self.selection.locations)
         along = [v for v in (*body.order, *body.views) if v.op is not leaf.ARGUMENT]
         return all(
             v.op.elementwise
@@ -299,17 +295,17 @@ class RowLaunches:
                 if isinstance(bound, Value):
                     bindings[pointers[name]] = bound
                     if not part.counts_tokens and bound.rank > 1 and bound.shape[AXIS] == tokens:
-                        steps[name] = self.locations(bound).strides[AXIS]
+                        steps[name] = self.selection.locations(bound).strides[AXIS]
             level = max([levels[v] + 1 for v in step.operands if v in levels], default=0)
             levels |= dict.fromkeys(step.results, level)
             stages.append(RowStage(part.kernel, pointers, steps, level))
         checks = tuple([name for bound, name in names.items() if isinstance(bound, str)])
         again = [names[v] for v in levels if v in names and any(v in step.operands for step, _ in run)]
-        key = tuple([(id(s.kernel), *s.pointers.items(), *s.steps.items(), s.level) for s in stages])
+        key = tuple([(s.kernel.identity, *s.pointers.items(), *s.steps.items(), s.level) for s in stages])
 
         def composed() -> Kernel:
             rooms = [room for v, room in inner.items() if v not in copied]
-            kernel = as_row_stages(ROW_STAGES, stages, rooms, tuple(copied.values()), tokens, BLOCK.threads)
+            kernel = as_row_stages("row_stages", stages, rooms, tuple(copied.values()), tokens, BLOCK.threads)
             return replace(kernel, shared=tuple(again))
 
         return replace(self.kept(key, bindings, composed), checks=checks)
@@ -340,4 +336,4 @@ def _row_strides(value: Value) -> tuple[Size, ...]:
     return (*strides[:AXIS], 0, *strides[AXIS + 1 :])
 
 
-__all__ = ["MOST_STEPS", "ROW_STAGES", "RowLaunches"]
+__all__ = ["MOST_STEPS", "RowLaunches"]

@@ -7,17 +7,16 @@ which then was no part of the product after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
-from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.ir import Alloc, Kernel, Launch, Loop, Statement, SubGrid, sizes_in
 from dovetail.kernels.loops.launch_fusion.composed import Renaming, is_stage
-from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints
+from dovetail.targets.gpu.select import Selection
 
 Made: TypeAlias = tuple[Step, Kernels]
 
@@ -27,23 +26,19 @@ class SideSteps:
     """Finds the steps of a plan that an earlier launch can take, where launches depend on each other."""
 
     memory: Footprints
-    locations: TensorLocations
-    device: GpuDevice
+    selection: Selection
     kept: Callable[..., GpuKernel]
-    hosts: dict[int, tuple[GpuKernel, GpuKernel]] = field(default_factory=dict[int, tuple[GpuKernel, GpuKernel]])
-    """The kernels that share a launch, by the number of the step that has it."""
 
     def joined(self, steps: Sequence[Made]) -> list[Made]:
         """The kernels of each step, with those that share a launch."""
         found = [*steps]
-        if not self.device.dependent_launches:
+        if not self.selection.request.starts_early:
             return found
         for index, (step, kernels) in enumerate(found):
             small = self._small(kernels)
             host = None if small is None else self._host(found, index, small)
             if small is not None and host is not None:
                 at, large = host
-                self.hosts[at] = large, small
                 found[at], found[index] = (found[at][0], (self.joint(large, small),)), (step, None)
         return found
 
@@ -73,7 +68,9 @@ class SideSteps:
             return None
         (made,) = kernels
         grid = made.launch.grid
-        fits = isinstance(grid, int) and 2 * self.device.cluster < grid < self.device.multiprocessors
+        fits = (
+            isinstance(grid, int) and 2 * self.selection.device.cluster < grid < self.selection.device.multiprocessors
+        )
         return made if fits and made.launch.block >= small.launch.block else None
 
     def joint(self, large: GpuKernel, small: GpuKernel) -> GpuKernel:
@@ -81,7 +78,7 @@ class SideSteps:
         by_value = {v: name for name, v in large.bindings.items()}
         names = {n: by_value.get(v, f"other_{n}") for n, v in small.bindings.items()}
         bindings = {**large.bindings, **{names[n]: v for n, v in small.bindings.items()}}
-        key = "joint", id(large.kernel), id(small.kernel), *names.items()
+        key = "joint", large.kernel.identity, small.kernel.identity, *names.items()
         made = self.kept(key, bindings, lambda: in_one_launch(large.kernel, small.kernel, names))
         return replace(made, checks=large.checks, reread=large.reread)
 

@@ -14,16 +14,14 @@ from dataclasses import field, replace
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
-from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.tile import JOINED_CYCLES, SUM_CYCLES
 from dovetail.kernels.loops.analysis import uses_tensor_cores
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.launch_fusion.joined_sums import sum_of, takes_sum, with_sum
-from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints, meet, taken
-from dovetail.targets.gpu.select import make_kernels
+from dovetail.targets.gpu.select import Selection, make_kernels
 
 Kept = Callable[[Hashable, Mapping[str, Value], Callable[[], Kernel], Mapping[str, Size]], GpuKernel]
 """A shared kernel by a key, its tensors, what makes it, and its pointers into the workspace."""
@@ -38,8 +36,7 @@ class SplitProducts:
     """Finds the products of a plan whose depth several blocks share."""
 
     memory: Footprints
-    locations: TensorLocations
-    device: GpuDevice
+    selection: Selection
     kept: Kept
     known: dict[Hashable, tuple[GpuKernel, ...]] = field(default_factory=dict[Hashable, tuple[GpuKernel, ...]])
 
@@ -74,13 +71,14 @@ class SplitProducts:
         launch = made.kernel.launch
         assert launch is not None and isinstance(launch.grid, int), "it was checked"
         places = 1 if uses_tensor_cores(made.kernel) else launch.resident
-        return launch.grid * IDLE <= self.device.multiprocessors * places
+        return launch.grid * IDLE <= self.selection.device.multiprocessors * places
 
     def _parts(self, step: Step, made: GpuKernel, sum_cycles: float) -> tuple[GpuKernel, ...] | None:
         """The kernels of a product in parts, and of their sum; None where one part is faster by the estimates."""
-        key = id(made.kernel), sum_cycles
+        key = made.kernel.identity, sum_cycles
         if key not in self.known:
-            self.known[key] = make_kernels(step, self.locations, None, replace(self.device, sum_cycles=sum_cycles))
+            request = replace(self.selection.request, sum_cycles=sum_cycles)
+            self.known[key] = make_kernels(step, self.selection, request)
         kernels = self.known[key]
         if len(kernels) != 2:
             return None
@@ -124,7 +122,7 @@ class SplitProducts:
         bindings = {n: v for n, v in other.bindings.items() if n != reads[0]}
         bindings |= {names[n]: v for n, v in read.items()}
         workspace = {names[n]: at for n, at in second.workspace.items()}
-        key = id(other.kernel), id(second.kernel), reads[0]
+        key = other.kernel.identity, second.kernel.identity, reads[0]
         joined = self.kept(key, bindings, lambda: with_sum(other.kernel, reads[0], of, names), workspace)
         return first, replace(joined, workspace_bytes=second.workspace_bytes, checks=other.checks)
 

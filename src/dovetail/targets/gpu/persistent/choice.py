@@ -13,18 +13,15 @@ from itertools import pairwise, zip_longest
 
 from dovetail.dataclass import dataclass
 from dovetail.declare.cost import estimate, kernel_cost
-from dovetail.declare.machine import Machine
 from dovetail.kernels.choice import Refused
-from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.families.rows import ROWS as ROWS_KERNEL
-from dovetail.kernels.loops.ir import GridBarrier, Kernel, SubGrid
+from dovetail.kernels.loops.ir import GridBarrier, Kernel, KernelKind, SubGrid
 from dovetail.kernels.loops.persistent.bodies import has_rows
 from dovetail.kernels.loops.persistent.passes import part_in, starts_late
 from dovetail.plan.plan import Step
-from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.persistent.exchange import RECEIVED_BYTES
 from dovetail.targets.gpu.persistent.repetition import Steps
+from dovetail.targets.gpu.select import Selection
 from dovetail.targets.target import Considered
 
 IS_FASTER = "resident_is_faster"
@@ -81,13 +78,12 @@ class Residency:
 class Prices:
     """Estimates of the passes of a plan on a device."""
 
-    device: GpuDevice
-    machine: Machine = CLAIMS.machine
+    selection: Selection
 
     def launched(self, steps: Steps) -> float:
         """Seconds of steps as launches."""
-        waits = self.device.waits
-        launch = waits.dependent_launch if self.device.dependent_launches else waits.launch
+        waits = self.selection.device.waits
+        launch = waits.dependent_launch if self.selection.request.starts_early else waits.launch
         return sum([len(kernels or ()) for _, kernels in steps]) * launch + self.work(steps)
 
     def least(self, steps: Steps) -> float:
@@ -101,14 +97,14 @@ class Prices:
         they read. Their work is that of launches."""
         found, own = 0.0, [(step, made) for step, kernels in steps for made in kernels or ()]
         for (step, made), after in zip_longest(own, [bool(made.kernel.maps) for _, made in own[1:]]):
-            is_joined = made.kernel.name == ROWS_KERNEL and bool(after)
-            near = 0.0 if is_joined else self.device.waits.arrival
+            is_joined = made.kernel.kind == KernelKind.ROWS and bool(after)
+            near = 0.0 if is_joined else self.selection.device.waits.arrival
             found += near if is_joined or made.kernel.maps else self._hop(step, made)
         return found + self.work(steps) - self._hidden(steps)
 
     def _hop(self, step: Step, made: GpuKernel) -> float:
         """Seconds of the wait for a part."""
-        waits = self.device.waits
+        waits = self.selection.device.waits
         large = any([estimate(result.tensor.bytes) > RECEIVED_BYTES for result in step.results])
         # A cache that is updated in place is not read whole by the next kernel.
         if not large or any(over is not None for over in step.overs):
@@ -117,28 +113,30 @@ class Prices:
 
     def resident(self, steps: Steps, kernel: Kernel) -> float:
         """Seconds of a pass of a kernel whose parts are those of steps."""
-        waits, (words, barriers) = self.device.waits, hops(kernel)
+        waits, (words, barriers) = self.selection.device.waits, hops(kernel)
         near = min(barriers, sum([has_rows(made.kernel) for _, kernels in steps for made in kernels or ()]))
         waited = words * waits.words + (barriers - near) * waits.barrier + near * waits.arrival
         return waited + self.work(steps) - self._hidden(steps)
 
     def _hidden(self, steps: Steps) -> float:
         """What weights take that are copied while blocks wait."""
-        return self.device.waits.hidden * sum([self._reading(s) for s, kernels in steps if _copies_ahead(kernels)])
+        return self.selection.device.waits.hidden * sum(
+            [self._reading(s) for s, kernels in steps if _copies_ahead(kernels)]
+        )
 
     def work(self, steps: Steps) -> float:
         """Seconds that steps compute, and read what no kernel has just written: little of it overlaps in short ones."""
         return sum([self._reading(step) + self._computing(step, kernels) for step, kernels in steps])
 
     def _reading(self, step: Step) -> float:
-        return estimate(kernel_cost(step.value).given) / self.machine.bytes_per_second
+        return estimate(kernel_cost(step.value).given) / self.selection.backend.machine.bytes_per_second
 
     def _computing(self, step: Step, kernels: Kernels) -> float:
         """By the estimate of its tiles, or at the peak: kernels without tiles are the same either way."""
         cycles = sum([made.kernel.launch.cycles for made in kernels or () if made.kernel.launch is not None])
         if cycles:
-            return cycles / self.device.hertz
-        return self.machine.least_work(kernel_cost(step.value))
+            return cycles / self.selection.device.hertz
+        return self.selection.backend.machine.least_work(kernel_cost(step.value))
 
 
 def hops(kernel: Kernel) -> tuple[int, int]:
@@ -152,9 +150,7 @@ def hops(kernel: Kernel) -> tuple[int, int]:
 
 def levels_told(kernel: Kernel) -> str:
     words, barriers = hops(kernel)
-    pauses = sorted([one.count for one in kernel.cycles if one.count and not one.nbytes])
-    told = f", pauses of {pauses[0]:,} to {pauses[-1]:,} cycles by estimate" if pauses else ""
-    return f"{words} hops by words and {barriers} barriers of the grid in each{told}"
+    return f"{words} hops by words and {barriers} barriers of the grid in each"
 
 
 def _copies_ahead(kernels: Kernels) -> bool:

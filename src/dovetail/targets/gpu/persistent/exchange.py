@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import field, replace
 
-from dovetail.codegen.llvm.nvptx.words import SIZES, VECTOR
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.analysis import everything, pointers_in
 from dovetail.kernels.loops.ir import Alloc, AtomicUpdate, CopyAsync, CopyBox, CopyBulk, Kernel
-from dovetail.kernels.loops.persistent.words import Received, Sent
+from dovetail.kernels.loops.persistent.words import SIZES, VECTOR, Received, Sent
 from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.alias import is_dense
 from dovetail.targets.gpu.kernel import GpuKernel

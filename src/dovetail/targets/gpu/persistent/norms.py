@@ -7,25 +7,21 @@ from dataclasses import replace
 from functools import partial
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
-from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.loops.analysis import pointers_in
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.launch_fusion.constants_ahead import with_constants_ahead
-from dovetail.kernels.loops.launch_fusion.row_gather import RowGather, with_gathered_rows
 from dovetail.kernels.loops.launch_fusion.row_prologue import RowKernel, with_row_prologue
 from dovetail.kernels.loops.persistent.bodies import ROWS, has_rows
-from dovetail.kernels.spec import TensorLocations
+from dovetail.kernels.request import Request
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
-from dovetail.targets.gpu.launch_fusion.even_vectors import with_even_vectors
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints, taken
 from dovetail.targets.gpu.launch_fusion.launch_choices import FITS, IS_WHOLE, ONE_READER, Need
 from dovetail.targets.gpu.launch_fusion.near_constants import rooms_of_constants
 from dovetail.targets.gpu.loops import SHAPE
 from dovetail.targets.gpu.persistent.repetition import Repetition
-from dovetail.targets.gpu.select import make_kernels
+from dovetail.targets.gpu.select import Selection, make_kernels
 
 READS_ROWS = Need(
     "product_reads_the_rows",
@@ -39,8 +35,7 @@ class NormedTiles:
     """Finds norms whose rows the tiles of one product read, and joins the two."""
 
     memory: Footprints
-    locations: TensorLocations
-    device: GpuDevice
+    selection: Selection
     known: dict[Hashable, GpuKernel | None]
     """Kernels by what they are made of: layers repeat."""
     kept: Callable[..., GpuKernel]
@@ -64,9 +59,9 @@ class NormedTiles:
                 continue
             (made,) = kernels
             constants = {n: v for n, v in made.bindings.items() if n not in pointers_in(made.kernel.early)}
-            rooms = rooms_of_constants(constants, self.locations)
+            rooms = rooms_of_constants(constants, self.selection.locations)
             if rooms:
-                key = "constants with weights", id(made.kernel)
+                key = "constants with weights", made.kernel.identity
                 kept = self.kept(key, made.bindings, partial(with_constants_ahead, made.kernel, rooms))
                 found[index] = step, (replace(made, kernel=kept.kernel, code=kept.code),)
 
@@ -78,11 +73,9 @@ class NormedTiles:
         large: GpuKernel,
         *,
         keeps: bool,
-        gather: tuple[Value, GpuKernel] | None = None,
     ) -> GpuKernel | Refused:
         """A product that computes the rows of the step before it, and writes them where others read them too, if it
-        `keeps` them, from rows of a table that it finds itself, if `gather` says how these were found; refused where
-        it cannot."""
+        `keeps` them; refused where it cannot."""
         read = [(name, v) for name, v in large.bindings.items() if v in step.results]
         if len(read) != 1 or taken(step) or {*step.results} & {*taken(after)}:
             return READS_ROWS.refused(f"{len(read)} operands{', in place' if len(read) == 1 else ''}")
@@ -98,22 +91,13 @@ class NormedTiles:
             return ONE_READER.refused(f"{self.memory.readers.get(result, 0)} readers")
         by_value = {v: name for name, v in large.bindings.items()}
         names = {n: f"before_{n}" if v is result else by_value.get(v, f"before_{n}") for n, v in small.bindings.items()}
-        found = None if gather is None else self._gathered(*gather, small, width)
-        if gather is not None and found is None:
-            return FITS.refused("rows of a table that are not found one by one")
-        own_key = () if gather is None else (id(gather[1].kernel),)
-        key = "normed tile", id(small.kernel), id(large.kernel), pointer, keep, *own_key, *names.items()
+        key = "normed tile", small.kernel.identity, large.kernel.identity, pointer, keep, *names.items()
         own = next(n for n, v in small.bindings.items() if v is result)
         bindings = {n: v for n, v in large.bindings.items() if n != pointer}
         bindings |= {names[n]: v for n, v in small.bindings.items() if keep or v is not result}
-        checks = large.checks
-        if gather is not None:
-            bindings = {n: v for n, v in bindings.items() if v is not gather[0]}
-            bindings |= {f"gather_{n}": v for n, v in gather[1].bindings.items() if v is not gather[0]}
-            checks = (*checks, *(f"gather_{n}" for n in gather[1].checks))
         if key not in self.known:
             composed = partial(self._composed, step, large.kernel, width, pointer, names)
-            kernel = composed(result=own, keep=keep, gather=found)
+            kernel = composed(result=own, keep=keep)
             self.known[key] = None if kernel is None else self.kept(key, bindings, lambda: kernel)
         made = self.known[key]
         read_before = tuple(
@@ -121,14 +105,7 @@ class NormedTiles:
         )
         if made is None:
             return FITS.refused("others, or rows that a warp does not have")
-        return replace(made, bindings=bindings, packed=large.packed, checks=checks, reread=read_before)
-
-    @staticmethod
-    def _gathered(rows: Value, made: GpuKernel, small: GpuKernel, width: int) -> tuple[str, RowGather] | None:
-        """The pointer through which a kernel reads rows that another one finds, and how that does."""
-        read = [n for n, v in small.bindings.items() if v is rows]
-        found = RowGather.of(made.kernel, width)
-        return (read[0], found) if found is not None and len(read) == 1 else None
+        return replace(made, bindings=bindings, packed=large.packed, checks=large.checks, reread=read_before)
 
     def _composed(
         self,
@@ -140,23 +117,22 @@ class NormedTiles:
         *,
         result: str,
         keep: bool,
-        gather: tuple[str, RowGather] | None,
     ) -> Kernel | None:
         launch = kernel.launch
         if launch is None or not has_rows(kernel):
             return None
         warps = launch.block // SHAPE.lanes
         shape = replace(SHAPE, threads=launch.block, row_warps=warps, row_threads=launch.block, row_registers=True)
-        plain = replace(self.device, dependent_launches=False)
-        kernels = make_kernels(step, with_even_vectors(self.locations, step, width), None, plain, shape)
+        kernels = make_kernels(step, self.selection, Request(shape=shape))
         rows = RowKernel.of(kernels[0].kernel, width) if len(kernels) == 1 else None
         if rows is None:
             return None
-        if gather is not None:
-            own = {n: f"gather_{n}" for n in gather[1].pointers}
-            rows, names = with_gathered_rows(rows, gather[1], gather[0], own), names | {n: n for n in own.values()}
         made = with_row_prologue(kernel, rows, pointer, names, result=result, room=ROWS, keep=keep)
-        fits = made is not None and made.launch is not None and made.launch.shared_bytes <= self.device.shared_bytes
+        fits = (
+            made is not None
+            and made.launch is not None
+            and made.launch.shared_bytes <= self.selection.device.shared_bytes
+        )
         return made if fits else None
 
 

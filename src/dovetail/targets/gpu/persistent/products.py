@@ -6,48 +6,41 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from dovetail.ir.value import Value
-from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attention.row import attends
 from dovetail.kernels.loops.analysis import uses_tensor_cores
 from dovetail.kernels.loops.persistent.bodies import STATEMENTS, TENSOR_MAPS, TURNS, has_rows, refused_part
-from dovetail.kernels.spec import TensorLocations
+from dovetail.kernels.request import Request, Role
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.persistent.repetition import Repetition, key_of
-from dovetail.targets.gpu.select import make_kernels
+from dovetail.targets.gpu.select import Selection, make_kernels
 
 
-def by_warps(
-    found: list[tuple[Step, Kernels]], again: Repetition, locations: TensorLocations, device: GpuDevice
-) -> None:
+def by_warps(found: list[tuple[Step, Kernels]], again: Repetition, selection: Selection) -> None:
     """Give layers kernels whose blocks can take turns, without tensor maps: the maps of all passes would not fit the
     arguments of a launch, and copies before a kernel starts are those of its first turn."""
-    by_warp = tuple([one for one in device.matrix_instructions if not one.by_warpgroup])
-    warps = replace(device, matrix_instructions=by_warp, dependent_launches=False, as_parts=True)
+    blocks = selection.device.multiprocessors
     known: dict[Hashable, tuple[GpuKernel, ...]] = {}
     for index in range(again.first, again.first + again.covered):
         step, kernels = found[index]
-        if kernels is None or not any([_is_replaced(made, device.multiprocessors) for made in kernels]):
+        if kernels is None or not any([_is_replaced(made, blocks) for made in kernels]):
             continue
         key = key_of(kernels)
         # Packed weights are those of one layer.
         if key not in known or any([made.packed for made in known[key]]):
-            known[key] = _no_faster(make_kernels(step, locations, None, warps), kernels)
+            known[key] = _no_faster(make_kernels(step, selection, Request(Role.PART)), kernels)
         others = known[key]
         if [made.values.keys() for made in others] == [made.values.keys() for made in kernels]:
             pairs = zip(others, kernels, strict=True)
             found[index] = step, tuple([_bound(one, made.values) for one, made in pairs])
 
 
-def device_of_parts(
-    found: Sequence[tuple[Step, Kernels]], again: Repetition, locations: TensorLocations, device: GpuDevice
-) -> GpuDevice:
-    """The device of an attention among layers. Where products of these use tensor cores, the clock is the lower one
+def request_of_parts(found: Sequence[tuple[Step, Kernels]], again: Repetition, selection: Selection) -> Request:
+    """What is wanted of an attention among layers. Where products of these use tensor cores, the clock is the lower one
     whatever an attention does."""
-    others = [found[at] for at in again.steps if not attends(found[at][0].value, locations)]
+    others = [found[at] for at in again.steps if not attends(found[at][0].value, selection.locations)]
     is_lower = any([uses_tensor_cores(made.kernel) for _, kernels in others for made in kernels or ()])
-    hertz = 0.0 if is_lower else device.tensor_hertz
-    return replace(device, as_parts=True, dependent_launches=False, tensor_hertz=hertz)
+    return Request(Role.PART, clock_is_low=is_lower)
 
 
 def _bound(made: GpuKernel, values: Mapping[str, Value]) -> GpuKernel:
@@ -78,4 +71,4 @@ def _cycles(made: GpuKernel) -> float:
     return 0.0 if made.kernel.launch is None else made.kernel.launch.cycles
 
 
-__all__ = ["by_warps", "device_of_parts"]
+__all__ = ["by_warps", "request_of_parts"]

@@ -7,16 +7,13 @@ from dataclasses import field, replace
 from functools import partial
 from typing import TypeAlias
 
-from dovetail.codegen.llvm.nvptx import ptx
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
-from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.loops.ir import Kernel, Statement
+from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.persistent.bodies import refused_part
 from dovetail.kernels.loops.persistent.kernel import as_resident
-from dovetail.kernels.loops.persistent.next import first_copies, with_next
 from dovetail.kernels.loops.persistent.part import Part
 from dovetail.kernels.loops.persistent.stream import THREADS as COPYING_THREADS
 from dovetail.kernels.loops.persistent.stream import in_turn, paced
@@ -24,10 +21,12 @@ from dovetail.kernels.loops.persistent.trace import traced
 from dovetail.kernels.loops.persistent.words import START, Published, Sent, Words
 from dovetail.kernels.spec import ALIGNMENT, Packed
 from dovetail.plan.plan import Step
+from dovetail.targets.gpu.backend import GpuBackend
 from dovetail.targets.gpu.kernel import RESIDENT, Code, GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints, meet
 from dovetail.targets.gpu.persistent.exchange import RECEIVED_BYTES, Exchange
 from dovetail.targets.gpu.persistent.repetition import LEAST_PASSES, Repetition, Steps
+from dovetail.targets.gpu.select import Selection
 from dovetail.targets.runtime.calls.result_roots import chained, fresh_results
 
 MOST_AFTER = 4
@@ -78,11 +77,10 @@ class _Composed:
     @property
     def argument_bytes(self) -> int:
         kernel = self.made.kernel
-        return 8 * (len(kernel.pointers) + len(kernel.sizes) + len(kernel.cycles))
+        return 8 * (len(kernel.pointers) + len(kernel.sizes))
 
-    @property
-    def printed(self) -> GpuKernel:
-        return replace(self.made, code=Code(partial(ptx.module, self.made.kernel, self.alignment)))
+    def printed(self, backend: GpuBackend) -> GpuKernel:
+        return replace(self.made, code=Code(partial(backend.printer, self.made.kernel, self.alignment)))
 
 
 @dataclass(slots=True)
@@ -90,10 +88,8 @@ class ResidentRuns:
     """Finds the steps of a plan that repeat, and makes one kernel of them."""
 
     memory: Footprints
-    device: GpuDevice
+    selection: Selection
     apart: Mapping[Value, Value] = field(init=False)
-    launched: Steps = ()
-    """The steps as launches."""
 
     def __post_init__(self) -> None:
         self.apart = chained(self.memory.plan, fresh_results(self.memory.plan).values())
@@ -104,7 +100,6 @@ class ResidentRuns:
         """The kernels of each step, with those of layers in one, or what refuses that; the judge sees a pass of it.
         Other steps are launched."""
         found = [*launched]
-        self.launched = launched
         refused = self._refused(steps[again.first : again.first + again.length])
         if refused is not None:
             return refused
@@ -118,7 +113,10 @@ class ResidentRuns:
             if refused is not None:
                 return refused
             for index in made.steps:
-                found[index] = (steps[index][0], (made.printed,) if index == made.steps[-1] else None)
+                found[index] = (
+                    steps[index][0],
+                    (made.printed(self.selection.backend),) if index == made.steps[-1] else None,
+                )
             left = left[made.made.kernel.passes :]
         return found
 
@@ -130,7 +128,7 @@ class ResidentRuns:
             count += len(kernels or ())
             if kernels == () or count > MOST_AFTER or (kernels and self._refused([steps[at]]) is not None):
                 break
-            if any([_grid(made) > self.device.multiprocessors for made in kernels or ()]):
+            if any([_grid(made) > self.selection.device.multiprocessors for made in kernels or ()]):
                 break  # blocks that take turns do not copy ahead
             end = at + 1 if kernels else end
         return range(first, end)
@@ -140,7 +138,7 @@ class ResidentRuns:
         if not kernels:
             return Refused("steps_have_kernels", "steps that run on the host")
         for step, made in kernels:
-            refused = refused_part(made.kernel, self.device.multiprocessors)
+            refused = refused_part(made.kernel, self.selection.device.multiprocessors)
             if refused is None and not isinstance(made.workspace_bytes, int):
                 refused = Refused("workspace_is_counted", "a workspace whose size is known at run time")
             if refused is not None:
@@ -190,7 +188,7 @@ class ResidentRuns:
                 if got.is_before and 0 in exchange.of(i)
             ]
         )
-        device = self.device
+        device = self.selection.device
         awaits = exchange.awaits_passes(passes[0].inner)
         words = Words(_COUNTER, exchange.nbytes, published, awaits, device.pause, device.evict_first)
         after = [part for part in parts if part.passes and part.passes.start]
@@ -214,12 +212,11 @@ class ResidentRuns:
         if isinstance(kernel, Refused):
             return kernel
         assert kernel.launch is not None, "it has one"
-        launch = replace(kernel.launch, dependent=device.dependent_launches)
-        stream = self._with_next(in_turn(kernel.stream), steps.stop, names, len(passes))
-        kernel = paced(replace(kernel, stream=stream, launch=launch), device.bytes_per_cycle)
+        launch = replace(kernel.launch, dependent=self.selection.request.starts_early)
+        kernel = paced(replace(kernel, stream=in_turn(kernel.stream), launch=launch), device.bytes_per_cycle)
         made = self._bound(kernel, names, tabled, tuple(written), passes)
         kernel, nbytes = made.made.kernel, START + exchange.nbytes * (len(passes) + 1)
-        if device.traced:
+        if self.selection.request.traced:
             kernel, more = traced(kernel, nbytes)
             nbytes += more
         return replace(made, made=replace(made.made, kernel=kernel, counter_bytes=nbytes), steps=steps)
@@ -228,24 +225,6 @@ class ResidentRuns:
         """Whether a block may write where another one of the same kernel still reads."""
         read = [self.memory.span(made.bindings[n], inner) for n in made.reread]
         return meet(read, self.memory.spans(made, True, inner))
-
-    def _with_next(
-        self, stream: tuple[Statement, ...], stop: int, names: dict[_Place, str], passes: int
-    ) -> tuple[Statement, ...]:
-        """The copies of a kernel, and in the last pass what the kernel after its steps copies first."""
-        made = next(
-            (kernels[0] if kernels else None for _, kernels in self.launched[stop:] if kernels is not None), None
-        )
-        found = None if made is None else first_copies(made.kernel)
-        if made is None or found is None or not stream:
-            return stream
-        bound: Value | Packed | None = made.packed.get(found.pointer, made.bindings.get(found.pointer))
-        if bound is None or not self.memory.locations.is_constant(bound):
-            return stream
-        where = ("packed", bound.key) if isinstance(bound, Packed) else self._where(bound)
-        pointer = names.setdefault(_Place((where,), (bound,)), f"x{len(names)}")
-        device = self.device
-        return tuple(with_next(stream, found, pointer, passes, device.multiprocessors, device.l2_bytes // 2))
 
     def _part(
         self,

@@ -107,7 +107,7 @@ class JsonWriter:
         name = self.records.name_of(kind)
         if name is None:
             raise NotSerializable(f"a {kind.__module__}.{kind.__qualname__}")
-        return [name, *[self.spell(getattr(item, field.name)) for field in fields(item)]]
+        return [name, *[self.spell(getattr(item, field.name)) for field in fields(item) if field.init]]
 
     def _value(self, value: Value) -> Any:
         if value in self.number:

@@ -1,4 +1,4 @@
-"""Compiled plans of GPUs as bytes: launches with what their pointers point to, and the PTX of each kernel."""
+"""Compiled plans as bytes: launches with what their pointers point to, and the text of each kernel, such as PTX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dovetail.kernels.gpu.blocks.packed_tiles import PackedTiles
 from dovetail.kernels.gpu.blocks.units import Units
 from dovetail.kernels.gpu.conv.packed_filters import DepthwiseByTap, FiltersByTap, FoldedFilters
 from dovetail.kernels.gpu.gemv.packed_matrix import Transposed
-from dovetail.kernels.loops.ir import Cycles, Kernel, Launch, TensorMap, Traversal
+from dovetail.kernels.loops.ir import Kernel, Launch, TensorMap, Traversal
 from dovetail.plan.plan import Plan
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.runtime.building.serial import JsonWriter, NotSerializable, Reader
@@ -24,7 +24,6 @@ RECORDS = Registry(
         "gpu.kernel": GpuKernel,
         "loops": Kernel,
         "launch": Launch,
-        "cycles": Cycles,
         "tensor_map": TensorMap,
         "traversal": Traversal,
         "gpu.pack.blocks": PackedBlocks,

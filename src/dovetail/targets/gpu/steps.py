@@ -1,0 +1,110 @@
+"""The kernels of a whole plan: those of each step, with launches joined where that pays."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from dovetail.kernels.loops.split_reduce import SplitLimits
+from dovetail.kernels.spec import TensorLocations
+from dovetail.passes.specialize import fresh_symbols
+from dovetail.plan.plan import Plan, Step
+from dovetail.targets.gpu.kernel import GpuKernel, Kernels
+from dovetail.targets.runtime.building.packed_weights import steps_for
+from dovetail.targets.runtime.building.step_signature import moved_bindings, step_signature, stored_as
+
+if TYPE_CHECKING:
+    from dovetail.targets.gpu.launch_fusion.fused_launches import LaunchFusion
+    from dovetail.targets.gpu.select import Selection
+    from dovetail.targets.target import Considered
+
+Fused: TypeAlias = "tuple[tuple[tuple[Step, Kernels], ...], LaunchFusion | None]"
+
+
+def locations_of(plan: Plan) -> TensorLocations:
+    """Where the tensors of a plan are."""
+    from dovetail.targets.gpu.loops import LOOPS
+
+    bound = {result for step in plan.phase("bind") for result in step.results}
+    steps = tuple([step.value for step in plan.phase("run")])
+    return TensorLocations(plan.locate, bound, bool(plan.options.get("strict")), target=LOOPS, steps=steps)
+
+
+def kernels_by_step(plan: Plan, selection: Selection, rows: SplitLimits | None = None) -> Fused:
+    """The kernels of each step of the run phase, in its order, and what joined their launches, if that is there: none
+    where the step runs on the host, and None where another step has the one that it shares. `rows` says when long rows
+    are split over blocks.
+
+    Layers repeat: steps with equal signatures share their kernels.
+    """
+    # A program from the store has its kernels: it does without code generation.
+    from dovetail.kernels.gpu.blocks.units import units_of
+    from dovetail.targets.gpu.launch_fusion.fused_launches import LaunchFusion
+    from dovetail.targets.gpu.select import make_kernels
+
+    locations, wanted = selection.locations, replace(selection.request, rows=rows)
+    known: dict[Hashable, tuple[Step, tuple[GpuKernel, ...]]] = {}
+    found: list[tuple[Step, tuple[GpuKernel, ...]]] = []
+    for step in plan.phase("run"):
+        # The first layer often reads a view of what the others read as it is.
+        units = units_of(step.value, locations)
+        stored = [stored_as(v, any_format=units is not None) for v in step.operands]
+        signature = step_signature(step, locations, sees_views=False), units, *stored
+        was = known.get(signature)
+        kernels = None if was is None else _rebound(was[1], was[0], step, any_format=units is not None)
+        if kernels is None:
+            kernels = make_kernels(step, selection, wanted)
+            known[signature] = step, kernels
+        found.append((step, kernels))
+    if not selection.device.cluster or has_late_sizes(plan):
+        return tuple(found), None
+    fusion = LaunchFusion(plan, selection)
+    return fusion.fused(found), fusion
+
+
+def considered(steps: Sequence[tuple[Step, Kernels]], fusion: LaunchFusion | None) -> Sequence[Sequence[Considered]]:
+    """For each step the ways to give it no launch of its own, and whether layers are passes of one kernel."""
+    found = fusion and fusion.residency
+    if fusion is None:
+        return [() for _ in steps]
+    is_resident = found is not None and found.refused is None
+    rows = () if found is None else found.rows
+    in_passes = {*(() if found is None else found.steps)}
+    return [
+        (*(() if is_resident and at in in_passes else fusion.told.of(step)), *(rows if at in in_passes else ()))
+        for at, (step, _) in enumerate(steps)
+    ]
+
+
+def has_late_sizes(plan: Plan) -> bool:
+    """Whether a run finds sizes while it runs."""
+    return any(True for step in plan.phase("run") for _ in fresh_symbols(step.value))
+
+
+def _rebound(kernels: tuple[GpuKernel, ...], was: Step, now: Step, *, any_format: bool) -> tuple[GpuKernel, ...] | None:
+    """The kernels of a step for one with an equal signature; None where they bind what it does not have."""
+    found: list[GpuKernel] = []
+    for made in kernels:
+        bindings = moved_bindings(made.bindings, was, now, any_format=any_format)
+        packed = moved_bindings(made.packed, was, now, any_format=any_format)
+        if bindings is None or packed is None:
+            return None
+        found.append(replace(made, bindings=bindings, packed=packed))
+    return tuple(found)
+
+
+def wanted_steps(plan: Plan, kernels: Sequence[Kernels]) -> Sequence[Step]:
+    """The steps of the bind phase that something reads. Weights that kernels read in blocks are never spelled out."""
+    if has_late_sizes(plan):
+        return plan.phase("bind")
+    found = {plan.root_of(v) for v in plan.graph.outputs.values()}
+    for step, some in zip(plan.phase("run"), kernels, strict=True):
+        on_host = step.operands if some is not None and not some else ()
+        bound = [v for made in some or () for v in made.bindings.values()]
+        packed = [v for made in some or () for one in made.packed.values() for v in (one.value, *one.beside)]
+        found |= {plan.root_of(v) for v in (*on_host, *bound, *packed)}
+    return steps_for(plan, found)
+
+
+__all__ = ["considered", "has_late_sizes", "kernels_by_step", "locations_of", "wanted_steps"]
