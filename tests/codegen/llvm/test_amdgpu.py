@@ -20,6 +20,7 @@ from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from tests.codegen.amd import DEVICES, assembled, missing
 from tests.targets.cuda.graphs import CASES, Case, x_of
+from tests.targets.cuda.images import image, weights
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep
 
 KNOWN = (
@@ -61,6 +62,13 @@ def families() -> Mapping[str, Value]:
         "gemm_f16": library.linear(*narrow[f16], act="gelu"),
         "gemm_bf16": ops.matmul(*narrow[bf16][:2]),
         "gemm_transposed": ops.matmul(narrow[f16][0], ops.permute(x_of(f16, 72, 136, name="t"), order=(-1, -2))),
+        "gemm_of_a_convolution": library.conv_bias_act(
+            image(f16, 1, 32, 9, 9, channels_last=True),
+            weights(f16, 32, 32, 3, 3),
+            x_of(f16, 32, 1, 1, name="b"),
+            act="relu",
+            padding=(1, 1, 1, 1),
+        ),
         "gemm_of_odd_sizes": ops.matmul(x_of(f16, 37, 45), x_of(f16, 45, 51, name="w")),
     }
 
