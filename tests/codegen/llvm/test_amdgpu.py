@@ -25,6 +25,7 @@ from dovetail.targets.gpu.select import Selection
 from dovetail.targets.gpu.steps import kernels_by_step, locations_of
 from tests.codegen.amd import DEVICES, assembled, missing
 from tests.targets.cuda.graphs import CASES, Case, x_of
+from tests.targets.cuda.images import image, weights
 from tests.targets.cuda.judged import check, feeds_of, in_lockstep
 
 KNOWN = (
@@ -66,6 +67,14 @@ def families() -> Mapping[str, Value]:
         "gemm_f16": library.linear(*narrow[f16], act="gelu"),
         "gemm_bf16": ops.matmul(*narrow[bf16][:2]),
         "gemm_transposed": ops.matmul(narrow[f16][0], ops.permute(x_of(f16, 72, 136, name="t"), order=(-1, -2))),
+        "gemm_of_a_convolution": library.conv_bias_act(
+            image(f16, 1, 32, 9, 9, channels_last=True),
+            weights(f16, 32, 32, 3, 3),
+            x_of(f16, 32, 1, 1, name="b"),
+            act="relu",
+            padding=(1, 1, 1, 1),
+        ),
+        "gemm_by_parameters": ops.matmul(x_of(f16, 100, 136), weights(f16, 136, 72)),
         "gemm_of_odd_sizes": ops.matmul(x_of(f16, 37, 45), x_of(f16, 45, 51, name="w")),
     }
 
@@ -164,3 +173,12 @@ def test_ballots_have_a_bit_for_each_lane() -> None:
         assert f"@llvm.amdgcn.ballot.i{lanes}(i1 %x)" in "\n".join(map(str, t.lines))
     with pytest.raises(GraphError, match="64 lanes"):
         Amdgpu("gfx942").ballot(Builder(), "%x", u32)
+
+
+@pytest.mark.skipif(bool(missing()), reason=f"LLVM makes no code for AMD GPUs: {missing()}")
+def test_weights_that_are_known_are_read_along_k() -> None:
+    """They are packed when they are bound: four elements of a lane are one word of 8 bytes."""
+    (known,), (given,) = (_kernels(FAMILIES[name], "gfx942") for name in ("gemm_by_parameters", "gemm_bf16"))
+    assert known.packed and not given.packed
+    reads = [assembled(made.text, "gfx942", is_object=False).decode().count("ds_read_u16") for made in (known, given)]
+    assert reads[0] == 0 < reads[1]

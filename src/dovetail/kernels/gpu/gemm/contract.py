@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from dovetail.ir.dim import Size, product
-from dovetail.ir.dtype import DType, bool_, f32
+from dovetail.ir.dtype import DType, bool_, f16, f32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
@@ -328,7 +328,18 @@ class Writer(TileWriter):
     ) -> tuple[Tiled, int] | None:
         """The same by the one engine that knows nothing of an instruction but its record."""
         other = axes[0] if axis and len(set(axes)) == 1 else ""
+        pack = Transposed()
+        # Lanes read elements along k together, and those along columns one by one.
+        turned = self._transposed(pack) if other == "row" and by.factors.itemsize == f16.itemsize else None
+        if turned is not None:
+            self._pack_rights(pack)
+            rights, other = turned, "k"
         return self._by_warps_of(by, left, rights, axis if other else "", other, ())
+
+    def _pack_rights(self, pack: Transposed) -> None:
+        """Bind the right factors as they are once packed."""
+        for v in map(self.found.operand, self.found.rights):
+            self.bindings[self.names[v]] = Packed(v, pack.layout, pack)
 
     def _by_warps_of(
         self,
@@ -362,8 +373,7 @@ class Writer(TileWriter):
         known = sizes, self.streams, self.device, self.request
         if axis and not (found and other and gains_by_transposing(found, other, *known)):
             return None
-        for v in map(self.found.operand, self.found.rights):
-            self.bindings[self.names[v]] = Packed(v, pack.layout, pack)
+        self._pack_rights(pack)
         return rights, other
 
     @property
