@@ -39,6 +39,9 @@ class Request:
     """Threads of a block and what each of them takes; None where that of the target serves."""
     rows: SplitLimits | None = None
     """When long rows are split over blocks; None where multiprocessors decide."""
+    may_persist: bool = True
+    """Whether layers that repeat may be passes of one persistent kernel: not where a device does not hold its blocks,
+    which is known once it is compiled."""
     traced: bool = False
     """Whether a persistent kernel keeps when its blocks come to each of its parts."""
 

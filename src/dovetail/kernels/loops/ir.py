@@ -183,7 +183,7 @@ class Launch:
 
 
 class KernelKind(StrEnum):
-    """What a kernel is to those who join, replace or price it. Its name is for people."""
+    """What a kernel is to code that joins, replaces or prices it. Its name is for people."""
 
     OTHER = "other"
     ROWS = "rows"

@@ -117,7 +117,7 @@ class Selection:
     device: GpuDevice
     backend: GpuBackend
     request: Request = LAUNCH
-    """What is wanted of a kernel where nothing else is asked for: a launch, which starts early where that pays."""
+    """What is wanted of a kernel unless a call says otherwise: a launch, which starts early where that pays."""
 
     def problem(self, step: Step) -> StepProblem[GpuDevice | None]:
         """A step as its engines see it."""

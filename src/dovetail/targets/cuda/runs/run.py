@@ -105,12 +105,13 @@ class CudaGraph:
         """The kernels of each step of the run phase, and the PTX of each of their texts."""
         with self._lock:
             if self._built is None:
-                self._built = self._compiled(device, device.description)
+                self._built = self._compiled(device)
             return self._built
 
-    def _compiled(self, device: Driver, description: GpuDevice) -> tuple[Steps, dict[str, str]]:
-        request = replace(request_of(self.plan, description), traced=device.traced)
-        steps = tuple([kernels for _, kernels in steps_of(self.plan, device=description, request=request)])
+    def _compiled(self, device: Driver, *, may_persist: bool = True) -> tuple[Steps, dict[str, str]]:
+        plan, description = self.plan, device.description
+        request = replace(request_of(plan, description), may_persist=may_persist, traced=device.traced)
+        steps = tuple([kernels for _, kernels in steps_of(plan, device=description, request=request)])
         return steps, ptx_of([made for kernels in steps for made in kernels or ()], device, self.store)
 
     def _loaded(self, device: Driver) -> tuple[Steps, Mapping[str, Function]]:
@@ -126,7 +127,7 @@ class CudaGraph:
                 continue
             if functions[text].blocks_at_once(launch.block, launch.shared_bytes) < launch.grid:
                 with self._lock:
-                    self._built = self._compiled(device, replace(device.description, cooperative="off"))
+                    self._built = self._compiled(device, may_persist=False)
                 steps, ptx = self._built
                 return steps, self._functions(steps, ptx, device)
         return steps, functions

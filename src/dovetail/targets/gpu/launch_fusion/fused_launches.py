@@ -162,7 +162,7 @@ class LaunchFusion:
         alone = NormsBetween(*known, told=told).joined(NearLaunches(*known, told=told).launched(alone))
         ahead = self.selection.locations, AT_ONCE * self.selection.device.multiprocessors, self._kept
         launched = [(step, constants_ahead(kernels, *ahead)) for step, kernels in self._sharing(alone)]
-        if self.selection.device.cooperative == "off":
+        if self.selection.device.cooperative == "off" or not self.selection.request.may_persist:
             return tuple(launched)
         own, order = self, shared_first(steps, self.memory)
         if order != sorted(order):
