@@ -19,6 +19,7 @@ from dovetail.targets.cpu.conv import few_results
 from dovetail.targets.cpu.conv import pointwise as pointwise
 from dovetail.targets.cpu.conv.few_results import FewResultsTile
 from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile, broadcast_tile, broadcast_tile_of
+from dovetail.targets.cpu.conv.pixels_in_lanes import PixelTile
 from dovetail.targets.cpu.conv.pointwise_packed import forms_of, micro_kernel
 from dovetail.targets.cpu.gemm.f32.block import block_text
 from dovetail.targets.cpu.gemm.f32.narrow import NarrowTile, narrow_function
@@ -119,7 +120,7 @@ def module_of(function: Function) -> str:
 @pytest.mark.parametrize("point", [False, True])
 def test_convolutions(machine: Host, point: bool) -> None:
     device, epilogue = vectors_of(machine), Epilogue("relu", True)
-    wide = direct.DirectTile.of(device, 64, epilogue, point)
+    wide = PixelTile.of(device, 64, epilogue, point)
     few = RegisterTile(device, *few_pixels.least_waste(device, 49), epilogue, point)
     side = broadcast_tile_of(device, 64, epilogue, equidistant=point)
     functions = [

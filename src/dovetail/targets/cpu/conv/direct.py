@@ -32,10 +32,9 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
-from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.kernels.problems.convolution import Convolution, ConvProblem
 from dovetail.kernels.spec import TensorLocations, Tiling
-from dovetail.targets.cpu.conv.candidate import Candidate, ConvTiler, Effort, Found, rate
+from dovetail.targets.cpu.conv.candidate import Candidate, ConvTiler, Effort, Found
 from dovetail.targets.cpu.conv.epilogue import (
     activate,
     arguments_of,
@@ -57,51 +56,19 @@ from dovetail.targets.cpu.conv.patches import (
     write_zero_stuffed,
     zero_stuff,
 )
-from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, tiles_of
+from dovetail.targets.cpu.conv.pixels_in_lanes import PixelTile, pixels_effort, with_products
+from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS
 from dovetail.targets.cpu.row_epilogue import RowWriter
 
 
-@dataclass(frozen=True, slots=True)
-class DirectTile:
-    """A register tile with pixels in lanes: filters by vectors of columns, and what becomes of a sum."""
-
-    device: CpuDevice
-    filters: int
-    vectors: int
-    """Vectors of columns, at most."""
-    epilogue: Epilogue
-    point: bool
-    """Whether the window has one tap."""
-    zero_stuffed: bool = False
-    """Whether there are zeros between the pixels, as a transposed convolution has them."""
-    packs: bool = False
-    """Whether filters are those of a run, which each thread packs for itself."""
-
-    @staticmethod
-    def of(
-        device: CpuDevice, filters: int, epilogue: Epilogue, point: bool = False, zero_stuffed: bool = False
-    ) -> DirectTile:
-        """As many accumulators as registers hold next to their operands, with filters cut evenly: 12 are 6 and 6."""
-        shape = tiles_of(device)
-        tiles = -(-filters // shape.direct_filters)
-        rows = -(-filters // tiles)
-        vectors = max(1, min(BLOCKS.direct.most_vectors, (device.registers - shape.direct_spare) // rows))
-        return DirectTile(device, rows, vectors, epilogue, point, zero_stuffed)
-
-    @property
-    def summing(self) -> DirectTile:
-        """The register tile, which leaves the residual, the activation after it and steps to the finished row."""
-        return replace(self, epilogue=replace(self.epilogue.before_residual, rows=None), packs=False)
-
-
 @lru_cache(64)
-def register_tiles(tile: DirectTile) -> Function:
+def register_tiles(tile: PixelTile) -> Function:
     """Register tiles of every width, as one function that is told which."""
     members = {vectors: register_tile(tile, vectors) for vectors in range(1, tile.vectors + 1)}
     return one_of(tile_signature(tile).name, members)
 
 
-def tile_signature(tile: DirectTile, vectors: int | None = None) -> Signature:
+def tile_signature(tile: PixelTile, vectors: int | None = None) -> Signature:
     """One register tile, or with `vectors` None the function that is told how many."""
     name = (
         f"tile.{tile.device.lanes}.{tile.filters}.{tile.vectors}{tile.epilogue.marks}{'.point' if tile.point else ''}"
@@ -118,7 +85,7 @@ def tile_signature(tile: DirectTile, vectors: int | None = None) -> Signature:
     )  # fmt: skip
 
 
-def register_tile(tile: DirectTile, vectors: int) -> Function:
+def register_tile(tile: PixelTile, vectors: int) -> Function:
     """Some filters by some vectors of columns, summed over channels and taps."""
     t = VectorBuilder(tile.device)
     bias = [t.load_splat(t.ptr_add(Ptr("%bias"), 4 * i)) if tile.epilogue.bias else ZERO for i in range(tile.filters)]
@@ -141,20 +108,16 @@ def register_tile(tile: DirectTile, vectors: int) -> Function:
     return t.function(tile_signature(tile, vectors), linkage="internal")
 
 
-def _accumulate(t: VectorBuilder, tile: DirectTile, state: Carried, x: Ptr, vectors: int) -> None:
+def _accumulate(t: VectorBuilder, tile: PixelTile, state: Carried, x: Ptr, vectors: int) -> None:
     """Add one tap of one channel."""
     w = state.pointers[0]
     seen = [t.load(t.ptr_add(x, t.bytes * j)) for j in range(vectors)]
-    found: list[Vec] = []
-    for i in range(tile.filters):
-        weight = t.load_splat(t.ptr_add(w, 4 * i))
-        held = state.vectors[i * vectors : (i + 1) * vectors]
-        found += [t.fma(weight, pixels, total) for pixels, total in zip(seen, held, strict=True)]
+    sums = with_products(t, tile, w, seen, state.vectors)
     state.pointers[0] = t.ptr_add(w, 4 * tile.filters)
-    state.vectors[:] = found
+    state.vectors[:] = sums
 
 
-def _store_sums(t: VectorBuilder, tile: DirectTile, sums: Sequence[Vec], vectors: int, first: I1, last: I1) -> None:
+def _store_sums(t: VectorBuilder, tile: PixelTile, sums: Sequence[Vec], vectors: int, first: I1, last: I1) -> None:
     """Add a piece to the sums before it, and activate them after the last piece. A single piece reads no sums."""
     act = tile.epilogue.in_registers
     rows = [t.ptr_add(Ptr("%y"), t.mul(I64("%pitch"), i)) for i in range(tile.filters)]
@@ -222,7 +185,7 @@ class DirectArgs(WindowArgs):
     """The patch of a block."""
 
 
-def arguments(tile: DirectTile) -> Arguments[DirectArgs]:
+def arguments(tile: PixelTile) -> Arguments[DirectArgs]:
     """The arguments with or without bias, residual and zero-stuffing."""
     absent = () if tile.zero_stuffed else ZERO_STUFFING
     if not tile.packs:
@@ -232,7 +195,7 @@ def arguments(tile: DirectTile) -> Arguments[DirectArgs]:
     return arguments_of(DirectArgs, tile.epilogue, *RESIDUAL, without=absent)
 
 
-def direct_code(tile: DirectTile) -> KernelCode:
+def direct_code(tile: PixelTile) -> KernelCode:
     """The kernel."""
     pack = zero_stuff(tile.device) if tile.zero_stuffed else pack_phase(tile.device)
     shared = [finish_row(tile.device, tile.epilogue), pack, register_tiles(tile.summing)]
@@ -257,7 +220,7 @@ class _Block:
     plane: I64
 
 
-def _kernel(tile: DirectTile) -> Function:
+def _kernel(tile: PixelTile) -> Function:
     """The tiles from `begin` to before `end`."""
     t = VectorBuilder(tile.device)
     declared = arguments(tile)
@@ -283,7 +246,7 @@ def _kernel(tile: DirectTile) -> Function:
     return kernel_function(t)
 
 
-def _with_packed_filters(t: VectorBuilder, tile: DirectTile, a: DirectArgs) -> DirectArgs:
+def _with_packed_filters(t: VectorBuilder, tile: PixelTile, a: DirectArgs) -> DirectArgs:
     """The arguments with the filters and the bias of a run in the workspace, which the first call of a step packs."""
     count, taps = t.ceil_div(a.filters, tile.filters), t.mul(a.window_rows, a.window_columns)
     apart, line = t.mul(t.mul(a.channels, taps), 4 * tile.filters), 4 * tile.filters
@@ -312,7 +275,7 @@ def _with_packed_filters(t: VectorBuilder, tile: DirectTile, a: DirectArgs) -> D
     return replace(a, w=a.packed_w, b=a.packed_b)
 
 
-def _seen_block(t: VectorBuilder, tile: DirectTile, a: DirectArgs, of: PatchLayout, number: I64) -> _Block:
+def _seen_block(t: VectorBuilder, tile: PixelTile, a: DirectArgs, of: PatchLayout, number: I64) -> _Block:
     """A block by its number, after its patch was packed."""
     column_block, left = t.srem(number, a.column_blocks), t.sdiv(number, a.column_blocks)
     row_block, left = t.srem(left, a.row_blocks), t.sdiv(left, a.row_blocks)
@@ -341,7 +304,7 @@ def _seen_block(t: VectorBuilder, tile: DirectTile, a: DirectArgs, of: PatchLayo
 
 
 def _pack(
-    t: VectorBuilder, tile: DirectTile, a: DirectArgs, of: PatchLayout, block: _Block, source: Ptr, channel: I64
+    t: VectorBuilder, tile: PixelTile, a: DirectArgs, of: PatchLayout, block: _Block, source: Ptr, channel: I64
 ) -> None:
     """Pack what a block sees of one channel."""
     onto, here = t.ptr_add(a.seen, t.mul(channel, of.channel)), t.ptr_add(source, t.mul(channel, a.channel_step))
@@ -356,7 +319,7 @@ def _pack(
     write_patch(t, a, of, here, onto, block.first_row, block.first_column)
 
 
-def _in_place(t: VectorBuilder, tile: DirectTile, a: DirectArgs, of: PatchLayout, block: _Block) -> I1:
+def _in_place(t: VectorBuilder, tile: PixelTile, a: DirectArgs, of: PatchLayout, block: _Block) -> I1:
     """Whether a block is one run in the result too: it has one row, or all columns and none between its rows."""
     alone = t.icmp("eq", block.rows, 1)
     whole = t.and_(t.icmp("eq", of.pitch, block.columns), t.icmp("eq", a.column_blocks, 1))
@@ -371,7 +334,7 @@ def _in_place(t: VectorBuilder, tile: DirectTile, a: DirectArgs, of: PatchLayout
 
 def _filters(
     t: VectorBuilder,
-    tile: DirectTile,
+    tile: PixelTile,
     a: DirectArgs,
     of: PatchLayout,
     block: _Block,
@@ -417,7 +380,7 @@ def _filters(
 
 def _filters_to_rows(
     t: VectorBuilder,
-    tile: DirectTile,
+    tile: PixelTile,
     a: DirectArgs,
     of: PatchLayout,
     block: _Block,
@@ -449,7 +412,7 @@ def _filters_to_rows(
 
 def _run(
     t: VectorBuilder,
-    tile: DirectTile,
+    tile: PixelTile,
     a: DirectArgs,
     of: PatchLayout,
     block: _Block,
@@ -480,19 +443,8 @@ def direct(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found
     """The kernel that serves every convolution."""
     if problem.is_level:
         problem = replace(problem, geometry=problem.geometry.flat())
-    tile = DirectTile.of(device, problem.filters, found.epilogue, problem.geometry.taps == 1)
+    tile = PixelTile.of(device, problem.filters, found.epilogue, problem.geometry.taps == 1)
     return [Candidate(packed(found, tile.filters), Direct(problem, tile), lambda: direct_code(tile), "direct")]
-
-
-def pixels_effort(of: ConvProblem, tile: DirectTile) -> Effort:
-    """Each row of pixels fills vectors of its own; contiguous pixels of a 1×1 window are one row."""
-    lanes = tile.device.lanes
-    height, width = known(of.geometry.out[0]), known(of.geometry.out[1])
-    height, width = (1, height * width) if of.geometry.is_point else (height, width)
-    vectors, rows = -(-width // lanes), -(-of.filters // tile.filters) * tile.filters
-    along = min(tile.vectors, max(1, vectors))
-    seen = of.channels * known(of.geometry.sizes[0]) * known(of.geometry.sizes[1]) / lanes
-    return Effort(height * vectors * rows * of.sums / rate(tile.filters, along), seen, lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,7 +452,7 @@ class Direct(ConvTiler):
     """How the work is tiled."""
 
     problem: ConvProblem
-    tile: DirectTile
+    tile: PixelTile
     spread: tuple[int, ...] = ()
     """Of a transposed convolution: the distances of two pixels down and across, zeros between them."""
     strides: tuple[tuple[str, int], ...] = ()
@@ -557,7 +509,7 @@ def direct_of_a_run(
         return strides
     if problem.is_level:
         problem = replace(problem, geometry=problem.geometry.flat())
-    plain = DirectTile.of(device, problem.filters, found.epilogue, problem.geometry.taps == 1)
+    plain = PixelTile.of(device, problem.filters, found.epilogue, problem.geometry.taps == 1)
     tile = replace(plain, packs=True)
     return Candidate(
         pointers(found, found.w, found.b), Direct(problem, tile, (), strides), lambda: direct_code(tile), "direct"

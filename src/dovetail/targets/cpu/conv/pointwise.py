@@ -33,7 +33,6 @@ from dovetail.kernels.problems.convolution import Convolution, ConvProblem, know
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.spec import Tiling
 from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, ConvTiler, Effort, Found, between
-from dovetail.targets.cpu.conv.direct import DirectTile, pixels_effort
 from dovetail.targets.cpu.conv.epilogue import (
     activate,
     arguments_of,
@@ -43,6 +42,7 @@ from dovetail.targets.cpu.conv.epilogue import (
     writer_of,
 )
 from dovetail.targets.cpu.conv.packing import packed
+from dovetail.targets.cpu.conv.pixels_in_lanes import PixelTile, pixels_effort, with_products
 from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, shared_parts
 from dovetail.targets.cpu.row_epilogue import RowWriter
 
@@ -80,19 +80,19 @@ def arguments(epilogue: Epilogue) -> Arguments[PointwiseArgs]:
     return arguments_of(PointwiseArgs, epilogue, "r_image")
 
 
-def pointwise_code(tile: DirectTile) -> KernelCode:
+def pointwise_code(tile: PixelTile) -> KernelCode:
     """The kernel."""
     members = {vectors: register_tile(tile, vectors) for vectors in range(1, tile.vectors + 1)}
     finish = finish_row(tile.device, _finish(tile))
     return assemble("point_conv", [_kernel(tile)], [finish, one_of(_signature(tile).name, members)])
 
 
-def _finish(tile: DirectTile) -> Epilogue:
+def _finish(tile: PixelTile) -> Epilogue:
     """What is done to finished rows: the activation alone, since sums begin with the residual."""
     return Epilogue(tile.epilogue.act)
 
 
-def _signature(tile: DirectTile, vectors: int | None = None) -> Signature:
+def _signature(tile: PixelTile, vectors: int | None = None) -> Signature:
     """One register tile, or with `vectors` None the function that is told how many."""
     name = f"point_tile.{tile.device.lanes}.{tile.filters}.{tile.vectors}{tile.epilogue.marks}"
     residual = tile.epilogue.residual
@@ -111,7 +111,7 @@ def _signature(tile: DirectTile, vectors: int | None = None) -> Signature:
     )  # fmt: skip
 
 
-def register_tile(tile: DirectTile, vectors: int) -> Function:
+def register_tile(tile: PixelTile, vectors: int) -> Function:
     """Some filters by some vectors of pixels, summed over some channels and added to what is there, or to the bias and
     the residual."""
     t = VectorBuilder(tile.device)
@@ -131,12 +131,7 @@ def register_tile(tile: DirectTile, vectors: int) -> Function:
         after = t.ptr_add(x, I64("%ahead"))
         for j in range(vectors):
             t.prefetch(t.ptr_add(after, t.bytes * j), level=2)
-        found: list[Vec] = []
-        for i in range(tile.filters):
-            weight = t.load_splat(t.ptr_add(w, 4 * i))
-            held = state.vectors[i * vectors : (i + 1) * vectors]
-            found += [t.fma(weight, pixels, total) for pixels, total in zip(seen, held, strict=True)]
-        state.vectors[:] = found
+        state.vectors[:] = with_products(t, tile, w, seen, state.vectors)
         state.pointers[:] = [t.ptr_add(w, 4 * tile.filters), t.ptr_add(x, I64("%plane"))]
         state.integers[0] = t.following(state.integers[0])
         state.again = t.icmp("slt", state.integers[0], I64("%channels"))
@@ -144,7 +139,7 @@ def register_tile(tile: DirectTile, vectors: int) -> Function:
     return t.function(_signature(tile, vectors), linkage="internal")
 
 
-def _store_sums(t: VectorBuilder, tile: DirectTile, sums: Sequence[Vec], vectors: int) -> None:
+def _store_sums(t: VectorBuilder, tile: PixelTile, sums: Sequence[Vec], vectors: int) -> None:
     """Add some channels to what the sums begin with, and activate them after the last channel."""
     if tile.epilogue.residual:
         _write_sums(t, tile, sums, vectors, fresh=False)
@@ -154,7 +149,7 @@ def _store_sums(t: VectorBuilder, tile: DirectTile, sums: Sequence[Vec], vectors
     t.either(I1("%first"), fresh, added)
 
 
-def _write_sums(t: VectorBuilder, tile: DirectTile, sums: Sequence[Vec], vectors: int, *, fresh: bool) -> None:
+def _write_sums(t: VectorBuilder, tile: PixelTile, sums: Sequence[Vec], vectors: int, *, fresh: bool) -> None:
     """Write sums that begin with the bias, or, unless they are fresh, with what is in memory."""
     first, last, residual = I1("%first"), I1("%last"), tile.epilogue.residual
     for i in range(tile.filters):
@@ -213,7 +208,7 @@ class _Rows:
     @staticmethod
     def of(
         t: VectorBuilder,
-        tile: DirectTile,
+        tile: PixelTile,
         a: PointwiseArgs,
         writer: RowWriter | None,
         narrow: I64,
@@ -227,7 +222,7 @@ class _Rows:
         pitch = t.mul(a.pixel_part, t.bytes * tile.vectors)
         return _Rows(writer, a.sums, start, t.sub(t.smin(a.pixels, stop), start), pitch)
 
-    def at(self, t: VectorBuilder, tile: DirectTile, filter_tile: I64, pixel: I64) -> Ptr:
+    def at(self, t: VectorBuilder, tile: PixelTile, filter_tile: I64, pixel: I64) -> Ptr:
         """The first filter of a register tile, counted from the first one of the tile, at a pixel."""
         row = t.ptr_add(self.sums, t.mul(t.mul(filter_tile, tile.filters), self.pitch))
         return t.ptr_add(row, t.mul(t.sub(pixel, self.start), 4))
@@ -244,7 +239,7 @@ class _Piece:
     x: Ptr
 
 
-def _kernel(tile: DirectTile) -> Function:
+def _kernel(tile: PixelTile) -> Function:
     """The tiles from `begin` to before `end`."""
     t = VectorBuilder(tile.device)
     declared = arguments(tile.epilogue)
@@ -284,7 +279,7 @@ def _kernel(tile: DirectTile) -> Function:
 
 
 def _write_rows(
-    t: VectorBuilder, tile: DirectTile, a: PointwiseArgs, rows: _Rows, image: I64, group: I64, first_tile: I64
+    t: VectorBuilder, tile: PixelTile, a: PointwiseArgs, rows: _Rows, image: I64, group: I64, first_tile: I64
 ) -> None:
     """Apply steps on rows to all results of a tile."""
     first = t.mul(first_tile, tile.filters)
@@ -295,7 +290,7 @@ def _write_rows(
 
 
 def _seen(
-    t: VectorBuilder, tile: DirectTile, a: PointwiseArgs, here: Ptr, width: I64, count: I64, ragged: I1
+    t: VectorBuilder, tile: PixelTile, a: PointwiseArgs, here: Ptr, width: I64, count: I64, ragged: I1
 ) -> tuple[Ptr, I64]:
     """What a band sees, and the distance of its channels: a copy where the last vector is not full."""
     wide = t.bytes * tile.vectors
@@ -315,7 +310,7 @@ def _piece(t: VectorBuilder, a: PointwiseArgs, band: _Band, number: I64) -> _Pie
 
 def _filters(
     t: VectorBuilder,
-    tile: DirectTile,
+    tile: PixelTile,
     a: PointwiseArgs,
     band: _Band,
     piece: _Piece,
@@ -376,7 +371,7 @@ def pointwise(found: Convolution, problem: ConvProblem, device: CpuDevice) -> Fo
         return Refused("pixels_of_a_1x1_window_are_contiguous", f"window {of.window}, strides {of.strides}")
     if not problem.is_level:
         return LEVEL
-    tile = DirectTile.of(device, problem.filters, found.epilogue, True)
+    tile = PixelTile.of(device, problem.filters, found.epilogue, True)
     return [Candidate(packed(found, tile.filters), Pointwise(flat, tile), lambda: pointwise_code(tile), "pointwise")]
 
 
@@ -385,7 +380,7 @@ class Pointwise(ConvTiler):
     """How the work is tiled."""
 
     problem: ConvProblem
-    tile: DirectTile
+    tile: PixelTile
 
     def declines(self, of: ConvProblem) -> Refused | None:
         """The condition that refuses sizes."""

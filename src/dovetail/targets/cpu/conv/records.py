@@ -12,7 +12,7 @@ from dovetail.kernels.problems.region_steps import EpilogueSteps
 from dovetail.kernels.problems.row_epilogue import RowEpilogue
 from dovetail.targets.cpu.conv.conv1d import LinePanels
 from dovetail.targets.cpu.conv.depthwise import Depthwise, DepthwiseTile
-from dovetail.targets.cpu.conv.direct import Direct, DirectTile
+from dovetail.targets.cpu.conv.direct import Direct
 from dovetail.targets.cpu.conv.few_channels import FewChannels
 from dovetail.targets.cpu.conv.few_pixels import FewPixels
 from dovetail.targets.cpu.conv.few_pixels_kxk import FewPixelsKxk
@@ -20,6 +20,7 @@ from dovetail.targets.cpu.conv.few_results import FewResults, FewResultsForm, Fe
 from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile
 from dovetail.targets.cpu.conv.int8.variant import ByteFilters, ByteRows
 from dovetail.targets.cpu.conv.packing import Packing
+from dovetail.targets.cpu.conv.pixels_in_lanes import PixelTile
 from dovetail.targets.cpu.conv.pointwise import Pointwise
 from dovetail.targets.cpu.conv.pointwise_packed import PointwisePacked
 from dovetail.targets.cpu.conv.transposed import TransposedPacking
@@ -49,7 +50,7 @@ CONV_RECORDS: Mapping[str, type[Any]] = {
     "conv.epilogue": Epilogue,
     "conv.row_epilogue": RowEpilogue,
     "conv.steps": EpilogueSteps,
-    "conv.shape": DirectTile,
+    "conv.shape": PixelTile,
     "conv.register_tile": RegisterTile,
     "conv.depthwise_shape": DepthwiseTile,
     "conv.winograd_scheme": Scheme,

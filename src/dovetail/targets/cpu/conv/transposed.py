@@ -13,9 +13,10 @@ from dovetail.kernels.problems.region_steps import find_convolution
 from dovetail.kernels.spec import Packed
 from dovetail.ops.convolution import conv_transpose
 from dovetail.targets.cpu.conv.candidate import Candidate
-from dovetail.targets.cpu.conv.direct import Direct, DirectTile, direct_code
+from dovetail.targets.cpu.conv.direct import Direct, direct_code
 from dovetail.targets.cpu.conv.epilogue import with_rows
 from dovetail.targets.cpu.conv.packing import Packing, bindings
+from dovetail.targets.cpu.conv.pixels_in_lanes import PixelTile
 
 
 def offer_transposed(of: StepProblem[CpuDevice]) -> Offer | Refused:
@@ -43,7 +44,7 @@ def offer_transposed(of: StepProblem[CpuDevice]) -> Offer | Refused:
     if isinstance(made, Refused):
         return made
     found = made.convolution
-    tile = DirectTile.of(device, filters, found.epilogue, geometry.taps == 1, True)
+    tile = PixelTile.of(device, filters, found.epilogue, geometry.taps == 1, True)
     weights = Packed(w, f"conv transpose {groups} {tile.filters}", TransposedPacking(groups, tile.filters))
     bound = bindings(found, weights, tile.filters)
     apart = (*(1,) * (2 - len(window)), *attrs["strides"])
