@@ -32,7 +32,7 @@ from dovetail.kernels.loops.ir import (
     Statement,
 )
 from dovetail.kernels.loops.persistent.passes import part_in
-from dovetail.kernels.loops.uniform import reads
+from dovetail.kernels.loops.traversal import reads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.runs.run import kernels_of, steps_of
 from tests.targets.cuda import lockstep

@@ -31,7 +31,7 @@ from dovetail.kernels.loops.ir import (
     Store,
 )
 from dovetail.kernels.loops.persistent.bodies import has_rows
-from dovetail.kernels.loops.uniform import reads
+from dovetail.kernels.loops.traversal import reads
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import Settings
 from dovetail.targets.reference.interpreter import evaluate

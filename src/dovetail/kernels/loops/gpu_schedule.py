@@ -50,6 +50,7 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
 )
 from dovetail.kernels.loops.row_registers import in_registers
+from dovetail.kernels.loops.traversal import expand, with_bodies
 
 _FEW_ROWS = 32
 """Rows such as those of a token's heads, which become stages of other kernels. They were not measured in registers."""
@@ -135,10 +136,8 @@ def _serial(statement: Statement, shape: GpuShape) -> Statement:
             short = count is not None and count <= shape.unrolled
             turn = Set("turn", Name(statement.variable))
             return replace(statement, body=(turn, *body), kind="unrolled" if short else "serial")
-        case When():
-            return replace(statement, body=tuple([_serial(s, shape) for s in statement.body]))
         case _:
-            return statement
+            return with_bodies(statement, lambda body: [_serial(s, shape) for s in body])
 
 
 def _by_warp(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
@@ -206,13 +205,13 @@ class _Team:
                     found += self.distributed(statement)
                 case Store():
                     found.append(When(self.first, (statement,)))
-                case When():
-                    found.append(replace(statement, body=self.statements(statement.body)))
                 case Alloc(space="private"):
                     # A thread has at most one group of neighbours more than its even share.
                     found.append(replace(statement, count=statement.count // self.size + 8))
-                case _:
+                case Loop():
                     found.append(statement)
+                case _:
+                    found.append(with_bodies(statement, self.statements))
         return tuple(found)
 
     def distributed(self, loop: Loop) -> list[Statement]:
@@ -351,19 +350,17 @@ def _guarded(body: Sequence[Statement], guard: Expr) -> tuple[Statement, ...]:
 
 def _predicated(body: Sequence[Statement], inside: Expr, reduced: Sequence[str] | set[str]) -> tuple[Statement, ...]:
     """A body that changes nothing where a condition does not hold: neither memory nor what is reduced."""
-    found: list[Statement] = []
-    for statement in body:
+
+    def predicated(statement: Statement) -> list[Statement] | None:
         match statement:
             case Store(tensor=Tensor(space="global")):
-                found.append(When(inside, (statement,)))
+                return [When(inside, (statement,))]
             case Set(name, value) if name in reduced:
-                kept = Name(name, value.dtype)
-                found.append(Set(name, Call("where", (inside, value, kept), value.dtype)))
-            case Loop() | When():
-                found.append(replace(statement, body=_predicated(statement.body, inside, reduced)))
+                return [Set(name, Call("where", (inside, value, Name(name, value.dtype)), value.dtype))]
             case _:
-                found.append(statement)
-    return tuple(found)
+                return None
+
+    return expand(body, predicated)
 
 
 __all__ = ["GpuShape", "schedule"]

@@ -2,72 +2,183 @@
 
 A kernel reads and writes tensors at indices. Sizes and strides are integers where they are known, and arguments of
 the kernel where they are not, so that one code serves every size. Arithmetic is named after the primitives and is done
-in the dtype that is given with it.
+in the dtype that is given with it. A class declares what its fields are, so that passes find their way through it:
+see `traversal`.
+
+In this order: expressions; statements of any machine; what the threads of a GPU exchange; copies and products of
+matrices; pipelines between warps; messages between blocks; kernels; arithmetic of indices and strides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
+from dataclasses import field
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim, Size
-from dovetail.ir.dtype import DType, i64
-from dovetail.kernels.loops.exchange import AtomicUpdate, Ballot, ClusterBarrier, Exchange, FromLane
-from dovetail.kernels.loops.expr import Call, Expr, Extent, Load, LoopKind, Name, Number, Space, Tensor, ThreadIndex
-from dovetail.kernels.loops.matrix import (
-    AwaitCopies,
-    AwaitProducts,
-    CommitCopies,
-    CopyAsync,
-    FenceShared,
-    LoadMatrices,
-    Matrix,
-    MultiplyMatrices,
-    MultiplyShared,
-    NarrowMatrices,
-    Prefetch,
-    ScaleMatrices,
+from dovetail.ir.dtype import DType, i64, u16
+from dovetail.kernels.loops.traversal import (
+    AWAITS,
+    BARRIER,
+    BODY,
+    CHANGES,
+    DATA,
+    MAKES,
+    MEANT,
+    NAMES,
+    PART,
+    POINTER,
+    SETS,
+    SIZE,
+    reading,
+    sizes,
+    updating,
+    walk,
+    writing,
 )
-from dovetail.kernels.loops.pipeline import (
-    AllocBarriers,
-    Arrive,
-    AwaitPhase,
-    CopyBox,
-    CopyBulk,
-    ExpectBytes,
-    Pipeline,
-    TensorMap,
-    Traversal,
-    WarpBarrier,
-)
-from dovetail.kernels.loops.words import Amend, Cycles, Receipt, Receive
+
+LoopKind: TypeAlias = Literal["serial", "parallel", "vector", "unrolled", "block", "warp", "thread", "lane"]
+"""How the iterations of a loop run.
+
+`serial`: one after the other. `parallel`: in any order, and what they sum up may be reassociated; a scheduler says how.
+`vector`: together in a vector. `unrolled`: one after the other, each with code of its own. The rest is for GPUs:
+iteration i goes to block i, or to warp, thread or lane i of the block, modulo how many of them there are.
+"""
+Space: TypeAlias = Literal["global", "shared", "private", "stamped"]
+"""Where memory is: of the device, of a block, of one thread, or of the device in words with the number of a launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Elements in memory: which pointer of the kernel, their dtype, and their strides in bytes."""
+
+    pointer: str = field(metadata=POINTER)
+    dtype: DType
+    strides: tuple[Size, ...] = field(metadata=SIZE)
+    offset: Size = field(default=0, metadata=SIZE)
+    """Bytes from the pointer to the first element."""
+    space: Space = "global"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A literal."""
+
+    value: complex
+    dtype: DType
+
+    @property
+    def rounded(self) -> float:
+        """The real number that the dtype has for it."""
+        return float(np.asarray(self.value.real).astype(self.dtype.numpy))
+
+    @property
+    def reciprocal(self) -> float | None:
+        """What to multiply by instead of a division by it; None where that may leave the range of f32."""
+        return 1 / self.rounded if 1e-30 < abs(self.value) < 1e30 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A size as an i64."""
+
+    size: Size = field(metadata=SIZE)
+
+    @property
+    def dtype(self) -> DType:
+        return i64
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A loop's variable, or a scalar that `Set` keeps."""
+
+    name: str = field(metadata=NAMES)
+    dtype: DType = i64
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadIndex:
+    """Which block runs this, or which warp, thread or lane of its block."""
+
+    kind: LoopKind
+
+    @property
+    def dtype(self) -> DType:
+        return i64
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An element of a tensor."""
+
+    tensor: Tensor = field(metadata=reading("at"))
+    at: tuple[Expr, ...] = field(metadata=PART)
+
+    @property
+    def dtype(self) -> DType:
+        return self.tensor.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A primitive of scalars. Comparisons take operands of one dtype and give bool; `cast` gives its own dtype."""
+
+    op: str = field(metadata=DATA)
+    operands: tuple[Expr, ...] = field(metadata=PART)
+    dtype: DType
+
+
+Expr: TypeAlias = Number | Extent | Name | ThreadIndex | Load | Call
+
+
+Feature: TypeAlias = Literal[
+    "threads", "lanes", "atomics", "barriers", "warp_barriers", "clusters", "copies", "prefetches", "matrices",
+    "bulk_copies", "tensor_maps", "warpgroups", "amends", "grid",
+]  # fmt: skip
+"""What a machine has, and a pass understands, for a statement to run. A kernel is made of statements of some features.
+
+`threads`: each thread does it on its own. `lanes`: those of a warp exchange scalars. `atomics`: threads update memory.
+`barriers`, `warp_barriers`, `clusters`: threads of a block, of a warp, or of a cluster of blocks wait for each other.
+`copies`: to shared memory, in flight. `matrices`: products by the lanes of a warp. `bulk_copies`: barriers in shared
+memory count them. `tensor_maps`: copies of boxes, also to several blocks. `warpgroups`: products out of shared memory
+and warps with roles. `amends`: what `Amend` stands for. `grid`: parts of a persistent kernel.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
     """Write an element."""
 
-    tensor: Tensor
-    at: tuple[Expr, ...]
-    value: Expr
+    feature: ClassVar[Feature] = "threads"
+
+    tensor: Tensor = field(metadata=writing("at"))
+    at: tuple[Expr, ...] = field(metadata=PART)
+    value: Expr = field(metadata=PART)
 
 
 @dataclass(frozen=True, slots=True)
 class Set:
     """Keep a scalar under a name; setting it again changes it."""
 
-    name: str
-    value: Expr
+    feature: ClassVar[Feature] = "threads"
+
+    name: str = field(metadata=SETS)
+    value: Expr = field(metadata=PART)
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
     """A body for every integer from 0 to below an extent."""
 
-    variable: str
-    extent: Expr
-    body: tuple[Statement, ...]
+    feature: ClassVar[Feature] = "threads"
+
+    variable: str = field(metadata=SETS)
+    extent: Expr = field(metadata=PART)
+    body: tuple[Statement, ...] = field(metadata=BODY)
     reassociate: bool = False
     """Whether sums of floats inside may be reordered to fit vectors; the order is one and the same in every run."""
     lanes: int = 0
@@ -81,17 +192,21 @@ class Loop:
 class When:
     """A body that runs where a condition holds."""
 
-    condition: Expr
-    body: tuple[Statement, ...]
+    feature: ClassVar[Feature] = "threads"
+
+    condition: Expr = field(metadata=PART)
+    body: tuple[Statement, ...] = field(metadata=BODY)
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
     """Two bodies at the same time: the first `warps` warps of a block run `body`, the others run `other`."""
 
+    feature: ClassVar[Feature] = "warpgroups"
+
     warps: int
-    body: tuple[Statement, ...]
-    other: tuple[Statement, ...]
+    body: tuple[Statement, ...] = field(metadata=BODY)
+    other: tuple[Statement, ...] = field(metadata=BODY)
     registers: tuple[int, int] | None = None
     """Registers of a thread in each role, where both are warpgroups; None where all have the same."""
 
@@ -100,11 +215,13 @@ class Roles:
 class SubGrid:
     """Some blocks of a grid, and the first threads of each, run a body as if they were a launch of their own."""
 
+    feature: ClassVar[Feature] = "grid"
+
     blocks: int
     threads: int
     first: int
     """The block of the grid that has index 0. The next one has index 1, and the first one follows the last."""
-    body: tuple[Statement, ...]
+    body: tuple[Statement, ...] = field(metadata=BODY)
     is_rare: bool = False  # Few passes run it: what follows from its indices is not kept in registers in the others.
 
 
@@ -112,10 +229,12 @@ class SubGrid:
 class GridBarrier:
     """No thread of a grid goes on before all blocks have come here; what they stored in memory is seen by all."""
 
+    feature: ClassVar[Feature] = "grid"
+
     number: int | None
     """How many blocks have come here in a pass, over the blocks of the grid: 1 at its first barrier. None where blocks
     do not wait for each other, since they receive all that they need: a block waits for its own threads."""
-    meanwhile: tuple[Statement, ...] = ()
+    meanwhile: tuple[Statement, ...] = field(default=(), metadata=BODY)
     """What a block does after it has come here, and before it waits: it reads constants alone."""
 
 
@@ -123,7 +242,9 @@ class GridBarrier:
 class Alloc:
     """Memory of a block or of a thread, under the name of a pointer, for as long as the kernel runs."""
 
-    pointer: str
+    feature: ClassVar[Feature] = "threads"
+
+    pointer: str = field(metadata=POINTER)
     dtype: DType
     count: int
     """Elements."""
@@ -136,20 +257,444 @@ class Alloc:
 class Barrier:
     """No thread of a block goes on before all have come here; what they stored in shared memory is seen by all."""
 
+    feature: ClassVar[Feature] = "barriers"
+
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
     """Combine the scalar that each lane of a group keeps under a name; every lane of it then keeps the same."""
 
-    name: str
-    op: str
+    feature: ClassVar[Feature] = "lanes"
+
+    name: str = field(metadata=CHANGES)
+    op: str = field(metadata=DATA)
     dtype: DType
     group: int | None = None
     """Neighbouring lanes that combine, a power of two; None for all of a warp."""
 
 
-Copied: TypeAlias = Matrix | Pipeline | Receive | Amend
-Threaded: TypeAlias = Roles | SubGrid | GridBarrier | Alloc | Barrier | AllReduce | Exchange | Copied
+@dataclass(frozen=True, slots=True)
+class FromLane:
+    """Keep under a name the scalar that another lane of the warp keeps under `source`; all lanes take part."""
+
+    feature: ClassVar[Feature] = "lanes"
+
+    name: str = field(metadata=SETS)
+    source: str = field(metadata=NAMES)
+    lane: Expr = field(metadata=PART)
+    """From 0 to the last lane of the warp."""
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """Keep under a name, as bits of a u32, the bools that all lanes of the warp keep under `source`."""
+
+    feature: ClassVar[Feature] = "lanes"
+
+    name: str = field(metadata=SETS)
+    source: str = field(metadata=NAMES)
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicUpdate:
+    """Combine an element of global memory, an integer of 32 or 64 bits, with a value.
+
+    Updates of one element by several threads all count, in any order.
+    """
+
+    feature: ClassVar[Feature] = "atomics"
+
+    tensor: Tensor = field(metadata=updating("at"))
+    at: tuple[Expr, ...] = field(metadata=PART)
+    op: Literal["add", "maximum", "minimum"]
+    value: Expr = field(metadata=PART)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterBarrier:
+    """No thread of a cluster of blocks goes on before all have come here; what they stored in memory is seen by all."""
+
+    feature: ClassVar[Feature] = "clusters"
+
+    ordered: bool = True
+    """False where only barriers in shared memory are seen, which are then new."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAsync:
+    """Start a copy of 16 bytes or fewer from memory of the device to shared memory; zeros where a condition does not
+    hold."""
+
+    feature: ClassVar[Feature] = "copies"
+
+    target: Tensor = field(metadata=writing("target_at"))
+    target_at: tuple[Expr, ...] = field(metadata=PART)
+    source: Tensor = field(metadata=reading("source_at"))
+    source_at: tuple[Expr, ...] = field(metadata=PART)
+    inside: Expr = field(metadata=PART)
+    nbytes: int = 16
+    """16, or fewer: 4 or 8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Bring bytes of memory to the cache of the device. Others may still write them: that is where they write to."""
+
+    feature: ClassVar[Feature] = "prefetches"
+
+    source: Tensor = field(metadata=reading("source_at"))
+    source_at: tuple[Expr, ...] = field(metadata=PART)
+    nbytes: Expr = field(metadata=PART)
+    """A multiple of 16."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCopies:
+    """The copies that this thread has started since the last group are a group."""
+
+    feature: ClassVar[Feature] = "copies"
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitCopies:
+    """Wait until at most `pending` groups of this thread's copies are left."""
+
+    feature: ClassVar[Feature] = "copies"
+
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMatrices:
+    """Load four 8×8 matrices of 16-bit elements from shared memory into the registers of a warp.
+
+    Lane 8·m + r gives the address of row r of matrix m, whose 8 elements are dense. Lane 4·r + c receives elements 2·c
+    and 2·c + 1 of row r of each matrix, or of column r where they are transposed: eight elements of a private tensor.
+    """
+
+    feature: ClassVar[Feature] = "matrices"
+
+    target: Tensor = field(metadata=writing("target_at"))
+    target_at: tuple[Expr, ...] = field(metadata=PART)
+    source: Tensor = field(metadata=reading("source_at"))
+    source_at: tuple[Expr, ...] = field(metadata=PART)
+    transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyMatrices:
+    """Add the product of a 16×16 and a 16×8 matrix of 16-bit floats to 16×8 sums in f32, by the lanes of a warp.
+
+    Each lane has 8 elements of the left matrix, 4 of the right one and 4 sums in private tensors. With r = lane / 4 and
+    c = 2 · (lane mod 4), element e of the sums is at row r + 8 · (e / 2) and column c + e mod 2; element e of the left
+    matrix at row r + 8 · (e / 2 mod 2) and column c + e mod 2 + 8 · (e / 4); element e of the right one at row
+    c + e mod 2 + 8 · (e / 2) and column r.
+    """
+
+    feature: ClassVar[Feature] = "matrices"
+
+    sums: Tensor = field(metadata=updating("sums_at"))
+    sums_at: tuple[Expr, ...] = field(metadata=PART)
+    left: Tensor = field(metadata=reading("left_at"))
+    left_at: tuple[Expr, ...] = field(metadata=PART)
+    right: Tensor = field(metadata=reading("right_at"))
+    right_at: tuple[Expr, ...] = field(metadata=PART)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleMatrices:
+    """Multiply eight 16-bit floats of a private tensor, such as a loaded matrix has, by eight others; each product is
+    rounded once."""
+
+    feature: ClassVar[Feature] = "matrices"
+
+    target: Tensor = field(metadata=updating("target_at"))
+    target_at: tuple[Expr, ...] = field(metadata=PART)
+    source: Tensor = field(metadata=reading("source_at"))
+    source_at: tuple[Expr, ...] = field(metadata=PART)
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowMatrices:
+    """Round eight f32 of a private tensor to eight 16-bit floats of another, two in one instruction."""
+
+    feature: ClassVar[Feature] = "matrices"
+
+    target: Tensor = field(metadata=writing("target_at"))
+    target_at: tuple[Expr, ...] = field(metadata=PART)
+    source: Tensor = field(metadata=reading("source_at"))
+    source_at: tuple[Expr, ...] = field(metadata=PART)
+
+
+@dataclass(frozen=True, slots=True)
+class FenceShared:
+    """What this thread has stored in shared memory, or copied there, is seen by `MultiplyShared` after a barrier."""
+
+    feature: ClassVar[Feature] = "warpgroups"
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyShared:
+    """Start to add the product of 64 rows and some columns of 16-bit floats in shared memory, over 64 of k, to sums.
+
+    All such products before it are then done. The four warps of a warpgroup do it together. The factors are swizzled
+    tiles with lines of 128 bytes: along k, or along rows (columns of the right factor) in panels of 64. Warp w of the
+    group has rows 16·w to 16·w + 15. With r = lane / 4 and c = 2 · (lane mod 4), sum 4·j + e of a lane, in f32, is at
+    row r + 8 · (e / 2) of them and at column 8·j + c + e mod 2.
+
+    A left factor in a private tensor is in the registers of the warps instead: 32 elements of a lane, 8 for each 16 of
+    k, as `MultiplyMatrices` has them. They keep their values until the product is done.
+    """
+
+    feature: ClassVar[Feature] = "warpgroups"
+
+    sums: Tensor = field(metadata=updating())
+    """Private, 4 sums for every 8 columns."""
+    left: Tensor = field(metadata=reading("left_at"))
+    left_at: tuple[Expr, ...] = field(metadata=PART)
+    right: Tensor = field(metadata=reading("right_at"))
+    right_at: tuple[Expr, ...] = field(metadata=PART)
+    columns: int
+    left_along_k: bool
+    right_along_k: bool
+    panel_bytes: int
+    """From one panel of 64 to the next: of a factor with lines along rows, or of a deep one along k."""
+    depth: int = 64
+    """Elements of k, a multiple of 64; more than 64 where the left factor is private. A right factor along k has each
+    64 of them in a panel."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitProducts:
+    """Wait for all products out of shared memory; no one reads their sums before."""
+
+    feature: ClassVar[Feature] = "warpgroups"
+
+    sums: Tensor = field(metadata=updating())
+    columns: int
+
+
+MAP_BYTES = 128
+"""Bytes of a tensor map, which is an argument of a kernel by value."""
+BOX = 64
+"""Elements of 16 bits along a line of a box: 128 bytes, which is what swizzling permutes the chunks of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traversal:
+    """Which pixels of images a copy goes through (im2col): bounds and strides of each spatial axis, innermost first."""
+
+    lower: tuple[int, ...]
+    """The first pixel that a window's first tap sees; below 0 in the padding."""
+    upper: tuple[int, ...]
+    """The last one, counted from the last pixel of the axis."""
+    strides: tuple[int, ...]
+    """Pixels from one to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A tensor of 16-bit elements in memory of the device, as the TMA is told of it when a kernel is launched."""
+
+    pointer: str = field(metadata=POINTER)
+    offset: Size = field(metadata=DATA)
+    """Bytes from the pointer to the first element."""
+    sizes: tuple[Size, ...] = field(metadata=DATA)
+    """Of the axes, innermost first, which is dense: elements and lines of a matrix; channels, pixels and images."""
+    strides: tuple[Size, ...] = field(metadata=DATA)
+    """Bytes from one to the next along all axes but the first: multiples of 16."""
+    box_lines: int
+    """Lines of one copy, at most 256; it has `BOX` elements of each."""
+    traversal: Traversal | None = field(default=None, metadata=DATA)
+    """How a copy goes from pixel to pixel, row to row and image to image; None where it is a box of a matrix."""
+
+    @property
+    def tensor(self) -> Tensor:
+        """The elements, indexed as a copy is."""
+        return Tensor(self.pointer, u16, (u16.itemsize, *self.strides), self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocBarriers:
+    """Barriers in shared memory, each in its phase 0, before any thread of the block goes on."""
+
+    feature: ClassVar[Feature] = "bulk_copies"
+
+    name: str = field(metadata=MAKES)
+    count: int
+    arrivals: int
+    """Arrivals that end a phase."""
+    is_new: bool = True
+    """False where what runs before made them: the name alone is new."""
+    offset: int | None = None
+    """Bytes from the start of shared memory; None where they follow what was allocated before."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBox:
+    """Start a copy of a box to shared memory, swizzled there; zeros outside of the tensor. One thread does it."""
+
+    feature: ClassVar[Feature] = "tensor_maps"
+
+    target: Tensor = field(metadata=writing("target_at"))
+    target_at: tuple[Expr, ...] = field(metadata=PART)
+    """A place at a multiple of 1,024 bytes."""
+    source: TensorMap = field(metadata=reading("at"))
+    at: tuple[Expr, ...] = field(metadata=PART)
+    """Where it starts along each axis, innermost first."""
+    barrier: str = field(metadata=BARRIER)
+    """It counts the bytes."""
+    slot: Expr = field(metadata=PART)
+    taps: tuple[Expr, ...] = field(default=(), metadata=PART)
+    """How far from each pixel of a traversal it reads along each spatial axis, innermost first."""
+    blocks: int = 1
+    """Blocks of the cluster: all of them get the box (multicast), at the same place, and their barriers count it."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.source.box_lines * BOX * 2
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBulk:
+    """Start a copy of neighbouring bytes to shared memory. Each thread that comes here starts one."""
+
+    feature: ClassVar[Feature] = "bulk_copies"
+
+    target: Tensor = field(metadata=writing("target_at"))
+    target_at: tuple[Expr, ...] = field(metadata=PART)
+    source: Tensor = field(metadata=reading("source_at"))
+    source_at: tuple[Expr, ...] = field(metadata=PART)
+    """Both are multiples of 16 bytes."""
+    nbytes: int
+    """A multiple of 16."""
+    barrier: str = field(metadata=BARRIER)
+    """It counts the bytes."""
+    slot: Expr = field(metadata=PART)
+    evict_first: bool = False
+    """Whether L2 drops these bytes before others: they are read once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectBytes:
+    """Arrive at a barrier, whose phase then also counts the bytes of copies."""
+
+    feature: ClassVar[Feature] = "bulk_copies"
+
+    barrier: str = field(metadata=BARRIER)
+    slot: Expr = field(metadata=PART)
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """Each thread that comes here arrives at a barrier."""
+
+    feature: ClassVar[Feature] = "tensor_maps"
+
+    barrier: str = field(metadata=BARRIER)
+    slot: Expr = field(metadata=PART)
+    blocks: int = 1
+    """Blocks of the cluster, where lane i, of as many lanes, arrives at the barrier of block i."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitPhase:
+    """Wait until a barrier has left a phase; one that is new has left phase 1."""
+
+    feature: ClassVar[Feature] = "bulk_copies"
+
+    barrier: str = field(metadata=AWAITS)
+    slot: Expr = field(metadata=PART)
+    phase: Expr = field(metadata=PART)
+    turns: int = 1
+    """Phases that each barrier has in a run of the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarpBarrier:
+    """No lane of a warp goes on before all have come here; what they stored in shared memory is seen by all."""
+
+    feature: ClassVar[Feature] = "warp_barriers"
+
+    warps: int = 1
+    """4 where those of a warpgroup wait for each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Elements that follow each other in stamped memory, and where they go in shared memory."""
+
+    source: Tensor = field(metadata=reading("source_at"))
+    source_at: tuple[Expr, ...] = field(metadata=PART)
+    """Where the first element is."""
+    target: Tensor = field(metadata=writing())
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """The threads of a block wait for elements that blocks of this launch write, and copy them to shared memory."""
+
+    feature: ClassVar[Feature] = "grid"
+
+    receipts: tuple[Receipt, ...] = field(metadata=PART)
+    pause: str = field(default="", metadata=NAMES)
+    """The cycles after the barrier before it, of the whole block, in which no thread looks for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cycles:
+    """A number of cycles that a resident kernel takes as an argument, by name. No result depends on it, so that it can
+    be tuned without compiling anything again."""
+
+    name: str
+    count: int
+    """The estimate."""
+    passes: int = 1
+    """The passes that wait so."""
+    nbytes: int = 0
+    """The bytes of which it says how long their copies take; 0 where it is a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amend:
+    """Where a warp copied rows of a tensor to: rows that stages of its block write meanwhile are stored there again.
+
+    `amend.py` makes statements of it; no kernel that runs has one.
+    """
+
+    feature: ClassVar[Feature] = "amends"
+
+    source: Tensor = field(metadata=MEANT)
+    lead: tuple[Expr, ...] = field(metadata=PART)
+    """The index along the axes before rows and columns."""
+    first: Expr = field(metadata=PART)
+    """The first row."""
+    rows: int
+    columns: int
+    target: Tensor = field(metadata=writing("target_at"))
+    target_at: tuple[Expr, ...] = field(metadata=PART)
+    """Where an element is: `line` is its row from the first on, and a lane has 8 columns, of which `element` is one."""
+
+
+Pipeline: TypeAlias = AllocBarriers | CopyBox | CopyBulk | ExpectBytes | Arrive | AwaitPhase | WarpBarrier
+Matrix: TypeAlias = (
+    CopyAsync
+    | CommitCopies
+    | AwaitCopies
+    | LoadMatrices
+    | MultiplyMatrices
+    | ScaleMatrices
+    | NarrowMatrices
+    | FenceShared
+    | MultiplyShared
+    | AwaitProducts
+    | Prefetch
+)
+Exchange: TypeAlias = AllReduce | FromLane | Ballot | AtomicUpdate | ClusterBarrier
+Threaded: TypeAlias = Roles | SubGrid | GridBarrier | Alloc | Barrier | Exchange | Matrix | Pipeline | Receive | Amend
 """What threads of a GPU do."""
 Statement: TypeAlias = Store | Set | Loop | When | Threaded
 
@@ -304,97 +849,16 @@ def stretched(strides: tuple[Size, ...], shape: Sequence[Size], to: Sequence[Siz
 
 def sizes_in(body: tuple[Statement, ...]) -> tuple[Dim, ...]:
     """The sizes that are not known when the code is written, each once, in the order in which they are met."""
-    found: dict[Dim, None] = {}
-    for size in _sizes(body):
-        if isinstance(size, Dim):
-            found[size] = None
-    return tuple(found)
-
-
-def _sizes(body: tuple[Statement, ...]) -> Iterator[Size]:
-    pending: list[Statement | Expr] = list(reversed(body))
-    met: set[int] = set()
-    while pending:
-        part = pending.pop()
-        if id(part) in met:
-            continue
-        met.add(id(part))
-        match part:
-            case Store():
-                yield from _of_tensors(part.tensor)
-                pending += [part.value, *part.at]
-            case Load():
-                yield from _of_tensors(part.tensor)
-                pending += part.at
-            case Set():
-                pending.append(part.value)
-            case Loop():
-                pending += [*reversed(part.body), part.extent]
-            case When():
-                pending += [*reversed(part.body), part.condition]
-            case Roles():
-                pending += [*reversed(part.other), *reversed(part.body)]
-            case SubGrid():
-                pending += reversed(part.body)
-            case GridBarrier():
-                pending += reversed(part.meanwhile)
-            case CopyBox():
-                yield from _of_tensors(part.target)
-                pending += [*part.target_at, *part.at, *part.taps, part.slot]
-            case Amend():
-                yield from _of_tensors(part.source, part.target)
-                pending += [*part.lead, part.first, *part.target_at]
-            case Receive():
-                yield from _of_tensors(*[x for each in part.receipts for x in (each.target, each.source)])
-                pending += [x for each in part.receipts for x in each.source_at]
-            case CopyBulk():
-                yield from _of_tensors(part.target, part.source)
-                pending += [*part.target_at, *part.source_at, part.slot]
-            case AwaitPhase():
-                pending += [part.slot, part.phase]
-            case ExpectBytes() | Arrive():
-                pending.append(part.slot)
-            case Call():
-                pending += part.operands
-            case Extent():
-                yield part.size
-            case Prefetch():
-                yield from _of_tensors(part.source)
-                pending += [part.nbytes, *part.source_at]
-            case CopyAsync():
-                yield from _of_tensors(part.target, part.source)
-                pending += [part.inside, *part.target_at, *part.source_at]
-            case LoadMatrices() | ScaleMatrices() | NarrowMatrices():
-                yield from _of_tensors(part.target, part.source)
-                pending += [*part.target_at, *part.source_at]
-            case MultiplyMatrices():
-                yield from _of_tensors(part.sums, part.left, part.right)
-                pending += [*part.sums_at, *part.left_at, *part.right_at]
-            case MultiplyShared():
-                yield from _of_tensors(part.sums, part.left, part.right)
-                pending += [*part.left_at, *part.right_at]
-            case AtomicUpdate():
-                yield from _of_tensors(part.tensor)
-                pending += [part.value, *part.at]
-            case FromLane():
-                pending.append(part.lane)
-            case Number() | Name() | ThreadIndex() | Alloc() | Barrier() | AllReduce() | Ballot() | ClusterBarrier():
-                pass
-            case CommitCopies() | AwaitCopies() | FenceShared() | AwaitProducts() | AllocBarriers() | WarpBarrier():
-                pass
-
-
-def _of_tensors(*tensors: Tensor) -> Iterator[Size]:
-    for tensor in tensors:
-        yield from (tensor.offset, *tensor.strides)
+    return tuple(dict.fromkeys([size for part in walk(body) for size in sizes(part) if isinstance(size, Dim)]))
 
 
 __all__ = [
-    "ONE", "ZERO", "AllReduce", "Alloc", "AllocBarriers", "Amend", "Arrive", "AtomicUpdate", "AwaitCopies",
-    "AwaitPhase", "AwaitProducts", "Ballot", "Barrier", "Call", "ClusterBarrier", "CommitCopies", "CopyAsync",
-    "CopyBox", "CopyBulk", "ExpectBytes", "Expr", "Extent", "FenceShared", "FromLane", "GridBarrier", "Kernel",
-    "Launch", "Load", "LoadMatrices", "Loop", "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name",
-    "NarrowMatrices", "Number", "Pipeline", "Prefetch", "Receipt", "Receive", "Roles", "ScaleMatrices", "Set", "Space",
-    "Statement", "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded", "Traversal", "WarpBarrier",
-    "When", "add", "collapsed", "in_block", "in_memory_order", "indices", "minimum", "mul", "sizes_in", "stretched",
+    "BOX", "MAP_BYTES", "ONE", "ZERO", "AllReduce", "Alloc", "AllocBarriers", "Amend", "Arrive", "AtomicUpdate",
+    "AwaitCopies", "AwaitPhase", "AwaitProducts", "Ballot", "Barrier", "Call", "ClusterBarrier", "CommitCopies",
+    "CopyAsync", "CopyBox", "CopyBulk", "Cycles", "ExpectBytes", "Expr", "Extent", "Feature", "FenceShared",
+    "FromLane", "GridBarrier", "Kernel", "Launch", "Load", "LoadMatrices", "Loop", "LoopKind", "Matrix",
+    "MultiplyMatrices", "MultiplyShared", "Name", "NarrowMatrices", "Number", "Pipeline", "Prefetch", "Receipt",
+    "Receive", "Roles", "ScaleMatrices", "Set", "Space", "Statement", "Store", "SubGrid", "Tensor", "TensorMap",
+    "ThreadIndex", "Threaded", "Traversal", "WarpBarrier", "When", "add", "collapsed", "in_block", "in_memory_order",
+    "indices", "minimum", "mul", "sizes_in", "stretched",
 ]  # fmt: skip

@@ -20,16 +20,18 @@ from dovetail.errors import GraphError
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, f32, f64, i64, u32
 from dovetail.kernels.loops.analysis import SHARED_ALIGNMENT, everything, shared_bytes
-from dovetail.kernels.loops.exchange import AtomicUpdate, Ballot, FromLane
 from dovetail.kernels.loops.ir import (
+    MAP_BYTES,
     Alloc,
     AllocBarriers,
     AllReduce,
     Amend,
     Arrive,
+    AtomicUpdate,
     AwaitCopies,
     AwaitPhase,
     AwaitProducts,
+    Ballot,
     Barrier,
     Call,
     ClusterBarrier,
@@ -41,6 +43,7 @@ from dovetail.kernels.loops.ir import (
     Expr,
     Extent,
     FenceShared,
+    FromLane,
     GridBarrier,
     Kernel,
     LoadMatrices,
@@ -64,7 +67,6 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     WarpBarrier,
 )
-from dovetail.kernels.loops.pipeline import MAP_BYTES
 from dovetail.kernels.loops.policy import ScalarSupport
 
 LANES, VECTOR = 32, 16

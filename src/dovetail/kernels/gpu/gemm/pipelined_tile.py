@@ -22,6 +22,7 @@ from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, LANES, WARP_ROWS, BlockTile
 from dovetail.kernels.gpu.gemm.tiled import Chunk, Element, Overlap, Producer, Tiled
 from dovetail.kernels.loops.ir import (
+    BOX,
     ONE,
     ZERO,
     Alloc,
@@ -46,7 +47,6 @@ from dovetail.kernels.loops.ir import (
     add,
     mul,
 )
-from dovetail.kernels.loops.pipeline import BOX
 
 FULL, EMPTY = "full", "empty"
 GROUP = 128

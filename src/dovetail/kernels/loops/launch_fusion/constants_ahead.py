@@ -15,17 +15,14 @@ from dovetail.kernels.loops.ir import (
     CommitCopies,
     Kernel,
     Loop,
-    Set,
     Statement,
-    Store,
-    When,
     sizes_in,
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming, copied_whole
-from dovetail.kernels.loops.uniform import reads
+from dovetail.kernels.loops.traversal import needs, reads
 
-_TAKING = (Set, Loop, When, Store, Alloc, AllReduce, Barrier)
-"""The statements of a kernel whose constants may be elsewhere."""
+_TAKING = frozenset(["threads", "lanes", "barriers"])
+"""What is in a kernel whose constants may be elsewhere."""
 
 
 def takes_constants_ahead(kernel: Kernel) -> bool:
@@ -34,7 +31,7 @@ def takes_constants_ahead(kernel: Kernel) -> bool:
     if launch is None or not launch.dependent or kernel.early or kernel.maps or launch.shared_bytes:
         return False
     body = list(everything(kernel.body))
-    return any([isinstance(s, AllReduce) for s in body]) and all([isinstance(s, _TAKING) for s in body])
+    return any([isinstance(s, AllReduce) for s in body]) and needs(body) <= _TAKING
 
 
 def with_constants_ahead(kernel: Kernel, ahead: Mapping[str, Alloc]) -> Kernel:

@@ -13,8 +13,7 @@ from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.analysis import with_rooms
 from dovetail.kernels.loops.ir import Alloc, AwaitCopies, Barrier, Kernel, Load, Loop, Set, Statement, When, sizes_in
 from dovetail.kernels.loops.launch_fusion.composed import Renaming, copied_whole
-from dovetail.kernels.loops.repeated import names_in
-from dovetail.kernels.loops.uniform import reads
+from dovetail.kernels.loops.traversal import reads, uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def _is_given(s: Statement, until: tuple[Statement, ...]) -> bool:
     if not isinstance(s, When) or not all([isinstance(x, Set) and isinstance(x.value, Load) for x in s.body]):
         return False
     names = {x.name for x in s.body if isinstance(x, Set)}
-    return not any([name in names for other in until for name in names_in(other)])
+    return not names & uses(until)
 
 
 __all__ = ["GivenLoads"]

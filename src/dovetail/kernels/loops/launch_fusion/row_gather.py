@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, replace
-from typing import Any, cast
+from dataclasses import field, replace
+from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_
@@ -23,11 +23,9 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     When,
 )
-from dovetail.kernels.loops.launch_fusion.composed import Renaming, Rewriting
+from dovetail.kernels.loops.launch_fusion.composed import Renaming
 from dovetail.kernels.loops.launch_fusion.row_prologue import RowKernel
-from dovetail.kernels.loops.uniform import reads
-
-_ENTERED = (Set, Loop, When, Store, Load, Call)
+from dovetail.kernels.loops.traversal import Done, Rewriting, reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +124,14 @@ class _Gathered(Rewriting):
     source: Load
     row: str
     column: str
-    done: dict[int, Any] = field(default_factory=dict[int, Any])
+    done: Done = field(default_factory=dict[int, tuple[Any, Any]])
 
-    def made(self, part: Any) -> Any:
+    def changed(self, part: Any) -> Any:
         if isinstance(part, Load) and part.tensor.pointer == self.read:
             _, column = part.at
             at = tuple([column if x == Name(self.column) else x for x in self.source.at])
             return Load(replace(self.source.tensor, dtype=part.tensor.dtype), at)
-        if not isinstance(part, _ENTERED):
-            return part
-        kind = cast(type[Any], type(part))
-        return kind(**{f.name: self.of(getattr(part, f.name)) for f in fields(part)})
+        return self.inside(part)
 
 
 __all__ = ["RowGather", "with_gathered_rows"]

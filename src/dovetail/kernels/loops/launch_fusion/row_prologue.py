@@ -34,14 +34,15 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
-from dovetail.kernels.loops.uniform import reads
+from dovetail.kernels.loops.traversal import bodies, needs, reads, with_bodies
 
 LANES = 32
 NORM_CYCLES, LINE_CYCLES = 750, 300
 """Cycles to norm rows, and for each row of a warp."""
 _LINE, _ROW = "line", "wanted_row"
 """A row of a tile, and its number among all rows, of which there may be fewer."""
-_STATEMENTS = (Set, Loop, When, Store, Alloc, AllReduce)
+_STATEMENTS = frozenset(["threads", "lanes"])
+"""What a warp does for a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,8 @@ class RowKernel:
         every = [*everything(body)]
         results = [s.tensor for s in every if isinstance(s, Store) and s.tensor.pointer in kernel.written]
         dense = [t.strides == (width * t.dtype.itemsize, t.dtype.itemsize) and t.offset == 0 for t in results]
-        plain = [isinstance(s, _STATEMENTS) and not (isinstance(s, Alloc) and s.space == "shared") for s in every]
-        if not isinstance(rows, int) or not all(dense) or not all(plain):
+        is_shared = any([isinstance(s, Alloc) and s.space == "shared" for s in every])
+        if not isinstance(rows, int) or not all(dense) or is_shared or not needs(body) <= _STATEMENTS:
             return None
         if any([tensor.pointer in kernel.written for tensor, _ in reads(body)]):
             return None  # only some blocks write it
@@ -227,12 +228,12 @@ class _Placed:
         written = {x.tensor.pointer for x in every if isinstance(x, Store)}
         if written and written <= self.others:
             return (When(self.is_kept, (s,)),)
-        if self.keep and written == {self.result} and not any([isinstance(x, (Loop, When)) for x in every[1:]]):
+        if self.keep and written == {self.result} and not any([bodies(x) for x in every[1:]]):
             # Neighbours of a row are stored at once, in either place.
             return *replace(self, keep=False)._of(s), When(self.is_kept, (s,))
         if isinstance(s, Store) and s.tensor.pointer == self.result:
             return (replace(s, tensor=self.rows, at=(self.line, s.at[1])),)
-        return (replace(s, body=self.body(s.body)),) if isinstance(s, (Loop, When)) else (s,)
+        return (with_bodies(s, self.body),)
 
 
 __all__ = ["LINE_CYCLES", "NORM_CYCLES", "Filling", "RowKernel", "launched_rows", "with_row_prologue"]

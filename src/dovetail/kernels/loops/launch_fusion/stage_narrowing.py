@@ -8,8 +8,8 @@ where the index is in the slice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, cast
+from dataclasses import field, replace
+from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
@@ -32,6 +32,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from dovetail.kernels.loops.repeated import Repeated
+from dovetail.kernels.loops.traversal import Done, Rewriting, with_bodies
 from dovetail.kernels.loops.uniform import number_of
 
 Body = tuple[Statement, ...]
@@ -76,7 +77,7 @@ def _narrowed(body: Body, index: Index) -> Body:
         few = _few(s, after, index) if isinstance(s, Set) and isinstance(after, Loop) else None
         if few is not None:
             return (*found, few, *_narrowed(body[at + 2 :], index))
-        found.append(replace(s, body=_narrowed(s.body, index)) if isinstance(s, (Loop, When)) else s)
+        found.append(with_bodies(s, lambda inner: _narrowed(inner, index)))
     return tuple(found)
 
 
@@ -143,25 +144,19 @@ def _folded(statement: Statement, places: Sequence[Mapping[str, int]]) -> Statem
 
 def _in_slice(body: Sequence[Statement], index: Index) -> Body:
     """What runs in a slice, with the slice as an index of its own: all threads of a block have the same there."""
-    return tuple([_InSlice(index).of(s) for s in body])
+    return _InSlice(index).body(tuple(body))
 
 
 @dataclass(frozen=True, slots=True)
-class _InSlice:
+class _InSlice(Rewriting):
     index: Index
+    done: Done = field(default_factory=dict[int, tuple[Any, Any]])
 
-    def of(self, part: Any) -> Any:
+    def changed(self, part: Any) -> Any:
         index = self.index
-        if isinstance(part, tuple):
-            return tuple([self.of(x) for x in cast(tuple[Any, ...], part)])
         if index.count == 1 and isinstance(part, Name) and part.name == index.name:
             return index.slice
-        if index.count > 1 and isinstance(part, (Load, Store)):
-            part = self._cut(part)
-        if not is_dataclass(part) or not isinstance(part, (Load, Call, Store, Set, Loop, When)):
-            return part
-        changed = {f.name: self.of(getattr(part, f.name)) for f in fields(part)}
-        return replace(part, **changed)
+        return self.inside(self._cut(part) if index.count > 1 and isinstance(part, (Load, Store)) else part)
 
     def _cut(self, part: Load | Store) -> Load | Store:
         """An element of a tensor whose axis of the index is cut into slices."""

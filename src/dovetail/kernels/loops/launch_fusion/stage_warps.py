@@ -7,9 +7,9 @@ have other rows, and the block waits once, after all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
@@ -32,7 +32,8 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from dovetail.kernels.loops.launch_fusion.stage_narrowing import LANES, Body, Index, narrowed
-from dovetail.kernels.loops.uniform import Uniform, number_of, reads
+from dovetail.kernels.loops.traversal import reads, walk
+from dovetail.kernels.loops.uniform import Uniform, number_of
 
 _WARP = ThreadIndex("warp")
 
@@ -141,9 +142,9 @@ def _by_row(stage: StageBody, row: Expr) -> Body | None:
         found += made if made is not None else narrowed((s,), index)
     every = [*everything(found)]
     loops = [s for s in every if isinstance(s, Loop) and s.kind not in ("block", "serial", "unrolled", "lane")]
-    kinds = {x.kind for s in found for x in _indices(s)}
+    kinds = _kinds(found)
     waits = any(isinstance(s, Barrier) for s in every)
-    return None if loops or waits or kinds - {"lane", "block"} - _kinds(row) else tuple(found)
+    return None if loops or waits or kinds - {"lane", "block"} - _kinds((row,)) else tuple(found)
 
 
 def _of_rows(loop: Loop, index: Index) -> tuple[Statement, ...] | None:
@@ -164,20 +165,9 @@ def _of_rows(loop: Loop, index: Index) -> tuple[Statement, ...] | None:
     return (Set(tile, own), *narrowed(body, index))
 
 
-def _kinds(expr: Expr) -> set[str]:
-    return {x.kind for x in _indices(expr)}
-
-
-def _indices(part: Any) -> Iterator[ThreadIndex]:
-    """The indices of threads in a statement or an expression."""
-    if isinstance(part, ThreadIndex):
-        yield part
-    elif isinstance(part, tuple):
-        for x in cast(tuple[Any, ...], part):
-            yield from _indices(x)
-    elif is_dataclass(part) and not isinstance(part, (Tensor, type)):
-        for f in fields(part):
-            yield from _indices(getattr(part, f.name))
+def _kinds(parts: Sequence[Any]) -> set[str]:
+    """Which indices of threads are in statements or expressions."""
+    return {x.kind for x in walk(parts) if isinstance(x, ThreadIndex)}
 
 
 __all__ = ["StageBody", "by_warps"]

@@ -49,7 +49,7 @@ from dovetail.kernels.loops.persistent.passes import IN_FIRST, in_passes, part_i
 from dovetail.kernels.loops.persistent.pauses import pauses
 from dovetail.kernels.loops.persistent.stream import Free
 from dovetail.kernels.loops.persistent.words import PartWords, Words
-from dovetail.kernels.loops.uniform import reads
+from dovetail.kernels.loops.traversal import reads
 
 __all__ = ["NEXT", "Levels", "Room", "as_resident", "copies", "offsets"]
 

@@ -7,7 +7,7 @@ does not run. In their place it prefetches as many bytes of the weights that blo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_
@@ -34,6 +34,7 @@ from dovetail.kernels.loops.launch_fusion.composed import Renaming
 from dovetail.kernels.loops.persistent.bodies import PASS
 from dovetail.kernels.loops.persistent.passes import part_in, starts_late
 from dovetail.kernels.loops.persistent.stream import IS_FIRST, LANES
+from dovetail.kernels.loops.traversal import walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def first_copies(kernel: Kernel) -> Next | None:
     if not isinstance(copy, CopyBulk) or len(blocks) != 1 or not isinstance(loop.extent, Extent):
         return None
     rest = tuple([s for s in sets if s is not blocks[0]])
-    if not isinstance(loop.extent.size, int) or _has_threads((rest, copy.source_at)):
+    if not isinstance(loop.extent.size, int) or _has_threads((*rest, *copy.source_at)):
         return None
     return Next(rest, blocks[0].name, loop, copy, launch.grid, max(launch.resident, 1))
 
@@ -125,15 +126,9 @@ def _is_of_one_thread(s: Statement) -> bool:
     return isinstance(s, (CopyBulk, ExpectBytes))
 
 
-def _has_threads(part: object) -> bool:
-    """Whether an expression differs between the threads of a block."""
-    if isinstance(part, tuple):
-        return any([_has_threads(x) for x in cast(tuple[object, ...], part)])
-    if isinstance(part, Set):
-        return _has_threads(part.value)
-    if isinstance(part, ThreadIndex):
-        return part.kind != "block"
-    return isinstance(part, Call) and _has_threads(part.operands)
+def _has_threads(parts: Sequence[Any]) -> bool:
+    """Whether statements or expressions differ between the threads of a block."""
+    return any([isinstance(x, ThreadIndex) and x.kind != "block" for x in walk(parts)])
 
 
 __all__ = ["Next", "first_copies", "with_next"]

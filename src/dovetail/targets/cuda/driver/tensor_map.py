@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
-from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.loops.pipeline import BOX, MAP_BYTES, Traversal
+from dovetail.kernels.loops.ir import BOX, MAP_BYTES, Kernel, Traversal
 
 _ALIGNED = 64
 _WORDS_OF_16_BITS = 1
