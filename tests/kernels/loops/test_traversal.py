@@ -14,6 +14,10 @@ from dovetail.ir.dtype import bf16, bool_, f32, i32
 from dovetail.kernels.loops import ir
 from dovetail.kernels.loops.analysis import loads_in, reads_what_it_wrote
 from dovetail.kernels.loops.ir import (
+    BARRIER,
+    BODY,
+    PART,
+    SETS,
     ZERO,
     Alloc,
     AllReduce,
@@ -49,15 +53,6 @@ from dovetail.kernels.loops.ir import (
     TensorMap,
     ThreadIndex,
     When,
-    sizes_in,
-)
-from dovetail.kernels.loops.launch_fusion.composed import Renaming
-from dovetail.kernels.loops.persistent.bodies import in_phase, without
-from dovetail.kernels.loops.traversal import (
-    BARRIER,
-    BODY,
-    PART,
-    SETS,
     barriers,
     bodies,
     defs,
@@ -69,12 +64,15 @@ from dovetail.kernels.loops.traversal import (
     reading,
     reads,
     rewrite,
+    sizes_in,
     uses,
     walk,
     with_bodies,
     writes,
     writing,
 )
+from dovetail.kernels.loops.launch_fusion.composed import Renaming
+from dovetail.kernels.loops.persistent.bodies import in_phase, without
 
 STATEMENTS: tuple[type[Any], ...] = get_args(ir.Statement)
 EXPRESSIONS: tuple[type[Any], ...] = get_args(ir.Expr)
@@ -174,9 +172,6 @@ def test_a_rewrite_keeps_what_it_does_not_change() -> None:
 
 
 def test_a_rewrite_does_not_take_a_part_for_one_that_is_gone() -> None:
-    class Fresh(Renaming):
-        pass
-
     renaming = Renaming(lambda n: n + "'", {})
     found = [renaming.of(Name(f"n{i}")) for i in range(1000)]  # each is gone before the next one is made
     assert [x.name for x in found] == [f"n{i}'" for i in range(1000)]

@@ -13,8 +13,7 @@ from typing import Any, cast
 from dovetail.ir.dtype import f32, f64
 from dovetail.kernels.gpu.widened import NARROW, SMOOTH, wide, widened
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import Call, Expr, Kernel, Name, Number, Set, Statement, Store
-from dovetail.kernels.loops.traversal import bodies, expand, rewrite
+from dovetail.kernels.loops.ir import Call, Expr, Kernel, Name, Number, Set, Statement, Store, bodies, expand, rewrite
 
 
 def widened_rows(kernel: Kernel) -> Kernel:

@@ -25,8 +25,11 @@ from dovetail.kernels.loops.ir import (
     Statement,
     Store,
     TensorMap,
+    bodies,
+    everything,
+    pointers_in,
+    within,
 )
-from dovetail.kernels.loops.traversal import bodies, everything, pointers_in, within
 
 _COMBINES = frozenset({"add", "mul", "fold_maximum", "fold_minimum", "maximum", "minimum", "bit_and", "bit_or"})
 

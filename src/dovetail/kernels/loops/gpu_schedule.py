@@ -45,12 +45,13 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     add,
+    expand,
     minimum,
     mul,
     sizes_in,
+    with_bodies,
 )
 from dovetail.kernels.loops.row_registers import in_registers
-from dovetail.kernels.loops.traversal import expand, with_bodies
 
 _FEW_ROWS = 32
 """Rows such as those of a token's heads, which become stages of other kernels. They were not measured in registers."""

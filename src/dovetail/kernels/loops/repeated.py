@@ -7,8 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from dovetail.dataclass import dataclass
-from dovetail.kernels.loops.ir import ZERO, Call, Expr, Extent, Load, Loop, Name, Set, Statement, Store, When
-from dovetail.kernels.loops.traversal import defs, rewrite, uses
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Call,
+    Expr,
+    Extent,
+    Load,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Store,
+    When,
+    defs,
+    rewrite,
+    uses,
+)
 
 
 @dataclass(frozen=True, slots=True)

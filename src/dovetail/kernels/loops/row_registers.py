@@ -15,11 +15,13 @@ from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Alloc,
+    Done,
     Expr,
     Extent,
     Load,
     Loop,
     Name,
+    Rewriting,
     Set,
     Statement,
     Store,
@@ -27,8 +29,9 @@ from dovetail.kernels.loops.ir import (
     When,
     add,
     mul,
+    uses,
+    with_bodies,
 )
-from dovetail.kernels.loops.traversal import Done, Rewriting, uses, with_bodies
 
 _TURN = "turn"
 """Which of a thread's groups a loop is at."""

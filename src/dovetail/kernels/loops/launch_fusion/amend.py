@@ -27,9 +27,13 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     add,
+    bodies,
+    expand,
     mul,
+    reads,
+    rewrite,
+    uses,
 )
-from dovetail.kernels.loops.traversal import bodies, expand, reads, rewrite, uses
 from dovetail.kernels.loops.uniform import Uniform, at_block
 
 Body = tuple[Statement, ...]

@@ -30,6 +30,8 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     When,
     add,
+    expand,
+    needs,
     sizes_in,
 )
 from dovetail.kernels.loops.launch_fusion.amend import opened
@@ -37,7 +39,6 @@ from dovetail.kernels.loops.launch_fusion.composed import Renaming, Stage
 from dovetail.kernels.loops.launch_fusion.stage_narrowing import Body, Index
 from dovetail.kernels.loops.launch_fusion.stage_slices import indices_of, sliced
 from dovetail.kernels.loops.launch_fusion.stage_warps import StageBody, by_warps
-from dovetail.kernels.loops.traversal import expand, needs
 
 _TAKING = frozenset(
     ["threads", "lanes", "atomics", "barriers", "warp_barriers", "clusters", "copies", "prefetches", "matrices",

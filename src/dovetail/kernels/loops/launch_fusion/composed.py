@@ -23,6 +23,7 @@ from dovetail.kernels.loops.ir import (
     ClusterBarrier,
     CommitCopies,
     CopyAsync,
+    Done,
     Expr,
     Extent,
     Kernel,
@@ -30,6 +31,7 @@ from dovetail.kernels.loops.ir import (
     Loop,
     Name,
     Number,
+    Rewriting,
     Set,
     Statement,
     Store,
@@ -37,11 +39,14 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     add,
+    expand,
+    layout,
     mul,
+    needs,
     sizes_in,
+    with_fields,
 )
 from dovetail.kernels.loops.launch_fusion.shared_copies import without_shared_copies
-from dovetail.kernels.loops.traversal import Done, Rewriting, expand, layout, needs, with_fields
 
 COPY_BYTES = 16
 """Bytes of one asynchronous copy."""

@@ -16,10 +16,11 @@ from dovetail.kernels.loops.ir import (
     Kernel,
     Loop,
     Statement,
+    needs,
+    reads,
     sizes_in,
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming, copied_whole
-from dovetail.kernels.loops.traversal import needs, reads
 
 _TAKING = frozenset(["threads", "lanes", "barriers"])
 """What is in a kernel whose constants may be elsewhere."""

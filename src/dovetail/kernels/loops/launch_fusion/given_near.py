@@ -11,9 +11,21 @@ from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.analysis import with_rooms
-from dovetail.kernels.loops.ir import Alloc, AwaitCopies, Barrier, Kernel, Load, Loop, Set, Statement, When, sizes_in
+from dovetail.kernels.loops.ir import (
+    Alloc,
+    AwaitCopies,
+    Barrier,
+    Kernel,
+    Load,
+    Loop,
+    Set,
+    Statement,
+    When,
+    reads,
+    sizes_in,
+    uses,
+)
 from dovetail.kernels.loops.launch_fusion.composed import Renaming, copied_whole
-from dovetail.kernels.loops.traversal import reads, uses
 
 
 @dataclass(frozen=True, slots=True)

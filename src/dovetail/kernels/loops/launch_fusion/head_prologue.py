@@ -19,11 +19,13 @@ from dovetail.kernels.loops.ir import (
     AwaitCopies,
     Barrier,
     Call,
+    Done,
     Expr,
     Extent,
     Kernel,
     Loop,
     Name,
+    Rewriting,
     Set,
     Statement,
     Store,
@@ -31,13 +33,16 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     WarpBarrier,
     When,
+    accesses,
     add,
     minimum,
     mul,
+    needs,
+    walk,
+    with_fields,
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
 from dovetail.kernels.loops.launch_fusion.row_prologue import LANES, Filling
-from dovetail.kernels.loops.traversal import Done, Rewriting, accesses, needs, walk, with_fields
 
 ROWS = 16
 """Queries of a warp."""

@@ -19,9 +19,11 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     add,
     mul,
+    needs,
+    reads,
+    rewrite,
     sizes_in,
 )
-from dovetail.kernels.loops.traversal import needs, reads, rewrite
 
 _TAKING = frozenset(["threads", "lanes", "barriers"])
 """What is in a kernel whose loads may become sums."""

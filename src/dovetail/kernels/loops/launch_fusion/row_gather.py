@@ -12,20 +12,22 @@ from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     ZERO,
     Call,
+    Done,
     Extent,
     Kernel,
     Load,
     Loop,
     Name,
     Number,
+    Rewriting,
     Set,
     Store,
     Tensor,
     When,
+    reads,
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
 from dovetail.kernels.loops.launch_fusion.row_prologue import RowKernel
-from dovetail.kernels.loops.traversal import Done, Rewriting, reads
 
 
 @dataclass(frozen=True, slots=True)

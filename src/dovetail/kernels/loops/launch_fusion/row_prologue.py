@@ -29,12 +29,15 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     add,
+    bodies,
     minimum,
     mul,
+    needs,
+    reads,
     sizes_in,
+    with_bodies,
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
-from dovetail.kernels.loops.traversal import bodies, needs, reads, with_bodies
 
 LANES = 32
 NORM_CYCLES, LINE_CYCLES = 750, 300

@@ -20,6 +20,7 @@ from dovetail.kernels.loops.ir import (
     Barrier,
     CommitCopies,
     CopyAsync,
+    Done,
     Extent,
     Kernel,
     Launch,
@@ -27,6 +28,7 @@ from dovetail.kernels.loops.ir import (
     Loop,
     Name,
     Number,
+    Rewriting,
     Set,
     Statement,
     Store,
@@ -36,7 +38,6 @@ from dovetail.kernels.loops.ir import (
     sizes_in,
 )
 from dovetail.kernels.loops.launch_fusion.composed import COPY_BYTES, Renaming
-from dovetail.kernels.loops.traversal import Done, Rewriting
 
 _UNROLLED = 4
 """Turns of a stage up to which its loads need not wait for those of the turn before."""

@@ -19,8 +19,10 @@ from dovetail.kernels.loops.ir import (
     Statement,
     Store,
     Tensor,
+    needs,
+    reads,
+    with_bodies,
 )
-from dovetail.kernels.loops.traversal import needs, reads, with_bodies
 
 
 def without_shared_copies(

@@ -18,11 +18,13 @@ from dovetail.kernels.loops.ir import (
     ZERO,
     Barrier,
     Call,
+    Done,
     Expr,
     Extent,
     Load,
     Loop,
     Name,
+    Rewriting,
     Set,
     Statement,
     Store,
@@ -30,9 +32,9 @@ from dovetail.kernels.loops.ir import (
     When,
     add,
     mul,
+    with_bodies,
 )
 from dovetail.kernels.loops.repeated import Repeated
-from dovetail.kernels.loops.traversal import Done, Rewriting, with_bodies
 from dovetail.kernels.loops.uniform import number_of
 
 Body = tuple[Statement, ...]

@@ -12,13 +12,14 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.analysis import results
 from dovetail.kernels.loops.ir import (
+    Access,
     Expr,
     Extent,
     Name,
     Tensor,
+    reads,
 )
 from dovetail.kernels.loops.launch_fusion.stage_narrowing import Body, Index, narrowed
-from dovetail.kernels.loops.traversal import Access, reads
 from dovetail.kernels.loops.uniform import Uniform, at_block
 from dovetail.ops.view import quotient
 

@@ -30,9 +30,10 @@ from dovetail.kernels.loops.ir import (
     When,
     add,
     mul,
+    reads,
+    walk,
 )
 from dovetail.kernels.loops.launch_fusion.stage_narrowing import LANES, Body, Index, narrowed
-from dovetail.kernels.loops.traversal import reads, walk
 from dovetail.kernels.loops.uniform import Uniform, number_of
 
 _WARP = ThreadIndex("warp")

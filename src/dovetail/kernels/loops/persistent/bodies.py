@@ -23,9 +23,11 @@ from dovetail.kernels.loops.ir import (
     Name,
     Statement,
     add,
+    expand,
     mul,
+    needs,
+    with_bodies,
 )
-from dovetail.kernels.loops.traversal import expand, needs, with_bodies
 
 _KNOWN = frozenset(
     ["threads", "lanes", "atomics", "barriers", "warp_barriers", "clusters", "copies", "prefetches", "matrices",

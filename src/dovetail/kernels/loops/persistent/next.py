@@ -29,12 +29,12 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     add,
+    walk,
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
 from dovetail.kernels.loops.persistent.bodies import PASS
 from dovetail.kernels.loops.persistent.passes import part_in, starts_late
 from dovetail.kernels.loops.persistent.stream import IS_FIRST, LANES
-from dovetail.kernels.loops.traversal import walk
 
 
 @dataclass(frozen=True, slots=True)

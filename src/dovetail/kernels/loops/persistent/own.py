@@ -26,11 +26,13 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     ThreadIndex,
     When,
+    expand,
+    pointers_in,
+    rewrite,
 )
 from dovetail.kernels.loops.persistent.part import Part
 from dovetail.kernels.loops.persistent.passes import IN_FIRST
 from dovetail.kernels.loops.persistent.words import Received, Words
-from dovetail.kernels.loops.traversal import expand, pointers_in, rewrite
 
 _THREAD = ThreadIndex("thread")
 

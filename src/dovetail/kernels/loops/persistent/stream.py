@@ -44,11 +44,13 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     add,
+    bodies,
     mul,
+    rewrite,
+    with_bodies,
 )
 from dovetail.kernels.loops.persistent.bodies import PASS, has_bulk
 from dovetail.kernels.loops.persistent.passes import in_passes
-from dovetail.kernels.loops.traversal import bodies, rewrite, with_bodies
 
 LANES = 32
 THREADS = 128

@@ -17,6 +17,7 @@ from dovetail.ir.dtype import DType, bool_, u8
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     ZERO,
+    Access,
     Alloc,
     AwaitCopies,
     AwaitPhase,
@@ -41,9 +42,14 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     ThreadIndex,
     When,
+    accesses,
     add,
+    expand,
     minimum,
     mul,
+    pointers_in,
+    reads,
+    within,
 )
 from dovetail.kernels.loops.launch_fusion.block_stages import without_copies_from_shared
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
@@ -52,7 +58,6 @@ from dovetail.kernels.loops.persistent.bodies import PASS
 from dovetail.kernels.loops.persistent.passes import IN_FIRST, in_passes
 from dovetail.kernels.loops.persistent.pauses import pause_of
 from dovetail.kernels.loops.persistent.stream import IS_FIRST, LANES
-from dovetail.kernels.loops.traversal import Access, accesses, expand, pointers_in, reads, within
 from dovetail.kernels.loops.uniform import Uniform
 
 __all__ = ["START", "Held", "PartWords", "Published", "Received", "Sent", "Words", "held"]
