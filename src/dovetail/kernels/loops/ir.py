@@ -746,6 +746,17 @@ Statement: TypeAlias = Store | Set | Loop | When | Threaded
 
 
 @dataclass(frozen=True, slots=True)
+class Schedule:
+    """Which threads have which tiles of a scheduled kernel. What asks for that reads it here, and not off its loops."""
+
+    by: Literal["block", "warp", "thread"]
+    """What has a tile of its own."""
+    tiles: Size
+    each: int = 1
+    """Tiles that a block has at a time. Its n-th warp or thread has tile n of them; one after the last does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """The launch shape of a kernel on a GPU."""
 
@@ -785,6 +796,8 @@ class Kernel:
     """The sizes that the code reads, in the order of the arguments."""
     launch: Launch | None = None
     """How a GPU launches it; None before it is scheduled, and on CPUs."""
+    schedule: Schedule | None = None
+    """Which threads have which tiles; None where blocks have other work too, or tiles that are not recorded."""
     early: tuple[Statement, ...] = ()
     """What each block does before `body`, while kernels before it may still run: it reads constants alone."""
     opening: tuple[Statement, ...] = ()
@@ -1169,9 +1182,10 @@ __all__ = [
     "CommitCopies", "CopyAsync", "CopyBox", "CopyBulk", "Cycles", "Done", "ExpectBytes", "Expr", "Extent", "Feature",
     "FenceShared", "FromLane", "GridBarrier", "Kernel", "Launch", "Load", "LoadMatrices", "Loop", "LoopKind",
     "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "NarrowMatrices", "Number", "Pipeline", "Prefetch",
-    "Receipt", "Receive", "Rewriting", "Role", "Roles", "ScaleMatrices", "Set", "Space", "Statement", "Store",
-    "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded", "Traversal", "WarpBarrier", "When", "accesses",
-    "add", "barriers", "bodies", "collapsed", "defs", "everything", "expand", "in_block", "in_memory_order",
-    "indices", "layout", "minimum", "mul", "needs", "pointers_in", "reading", "reads", "rewrite", "sizes", "sizes_in",
-    "stretched", "updating", "uses", "walk", "with_bodies", "with_fields", "within", "writes", "writing",
+    "Receipt", "Receive", "Rewriting", "Role", "Roles", "ScaleMatrices", "Schedule", "Set", "Space", "Statement",
+    "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded", "Traversal", "WarpBarrier", "When",
+    "accesses", "add", "barriers", "bodies", "collapsed", "defs", "everything", "expand", "in_block",
+    "in_memory_order", "indices", "layout", "minimum", "mul", "needs", "pointers_in", "reading", "reads", "rewrite",
+    "sizes", "sizes_in", "stretched", "updating", "uses", "walk", "with_bodies", "with_fields", "within", "writes",
+    "writing",
 ]  # fmt: skip

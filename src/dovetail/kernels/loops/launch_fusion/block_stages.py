@@ -135,7 +135,8 @@ def _by_warps(
     for (_, stage), body, index in zip(stages, bodies, indices, strict=True):
         if stage.after is None:
             return None
-        found.append(StageBody(body, index, frozenset([places[number] for number in stage.after])))
+        after = frozenset([places[number] for number in stage.after])
+        found.append(StageBody(body, index, after, stage.kernel.schedule))
     made = by_warps(found, threads)
     return None if made is None else _in_turn(made)
 

@@ -59,7 +59,8 @@ def with_constants_first(kernel: Kernel, ahead: Mapping[str, Alloc]) -> Kernel |
         groups = len([s for s in everything((*kernel.early, *before)) if isinstance(s, CommitCopies)])
         before = (*before, AwaitCopies(groups), Barrier())
     early = (*ahead.values(), *copies, CommitCopies(), *kernel.early)
-    return _launched(kernel, early, (*ahead.values(), *allocations, replace(loop, body=(*before, *after))))
+    whole = (*ahead.values(), *allocations, replace(loop, body=(*before, *after)))
+    return replace(_launched(kernel, early, whole), schedule=None)
 
 
 def _moved(kernel: Kernel, ahead: Mapping[str, Alloc]) -> tuple[tuple[Statement, ...], list[Statement]]:

@@ -13,6 +13,7 @@ from typing import Any
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.analysis import everything, with_rooms
+from dovetail.kernels.loops.gpu_schedule import tile_of
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -72,18 +73,18 @@ class HeadKernel:
     @staticmethod
     def of(kernel: Kernel, heads: int, queries: int) -> HeadKernel | None:
         """A scheduled attention; None where its blocks are anything else."""
-        launch, blocks = kernel.launch, -(-queries // ROWS)
-        *allocations, loop = kernel.body
+        launch, schedule, blocks = kernel.launch, kernel.schedule, -(-queries // ROWS)
         if launch is None or launch.block != LANES or kernel.early or kernel.opening or launch.cluster > 1:
             return None
-        if not isinstance(loop, Loop) or loop.kind != "block" or not isinstance(launch.grid, int):
+        if schedule is None or schedule.by != "block" or not isinstance(schedule.tiles, int):
             return None
+        allocations, tile = kernel.body[:-1], tile_of(kernel.body, schedule)
         every = [*everything(kernel.body)]
-        if not needs(kernel.body) <= _STATEMENTS or launch.grid % (heads * blocks):
+        if not needs(kernel.body) <= _STATEMENTS or schedule.tiles % (heads * blocks):
             return None
         if any([isinstance(s, Loop) and s.kind == "thread" for s in every]):
             return None
-        if any([isinstance(s, Store) and s.tensor.pointer in kernel.written for s in loop.body]):
+        if any([isinstance(s, Store) and s.tensor.pointer in kernel.written for s in tile.body]):
             return None  # results of queries that are none are stored under a condition
         shared = tuple([s for s in allocations if isinstance(s, Alloc) and s.space == "shared"])
         private = tuple([s for s in allocations if isinstance(s, Alloc) and s.space == "private"])
@@ -91,7 +92,7 @@ class HeadKernel:
             return None
         copied = sum([a.count * a.dtype.itemsize for a in shared])
         return HeadKernel(
-            shared, private, _inlined(loop.body), loop.variable, heads, blocks, kernel.pointers, kernel.written, copied
+            shared, private, _inlined(tile.body), tile.number, heads, blocks, kernel.pointers, kernel.written, copied
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_
 from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.gpu_schedule import Tile, over_tiles, tile_of
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -31,7 +32,6 @@ from dovetail.kernels.loops.ir import (
     add,
     bodies,
     minimum,
-    mul,
     needs,
     reads,
     sizes_in,
@@ -66,43 +66,28 @@ class RowKernel:
     @staticmethod
     def of(kernel: Kernel, width: int) -> RowKernel | None:
         """A scheduled kernel with dense results, `width` elements in a row; None where its blocks do anything else."""
-        launch = kernel.launch
+        launch, schedule = kernel.launch, kernel.schedule
         if launch is None or kernel.early or launch.shared_bytes or len(kernel.body) != 1:
             return None
-        (loop,), warps = kernel.body, launch.block // LANES
-        if not isinstance(loop, Loop) or loop.kind != "block" or not isinstance(loop.extent, Extent):
+        if schedule is None or schedule.by != "warp" or not isinstance(schedule.tiles, int):
             return None
-        own, *rest = loop.body
-        first = add(mul(Name(loop.variable), Extent(warps)), ThreadIndex("warp"))
-        if not isinstance(own, Set) or own.value != first:
-            return None
-        rows, body = loop.extent.size * warps, tuple(rest)
-        if len(rest) == 1 and isinstance(rest[0], When):
-            match rest[0].condition:
-                case Call("less", (Name(name), Extent(size))) if name == own.name:
-                    rows, body = size, rest[0].body
-                case _:
-                    return None
+        tile = tile_of(kernel.body, schedule)
+        body = tile.body
         every = [*everything(body)]
         results = [s.tensor for s in every if isinstance(s, Store) and s.tensor.pointer in kernel.written]
         dense = [t.strides == (width * t.dtype.itemsize, t.dtype.itemsize) and t.offset == 0 for t in results]
         is_shared = any([isinstance(s, Alloc) and s.space == "shared" for s in every])
-        if not isinstance(rows, int) or not all(dense) or is_shared or not needs(body) <= _STATEMENTS:
+        if not all(dense) or is_shared or not needs(body) <= _STATEMENTS:
             return None
         if any([tensor.pointer in kernel.written for tensor, _ in reads(body)]):
             return None  # only some blocks write it
-        return RowKernel(body, own.name, rows, warps, width, kernel.pointers, kernel.written)
+        return RowKernel(body, tile.number, schedule.tiles, schedule.each, width, kernel.pointers, kernel.written)
 
 
 def launched_rows(rows: RowKernel, kernel: Kernel) -> Kernel:
     """A kernel with other rows than it had, each by a warp as before."""
-    (loop,) = kernel.body
-    assert isinstance(loop, Loop), "rows were found in it"
-    own, *rest = loop.body
-    body = rows.body
-    if len(rest) == 1 and isinstance(rest[0], When):
-        body = (replace(rest[0], body=body),)
-    whole = (replace(loop, body=(own, *body)),)
+    assert kernel.schedule is not None, "rows were found by it"
+    whole = over_tiles(kernel.schedule, Tile(rows.row, rows.body))
     every = (*(n for n in rows.pointers if n not in rows.written), *rows.written)
     return replace(kernel, pointers=every, written=rows.written, body=whole, sizes=sizes_in(whole))
 

@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from dovetail.dataclass import dataclass
+from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.gpu_schedule import Tile, tile_of
 from dovetail.kernels.loops.ir import (
     Barrier,
     Call,
@@ -21,6 +23,7 @@ from dovetail.kernels.loops.ir import (
     Extent,
     Loop,
     Name,
+    Schedule,
     Set,
     Statement,
     Store,
@@ -48,6 +51,8 @@ class StageBody:
     """What is an index along the rows that a block needs, where that is known."""
     after: frozenset[int]
     """The numbers of the stages before it that it waits for."""
+    schedule: Schedule | None
+    """Which threads have its tiles."""
 
     @property
     def written(self) -> set[str]:
@@ -138,9 +143,13 @@ def _by_row(stage: StageBody, row: Expr) -> Body | None:
     assert stage.index is not None, "it was checked"
     index = replace(stage.index, row=row)
     found: list[Statement] = []
-    for s in stage.body:
-        made = _of_rows(s, index) if isinstance(s, Loop) else None
-        found += made if made is not None else narrowed((s,), index)
+    schedule, body = stage.schedule, stage.body
+    of_rows = None
+    if schedule is not None and schedule.by == "warp":
+        of_rows = _of_rows(tile_of(body, schedule), schedule.tiles, index)
+    for s in body if of_rows is None else body[:-1]:
+        found += narrowed((s,), index)
+    found += of_rows or ()
     every = [*everything(found)]
     loops = [s for s in every if isinstance(s, Loop) and s.kind not in ("block", "serial", "unrolled", "lane")]
     kinds = _kinds(found)
@@ -148,22 +157,16 @@ def _by_row(stage: StageBody, row: Expr) -> Body | None:
     return None if loops or waits or kinds - {"lane", "block"} - _kinds((row,)) else tuple(found)
 
 
-def _of_rows(loop: Loop, index: Index) -> tuple[Statement, ...] | None:
-    """The loop of a stage whose warps have a row each, for the row of a warp; None where it is another one."""
-    match loop.body:
-        case (
-            Set(tile, Call("add", (Call("mul", (Name(chunk), Extent())), ThreadIndex(kind="warp")))),
-            When(Call("less", (Name(of), Extent(int(count)))), body),
-        ) if chunk == loop.variable and of == tile:
-            pass
-        case _:
-            return None
-    sets = [s for s in body if isinstance(s, Set) and s.name == index.name]
-    if len(sets) != 1 or any([number_of(sets[0].value, {tile: i}) != i for i in range(count)]):
+def _of_rows(tile: Tile, count: Size, index: Index) -> tuple[Statement, ...] | None:
+    """The tile of a stage whose warps have a row each, for the row of a warp; None where its index is no row."""
+    sets = [s for s in tile.body if isinstance(s, Set) and s.name == index.name]
+    if len(sets) != 1 or not isinstance(count, int):
+        return None
+    if any([number_of(sets[0].value, {tile.number: i}) != i for i in range(count)]):
         return None
     assert index.row is not None, "it is for a row"
     own = add(mul(index.slice, Extent(index.count)), index.row)
-    return (Set(tile, own), *narrowed(body, index))
+    return (Set(tile.number, own), *narrowed(tile.body, index))
 
 
 def _kinds(parts: Sequence[Any]) -> set[str]:
