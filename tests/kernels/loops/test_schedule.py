@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -27,8 +28,11 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     everything,
+    rewrite,
 )
 from dovetail.kernels.loops.launch_fusion.row_prologue import RowKernel, launched_rows
+from dovetail.kernels.loops.launch_fusion.stage_narrowing import Index, narrowed
+from dovetail.kernels.loops.tiling import Flat
 
 ROWS = 40
 
@@ -52,7 +56,7 @@ BY_WIDTH = {8: Schedule("thread", ROWS, 128), 100: Schedule("warp", ROWS, 4), 50
 @pytest.mark.parametrize("width", BY_WIDTH)
 def test_a_kernel_records_who_has_its_tiles(width: int) -> None:
     found = schedule(row_sum(width), ROWS, GpuShape())
-    assert found.schedule == BY_WIDTH[width]
+    assert found.schedule is not None and found.schedule == BY_WIDTH[width]
     tile = tile_of(found.body, found.schedule)
     assert tile.number == "tile" and over_tiles(found.schedule, tile) == found.body
     assert found.launch is not None and found.launch.grid == -(-ROWS // found.schedule.each)
@@ -105,3 +109,25 @@ def test_rows_are_those_of_warps_alone() -> None:
     assert RowKernel.of(row_sum(100), 100) is None, "it has no schedule yet"
     apart = Kernel("k", ("y",), ("y",), "tile", (Store(Tensor("y", f32, (4,)), (ZERO,), Number(0, f32)),))
     assert RowKernel.of(schedule(apart, 1, GpuShape()), 1) is None
+
+
+def _elementwise(rows: int, columns: int) -> Kernel:
+    """A tensor of zeros, by tiles of 64 elements."""
+    flat, item = Flat((rows, columns), 1, 64), f32.itemsize
+    y = Tensor("y", f32, (columns * item, item), space="shared")
+    body = (*flat.head(Name("tile")), *flat.nest([Store(y, flat.at, Number(0, f32))]))
+    return schedule(Kernel("zeros", ("y",), ("y",), "tile", body), flat.tiles, GpuShape())
+
+
+@pytest.mark.parametrize("extent", [None, Call("select_extent", (), i64)], ids=["as it is", "otherwise"])
+def test_elements_of_a_slice_are_found_however_loops_are_written(extent: Call | None) -> None:
+    body = _elementwise(6, 32).body
+
+    def written(part: object) -> Loop | None:
+        if not isinstance(part, Loop) or part.elements is None or extent is None:
+            return None
+        return replace(part, extent=extent)
+
+    found = narrowed(rewrite(body, written), Index("j0", 2, ThreadIndex("block")))
+    (loop,) = [s for s in everything(found) if isinstance(s, Loop) and s.kind == "thread"]
+    assert loop.extent == Extent(64) and loop.elements is None, "two rows of 32"

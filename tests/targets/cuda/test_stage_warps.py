@@ -14,6 +14,7 @@ from dovetail.kernels.loops.ir import (
     AllReduce,
     Barrier,
     Call,
+    Elements,
     Expr,
     Extent,
     Load,
@@ -72,7 +73,8 @@ def _moved(source: Tensor, target: Tensor, row: Expr = ROW) -> Body:
     )
     store = Store(target, (Name("row"), Name("column")), Load(source, (row, Name("column"))))
     left = Call("sub", (Extent(ROWS * COLUMNS), Name("start")), i64)
-    loop = Loop("j", minimum(Extent(64), left), (*sets, store), kind="thread")
+    elements = Elements(Name("start"), 64, ROWS * COLUMNS)
+    loop = Loop("j", minimum(Extent(64), left), (*sets, store), kind="thread", elements=elements)
     return (Loop("tile", Extent(3), (Set("start", mul(Name("tile"), Extent(64))), loop), kind="block"),)
 
 

@@ -217,6 +217,18 @@ class Set:
 
 
 @dataclass(frozen=True, slots=True)
+class Elements:
+    """Elements that are numbered through, and cut into tiles of one size; the last one may be short."""
+
+    first: Name = field(metadata=PART)
+    """The number of the first element of a tile: that of the tile times their size, set before the loop."""
+    size: int
+    """Elements of a tile."""
+    count: Size = field(metadata=DATA)
+    """Elements of all tiles."""
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """A body for every integer from 0 to below an extent."""
 
@@ -232,6 +244,8 @@ class Loop:
     kind: LoopKind = "serial"
     rolled: bool = False
     """Whether its code is not repeated: a long body that is run often enough takes long to compile."""
+    elements: Elements | None = field(default=None, metadata=PART)
+    """Where it goes through those of a tile, one in each iteration, in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -988,7 +1002,7 @@ def within(parts: Iterable[Any], met: set[int] | None = None) -> Iterator[Any]:
             value = getattr(part, name)
             if type(value) is tuple:
                 pending += value
-            else:
+            elif value is not None:
                 pending.append(value)
 
 
@@ -1122,13 +1136,11 @@ class Rewriting:
         return tuple([self.of(statement) for statement in body])
 
     def of(self, part: T) -> T:
-        whole: Any = part
-        found = self.done.get(id(whole))
-        if found is None:
-            changed = self._each(whole) if isinstance(whole, tuple) else self.changed(whole)
-            # The part is kept with it, so that no other one takes its identity.
-            found = self.done[id(whole)] = whole, changed
-        return found[1]
+        if id(part) not in self.done:
+            is_several = isinstance(part, tuple)
+            # The part is kept with what becomes of it, so that no other one takes its identity.
+            self.done[id(part)] = part, self._each(part) if is_several else self.changed(part)
+        return self.done[id(part)][1]
 
     def _each(self, parts: Any) -> tuple[Any, ...]:
         found = tuple([self.of(x) for x in parts])
@@ -1148,7 +1160,7 @@ class Rewriting:
         found: dict[str, Any] = {}
         for name in _LAYOUTS[type(part)].children:
             value = getattr(part, name)
-            changed = self.of(value)
+            changed = value if value is None else self.of(value)
             if changed is not value:
                 found[name] = changed
         return found
@@ -1179,12 +1191,12 @@ __all__ = [
     "AWAITS", "BARRIER", "BODY", "BOX", "CHANGES", "DATA", "MAKES", "MAP_BYTES", "MEANT", "NAMES", "ONE", "PART",
     "POINTER", "SETS", "SIZE", "ZERO", "Access", "AllReduce", "Alloc", "AllocBarriers", "Amend", "Arrive",
     "AtomicUpdate", "AwaitCopies", "AwaitPhase", "AwaitProducts", "Ballot", "Barrier", "Call", "ClusterBarrier",
-    "CommitCopies", "CopyAsync", "CopyBox", "CopyBulk", "Cycles", "Done", "ExpectBytes", "Expr", "Extent", "Feature",
-    "FenceShared", "FromLane", "GridBarrier", "Kernel", "Launch", "Load", "LoadMatrices", "Loop", "LoopKind",
-    "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "NarrowMatrices", "Number", "Pipeline", "Prefetch",
-    "Receipt", "Receive", "Rewriting", "Role", "Roles", "ScaleMatrices", "Schedule", "Set", "Space", "Statement",
-    "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded", "Traversal", "WarpBarrier", "When",
-    "accesses", "add", "barriers", "bodies", "collapsed", "defs", "everything", "expand", "in_block",
+    "CommitCopies", "CopyAsync", "CopyBox", "CopyBulk", "Cycles", "Done", "Elements", "ExpectBytes", "Expr", "Extent",
+    "Feature", "FenceShared", "FromLane", "GridBarrier", "Kernel", "Launch", "Load", "LoadMatrices", "Loop",
+    "LoopKind", "Matrix", "MultiplyMatrices", "MultiplyShared", "Name", "NarrowMatrices", "Number", "Pipeline",
+    "Prefetch", "Receipt", "Receive", "Rewriting", "Role", "Roles", "ScaleMatrices", "Schedule", "Set", "Space",
+    "Statement", "Store", "SubGrid", "Tensor", "TensorMap", "ThreadIndex", "Threaded", "Traversal", "WarpBarrier",
+    "When", "accesses", "add", "barriers", "bodies", "collapsed", "defs", "everything", "expand", "in_block",
     "in_memory_order", "indices", "layout", "minimum", "mul", "needs", "pointers_in", "reading", "reads", "rewrite",
     "sizes", "sizes_in", "stretched", "updating", "uses", "walk", "with_bodies", "with_fields", "within", "writes",
     "writing",

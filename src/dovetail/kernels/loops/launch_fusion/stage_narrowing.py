@@ -76,23 +76,22 @@ def _narrowed(body: Body, index: Index) -> Body:
             inside = Call("equal", (own, wanted), bool_)
             return (*found, s, When(inside, _in_slice(body[at + 1 :], index)))
         after = body[at + 1] if at + 1 < len(body) else None
-        few = _few(s, after, index) if isinstance(s, Set) and isinstance(after, Loop) else None
-        if few is not None:
-            return (*found, few, *_narrowed(body[at + 2 :], index))
+        of_slice = _elements_of_slice(s, after, index) if isinstance(s, Set) and isinstance(after, Loop) else None
+        if of_slice is not None:
+            return (*found, of_slice, *_narrowed(body[at + 2 :], index))
         found.append(with_bodies(s, lambda inner: _narrowed(inner, index)))
     return tuple(found)
 
 
-def _few(start: Set, loop: Loop, index: Index) -> Statement | None:
+def _elements_of_slice(start: Set, loop: Loop, index: Index) -> Statement | None:
     """A tile of elements and the loop over them as a loop over those of a slice; None where that is not known."""
-    match start.value, loop.extent:
-        case (
-            Call("mul", (tile, Extent(int(size)))),
-            Call("minimum", (Extent(most), Call("sub", (Extent(int(count)), Name(of))))),
-        ) if loop.kind == "thread" and most == size and of == start.name:
-            pass
-        case _:
-            return None
+    elements = loop.elements
+    if elements is None or elements.first.name != start.name or loop.kind != "thread":
+        return None
+    of, size, count, tile = start.name, elements.size, elements.count, _tile_of(start)
+    if not isinstance(count, int):
+        return None
+    loop = replace(loop, elements=None)
     sets = [at for at, s in enumerate(loop.body) if isinstance(s, Set) and s.name == index.name]
     if len(sets) != 1:
         return None
@@ -117,6 +116,15 @@ def _few(start: Set, loop: Loop, index: Index) -> Statement | None:
     sets_of_row = [_folded(_in_row(s, loop.variable, places, rows), places) for s in loop.body]
     sets_of_row[sets[0]] = replace(found, value=index.of_slice(index.count))
     return When(first, (Set(start.name, index.of_slice(span)), *_by_lanes(loop, rows, _in_slice(sets_of_row, index))))
+
+
+def _tile_of(start: Set) -> Expr:
+    """The number of a tile, of which the first element is set."""
+    match start.value:
+        case Call("mul", (tile, Extent())):
+            return tile
+        case tile:
+            return tile
 
 
 def _in_row(statement: Statement, element: str, places: Sequence[Mapping[str, int]], rows: int) -> Statement:
