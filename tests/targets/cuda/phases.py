@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dovetail.ir.literal import Array
-from dovetail.kernels.loops.pipeline import BOX, Traversal
+from dovetail.kernels.loops.ir import BOX, Traversal
 
 
 @dataclass(slots=True)

@@ -17,8 +17,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attention import choice as attend_choice
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import Alloc, CopyAsync, Kernel, Loop, MultiplyShared, When
-from dovetail.kernels.loops.uniform import reads
+from dovetail.kernels.loops.ir import Alloc, CopyAsync, Kernel, Loop, MultiplyShared, When, reads
 from dovetail.kernels.matrix_instruction import MMA
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.runs.run import kernels_of

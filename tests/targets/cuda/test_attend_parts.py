@@ -24,6 +24,7 @@ from dovetail.kernels.loops.ir import (
     CommitCopies,
     CopyAsync,
     CopyBulk,
+    Elements,
     Extent,
     GridBarrier,
     Kernel,
@@ -211,7 +212,8 @@ def _elements(count: int, tile: int) -> tuple[Statement, ...]:
     store = Store(Tensor("y", bf16, (64, 2)), (Name("row"), Name("column")), Number(1, bf16))
     left = Call("sub", (Extent(count), start), i64)
     body = (Set("row", row), Set("column", column), store)
-    loop = Loop(j.name, minimum(Extent(tile), left), body, kind="thread")
+    elements = Elements(start, tile, count)
+    loop = Loop(j.name, minimum(Extent(tile), left), body, kind="thread", elements=elements)
     return (Loop("tile", Extent(-(-count // tile)), (Set("start", mul(Name("tile"), Extent(tile))), loop)),)
 
 

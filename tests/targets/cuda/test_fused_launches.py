@@ -16,8 +16,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.ir.value import Value
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.exchange import ClusterBarrier
-from dovetail.kernels.loops.ir import Alloc, Kernel
+from dovetail.kernels.loops.ir import Alloc, ClusterBarrier, Kernel
 from dovetail.passes.claims import Claims
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS

@@ -31,9 +31,9 @@ from dovetail.kernels.loops.ir import (
     Name,
     Receive,
     Statement,
+    reads,
 )
 from dovetail.kernels.loops.persistent.passes import part_in
-from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.runs.run import kernels_of, steps_of
 from tests.targets.cuda import lockstep

@@ -16,8 +16,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.kernels.gpu.gemm import tile as tiles
 from dovetail.kernels.gpu.gemm.tile import H200, BlockTile
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import ClusterBarrier, CopyBox
-from dovetail.kernels.loops.pipeline import BOX
+from dovetail.kernels.loops.ir import BOX, ClusterBarrier, CopyBox
 from dovetail.kernels.request import LAUNCH, Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx

@@ -30,9 +30,9 @@ from dovetail.kernels.loops.ir import (
     Loop,
     Set,
     Store,
+    reads,
 )
 from dovetail.kernels.loops.persistent.bodies import has_rows
-from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import Settings
 from dovetail.targets.reference.interpreter import evaluate

@@ -25,8 +25,8 @@ from dovetail.kernels.loops.ir import (
     Store,
     SubGrid,
     When,
+    reads,
 )
-from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.runs.run import kernels_of, steps_of

@@ -26,8 +26,8 @@ from dovetail.kernels.loops.ir import (
     Statement,
     SubGrid,
     ThreadIndex,
+    reads,
 )
-from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx

@@ -12,7 +12,7 @@ from dovetail.ir.dtype import bf16
 from dovetail.ir.leaf import input
 from dovetail.ir.value import Value
 from dovetail.kernels.gpu.gemm import tile as tiles
-from dovetail.kernels.loops.pipeline import Traversal
+from dovetail.kernels.loops.ir import Traversal
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of

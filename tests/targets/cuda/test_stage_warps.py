@@ -8,11 +8,13 @@ import pytest
 
 from dovetail.ir.dtype import bf16, f32, i64
 from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.gpu_schedule import Tile, over_tiles
 from dovetail.kernels.loops.ir import (
     ZERO,
     AllReduce,
     Barrier,
     Call,
+    Elements,
     Expr,
     Extent,
     Load,
@@ -21,6 +23,7 @@ from dovetail.kernels.loops.ir import (
     Name,
     Number,
     Receive,
+    Schedule,
     Set,
     Statement,
     Store,
@@ -41,6 +44,7 @@ from tests.targets.cuda.test_attend_parts import attention_of, deep, resident_of
 ROWS, COLUMNS, WARPS = 6, 32, 8
 BLOCK = ThreadIndex("block")
 ROW = Name("row")
+BY_WARP, BY_BLOCK = Schedule("warp", ROWS, WARPS), Schedule("block", 3)
 
 
 def _tensor(name: str, offset: int = 0, space: str = "shared") -> Tensor:
@@ -57,9 +61,7 @@ def _normed(source: str, target: str) -> Body:
         AllReduce("most", "maximum", f32),
         Store(_tensor(target), at, Call("cast", (Name("most", f32),), bf16)),
     )
-    tile = add(mul(Name("chunk"), Extent(WARPS)), ThreadIndex("warp"))
-    few = When(Call("less", (Name("tile"), Extent(ROWS)), i64), inner)
-    return (Loop("chunk", Extent(1), (Set("tile", tile), few), kind="block"),)
+    return over_tiles(BY_WARP, Tile("tile", inner))
 
 
 def _moved(source: Tensor, target: Tensor, row: Expr = ROW) -> Body:
@@ -71,7 +73,8 @@ def _moved(source: Tensor, target: Tensor, row: Expr = ROW) -> Body:
     )
     store = Store(target, (Name("row"), Name("column")), Load(source, (row, Name("column"))))
     left = Call("sub", (Extent(ROWS * COLUMNS), Name("start")), i64)
-    loop = Loop("j", minimum(Extent(64), left), (*sets, store), kind="thread")
+    elements = Elements(Name("start"), 64, ROWS * COLUMNS)
+    loop = Loop("j", minimum(Extent(64), left), (*sets, store), kind="thread", elements=elements)
     return (Loop("tile", Extent(3), (Set("start", mul(Name("tile"), Extent(64))), loop), kind="block"),)
 
 
@@ -81,9 +84,9 @@ def _stages(count: int, second: Body | None = None) -> list[StageBody]:
     second = second or _moved(_tensor("y"), _tensor("z"))
     other = _moved(_tensor("v", space="global"), _tensor("w", space="global"))
     return [
-        StageBody(_normed("x", "y"), index, frozenset()),
-        StageBody(second, index, frozenset({0})),
-        StageBody(other, replace(index, count=1), frozenset()),
+        StageBody(_normed("x", "y"), index, frozenset(), BY_WARP),
+        StageBody(second, index, frozenset({0}), BY_BLOCK),
+        StageBody(other, replace(index, count=1), frozenset(), BY_BLOCK),
     ]
 
 

@@ -7,13 +7,13 @@ rounded to 16 bits is ten.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from dovetail.ir.dtype import f32, f64
 from dovetail.kernels.gpu.widened import NARROW, SMOOTH, wide, widened
 from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import Call, Expr, Kernel, Load, Loop, Name, Number, Set, Statement, Store, When
+from dovetail.kernels.loops.ir import Call, Expr, Kernel, Name, Number, Set, Statement, Store, bodies, expand, rewrite
 
 
 def widened_rows(kernel: Kernel) -> Kernel:
@@ -34,20 +34,19 @@ def widened_rows(kernel: Kernel) -> Kernel:
 def _near(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
     """The same where the graph has scalars of f32: results of 16 bits need neither a mean in f64 nor the nearest
     reciprocal root."""
-    found: list[Statement] = []
-    for s in body:
+
+    def near(s: Statement) -> list[Statement] | None:
         match s:
-            case Loop() | When():
-                found.append(replace(s, body=_near(s.body)))
             case Set(name, Call("cast", (Call("mul", (_, Number()), wide_dtype),), dtype) as value) if (
                 dtype is f32 and wide_dtype is f64
             ):
-                found.append(Set(name, _total(value)))
+                return [Set(name, _total(value))]
             case Set(name, Call("rsqrt", operands, dtype)) if dtype is f32:
-                found.append(Set(name, Call("near_rsqrt", operands, f32)))
+                return [Set(name, Call("near_rsqrt", operands, f32))]
             case _:
-                found.append(s)
-    return tuple(found)
+                return None
+
+    return expand(body, near)
 
 
 def _sums(value: Expr) -> set[str]:
@@ -64,23 +63,29 @@ def _is_widened(value: Expr) -> bool:
 
 
 def _body(body: tuple[Statement, ...], names: frozenset[str], summed: frozenset[str]) -> tuple[Statement, ...]:
-    found: list[Statement] = []
-    for s in body:
-        s = cast(Statement, _read(s, names, {})) if not isinstance(s, (Loop, When)) else s
+
+    def read(part: Any) -> Any:
+        """Names that are f32 now, as narrow as they were."""
+        is_widened = isinstance(part, Name) and part.name in names and part.dtype in NARROW
+        return Call("cast", (Name(part.name, f32),), part.dtype) if is_widened else None
+
+    def changed(s: Statement) -> list[Statement] | None:
+        if bodies(s):
+            return None
+        s = rewrite(s, read)
         match s:
-            case Loop() | When():
-                found.append(replace(s, body=_body(s.body, names, summed)))
             case Store():
-                found.append(widened(s))
+                return [widened(s)]
             case Set(name, value) if name in names:
-                found.append(Set(name, _total(value)))
+                return [Set(name, _total(value))]
             case Set(name, Call("add", (Name(other), Call("cast", (Call() as value,), into))) as total) if (
                 name == other and name in summed and into is f32 and _is_widened(value)
             ):
-                found.append(Set(name, replace(total, operands=(total.operands[0], wide(value)))))
+                return [Set(name, replace(total, operands=(total.operands[0], wide(value))))]
             case _:
-                found.append(s)
-    return tuple(found)
+                return [s]
+
+    return expand(body, changed)
 
 
 def _total(value: Expr) -> Expr:
@@ -92,22 +97,6 @@ def _total(value: Expr) -> Expr:
             return Call("mul", (Call("cast", (total,), f32), Number(cast(Number, factor).value, f32)), f32)
         return Call("cast", (whole,), f32)
     return wide(value)
-
-
-def _read(part: Any, names: frozenset[str], known: dict[int, Any]) -> Any:
-    """A statement or expression that reads scalars in f32, where they were 16 bits wide."""
-    key, found = id(part), part
-    if key in known:
-        return known[key]
-    if isinstance(part, Name) and part.name in names and part.dtype in NARROW:
-        found = Call("cast", (Name(part.name, f32),), part.dtype)
-    elif isinstance(part, tuple):
-        found = tuple([_read(x, names, known) for x in cast(tuple[Any, ...], part)])
-    elif isinstance(part, (Call, Load, Store, Set)):
-        changed: dict[str, Any] = {f.name: _read(getattr(part, f.name), names, known) for f in fields(part)}
-        found = replace(part, **changed)
-    known[key] = found
-    return found
 
 
 __all__ = ["widened_rows"]

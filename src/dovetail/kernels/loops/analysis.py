@@ -11,12 +11,9 @@ from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
     Call,
-    CopyAsync,
     CopyBox,
-    CopyBulk,
     Expr,
     Extent,
-    GridBarrier,
     Kernel,
     Launch,
     Load,
@@ -24,13 +21,14 @@ from dovetail.kernels.loops.ir import (
     MultiplyMatrices,
     MultiplyShared,
     Name,
-    Roles,
     Set,
     Statement,
     Store,
-    SubGrid,
     TensorMap,
-    When,
+    bodies,
+    everything,
+    pointers_in,
+    within,
 )
 
 _COMBINES = frozenset({"add", "mul", "fold_maximum", "fold_minimum", "maximum", "minimum", "bit_and", "bit_or"})
@@ -64,20 +62,9 @@ def parallel(body: Sequence[Statement]) -> Iterator[Loop]:
     for statement in body:
         if isinstance(statement, Loop) and statement.kind == "parallel":
             yield statement
-        elif isinstance(statement, (Loop, When)):
-            yield from parallel(statement.body)
-
-
-def everything(body: Sequence[Statement]) -> Iterator[Statement]:
-    """Each statement, with those in its bodies."""
-    for statement in body:
-        yield statement
-        if isinstance(statement, (Loop, When, Roles, SubGrid)):
-            yield from everything(statement.body)
-        if isinstance(statement, GridBarrier):
-            yield from everything(statement.meanwhile)
-        if isinstance(statement, Roles):
-            yield from everything(statement.other)
+        else:
+            for inner in bodies(statement):
+                yield from parallel(inner)
 
 
 def uses_tensor_cores(kernel: Kernel) -> bool:
@@ -127,35 +114,6 @@ def reductions(body: Sequence[Statement]) -> list[Reduced]:
     return [r for name, r in found.items() if name not in others]
 
 
-def pointers_in(body: Sequence[Statement]) -> set[str]:
-    """The pointers that a body loads from or stores to."""
-    found: set[str] = set()
-    for statement in everything(body):
-        match statement:
-            case Store(tensor, at, value):
-                found.add(tensor.pointer)
-                used: tuple[Expr, ...] = (value, *at)
-            case Set(_, value):
-                used = (value,)
-            case Loop(extent=size):
-                used = (size,)
-            case When(condition):
-                used = (condition,)
-            case CopyAsync(source=source, source_at=at, inside=inside):
-                found.add(source.pointer)
-                used = (inside, *at)
-            case CopyBulk(source=source, source_at=at):
-                found.add(source.pointer)
-                used = at
-            case CopyBox(source=matrix):
-                found.add(matrix.pointer)
-                used = ()
-            case _:
-                used = ()
-        found |= {load.tensor.pointer for expr in used for load in loads_in(expr)}
-    return found
-
-
 def maps_in(body: Sequence[Statement]) -> tuple[TensorMap, ...]:
     """The tensors that a body copies boxes of, each once."""
     return tuple(dict.fromkeys([s.source for s in everything(body) if isinstance(s, CopyBox)]))
@@ -173,33 +131,17 @@ def reads_what_it_wrote(kernel: Kernel) -> bool:
 
 def _loads_outside(body: Sequence[Statement]) -> Iterator[Load]:
     for statement in body:
-        match statement:
-            case Loop():
-                if statement.kind != "parallel":
-                    yield from _loads_outside(statement.body)
-                yield from loads_in(statement.extent)
-            case When():
-                yield from loads_in(statement.condition)
-                yield from _loads_outside(statement.body)
-            case Store() | Set():
-                yield from loads_in(statement.value)
-            case _:
-                pass
+        for part in within((statement,)):
+            if isinstance(part, Load):
+                yield part
+        if not isinstance(statement, Loop) or statement.kind != "parallel":
+            for inner in bodies(statement):
+                yield from _loads_outside(inner)
 
 
 def loads_in(expr: Expr) -> Iterator[Load]:
     """Every load of an expression, and of the indices of loads."""
-    pending, met = [expr], set[int]()
-    while pending:
-        part = pending.pop()
-        if id(part) in met:
-            continue
-        met.add(id(part))
-        if isinstance(part, Load):
-            yield part
-            pending += part.at
-        elif isinstance(part, Call):
-            pending += part.operands
+    return (part for part in within((expr,)) if isinstance(part, Load))
 
 
 __all__ = [
@@ -210,6 +152,7 @@ __all__ = [
     "everything",
     "extent",
     "loads_in",
+    "maps_in",
     "parallel",
     "pointers_in",
     "reads_what_it_wrote",

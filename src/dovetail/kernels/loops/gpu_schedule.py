@@ -39,6 +39,7 @@ from dovetail.kernels.loops.ir import (
     Loop,
     Name,
     Number,
+    Schedule,
     Set,
     Statement,
     Store,
@@ -46,9 +47,11 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     add,
+    expand,
     minimum,
     mul,
     sizes_in,
+    with_bodies,
 )
 from dovetail.kernels.loops.row_registers import in_registers
 
@@ -111,19 +114,49 @@ def schedule(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
     return _shared(kernel, tiles, shape, threads)
 
 
-def _finished(kernel: Kernel, body: tuple[Statement, ...], launch: Launch) -> Kernel:
-    return replace(kernel, body=body, sizes=sizes_in(body), launch=launch)
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a thread does for a tile that its block, its warp or it has for itself."""
+
+    number: str
+    """The name of the tile's number in the body."""
+    body: tuple[Statement, ...]
+
+
+def over_tiles(schedule: Schedule, tile: Tile) -> tuple[Statement, ...]:
+    """All tiles, by the threads that have them."""
+    if schedule.by == "block":
+        return (Loop(tile.number, Extent(schedule.tiles), tile.body, kind="block"),)
+    own = add(mul(Name("chunk"), Extent(schedule.each)), ThreadIndex(schedule.by))
+    inside = When(Call("less", (Name(tile.number), Extent(schedule.tiles)), bool_), tile.body)
+    return (Loop("chunk", Extent(_blocks(schedule)), (Set(tile.number, own), inside), kind="block"),)
+
+
+def tile_of(body: Sequence[Statement], schedule: Schedule) -> Tile:
+    """The tile of a scheduled body, which ends with `over_tiles`."""
+    loop = body[-1]
+    assert isinstance(loop, Loop) and loop.kind == "block", "the schedule is that of the body"
+    if schedule.by == "block":
+        return Tile(loop.variable, loop.body)
+    own, inside = loop.body
+    assert isinstance(own, Set) and isinstance(inside, When), "the schedule is that of the body"
+    return Tile(own.name, inside.body)
+
+
+def _blocks(schedule: Schedule) -> Size:
+    return (schedule.tiles + (schedule.each - 1)) // schedule.each
+
+
+def _finished(kernel: Kernel, body: tuple[Statement, ...], schedule: Schedule, threads: int, warp: int) -> Kernel:
+    whole, launch = over_tiles(schedule, Tile(kernel.tile, body)), Launch(_blocks(schedule), threads, warp=warp)
+    return replace(kernel, body=whole, sizes=sizes_in(whole), launch=launch, schedule=schedule)
 
 
 def _by_thread(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
     """A tile for each thread; its loops are unrolled where they are short."""
     threads = shape.lanes * shape.row_warps
-    tile = add(mul(Name("chunk"), Extent(threads)), ThreadIndex("thread"))
     body = tuple([_serial(s, shape) for s in kernel.body])
-    chunks = (tiles + (threads - 1)) // threads
-    inside = When(Call("less", (Name(kernel.tile), Extent(tiles)), bool_), body)
-    whole = (Loop("chunk", Extent(chunks), (Set(kernel.tile, tile), inside), kind="block"),)
-    return _finished(kernel, whole, Launch(chunks, threads, warp=shape.lanes))
+    return _finished(kernel, body, Schedule("thread", tiles, threads), threads, shape.lanes)
 
 
 def _serial(statement: Statement, shape: GpuShape) -> Statement:
@@ -136,10 +169,8 @@ def _serial(statement: Statement, shape: GpuShape) -> Statement:
             short = count is not None and count <= shape.unrolled
             turn = Set("turn", Name(statement.variable))
             return replace(statement, body=(turn, *body), kind="unrolled" if short else "serial")
-        case When():
-            return replace(statement, body=tuple([_serial(s, shape) for s in statement.body]))
         case _:
-            return statement
+            return with_bodies(statement, lambda body: [_serial(s, shape) for s in body])
 
 
 def _by_warp(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
@@ -149,18 +180,13 @@ def _by_warp(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
     if shape.row_registers or not isinstance(tiles, int) or tiles > _FEW_ROWS:
         counts = [extent(loop) for loop in parallel(kernel.body)]
         body = in_registers(body, max([-(-count // shape.lanes) for count in counts if count is not None]))
-    chunks = (tiles + (warps - 1)) // warps
-    tile = add(mul(Name("chunk"), Extent(warps)), ThreadIndex("warp"))
-    inside = When(Call("less", (Name(kernel.tile), Extent(tiles)), bool_), body)
-    whole = (Loop("chunk", Extent(chunks), (Set(kernel.tile, tile), inside), kind="block"),)
-    return _finished(kernel, whole, Launch(chunks, warps * shape.lanes, warp=shape.lanes))
+    return _finished(kernel, body, Schedule("warp", tiles, warps), warps * shape.lanes, shape.lanes)
 
 
 def _shared(kernel: Kernel, tiles: Size, shape: GpuShape, threads: int) -> Kernel:
     """A tile for each block; its threads share the loops."""
     body = _Team(shape, "thread", threads).statements(kernel.body)
-    whole = (Loop(kernel.tile, Extent(tiles), body, kind="block"),)
-    return _finished(kernel, whole, Launch(tiles, threads, warp=shape.lanes))
+    return _finished(kernel, body, Schedule("block", tiles), threads, shape.lanes)
 
 
 def _by_column(kernel: Kernel, tiles: Size, shape: GpuShape, nested: Sequence[Loop]) -> Kernel:
@@ -179,8 +205,7 @@ def _by_column(kernel: Kernel, tiles: Size, shape: GpuShape, nested: Sequence[Lo
             found += replace(team, guard=Name("in_rows", bool_)).statements(statement.body)
         else:
             found.append(statement)
-    whole = (Loop(kernel.tile, Extent(tiles), tuple(found), kind="block"),)
-    return _finished(kernel, whole, Launch(tiles, warps * shape.lanes, warp=shape.lanes))
+    return _finished(kernel, tuple(found), Schedule("block", tiles), warps * shape.lanes, shape.lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +232,13 @@ class _Team:
                     found += self.distributed(statement)
                 case Store():
                     found.append(When(self.first, (statement,)))
-                case When():
-                    found.append(replace(statement, body=self.statements(statement.body)))
                 case Alloc(space="private"):
                     # A thread has at most one group of neighbours more than its even share.
                     found.append(replace(statement, count=statement.count // self.size + 8))
-                case _:
+                case Loop():
                     found.append(statement)
+                case _:
+                    found.append(with_bodies(statement, self.statements))
         return tuple(found)
 
     def distributed(self, loop: Loop) -> list[Statement]:
@@ -352,19 +377,17 @@ def _guarded(body: Sequence[Statement], guard: Expr) -> tuple[Statement, ...]:
 
 def _predicated(body: Sequence[Statement], inside: Expr, reduced: Sequence[str] | set[str]) -> tuple[Statement, ...]:
     """A body that changes nothing where a condition does not hold: neither memory nor what is reduced."""
-    found: list[Statement] = []
-    for statement in body:
+
+    def predicated(statement: Statement) -> list[Statement] | None:
         match statement:
             case Store(tensor=Tensor(space="global")):
-                found.append(When(inside, (statement,)))
+                return [When(inside, (statement,))]
             case Set(name, value) if name in reduced:
-                kept = Name(name, value.dtype)
-                found.append(Set(name, Call("where", (inside, value, kept), value.dtype)))
-            case Loop() | When():
-                found.append(replace(statement, body=_predicated(statement.body, inside, reduced)))
+                return [Set(name, Call("where", (inside, value, Name(name, value.dtype)), value.dtype))]
             case _:
-                found.append(statement)
-    return tuple(found)
+                return None
+
+    return expand(body, predicated)
 
 
-__all__ = ["GpuShape", "schedule"]
+__all__ = ["GpuShape", "Tile", "over_tiles", "schedule", "tile_of"]

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from dovetail.dataclass import dataclass
-from dovetail.kernels.loops.analysis import everything
-from dovetail.kernels.loops.ir import ZERO, Call, Expr, Extent, Load, Loop, Name, Set, Statement, Store, When
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Call,
+    Expr,
+    Extent,
+    Load,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Store,
+    When,
+    defs,
+    rewrite,
+    uses,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +40,7 @@ class Repeated:
         own, found, still = [*moving], list[Statement](), set[str]()
         for number, s in enumerate(body):
             names = {one.name for one in own}
-            if isinstance(s, When) and _set_in(s.body) & {*names_in(body[number + 1 :])}:
+            if isinstance(s, When) and defs(s.body) & uses(body[number + 1 :]):
                 return None
             match s:
                 case Set() if not _moves(s.value, names) and s.name not in names:
@@ -36,7 +50,7 @@ class Repeated:
                     own.append(s)
                 case When(condition, inner) if not _moves(condition, names):
                     repeated = self.of(inner, own)
-                    if repeated is None or _set_in(inner) & (names | still):
+                    if repeated is None or defs(inner) & (names | still):
                         return None
                     found.append(When(_still(condition), tuple(repeated)))
                 case Store() if not any(_moves(x, names) for x in (s.value, *s.at)):
@@ -61,32 +75,16 @@ def _moves(expr: Expr, names: set[str]) -> bool:
             return False
 
 
-def _set_in(body: Sequence[Statement]) -> set[str]:
-    return {s.name for s in everything(body) if isinstance(s, Set)}
-
-
-def names_in(part: Any) -> Iterator[str]:
-    """Every name in statements."""
-    if isinstance(part, Name):
-        yield part.name
-    elif isinstance(part, (tuple, list)):
-        for x in cast(Sequence[Any], part):
-            yield from names_in(x)
-    elif isinstance(part, (Call, Load, Loop, Set, Store, When)):
-        for f in fields(part):
-            yield from names_in(getattr(part, f.name))
-
-
-def _still(expr: Any) -> Any:
+def _still(expr: Expr) -> Expr:
     """An expression that does not differ, without names of elements: they are indices along axes of one."""
-    if isinstance(expr, tuple):
-        return tuple([_still(x) for x in cast(tuple[Any, ...], expr)])
-    if isinstance(expr, Load):
-        pairs = zip(expr.at, expr.tensor.strides, strict=True)
-        return replace(expr, at=tuple([ZERO if stride == 0 else _still(x) for x, stride in pairs]))
-    if isinstance(expr, Call):
-        return replace(expr, **{f.name: _still(getattr(expr, f.name)) for f in fields(expr)})
-    return expr
+
+    def still(part: Any) -> Any:
+        if not isinstance(part, Load):
+            return None
+        pairs = zip(part.at, part.tensor.strides, strict=True)
+        return replace(part, at=tuple([ZERO if stride == 0 else _still(x) for x, stride in pairs]))
+
+    return rewrite(expr, still)
 
 
-__all__ = ["Repeated", "names_in"]
+__all__ = ["Repeated"]

@@ -8,19 +8,20 @@ vector, and later loops find it in registers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, fields, replace
+from dataclasses import field, replace
 from typing import Any, cast
 
 from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Alloc,
-    Call,
+    Done,
     Expr,
     Extent,
     Load,
     Loop,
     Name,
+    Rewriting,
     Set,
     Statement,
     Store,
@@ -28,11 +29,10 @@ from dovetail.kernels.loops.ir import (
     When,
     add,
     mul,
+    uses,
+    with_bodies,
 )
-from dovetail.kernels.loops.launch_fusion.composed import Rewriting
 
-_ENTERED = (Set, Loop, When, Store, Load, Call)
-"""What has loads inside."""
 _TURN = "turn"
 """Which of a thread's groups a loop is at."""
 
@@ -58,10 +58,8 @@ class _Registers:
         for s in body:
             if isinstance(s, Loop) and (count := _count(s)) is not None:
                 found += self._group(s, count)
-            elif isinstance(s, (Loop, When)):
-                found.append(replace(s, body=self.body_of(s.body)))
             else:
-                found.append(s)
+                found.append(with_bodies(s, self.body_of))
         return tuple(found)
 
     def _group(self, loop: Loop, count: int) -> list[Statement]:
@@ -105,15 +103,8 @@ def _is_store(s: When) -> bool:
 
 def _needed(sets: Sequence[Statement], at: tuple[Expr, ...]) -> list[Statement]:
     """The indices that a store needs."""
-    names = {x.name for x in _names(at)}
+    names = uses(at)
     return [s for s in sets if isinstance(s, Set) and s.name in names]
-
-
-def _names(exprs: Sequence[Expr]) -> list[Name]:
-    found: list[Name] = []
-    for x in exprs:
-        found += [x] if isinstance(x, Name) else _names(x.operands) if isinstance(x, Call) else []
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +113,12 @@ class _Loaded(Rewriting):
 
     kept: dict[tuple[Any, ...], Tensor]
     own: Expr
-    done: dict[int, Any] = field(default_factory=dict[int, Any])
+    done: Done = field(default_factory=dict[int, tuple[Any, Any]])
 
-    def made(self, part: Any) -> Any:
-        if not isinstance(part, _ENTERED):
-            return part
+    def changed(self, part: Any) -> Any:
         if isinstance(part, Load) and (part.tensor, part.at) in self.kept:
             return Load(self.kept[part.tensor, part.at], (self.own,))
-        kind = cast(type[Any], type(part))
-        return kind(**{f.name: self.of(getattr(part, f.name)) for f in fields(part)})
+        return self.inside(part)
 
 
 __all__ = ["in_registers"]

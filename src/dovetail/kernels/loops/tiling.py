@@ -14,6 +14,7 @@ from dovetail.kernels.loops.ir import (
     Alloc,
     Barrier,
     Call,
+    Elements,
     Expr,
     Extent,
     Load,
@@ -161,7 +162,8 @@ class Flat:
         if self.width == 1:
             count = minimum(Extent(self.threads), left)
             found = self.indexed(add(Name("start"), Name("j")))
-            return (Loop("j", count, (*found, *inner), kind="parallel"),)
+            elements = Elements(Name("start"), self.threads, self.count)
+            return (Loop("j", count, (*found, *inner), kind="parallel", elements=elements),)
         first = add(Name("start"), mul(Name("j"), Extent(self.width)))
         last = len(self.shape) - 1
         step = Set(f"j{last}", add(Name("column"), Name("v")))

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Call,
-    CopyAsync,
     Expr,
     Extent,
-    Load,
     Loop,
     Name,
     Set,
     Statement,
-    Store,
-    Tensor,
     ThreadIndex,
-    When,
 )
-
-Read = tuple[Tensor, tuple[Expr, ...]]
-"""A tensor that is loaded from, and where."""
 
 
 class Uniform:
@@ -115,41 +106,4 @@ def number_of(expr: Expr, known: Mapping[str, int], block: int | None = None) ->
             return None
 
 
-def reads(body: Sequence[Statement]) -> list[Read]:
-    """Every tensor that a body loads from, and where."""
-    found: list[Read] = []
-    met: set[int] = set()
-
-    def visit(expr: Any) -> None:
-        if id(expr) in met:
-            return
-        met.add(id(expr))
-        if isinstance(expr, Load):
-            found.append((expr.tensor, expr.at))
-            for x in expr.at:
-                visit(x)
-        elif isinstance(expr, Call):
-            for x in expr.operands:
-                visit(x)
-
-    for s in everything(body):
-        match s:
-            case Store(_, at, value):
-                for x in (*at, value):
-                    visit(x)
-            case Set(_, value):
-                visit(value)
-            case Loop(extent=size):
-                visit(size)
-            case When(condition):
-                visit(condition)
-            case CopyAsync():
-                found.append((s.source, s.source_at))
-                for x in (s.inside, *s.source_at, *s.target_at):
-                    visit(x)
-            case _:
-                pass
-    return found
-
-
-__all__ = ["Read", "Uniform", "at_block", "number_of", "reads"]
+__all__ = ["Uniform", "at_block", "number_of"]

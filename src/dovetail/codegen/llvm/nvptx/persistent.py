@@ -21,7 +21,6 @@ from dovetail.kernels.loops.ir import (
     GridBarrier,
     Kernel,
     Launch,
-    Prefetch,
     Receive,
     Statement,
     SubGrid,
@@ -276,7 +275,7 @@ def _streaming(printer: BodyPrinter, table: _Table, kernel: Kernel) -> None:
         later = _following(t, number, kernel)
         for s in kernel.stream:
             # It has few registers: pointers are loaded where they are used.
-            used = pointers_in((s,)) | {x.source.pointer for x in everything((s,)) if isinstance(x, Prefetch)}
+            used = pointers_in((s,))
             for index, name in enumerate(kernel.tabled):
                 for own, at in ((name, number), (NEXT + name, later)):
                     if own in used:

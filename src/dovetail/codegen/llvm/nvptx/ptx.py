@@ -19,6 +19,7 @@ from dovetail.errors import GraphError
 from dovetail.ir.dtype import i64
 from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.ir import (
+    MAP_BYTES,
     Alloc,
     AllocBarriers,
     Arrive,
@@ -45,7 +46,6 @@ from dovetail.kernels.loops.ir import (
     Threaded,
     WarpBarrier,
 )
-from dovetail.kernels.loops.pipeline import MAP_BYTES
 
 
 class _Printer(GpuPrinter):

@@ -12,9 +12,9 @@ from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.tile import AttendTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, divided, less, private, remainder, unrolled
 from dovetail.kernels.loops.body import cast_to
-from dovetail.kernels.loops.exchange import Ballot
 from dovetail.kernels.loops.ir import (
     Alloc,
+    Ballot,
     Call,
     Expr,
     Extent,

@@ -17,12 +17,13 @@ from dovetail.kernels.gpu.attention.lane_rows import LaneRow
 from dovetail.kernels.gpu.attention.tile import GROUP, GROUP_WARPS, AttendTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, divided, less, private, remainder, unrolled
 from dovetail.kernels.loops.body import cast_to
-from dovetail.kernels.loops.exchange import Ballot, FromLane
 from dovetail.kernels.loops.ir import (
     Alloc,
+    Ballot,
     Call,
     Expr,
     Extent,
+    FromLane,
     Load,
     Name,
     Number,

@@ -67,6 +67,7 @@ from dovetail.kernels.loops.ir import (
     Loop,
     Name,
     Number,
+    Schedule,
     Set,
     Statement,
     ThreadIndex,
@@ -147,9 +148,9 @@ class AttendWriter:
             return Refused("tiles_fit_shared_memory", f"{shared:,} bytes", f"at most {self.device.shared_bytes:,}")
         launch = self._launch(product(shape), shared)
         if parts == 1:
-            kernel = Kernel(
-                self.block.kernel, tuple(self.bindings), ("y",), "tile", body, sizes=sizes_in(body), launch=launch
-            )
+            of, schedule = tuple(self.bindings), Schedule("block", product(shape))
+            sizes = sizes_in(body)
+            kernel = Kernel(self.block.kernel, of, ("y",), "tile", body, sizes=sizes, launch=launch, schedule=schedule)
             return Job(kernel, self.bindings, Tiles(product(shape), self.rows))
         workspace = {PARTIAL: self.block.partial_bytes}
         if self.block.is_cluster:

@@ -46,6 +46,7 @@ from dovetail.kernels.gpu.gemv.stream import StreamTile
 from dovetail.kernels.gpu.gemv.stream_ring import StreamRing
 from dovetail.kernels.loops.body import cast_to, pointers_of
 from dovetail.kernels.loops.ir import (
+    BOX,
     Expr,
     Load,
     Name,
@@ -54,7 +55,6 @@ from dovetail.kernels.loops.ir import (
     collapsed,
     stretched,
 )
-from dovetail.kernels.loops.pipeline import BOX
 from dovetail.kernels.matrix_instruction import LANES, MMA, MatrixInstruction, instruction_for
 from dovetail.kernels.problems.blocks import BlockProduct, find_blocks
 from dovetail.kernels.problems.contraction import Contraction, epilogue_of, find_products

@@ -12,8 +12,7 @@ from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, i64, u8, u16, u32, u64
 from dovetail.kernels.gpu.order.passes import choose, holds
 from dovetail.kernels.loops.body import cast_to
-from dovetail.kernels.loops.expr import Space
-from dovetail.kernels.loops.ir import Alloc, Call, Expr, Load, Name, Number, Set, Statement, Store, Tensor
+from dovetail.kernels.loops.ir import Alloc, Call, Expr, Load, Name, Number, Set, Space, Statement, Store, Tensor
 
 _WORDS = {8: u8, 16: u16, 32: u32, 64: u64}
 _PLACE_BITS = 32

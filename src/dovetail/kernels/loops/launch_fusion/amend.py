@@ -7,15 +7,34 @@ before a block has that row. Stages of the block compute it, and what they appen
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any, cast
+from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.analysis import everything, results
-from dovetail.kernels.loops.expr import Call, Expr, Extent, Load, Name, ThreadIndex
-from dovetail.kernels.loops.ir import Amend, Kernel, Loop, Set, Statement, Store, When, add, mul
-from dovetail.kernels.loops.uniform import Uniform, at_block, reads
+from dovetail.kernels.loops.ir import (
+    Amend,
+    Call,
+    Expr,
+    Extent,
+    Kernel,
+    Load,
+    Loop,
+    Name,
+    Set,
+    Statement,
+    Store,
+    ThreadIndex,
+    When,
+    add,
+    bodies,
+    expand,
+    mul,
+    reads,
+    rewrite,
+    uses,
+)
+from dovetail.kernels.loops.uniform import Uniform, at_block
 
 Body = tuple[Statement, ...]
 _LANE = ThreadIndex("lane")
@@ -51,13 +70,7 @@ def opened(kernel: Kernel, stages: Sequence[Body], same: Mapping[str, str], bloc
 
 def _filled(body: Body, found: Mapping[str, Body]) -> Body:
     """A body whose amendments are statements; without any where nothing is amended."""
-    every: list[Statement] = []
-    for s in body:
-        if isinstance(s, Amend):
-            every += found.get(s.source.pointer, ())
-        else:
-            every.append(replace(s, body=_filled(s.body, found)) if isinstance(s, (Loop, When)) else s)
-    return tuple(every)
+    return expand(body, lambda s: found.get(s.source.pointer, ()) if isinstance(s, Amend) else None)
 
 
 def _amended(amend: Amend, stage: Body, pointer: str, kernel: Body, blocks: int) -> Body | None:
@@ -85,22 +98,21 @@ def _amended(amend: Amend, stage: Body, pointer: str, kernel: Body, blocks: int)
     sets = _needed([s for s in path if isinstance(s, Set) and s.name != column.name], [row, store.value, *conditions])
     known |= {s.name: Name(f"{s.name}_amended", s.value.dtype) for s in sets}
     of_row = [row, *conditions, *(s.value for s in sets)]
-    if {name for x in (store.value, *of_row) for name in _names(x)} - {*known}:
+    if uses((store.value, *of_row)) - {*known}:
         return None
     if not all(_is_same_along(x, column.name) for x in of_row):
         return None
-    change = _Change(known)
-    change_column = _Change({**known, column.name: add(mul(_LANE, Extent(8)), Name("element"))})
+    of_element = {**known, column.name: add(mul(_LANE, Extent(8)), Name("element"))}
     line = Call("sub", (Name("amended_row"), amend.first), i64)
     inside = Call("bit_and", (_less(Extent(-1), Name("line")), _less(Name("line"), Extent(amend.rows))), bool_)
-    for condition in (_less(_LANE, Extent(amend.columns // 8)), *(change.of(x) for x in conditions)):
+    for condition in (_less(_LANE, Extent(amend.columns // 8)), *(_with_names(x, known) for x in conditions)):
         inside = Call("bit_and", (inside, condition), bool_)
     # Stages that move elements take them for integers of their size.
     target = replace(amend.target, dtype=store.tensor.dtype)
-    each = Store(target, amend.target_at, change_column.of(store.value))
+    each = Store(target, amend.target_at, _with_names(store.value, of_element))
     return (
-        *(Set(f"{s.name}_amended", change.of(s.value)) for s in sets),
-        Set("amended_row", change.of(row)),
+        *(Set(f"{s.name}_amended", _with_names(s.value, known)) for s in sets),
+        Set("amended_row", _with_names(row, known)),
         Set("line", line),
         When(inside, (Loop("element", Extent(8), (each,), kind="unrolled"),)),
     )
@@ -121,11 +133,12 @@ def _path(body: Body, store: Store) -> Iterator[Statement]:
         if s is store:
             yield from [one for one in body[:at] if isinstance(one, Set)]
             return
-        if isinstance(s, (Loop, When)) and any(one is store for one in everything(s.body)):
-            yield from [one for one in body[:at] if isinstance(one, Set)]
-            yield s
-            yield from _path(s.body, store)
-            return
+        for inner in bodies(s):
+            if any(one is store for one in everything(inner)):
+                yield from [one for one in body[:at] if isinstance(one, Set)]
+                yield s
+                yield from _path(inner, store)
+                return
 
 
 def _needed(sets: Sequence[Set], exprs: Sequence[Expr]) -> list[Set]:
@@ -133,7 +146,7 @@ def _needed(sets: Sequence[Set], exprs: Sequence[Expr]) -> list[Set]:
     names: set[str] = set()
     left = [*exprs]
     while left:
-        for name in [n for n in _names(left.pop()) if n not in names]:
+        for name in uses((left.pop(),)) - names:
             names.add(name)
             left += [s.value for s in sets if s.name == name]
     return [s for s in sets if s.name in names]
@@ -153,34 +166,9 @@ def _is_same_along(expr: Expr, column: str) -> bool:
             return True
 
 
-def _names(expr: Expr) -> Iterator[str]:
-    match expr:
-        case Name(name):
-            yield name
-        case Load(_, at):
-            for x in at:
-                yield from _names(x)
-        case Call(_, operands):
-            for x in operands:
-                yield from _names(x)
-        case _:
-            return
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """Expressions for names."""
-
-    known: Mapping[str, Expr]
-
-    def of(self, part: Any) -> Any:
-        if isinstance(part, tuple):
-            return tuple([self.of(x) for x in cast(tuple[Any, ...], part)])
-        if isinstance(part, Name):
-            return self.known.get(part.name, part)
-        if not isinstance(part, (Load, Call)):
-            return part
-        return replace(part, **{f.name: self.of(getattr(part, f.name)) for f in fields(part)})
+def _with_names(expr: Expr, known: Mapping[str, Expr]) -> Expr:
+    """An expression with others for names."""
+    return rewrite(expr, lambda part: known.get(part.name, part) if isinstance(part, Name) else None)
 
 
 __all__ = ["Opened", "opened"]

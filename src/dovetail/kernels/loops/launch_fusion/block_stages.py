@@ -14,51 +14,44 @@ from dovetail.kernels.loops.analysis import everything, shared_bytes
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
-    AllReduce,
     AtomicUpdate,
-    AwaitCopies,
-    Ballot,
     Barrier,
     Call,
-    ClusterBarrier,
-    CommitCopies,
     CopyAsync,
     Expr,
     Extent,
-    FromLane,
     Kernel,
     Launch,
     Load,
     Loop,
     Name,
     Number,
-    Prefetch,
-    Set,
     Statement,
     Store,
     Tensor,
-    WarpBarrier,
     When,
     add,
+    expand,
+    needs,
     sizes_in,
 )
 from dovetail.kernels.loops.launch_fusion.amend import opened
-from dovetail.kernels.loops.launch_fusion.composed import COMPOUND, Renaming, Stage
+from dovetail.kernels.loops.launch_fusion.composed import Renaming, Stage
 from dovetail.kernels.loops.launch_fusion.stage_narrowing import Body, Index
 from dovetail.kernels.loops.launch_fusion.stage_slices import indices_of, sliced
 from dovetail.kernels.loops.launch_fusion.stage_warps import StageBody, by_warps
 
-_TAKING = (
-    *COMPOUND, Set, Loop, AllReduce, FromLane, Ballot, Alloc, Barrier, WarpBarrier, ClusterBarrier, CommitCopies,
-    AwaitCopies,
+_TAKING = frozenset(
+    ["threads", "lanes", "atomics", "barriers", "warp_barriers", "clusters", "copies", "prefetches", "matrices",
+     "bulk_copies", "amends"]
 )  # fmt: skip
-"""The statements of a kernel that takes stages."""
+"""What is in a kernel that takes stages."""
 
 
 def takes_stages(kernel: Kernel) -> bool:
     """Whether blocks of a kernel can run stages first: it copies nothing before kernels before it have ended."""
-    plain = all([isinstance(s, _TAKING) for s in everything(kernel.body)])
-    early = all([isinstance(s, (Set, Loop, When, Prefetch)) for s in everything(kernel.early)])
+    plain = needs(kernel.body) <= _TAKING and not any([isinstance(s, AllocBarriers) for s in everything(kernel.body)])
+    early = needs(kernel.early) <= {"threads", "prefetches"}
     return plain and early and not kernel.maps and not kernel.counter
 
 
@@ -143,7 +136,8 @@ def _by_warps(
     for (_, stage), body, index in zip(stages, bodies, indices, strict=True):
         if stage.after is None:
             return None
-        found.append(StageBody(body, index, frozenset([places[number] for number in stage.after])))
+        after = frozenset([places[number] for number in stage.after])
+        found.append(StageBody(body, index, after, stage.kernel.schedule))
     made = by_warps(found, launch.block, launch.warp)
     return None if made is None else _in_turn(made)
 
@@ -160,15 +154,7 @@ def _in_turn(stage: Body) -> Body:
 
 def without_copies_from_shared(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
     """Copies whose source is in shared memory as loads and stores of its elements."""
-    found: list[Statement] = []
-    for statement in body:
-        if isinstance(statement, CopyAsync) and statement.source.space == "shared":
-            found += _elements(statement)
-        elif isinstance(statement, (Loop, When)):
-            found.append(replace(statement, body=without_copies_from_shared(statement.body)))
-        else:
-            found.append(statement)
-    return tuple(found)
+    return expand(body, lambda s: _elements(s) if isinstance(s, CopyAsync) and s.source.space == "shared" else None)
 
 
 def _elements(copy: CopyAsync) -> list[Statement]:

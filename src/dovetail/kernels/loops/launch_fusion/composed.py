@@ -8,8 +8,8 @@ every block computes it again, into shared memory of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields, replace
-from typing import Any, TypeVar, cast
+from dataclasses import field, replace
+from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
@@ -17,33 +17,21 @@ from dovetail.kernels.loops.analysis import everything, pointers_in, shared_byte
 from dovetail.kernels.loops.ir import (
     Alloc,
     AllocBarriers,
-    AllReduce,
-    Amend,
-    AtomicUpdate,
     AwaitCopies,
-    AwaitPhase,
-    Ballot,
     Barrier,
     Call,
     ClusterBarrier,
     CommitCopies,
     CopyAsync,
-    CopyBulk,
-    ExpectBytes,
+    Done,
     Expr,
     Extent,
-    FromLane,
     Kernel,
     Launch,
-    Load,
-    LoadMatrices,
     Loop,
-    MultiplyMatrices,
     Name,
-    NarrowMatrices,
     Number,
-    Prefetch,
-    ScaleMatrices,
+    Rewriting,
     Set,
     Statement,
     Store,
@@ -51,58 +39,27 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     add,
+    expand,
+    layout,
     mul,
+    needs,
     sizes_in,
+    with_fields,
 )
 from dovetail.kernels.loops.launch_fusion.shared_copies import without_shared_copies
 
-T = TypeVar("T")
 COPY_BYTES = 16
 """Bytes of one asynchronous copy."""
 _ROOM = "prologue"
 """The shared memory that holds what a prologue computes."""
 _KEPT = "kept."
 """Before the name of a pointer of a prologue: where others read its results."""
-_LOCAL: Mapping[type, tuple[str, ...]] = {
-    Name: ("name",),
-    Set: ("name",),
-    Loop: ("variable",),
-    AllReduce: ("name",),
-    FromLane: ("name", "source"),
-    Ballot: ("name", "source"),
-}
-"""The fields that hold names of scalars."""
-COMPOUND = (
-    Load,
-    Call,
-    Store,
-    When,
-    AtomicUpdate,
-    LoadMatrices,
-    MultiplyMatrices,
-    NarrowMatrices,
-    ScaleMatrices,
-    CopyAsync,
-    AwaitPhase,
-    Prefetch,
-    Amend,
+_TAKING = frozenset(
+    ["threads", "lanes", "atomics", "barriers", "copies", "prefetches", "matrices", "bulk_copies", "amends"]
 )
-"""What has expressions, tensors or statements inside, and no names of scalars."""
-_BARRIERS: Mapping[type, str] = {
-    AllocBarriers: "name",
-    CopyBulk: "barrier",
-    ExpectBytes: "barrier",
-    AwaitPhase: "barrier",
-}
-"""The fields that hold names of barriers in shared memory."""
-_ENTERED: Mapping[type, tuple[str, ...]] = {
-    kind: tuple([f.name for f in fields(cast(Any, kind))]) for kind in (*COMPOUND, *_LOCAL, *_BARRIERS)
-}
-"""What a renaming changes or looks into, and its fields."""
-_TAKING = (*COMPOUND, *_BARRIERS, Set, Loop, AllReduce, FromLane, Ballot, Alloc, Barrier, CommitCopies, AwaitCopies)
 """What is in a kernel that takes a prologue."""
-_STAGED = (Set, Loop, AllReduce, FromLane, Alloc, Store, When, AtomicUpdate, Barrier)
-"""The statements of a stage."""
+_STAGED = frozenset(["threads", "lanes", "atomics", "barriers"])
+"""What is in a stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +104,13 @@ def is_stage(kernel: Kernel, threads: int, most: int) -> bool:
     launch = kernel.launch
     if launch is None or not isinstance(launch.grid, int) or not 0 < launch.grid <= most:
         return False
-    plain = all([isinstance(s, _STAGED) for s in everything(kernel.body)])
-    return plain and launch.block == threads and not launch.shared_bytes and not kernel.early and not kernel.maps
+    return (
+        needs(kernel.body) <= _STAGED
+        and launch.block == threads
+        and not launch.shared_bytes
+        and not kernel.early
+        and not kernel.maps
+    )
 
 
 def _shared_out(statement: Statement, first: int, blocks: int, number: int) -> list[Statement]:
@@ -244,16 +206,14 @@ def copied_whole(pointer: str, alloc: Alloc) -> list[Statement]:
 def _twice(body: tuple[Statement, ...], results: Sequence[str]) -> tuple[Statement, ...]:
     """A body that stores results in shared memory, and the first block also where they were."""
     is_first = Call("equal", (ThreadIndex("block"), Extent(0)), bool_)
-    found: list[Statement] = []
-    for s in body:
-        if isinstance(s, Store) and s.tensor.pointer in results:
-            outside = replace(s, tensor=replace(s.tensor, pointer=_KEPT + s.tensor.pointer))
-            found += [s, When(is_first, (outside,))]
-        elif isinstance(s, (Loop, When)):
-            found.append(replace(s, body=_twice(s.body, results)))
-        else:
-            found.append(s)
-    return tuple(found)
+
+    def twice(s: Statement) -> list[Statement] | None:
+        if not isinstance(s, Store) or s.tensor.pointer not in results:
+            return None
+        outside = replace(s, tensor=replace(s.tensor, pointer=_KEPT + s.tensor.pointer))
+        return [s, When(is_first, (outside,))]
+
+    return expand(body, twice)
 
 
 def takes_prologue(kernel: Kernel, read: str) -> bool:
@@ -262,31 +222,7 @@ def takes_prologue(kernel: Kernel, read: str) -> bool:
         return False
     body = list(everything(kernel.body))
     copied = any(isinstance(s, CopyAsync) and s.source.pointer == read for s in body)
-    return not copied and all(isinstance(s, _TAKING) for s in body)
-
-
-class Rewriting:
-    """A body with other parts in place of some. What a body uses twice stays one object."""
-
-    __slots__ = ()
-    done: dict[int, Any]
-    """What was made of each part, by its identity."""
-
-    def body(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        return tuple([self.of(statement) for statement in body])
-
-    def of(self, part: T) -> T:
-        if id(part) not in self.done:
-            is_several = isinstance(part, tuple)
-            self.done[id(part)] = self._each(part) if is_several else self.made(part)
-        return self.done[id(part)]
-
-    def _each(self, parts: Any) -> tuple[Any, ...]:
-        return tuple([self.of(x) for x in parts])
-
-    def made(self, part: Any) -> Any:
-        """What one part becomes; it asks `of` for those within it."""
-        raise NotImplementedError
+    return not copied and needs(body) <= _TAKING
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,26 +235,19 @@ class Renaming(Rewriting):
     """Pointers, by their new names, to what is in shared memory from now on."""
     sliced: Mapping[str, int] = field(default_factory=dict[str, int])
     """How many of the first axes of a tensor are gone: by its new name, shared memory has one slice along them."""
-    done: dict[int, Any] = field(default_factory=dict[int, Any])
+    done: Done = field(default_factory=dict[int, tuple[Any, Any]])
 
-    def made(self, part: Any) -> Any:
-        if isinstance(part, Alloc):
-            return replace(part, pointer=self.pointer(part.pointer))
+    def changed(self, part: Any) -> Any:
         if isinstance(part, Tensor):
             pointer = self.pointer(part.pointer)
             gone = self.sliced.get(pointer, 0)
             space = "shared" if pointer in self.in_shared else part.space
             return replace(part, pointer=pointer, space=space, strides=(0,) * gone + part.strides[gone:])
-        kind = cast(type[Any], type(part))
-        if kind not in _ENTERED:
-            return part
-        own, barrier = _LOCAL.get(kind, ()), _BARRIERS.get(kind)
-        values: list[Any] = []
-        for name in _ENTERED[kind]:
-            value = getattr(part, name)
-            is_barrier = name == barrier
-            values.append(self.local(value) if name in own else self.pointer(value) if is_barrier else self.of(value))
-        return kind(*values)
+        changes = self.changes(part)
+        for name, role in layout(part).strings:
+            if value := getattr(part, name):
+                changes[name] = self.local(value) if role.kind == "name" else self.pointer(value)
+        return with_fields(part, changes) if changes else part
 
     def pointer(self, name: str) -> str:
         """Memory of the body's own is named like its scalars."""
@@ -331,6 +260,6 @@ def _launch(kernel: Kernel) -> Launch:
 
 
 __all__ = [
-    "COMPOUND", "COPY_BYTES", "Renaming", "Rewriting", "Stage", "as_stages", "copied_whole", "is_stage",
+    "COPY_BYTES", "Renaming", "Stage", "as_stages", "copied_whole", "is_stage",
     "takes_prologue", "with_prologue",
 ]  # fmt: skip

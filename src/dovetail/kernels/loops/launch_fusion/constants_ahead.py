@@ -15,17 +15,15 @@ from dovetail.kernels.loops.ir import (
     CommitCopies,
     Kernel,
     Loop,
-    Set,
     Statement,
-    Store,
-    When,
+    needs,
+    reads,
     sizes_in,
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming, copied_whole
-from dovetail.kernels.loops.uniform import reads
 
-_TAKING = (Set, Loop, When, Store, Alloc, AllReduce, Barrier)
-"""The statements of a kernel whose constants may be elsewhere."""
+_TAKING = frozenset(["threads", "lanes", "barriers"])
+"""What is in a kernel whose constants may be elsewhere."""
 
 
 def takes_constants_ahead(kernel: Kernel) -> bool:
@@ -34,7 +32,7 @@ def takes_constants_ahead(kernel: Kernel) -> bool:
     if launch is None or not launch.dependent or kernel.early or kernel.maps or launch.shared_bytes:
         return False
     body = list(everything(kernel.body))
-    return any([isinstance(s, AllReduce) for s in body]) and all([isinstance(s, _TAKING) for s in body])
+    return any([isinstance(s, AllReduce) for s in body]) and needs(body) <= _TAKING
 
 
 def with_constants_ahead(kernel: Kernel, ahead: Mapping[str, Alloc]) -> Kernel:
@@ -61,7 +59,8 @@ def with_constants_first(kernel: Kernel, ahead: Mapping[str, Alloc]) -> Kernel |
         groups = len([s for s in everything((*kernel.early, *before)) if isinstance(s, CommitCopies)])
         before = (*before, AwaitCopies(groups), Barrier())
     early = (*ahead.values(), *copies, CommitCopies(), *kernel.early)
-    return _launched(kernel, early, (*ahead.values(), *allocations, replace(loop, body=(*before, *after))))
+    whole = (*ahead.values(), *allocations, replace(loop, body=(*before, *after)))
+    return replace(_launched(kernel, early, whole), schedule=None)
 
 
 def _moved(kernel: Kernel, ahead: Mapping[str, Alloc]) -> tuple[tuple[Statement, ...], list[Statement]]:

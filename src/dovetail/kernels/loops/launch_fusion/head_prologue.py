@@ -7,29 +7,26 @@ heads give is where products read rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, replace
-from typing import Any, cast
+from dataclasses import field, replace
+from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.analysis import everything, with_rooms
+from dovetail.kernels.loops.gpu_schedule import tile_of
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
-    AllReduce,
     AwaitCopies,
     Barrier,
     Call,
-    CommitCopies,
-    CopyAsync,
+    Done,
     Expr,
     Extent,
     Kernel,
-    Load,
-    LoadMatrices,
     Loop,
-    MultiplyMatrices,
     Name,
+    Rewriting,
     Set,
     Statement,
     Store,
@@ -37,23 +34,23 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     WarpBarrier,
     When,
+    accesses,
     add,
     minimum,
     mul,
+    needs,
+    walk,
+    with_fields,
 )
-from dovetail.kernels.loops.launch_fusion.composed import Renaming, Rewriting
+from dovetail.kernels.loops.launch_fusion.composed import Renaming
 from dovetail.kernels.loops.launch_fusion.row_prologue import Filling
 
 ROWS = 16
 """Queries of a warp."""
 ATTEND_CYCLES, HEAD_CYCLES, COPIED_CYCLES = 600, 250, 1 / 40
 """Cycles of an attention of a warp, for each head of a warp, and for a byte that it copies."""
-_PLACES = (("tensor", "at"), ("target", "target_at"), ("source", "source_at"))
-"""Fields of statements that are a tensor and an index."""
-_STATEMENTS = (
-    Set, Loop, When, Store, Alloc, AllReduce, Barrier, CopyAsync, CommitCopies, AwaitCopies, LoadMatrices,
-    MultiplyMatrices,
-)  # fmt: skip
+_STATEMENTS = frozenset(["threads", "lanes", "barriers", "copies", "matrices"])
+"""What is in an attention that a warp of a larger block can run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,33 +73,32 @@ class HeadKernel:
     @staticmethod
     def of(kernel: Kernel, heads: int, queries: int) -> HeadKernel | None:
         """A scheduled attention; None where its blocks are anything else."""
-        launch, blocks = kernel.launch, -(-queries // ROWS)
-        *allocations, loop = kernel.body
+        launch, schedule, blocks = kernel.launch, kernel.schedule, -(-queries // ROWS)
         if launch is None or launch.block != launch.warp or kernel.early or kernel.opening or launch.cluster > 1:
             return None
-        if not isinstance(loop, Loop) or loop.kind != "block" or not isinstance(launch.grid, int):
+        if schedule is None or schedule.by != "block" or not isinstance(schedule.tiles, int):
             return None
+        allocations, tile = kernel.body[:-1], tile_of(kernel.body, schedule)
         every = [*everything(kernel.body)]
-        if not all([isinstance(s, _STATEMENTS) for s in every]) or launch.grid % (heads * blocks):
+        if not needs(kernel.body) <= _STATEMENTS or schedule.tiles % (heads * blocks):
             return None
         if any([isinstance(s, Loop) and s.kind == "thread" for s in every]):
             return None
-        if any([isinstance(s, Store) and s.tensor.pointer in kernel.written for s in loop.body]):
+        if any([isinstance(s, Store) and s.tensor.pointer in kernel.written for s in tile.body]):
             return None  # results of queries that are none are stored under a condition
         shared = tuple([s for s in allocations if isinstance(s, Alloc) and s.space == "shared"])
         private = tuple([s for s in allocations if isinstance(s, Alloc) and s.space == "private"])
-        if len(shared) + len(private) != len(allocations) or not all([_has_slots(every, a) for a in shared]):
+        if len(shared) + len(private) != len(allocations) or not all([_has_slots(kernel.body, a) for a in shared]):
             return None
         copied = sum([a.count * a.dtype.itemsize for a in shared])
         return HeadKernel(
-            shared, private, _inlined(loop.body), loop.variable, heads, blocks, kernel.pointers, kernel.written, copied
+            shared, private, _inlined(tile.body), tile.number, heads, blocks, kernel.pointers, kernel.written, copied
         )
 
 
-def _has_slots(every: Sequence[Statement], alloc: Alloc) -> bool:
+def _has_slots(body: Sequence[Statement], alloc: Alloc) -> bool:
     """Whether the first index of shared memory is that of one of several equal tiles."""
-    tensors = {t for s in every for name, _ in _PLACES if isinstance(t := getattr(s, name, None), Tensor)}
-    own = [t for t in tensors if t.pointer == alloc.pointer]
+    own = {tensor for _, tensor, _ in accesses(walk(body)) if tensor.pointer == alloc.pointer}
     return all([t.offset == 0 and t.strides[0] == alloc.count * alloc.dtype.itemsize for t in own])
 
 
@@ -187,9 +183,9 @@ class _OfWarp(Rewriting):
     top: Expr
     """The first of its queries."""
     guard: Expr | None
-    done: dict[int, Any] = field(default_factory=dict[int, Any])
+    done: Done = field(default_factory=dict[int, tuple[Any, Any]])
 
-    def made(self, part: Any) -> Any:
+    def changed(self, part: Any) -> Any:
         if isinstance(part, ThreadIndex):
             return {"thread": ThreadIndex("lane"), "warp": ZERO}.get(part.kind, part)
         if isinstance(part, Barrier):
@@ -199,15 +195,11 @@ class _OfWarp(Rewriting):
         if isinstance(part, When) and self.guard is not None and self._stores(part):
             condition = Call("bit_and", (self.of(part.condition), self.guard), bool_)
             return When(condition, self.of(part.body))
-        if not isinstance(part, (*_STATEMENTS, Load, Call)):
-            return part
-        kind = cast(type[Any], type(part))
-        found = kind(**{f.name: self.of(getattr(part, f.name)) for f in fields(part)})
-        for tensor, at in _PLACES:
-            of = getattr(found, tensor, None)
-            if isinstance(of, Tensor) and of.pointer in self.shared:
-                first, *rest = getattr(found, at)
-                found = replace(found, **{at: (add(first, self.own), *rest)})
+        found = self.inside(part)
+        for role, tensor, at in accesses((found,)):
+            if tensor.pointer in self.shared and role.at:
+                first, *rest = at
+                found = with_fields(found, {role.at: (add(first, self.own), *rest)})
         return found
 
     def _stores(self, part: When) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_
 from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.gpu_schedule import tile_of
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -29,18 +30,21 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     add,
+    bodies,
     minimum,
-    mul,
+    needs,
+    reads,
     sizes_in,
+    with_bodies,
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
-from dovetail.kernels.loops.uniform import reads
 
 NORM_CYCLES, LINE_CYCLES = 750, 300
 """Cycles to norm rows, and for each row of a warp."""
 _LINE, _ROW = "line", "wanted_row"
 """A row of a tile, and its number among all rows, of which there may be fewer."""
-_STATEMENTS = (Set, Loop, When, Store, Alloc, AllReduce)
+_STATEMENTS = frozenset(["threads", "lanes"])
+"""What a warp does for a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +65,22 @@ class RowKernel:
     @staticmethod
     def of(kernel: Kernel, width: int) -> RowKernel | None:
         """A scheduled kernel with dense results, `width` elements in a row; None where its blocks do anything else."""
-        launch = kernel.launch
+        launch, schedule = kernel.launch, kernel.schedule
         if launch is None or kernel.early or launch.shared_bytes or len(kernel.body) != 1:
             return None
-        (loop,), warps = kernel.body, launch.block // launch.warp
-        if not isinstance(loop, Loop) or loop.kind != "block" or not isinstance(loop.extent, Extent):
+        if schedule is None or schedule.by != "warp" or not isinstance(schedule.tiles, int):
             return None
-        own, *rest = loop.body
-        first = add(mul(Name(loop.variable), Extent(warps)), ThreadIndex("warp"))
-        if not isinstance(own, Set) or own.value != first:
-            return None
-        rows, body = loop.extent.size * warps, tuple(rest)
-        if len(rest) == 1 and isinstance(rest[0], When):
-            match rest[0].condition:
-                case Call("less", (Name(name), Extent(size))) if name == own.name:
-                    rows, body = size, rest[0].body
-                case _:
-                    return None
+        tile = tile_of(kernel.body, schedule)
+        body = tile.body
         every = [*everything(body)]
         results = [s.tensor for s in every if isinstance(s, Store) and s.tensor.pointer in kernel.written]
         dense = [t.strides == (width * t.dtype.itemsize, t.dtype.itemsize) and t.offset == 0 for t in results]
-        plain = [isinstance(s, _STATEMENTS) and not (isinstance(s, Alloc) and s.space == "shared") for s in every]
-        if not isinstance(rows, int) or not all(dense) or not all(plain):
+        is_shared = any([isinstance(s, Alloc) and s.space == "shared" for s in every])
+        if not all(dense) or is_shared or not needs(body) <= _STATEMENTS:
             return None
         if any([tensor.pointer in kernel.written for tensor, _ in reads(body)]):
             return None  # only some blocks write it
-        return RowKernel(body, own.name, rows, warps, width, kernel.pointers, kernel.written)
+        return RowKernel(body, tile.number, schedule.tiles, schedule.each, width, kernel.pointers, kernel.written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +207,12 @@ class _Placed:
         written = {x.tensor.pointer for x in every if isinstance(x, Store)}
         if written and written <= self.others:
             return (When(self.is_kept, (s,)),)
-        if self.keep and written == {self.result} and not any([isinstance(x, (Loop, When)) for x in every[1:]]):
+        if self.keep and written == {self.result} and not any([bodies(x) for x in every[1:]]):
             # Neighbours of a row are stored at once, in either place.
             return *replace(self, keep=False)._of(s), When(self.is_kept, (s,))
         if isinstance(s, Store) and s.tensor.pointer == self.result:
             return (replace(s, tensor=self.rows, at=(self.line, s.at[1])),)
-        return (replace(s, body=self.body(s.body)),) if isinstance(s, (Loop, When)) else (s,)
+        return (with_bodies(s, self.body),)
 
 
 __all__ = ["LINE_CYCLES", "NORM_CYCLES", "Filling", "RowKernel", "with_row_prologue"]

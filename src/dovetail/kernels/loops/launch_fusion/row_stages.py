@@ -6,8 +6,8 @@ What a stage leaves for a later one stays in shared memory of its block: blocks 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, replace
-from typing import Any, cast
+from dataclasses import field, replace
+from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
@@ -16,14 +16,12 @@ from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
-    AllReduce,
     AwaitCopies,
-    Ballot,
     Barrier,
     CommitCopies,
     CopyAsync,
+    Done,
     Extent,
-    FromLane,
     Kernel,
     KernelKind,
     Launch,
@@ -31,6 +29,7 @@ from dovetail.kernels.loops.ir import (
     Loop,
     Name,
     Number,
+    Rewriting,
     Set,
     Statement,
     Store,
@@ -39,14 +38,12 @@ from dovetail.kernels.loops.ir import (
     indices,
     sizes_in,
 )
-from dovetail.kernels.loops.launch_fusion.composed import COMPOUND, COPY_BYTES, Renaming, Rewriting
+from dovetail.kernels.loops.launch_fusion.composed import COPY_BYTES, Renaming
 
 _UNROLLED = 4
 """Turns of a stage up to which its loads need not wait for those of the turn before."""
 _RESIDENT = 4
 """Blocks of a multiprocessor at once: stages wait for memory one after the other, and blocks hide that of others."""
-_ENTERED = (*COMPOUND, Set, Loop, AllReduce, FromLane, Ballot)
-"""What may have loads and stores inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +130,10 @@ class _Moved(Rewriting):
     """A body whose loads and stores are those of the block's own part."""
 
     steps: Mapping[str, Size]
-    done: dict[int, Any] = field(default_factory=dict[int, Any])
+    done: Done = field(default_factory=dict[int, tuple[Any, Any]])
 
-    def made(self, part: Any) -> Any:
-        if not isinstance(part, _ENTERED):
-            return part
-        kind = cast(type[Any], type(part))
-        made = kind(**{f.name: self.of(getattr(part, f.name)) for f in fields(part)})
+    def changed(self, part: Any) -> Any:
+        made = self.inside(part)
         if isinstance(made, (Load, Store)) and (step := self.steps.get(made.tensor.pointer)) is not None:
             tensor = replace(made.tensor, strides=(step, *made.tensor.strides))
             return replace(made, tensor=tensor, at=(ThreadIndex("block"), *made.at))

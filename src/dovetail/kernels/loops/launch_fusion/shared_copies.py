@@ -7,7 +7,6 @@ the same elements in the same order: what reads it reads the first place instead
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
@@ -17,13 +16,13 @@ from dovetail.kernels.loops.ir import (
     Expr,
     Load,
     Loop,
-    Set,
     Statement,
     Store,
     Tensor,
-    When,
+    needs,
+    reads,
+    with_bodies,
 )
-from dovetail.kernels.loops.uniform import reads
 
 
 def without_shared_copies(
@@ -50,7 +49,7 @@ def _copied(copy: Loop) -> tuple[str, str] | None:
     """The shared memory that a loop copies to, and that which it copies; None where it does anything else."""
     inner = [*everything(copy.body)]
     stores = [s for s in inner if isinstance(s, Store)]
-    if len(stores) != 1 or not all([isinstance(s, (Loop, When, Set, Store)) for s in inner]):
+    if len(stores) != 1 or needs(inner) != {"threads"}:
         return None
     (store,) = stores
     value, target = store.value, store.tensor
@@ -74,10 +73,8 @@ def _without(body: tuple[Statement, ...], copy: Loop) -> tuple[Statement, ...]:
             gone = True
         elif gone and isinstance(s, Barrier) and isinstance(found[-1], AwaitPhase):
             gone = False
-        elif isinstance(s, (Loop, When)):
-            found.append(replace(s, body=_without(s.body, copy)))
         else:
-            found.append(s)
+            found.append(with_bodies(s, lambda inner: _without(inner, copy)))
     return tuple(found)
 
 

@@ -8,8 +8,8 @@ where the index is in the slice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, cast
+from dataclasses import field, replace
+from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
@@ -19,11 +19,13 @@ from dovetail.kernels.loops.ir import (
     ZERO,
     Barrier,
     Call,
+    Done,
     Expr,
     Extent,
     Load,
     Loop,
     Name,
+    Rewriting,
     Set,
     Statement,
     Store,
@@ -31,6 +33,7 @@ from dovetail.kernels.loops.ir import (
     When,
     add,
     mul,
+    with_bodies,
 )
 from dovetail.kernels.loops.repeated import Repeated
 from dovetail.kernels.loops.uniform import number_of
@@ -74,23 +77,22 @@ def _narrowed(body: Body, index: Index) -> Body:
             inside = Call("equal", (own, wanted), bool_)
             return (*found, s, When(inside, _in_slice(body[at + 1 :], index)))
         after = body[at + 1] if at + 1 < len(body) else None
-        few = _few(s, after, index) if isinstance(s, Set) and isinstance(after, Loop) else None
-        if few is not None:
-            return (*found, few, *_narrowed(body[at + 2 :], index))
-        found.append(replace(s, body=_narrowed(s.body, index)) if isinstance(s, (Loop, When)) else s)
+        of_slice = _elements_of_slice(s, after, index) if isinstance(s, Set) and isinstance(after, Loop) else None
+        if of_slice is not None:
+            return (*found, of_slice, *_narrowed(body[at + 2 :], index))
+        found.append(with_bodies(s, lambda inner: _narrowed(inner, index)))
     return tuple(found)
 
 
-def _few(start: Set, loop: Loop, index: Index) -> Statement | None:
+def _elements_of_slice(start: Set, loop: Loop, index: Index) -> Statement | None:
     """A tile of elements and the loop over them as a loop over those of a slice; None where that is not known."""
-    match start.value, loop.extent:
-        case (
-            Call("mul", (tile, Extent(int(size)))),
-            Call("minimum", (Extent(most), Call("sub", (Extent(int(count)), Name(of))))),
-        ) if loop.kind == "thread" and most == size and of == start.name:
-            pass
-        case _:
-            return None
+    elements = loop.elements
+    if elements is None or elements.first.name != start.name or loop.kind != "thread":
+        return None
+    of, size, count, tile = start.name, elements.size, elements.count, _tile_of(start)
+    if not isinstance(count, int):
+        return None
+    loop = replace(loop, elements=None)
     sets = [at for at, s in enumerate(loop.body) if isinstance(s, Set) and s.name == index.name]
     if len(sets) != 1:
         return None
@@ -120,6 +122,15 @@ def _few(start: Set, loop: Loop, index: Index) -> Statement | None:
     )
 
 
+def _tile_of(start: Set) -> Expr:
+    """The number of a tile, of which the first element is set."""
+    match start.value:
+        case Call("mul", (tile, Extent())):
+            return tile
+        case tile:
+            return tile
+
+
 def _in_row(statement: Statement, element: str, places: Sequence[Mapping[str, int]], rows: int) -> Statement:
     """A name that is the number of an element in its row, without quotients; a remainder says how large it is."""
     if not isinstance(statement, Set):
@@ -147,25 +158,19 @@ def _folded(statement: Statement, places: Sequence[Mapping[str, int]]) -> Statem
 
 def _in_slice(body: Sequence[Statement], index: Index) -> Body:
     """What runs in a slice, with the slice as an index of its own: all threads of a block have the same there."""
-    return tuple([_InSlice(index).of(s) for s in body])
+    return _InSlice(index).body(tuple(body))
 
 
 @dataclass(frozen=True, slots=True)
-class _InSlice:
+class _InSlice(Rewriting):
     index: Index
+    done: Done = field(default_factory=dict[int, tuple[Any, Any]])
 
-    def of(self, part: Any) -> Any:
+    def changed(self, part: Any) -> Any:
         index = self.index
-        if isinstance(part, tuple):
-            return tuple([self.of(x) for x in cast(tuple[Any, ...], part)])
         if index.count == 1 and isinstance(part, Name) and part.name == index.name:
             return index.slice
-        if index.count > 1 and isinstance(part, (Load, Store)):
-            part = self._cut(part)
-        if not is_dataclass(part) or not isinstance(part, (Load, Call, Store, Set, Loop, When)):
-            return part
-        changed = {f.name: self.of(getattr(part, f.name)) for f in fields(part)}
-        return replace(part, **changed)
+        return self.inside(self._cut(part) if index.count > 1 and isinstance(part, (Load, Store)) else part)
 
     def _cut(self, part: Load | Store) -> Load | Store:
         """An element of a tensor whose axis of the index is cut into slices."""

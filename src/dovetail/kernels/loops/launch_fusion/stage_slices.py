@@ -12,13 +12,15 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.analysis import results
 from dovetail.kernels.loops.ir import (
+    Access,
     Expr,
     Extent,
     Name,
     Tensor,
+    reads,
 )
 from dovetail.kernels.loops.launch_fusion.stage_narrowing import Body, Index, narrowed
-from dovetail.kernels.loops.uniform import Read, Uniform, at_block, reads
+from dovetail.kernels.loops.uniform import Uniform, at_block
 from dovetail.ops.view import quotient
 
 
@@ -54,17 +56,17 @@ def sliced(stages: Sequence[Body], indices: Sequence[Index | None]) -> list[Body
 def _slices(body: Body) -> dict[str, Slice | None]:
     """The slice of each tensor that a kernel reads; None where it reads more than one."""
     own = Uniform(body)
-    every: dict[str, list[Read]] = {}
+    every: dict[str, list[Access]] = {}
     for tensor, at in reads(body):
         every.setdefault(tensor.pointer, []).append((tensor, at))
     return {pointer: _slice(found, own) for pointer, found in every.items()}
 
 
-def _slice(found: Sequence[Read], own: Uniform) -> Slice | None:
+def _slice(found: Sequence[Access], own: Uniform) -> Slice | None:
     """The last of the first axes along which all reads of a block are at one index."""
     tensor, at = found[0]
     best: Slice | None = None
-    if any(other.strides != tensor.strides or other.offset != 0 for other, _ in found):
+    if any(not place or other.strides != tensor.strides or other.offset != 0 for other, place in found):
         return None
     for axis, stride in enumerate(tensor.strides):
         index = own.of(at[axis])

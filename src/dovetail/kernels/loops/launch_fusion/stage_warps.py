@@ -7,13 +7,15 @@ have other rows, and the block waits once, after all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from dovetail.dataclass import dataclass
+from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.loops.analysis import everything
+from dovetail.kernels.loops.gpu_schedule import Tile, tile_of
 from dovetail.kernels.loops.ir import (
     Barrier,
     Call,
@@ -21,6 +23,7 @@ from dovetail.kernels.loops.ir import (
     Extent,
     Loop,
     Name,
+    Schedule,
     Set,
     Statement,
     Store,
@@ -30,9 +33,11 @@ from dovetail.kernels.loops.ir import (
     When,
     add,
     mul,
+    reads,
+    walk,
 )
 from dovetail.kernels.loops.launch_fusion.stage_narrowing import Body, Index, narrowed
-from dovetail.kernels.loops.uniform import Uniform, number_of, reads
+from dovetail.kernels.loops.uniform import Uniform, number_of
 
 _WARP = ThreadIndex("warp")
 
@@ -46,6 +51,8 @@ class StageBody:
     """What is an index along the rows that a block needs, where that is known."""
     after: frozenset[int]
     """The numbers of the stages before it that it waits for."""
+    schedule: Schedule | None
+    """Which threads have its tiles."""
 
     @property
     def written(self) -> set[str]:
@@ -136,48 +143,35 @@ def _by_row(stage: StageBody, row: Expr, lanes: int) -> Body | None:
     assert stage.index is not None, "it was checked"
     index = replace(stage.index, row=row, lanes=lanes)
     found: list[Statement] = []
-    for s in stage.body:
-        made = _of_rows(s, index) if isinstance(s, Loop) else None
-        found += made if made is not None else narrowed((s,), index)
+    schedule, body = stage.schedule, stage.body
+    of_rows = None
+    if schedule is not None and schedule.by == "warp":
+        of_rows = _of_rows(tile_of(body, schedule), schedule.tiles, index)
+    for s in body if of_rows is None else body[:-1]:
+        found += narrowed((s,), index)
+    found += of_rows or ()
     every = [*everything(found)]
     loops = [s for s in every if isinstance(s, Loop) and s.kind not in ("block", "serial", "unrolled", "lane")]
-    kinds = {x.kind for s in found for x in _indices(s)}
+    kinds = _kinds(found)
     waits = any(isinstance(s, Barrier) for s in every)
-    return None if loops or waits or kinds - {"lane", "block"} - _kinds(row) else tuple(found)
+    return None if loops or waits or kinds - {"lane", "block"} - _kinds((row,)) else tuple(found)
 
 
-def _of_rows(loop: Loop, index: Index) -> tuple[Statement, ...] | None:
-    """The loop of a stage whose warps have a row each, for the row of a warp; None where it is another one."""
-    match loop.body:
-        case (
-            Set(tile, Call("add", (Call("mul", (Name(chunk), Extent())), ThreadIndex(kind="warp")))),
-            When(Call("less", (Name(of), Extent(int(count)))), body),
-        ) if chunk == loop.variable and of == tile:
-            pass
-        case _:
-            return None
-    sets = [s for s in body if isinstance(s, Set) and s.name == index.name]
-    if len(sets) != 1 or any([number_of(sets[0].value, {tile: i}) != i for i in range(count)]):
+def _of_rows(tile: Tile, count: Size, index: Index) -> tuple[Statement, ...] | None:
+    """The tile of a stage whose warps have a row each, for the row of a warp; None where its index is no row."""
+    sets = [s for s in tile.body if isinstance(s, Set) and s.name == index.name]
+    if len(sets) != 1 or not isinstance(count, int):
+        return None
+    if any([number_of(sets[0].value, {tile.number: i}) != i for i in range(count)]):
         return None
     assert index.row is not None, "it is for a row"
     own = add(mul(index.slice, Extent(index.count)), index.row)
-    return (Set(tile, own), *narrowed(body, index))
+    return (Set(tile.number, own), *narrowed(tile.body, index))
 
 
-def _kinds(expr: Expr) -> set[str]:
-    return {x.kind for x in _indices(expr)}
-
-
-def _indices(part: Any) -> Iterator[ThreadIndex]:
-    """The indices of threads in a statement or an expression."""
-    if isinstance(part, ThreadIndex):
-        yield part
-    elif isinstance(part, tuple):
-        for x in cast(tuple[Any, ...], part):
-            yield from _indices(x)
-    elif is_dataclass(part) and not isinstance(part, (Tensor, type)):
-        for f in fields(part):
-            yield from _indices(getattr(part, f.name))
+def _kinds(parts: Sequence[Any]) -> set[str]:
+    """Which indices of threads are in statements or expressions."""
+    return {x.kind for x in walk(parts) if isinstance(x, ThreadIndex)}
 
 
 __all__ = ["StageBody", "by_warps"]

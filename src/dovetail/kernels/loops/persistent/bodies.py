@@ -11,37 +11,29 @@ from dovetail.kernels.choice import Refused
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Alloc,
-    AllocBarriers,
-    AllReduce,
     AwaitCopies,
     AwaitPhase,
-    Ballot,
     Barrier,
     Call,
     ClusterBarrier,
-    CommitCopies,
     CopyBulk,
-    ExpectBytes,
     Extent,
-    FromLane,
     Kernel,
     Loop,
     Name,
-    Prefetch,
-    Set,
     Statement,
-    WarpBarrier,
-    When,
     add,
+    expand,
     mul,
+    needs,
+    with_bodies,
 )
-from dovetail.kernels.loops.launch_fusion.composed import COMPOUND
 
-_KNOWN = (
-    *COMPOUND, Set, Loop, AllReduce, FromLane, Ballot, Alloc, Barrier, ClusterBarrier, CommitCopies, AwaitCopies,
-    AllocBarriers, CopyBulk, ExpectBytes, WarpBarrier,
+_KNOWN = frozenset(
+    ["threads", "lanes", "atomics", "barriers", "warp_barriers", "clusters", "copies", "prefetches", "matrices",
+     "bulk_copies", "amends"]
 )  # fmt: skip
-"""The statements of a part."""
+"""What is in a part."""
 TENSOR_MAPS, TURNS, STATEMENTS = "copies_need_no_tensor_maps", "blocks_take_turns", "statements_are_known"
 """Conditions that another kernel for the same step may hold."""
 ROWS = "rows"
@@ -61,7 +53,7 @@ def refused_part(kernel: Kernel, blocks: int) -> Refused | None:
         waits = "blocks that wait for each other" if launch.cluster > 1 else "copies before it starts"
         return Refused(TURNS, f"{waits}, and a grid of {launch.grid}", f"a grid of at most {blocks}")
     every = (*everything(kernel.early), *everything(kernel.body))
-    unknown = [type(s).__name__ for s in every if not isinstance(s, _KNOWN)]
+    unknown = [type(s).__name__ for s in every if s.feature not in _KNOWN]
     if unknown:
         return Refused(STATEMENTS, ", ".join(dict.fromkeys(unknown)), "loops, copies, products of warps")
     waits = sum(isinstance(s, ClusterBarrier) for s in everything(kernel.body))
@@ -88,13 +80,11 @@ def segments_of(body: tuple[Statement, ...]) -> list[tuple[Statement, ...]]:
 
 def without(body: tuple[Statement, ...], kind: type[Statement], *, shared: bool = False) -> tuple[Statement, ...]:
     """A body without statements of a kind, wherever they are; of allocations those of shared memory."""
-    found: list[Statement] = []
-    for statement in body:
-        if isinstance(statement, (Loop, When)):
-            found.append(replace(statement, body=without(statement.body, kind, shared=shared)))
-        elif not isinstance(statement, kind) or (shared and cast(Alloc, statement).space != "shared"):
-            found.append(statement)
-    return tuple(found)
+
+    def gone(s: Statement) -> tuple[Statement, ...] | None:
+        return () if isinstance(s, kind) and not (shared and cast(Alloc, s).space != "shared") else None
+
+    return expand(body, gone)
 
 
 def without_last_barrier(body: tuple[Statement, ...], blocks: int) -> tuple[Statement, ...]:
@@ -109,8 +99,7 @@ def without_last_barrier(body: tuple[Statement, ...], blocks: int) -> tuple[Stat
 
 def only_prefetches(early: Sequence[Statement]) -> bool:
     """Whether a kernel only prefetches before the kernels before it have ended."""
-    every = list(everything(early))
-    return bool(every) and all([isinstance(s, (Set, Loop, When, Prefetch)) for s in every])
+    return bool(early) and needs(early) <= {"threads", "prefetches"}
 
 
 def has_bulk(body: Sequence[Statement]) -> bool:
@@ -119,16 +108,15 @@ def has_bulk(body: Sequence[Statement]) -> bool:
 
 def in_phase(body: tuple[Statement, ...], first: int = 0) -> tuple[Statement, ...]:
     """A body that waits for the copies of its pass: a barrier has as many phases in each, from the first one on."""
-    found: list[Statement] = []
-    for statement in body:
-        if isinstance(statement, (Loop, When)):
-            statement = replace(statement, body=in_phase(statement.body, first))
-        elif isinstance(statement, AwaitPhase):
-            passed = add(PASS, Extent(-first)) if first else PASS
-            phase = add(mul(passed, Extent(statement.turns)), statement.phase)
-            statement = replace(statement, phase=Call("bit_and", (phase, Extent(1)), i64))
-        found.append(statement)
-    return tuple(found)
+    passed = add(PASS, Extent(-first)) if first else PASS
+
+    def awaited(s: Statement) -> list[Statement] | None:
+        if not isinstance(s, AwaitPhase):
+            return None
+        phase = add(mul(passed, Extent(s.turns)), s.phase)
+        return [replace(s, phase=Call("bit_and", (phase, Extent(1)), i64))]
+
+    return expand(body, awaited)
 
 
 def awaiting(body: tuple[Statement, ...], pending: int) -> tuple[Statement, ...]:
@@ -136,11 +124,9 @@ def awaiting(body: tuple[Statement, ...], pending: int) -> tuple[Statement, ...]
     found: list[Statement] = []
     has_awaited = False
     for statement in body:
-        if isinstance(statement, (Loop, When)):
-            found.append(replace(statement, body=awaiting(statement.body, pending)))
-        elif not isinstance(statement, AwaitCopies):
+        if not isinstance(statement, AwaitCopies):
             # Barriers stay: one after a wait also keeps what warps still read from what others write there.
-            found.append(statement)
+            found.append(with_bodies(statement, lambda inner: awaiting(inner, pending)))
         elif not has_awaited:
             found.append(AwaitCopies(pending))
             has_awaited = True

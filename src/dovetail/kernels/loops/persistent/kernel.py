@@ -31,6 +31,7 @@ from dovetail.kernels.loops.ir import (
     Statement,
     SubGrid,
     When,
+    reads,
     sizes_in,
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming, copied_whole
@@ -49,7 +50,6 @@ from dovetail.kernels.loops.persistent.part import Part
 from dovetail.kernels.loops.persistent.passes import IN_FIRST, in_passes, part_in, with_part
 from dovetail.kernels.loops.persistent.stream import Free
 from dovetail.kernels.loops.persistent.words import PartWords, Words
-from dovetail.kernels.loops.uniform import reads
 
 __all__ = ["NEXT", "Levels", "Room", "as_resident", "copies", "offsets"]
 

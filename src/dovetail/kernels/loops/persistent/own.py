@@ -7,7 +7,6 @@ part. Each thread has a place of its own there, so that no other one need be wai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dovetail.dataclass import dataclass
@@ -27,6 +26,9 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     ThreadIndex,
     When,
+    expand,
+    pointers_in,
+    rewrite,
 )
 from dovetail.kernels.loops.persistent.part import Part
 from dovetail.kernels.loops.persistent.passes import IN_FIRST
@@ -156,7 +158,7 @@ class _Seen:
                 case Set(name, value):
                     if isinstance(value, Load) and value.tensor.pointer == self.pointer and self.kind is Load:
                         self.access(value.tensor, value.at, guards)
-                    elif self.kind is Load and self.pointer in _pointers(value):
+                    elif self.kind is Load and self.pointer in pointers_in((value,)):
                         self.is_known = False
                     self.names[name] = self.resolved(value)
                 case When(condition, inner):
@@ -165,12 +167,12 @@ class _Seen:
                     self.names[variable] = ThreadIndex("block") if kind == "block" else Name(f"{variable} of a loop")
                     self.statements(inner, guards)
                 case Store(tensor, at, value):
-                    if self.kind is Load and self.pointer in _pointers(value):
+                    if self.kind is Load and self.pointer in pointers_in((value,)):
                         self.is_known = False
                     if self.kind is Store and tensor.pointer == self.pointer:
                         self.access(tensor, at, guards)
                 case _:
-                    self.is_known = self.is_known and self.pointer not in str(s)
+                    self.is_known = self.is_known and self.pointer not in pointers_in((s,))
 
     def access(self, tensor: Tensor, at: Sequence[Expr], guards: tuple[Expr, ...]) -> None:
         pairs = [(stride, self.resolved(x)) for stride, x in zip(tensor.strides, at, strict=True) if stride != 0]
@@ -178,36 +180,25 @@ class _Seen:
         self.found.append((tuple([s for s, _ in pairs]), tuple([x for _, x in pairs]), guards))
 
     def resolved(self, expr: Expr) -> Expr:
-        if isinstance(expr, Name):
-            return self.names.get(expr.name, expr)
-        if isinstance(expr, Call):
-            return Call(expr.op, tuple([self.resolved(x) for x in expr.operands]), expr.dtype)
-        return expr
+        """An index by the numbers of the thread and its block; what is loaded stays."""
 
+        def resolved(part: Any) -> Any:
+            if isinstance(part, Name):
+                return self.names.get(part.name, part)
+            return part if isinstance(part, Load) else None
 
-def _pointers(expr: Expr) -> set[str]:
-    found: set[str] = set()
-    pending = [expr]
-    while pending:
-        one = pending.pop()
-        if isinstance(one, Load):
-            found.add(one.tensor.pointer)
-            pending += one.at
-        elif isinstance(one, Call):
-            pending += one.operands
-    return found
+        return rewrite(expr, resolved)
 
 
 def read(body: tuple[Statement, ...], owns: Mapping[str, Own]) -> tuple[Statement, ...]:
     """A body that finds what its threads sent themselves, by the pointers that read it."""
-    found: list[Statement] = []
-    for s in body:
-        if isinstance(s, (Loop, When)):
-            s = replace(s, body=read(s.body, owns))
-        elif isinstance(s, Set) and isinstance(s.value, Load) and s.value.tensor.pointer in owns:
-            s = Set(s.name, Load(owns[s.value.tensor.pointer].tensor, (_THREAD,)))
-        found.append(s)
-    return tuple(found)
+
+    def found(s: Statement) -> list[Statement] | None:
+        if isinstance(s, Set) and isinstance(s.value, Load) and s.value.tensor.pointer in owns:
+            return [Set(s.name, Load(owns[s.value.tensor.pointer].tensor, (_THREAD,)))]
+        return None
+
+    return expand(body, found)
 
 
 __all__ = ["Own", "is_sent", "owned", "read"]

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import groupby
-from typing import Any, cast
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
@@ -45,7 +44,10 @@ from dovetail.kernels.loops.ir import (
     ThreadIndex,
     When,
     add,
+    bodies,
     mul,
+    rewrite,
+    with_bodies,
 )
 from dovetail.kernels.loops.persistent.bodies import PASS, has_bulk
 from dovetail.kernels.loops.persistent.passes import in_passes
@@ -132,7 +134,7 @@ def of_warp(body: Sequence[Statement], free: Free | None = None) -> list[Stateme
     for s in body:
         if isinstance(s, (FenceShared, Set)):
             found.append(s)
-        if not has_bulk([s]) and not _expects(s):
+        if not any([isinstance(x, (CopyBulk, ExpectBytes)) for x in everything((s,))]):
             continue
         match s:
             case SubGrid():
@@ -151,9 +153,9 @@ def of_others(body: Sequence[Statement]) -> list[Statement]:
     """What is left of copies for the threads that compute."""
     found: list[Statement] = []
     for s in body:
-        if isinstance(s, (SubGrid, When, Loop)):
-            s = replace(s, body=tuple(of_others(s.body)))
-            if any(isinstance(x, (CopyAsync, Loop, When, SubGrid)) for x in s.body):
+        if bodies(s):
+            s = with_bodies(s, of_others)
+            if any(isinstance(x, CopyAsync) or bodies(x) for inner in bodies(s) for x in inner):
                 found.append(s)
         elif not isinstance(s, (CopyBulk, ExpectBytes, FenceShared)):
             found.append(s)
@@ -163,7 +165,8 @@ def of_others(body: Sequence[Statement]) -> list[Statement]:
 def prefetched(part: SubGrid) -> SubGrid:
     """What the first lanes of all warps of a part prefetch, by the warp that copies: it does one after the other."""
     at = Name("of_warp")
-    body = cast(tuple[Statement, ...], _with(part.body, {"warp": at, "lane": ZERO}, {}))
+    one: Mapping[str, Expr] = {"warp": at, "lane": ZERO}
+    body = rewrite(part.body, lambda x: one.get(x.kind, x) if isinstance(x, ThreadIndex) else None)
     loop = Loop(at.name, Extent(part.threads // LANES), body, rolled=True)
     return replace(part, threads=LANES, body=(When(IS_FIRST, (loop,)),))
 
@@ -198,8 +201,7 @@ def _with_pace(body: Sequence[Statement], pace: int) -> list[Statement]:
     """A body whose copies wait: 64 KB take `pace` cycles."""
     found: list[Statement] = []
     for s in body:
-        if isinstance(s, (SubGrid, When, Loop)):
-            s = replace(s, body=tuple(_with_pace(s.body, pace)))
+        s = with_bodies(s, lambda body: tuple(_with_pace(body, pace)))
         if isinstance(s, (CopyBulk, Prefetch)):
             nbytes = s.nbytes if isinstance(s, Prefetch) else Extent(s.nbytes)
             cycles = Call("div", (mul(nbytes, Extent(pace)), Extent(PACE_BYTES)), i64)
@@ -209,29 +211,10 @@ def _with_pace(body: Sequence[Statement], pace: int) -> list[Statement]:
     return found
 
 
-def _with(part: Any, indices: Mapping[str, Expr], known: dict[int, Any]) -> Any:
-    """A body, or a part of it, with other expressions for indices of threads."""
-    key, found = id(part), part
-    if key in known:
-        return known[key]
-    if isinstance(part, ThreadIndex):
-        found = indices.get(part.kind, part)
-    elif isinstance(part, tuple):
-        found = tuple([_with(x, indices, known) for x in cast(tuple[Any, ...], part)])
-    elif isinstance(part, (Set, Loop, When, Prefetch, Call)):
-        found = replace(part, **{f.name: _with(getattr(part, f.name), indices, known) for f in fields(part)})
-    known[key] = found
-    return found
-
-
 def waits_once(body: Sequence[Statement]) -> tuple[AwaitPhase, ...]:
     """The waits for copies that arrive once in a pass; the stages of a ring have as many phases as tiles."""
     every = [s for s in everything(body) if isinstance(s, AwaitPhase)]
     return tuple([s for s in every if isinstance(s.slot, Extent) and s.turns == 1])
-
-
-def _expects(s: Statement) -> bool:
-    return isinstance(s, ExpectBytes) or (isinstance(s, When) and any(_expects(x) for x in s.body))
 
 
 __all__ = [

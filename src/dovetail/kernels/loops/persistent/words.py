@@ -18,6 +18,7 @@ from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     ZERO,
+    Access,
     Alloc,
     AwaitCopies,
     AwaitPhase,
@@ -42,9 +43,14 @@ from dovetail.kernels.loops.ir import (
     Tensor,
     ThreadIndex,
     When,
+    accesses,
     add,
+    expand,
     minimum,
     mul,
+    pointers_in,
+    reads,
+    within,
 )
 from dovetail.kernels.loops.launch_fusion.block_stages import without_copies_from_shared
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
@@ -52,7 +58,7 @@ from dovetail.kernels.loops.launch_fusion.shared_copies import without_shared_co
 from dovetail.kernels.loops.persistent.bodies import PASS
 from dovetail.kernels.loops.persistent.passes import IN_FIRST, in_passes
 from dovetail.kernels.loops.persistent.stream import IS_FIRST
-from dovetail.kernels.loops.uniform import Read, Uniform, reads
+from dovetail.kernels.loops.uniform import Uniform
 
 __all__ = ["SIZES", "START", "VECTOR", "Held", "PartWords", "Published", "Received", "Sent", "Words", "held"]
 
@@ -112,7 +118,7 @@ def held(loop: Statement, is_known: Callable[[Expr, str], bool], is_there: Calla
                 source, at = place(s.source, s.source_at)
                 rest.append(replace(s, source=source, source_at=at))
             case _:
-                if any([pointer in str(s) for pointer in found]):
+                if pointers_in((s,)) & {*found}:
                     return None  # it reads a factor where the tile had it
                 rest.append(s)
     dtypes = {s.target.pointer: s.target.dtype for s in loop.body if isinstance(s, LoadMatrices)}
@@ -326,7 +332,7 @@ class PartWords:
 
     def _slices(self, body: tuple[Statement, ...]) -> dict[str, _Slice]:
         """What a segment reads of each tensor that it receives: the same for all threads of a block."""
-        every: dict[str, list[Read]] = {}
+        every: dict[str, list[Access]] = {}
         for tensor, at in reads(body):
             if tensor.pointer in self.received:
                 every.setdefault(tensor.pointer, []).append((tensor, at))
@@ -334,24 +340,22 @@ class PartWords:
         return {p: _sliced(found, self.received[p], own) for p, found in every.items()}
 
     def _sending(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        found: list[Statement] = []
-        for s in body:
-            if isinstance(s, (Loop, When)):
-                s = replace(s, body=self._sending(s.body))
-            elif isinstance(s, Store) and s.tensor.pointer in self.sent:
-                sent = self.sent[s.tensor.pointer]
-                tensor = self.words.tensor(s.tensor.dtype, sent.first, s.tensor.strides, s.tensor.offset)
-                # Loads after a word is sent are loads again: what it has is computed once.
-                value = Name(f"sent_{sent.first}", s.value.dtype)
-                found += [Set(value.name, s.value), Store(tensor, (add(PASS, Extent(1)), *s.at), value)]
-                if s.tensor.pointer in self.owned:
-                    found.append(Store(self.owned[s.tensor.pointer], (ThreadIndex("thread"),), value))
-                if not sent.kept:
-                    continue
+        def sending(s: Statement) -> list[Statement] | None:
+            if not isinstance(s, Store) or s.tensor.pointer not in self.sent:
+                return None
+            sent = self.sent[s.tensor.pointer]
+            tensor = self.words.tensor(s.tensor.dtype, sent.first, s.tensor.strides, s.tensor.offset)
+            # Loads after a word is sent are loads again: what it has is computed once.
+            value = Name(f"sent_{sent.first}", s.value.dtype)
+            found: list[Statement] = [Set(value.name, s.value), Store(tensor, (add(PASS, Extent(1)), *s.at), value)]
+            if s.tensor.pointer in self.owned:
+                found.append(Store(self.owned[s.tensor.pointer], (ThreadIndex("thread"),), value))
+            if sent.kept:
                 last = Call("equal", (PASS, Extent(self.last)), bool_)
-                s = When(last, (Store(replace(s.tensor, pointer=sent.kept), s.at, value),))
-            found.append(s)
-        return tuple(found)
+                found.append(When(last, (Store(replace(s.tensor, pointer=sent.kept), s.at, value),)))
+            return found
+
+        return expand(body, sending)
 
 
 def _are_own(body: tuple[Statement, ...], receipts: Sequence[Receipt], threads: int) -> bool:
@@ -362,7 +366,7 @@ def _are_own(body: tuple[Statement, ...], receipts: Sequence[Receipt], threads: 
         return False
     # A statement of any other kind that names that memory, in whichever field, keeps the barrier.
     others = [s for s in everything(body) if not isinstance(s, (Set, Store, Loop, When))]
-    if any(pointer in str(s) for s in others for pointer in rooms):
+    if rooms.keys() & {tensor.pointer for _, tensor, _ in accesses(part for s in others for part in within((s,)))}:
         return False
     for tensor, at in [read for read in reads(body) if read[0].pointer in rooms]:
         first = tensor.offset if isinstance(tensor.offset, int) else -1
@@ -395,7 +399,7 @@ class _Slice:
     count: int
 
 
-def _sliced(every: Sequence[Read], got: Received, own: Uniform) -> _Slice:
+def _sliced(every: Sequence[Access], got: Received, own: Uniform) -> _Slice:
     """The first axes of a tensor along which each block reads at one place; all of it where there are none."""
     tensor, at = every[0]
     found, left = _Slice((), (), got.count), got.count * got.dtype.itemsize
@@ -416,7 +420,7 @@ def _sliced(every: Sequence[Read], got: Received, own: Uniform) -> _Slice:
     return found
 
 
-def _is_inside(read: Read, axis: int, nbytes: int, own: Uniform) -> bool:
+def _is_inside(read: Access, axis: int, nbytes: int, own: Uniform) -> bool:
     """Whether a read that starts elsewhere than its tensor stays in a slice, along the axes from `axis` on."""
     tensor, at = read
     last = tensor.offset

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
-from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.loops.pipeline import MAP_BYTES, Traversal
+from dovetail.kernels.loops.ir import MAP_BYTES, Kernel, Traversal
 from dovetail.kernels.matrix_instruction import LINE_BYTES
 
 _ALIGNED = 64

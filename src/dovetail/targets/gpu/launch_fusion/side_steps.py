@@ -106,7 +106,7 @@ def in_one_launch(kernel: Kernel, small: Kernel, pointers: Mapping[str, str]) ->
     name = f"{kernel.name}_and_{small.name}"
     sizes = sizes_in((*early, *body))
     named = replace(kernel, name=name, pointers=names, written=written, sizes=sizes)
-    return replace(named, body=body, early=early, launch=launch)
+    return replace(named, body=body, early=early, launch=launch, schedule=None)
 
 
 def _of_first(body: Sequence[Statement], launch: Launch) -> tuple[Statement, ...]:

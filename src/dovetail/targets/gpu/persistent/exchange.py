@@ -10,9 +10,8 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import f32
 from dovetail.ir.value import Value
 from dovetail.kernels.loops.analysis import everything, pointers_in
-from dovetail.kernels.loops.ir import Alloc, AtomicUpdate, CopyAsync, CopyBox, CopyBulk, Kernel
+from dovetail.kernels.loops.ir import Alloc, AtomicUpdate, CopyAsync, CopyBox, CopyBulk, Kernel, reads
 from dovetail.kernels.loops.persistent.words import SIZES, VECTOR, Received, Sent
-from dovetail.kernels.loops.uniform import reads
 from dovetail.plan.alias import is_dense
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints, meet
