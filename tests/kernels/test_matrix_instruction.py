@@ -99,8 +99,8 @@ def test_wmma() -> None:
 def test_runs_of_bits_say_where_a_lane_is() -> None:
     """What kernels compute of a lane's number is what its bits say."""
     for by in RECORDS:
-        for layout in (by.sums, by.left, by.right):
-            for lane in range(1 << len(layout.lanes)) if layout else ():
+        for layout in [one for one in (by.sums, by.left, by.right) if one is not None]:
+            for lane in range(1 << len(layout.lanes)):
                 for axis in (0, 1):
                     moved = [(lane >> first) % (1 << count) * step for first, count, step in layout.runs(axis)]
                     assert sum(moved) == layout.place(lane, 0)[axis]
