@@ -19,7 +19,8 @@ from dovetail.kernels.gpu.attention.choice import IS_FASTER, cycles_of, group_ti
 from dovetail.kernels.gpu.attention.sources import AttendSources, sources_of
 from dovetail.kernels.gpu.attention.tile import GROUP_WARPS, AttendTile
 from dovetail.kernels.gpu.gemm.tile import H200
-from dovetail.kernels.request import LAUNCH, Request, Role
+from dovetail.kernels.matrix_instruction import MMA
+from dovetail.kernels.request import Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cuda.claims import CLAIMS
@@ -39,10 +40,10 @@ def _attention(
     return library.attention(q, k, v, scale=0.2, **call)
 
 
-def _rows(value: Value, device: GpuDevice, request: Request = LAUNCH) -> Mapping[str, Considered]:
+def _rows(value: Value, device: GpuDevice, request: Request | None = None) -> Mapping[str, Considered]:
     plan = make_plan(Graph.of({"y": value}), target="cuda")
     (step,) = plan.phase("run")
-    rows = TABLE.considered(step, locations_of(plan), device, CLAIMS.machine, request)
+    rows = TABLE.considered(step, locations_of(plan), device, CLAIMS.machine, request or Request())
     return {row.name: row for row in rows if row.kind == "attention"}
 
 
@@ -77,7 +78,7 @@ LAUNCH = 1.45
 KEEP: Mapping[str, Any] = {"keep": x_of(bool_, 72, "t", name="keep"), "fill": -math.inf}
 REFUSED: Mapping[str, tuple[Value, GpuDevice, str, str]] = {
     "device_multiplies_by_warpgroups": (
-        _attention(80, 80), replace(H200, architecture="sm_80", tensor_core_shapes=((16, 8, 16),)), "sm_80", "attend",
+        _attention(80, 80), replace(H200, architecture="sm_80", matrix_instructions=MMA), "sm_80", "attend",
     ),
     "features_fill_lines": (_attention(80, 80, 96), H200, "96 and 96", "attend"),
     "queries_and_sums_fit_registers": (_attention(80, 80, 192), H200, "144 of a thread", "attend"),
@@ -170,6 +171,6 @@ def test_a_report_tells_the_kernels_of_its_device() -> None:
     made = compilation(Graph.of({"y": _attention(80, 80)}), make_request(target=target_of(device)))
     (step,) = made.plan.phase("run")
     assert {row.name for row in made.considered(step) if row.taken} == {"attend_groups"}
-    device.description = replace(device.description, tensor_core_shapes=((16, 8, 16),))
+    device.description = replace(device.description, matrix_instructions=MMA)
     rows = {row.name: row for row in made.considered(step)}
     assert rows["attend"].taken and rows["attend_groups"].condition == "device_multiplies_by_warpgroups"

@@ -45,7 +45,7 @@ from dovetail.targets.gpu.backend import GpuBackend
 from dovetail.targets.gpu.data_kinds import DATA_KINDS
 from dovetail.targets.gpu.images import POOLS, is_convolved
 from dovetail.targets.gpu.kernel import Code, GpuKernel
-from dovetail.targets.gpu.loops import LOOPS, SHAPE, split_limits
+from dovetail.targets.gpu.loops import SHAPE, loops_of, split_limits
 from dovetail.targets.runtime.selection import Kind, Row, Table
 
 __all__ = ["TABLE", "WINDOWS", "Selection", "finished", "kernel_of_step", "make_kernels"]
@@ -128,8 +128,11 @@ def make_kernels(step: Step, selection: Selection, request: Request | None = Non
     """The kernels of a step, in the order in which they run; none where no family takes it."""
     selection = selection if request is None else replace(selection, request=request)
     wanted, device, machine = selection.request, selection.device, selection.backend.machine
-    job = TABLE.select(step, selection.locations, device, machine, wanted)
     shape, limits = wanted.shape or SHAPE, wanted.rows or split_limits(device)
+    if device.warp != shape.lanes:
+        shape = replace(shape, lanes=device.warp)
+        selection = replace(selection, locations=replace(selection.locations, target=loops_of(device.warp)))
+    job = TABLE.select(step, selection.locations, device, machine, wanted)
     return () if job is None else _scheduled(job, step, selection, limits, shape)
 
 
@@ -153,7 +156,7 @@ def _scheduled(
         return ()
     if checks:
         return (replace(printed(schedule(kernel, job.tiled.tiles, shape), bindings), checks=checks),)
-    split = split_reduction(kernel, job.tiled.tiles, LOOPS.tiles.bundle, limits)
+    split = split_reduction(kernel, job.tiled.tiles, selection.locations.target.tiles.bundle, limits)
     if split is None:
         return (printed(schedule(kernel, job.tiled.tiles, shape), bindings),)
     places, end = _placed({partial.pointer: partial.nbytes for partial in split.partials})
@@ -220,8 +223,11 @@ def finished(
     locations = selection.locations
     alignment = locations.alignment(bindings) | dict.fromkeys((*workspace, *packed), ALIGNMENT)
     packed = {name: v for name, v in packed.items() if name in kernel.pointers}
+    warp = selection.device.warp
+    if kernel.launch is not None and kernel.launch.warp != warp:
+        kernel = replace(kernel, launch=replace(kernel.launch, warp=warp))
     if selection.request.starts_early and kernel.launch is not None:
         constants = tuple([name for name, v in {**bindings, **packed}.items() if locations.is_constant(v)])
         kernel = replace(kernel, launch=replace(kernel.launch, dependent=True), constants=constants)
-    code = Code(partial(selection.backend.printer, kernel, alignment))
+    code = Code(partial(selection.backend.printer, kernel, alignment, selection.device.architecture))
     return GpuKernel(kernel, code, bindings, workspace, packed=packed)

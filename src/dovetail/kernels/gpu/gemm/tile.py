@@ -7,17 +7,17 @@ from dataclasses import replace
 from math import isfinite
 
 from dovetail.ir.dim import Size
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.gemm.block_tile import (
     CHUNK,
     DEPTH,
     GROUP_ROWS,
-    LANES,
     RESERVED_BYTES,
     WARP_ROWS,
     BlockTile,
 )
 from dovetail.kernels.gpu.gemm.tile_cost import JOINED_CYCLES, NARROW_SUMS, START_CYCLES, SUM_CYCLES, Work
+from dovetail.kernels.matrix_instruction import MMA, WGMMA, MatrixInstruction
 from dovetail.kernels.request import LAUNCH, Request, Role
 
 H200 = GpuDevice(
@@ -25,7 +25,7 @@ H200 = GpuDevice(
     multiprocessors=132,
     shared_bytes=227 << 10,
     l2_bytes=50 << 20,
-    tensor_core_shapes=((16, 8, 16), (64, 256, 16)),
+    matrix_instructions=(*MMA, *WGMMA),
     converts_fp8=True,
 )
 
@@ -94,18 +94,21 @@ def tile_of(
     depth: Size,
     streams: int,
     device: GpuDevice,
+    by: MatrixInstruction,
     request: Request = LAUNCH,
-) -> tuple[BlockTile, int]:
-    """The tile and the parts of k with the lowest estimate; one part where sizes are not known."""
-    work = Work.of(batch, rows, columns, streams, device, request)
-    rounds = max(1, -(-depth // DEPTH)) if isinstance(depth, int) else 1
+) -> tuple[BlockTile, int] | None:
+    """The tile and the parts of k with the lowest estimate; one part where sizes are not known. None where no tile has
+    matrices of the instruction."""
+    work = Work.of(batch, rows, columns, streams, device, by.factors.itemsize, request)
+    rounds = max(1, -(-depth // work.depth)) if isinstance(depth, int) else 1
     splits = splits_of((batch, rows, columns, depth), rounds, streams, device, request)
 
     def cycles(choice: tuple[BlockTile, int]) -> float:
         tile, parts = choice
         return -(-rounds // parts) * work.stage_cycles(tile, parts) + work.adding_cycles(parts)
 
-    return min([(tile, parts) for parts in splits for tile in _fitting(streams, device, request)], key=cycles)
+    fitting = _fitting(streams, device, by, request)
+    return min([(tile, parts) for parts in splits for tile in fitting], key=cycles, default=None)
 
 
 def cycles_of(
@@ -120,14 +123,15 @@ def cycles_of(
     *,
     has_producer: bool,
     parts: int = 1,
+    itemsize: int,
 ) -> float:
     """An estimate of a product, without the start of its kernel; 0 where its depth is not known."""
     if not isinstance(depth, int):
         return 0.0
-    work = Work.of(batch, rows, columns, streams, device, request)
+    work = Work.of(batch, rows, columns, streams, device, itemsize, request)
     if has_producer:
         return work.pipelined_cycles(tile, depth, parts) - START_CYCLES
-    return -(-depth // (DEPTH * parts)) * work.stage_cycles(tile, parts)
+    return -(-depth // (work.depth * parts)) * work.stage_cycles(tile, parts)
 
 
 def pipelined_tile_of(
@@ -146,7 +150,7 @@ def pipelined_tile_of(
     The columns of each stream are a multiple of `panel`. `straddle` says of the left and the right factors whether
     their lines begin in the middle of a line of L2.
     """
-    work, rounds = Work.of(1, rows, columns, streams, device, request), -(-depth // DEPTH)
+    work, rounds = Work.of(1, rows, columns, streams, device, request=request), -(-depth // DEPTH)
     splits = [p for p in splits_of((rows, columns, depth), rounds, streams, device, request) if rounds % p == 0]
     fitting = _pipelined(PIPELINED_TILES, streams, panel, device, request)
     choices = [(tile, parts) for parts in splits for tile in fitting if not work.may_crowd(tile, parts)]
@@ -175,7 +179,7 @@ def gains_by_transposing(
     """Whether a tile and parts for transposed weights save as much of the time as these take."""
     rows, columns, depth = sizes
     assert isinstance(depth, int), "it was checked"
-    work = Work.of(1, rows, columns, streams, device, request)
+    work = Work.of(1, rows, columns, streams, device, request=request)
 
     def cycles(tile: BlockTile, parts: int) -> float:
         if was[1] == now[1] == 1:
@@ -208,7 +212,7 @@ def pipelined_split_of(
 
     `result_bytes` counts what the epilogue reads and writes for each result.
     """
-    work, rounds = Work.of(1, rows, columns, 1, device, request), -(-depth // DEPTH)
+    work, rounds = Work.of(1, rows, columns, 1, device, request=request), -(-depth // DEPTH)
     most = rounds // FEWEST_ROUNDS if parts and isinstance(rows, int) else 1
     splits = [p for p in SPLITS if p == 1 or (p <= most and rounds % p == 0)]
     tiles = _pipelined((*PIPELINED_TILES, *TALL_TILES), 1, CHUNK, device, request)
@@ -247,7 +251,7 @@ def _clustered(tile: BlockTile, depth: int, parts: int, rows: Size, work: Work) 
 
 def has_warpgroups(device: GpuDevice) -> bool:
     """Whether four warps of the device multiply together, out of shared memory."""
-    return any(shape[0] == GROUP_ROWS for shape in device.tensor_core_shapes)
+    return any(one.by_warpgroup for one in device.matrix_instructions)
 
 
 def _by_warpgroups(device: GpuDevice, request: Request) -> bool:
@@ -256,15 +260,21 @@ def _by_warpgroups(device: GpuDevice, request: Request) -> bool:
 
 
 def split_of(
-    batch: Size, rows: Size, columns: Size, depth: int, device: GpuDevice, request: Request = LAUNCH
+    batch: Size,
+    rows: Size,
+    columns: Size,
+    depth: int,
+    device: GpuDevice,
+    by: MatrixInstruction,
+    request: Request = LAUNCH,
 ) -> tuple[BlockTile, int]:
     """The tile and the parts of k with the lowest estimate; one part where sizes are not known.
 
     It has as many stages as its share of the shared memory holds: where blocks are few, more copies are in flight.
     """
-    work = Work.of(batch, rows, columns, 1, device, request)
+    work = Work.of(batch, rows, columns, 1, device, by.factors.itemsize, request)
     known = all(isinstance(size, int) for size in (batch, rows, columns))
-    rounds = -(-depth // DEPTH)
+    rounds = -(-depth // work.depth)
     splits = [p for p in SPLITS if p == 1 or (known and rounds >= p * FEWEST_ROUNDS)]
 
     def cycles(choice: tuple[BlockTile, int]) -> float:
@@ -272,7 +282,7 @@ def split_of(
         sums = 0.0 if parts == 1 else SUM_CYCLES + work.sum_cycles(parts)
         return -(-rounds // parts) * work.stage_cycles(tile, parts) + sums
 
-    tile, parts = min([(tile, parts) for tile in _fitting(1, device, request) for parts in splits], key=cycles)
+    tile, parts = min([(tile, parts) for tile in _fitting(1, device, by, request) for parts in splits], key=cycles)
     blocks = parts * work.blocks(tile)
     at_once = min(-(-blocks // device.multiprocessors), tile.resident(device)) if known else tile.resident(device)
     room = device.shared_bytes // max(1, at_once) // replace(tile, stages=1).shared_bytes
@@ -280,10 +290,13 @@ def split_of(
     return replace(tile, stages=max(FEWEST_STAGES, stages)), parts
 
 
-def _fitting(streams: int, device: GpuDevice, request: Request) -> list[BlockTile]:
+def _fitting(streams: int, device: GpuDevice, by: MatrixInstruction, request: Request) -> list[BlockTile]:
     """The tiles that a device has the instructions and the shared memory for."""
-    every = (*(GROUP_TILES if _by_warpgroups(device, request) else ()), *TILES)
-    fitting = [t for t in every if t.warp_columns % (CHUNK * streams) == 0]
+    by_group = [one for one in device.matrix_instructions if one.by_warpgroup and one.factors is by.factors]
+    groups = bool(by_group) and request.role is not Role.PART
+    every = [tile.with_warps_of(by.lanes) for tile in (*(GROUP_TILES if groups else ()), *TILES)]
+    # Streams take turns of eight columns, so that a lane has the same column of each.
+    fitting = [t for t in every if t.warp_columns % (by.n * streams) == 0 and (streams == 1 or by.n == CHUNK)]
     return [t for t in fitting if t.shared_bytes <= device.shared_bytes]
 
 
@@ -294,7 +307,6 @@ __all__ = [
     "GROUP_ROWS",
     "H200",
     "JOINED_CYCLES",
-    "LANES",
     "NARROW_SUMS",
     "SUM_CYCLES",
     "TILES",

@@ -53,6 +53,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from dovetail.kernels.loops.persistent.bodies import ROWS
+from dovetail.kernels.matrix_instruction import mma_of
 from dovetail.kernels.request import Request
 
 WEIGHTS, PLANES = "weights", "planes"
@@ -111,7 +112,7 @@ class NearTile(TensorCoreTile):
         tiles = LAUNCHED_TILES if request.starts_early else NEAR_TILES
         if request.warps:
             tiles = warped_tiles(request.warps, depth)
-        found = [NearTile(tile, dtype, left, rights, axis, other, depth) for tile in tiles]
+        found = [NearTile(tile, mma_of(dtype), left, rights, axis, other, depth) for tile in tiles]
         fitting = [
             one
             for one in found

@@ -31,7 +31,7 @@ from dovetail.targets.gpu.launch_fusion.launches import request_of
 from dovetail.targets.gpu.steps import considered, has_late_sizes, kernels_by_step, locations_of, wanted_steps
 from dovetail.targets.gpu.stored import Steps
 from dovetail.targets.runtime.arrays.memory import Memory
-from dovetail.targets.runtime.building.store import Store
+from dovetail.targets.runtime.building.store import CodeStore
 
 if TYPE_CHECKING:
     from dovetail.targets.gpu.persistent.choice import Residency
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 def selection_of(plan: Plan, device: GpuDevice, request: Request | None = None) -> Selection:
     """What the kernels of a plan are selected for."""
-    from dovetail.targets.cuda.backend import BACKEND
+    from dovetail.targets.cuda.backend import backend_of
     from dovetail.targets.gpu.select import Selection
 
-    return Selection(locations_of(plan), device, BACKEND, request or request_of(plan, device))
+    return Selection(locations_of(plan), device, backend_of(device), request or request_of(plan, device))
 
 
 def steps_of(
@@ -91,7 +91,7 @@ class CudaGraph:
         self,
         plan: Plan,
         device: Callable[[], Driver] = driver,
-        store: Store | None = None,
+        store: CodeStore | None = None,
         built: tuple[Steps, dict[str, str]] | None = None,
         tune: str = TUNE_OFF,
         libraries: str = OFF,
