@@ -40,10 +40,10 @@ def _attention(
     return library.attention(q, k, v, scale=0.2, **call)
 
 
-def _rows(value: Value, device: GpuDevice, request: Request = LAUNCH) -> Mapping[str, Considered]:
+def _rows(value: Value, device: GpuDevice, request: Request | None = None) -> Mapping[str, Considered]:
     plan = make_plan(Graph.of({"y": value}), target="cuda")
     (step,) = plan.phase("run")
-    rows = TABLE.considered(step, locations_of(plan), device, CLAIMS.machine, request)
+    rows = TABLE.considered(step, locations_of(plan), device, CLAIMS.machine, request or Request())
     return {row.name: row for row in rows if row.kind == "attention"}
 
 
