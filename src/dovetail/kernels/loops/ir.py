@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, field, fields
 from enum import StrEnum
 from itertools import count
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
+from operator import attrgetter, is_
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -1310,7 +1311,6 @@ __all__ = [
     "in_block",
     "in_memory_order",
     "indices",
-    "layout",
     "minimum",
     "mul",
     "needs",

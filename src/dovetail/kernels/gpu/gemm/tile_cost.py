@@ -54,7 +54,6 @@ class Work:
     request: Request = LAUNCH
     itemsize: int = f16.itemsize
     """Bytes of an element of the factors."""
-    request: Request = LAUNCH
 
     @staticmethod
     def of(
