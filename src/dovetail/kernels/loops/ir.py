@@ -756,7 +756,7 @@ Statement: TypeAlias = Store | Set | Loop | When | Threaded
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Which threads have which tiles of a scheduled kernel. What asks for that reads it here, and not off its loops."""
+    """Which threads have which tiles of a scheduled kernel: passes read it here, and not off its loops."""
 
     by: Literal["block", "warp", "thread"]
     """What has a tile of its own."""
