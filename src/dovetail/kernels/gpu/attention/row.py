@@ -20,20 +20,7 @@ from dovetail.ir.dtype import DType, bool_, f16, f32, i64, u8, u16, u64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.attention.row_result import combined, shares_combined
-from dovetail.kernels.gpu.attention.row_tile import (
-    KEYS,
-    LEAST,
-    MOST_FEATURES,
-    SHARING,
-    VECTOR,
-    WARP,
-    WARPS,
-    RowTile,
-    equal,
-    exp_of,
-    f32_name,
-)
+from dovetail.kernels.gpu.attention.sources import by_key_head
 from dovetail.kernels.gpu.attention.tile import PARTIAL
 from dovetail.kernels.gpu.gemm.fragments import LANE, both, divided, less, remainder
 from dovetail.kernels.gpu.gemm.tile import H200, LANES
@@ -43,6 +30,7 @@ from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
     AllReduce,
+    Barrier,
     Call,
     ClusterBarrier,
     Expr,
@@ -56,6 +44,7 @@ from dovetail.kernels.loops.ir import (
     Prefetch,
     Set,
     Statement,
+    Store,
     Tensor,
     ThreadIndex,
     When,
@@ -68,6 +57,206 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.problems.attention import Attention, Widened, attention_of, find_widened
 from dovetail.kernels.spec import Binding, Job, TensorLocations, Tiles
 from dovetail.ops.region import region
+
+WARPS = 8
+SHARING = 8
+"""Lanes that share a key."""
+KEYS = LANES // SHARING
+"""Keys of a warp at a time."""
+VECTOR = 4
+"""Features that a lane loads at once."""
+MOST_FEATURES = 256
+"""Of all rows of a head: a lane has an eighth of them in registers, of queries and of sums."""
+MOST_PARTS = 32
+"""Blocks that share the keys of a head."""
+PADDED = 4
+"""Numbers after the columns of a share: the largest score, the total, and what fills 16 bytes."""
+LEAST = Number(-math.inf, f32)
+WARP = ThreadIndex("warp")
+
+
+@dataclass(frozen=True, slots=True)
+class RowTile:
+    """An attention and the share of a block."""
+
+    problem: Attention
+    """Its rows are the queries of heads that share keys."""
+    rows: int
+    parts: int
+    """Blocks that share the keys of a head."""
+
+    @staticmethod
+    def of(problem: Attention, device: GpuDevice) -> RowTile:
+        if problem.groups * max(problem.d, problem.dv) <= MOST_FEATURES:
+            problem = by_key_head(problem)
+        rows = problem.queries
+        assert isinstance(rows, int), "it was checked"
+        heads = product((*problem.lead, problem.heads))
+        most = device.cluster
+        if device.as_parts and isinstance(heads, int):
+            most = min(MOST_PARTS, device.multiprocessors // max(heads, 1))
+        few = isinstance(heads, int) and 2 * heads <= device.multiprocessors
+        columns = rows * problem.dv
+        even = [n for n in range(2, most + 1) if columns % (4 * n) == 0 and problem.dv % (columns // n) == 0]
+        return RowTile(problem, rows, even[-1] if few and even else 1)
+
+    @property
+    def share(self) -> int:
+        """Columns of all rows that a block combines."""
+        return self.rows * self.problem.dv // self.parts
+
+    @property
+    def partial_shape(self) -> tuple[Size, ...]:
+        return (*self.problem.lead, self.problem.heads, self.parts, self.parts, self.share + PADDED)
+
+    @property
+    def partial(self) -> Tensor:
+        """What each block found: leading axes, head, share of the columns, part."""
+        shape = self.partial_shape
+        return Tensor(PARTIAL, f32, tuple([product(shape[i + 1 :]) * f32.itemsize for i in range(len(shape))]))
+
+    @property
+    def found(self) -> Tensor:
+        """Sums that each group of lanes found of each row."""
+        item, width = f32.itemsize, self.problem.dv
+        return Tensor("found", f32, (self.rows * width * item, width * item, item), space="shared")
+
+    @property
+    def kept(self) -> Tensor:
+        """The largest score and the total that each warp found of each row."""
+        item = f32.itemsize
+        return Tensor("kept", f32, (self.rows * 2 * item, 2 * item, item), space="shared")
+
+    @property
+    def lead(self) -> tuple[Name, ...]:
+        return (*[Name(f"b{i}") for i in range(len(self.problem.lead))], Name("head"))
+
+    def features(self, width: int) -> list[Expr]:
+        """Those of a lane, in vectors that are neighbours of those of others that share a key."""
+        first = mul(remainder(LANE, SHARING), Extent(VECTOR))
+        each = [i // VECTOR * SHARING * VECTOR + i % VECTOR for i in range(width // SHARING)]
+        return [add(first, Extent(at)) for at in each]
+
+    @property
+    def span(self) -> Size:
+        """Keys of a block, at most."""
+        return floordiv(self.problem.keys + (self.parts - 1), self.parts)
+
+
+def f32_name(name: str) -> Name:
+    return Name(name, f32)
+
+
+def equal(x: Expr, y: Expr) -> Expr:
+    return Call("equal", (x, y), bool_)
+
+
+def exp_of(x: Expr, y: Expr) -> Expr:
+    """Of a difference that is not above 0."""
+    return Call("exp_falling", (Call("sub", (x, y), f32),), f32)
+
+
+def combined(tile: RowTile) -> list[Statement]:
+    """What all warps found, in shared memory; a thread has a column of a row."""
+    of, kept = tile.problem, tile.kept
+    found: list[Statement] = []
+    last: list[Statement] = []
+    own = add(mul(WARP, Extent(KEYS)), divided(LANE, SHARING))
+    for r in range(tile.rows):
+        top, total = f"top{r}", f"total{r}"
+        found += [Set(top, f32_name(f"most{r}")), AllReduce(top, "maximum", f32)]
+        base = Call("where", (equal(f32_name(top), LEAST), Number(0, f32), f32_name(top)), f32)
+        found.append(Set(f"less{r}", exp_of(f32_name(f"most{r}"), base)))
+        # Lanes that share a key have the same total.
+        part = Call("mul", (f32_name(total), Number(1 / SHARING, f32)), f32)
+        found += [Set(total, Call("mul", (part, f32_name(f"less{r}")), f32)), AllReduce(total, "add", f32)]
+        for i, f in enumerate(tile.features(of.dv)):
+            value = Call("mul", (f32_name(f"sum{r}_{i}"), f32_name(f"less{r}")), f32)
+            found.append(Store(tile.found, (own, Extent(r), f), value))
+        last += [Store(kept, (WARP, Extent(r), Extent(i)), f32_name(n)) for i, n in enumerate((top, total))]
+    found += [When(equal(LANE, ZERO), tuple(last)), Barrier()]
+    row, column = Name("row"), Name("column")
+    each: list[Statement] = [Set(row.name, divided(Name("own"), of.dv))]
+    each.append(Set(column.name, remainder(Name("own"), of.dv)))
+    each += _warps_merged(tile, row, column)
+    if tile.parts == 1:
+        each.append(_stored(tile, row, column))
+    else:
+        each += _left_over(tile)
+    return [*found, Loop("own", Extent(tile.rows * of.dv), tuple(each), kind="thread"), Barrier()]
+
+
+def _warps_merged(tile: RowTile, row: Expr, column: Expr) -> list[Statement]:
+    """The largest score, the total and a weighted sum of all warps. Without any key that is seen all scores are
+    minus infinity: the total is 0, and the result no number."""
+    kept, found = tile.kept, list[Statement]()
+    top: Expr = LEAST
+    for w in range(WARPS):
+        top = Call("maximum", (top, Load(kept, (Extent(w), row, ZERO))), f32)
+    found += [Set("top", top), _based(), Set("above", Number(0, f32)), Set("below", Number(0, f32))]
+    for w in range(WARPS):
+        found.append(Set("weight", exp_of(Load(kept, (Extent(w), row, ZERO)), f32_name("base"))))
+        value: Expr = Load(tile.found, (Extent(w * KEYS), row, column))
+        for group in range(1, KEYS):
+            value = Call("add", (value, Load(tile.found, (Extent(w * KEYS + group), row, column))), f32)
+        for name, more in (("above", value), ("below", Load(kept, (Extent(w), row, Extent(1))))):
+            found.append(Set(name, Call("fma", (f32_name("weight"), more, f32_name(name)), f32)))
+    return found
+
+
+def _left_over(tile: RowTile) -> list[Statement]:
+    """What this block found of a column, for the block that combines it."""
+    at = (*tile.lead, divided(Name("own"), tile.share), Name("part"))
+    within = remainder(Name("own"), tile.share)
+    names = ("top", *["below"] * (PADDED - 1))
+    # Blocks that receive a share wait for its padding too.
+    last = [Store(tile.partial, (*at, Extent(tile.share + i)), f32_name(name)) for i, name in enumerate(names)]
+    return [Store(tile.partial, (*at, within), f32_name("above")), When(equal(within, ZERO), tuple(last))]
+
+
+def shares_combined(tile: RowTile) -> list[Statement]:
+    """A share of the columns from what all blocks found: some lanes share a column, with a few parts each."""
+    dv, share = tile.problem.dv, tile.share
+    lanes = max([n for n in (1, 2, 4, 8, 16, 32) if tile.parts % n == 0 and share * n <= LANES * WARPS])
+    lanes = lanes if share * lanes % LANES == 0 else 1
+    column = add(mul(Name("part"), Extent(share)), Name("within"))
+    each: list[Statement] = [
+        Set("within", divided(Name("own"), lanes)),
+        Set("row", divided(column, dv)),
+        Set("column", remainder(column, dv)),
+        Set("top", LEAST),
+    ]
+    parts = [add(Extent(i * lanes), remainder(Name("own"), lanes)) for i in range(tile.parts // lanes)]
+
+    def of(part: Expr, at: Expr) -> Expr:
+        return Load(tile.partial, (*tile.lead, Name("part"), part, at))
+
+    def reduced(op: str, *names: str) -> list[Statement]:
+        return [AllReduce(name, op, f32, lanes) for name in names if lanes > 1]
+
+    for part in parts:
+        each.append(Set("top", Call("maximum", (f32_name("top"), of(part, Extent(share))), f32)))
+    each += [*reduced("maximum", "top"), _based(), Set("above", Number(0, f32)), Set("below", Number(0, f32))]
+    for part in parts:
+        each.append(Set("weight", exp_of(of(part, Extent(share)), f32_name("base"))))
+        for name, at in (("above", Name("within")), ("below", Extent(share + 1))):
+            each.append(Set(name, Call("fma", (f32_name("weight"), of(part, at), f32_name(name)), f32)))
+    stored = _stored(tile, Name("row"), Name("column"))
+    each += reduced("add", "above", "below")
+    each.append(stored if lanes == 1 else When(equal(remainder(Name("own"), lanes), ZERO), (stored,)))
+    return [Loop("own", Extent(share * lanes), tuple(each), kind="thread")]
+
+
+def _stored(tile: RowTile, row: Expr, column: Expr) -> Store:
+    y = Tensor("y", f32, tile.problem.strides["y"])
+    ratio = Call("div", (f32_name("above"), f32_name("below")), f32)
+    return Store(y, (*tile.lead, row, column), ratio)
+
+
+def _based() -> Set:
+    """What is subtracted from scores; where nothing is seen, the difference of minus infinities is no number."""
+    return Set("base", Call("where", (equal(f32_name("top"), LEAST), Number(0, f32), f32_name("top")), f32))
+
 
 AT_ONCE = 2
 """Keys of a lane that are on their way together."""

@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, bool_, f32, u8
-from dovetail.kernels.gpu.attention.lane_rows import LaneRow
-from dovetail.kernels.gpu.attention.products import narrowed
-from dovetail.kernels.gpu.attention.seen import is_seen, ranges_seen
-from dovetail.kernels.gpu.attention.shifts import LOG2_E, Shifts
-from dovetail.kernels.gpu.attention.tile import MINUS_INFINITY, AttendTile, f32_name, minus, times
+from dovetail.kernels.gpu.attention.fragments import narrowed
+from dovetail.kernels.gpu.attention.masks import LOG2_E, Shifts, is_seen, ranges_seen
+from dovetail.kernels.gpu.attention.tile import MINUS_INFINITY, AttendTile, LaneRow, f32_name, minus, times
 from dovetail.kernels.gpu.gemm.fragments import LANE, both, less, plus, private, remainder, unrolled
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (

@@ -11,19 +11,44 @@ from typing import Any
 from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import DType, bf16, f16
+from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.attention.bits import loads_wide
-from dovetail.kernels.gpu.attention.rotation import rotated
+from dovetail.kernels.gpu.attention.masks import loads_wide
 from dovetail.kernels.gpu.attention.tile import lead_of
-from dovetail.kernels.gpu.gemm.fragments import Factor, divided
+from dovetail.kernels.gpu.gemm.fragments import Factor, divided, less, remainder
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.policy import WIDEST
-from dovetail.kernels.loops.ir import Tensor
+from dovetail.kernels.loops.body import cast_to
+from dovetail.kernels.loops.ir import ZERO, Call, Expr, Extent, Load, Tensor, add, minimum
 from dovetail.kernels.problems.attention import Attention, attention_of
 from dovetail.ops.view import quotient
+
+
+def rotated(a: Attention, dtype: DType, tensor: Tensor, name: str, at: tuple[Expr, ...]) -> Expr:
+    """A feature of a query or key with its rotation."""
+    turned = a.rotated or 0
+    k = at[-1]
+    own, half = cast_to(Load(tensor, at), f32), turned // 2
+    if a.form == "half":
+        low = less(k, Extent(half))
+        other = Call("where", (low, add(k, Extent(half)), Call("sub", (k, Extent(half)), i64)), i64)
+    else:
+        low = Call("equal", (remainder(k, 2), ZERO), bool_)
+        other = Call("bit_xor", (k, Extent(1)), i64)
+    other = minimum(other, Extent(a.d - 1))
+    pair = cast_to(Load(tensor, (*at[:-1], Call("maximum", (other, ZERO), i64))), f32)
+    pair = Call("where", (low, Call("neg", (pair,), f32), pair), f32)
+    turn = minimum(k, Extent(turned - 1))
+    cos, sin = [
+        cast_to(Load(Tensor(n, dtype, a.strides[f"{n}_{name}"]), (*at[:-1], turn)), f32) for n in ("cos", "sin")
+    ]
+    found = Call("add", (Call("mul", (own, cos), f32), Call("mul", (pair, sin), f32)), f32)
+    if turned < a.d:
+        found = Call("where", (less(k, Extent(turned)), found, own), f32)
+    return cast_to(found, dtype)
+
 
 AXES: Mapping[str, str] = MappingProxyType({"q": "k", "k": "k", "v": "row"})
 """Along which axis queries, keys and values are dense where vectors of them are copied."""

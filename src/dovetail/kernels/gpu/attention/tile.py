@@ -7,13 +7,63 @@ from math import prod
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, product
-from dovetail.ir.dtype import DType, bool_, f32
+from dovetail.ir.dtype import DType, bool_, f32, i64
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.attention.lane_rows import FMA_ROWS, FRAGMENT_ROWS, LaneRow
-from dovetail.kernels.gpu.gemm.fragments import divided
+from dovetail.kernels.gpu.gemm.fragments import LANE, divided
 from dovetail.kernels.gpu.gemm.tile import CHUNK, GROUP_ROWS, LANES
-from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Alloc,
+    Call,
+    Expr,
+    Extent,
+    FromLane,
+    Name,
+    Number,
+    Set,
+    Statement,
+    Tensor,
+    ThreadIndex,
+    add,
+    mul,
+)
 from dovetail.kernels.problems.attention import Attention
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRow:
+    """One of the rows that a lane has of its warp's 16: two of them, or more without tensor cores."""
+
+    number: int
+
+    @property
+    def most(self) -> str:
+        return f"most{self.number}"
+
+    @property
+    def total(self) -> str:
+        return f"total{self.number}"
+
+    @property
+    def shrunk(self) -> str:
+        return f"shrunk{self.number}"
+
+    @property
+    def query(self) -> str:
+        return f"query{self.number}"
+
+
+FRAGMENT_ROWS = (LaneRow(0), LaneRow(1))
+FMA_ROWS = tuple([LaneRow(number) for number in range(8)])
+"""Those of a lane that multiplies by multiply-adds."""
+
+
+def with_lane(name: str, op: str, apart: int) -> list[Statement]:
+    """Combine what a lane keeps under a name with that of the lane whose number differs by one bit."""
+    other = f"other_{name}"
+    lane = Call("bit_xor", (LANE, Extent(apart)), i64)
+    return [FromLane(other, name, lane, f32), Set(name, Call(op, (Name(name, f32), Name(other, f32)), f32))]
+
 
 GROUP_WARPS = GROUP_ROWS // 16
 GROUP = divided(ThreadIndex("warp"), GROUP_WARPS)
@@ -388,6 +438,18 @@ def near_exp(x: Expr) -> Expr:
 
 
 __all__ = [
-    "CLUSTER_KEYS", "GROUP", "GROUP_WARPS", "KEYS", "MINUS_INFINITY", "MOST_PARTS", "PARTIAL", "AttendTile",
-    "f32_name", "lead_of", "minus", "near_exp", "times",
-]  # fmt: skip
+    "CLUSTER_KEYS",
+    "FRAGMENT_ROWS",
+    "GROUP",
+    "GROUP_WARPS",
+    "MINUS_INFINITY",
+    "MOST_PARTS",
+    "PARTIAL",
+    "AttendTile",
+    "LaneRow",
+    "f32_name",
+    "lead_of",
+    "minus",
+    "times",
+    "with_lane",
+]

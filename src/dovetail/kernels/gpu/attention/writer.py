@@ -15,16 +15,19 @@ from dataclasses import replace
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import f32, i32, i64
 from dovetail.kernels.choice import Refused
-from dovetail.kernels.gpu.attention.cluster import WarpKeys
-from dovetail.kernels.gpu.attention.groups import GroupRounds, scores_allocated
-from dovetail.kernels.gpu.attention.prefetch import prefetched
-from dovetail.kernels.gpu.attention.products import scored, summed
-from dovetail.kernels.gpu.attention.result import cluster_combined, left_over, parts_combined, written
-from dovetail.kernels.gpu.attention.seen import SeenAhead, seen_allocated, seen_loaded, where_seen
-from dovetail.kernels.gpu.attention.shifts import Shifts
+from dovetail.kernels.gpu.attention.fragments import scored, summed
+from dovetail.kernels.gpu.attention.keys import GroupRounds, WarpKeys, prefetched, scores_allocated
+from dovetail.kernels.gpu.attention.masks import SeenAhead, Shifts, seen_allocated, seen_loaded, where_seen
+from dovetail.kernels.gpu.attention.results import (
+    are_staged,
+    cluster_combined,
+    left_over,
+    parts_combined,
+    staged_allocated,
+    written,
+)
 from dovetail.kernels.gpu.attention.softmax import masks_allocated, masks_loaded, weighted
 from dovetail.kernels.gpu.attention.sources import AXES, AttendSources
-from dovetail.kernels.gpu.attention.staged import are_staged, staged_allocated
 from dovetail.kernels.gpu.attention.tile import (
     GROUP,
     GROUP_WARPS,

@@ -1,20 +1,24 @@
-"""Keys and values of an attention whose blocks share the keys of few queries: each warp copies its own.
+"""How a block of an attention on tensor cores comes to its keys: a warpgroup in order, a warp of a cluster on its own.
 
-No warp waits for another one until it has gone through its keys. The keys of the next round are on their way while
-those of this one are multiplied, and so are their masks.
+A warpgroup multiplies the scores of the next round while weights are computed. So keys come two rounds ahead of their
+weights and values one, and one barrier in a round is enough: what is copied after it goes where everything was read
+before it. Where blocks share the keys of few queries, each warp copies its own: no warp waits for another one until it
+has gone through its keys. The keys of the next round are on their way while those of this one are multiplied, and so
+are their masks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import i64, u32
-from dovetail.kernels.gpu.attention.lane_rows import FRAGMENT_ROWS
+from dovetail.ir.dtype import bool_, f32, i64, u32
+from dovetail.kernels.gpu.attention.fragments import multiplied_keys, summed
 from dovetail.kernels.gpu.attention.lanes import LaneKeys
+from dovetail.kernels.gpu.attention.masks import SeenAhead, Shifts
 from dovetail.kernels.gpu.attention.softmax import NEXT, masks_loaded, masks_moved, weighted
-from dovetail.kernels.gpu.attention.tile import AttendTile
+from dovetail.kernels.gpu.attention.tile import CLUSTER_KEYS, FRAGMENT_ROWS, AttendTile
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
     Factor,
@@ -26,21 +30,28 @@ from dovetail.kernels.gpu.gemm.fragments import (
     private,
     remainder,
     rolled,
+    unrolled,
 )
 from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
 from dovetail.kernels.gpu.gemm.tile import LANES
 from dovetail.kernels.loops.ir import (
+    ONE,
     ZERO,
+    Alloc,
     Amend,
     AwaitCopies,
+    AwaitProducts,
+    Barrier,
     Call,
     CommitCopies,
     Expr,
     Extent,
+    FenceShared,
     Load,
     Loop,
     Name,
     Number,
+    Prefetch,
     Set,
     Statement,
     Store,
@@ -49,8 +60,128 @@ from dovetail.kernels.loops.ir import (
     WarpBarrier,
     When,
     add,
+    minimum,
     mul,
 )
+
+
+def prefetched(tile: AttendTile, place: Sequence[Statement]) -> tuple[Statement, ...]:
+    """The keys and values of each warp, where rows are dense; `place` sets the leading indices of a block."""
+    problem, dtype = tile.problem, tile.dtype
+    if tile.sharing:
+        # One warp prefetches for all, one run of keys after the other: a few long ones take it less time.
+        splits = max(1, tile.splits * tile.warp_keys // CLUSTER_KEYS)
+        tile = replace(tile, warp_keys=CLUSTER_KEYS, splits=splits)
+    item, prefetches = dtype.itemsize, list[Statement]()
+    for name in ("k", "v"):
+        *lead, row, last = problem.strides[name]
+        dense = (problem.d if name == "k" else problem.dv) * item
+        if row != dense or last != item or dense % 16 or problem.rotated is not None:
+            return ()
+        count = minimum(Extent(tile.warp_keys), Call("sub", (Extent(problem.keys), Name("first_key")), i64))
+        at = (*tile.lead[:-1], divided(tile.lead[-1], problem.groups), Name("first_key"), ZERO)
+        prefetches.append(Prefetch(Tensor(name, dtype, (*lead, row, last)), at, mul(count, Extent(dense))))
+    is_first = Call("equal", (LANE, ZERO), bool_)
+    inside = Call("bit_and", (less(Name("first_key"), Extent(problem.keys)), is_first), bool_)
+    each = (Set("first_key", tile.first_key(Name("round"))), When(inside, tuple(prefetches)))
+    return (*place, Loop("round", Extent(tile.part_rounds), each))
+
+
+_NEXT = "next_scores"
+TILES = 2
+"""Rounds of keys, and of values, that shared memory has room for."""
+
+
+def scores_allocated(block: AttendTile) -> list[Alloc]:
+    """Registers for the scores of the next round."""
+    return [Alloc(_NEXT, f32, block.warp_keys // 2, "private")] if block.overlaps else []
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRounds:
+    """How the warpgroup of a block goes through the keys."""
+
+    block: AttendTile
+    keys: SharedTile
+    values: SharedTile
+    loaded: Callable[[str, Expr, Expr], list[Statement]]
+    """Copies of the keys ("k") or values ("v") of a round to a tile."""
+
+    def _copied(self, name: str, number: Expr) -> list[Statement]:
+        return self.loaded(name, number, remainder(number, TILES))
+
+    def first(self, queries: Sequence[Statement], fragments: Statement) -> list[Statement]:
+        """Queries, what is copied before the first round, and its scores."""
+        few = self.block.few_rounds
+        copies = [*queries, *self._copied("k", ZERO), CommitCopies()]
+        copies += [*self._copied("v", ZERO), *(() if few == 1 else self._copied("k", ONE)), CommitCopies()]
+        shifts = Shifts(self.block)
+        ahead = [*shifts.loaded(ZERO), *(SeenAhead(self.block).first() if self.block.sees_ahead else ())]
+        if few > 1:
+            copies += [*self._copied("v", ONE), CommitCopies()]
+        arrive = [AwaitCopies(max(1, few)), FenceShared(), Barrier()]
+        return [*copies, *ahead, *shifts.kept(ZERO), *arrive, *self._first_scores(fragments)]
+
+    def _first_scores(self, fragments: Statement) -> list[Statement]:
+        return [fragments, *multiplied_keys(self.block, self.keys, "scores", ZERO), self._done("scores")]
+
+    def later(self, fragments: Statement) -> list[Statement]:
+        """Further queries, which were copied during rounds of those before, and the scores of their first round."""
+        return [AwaitCopies(0), Barrier(), *self._first_scores(fragments)]
+
+    def _done(self, name: str) -> Statement:
+        return AwaitProducts(private(name, f32, 1), self.block.warp_keys)
+
+    def rounds(self, count: Expr) -> list[Statement]:
+        """Weights and sums of each round, and the scores of the one after it."""
+        if self.block.few_rounds:
+            return [*self.few_rounds(0, ()), Barrier()]
+        now, later, after = Name("round"), Name("later"), Name("after")
+        start: list[Statement] = [Set("later", add(now, ONE)), Set("after", add(now, Extent(2)))]
+        start += [Set("stage", remainder(now, TILES)), AwaitCopies(0), FenceShared(), Barrier()]
+        keys, values = self._copied("k", after), self._copied("v", later)
+        scores = multiplied_keys(self.block, self.keys, _NEXT, remainder(later, TILES))
+        work = [*weighted(self.block), *summed(self.block, self.values, "row")]
+        shifts, moved = Shifts(self.block), self._moved()
+        start += shifts.loaded(later)
+        if self.block.sees_ahead:
+            seen = SeenAhead(self.block)
+            copies = [*seen.where(after, keys), *seen.where(later, values), CommitCopies(), *seen.loaded()]
+            each = [*start, *copies, *scores, *seen.where(now, work), self._done(_NEXT), *seen.kept(), *seen.moved()]
+        else:
+            each = [*start, *keys, *values, CommitCopies(), *scores, *work, self._done(_NEXT)]
+        return [Loop("round", count, (*each, *shifts.kept(later), moved)), AwaitCopies(0), Barrier()]
+
+    def few_rounds(self, turn: int, queries: Sequence[Statement]) -> list[Statement]:
+        """The same where all keys and values are on their way from the start: the last round starts nothing.
+
+        The queries of the next turn are copied once all warps have those of this one in registers.
+        """
+        found: list[Statement] = []
+        shifts, few = Shifts(self.block), self.block.few_rounds
+        for number in range(few):
+            later, is_last = Extent(number + 1), number + 1 == few
+            found += [Set("round", Extent(number)), Set("stage", Extent(number))]
+            if turn == 0:
+                on_their_way = few - 1 - number + (1 if queries and number else 0)
+                found += [AwaitCopies(on_their_way), FenceShared(), Barrier()]
+                found += [] if is_last else shifts.loaded(later)
+            elif queries and number == 0:
+                found.append(Barrier())
+            found += [*queries, CommitCopies()] if queries and number == 0 else []
+            found += [] if is_last else multiplied_keys(self.block, self.keys, _NEXT, later)
+            found += [*weighted(self.block), *summed(self.block, self.values, "row")]
+            found += [] if is_last else [self._done(_NEXT)]
+            found += [] if is_last or turn else shifts.kept(later)
+            found += [] if is_last else [self._moved()]
+        return found
+
+    def _moved(self) -> Statement:
+        """The scores of the next round become those of the round."""
+        count, e = self.block.warp_keys // 2, Name("e")
+        move = Store(private("scores", f32, count), (e,), Load(private(_NEXT, f32, count), (e,)))
+        return unrolled("e", count, move)
+
 
 _WARP = ThreadIndex("warp")
 
@@ -213,4 +344,4 @@ class WarpKeys:
         return both(block.has_keys, some) if block.spare else some
 
 
-__all__ = ["WarpKeys"]
+__all__ = ["GroupRounds", "WarpKeys", "prefetched", "scores_allocated"]

@@ -1,24 +1,32 @@
-"""Which keys the queries of a warp see, as bits: rounds in which they see none are left out.
+"""Masks of an attention: as bits of the keys that are seen, and as shifts in shared memory.
 
 The lanes of a warp load neighbouring keys of one query at a time. If each loaded what its own scores need, one load
-would touch eight rows of the mask, and loads of masks would take longer than all products.
+would touch eight rows of the mask, and loads of masks would take longer than all products. Rounds in which no query of
+a warp sees a key are left out.
+
+Bits are loaded wide where rows of the mask allow it: a lane has 32 keys of one query of its warp. Rows of the mask begin
+anywhere, as the number of keys is any. So a lane loads the 48 bytes from a multiple of 16 on that hold its 32, makes
+them a number of 48 bits, and shifts that. Loads of one key each take four times as many instructions.
+
+A padding mask is the same for all queries. If each lane loaded what its own scores need, a warpgroup would wait for
+memory between scores and weights in every round; a thread for each key loads it while the round before is computed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import bool_, i64, u32
-from dovetail.kernels.gpu.attention.bits import has_keys, word_gathered, word_lane, words_allocated, words_loaded
-from dovetail.kernels.gpu.attention.lane_rows import LaneRow
-from dovetail.kernels.gpu.attention.tile import GROUP, GROUP_WARPS, AttendTile
+from dovetail.ir.dtype import bool_, f32, i64, u32, u64
+from dovetail.kernels.gpu.attention.tile import GROUP, GROUP_WARPS, AttendTile, LaneRow, times
 from dovetail.kernels.gpu.gemm.fragments import LANE, divided, less, private, remainder, unrolled
 from dovetail.kernels.gpu.gemm.tile import LANES
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.exchange import Ballot, FromLane
 from dovetail.kernels.loops.ir import (
+    ZERO,
     Alloc,
     Call,
     Expr,
@@ -36,6 +44,89 @@ from dovetail.kernels.loops.ir import (
     minimum,
     mul,
 )
+from dovetail.kernels.problems.attention import Attention
+from dovetail.ops.view import quotient
+
+_LOAD = 16
+"""Bytes of a load."""
+_LOADS = 3
+"""Loads of a lane: 32 bytes from anywhere on."""
+_WORDS = _LOADS * _LOAD // 4
+_FIRST_BITS, _GATHER = 0x01010101, 0x01020408
+"""The bits of four bools, and the factor by which they become the four bits from 24 on."""
+
+
+def loads_wide(a: Attention, alignment: int) -> bool:
+    """Whether the mask has whole loads, the last of which ends where it ends."""
+    if not isinstance(a.queries, int):
+        return False
+    *lead, row, key = a.strides["keep"]
+    whole = all(quotient(step, _LOAD) is not None for step in (*lead, a.queries * row))
+    return whole and key == 1 and row == a.keys and alignment % _LOAD == 0 and a.queries >= _LOADS * _LOAD
+
+
+def words_allocated() -> Alloc:
+    """Registers for what a lane loads of the mask."""
+    return Alloc("mask_words", u32, _WORDS, "private")
+
+
+def words_loaded(tile: AttendTile, number: Expr) -> list[Statement]:
+    """Load what the lane has of the mask in a round."""
+    a, w = tile.problem, Name("w")
+    *lead, row, _ = a.strides["keep"]
+    first = add(Name("top"), mul(remainder(ThreadIndex("warp"), tile.warps), Extent(16)))
+    query = minimum(add(first, divided(LANE, 2)), Extent(a.queries - 1))
+    key = add(tile.first_key(number), mul(remainder(LANE, 2), Extent(LANES)))
+    last = quotient(a.queries * row, _LOAD)
+    assert last is not None, "the mask has whole loads"
+    source, chunk, at = Tensor("keep", u32, (*lead, _LOAD, u32.itemsize)), Name("mask_chunk"), Name("mask_at")
+    return [
+        Set("mask_key", key),
+        Set(at.name, add(mul(query, Extent(row)), Name("mask_key"))),
+        Set(chunk.name, minimum(divided(at, _LOAD), Extent(last - _LOADS))),
+        # Where the last load is before the lane's keys, it has none of them: what is shifted out is zeros.
+        Set("mask_past", minimum(Call("sub", (at, mul(chunk, Extent(_LOAD))), i64), Extent(2 * LANES - 1))),
+        Set("mask_left", minimum(Call("sub", (Extent(a.keys), Name("mask_key")), i64), Extent(LANES))),
+        unrolled("w", _WORDS, Store(_loaded_words(), (w,), Load(source, (*tile.lead, chunk, w)))),
+    ]
+
+
+def _loaded_words() -> Tensor:
+    return private("mask_words", u32, _WORDS)
+
+
+def word_gathered() -> list[Statement]:
+    """`seen`, the bits of the lane's keys, and `some`, which is not 0 where a lane of the warp sees one."""
+    found: list[Statement] = [Set("low", Number(0, u32)), Set("high", Number(0, u32))]
+    for w in range(_WORDS):
+        name, place = ("low", w) if w < 8 else ("high", w - 8)
+        bools = Call("bit_and", (Load(_loaded_words(), (Extent(w),)), Number(_FIRST_BITS, u32)), u32)
+        four = Call("shift_right", (Call("mul", (bools, Number(_GATHER, u32)), u32), Number(24, u32)), u32)
+        four = Call("shift_left", (four, Number(4 * place, u32)), u32)
+        found.append(Set(name, Call("bit_or", (Name(name, u32), four), u32)))
+    high = Call("shift_left", (cast_to(Name("high", u32), u64), Number(32, u64)), u64)
+    every = Call("bit_or", (high, cast_to(Name("low", u32), u64)), u64)
+    own = cast_to(Call("shift_right", (every, cast_to(Name("mask_past"), u64)), u64), u32)
+    # Keys after the last one are not seen: as many of the first bits count as there are keys.
+    after = Call("sub", (Extent(LANES), Call("maximum", (Name("mask_left"), Extent(0)), i64)), i64)
+    there = Call("shift_right", (Number(0xFFFFFFFF, u32), cast_to(after, u32)), u32)
+    return [
+        *found,
+        Set("seen", Call("bit_and", (own, there), u32)),
+        Set("one", Call("not_equal", (Name("seen", u32), Number(0, u32)), bool_)),
+        Ballot("some", "one"),
+    ]
+
+
+def word_lane(half: int, word: int) -> Expr:
+    """The lane that has a word of a query of this lane."""
+    return add(mul(add(divided(LANE, 4), Extent(8 * half)), Extent(2)), Extent(word))
+
+
+def has_keys(tile: AttendTile) -> Expr:
+    """Whether there is a key at all, where that is not known."""
+    return less(Extent(0), Extent(tile.problem.keys))
+
 
 _QUERIES = 16
 """Queries of a warp."""
@@ -235,4 +326,72 @@ class SeenAhead:
         return found
 
 
-__all__ = ["SeenAhead", "is_seen", "ranges_seen", "seen_allocated", "seen_loaded", "where_seen"]
+LOG2_E = Number(math.log2(math.e), f32)
+_SHIFTS, _SHIFT = "shifts", "shift"
+_SLOTS = 2
+"""Rounds in shared memory: this one and the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shifts:
+    """The shifts of the keys of a round."""
+
+    tile: AttendTile
+
+    @property
+    def are_ahead(self) -> bool:
+        """Whether all queries have the same shifts, and a warpgroup has barriers between rounds anyway."""
+        strides = self.tile.problem.strides.get("mask")
+        return strides is not None and strides[-2] == 0 and self.tile.overlaps
+
+    def allocated(self) -> list[Alloc]:
+        return [Alloc(_SHIFTS, f32, _SLOTS * self.tile.keys, "shared")] if self.are_ahead else []
+
+    @property
+    def _room(self) -> Tensor:
+        item = f32.itemsize
+        return Tensor(_SHIFTS, f32, (self.tile.keys * item, item), space="shared")
+
+    @property
+    def _own(self) -> Expr:
+        """The key of a round whose shift this thread loads."""
+        return remainder(ThreadIndex("thread"), self.tile.keys)
+
+    def loaded(self, number: Expr) -> list[Statement]:
+        """Load the shift of a key of a round; one beyond the last key counts for nothing."""
+        if not self.are_ahead:
+            return []
+        a = self.tile.problem
+        key = minimum(add(self.tile.first_key(number), self._own), Extent(a.keys - 1))
+        source = Tensor("mask", self.tile.dtype, a.strides["mask"])
+        return [Set("shift_key", key), Set(_SHIFT, Load(source, (*self.tile.lead, ZERO, Name("shift_key"))))]
+
+    def kept(self, number: Expr) -> list[Statement]:
+        """The shifts of a round in shared memory, before a barrier."""
+        if not self.are_ahead:
+            return []
+        value = self.of(Name(_SHIFT, self.tile.dtype))
+        store = Store(self._room, (remainder(number, _SLOTS), self._own), value)
+        return [When(less(ThreadIndex("thread"), Extent(self.tile.keys)), (store,))]
+
+    def of(self, mask: Expr) -> Expr:
+        """What an element of the mask adds to a score."""
+        wide = cast_to(mask, f32)
+        return times(wide, LOG2_E) if self.tile.in_powers else wide
+
+    def at(self, key: Expr) -> Expr:
+        """The shift of a key of this round."""
+        return Load(self._room, (remainder(Name("round"), _SLOTS), key))
+
+
+__all__ = [
+    "LOG2_E",
+    "SeenAhead",
+    "Shifts",
+    "is_seen",
+    "loads_wide",
+    "ranges_seen",
+    "seen_allocated",
+    "seen_loaded",
+    "where_seen",
+]
