@@ -13,10 +13,11 @@ from dataclasses import replace
 
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, f32
+from dovetail.kernels.gpu.attention.masks import shown
 from dovetail.kernels.gpu.attention.results import inverse_of
-from dovetail.kernels.gpu.attention.softmax import Scores, row_weighted
+from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, f32_name, started, times, with_lane
 from dovetail.kernels.gpu.attention.sources import COPY_BYTES, AttendSources
-from dovetail.kernels.gpu.attention.tile import MINUS_INFINITY, AttendTile, f32_name, times, with_lane
+from dovetail.kernels.gpu.attention.tile import AttendTile
 from dovetail.kernels.gpu.attention.writer import AttendWriter
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
@@ -44,7 +45,6 @@ from dovetail.kernels.loops.ir import (
     Load,
     Loop,
     Name,
-    Number,
     Set,
     Statement,
     Store,
@@ -167,6 +167,32 @@ CHUNKS_AT_ONCE = 2
 """Vectors of features, or of keys, of one turn of a loop: all of them would be more code than the cache for it has."""
 
 
+class FmaScores(Layout):
+    """Scores in registers without tensor cores: a lane has eight queries and every sixteenth key."""
+
+    def __init__(self, block: AttendTile, weights: Tensor) -> None:
+        self.block, self.numerics = block, block.numerics
+        self._weights, self._count = weights, block.keys // ACROSS
+        self._scores = private("scores", f32, ROWS, self._count)
+
+    def each(self, body: Callable[[At], Sequence[Statement]]) -> list[Statement]:
+        return [unrolled("number", self._count, *body((Name("number"),)))]
+
+    def score(self, row: LaneRow, at: At) -> Expr:
+        return Load(self._scores, (Extent(row.number), *at))
+
+    def shown(self, row: LaneRow, at: At) -> list[Statement]:
+        key = Set("key", add(Name("first_key"), key_of(*at)))
+        score = shown(self.block, self.score(row, at), row, at)
+        return [key, Store(self._scores, (Extent(row.number), *at), score)]
+
+    def kept(self, row: LaneRow, at: At, weight: Name) -> list[Statement]:
+        return [Store(self._weights, (row_of(row.number), key_of(*at)), weight)]
+
+    def combined(self, rows: Sequence[LaneRow], name: str, op: str) -> list[Statement]:
+        return [s for apart in OTHERS for s in with_lane(name, op, apart)]
+
+
 class FmaAttend(AttendWriter):
     """The kernels of such an attention."""
 
@@ -222,7 +248,7 @@ class FmaAttend(AttendWriter):
         found: list[Statement] = [zeroed(sums_of(self.block), ROWS * self.dv // ACROSS)]
         for row in self.block.lane_rows:
             found += [Set(row.query, add(Name("top"), row_of(row.number)))]
-            found += [Set(row.most, MINUS_INFINITY), Set(row.total, Number(0.0, f32))]
+            found += started([row])
         return [*found, *self._loaded("q", ZERO, ZERO), *self._loaded("k", ZERO, ZERO), CommitCopies()]
 
     def _keys(self) -> list[Statement]:
@@ -266,17 +292,9 @@ class FmaAttend(AttendWriter):
 
     def _weighted(self) -> list[Statement]:
         """The weights of scores, in shared memory of the warp."""
-        scores, number = private("scores", f32, ROWS, self._keys_each), Name("number")
-        found: list[Statement] = [Set("first_key", self.block.first_key(Name("round")))]
-        for row in self.block.lane_rows:
-            at, own = (Extent(row.number), number), key_of(number)
-            kept = Store(self._room("weights"), (row_of(row.number), own), f32_name("weight"))
-            of = Scores(at, add(Name("first_key"), own), self._each_key, _combined, kept)
-            found += row_weighted(self.block, row, scores, of)
-        return found
-
-    def _each_key(self, *body: Statement) -> Loop:
-        return unrolled("number", self._keys_each, *body)
+        scores = FmaScores(self.block, self._room("weights"))
+        first = Set("first_key", self.block.first_key(Name("round")))
+        return [first, *[s for row in self.block.lane_rows for s in scores.weighted([row])]]
 
     def _summed(self) -> list[Statement]:
         """The products of weights and values, added to sums that shrink first."""
@@ -319,11 +337,6 @@ def _in_turns(count: int, vector: Callable[[Expr], Sequence[Statement]]) -> Loop
     first = mul(Name("vectors"), Extent(VECTOR * at_once))
     body = [s for n in range(at_once) for s in vector(add(first, Extent(VECTOR * n)))]
     return Loop("vectors", Extent(count // at_once), tuple(body), rolled=True)
-
-
-def _combined(name: str, op: str) -> list[Statement]:
-    """Combine what the lanes with the same queries keep."""
-    return [s for apart in OTHERS for s in with_lane(name, op, apart)]
 
 
 __all__ = ["FmaAttend", "fma_bytes"]

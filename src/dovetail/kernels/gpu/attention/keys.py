@@ -14,10 +14,9 @@ from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, f32, i64, u32
-from dovetail.kernels.gpu.attention.fragments import multiplied_keys, summed
+from dovetail.kernels.gpu.attention.fragments import FragmentScores, multiplied_keys, summed
 from dovetail.kernels.gpu.attention.lanes import LaneKeys
-from dovetail.kernels.gpu.attention.masks import SeenAhead, Shifts
-from dovetail.kernels.gpu.attention.softmax import NEXT, masks_loaded, masks_moved, weighted
+from dovetail.kernels.gpu.attention.masks import NEXT, SeenAhead, Shifts
 from dovetail.kernels.gpu.attention.tile import CLUSTER_KEYS, FRAGMENT_ROWS, AttendTile
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
@@ -141,7 +140,7 @@ class GroupRounds:
         start += [Set("stage", remainder(now, TILES)), AwaitCopies(0), FenceShared(), Barrier()]
         keys, values = self._copied("k", after), self._copied("v", later)
         scores = multiplied_keys(self.block, self.keys, _NEXT, remainder(later, TILES))
-        work = [*weighted(self.block), *summed(self.block, self.values, "row")]
+        work = [*FragmentScores(self.block).of_round(), *summed(self.block, self.values, "row")]
         shifts, moved = Shifts(self.block), self._moved()
         start += shifts.loaded(later)
         if self.block.sees_ahead:
@@ -170,7 +169,7 @@ class GroupRounds:
                 found.append(Barrier())
             found += [*queries, CommitCopies()] if queries and number == 0 else []
             found += [] if is_last else multiplied_keys(self.block, self.keys, _NEXT, later)
-            found += [*weighted(self.block), *summed(self.block, self.values, "row")]
+            found += [*FragmentScores(self.block).of_round(), *summed(self.block, self.values, "row")]
             found += [] if is_last else [self._done(_NEXT)]
             found += [] if is_last or turn else shifts.kept(later)
             found += [] if is_last else [self._moved()]
@@ -204,18 +203,11 @@ class WarpKeys:
 
     def first(self) -> list[Statement]:
         """Start the copies of the first round."""
-        return [When(self._has_keys(ZERO), (*self._copied(ZERO), *self._masks_loaded(ZERO))), CommitCopies()]
+        return [When(self._has_keys(ZERO), (*self._copied(ZERO), *self._scores.loaded(ZERO))), CommitCopies()]
 
-    def _masks_loaded(self, number: Expr, when: str = "") -> list[Statement]:
-        if self.block.sharing:
-            return self.by_lanes.masks_loaded(number, when)
-        return masks_loaded(self.block, number, when)
-
-    def _masks_moved(self) -> list[Statement]:
-        return self.by_lanes.masks_moved() if self.block.sharing else masks_moved(self.block)
-
-    def _weighted(self) -> list[Statement]:
-        return self.by_lanes.weighted() if self.block.sharing else weighted(self.block)
+    @property
+    def _scores(self) -> LaneKeys | FragmentScores:
+        return self.by_lanes if self.block.sharing else FragmentScores(self.block)
 
     def _amended(self) -> list[Statement]:
         """The keys and values of the first round that the stages of a block write after their copies have started."""
@@ -264,8 +256,8 @@ class WarpKeys:
         if self.block.buffers == 1:
             return self._rounds_in_place(scored, summed)
         later, now = Name("later"), Name("round")
-        work = (*scored, *self._weighted(), *summed)
-        ahead = (*self._copied(later), *self._masks_loaded(later, NEXT))
+        work = (*scored, *self._scores.of_round(), *summed)
+        ahead = (*self._copied(later), *self._scores.loaded(later, NEXT))
         one = (
             Set("later", add(now, Extent(1))),
             When(self._has_keys(later), ahead),
@@ -274,7 +266,7 @@ class WarpKeys:
             WarpBarrier(),
             Set("stage", self._stage_of(now)),
             When(self._has_keys(now), work),
-            *self._masks_moved(),
+            *self._scores.moved(),
             WarpBarrier(),
         )
         return [Loop("round", self._count(), one), AwaitCopies(0)]
@@ -296,13 +288,13 @@ class WarpKeys:
             AwaitCopies(1),
             WarpBarrier(),
             When(some, tuple(scored)),
-            *ahead("k", *self._masks_loaded(later, NEXT)),
-            When(some, tuple(self._weighted())),
+            *ahead("k", *self._scores.loaded(later, NEXT)),
+            When(some, tuple(self._scores.of_round())),
             AwaitCopies(1),
             WarpBarrier(),
             When(some, tuple(summed)),
             *ahead("v"),
-            *self._masks_moved(),
+            *self._scores.moved(),
         )
         return [Loop("round", self._count(), one), AwaitCopies(0)]
 

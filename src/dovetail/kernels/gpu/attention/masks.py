@@ -4,9 +4,9 @@ The lanes of a warp load neighbouring keys of one query at a time. If each loade
 would touch eight rows of the mask, and loads of masks would take longer than all products. Rounds in which no query of
 a warp sees a key are left out.
 
-Bits are loaded wide where rows of the mask allow it: a lane has 32 keys of one query of its warp. Rows of the mask begin
-anywhere, as the number of keys is any. So a lane loads the 48 bytes from a multiple of 16 on that hold its 32, makes
-them a number of 48 bits, and shifts that. Loads of one key each take four times as many instructions.
+Bits are loaded wide where rows of the mask allow it: a lane has 32 keys of one query of its warp. Rows of the mask
+begin anywhere, as the number of keys is any. So a lane loads the 48 bytes from a multiple of 16 on that hold its 32,
+makes them a number of 48 bits, and shifts that. Loads of one key each take four times as many instructions.
 
 A padding mask is the same for all queries. If each lane loaded what its own scores need, a warpgroup would wait for
 memory between scores and weights in every round; a thread for each key loads it while the round before is computed.
@@ -15,13 +15,15 @@ memory between scores and weights in every round; a thread for each key loads it
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import bool_, f32, i64, u32, u64
-from dovetail.kernels.gpu.attention.tile import GROUP, GROUP_WARPS, AttendTile, LaneRow, times
-from dovetail.kernels.gpu.gemm.fragments import LANE, divided, less, private, remainder, unrolled
+from dovetail.ir.dtype import DType, bool_, f32, i64, u8, u32, u64
+from dovetail.kernels.gpu.attention.softmax import MINUS_INFINITY, At, LaneRow, Numerics, times
+from dovetail.kernels.gpu.attention.tile import GROUP, GROUP_WARPS, AttendTile
+from dovetail.kernels.gpu.gemm.fragments import LANE, both, divided, less, plus, private, remainder, unrolled
 from dovetail.kernels.gpu.gemm.tile import LANES
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.exchange import Ballot, FromLane
@@ -326,7 +328,6 @@ class SeenAhead:
         return found
 
 
-LOG2_E = Number(math.log2(math.e), f32)
 _SHIFTS, _SHIFT = "shifts", "shift"
 _SLOTS = 2
 """Rounds in shared memory: this one and the next."""
@@ -370,28 +371,168 @@ class Shifts:
         """The shifts of a round in shared memory, before a barrier."""
         if not self.are_ahead:
             return []
-        value = self.of(Name(_SHIFT, self.tile.dtype))
+        value = self.tile.numerics.of_mask(Name(_SHIFT, self.tile.dtype))
         store = Store(self._room, (remainder(number, _SLOTS), self._own), value)
         return [When(less(ThreadIndex("thread"), Extent(self.tile.keys)), (store,))]
-
-    def of(self, mask: Expr) -> Expr:
-        """What an element of the mask adds to a score."""
-        wide = cast_to(mask, f32)
-        return times(wide, LOG2_E) if self.tile.in_powers else wide
 
     def at(self, key: Expr) -> Expr:
         """The shift of a key of this round."""
         return Load(self._room, (remainder(Name("round"), _SLOTS), key))
 
 
+NEXT = "_next"
+"""After the name of what a lane holds: that of the next round."""
+KINDS = ("mask", "keep")
+
+
+class HeldMasks(ABC):
+    """Masks of the keys of a round that a lane loads before their scores: they take as long to load as keys do.
+
+    Conditions are held as the bytes that they are in memory: a lane that made predicates of them would wait for them
+    where it loads them.
+    """
+
+    block: AttendTile
+
+    @abstractmethod
+    def each(self, body: Callable[[At], Sequence[Statement]]) -> list[Statement]:
+        """Statements for each score of a query in a lane."""
+
+    @abstractmethod
+    def place(self, row: LaneRow, number: Expr, at: At) -> tuple[list[Statement], At]:
+        """The query and key of a score in a round, which both are there, and what must be computed for that."""
+
+    @property
+    @abstractmethod
+    def counts(self) -> tuple[int, ...]:
+        """Scores of a query in a lane along each axis of a place."""
+
+    @abstractmethod
+    def rows_of(self, name: str) -> Sequence[LaneRow]:
+        """The queries that have a mask of their own."""
+
+    @property
+    def masks(self) -> list[tuple[str, DType]]:
+        return [(n, self.block.dtype if n == "mask" else u8) for n in KINDS if n in self.block.problem.strides]
+
+    def held(self, name: str, row: LaneRow, when: str = "") -> Tensor:
+        return private(f"{name}{row.number}{when}", dict(self.masks)[name], *self.counts)
+
+    def allocated(self) -> list[Alloc]:
+        """Registers for masks of a round and of the next one."""
+        return [
+            Alloc(self.held(name, row, when).pointer, dtype, math.prod(self.counts), "private")
+            for name, dtype in self.masks
+            for row in self.rows_of(name)
+            for when in ("", NEXT)
+        ]
+
+    def loaded(self, number: Expr, when: str = "") -> list[Statement]:
+        """Load the masks of a round."""
+        found: list[Statement] = []
+        for name, dtype in self.masks:
+            source = Tensor(name, dtype, self.block.problem.strides[name])
+            for row in self.rows_of(name):
+
+                def one(at: At, source: Tensor = source, name: str = name, row: LaneRow = row) -> list[Statement]:
+                    before, place = self.place(row, number, at)
+                    load = Load(source, (*self.block.lead, *place))
+                    return [*before, Store(self.held(name, row, when), at, load)]
+
+                found += self.each(one)
+        return found
+
+    def moved(self) -> list[Statement]:
+        """The next round's masks become those of the round."""
+        found: list[Statement] = []
+        for name, _ in self.masks:
+            for row in self.rows_of(name):
+                to, of = self.held(name, row), self.held(name, row, NEXT)
+                found += self.each(lambda at, to=to, of=of: [Store(to, at, Load(of, at))])
+        return found
+
+    def of(self, row: LaneRow, at: At) -> dict[str, Expr]:
+        """The mask of a score, and whether its key is kept."""
+        found: dict[str, Expr] = {}
+        for name, _ in self.masks:
+            own = row if row in self.rows_of(name) else self.rows_of(name)[-1]
+            found[name] = Load(self.held(name, own), at)
+        return found | ({"keep": is_kept(found["keep"])} if "keep" in found else {})
+
+
+def is_kept(byte: Expr) -> Expr:
+    """A condition that is held as the byte that it is in memory."""
+    return Call("not_equal", (byte, Number(0, u8)), bool_)
+
+
+def masked(
+    a: Attention,
+    numerics: Numerics,
+    score: Expr,
+    mask: Expr | None,
+    seen: Sequence[Expr],
+    there: Expr | None = None,
+) -> Expr:
+    """A score as the softmax sees it: with its mask, and the fill where one of `seen` does not hold; nothing is seen of
+    a key that is not `there`."""
+    if not numerics.is_folded:
+        score = numerics.scaled(score)
+    if a.softcap is not None:
+        bent = Call("tanh", (Call("div", (score, Number(a.softcap, f32)), f32),), f32)
+        score = times(bent, Number(a.softcap, f32))
+    if mask is not None and a.filled != "first":
+        score = plus(score, mask)
+    if seen:
+        fill = Number(-math.inf if a.fill is None else a.fill, f32)
+        if a.filled == "added":
+            score = plus(score, Call("where", (both(*seen), Number(0.0, f32), fill), f32))
+        else:
+            score = Call("where", (both(*seen), score, fill), f32)
+    if mask is not None and a.filled == "first":
+        score = plus(score, mask)
+    return score if there is None else Call("where", (there, score, MINUS_INFINITY), f32)
+
+
+def shown(tile: AttendTile, score: Expr, row: LaneRow, at: At, held: HeldMasks | None = None) -> Expr:
+    """A score of key `key` as the softmax sees it, with masks from where the tile has them."""
+    a, key, query = tile.problem, Name("key"), Name(row.query)
+    inside = minimum(query, Extent(a.queries - 1)), minimum(key, Extent(a.keys - 1))
+    given: dict[str, Expr] = {}
+    if held is not None:
+        given = held.of(row, at)
+    else:
+        for name, dtype in (("mask", tile.dtype), ("keep", bool_)):
+            if name in a.strides:
+                given[name] = Load(Tensor(name, dtype, a.strides[name]), (*tile.lead, *inside))
+    if tile.leaves_out:
+        given["keep"] = is_seen(tile, row)
+    seen: list[Expr] = [given["keep"]] if "keep" in given else []
+    if tile.sees_ranges:
+        seen.append(is_seen(tile, row))
+    elif a.causal:
+        seen.append(less(key, add(query, Extent(1))))
+        if a.window is not None:
+            seen.append(less(query, add(key, Extent(a.window))))
+    mask = tile.numerics.of_mask(given["mask"]) if "mask" in given else None
+    shifts = Shifts(tile)
+    if shifts.are_ahead:
+        mask = shifts.at(add(mul(remainder(LANE, 4), Extent(2)), add(mul(Name("j"), Extent(8)), Name("e"))))
+    # Keys beyond the last one are hidden, or there are none.
+    is_full = tile.by_group and isinstance(a.keys, int) and a.keys % tile.keys == 0
+    there = None if tile.leaves_out or tile.sees_ranges or is_full else less(key, Extent(a.keys))
+    return masked(a, tile.numerics, score, mask, seen, there)
+
+
 __all__ = [
-    "LOG2_E",
+    "NEXT",
+    "HeldMasks",
     "SeenAhead",
     "Shifts",
-    "is_seen",
     "loads_wide",
+    "masked",
     "ranges_seen",
     "seen_allocated",
     "seen_loaded",
+    "shown",
     "where_seen",
 ]

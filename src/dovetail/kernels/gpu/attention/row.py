@@ -8,8 +8,9 @@ blocks found in the workspace.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from dovetail import library
@@ -20,9 +21,22 @@ from dovetail.ir.dtype import DType, bool_, f16, f32, i64, u8, u16, u64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.attention.masks import masked
+from dovetail.kernels.gpu.attention.softmax import (
+    At,
+    LaneRow,
+    Layout,
+    Numerics,
+    f32_name,
+    merged,
+    minus,
+    or_zero,
+    started,
+    times,
+)
 from dovetail.kernels.gpu.attention.sources import by_key_head
 from dovetail.kernels.gpu.attention.tile import PARTIAL
-from dovetail.kernels.gpu.gemm.fragments import LANE, both, divided, less, remainder
+from dovetail.kernels.gpu.gemm.fragments import LANE, both, divided, less, plus, remainder
 from dovetail.kernels.gpu.gemm.tile import H200, LANES
 from dovetail.kernels.gpu.order.passes import in_passes
 from dovetail.kernels.loops.body import cast_to
@@ -71,7 +85,6 @@ MOST_PARTS = 32
 """Blocks that share the keys of a head."""
 PADDED = 4
 """Numbers after the columns of a share: the largest score, the total, and what fills 16 bytes."""
-LEAST = Number(-math.inf, f32)
 WARP = ThreadIndex("warp")
 
 
@@ -128,6 +141,10 @@ class RowTile:
         return Tensor("kept", f32, (self.rows * 2 * item, 2 * item, item), space="shared")
 
     @property
+    def numerics(self) -> Numerics:
+        return Numerics.exact(self.problem)
+
+    @property
     def lead(self) -> tuple[Name, ...]:
         return (*[Name(f"b{i}") for i in range(len(self.problem.lead))], Name("head"))
 
@@ -143,17 +160,8 @@ class RowTile:
         return floordiv(self.problem.keys + (self.parts - 1), self.parts)
 
 
-def f32_name(name: str) -> Name:
-    return Name(name, f32)
-
-
 def equal(x: Expr, y: Expr) -> Expr:
     return Call("equal", (x, y), bool_)
-
-
-def exp_of(x: Expr, y: Expr) -> Expr:
-    """Of a difference that is not above 0."""
-    return Call("exp_falling", (Call("sub", (x, y), f32),), f32)
 
 
 def combined(tile: RowTile) -> list[Statement]:
@@ -165,8 +173,8 @@ def combined(tile: RowTile) -> list[Statement]:
     for r in range(tile.rows):
         top, total = f"top{r}", f"total{r}"
         found += [Set(top, f32_name(f"most{r}")), AllReduce(top, "maximum", f32)]
-        base = Call("where", (equal(f32_name(top), LEAST), Number(0, f32), f32_name(top)), f32)
-        found.append(Set(f"less{r}", exp_of(f32_name(f"most{r}"), base)))
+        shrunk = tile.numerics.exp(minus(f32_name(f"most{r}"), or_zero(f32_name(top))))
+        found.append(Set(f"less{r}", shrunk))
         # Lanes that share a key have the same total.
         part = Call("mul", (f32_name(total), Number(1 / SHARING, f32)), f32)
         found += [Set(total, Call("mul", (part, f32_name(f"less{r}")), f32)), AllReduce(total, "add", f32)]
@@ -189,29 +197,26 @@ def combined(tile: RowTile) -> list[Statement]:
 def _warps_merged(tile: RowTile, row: Expr, column: Expr) -> list[Statement]:
     """The largest score, the total and a weighted sum of all warps. Without any key that is seen all scores are
     minus infinity: the total is 0, and the result no number."""
-    kept, found = tile.kept, list[Statement]()
-    top: Expr = LEAST
-    for w in range(WARPS):
-        top = Call("maximum", (top, Load(kept, (Extent(w), row, ZERO))), f32)
-    found += [Set("top", top), _based(), Set("above", Number(0, f32)), Set("below", Number(0, f32))]
-    for w in range(WARPS):
-        found.append(Set("weight", exp_of(Load(kept, (Extent(w), row, ZERO)), f32_name("base"))))
-        value: Expr = Load(tile.found, (Extent(w * KEYS), row, column))
-        for group in range(1, KEYS):
-            value = Call("add", (value, Load(tile.found, (Extent(w * KEYS + group), row, column))), f32)
-        for name, more in (("above", value), ("below", Load(kept, (Extent(w), row, Extent(1))))):
-            found.append(Set(name, Call("fma", (f32_name("weight"), more, f32_name(name)), f32)))
-    return found
+
+    def kept(last: int) -> Callable[[Expr], Expr]:
+        return lambda warp: Load(tile.kept, (warp, row, Extent(last)))
+
+    def value(warp: Expr) -> Expr:
+        first = mul(warp, Extent(KEYS))
+        groups = [Load(tile.found, (add(first, Extent(group)), row, column)) for group in range(KEYS)]
+        return reduce(plus, groups)
+
+    return merged(tile.numerics, WARPS, kept(0), {"value": value, "total": kept(1)})
 
 
 def _left_over(tile: RowTile) -> list[Statement]:
     """What this block found of a column, for the block that combines it."""
     at = (*tile.lead, divided(Name("own"), tile.share), Name("part"))
     within = remainder(Name("own"), tile.share)
-    names = ("top", *["below"] * (PADDED - 1))
+    names = ("most", *["total"] * (PADDED - 1))
     # Blocks that receive a share wait for its padding too.
     last = [Store(tile.partial, (*at, Extent(tile.share + i)), f32_name(name)) for i, name in enumerate(names)]
-    return [Store(tile.partial, (*at, within), f32_name("above")), When(equal(within, ZERO), tuple(last))]
+    return [Store(tile.partial, (*at, within), f32_name("value")), When(equal(within, ZERO), tuple(last))]
 
 
 def shares_combined(tile: RowTile) -> list[Statement]:
@@ -224,38 +229,23 @@ def shares_combined(tile: RowTile) -> list[Statement]:
         Set("within", divided(Name("own"), lanes)),
         Set("row", divided(column, dv)),
         Set("column", remainder(column, dv)),
-        Set("top", LEAST),
+        Set("of_lane", remainder(Name("own"), lanes)),
     ]
-    parts = [add(Extent(i * lanes), remainder(Name("own"), lanes)) for i in range(tile.parts // lanes)]
 
-    def of(part: Expr, at: Expr) -> Expr:
-        return Load(tile.partial, (*tile.lead, Name("part"), part, at))
+    def of(at: Expr) -> Callable[[Expr], Expr]:
+        return lambda part: Load(tile.partial, (*tile.lead, Name("part"), part, at))
 
-    def reduced(op: str, *names: str) -> list[Statement]:
-        return [AllReduce(name, op, f32, lanes) for name in names if lanes > 1]
-
-    for part in parts:
-        each.append(Set("top", Call("maximum", (f32_name("top"), of(part, Extent(share))), f32)))
-    each += [*reduced("maximum", "top"), _based(), Set("above", Number(0, f32)), Set("below", Number(0, f32))]
-    for part in parts:
-        each.append(Set("weight", exp_of(of(part, Extent(share)), f32_name("base"))))
-        for name, at in (("above", Name("within")), ("below", Extent(share + 1))):
-            each.append(Set(name, Call("fma", (f32_name("weight"), of(part, at), f32_name(name)), f32)))
+    sums = {"value": of(Name("within")), "total": of(Extent(share + 1))}
+    each += merged(tile.numerics, tile.parts, of(Extent(share)), sums, lanes)
     stored = _stored(tile, Name("row"), Name("column"))
-    each += reduced("add", "above", "below")
     each.append(stored if lanes == 1 else When(equal(remainder(Name("own"), lanes), ZERO), (stored,)))
     return [Loop("own", Extent(share * lanes), tuple(each), kind="thread")]
 
 
 def _stored(tile: RowTile, row: Expr, column: Expr) -> Store:
     y = Tensor("y", f32, tile.problem.strides["y"])
-    ratio = Call("div", (f32_name("above"), f32_name("below")), f32)
+    ratio = Call("div", (f32_name("value"), f32_name("total")), f32)
     return Store(y, (*tile.lead, row, column), ratio)
-
-
-def _based() -> Set:
-    """What is subtracted from scores; where nothing is seen, the difference of minus infinities is no number."""
-    return Set("base", Call("where", (equal(f32_name("top"), LEAST), Number(0, f32), f32_name("top")), f32))
 
 
 AT_ONCE = 2
@@ -423,7 +413,7 @@ class RowWriter:
         of = self.problem
         found: list[Statement] = []
         for r in range(self.tile.rows):
-            found += [*self._loaded("q", Extent(r), f"q{r}"), Set(f"most{r}", LEAST), Set(f"total{r}", Number(0, f32))]
+            found += [*self._loaded("q", Extent(r), f"q{r}"), *started([LaneRow(r)])]
             found += [Set(f"sum{r}_{i}", Number(0, f32)) for i in range(of.dv // SHARING)]
         start = mul(Name("part"), Extent(self.tile.span)) if self.tile.parts > 1 else ZERO
         end = minimum(add(start, Extent(self.tile.span)), Extent(of.keys)) if self.tile.parts > 1 else Extent(of.keys)
@@ -462,22 +452,12 @@ class RowWriter:
 
     def _weighed(self, r: int, u: int) -> list[Statement]:
         """The sums of a row with those of a key."""
-        most, score, top, base, less_, weight = (
-            f32_name(f"{name}{r}") for name in ("most", "score", "top", "base", "less", "weight")
-        )
-        found: list[Statement] = [
-            Set(score.name, self._score(r, u)),
-            Set(top.name, Call("maximum", (most, score), f32)),
-            # Where nothing is seen yet, all of these are minus infinity, whose difference is no number.
-            Set(base.name, Call("where", (equal(top, LEAST), Number(0, f32), top), f32)),
-            Set(less_.name, exp_of(most, base)),
-            Set(weight.name, exp_of(score, base)),
-            Set(most.name, top),
-            Set(f"total{r}", Call("fma", (f32_name(f"total{r}"), less_, weight), f32)),
-        ]
+        row = LaneRow(r)
+        weight, shrunk = f32_name("weight"), f32_name(row.shrunk)
+        found = OneScore(self, u).weighted([row])
         for i in range(self.problem.dv // SHARING):
-            before = Call("mul", (f32_name(f"sum{r}_{i}"), less_), f32)
-            found.append(Set(f"sum{r}_{i}", Call("fma", (weight, f32_name(f"v{u}_{i}"), before), f32)))
+            own = f32_name(f"sum{r}_{i}")
+            found.append(Set(own.name, Call("fma", (weight, f32_name(f"v{u}_{i}"), times(own, shrunk)), f32)))
         return found
 
     def _masks_loaded(self, r: int, u: int) -> list[Set]:
@@ -489,16 +469,36 @@ class RowWriter:
             for name, dtype in kinds.items()
         ]
 
-    def _score(self, r: int, u: int) -> Expr:
+    def score(self, r: int, u: int) -> Expr:
+        """A score as the softmax sees it."""
         of = self.problem
-        found: Expr = Call("mul", (f32_name(f"score{r}_{u}"), Number(of.scale, f32)), f32)
-        if "mask" in of.strides:
-            found = Call("add", (found, f32_name(f"mask{r}_{u}")), f32)
+        mask = f32_name(f"mask{r}_{u}") if "mask" in of.strides else None
         seen = less(Name(f"key{u}"), Name("end"))
         if "keep" in of.strides:
             hidden = equal(Name(f"keep{r}_{u}", u8), Number(0, u8))
             seen = both(seen, Call("bit_not", (hidden,), bool_))
-        return Call("where", (seen, found, LEAST), f32)
+        return masked(of, self.tile.numerics, f32_name(f"score{r}_{u}"), mask, [seen])
+
+
+class OneScore(Layout):
+    """The score of one key, which all lanes that share it have; other lanes have an online softmax of their own."""
+
+    sums_late = True
+
+    def __init__(self, writer: RowWriter, number: int) -> None:
+        self.numerics, self._writer, self._number = writer.tile.numerics, writer, number
+
+    def each(self, body: Callable[[At], Sequence[Statement]]) -> list[Statement]:
+        return [*body(())]
+
+    def score(self, row: LaneRow, at: At) -> Name:
+        return f32_name(f"score{row.number}_{self._number}")
+
+    def shown(self, row: LaneRow, at: At) -> list[Statement]:
+        return [Set(self.score(row, at).name, self._writer.score(row.number, self._number))]
+
+    def combined(self, rows: Sequence[LaneRow], name: str, op: str) -> list[Statement]:
+        return []
 
 
 def _job(

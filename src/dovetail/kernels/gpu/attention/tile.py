@@ -7,9 +7,10 @@ from math import prod
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, product
-from dovetail.ir.dtype import DType, bool_, f32, i64
+from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.fragments import LANE, divided
+from dovetail.kernels.gpu.attention.softmax import LaneRow, Numerics
+from dovetail.kernels.gpu.gemm.fragments import divided
 from dovetail.kernels.gpu.gemm.tile import CHUNK, GROUP_ROWS, LANES
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -17,11 +18,7 @@ from dovetail.kernels.loops.ir import (
     Call,
     Expr,
     Extent,
-    FromLane,
     Name,
-    Number,
-    Set,
-    Statement,
     Tensor,
     ThreadIndex,
     add,
@@ -29,42 +26,9 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.problems.attention import Attention
 
-
-@dataclass(frozen=True, slots=True)
-class LaneRow:
-    """One of the rows that a lane has of its warp's 16: two of them, or more without tensor cores."""
-
-    number: int
-
-    @property
-    def most(self) -> str:
-        return f"most{self.number}"
-
-    @property
-    def total(self) -> str:
-        return f"total{self.number}"
-
-    @property
-    def shrunk(self) -> str:
-        return f"shrunk{self.number}"
-
-    @property
-    def query(self) -> str:
-        return f"query{self.number}"
-
-
 FRAGMENT_ROWS = (LaneRow(0), LaneRow(1))
 FMA_ROWS = tuple([LaneRow(number) for number in range(8)])
 """Those of a lane that multiplies by multiply-adds."""
-
-
-def with_lane(name: str, op: str, apart: int) -> list[Statement]:
-    """Combine what a lane keeps under a name with that of the lane whose number differs by one bit."""
-    other = f"other_{name}"
-    lane = Call("bit_xor", (LANE, Extent(apart)), i64)
-    return [FromLane(other, name, lane, f32), Set(name, Call(op, (Name(name, f32), Name(other, f32)), f32))]
-
-
 GROUP_WARPS = GROUP_ROWS // 16
 GROUP = divided(ThreadIndex("warp"), GROUP_WARPS)
 """The warpgroup of a thread."""
@@ -93,7 +57,6 @@ MOST_PARTS = 32
 PARTIAL = "partial0"
 _KEPT = 2
 """What a block keeps of a query in addition to its weighted values: the largest score and the total."""
-MINUS_INFINITY = Number(-math.inf, f32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,19 +151,8 @@ class AttendTile:
         return hides and not self.is_cluster and not self.by_fma
 
     @property
-    def in_powers(self) -> bool:
-        """Whether scores are powers of 2, which one instruction weighs: nothing but -inf takes their place."""
-        is_plain = self.problem.softcap is None and self.problem.fill in (None, -math.inf)
-        return is_plain and (self.by_group or self.by_fma or self.sharing > 0)
-
-    @property
-    def is_folded(self) -> bool:
-        """Whether such scores are scaled where the largest is subtracted, by one multiply-add: nothing is added."""
-        return self.in_powers and "mask" not in self.problem.strides and self.problem.scale > 0
-
-    def exp(self, x: Expr) -> Expr:
-        """The weight of a difference of scores."""
-        return Call("near_exp2", (x,), f32) if self.in_powers else near_exp(x)
+    def numerics(self) -> Numerics:
+        return Numerics.near(self.problem, is_fast=self.by_group or self.by_fma or self.sharing > 0)
 
     @property
     def is_apart(self) -> bool:
@@ -420,36 +372,4 @@ def _resident_parts(a: Attention, device: GpuDevice) -> int:
     return max(1, min(MOST_PARTS, device.multiprocessors // heads)) if isinstance(heads, int) else device.cluster
 
 
-def f32_name(name: str) -> Name:
-    return Name(name, f32)
-
-
-def minus(x: Expr, y: Expr) -> Expr:
-    return Call("sub", (x, y), f32)
-
-
-def times(x: Expr, y: Expr) -> Expr:
-    return Call("mul", (x, y), f32)
-
-
-def near_exp(x: Expr) -> Expr:
-    """To the accuracy of 16-bit floats."""
-    return Call("near_exp", (x,), f32)
-
-
-__all__ = [
-    "CLUSTER_KEYS",
-    "FRAGMENT_ROWS",
-    "GROUP",
-    "GROUP_WARPS",
-    "MINUS_INFINITY",
-    "MOST_PARTS",
-    "PARTIAL",
-    "AttendTile",
-    "LaneRow",
-    "f32_name",
-    "lead_of",
-    "minus",
-    "times",
-    "with_lane",
-]
+__all__ = ["CLUSTER_KEYS", "FRAGMENT_ROWS", "GROUP", "GROUP_WARPS", "MOST_PARTS", "PARTIAL", "AttendTile", "lead_of"]
