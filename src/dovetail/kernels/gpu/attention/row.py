@@ -1,4 +1,4 @@
-"""Attention of one query for each head in f32: blocks share the keys of a head, and warps share those of a block.
+"""Attention of one query for each head, computed in f32: blocks share the keys of a head, warps those of a block.
 
 Queries of heads that share keys are the rows of one head. Eight neighbouring lanes share the features of a key, and
 have an online softmax of their own until all keys are seen. What they found is combined in shared memory, and what
@@ -8,7 +8,7 @@ blocks found in the workspace.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -17,7 +17,7 @@ from dovetail import library
 from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, floordiv, product
-from dovetail.ir.dtype import DType, bool_, f16, f32, i64, u8, u16, u64
+from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, i64, u8, u16, u64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
@@ -34,7 +34,7 @@ from dovetail.kernels.gpu.attention.softmax import (
     started,
     times,
 )
-from dovetail.kernels.gpu.attention.sources import by_key_head
+from dovetail.kernels.gpu.attention.sources import KeyRows, by_key_head, keys_of
 from dovetail.kernels.gpu.attention.tile import PARTIAL
 from dovetail.kernels.gpu.gemm.fragments import LANE, both, divided, less, plus, remainder
 from dovetail.kernels.gpu.gemm.tile import H200, LANES
@@ -140,6 +140,11 @@ class RowTile:
         item = f32.itemsize
         return Tensor("kept", f32, (self.rows * 2 * item, 2 * item, item), space="shared")
 
+    def dtype(self, name: str) -> DType:
+        """The type of a tensor in memory."""
+        kinds = {"float": f32, "half": f16, "bfloat": bf16}
+        return kinds[self.problem.cached.get(name, self.problem.stored)]
+
     @property
     def numerics(self) -> Numerics:
         return Numerics.exact(self.problem)
@@ -158,6 +163,13 @@ class RowTile:
     def span(self) -> Size:
         """Keys of a block, at most."""
         return floordiv(self.problem.keys + (self.parts - 1), self.parts)
+
+
+def ceiling(x: Expr, by: int) -> Expr:
+    """How many times a number is needed for another one."""
+    if isinstance(x, Extent):
+        return Extent(floordiv(x.size + (by - 1), by))
+    return divided(add(x, Extent(by - 1)), by)
 
 
 def equal(x: Expr, y: Expr) -> Expr:
@@ -243,9 +255,11 @@ def shares_combined(tile: RowTile) -> list[Statement]:
 
 
 def _stored(tile: RowTile, row: Expr, column: Expr) -> Store:
-    y = Tensor("y", f32, tile.problem.strides["y"])
-    ratio = Call("div", (f32_name("value"), f32_name("total")), f32)
-    return Store(y, (*tile.lead, row, column), ratio)
+    dtype = tile.dtype("y")
+    ratio: Expr = Call("div", (f32_name("value"), f32_name("total")), f32)
+    if tile.problem.zero_unseen:
+        ratio = Call("where", (equal(f32_name("total"), Number(0.0, f32)), Number(0.0, f32), ratio), f32)
+    return Store(Tensor("y", dtype, tile.problem.strides["y"]), (*tile.lead, row, column), cast_to(ratio, dtype))
 
 
 AT_ONCE = 2
@@ -317,9 +331,9 @@ class RowWriter:
     def problem(self) -> Attention:
         return self.tile.problem
 
-    def _stored(self, name: str) -> DType:
-        """The type of a tensor in memory."""
-        return f16 if self.problem.cached.get(name) == "half" else f32
+    @property
+    def keys(self) -> KeyRows:
+        return keys_of(self.problem)
 
     def job(self, bindings: Mapping[str, Binding]) -> Job:
         of = self.problem
@@ -339,23 +353,20 @@ class RowWriter:
         own = Set("tile", ThreadIndex("block"))
         body = (*body, ClusterBarrier(), own, *place, *shares_combined(self.tile))
         pointers = (*[name for name in of.pointers if name != "y"], PARTIAL, "y")
-        early = self._prefetched((own, *place)) if self.device.bulk_copies else ()
+        early = self._prefetched((own, *place)) if self.device.bulk_copies and not of.page else ()
         launch = replace(launch, cluster=self.tile.parts)
         sizes = sizes_in((*early, *body))
         kernel = Kernel("attend_row", pointers, (PARTIAL, "y"), "tile", body, sizes=sizes, launch=launch, early=early)
         workspace = {PARTIAL: product(self.tile.partial_shape) * f32.itemsize}
         return in_passes([(replace(kernel, exchanged=(PARTIAL,)), tiles)], bindings, workspace)
 
-    def _loaded(self, name: str, row: Expr, prefix: str) -> list[Set]:
+    def _loaded(self, name: str, place: tuple[Expr, ...], prefix: str) -> list[Set]:
         """The features of a lane under names; axes say what a lane has of a vector, so that LLVM sees one load."""
-        *lead, head = self.tile.lead
-        groups = self.problem.groups
-        shared = head if name == "q" or groups == 1 else divided(head, groups)
         *front, last = self.problem.strides[name]
         strides = (*front, SHARING * VECTOR * last, VECTOR * last, last)
-        tensor = Tensor(name, self._stored(name), strides, self.offsets.get(name, 0))
+        tensor = Tensor(name, self.tile.dtype(name), strides, self.offsets.get(name, 0))
         width = self.problem.dv if name == "v" else self.problem.d
-        place, found = (*lead, shared, row), list[Set]()
+        found: list[Set] = []
         if self._in_words(name):
             return self._halves_loaded(name, place, width, prefix)
         for i in range(width // SHARING):
@@ -368,7 +379,7 @@ class RowWriter:
         sizes are not known, and would load one by one."""
         *front, last = self.problem.strides[name]
         at = (*front, self.offsets.get(name, 0))
-        is_half = name in self.aligned and self._stored(name) is f16 and last == f16.itemsize
+        is_half = name in self.aligned and self.tile.dtype(name).itemsize == last == f16.itemsize
         return is_half and all([floordiv(s, u64.itemsize) * u64.itemsize == s for s in at])
 
     def _halves_loaded(self, name: str, place: tuple[Expr, ...], width: int, prefix: str) -> list[Set]:
@@ -380,7 +391,9 @@ class RowWriter:
             found.append(Set(word.name, Load(tensor, (*place, Extent(i), remainder(LANE, SHARING)))))
             for j in range(VECTOR):
                 bits = cast_to(Call("shift_right", (word, Number(16 * j, u64)), u64) if j else word, u16)
-                found.append(Set(f"{prefix}_{VECTOR * i + j}", cast_to(Call("bitcast", (bits,), f16), f32)))
+                found.append(
+                    Set(f"{prefix}_{VECTOR * i + j}", cast_to(Call("bitcast", (bits,), self.tile.dtype(name)), f32))
+                )
         return found
 
     def _prefetched(self, place: tuple[Statement, ...]) -> tuple[Statement, ...]:
@@ -392,7 +405,7 @@ class RowWriter:
         count = minimum(Extent(each), Call("sub", (Name("last"), Name("first")), i64))
         for name, width in (("k", of.d), ("v", of.dv)):
             *_, row, last = of.strides[name]
-            kind = self._stored(name)
+            kind = self.tile.dtype(name)
             if row != width * kind.itemsize or last != kind.itemsize:
                 return ()
             source = Tensor(name, kind, of.strides[name], self.offsets.get(name, 0))
@@ -413,14 +426,15 @@ class RowWriter:
         of = self.problem
         found: list[Statement] = []
         for r in range(self.tile.rows):
-            found += [*self._loaded("q", Extent(r), f"q{r}"), *started([LaneRow(r)])]
+            found += [*self._loaded("q", (*self.tile.lead, Extent(r)), f"q{r}"), *started([LaneRow(r)])]
             found += [Set(f"sum{r}_{i}", Number(0, f32)) for i in range(of.dv // SHARING)]
-        start = mul(Name("part"), Extent(self.tile.span)) if self.tile.parts > 1 else ZERO
-        end = minimum(add(start, Extent(self.tile.span)), Extent(of.keys)) if self.tile.parts > 1 else Extent(of.keys)
-        found += [Set("start", start), Set("end", end)]
-        together = WARPS * KEYS * AT_ONCE
-        rounds = floordiv(self.tile.span + (together - 1), together)
-        return [*found, Loop("round", Extent(rounds), tuple(self._round()), rolled=True)]
+        keys, parts, together = self.keys, self.tile.parts, WARPS * KEYS * AT_ONCE
+        span = keys.share(parts)
+        start = mul(Name("part"), span) if parts > 1 else ZERO
+        end = minimum(add(start, span), keys.count) if parts > 1 else keys.count
+        found += [*keys.counted(), Set("start", start), Set("end", end)]
+        rounds = ceiling(span, together)
+        return [*found, Loop("round", rounds, tuple(self._round()), rolled=True)]
 
     def _round(self) -> list[Statement]:
         """Some keys of a warp: all of them on their way, then the sums with one after the other. Those that a warp does
@@ -432,8 +446,10 @@ class RowWriter:
             first = add(Name("start"), add(number, mul(WARP, Extent(KEYS))))
             key = add(first, divided(LANE, SHARING))
             found.append(Set(f"key{u}", key))
-            found.append(Set(f"near{u}", minimum(Name(f"key{u}"), Extent(of.keys - 1))))
-            found += [s for name in "kv" for s in self._loaded(name, Name(f"near{u}"), f"{name}{u}")]
+            last = Call("sub", (self.keys.count, Extent(1)), i64) if of.page else Extent(of.keys - 1)
+            found.append(Set(f"near{u}", minimum(Name(f"key{u}"), last)))
+            found += self.keys.found(u)
+            found += [s for name in "kv" for s in self._loaded(name, self.keys.place(u), f"{name}{u}")]
             found += [s for r in range(self.tile.rows) for s in self._masks_loaded(r, u)]
         for u in each:
             found += [*self._scored(u), *[s for r in range(self.tile.rows) for s in self._weighed(r, u)]]
@@ -474,6 +490,10 @@ class RowWriter:
         of = self.problem
         mask = f32_name(f"mask{r}_{u}") if "mask" in of.strides else None
         seen = less(Name(f"key{u}"), Name("end"))
+        if of.causal:
+            # Queries are the last of their sequence.
+            after = Extent(self.tile.rows - 1 - r)
+            seen = both(seen, less(add(Name(f"key{u}"), after), self.keys.count))
         if "keep" in of.strides:
             hidden = equal(Name(f"keep{r}_{u}", u8), Number(0, u8))
             seen = both(seen, Call("bit_not", (hidden,), bool_))
@@ -499,6 +519,20 @@ class OneScore(Layout):
 
     def combined(self, rows: Sequence[LaneRow], name: str, op: str) -> list[Statement]:
         return []
+
+
+def offer_paged(
+    a: Attention, device: GpuDevice, bindings: Mapping[str, Binding], aligned: Collection[str] = ()
+) -> Offer | Refused:
+    """The kernel of one or a few queries of each head whose keys a table of pages has.
+
+    `aligned` are tensors whose address is a multiple of 8.
+    """
+    if a.d % LANES or a.dv % LANES:
+        return Refused("features_are_shared_by_lanes", f"{a.d} and {a.dv}", f"multiples of {LANES}")
+    if not isinstance(a.queries, int) or a.queries * max(a.d, a.dv) > MOST_FEATURES:
+        return Refused("queries_fit_registers", f"{a.queries} of {max(a.d, a.dv)}", f"at most {MOST_FEATURES} features")
+    return Offer(lambda: _job(a, device, bindings, {}, frozenset(aligned)), name="attend_paged")
 
 
 def _job(

@@ -29,7 +29,7 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.problems.attention import Attention
 
-LOG2_E = Number(math.log2(math.e), f32)
+LOG2_E = math.log2(math.e)
 MINUS_INFINITY = Number(-math.inf, f32)
 At = tuple[Expr, ...]
 """Which of the scores that a lane has of a query."""
@@ -82,7 +82,7 @@ class Numerics:
         """To the accuracy of 16-bit floats; `is_fast` by powers of 2, where nothing but -inf takes a score's place."""
         if not is_fast or a.softcap is not None or a.fill not in (None, -math.inf):
             return Numerics("near_exp", a.scale)
-        return Numerics("near_exp2", a.scale * LOG2_E.value, can_fold and "mask" not in a.strides and a.scale > 0)
+        return Numerics("near_exp2", a.scale * LOG2_E, can_fold and "mask" not in a.strides and a.scale > 0)
 
     @staticmethod
     def exact(a: Attention) -> Numerics:
@@ -103,7 +103,7 @@ class Numerics:
     def of_mask(self, mask: Expr) -> Expr:
         """What an element of a mask adds to a score."""
         wide = cast_to(mask, f32)
-        return times(wide, LOG2_E) if self.in_powers else wide
+        return times(wide, Number(LOG2_E, f32)) if self.in_powers else wide
 
     def shrunk(self, x: Expr, by: Expr, more: Expr) -> Expr:
         """What was kept so far, with more of it."""
