@@ -1,4 +1,5 @@
-"""Which kernel an attention has: by warpgroups where conditions allow it and the estimate is lower, else by warps.
+"""The kernels that an attention may have: by warpgroups where conditions allow it and the estimate is lower, else by
+warps.
 
 Both are estimated in cycles of a multiprocessor, fitted to an H200 (docs/design/0018). A round is 64 queries by 64
 keys; a warp has 16 of the queries, and tensor cores of its own quarter of the multiprocessor.
@@ -7,19 +8,22 @@ keys; a warp has 16 of the queries, and tensor cores of its own quarter of the m
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from dovetail.declare.machine import estimate
 from dovetail.ir.dtype import f32
-from dovetail.kernels.choice import Refused
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import LANES, GpuDevice
-from dovetail.kernels.gpu.attention.fma_tile import fma_bytes
-from dovetail.kernels.gpu.attention.sources import AttendSources
+from dovetail.kernels.gpu.attention.fma import FmaAttend, fma_bytes
+from dovetail.kernels.gpu.attention.sources import AttendSources, narrow_sources_of, sources_of
 from dovetail.kernels.gpu.attention.tile import GROUP_WARPS, MOST_PARTS, AttendTile
+from dovetail.kernels.gpu.attention.writer import AttendWriter
 from dovetail.kernels.gpu.gemm.block_tile import RESERVED_BYTES
 from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, GROUP_ROWS, has_warpgroups
 from dovetail.kernels.gpu.gemm.tile_cost import MULTIPLY_CYCLES
 from dovetail.kernels.gpu.policy import FMA_WIDEST
+from dovetail.kernels.matrix_instruction import MMA
 from dovetail.kernels.request import Role
 
 MOST_TURNS = 2
@@ -65,6 +69,55 @@ LANE_QUERIES = 8
 """Queries of a head that lanes multiply without tensor cores, at most."""
 LANE_SHARING = (8, 4)
 """Lanes that share the features of a key, the preferred first."""
+
+
+def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The kernel of an attention of 16-bit floats whose warps multiply for themselves."""
+    return _offered(of, warp_tile)
+
+
+def offer_attend_lanes(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The same of few queries in a resident kernel, by multiply-adds."""
+    return _offered(of, lane_tile)
+
+
+def offer_attend_groups(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The same where four warps multiply together, which is faster in most cases."""
+    return _offered(of, group_tile)
+
+
+def _offered(
+    of: StepProblem[GpuDevice | None], chosen: Callable[[AttendSources], AttendTile | Refused]
+) -> Offer | Refused:
+    found = of.once(narrow_sources_of)
+    if isinstance(found, Refused):
+        return found
+    if not {*MMA} <= {*found.device.matrix_instructions}:
+        return Refused("warps_multiply_by_mma", found.device.architecture)
+    tile = chosen(found)
+    if isinstance(tile, Refused):
+        return tile
+    name = "attend_cluster" if tile.is_cluster else "attend_parts" if tile.parts > 1 else ""
+    name = "" if tile.sharing else name
+    return Offer(lambda: AttendWriter(found, tile).job(), name=name, work=lambda: seconds_of(tile, found.device))
+
+
+def offer_attend_fma(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The kernel of an attention of f32 with several queries, by multiply-adds."""
+    found = of.once(sources_of)
+    if isinstance(found, Refused):
+        return found
+    if found.device.warp != LANES:
+        return Refused("warps_have_32_lanes", str(found.device.warp))
+    tile = fma_tile(found)
+    if isinstance(tile, Refused):
+        return tile
+    name = "attend_fma_parts" if tile.parts > 1 else ""
+    return Offer(
+        lambda: FmaAttend(found, tile, fma_resident(tile, found.device)).job(),
+        name=name,
+        work=lambda: seconds_of(tile, found.device),
+    )
 
 
 def warp_tile(sources: AttendSources) -> AttendTile:
@@ -240,9 +293,10 @@ __all__ = [
     "IS_FASTER",
     "LANES_ARE_FASTER",
     "cycles_of",
-    "fma_tile",
     "group_tile",
-    "lane_tile",
-    "seconds_of",
+    "offer_attend",
+    "offer_attend_fma",
+    "offer_attend_groups",
+    "offer_attend_lanes",
     "warp_tile",
 ]

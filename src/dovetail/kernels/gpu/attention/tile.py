@@ -9,13 +9,27 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.device import LANES, GpuDevice
-from dovetail.kernels.gpu.attention.lane_rows import FMA_ROWS, FRAGMENT_ROWS, LaneRow
+from dovetail.kernels.gpu.attention.softmax import LaneRow, Numerics
 from dovetail.kernels.gpu.gemm.fragments import divided
 from dovetail.kernels.gpu.gemm.tile import CHUNK, GROUP_ROWS
-from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Alloc,
+    Call,
+    Expr,
+    Extent,
+    Name,
+    Tensor,
+    ThreadIndex,
+    add,
+    mul,
+)
 from dovetail.kernels.problems.attention import Attention
 from dovetail.kernels.request import Request
 
+FRAGMENT_ROWS = (LaneRow(0), LaneRow(1))
+FMA_ROWS = tuple([LaneRow(number) for number in range(8)])
+"""Those of a lane that multiplies by multiply-adds."""
 GROUP_WARPS = GROUP_ROWS // 16
 GROUP = divided(ThreadIndex("warp"), GROUP_WARPS)
 """The warpgroup of a thread."""
@@ -44,7 +58,6 @@ MOST_PARTS = 32
 PARTIAL = "partial0"
 _KEPT = 2
 """What a block keeps of a query in addition to its weighted values: the largest score and the total."""
-MINUS_INFINITY = Number(-math.inf, f32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +161,8 @@ class AttendTile:
         return hides and not self.is_cluster and not self.by_fma
 
     @property
-    def in_powers(self) -> bool:
-        """Whether scores are powers of 2, which one instruction weighs: nothing but -inf takes their place."""
-        is_plain = self.problem.softcap is None and self.problem.fill in (None, -math.inf)
-        return is_plain and (self.by_group or self.by_fma or self.sharing > 0)
-
-    @property
-    def is_folded(self) -> bool:
-        """Whether such scores are scaled where the largest is subtracted, by one multiply-add: nothing is added."""
-        return self.in_powers and "mask" not in self.problem.strides and self.problem.scale > 0
-
-    def exp(self, x: Expr) -> Expr:
-        """The weight of a difference of scores."""
-        return Call("near_exp2", (x,), f32) if self.in_powers else near_exp(x)
+    def numerics(self) -> Numerics:
+        return Numerics.near(self.problem, is_fast=self.by_group or self.by_fma or self.sharing > 0)
 
     @property
     def is_apart(self) -> bool:
@@ -380,24 +382,4 @@ def _resident_parts(a: Attention, device: GpuDevice) -> int:
     return max(1, min(MOST_PARTS, device.multiprocessors // heads)) if isinstance(heads, int) else device.cluster
 
 
-def f32_name(name: str) -> Name:
-    return Name(name, f32)
-
-
-def minus(x: Expr, y: Expr) -> Expr:
-    return Call("sub", (x, y), f32)
-
-
-def times(x: Expr, y: Expr) -> Expr:
-    return Call("mul", (x, y), f32)
-
-
-def near_exp(x: Expr) -> Expr:
-    """To the accuracy of 16-bit floats."""
-    return Call("near_exp", (x,), f32)
-
-
-__all__ = [
-    "CLUSTER_KEYS", "GROUP", "GROUP_WARPS", "KEYS", "MINUS_INFINITY", "MOST_PARTS", "PARTIAL", "AttendTile",
-    "f32_name", "lead_of", "minus", "near_exp", "times",
-]  # fmt: skip
+__all__ = ["CLUSTER_KEYS", "FRAGMENT_ROWS", "GROUP", "GROUP_WARPS", "MOST_PARTS", "PARTIAL", "AttendTile", "lead_of"]

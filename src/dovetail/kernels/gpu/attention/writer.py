@@ -16,23 +16,20 @@ from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import f32, i32, i64
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import LANES
-from dovetail.kernels.gpu.attention.cluster import WarpKeys
-from dovetail.kernels.gpu.attention.groups import GroupRounds, scores_allocated
-from dovetail.kernels.gpu.attention.prefetch import prefetched
-from dovetail.kernels.gpu.attention.products import scored, summed
-from dovetail.kernels.gpu.attention.result import cluster_combined, left_over, parts_combined, written
-from dovetail.kernels.gpu.attention.seen import SeenAhead, seen_allocated, seen_loaded, where_seen
-from dovetail.kernels.gpu.attention.shifts import Shifts
-from dovetail.kernels.gpu.attention.softmax import masks_allocated, masks_loaded, weighted
-from dovetail.kernels.gpu.attention.sources import AXES, AttendSources
-from dovetail.kernels.gpu.attention.staged import are_staged, staged_allocated
-from dovetail.kernels.gpu.attention.tile import (
-    GROUP,
-    GROUP_WARPS,
-    MINUS_INFINITY,
-    PARTIAL,
-    AttendTile,
+from dovetail.kernels.gpu.attention.fragments import FragmentScores, scored, summed
+from dovetail.kernels.gpu.attention.keys import GroupRounds, WarpKeys, prefetched, scores_allocated
+from dovetail.kernels.gpu.attention.masks import SeenAhead, Shifts, seen_allocated, seen_loaded, where_seen
+from dovetail.kernels.gpu.attention.results import (
+    are_staged,
+    cluster_combined,
+    left_over,
+    parts_combined,
+    staged_allocated,
+    written,
 )
+from dovetail.kernels.gpu.attention.softmax import started
+from dovetail.kernels.gpu.attention.sources import AXES, AttendSources
+from dovetail.kernels.gpu.attention.tile import GROUP, GROUP_WARPS, PARTIAL, AttendTile
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
     THREAD,
@@ -66,7 +63,6 @@ from dovetail.kernels.loops.ir import (
     Launch,
     Loop,
     Name,
-    Number,
     Schedule,
     Set,
     Statement,
@@ -210,12 +206,12 @@ class AttendWriter:
         return [
             *(Alloc(f"{name}_tile", self.dtype, self.tile(name).count, "shared") for name in tiles),
             *self.block.shares_allocated(),
-            *(self._warp_keys.by_lanes.masks_allocated() if self.block.sharing else self._registers()),
+            *(self._warp_keys.by_lanes.allocated() if self.block.sharing else self._registers()),
         ]
 
     def _registers(self) -> list[Alloc]:
         return [
-            *(masks_allocated(self.block) if self.block.holds_masks else ()),
+            *(FragmentScores(self.block).allocated() if self.block.holds_masks else ()),
             *seen_allocated(self.block),
             *Shifts(self.block).allocated(),
             *([staged_allocated(self.block)] if self.staged else ()),
@@ -277,14 +273,12 @@ class AttendWriter:
             return self._warp_keys.by_lanes.started()
         empty = zeroed(private("sums", f32, 1), self.dv // 8 * 4)
         found: list[Statement] = [empty, *self._own_queries(self._warp_row)]
-        for half in self.block.lane_rows:
-            found += [Set(half.most, MINUS_INFINITY), Set(half.total, Number(0.0, f32))]
-        return found
+        return found + started(self.block.lane_rows)
 
     def _queries(self) -> list[Statement]:
         load, start = self._fragments(), self._started()
         if self.block.holds_masks and not self.block.is_cluster:
-            start += masks_loaded(self.block, ZERO)
+            start += FragmentScores(self.block).loaded(ZERO)
         if not self.copies:
             return [*start, *self._loaded("q", ZERO, ZERO), Barrier(), load]
         if self.block.is_cluster:
@@ -330,7 +324,7 @@ class AttendWriter:
     def _keys(self) -> list[Statement]:
         if self.block.overlaps:
             return self._groups.rounds(self._rounds())
-        work = [*self._scored(), *weighted(self.block), *self._summed()]
+        work = [*self._scored(), *FragmentScores(self.block).of_round(), *self._summed()]
         if not self.copies:
             loads = [*self._loaded("k", Name("round"), ZERO), *self._loaded("v", Name("round"), ZERO)]
             each = (
