@@ -17,7 +17,7 @@ from dovetail.kernels.gpu.attention.masks import shown
 from dovetail.kernels.gpu.attention.results import inverse_of
 from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, f32_name, started, times, with_lane
 from dovetail.kernels.gpu.attention.sources import COPY_BYTES, AttendSources
-from dovetail.kernels.gpu.attention.tile import AttendTile
+from dovetail.kernels.gpu.attention.tile import FmaTile
 from dovetail.kernels.gpu.attention.writer import AttendWriter
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
@@ -65,17 +65,17 @@ OTHERS = (2, 4, 8, 16)
 """How far lanes are apart that have the same queries."""
 
 
-def pitch_of(tile: AttendTile) -> int:
+def pitch_of(tile: FmaTile) -> int:
     """Elements from a query, or a key, to the next one: neighbours start in different banks."""
     return tile.d + VECTOR
 
 
-def weights_pitch_of(tile: AttendTile) -> int:
+def weights_pitch_of(tile: FmaTile) -> int:
     """The same of weights: 16 keys of two neighbouring queries are in all banks."""
     return tile.keys + ACROSS
 
 
-def fma_bytes(tile: AttendTile) -> int:
+def fma_bytes(tile: FmaTile) -> int:
     """Shared memory of a block."""
     of_keys = tile.keys * (pitch_of(tile) + tile.dv)
     return (tile.rows * (pitch_of(tile) + weights_pitch_of(tile)) + of_keys) * f32.itemsize
@@ -92,31 +92,31 @@ def key_of(number: Expr) -> Expr:
     return add(divided(LANE, 2), mul(number, Extent(ACROSS)))
 
 
-def sums_of(tile: AttendTile) -> Tensor:
+def sums_of(tile: FmaTile) -> Tensor:
     """The sums of a lane: queries, then columns."""
     return private("sums", f32, ROWS, tile.dv // ACROSS)
 
 
-def neighbours_of(tile: AttendTile) -> int:
+def neighbours_of(tile: FmaTile) -> int:
     """Neighbouring columns of the values that a lane has; as many are 16 times as far on."""
     return next(n for n in (VECTOR, 2, 1) if tile.dv % (ACROSS * n) == 0)
 
 
-def columns_of(tile: AttendTile) -> list[tuple[Expr, ...]]:
+def columns_of(tile: FmaTile) -> list[tuple[Expr, ...]]:
     """The columns of the values that a lane has, by the axes of `by_lane`."""
     width = neighbours_of(tile)
     groups = tile.dv // (ACROSS * width)
     return [(Extent(g), divided(LANE, 2), Extent(e)) for g in range(groups) for e in range(width)]
 
 
-def by_lane(tensor: Tensor, tile: AttendTile) -> Tensor:
+def by_lane(tensor: Tensor, tile: FmaTile) -> Tensor:
     """A tensor with columns as its last axis as one with axes of groups, lanes and neighbours in its place: with the
     sum of all LLVM sees no vectors."""
     (*front, last), width = tensor.strides, neighbours_of(tile)
     return replace(tensor, strides=(*front, ACROSS * width * last, width * last, last))
 
 
-def fma_written(tile: AttendTile) -> list[Statement]:
+def fma_written(tile: FmaTile) -> list[Statement]:
     """What a block does with its sums."""
     found: list[Statement] = []
     for row in tile.lane_rows:
@@ -125,7 +125,7 @@ def fma_written(tile: AttendTile) -> list[Statement]:
     return found
 
 
-def _result(tile: AttendTile, number: int) -> list[Statement]:
+def _result(tile: FmaTile, number: int) -> list[Statement]:
     """The results of a query."""
     a, row = tile.problem, tile.lane_rows[number]
     target = by_lane(Tensor("y", f32, a.strides["y"]), tile)
@@ -137,19 +137,19 @@ def _result(tile: AttendTile, number: int) -> list[Statement]:
     return found
 
 
-def _fits(tile: AttendTile, number: int) -> bool:
+def _fits(tile: FmaTile, number: int) -> bool:
     """Whether the result has a column in all lanes."""
     group = ACROSS * neighbours_of(tile)
     return (number // neighbours_of(tile) + 1) * group <= tile.problem.dv
 
 
-def _index(tile: AttendTile, column: tuple[Expr, ...]) -> Expr:
+def _index(tile: FmaTile, column: tuple[Expr, ...]) -> Expr:
     """The number of a column."""
     (group, lane, neighbour), width = column, neighbours_of(tile)
     return add(add(mul(group, Extent(ACROSS * width)), mul(lane, Extent(width))), neighbour)
 
 
-def _left_over(tile: AttendTile, number: int) -> list[Statement]:
+def _left_over(tile: FmaTile, number: int) -> list[Statement]:
     """What a block has of a query, in the workspace: sums, the largest score and the total."""
     row, target = tile.lane_rows[number], by_lane(tile.partial, tile)
     at = (*tile.lead, Name(row.query), Name("part"))
@@ -170,7 +170,7 @@ CHUNKS_AT_ONCE = 2
 class FmaScores(Layout):
     """Scores in registers without tensor cores: a lane has eight queries and every sixteenth key."""
 
-    def __init__(self, block: AttendTile, weights: Tensor) -> None:
+    def __init__(self, block: FmaTile, weights: Tensor) -> None:
         self.block, self.numerics = block, block.numerics
         self._weights, self._count = weights, block.keys // ACROSS
         self._scores = private("scores", f32, ROWS, self._count)
@@ -196,7 +196,7 @@ class FmaScores(Layout):
 class FmaAttend(AttendWriter):
     """The kernels of such an attention."""
 
-    def __init__(self, sources: AttendSources, tile: AttendTile, resident: int) -> None:
+    def __init__(self, sources: AttendSources, tile: FmaTile, resident: int) -> None:
         super().__init__(sources, tile)
         self._resident = resident
         """Blocks of a multiprocessor at once."""

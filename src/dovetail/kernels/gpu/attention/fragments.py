@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dovetail.ir.dtype import f32
 from dovetail.kernels.gpu.attention.masks import HeldMasks, ranges_seen, shown
 from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, f32_name, times
-from dovetail.kernels.gpu.attention.tile import AttendTile
+from dovetail.kernels.gpu.attention.tile import AttendTile, GroupTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, load_right, multiplied, private, remainder, unrolled, zeroed
 from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
 from dovetail.kernels.loops.body import cast_to
@@ -45,7 +45,7 @@ def scored(block: AttendTile, keys: SharedTile) -> list[Statement]:
     scores, right = private("scores", f32, block.warp_keys // 8, 4), private("right", block.dtype, 1)
     queries = private("q_fragment", block.dtype, block.d // 16, 8)
     empty = zeroed(scores, block.warp_keys // 8 * 4)
-    if block.by_group:
+    if isinstance(block, GroupTile):
         return [*multiplied_keys(block, keys, "scores", Name("stage")), AwaitProducts(scores, block.warp_keys)]
     j, step, k = Name("j"), Name("step"), mul(Name("step"), Extent(16))
     column, at = add(block.own_keys, mul(j, Extent(16))), (mul(j, Extent(8)),)
@@ -70,7 +70,7 @@ def summed(block: AttendTile, values: SharedTile, axis: str) -> list[Statement]:
         at = (j, add(e, Extent(2 * half.number)))
         shrunk = times(Load(sums, at), f32_name(half.shrunk))
         found.append(unrolled("j", block.dv // 8, unrolled("e", 2, Store(sums, at, shrunk))))
-    if block.by_group:
+    if isinstance(block, GroupTile):
         source, at = values.place(Name("stage"), block.own_keys, ZERO)
         given, panel = (weights, (ZERO, ZERO), source, at, block.dv), values.panel_bytes
         product = MultiplyShared(sums, *given, True, False, panel, block.warp_keys)
@@ -123,7 +123,7 @@ class FragmentScores(Layout, HeldMasks):
 
     def kept(self, row: LaneRow, at: At, weight: Name) -> list[Statement]:
         """Weights are the left factor of the second product: narrow, at once or in a warpgroup together."""
-        if self.block.by_group:
+        if isinstance(self.block, GroupTile):
             return [Store(self._scores, self._index(row, at), weight)]
         weights = private("weights", self.block.dtype, self.block.warp_keys // 8, 4)
         return [Store(weights, self._index(row, at), cast_to(weight, self.block.dtype))]
@@ -138,7 +138,7 @@ class FragmentScores(Layout, HeldMasks):
         found += ranges_seen(tile) if tile.sees_ranges else []
         for row in tile.lane_rows:
             found += self.weighted([row])
-        return [*found, narrowed(tile)] if tile.by_group else found
+        return [*found, narrowed(tile)] if isinstance(tile, GroupTile) else found
 
     def _first(self, number: Expr) -> Expr:
         """The first key of a lane in a round."""

@@ -18,7 +18,13 @@ from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.fragments import FragmentScores, multiplied_keys, summed
 from dovetail.kernels.gpu.attention.lanes import LaneKeys
 from dovetail.kernels.gpu.attention.masks import NEXT, SeenAhead, Shifts
-from dovetail.kernels.gpu.attention.tile import CLUSTER_KEYS, FRAGMENT_ROWS, AttendTile
+from dovetail.kernels.gpu.attention.tile import (
+    CLUSTER_KEYS,
+    FRAGMENT_ROWS,
+    ClusterTile,
+    GroupTile,
+    LaneTile,
+)
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
     Factor,
@@ -64,10 +70,10 @@ from dovetail.kernels.loops.ir import (
 )
 
 
-def prefetched(tile: AttendTile, place: Sequence[Statement]) -> tuple[Statement, ...]:
+def prefetched(tile: ClusterTile, place: Sequence[Statement]) -> tuple[Statement, ...]:
     """The keys and values of each warp, where rows are dense; `place` sets the leading indices of a block."""
     problem, dtype = tile.problem, tile.dtype
-    if tile.sharing:
+    if isinstance(tile, LaneTile):
         # One warp prefetches for all, one run of keys after the other: a few long ones take it less time.
         splits = max(1, tile.splits * tile.warp_keys // CLUSTER_KEYS)
         tile = replace(tile, warp_keys=CLUSTER_KEYS, splits=splits)
@@ -91,7 +97,7 @@ TILES = 2
 """Rounds of keys, and of values, that shared memory has room for."""
 
 
-def scores_allocated(block: AttendTile) -> list[Alloc]:
+def scores_allocated(block: GroupTile) -> list[Alloc]:
     """Registers for the scores of the next round."""
     return [Alloc(_NEXT, f32, block.warp_keys // 2, "private")] if block.overlaps else []
 
@@ -100,7 +106,7 @@ def scores_allocated(block: AttendTile) -> list[Alloc]:
 class GroupRounds:
     """How the warpgroup of a block goes through the keys."""
 
-    block: AttendTile
+    block: GroupTile
     keys: SharedTile
     values: SharedTile
     loaded: Callable[[str, Expr, Expr], list[Statement]]
@@ -189,7 +195,7 @@ _WARP = ThreadIndex("warp")
 class WarpKeys:
     """The keys and values of the warps of a cluster."""
 
-    block: AttendTile
+    block: ClusterTile
     tiles: Mapping[str, SharedTile]
     factors: Mapping[str, Factor]
     axes: Mapping[str, str]
@@ -199,6 +205,7 @@ class WarpKeys:
     @property
     def by_lanes(self) -> LaneKeys:
         """Where lanes multiply without tensor cores."""
+        assert isinstance(self.block, LaneTile), "lanes have a tile of their own"
         return LaneKeys(self.block, self.tiles, self.factors)
 
     def first(self) -> list[Statement]:
@@ -207,7 +214,7 @@ class WarpKeys:
 
     @property
     def _scores(self) -> LaneKeys | FragmentScores:
-        return self.by_lanes if self.block.sharing else FragmentScores(self.block)
+        return self.by_lanes if isinstance(self.block, LaneTile) else FragmentScores(self.block)
 
     def _amended(self) -> list[Statement]:
         """The keys and values of the first round that the stages of a block write after their copies have started."""
@@ -225,7 +232,7 @@ class WarpKeys:
         keys have none."""
         # All lanes of a warp have copied its rows, of which some store one again.
         arrived = (AwaitCopies(0), WarpBarrier())
-        queries = [] if self.block.sharing else self._queries()
+        queries = [] if isinstance(self.block, LaneTile) else self._queries()
         every = [*arrived, *self._amended(), WarpBarrier(), *queries, *rounds]
         return [When(self._has_keys(ZERO), tuple(every))] if is_guarded else every
 

@@ -15,7 +15,7 @@ from dovetail.ir.dtype import bool_, f32, u16, u32, u64
 from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.masks import HeldMasks, masked
 from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, Numerics, f32_name, started, times, with_lane
-from dovetail.kernels.gpu.attention.tile import AttendTile
+from dovetail.kernels.gpu.attention.tile import LaneTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, divided, less, remainder
 from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
 from dovetail.kernels.gpu.gemm.tile import CHUNK
@@ -54,7 +54,7 @@ class LaneKeys(Layout, HeldMasks):
     merges_late = True
     sums_late = True
 
-    def __init__(self, block: AttendTile, tiles: Mapping[str, SharedTile], factors: Mapping[str, Factor]) -> None:
+    def __init__(self, block: LaneTile, tiles: Mapping[str, SharedTile], factors: Mapping[str, Factor]) -> None:
         self.block, self.tiles, self.factors = block, tiles, factors
         self.numerics = Numerics.near(block.problem, is_fast=True, can_fold=False)
 

@@ -23,7 +23,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, bool_, f32, i64, u8, u32, u64
 from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.softmax import MINUS_INFINITY, At, LaneRow, Numerics, times
-from dovetail.kernels.gpu.attention.tile import GROUP, GROUP_WARPS, AttendTile
+from dovetail.kernels.gpu.attention.tile import GROUP, GROUP_WARPS, AttendTile, GroupTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, both, divided, less, plus, private, remainder, unrolled
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
@@ -519,7 +519,7 @@ def shown(tile: AttendTile, score: Expr, row: LaneRow, at: At, held: HeldMasks |
     if shifts.are_ahead:
         mask = shifts.at(add(mul(remainder(LANE, 4), Extent(2)), add(mul(Name("j"), Extent(8)), Name("e"))))
     # Keys beyond the last one are hidden, or there are none.
-    is_full = tile.by_group and isinstance(a.keys, int) and a.keys % tile.keys == 0
+    is_full = isinstance(tile, GroupTile) and isinstance(a.keys, int) and a.keys % tile.keys == 0
     there = None if tile.leaves_out or tile.sees_ranges or is_full else less(key, Extent(a.keys))
     return masked(a, tile.numerics, score, mask, seen, there)
 

@@ -12,7 +12,7 @@ from dovetail.ir.dtype import bool_, f32, i64
 from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.softmax import LaneRow, f32_name, largest, merged, minus, or_zero, times
 from dovetail.kernels.gpu.attention.sources import AttendSources
-from dovetail.kernels.gpu.attention.tile import FRAGMENT_ROWS, GROUP, GROUP_WARPS, AttendTile
+from dovetail.kernels.gpu.attention.tile import FRAGMENT_ROWS, GROUP, GROUP_WARPS, AttendTile, ClusterTile, GroupTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, THREAD, both, divided, less, plus, private, remainder, unrolled
 from dovetail.kernels.gpu.gemm.tile import CHUNK, WARP_ROWS
 from dovetail.kernels.loops.body import cast_to
@@ -84,7 +84,7 @@ def written(tile: AttendTile, *, staged: bool = False) -> list[Statement]:
     """The weighted sums over their totals; `staged` where they go through shared memory of each warp."""
     if tile.parts > 1:
         return left_over(tile)
-    if tile.is_apart:
+    if isinstance(tile, GroupTile) and tile.is_apart:
         return _exchanged(tile)
     if tile.splits > 1:
         return _combined(tile)
@@ -139,8 +139,8 @@ def left_over(tile: AttendTile, own_stored: Sequence[Statement] = ()) -> list[St
     fragments."""
     if tile.splits == 1:
         return _own_stored(tile, tile.partial, lambda query: (*tile.lead, query, Name("part")))
-    a, shares, own = tile.problem, tile.query_shares, Name("own")
-    assert isinstance(a.queries, int), "few queries are known"
+    assert isinstance(tile, ClusterTile), "warps share the keys of a block"
+    shares, own = tile.query_shares, Name("own")
     at = (*tile.lead, divided(own, tile.share), Name("part"))
     within = remainder(own, tile.share)
 
@@ -166,7 +166,7 @@ def left_over(tile: AttendTile, own_stored: Sequence[Statement] = ()) -> list[St
     stores = [*own_stored]
     stores = stores or _own_stored(tile, shares, lambda query: (divided(ThreadIndex("warp"), tile.warps), query))
     stores = [When(tile.has_keys, tuple(stores))] if tile.spare else stores
-    return [*stores, Barrier(), Loop("own", Extent(a.queries * tile.dv), body, kind="thread")]
+    return [*stores, Barrier(), Loop("own", Extent(tile.queries * tile.dv), body, kind="thread")]
 
 
 def _own_stored(tile: AttendTile, target: Tensor, of: Callable[[Expr], tuple[Expr, ...]]) -> list[Statement]:
@@ -193,11 +193,9 @@ def parts_combined(tile: AttendTile) -> list[Statement]:
     return [Loop("column", Extent(tile.problem.dv), tuple(each), kind="thread")]
 
 
-def cluster_combined(tile: AttendTile) -> list[Statement]:
+def cluster_combined(tile: ClusterTile) -> list[Statement]:
     """The queries of a cluster from what each of its blocks has of them: a block has a share of their columns."""
-    a = tile.problem
-    assert isinstance(a.queries, int), "few queries are known"
-    shares = a.queries * (tile.dv // tile.share)
+    shares = tile.queries * (tile.dv // tile.share)
     combined = _share_combined(tile)
     if shares <= tile.parts:
         # Blocks without a share of their own read the last one: what is received of a share was written.
@@ -244,7 +242,7 @@ def _column_combined(tile: AttendTile, share: Expr, within: Expr, lanes: int = 1
     ]
 
 
-def _exchanged(tile: AttendTile) -> list[Statement]:
+def _exchanged(tile: GroupTile) -> list[Statement]:
     """The same of two warpgroups: each has half of the columns in the end, and tells the other the sums of its half.
 
     A thread has the rows and columns of the thread of the other group with its number.
@@ -287,7 +285,7 @@ def _weighed(tile: AttendTile, half: LaneRow) -> list[Statement]:
 
 
 def _half_stored(
-    tile: AttendTile, half: LaneRow, group: int, told_by: Callable[[Expr, Expr], tuple[Expr, ...]]
+    tile: GroupTile, half: LaneRow, group: int, told_by: Callable[[Expr, Expr], tuple[Expr, ...]]
 ) -> list[Statement]:
     """The results of a query in a group's half of the columns."""
     count = tile.dv // 16 * 4

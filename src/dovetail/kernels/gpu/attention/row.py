@@ -554,4 +554,4 @@ def _job(
     return RowWriter(RowTile.of(problem, device, of.request), device, offsets, aligned).job(bindings)
 
 
-__all__ = ["attends", "has_one_query", "is_attention", "offer_attend_row", "widens_keys"]
+__all__ = ["attends", "has_one_query", "is_attention", "offer_attend_row", "offer_paged", "widens_keys"]
