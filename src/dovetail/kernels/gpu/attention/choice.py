@@ -265,7 +265,7 @@ def _resident(tile: AttendTile, device: GpuDevice) -> int:
     return min(device.shared_bytes // nbytes, int(by_registers))
 
 
-def fma_resident(tile: AttendTile, device: GpuDevice) -> int:
+def fma_resident(tile: FmaTile, device: GpuDevice) -> int:
     """The same without tensor cores."""
     by_registers = device.registers // (tile.threads * FMA_REGISTERS)
     return min((device.shared_bytes + RESERVED_BYTES) // (fma_bytes(tile) + RESERVED_BYTES), by_registers)

@@ -196,6 +196,8 @@ class FmaScores(Layout):
 class FmaAttend(AttendWriter):
     """The kernels of such an attention."""
 
+    block: FmaTile
+
     def __init__(self, sources: AttendSources, tile: FmaTile, resident: int) -> None:
         super().__init__(sources, tile)
         self._resident = resident

@@ -51,6 +51,7 @@ _OF_VALUES = (u16, u32, u64, u64)
 class LaneKeys(Layout, HeldMasks):
     """What a warp does with the keys and values of a round: scores are summed by neighbouring lanes."""
 
+    block: LaneTile
     merges_late = True
     sums_late = True
 
