@@ -307,7 +307,7 @@ class ClusterTile(AttendTile):
     def by(
         cls, problem: Attention, dtype: DType, device: GpuDevice, request: Request, keys: int, **options: int
     ) -> Self:
-        """The tile whose warps have so many keys at once."""
+        """The tile whose warps have this many keys at once."""
         is_part = not request.is_launch
         nbytes = _round_bytes(problem) * keys // KEYS
         room = PART_BYTES if is_part else CLUSTER_BYTES
