@@ -30,14 +30,14 @@ _HALF = (1 << 32) - 1
 
 def times_of(frame: Any) -> tuple[list[Any], Any]:
     """The moments of the resident kernel of a frame, and both clocks of each by pass and block, 0 without any."""
-    one = next(k for k in frame.bound.loaded if k.kernel.counters)
+    at, one = next((i, k) for i, k in enumerate(frame.bound.loaded) if k.kernel.counters)
     kernel = one.kernel.kernel
     found = moments(kernel)
     count = len(found) * kernel.passes * kernel.launch.grid
     counter = frame.counter
     whole = np.empty(counter.nbytes, np.uint8)
     counter.download(whole, 0)
-    start = frame.counters[id(one.kernel)] + one.kernel.counter_bytes - 8 * count
+    start = frame.counters[at] + one.kernel.counter_bytes - 8 * count
     return found, whole[start : start + 8 * count].view(np.int64).reshape(len(found), kernel.passes, -1)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 import pytest
 
@@ -17,12 +16,9 @@ from dovetail.ir.dtype import bf16, f16, f32, i32, u32, u64
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.matrix_instruction import MFMA_F16, MFMA_I8, WMMA_11, MatrixInstruction
 from dovetail.plan.plan import make_plan
-from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.runs.run import steps_of
-from dovetail.targets.gpu.backend import GpuBackend
 from dovetail.targets.gpu.kernel import GpuKernel
-from dovetail.targets.gpu.select import Selection
-from dovetail.targets.gpu.steps import kernels_by_step, locations_of
+from tests.codegen import amd
 from tests.codegen.amd import DEVICES, assembled, missing
 from tests.targets.cuda.graphs import CASES, Case, x_of
 from tests.targets.cuda.images import image, weights
@@ -87,9 +83,7 @@ def _kernels(value: Value, architecture: str) -> list[GpuKernel]:
     device = DEVICES.get(architecture)
     if device is None:
         return [kernel for _, kernels in steps_of(plan, device=H200) for kernel in kernels or ()]
-    backend = GpuBackend(partial(module, architecture=architecture), CLAIMS.machine)
-    steps, _ = kernels_by_step(plan, Selection(locations_of(plan), device, backend))
-    return [kernel for _, kernels in steps for kernel in kernels or ()]
+    return [kernel for _, kernels in amd.steps_of(plan, device) for kernel in kernels or ()]
 
 
 @pytest.mark.parametrize("architecture", ["gfx942", "gfx1100", "gfx1201"])

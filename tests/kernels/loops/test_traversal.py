@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import MISSING, field, fields
-from typing import Any, ClassVar, cast, get_args
+from typing import Any, cast, get_args
 
 import pytest
 
@@ -58,7 +58,6 @@ from dovetail.kernels.loops.ir import (
     defs,
     everything,
     expand,
-    layout,
     needs,
     pointers_in,
     reading,
@@ -88,7 +87,7 @@ def tensor(pointer: str, axes: int = 1, *, dtype: Any = f32, offset: Any = 0, sp
 class Toy:
     """A statement that no pass has heard of."""
 
-    feature: ClassVar[ir.Feature] = "matrices"
+    feature = "matrices"
 
     name: str = field(metadata=SETS)
     source: Tensor = field(metadata=reading("source_at"))
@@ -278,7 +277,3 @@ def test_a_scalar_that_is_loaded_where_it_was_stored_is_found_at_any_depth() -> 
     loop = Loop("i", Extent(4), (Set("a", Load(y, (ZERO,))),), kind="parallel")
     assert not reads_what_it_wrote(Kernel("k", ("y",), ("y",), "tile", (store, loop)))
     assert len(list(loads_in(Load(tensor("x"), LOADED)))) == 2
-
-
-def test_layouts_are_known_by_class() -> None:
-    assert layout(ZERO) is layout(Extent(3))

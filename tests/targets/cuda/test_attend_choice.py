@@ -20,7 +20,7 @@ from dovetail.kernels.gpu.attention.sources import AttendSources, sources_of
 from dovetail.kernels.gpu.attention.tile import GROUP_WARPS, GroupTile
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.matrix_instruction import MMA
-from dovetail.kernels.request import LAUNCH, Request, Role
+from dovetail.kernels.request import Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cuda.claims import CLAIMS
@@ -40,10 +40,10 @@ def _attention(
     return library.attention(q, k, v, scale=0.2, **call)
 
 
-def _rows(value: Value, device: GpuDevice, request: Request = LAUNCH) -> Mapping[str, Considered]:
+def _rows(value: Value, device: GpuDevice, request: Request | None = None) -> Mapping[str, Considered]:
     plan = make_plan(Graph.of({"y": value}), target="cuda")
     (step,) = plan.phase("run")
-    rows = TABLE.considered(step, locations_of(plan), device, CLAIMS.machine, request)
+    rows = TABLE.considered(step, locations_of(plan), device, CLAIMS.machine, request or Request())
     return {row.name: row for row in rows if row.kind == "attention"}
 
 

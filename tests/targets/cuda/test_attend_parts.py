@@ -187,7 +187,7 @@ def test_moments_of_all_parts_are_kept_in_order(monkeypatch: pytest.MonkeyPatch)
     feeds = DECODE.feeds_of(shape, 20)
     got, wanted = [p.run(p.to_device(feeds), outputs="device")["logits"].numpy() for p in (program, plain)]
     np.testing.assert_array_equal(got.view(np.uint16), wanted.view(np.uint16))
-    one = next(k for k in frames[0].bound.loaded if k.kernel.counters)
+    at, one = next((i, k) for i, k in enumerate(frames[0].bound.loaded) if k.kernel.counters)
     kernel = one.kernel.kernel
     names = moments(kernel)
     parts = [part for part in map(part_in, kernel.body) if part is not None]
@@ -195,7 +195,7 @@ def test_moments_of_all_parts_are_kept_in_order(monkeypatch: pytest.MonkeyPatch)
     count = len(names) * kernel.passes * RESIDENT.multiprocessors
     whole = np.empty(frames[0].counter.nbytes, np.uint8)
     frames[0].counter.download(whole, 0)
-    end = frames[0].counters[id(one.kernel)] + one.kernel.counter_bytes
+    end = frames[0].counters[at] + one.kernel.counter_bytes
     cycles = whole[end - 8 * count : end].view(np.int64).reshape(len(names), kernel.passes, -1)
     for number, part in enumerate(parts):
         own = cycles[[i for i, m in enumerate(names) if m.part == number], :, : part.blocks]

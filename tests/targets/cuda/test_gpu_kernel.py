@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dovetail import Graph, ops
-from dovetail.codegen.llvm.nvptx import ptx
 from dovetail.ir.dtype import f32
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.plan.plan import make_plan
+from dovetail.targets.cuda import backend
 from dovetail.targets.cuda.runs.run import kernels_of
 
 GRAPH = Graph.of(ops.relu(input("x", f32[4, 64]) @ param("w", f32[64, 32])) + 1.0)
@@ -18,13 +20,13 @@ GRAPH = Graph.of(ops.relu(input("x", f32[4, 64]) @ param("w", f32[64, 32])) + 1.
 def test_text_is_written_once_and_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many kernels join others: writing those as well took a third of the time of choosing and writing kernels."""
     written: list[str] = []
-    module = ptx.module
+    module = backend.BACKEND.printer
 
     def noted(kernel: Kernel, alignment: dict[str, int]) -> str:
         written.append(kernel.name)
         return module(kernel, alignment)
 
-    monkeypatch.setattr(ptx, "module", noted)
+    monkeypatch.setattr(backend, "BACKEND", replace(backend.BACKEND, printer=noted))
     made = [kernel for _, kernel in kernels_of(make_plan(GRAPH, target="cuda"))]
     assert made and not written
     texts = [kernel.text for kernel in made]

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, field, fields
 from enum import StrEnum
 from itertools import count
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
+from operator import attrgetter, is_
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -202,7 +203,7 @@ and warps with roles. `amends`: what `Amend` stands for. `grid`: parts of a pers
 class Store:
     """Write an element."""
 
-    feature: ClassVar[Feature] = "threads"
+    feature = "threads"
 
     tensor: Tensor = field(metadata=writing("at"))
     at: tuple[Expr, ...] = field(metadata=PART)
@@ -213,7 +214,7 @@ class Store:
 class Set:
     """Keep a scalar under a name; setting it again changes it."""
 
-    feature: ClassVar[Feature] = "threads"
+    feature = "threads"
 
     name: str = field(metadata=SETS)
     value: Expr = field(metadata=PART)
@@ -235,7 +236,7 @@ class Elements:
 class Loop:
     """A body for every integer from 0 to below an extent."""
 
-    feature: ClassVar[Feature] = "threads"
+    feature = "threads"
 
     variable: str = field(metadata=SETS)
     extent: Expr = field(metadata=PART)
@@ -255,7 +256,7 @@ class Loop:
 class When:
     """A body that runs where a condition holds."""
 
-    feature: ClassVar[Feature] = "threads"
+    feature = "threads"
 
     condition: Expr = field(metadata=PART)
     body: tuple[Statement, ...] = field(metadata=BODY)
@@ -265,7 +266,7 @@ class When:
 class Roles:
     """Two bodies at the same time: the first `warps` warps of a block run `body`, the others run `other`."""
 
-    feature: ClassVar[Feature] = "warpgroups"
+    feature = "warpgroups"
 
     warps: int
     body: tuple[Statement, ...] = field(metadata=BODY)
@@ -278,7 +279,7 @@ class Roles:
 class SubGrid:
     """Some blocks of a grid, and the first threads of each, run a body as if they were a launch of their own."""
 
-    feature: ClassVar[Feature] = "grid"
+    feature = "grid"
 
     blocks: int
     threads: int
@@ -292,7 +293,7 @@ class SubGrid:
 class GridBarrier:
     """No thread of a grid goes on before all blocks have come here; what they stored in memory is seen by all."""
 
-    feature: ClassVar[Feature] = "grid"
+    feature = "grid"
 
     number: int | None
     """How many blocks have come here in a pass, over the blocks of the grid: 1 at its first barrier. None where blocks
@@ -305,7 +306,7 @@ class GridBarrier:
 class Alloc:
     """Memory of a block or of a thread, under the name of a pointer, for as long as the kernel runs."""
 
-    feature: ClassVar[Feature] = "threads"
+    feature = "threads"
 
     pointer: str = field(metadata=POINTER)
     dtype: DType
@@ -320,14 +321,14 @@ class Alloc:
 class Barrier:
     """No thread of a block goes on before all have come here; what they stored in shared memory is seen by all."""
 
-    feature: ClassVar[Feature] = "barriers"
+    feature = "barriers"
 
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
     """Combine the scalar that each lane of a group keeps under a name; every lane of it then keeps the same."""
 
-    feature: ClassVar[Feature] = "lanes"
+    feature = "lanes"
 
     name: str = field(metadata=CHANGES)
     op: str = field(metadata=DATA)
@@ -340,7 +341,7 @@ class AllReduce:
 class FromLane:
     """Keep under a name the scalar that another lane of the warp keeps under `source`; all lanes take part."""
 
-    feature: ClassVar[Feature] = "lanes"
+    feature = "lanes"
 
     name: str = field(metadata=SETS)
     source: str = field(metadata=NAMES)
@@ -353,7 +354,7 @@ class FromLane:
 class Ballot:
     """Keep under a name, as bits of an integer, the bools that all lanes of the warp keep under `source`."""
 
-    feature: ClassVar[Feature] = "lanes"
+    feature = "lanes"
 
     name: str = field(metadata=SETS)
     source: str = field(metadata=NAMES)
@@ -368,7 +369,7 @@ class AtomicUpdate:
     Updates of one element by several threads all count, in any order.
     """
 
-    feature: ClassVar[Feature] = "atomics"
+    feature = "atomics"
 
     tensor: Tensor = field(metadata=updating("at"))
     at: tuple[Expr, ...] = field(metadata=PART)
@@ -380,7 +381,7 @@ class AtomicUpdate:
 class ClusterBarrier:
     """No thread of a cluster of blocks goes on before all have come here; what they stored in memory is seen by all."""
 
-    feature: ClassVar[Feature] = "clusters"
+    feature = "clusters"
 
     ordered: bool = True
     """False where only barriers in shared memory are seen, which are then new."""
@@ -391,7 +392,7 @@ class CopyAsync:
     """Start a copy of 16 bytes or fewer from memory of the device to shared memory; zeros where a condition does not
     hold."""
 
-    feature: ClassVar[Feature] = "copies"
+    feature = "copies"
 
     target: Tensor = field(metadata=writing("target_at"))
     target_at: tuple[Expr, ...] = field(metadata=PART)
@@ -406,7 +407,7 @@ class CopyAsync:
 class Prefetch:
     """Bring bytes of memory to the cache of the device. Others may still write them: that is where they write to."""
 
-    feature: ClassVar[Feature] = "prefetches"
+    feature = "prefetches"
 
     source: Tensor = field(metadata=reading("source_at"))
     source_at: tuple[Expr, ...] = field(metadata=PART)
@@ -418,14 +419,14 @@ class Prefetch:
 class CommitCopies:
     """The copies that this thread has started since the last group are a group."""
 
-    feature: ClassVar[Feature] = "copies"
+    feature = "copies"
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitCopies:
     """Wait until at most `pending` groups of this thread's copies are left."""
 
-    feature: ClassVar[Feature] = "copies"
+    feature = "copies"
 
     pending: int
 
@@ -439,7 +440,7 @@ class LoadMatrices:
     bits, and the lane receives elements 2·c and 2·c + 1 of column r.
     """
 
-    feature: ClassVar[Feature] = "matrices"
+    feature = "matrices"
 
     target: Tensor = field(metadata=writing("target_at"))
     target_at: tuple[Expr, ...] = field(metadata=PART)
@@ -456,7 +457,7 @@ class MultiplyMatrices:
     instruction say.
     """
 
-    feature: ClassVar[Feature] = "matrices"
+    feature = "matrices"
 
     sums: Tensor = field(metadata=updating("sums_at"))
     sums_at: tuple[Expr, ...] = field(metadata=PART)
@@ -472,7 +473,7 @@ class ScaleMatrices:
     """Multiply eight 16-bit floats of a private tensor, such as a loaded matrix has, by eight others; each product is
     rounded once."""
 
-    feature: ClassVar[Feature] = "matrices"
+    feature = "matrices"
 
     target: Tensor = field(metadata=updating("target_at"))
     target_at: tuple[Expr, ...] = field(metadata=PART)
@@ -484,7 +485,7 @@ class ScaleMatrices:
 class NarrowMatrices:
     """Round eight f32 of a private tensor to eight 16-bit floats of another, two in one instruction."""
 
-    feature: ClassVar[Feature] = "matrices"
+    feature = "matrices"
 
     target: Tensor = field(metadata=writing("target_at"))
     target_at: tuple[Expr, ...] = field(metadata=PART)
@@ -496,7 +497,7 @@ class NarrowMatrices:
 class FenceShared:
     """What this thread has stored in shared memory, or copied there, is seen by `MultiplyShared` after a barrier."""
 
-    feature: ClassVar[Feature] = "warpgroups"
+    feature = "warpgroups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,7 +513,7 @@ class MultiplyShared:
     k, as `mma.m16n8k16` has them. They keep their values until the product is done.
     """
 
-    feature: ClassVar[Feature] = "warpgroups"
+    feature = "warpgroups"
 
     sums: Tensor = field(metadata=updating())
     """Private, 4 sums for every 8 columns."""
@@ -534,7 +535,7 @@ class MultiplyShared:
 class AwaitProducts:
     """Wait for all products out of shared memory; no one reads their sums before."""
 
-    feature: ClassVar[Feature] = "warpgroups"
+    feature = "warpgroups"
 
     sums: Tensor = field(metadata=updating())
     columns: int
@@ -587,7 +588,7 @@ class TensorMap:
 class AllocBarriers:
     """Barriers in shared memory, each in its phase 0, before any thread of the block goes on."""
 
-    feature: ClassVar[Feature] = "bulk_copies"
+    feature = "bulk_copies"
 
     name: str = field(metadata=MAKES)
     count: int
@@ -603,7 +604,7 @@ class AllocBarriers:
 class CopyBox:
     """Start a copy of a box to shared memory, swizzled there; zeros outside of the tensor. One thread does it."""
 
-    feature: ClassVar[Feature] = "tensor_maps"
+    feature = "tensor_maps"
 
     target: Tensor = field(metadata=writing("target_at"))
     target_at: tuple[Expr, ...] = field(metadata=PART)
@@ -628,7 +629,7 @@ class CopyBox:
 class CopyBulk:
     """Start a copy of neighbouring bytes to shared memory. Each thread that comes here starts one."""
 
-    feature: ClassVar[Feature] = "bulk_copies"
+    feature = "bulk_copies"
 
     target: Tensor = field(metadata=writing("target_at"))
     target_at: tuple[Expr, ...] = field(metadata=PART)
@@ -648,7 +649,7 @@ class CopyBulk:
 class ExpectBytes:
     """Arrive at a barrier, whose phase then also counts the bytes of copies."""
 
-    feature: ClassVar[Feature] = "bulk_copies"
+    feature = "bulk_copies"
 
     barrier: str = field(metadata=BARRIER)
     slot: Expr = field(metadata=PART)
@@ -659,7 +660,7 @@ class ExpectBytes:
 class Arrive:
     """Each thread that comes here arrives at a barrier."""
 
-    feature: ClassVar[Feature] = "tensor_maps"
+    feature = "tensor_maps"
 
     barrier: str = field(metadata=BARRIER)
     slot: Expr = field(metadata=PART)
@@ -671,7 +672,7 @@ class Arrive:
 class AwaitPhase:
     """Wait until a barrier has left a phase; one that is new has left phase 1."""
 
-    feature: ClassVar[Feature] = "bulk_copies"
+    feature = "bulk_copies"
 
     barrier: str = field(metadata=AWAITS)
     slot: Expr = field(metadata=PART)
@@ -684,7 +685,7 @@ class AwaitPhase:
 class WarpBarrier:
     """No lane of a warp goes on before all have come here; what they stored in shared memory is seen by all."""
 
-    feature: ClassVar[Feature] = "warp_barriers"
+    feature = "warp_barriers"
 
     warps: int = 1
     """4 where those of a warpgroup wait for each other."""
@@ -705,7 +706,7 @@ class Receipt:
 class Receive:
     """The threads of a block wait for elements that blocks of this launch write, and copy them to shared memory."""
 
-    feature: ClassVar[Feature] = "grid"
+    feature = "grid"
 
     receipts: tuple[Receipt, ...] = field(metadata=PART)
     pause: int = 0
@@ -719,7 +720,7 @@ class Amend:
     `amend.py` makes statements of it; no kernel that runs has one.
     """
 
-    feature: ClassVar[Feature] = "amends"
+    feature = "amends"
 
     source: Tensor = field(metadata=MEANT)
     lead: tuple[Expr, ...] = field(metadata=PART)
@@ -947,21 +948,32 @@ Access: TypeAlias = tuple[Tensor, tuple[Expr, ...]]
 class Layout:
     """The fields of a class by their roles."""
 
-    __slots__ = ("all", "bodies", "children", "places", "roles", "sizes", "strings", "within")
+    __slots__ = ("bodies", "children", "names", "places", "roles", "sizes", "strings", "values", "within")
 
     def __init__(self, kind: type[Any]) -> None:
         self.roles = {f.name: _role(kind, f) for f in fields(kind)}
-        self.all = tuple(self.roles)
+        self.names = tuple(self.roles)
+        self.values = _getter(self.names)
+        """The values of all fields of an object."""
         self.bodies = self._of("body")
         self.within = self._of("part")[::-1]
         """Expressions and records, the last ones first: a stack has the first ones on top."""
         self.places = tuple([(name, role) for name, role in self.roles.items() if role.kind == "tensor"])
         self.sizes = self._of("size")[::-1]
-        self.strings = tuple([(n, r) for n, r in self.roles.items() if r.kind in ("name", "pointer", "barrier")])
-        self.children = self._of("body", "part", "tensor")
+        numbered = [*enumerate(self.roles.values())]
+        self.strings = tuple([(i, role) for i, role in numbered if role.kind in ("name", "pointer", "barrier")])
+        """The numbers of the fields that are names."""
+        self.children = tuple([i for i, role in numbered if role.kind in ("body", "part", "tensor")])
+        """The numbers of the fields that have parts."""
 
-    def _of(self, *kinds: str) -> tuple[str, ...]:
-        return tuple([name for name, role in self.roles.items() if role.kind in kinds])
+    def _of(self, kind: str) -> tuple[str, ...]:
+        return tuple([name for name, role in self.roles.items() if role.kind == kind])
+
+
+def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda part: tuple([getattr(part, name) for name in names])
 
 
 _PLAIN = frozenset(["int", "bool", "float", "complex", "None", "tuple", "DType", "LoopKind", "Space"])
@@ -974,9 +986,8 @@ def _role(kind: type[Any], field: Field[Any]) -> Role:
         return field.metadata["role"]
     written = re.sub(r"Literal\[[^]]*\]", "", str(field.type))
     if unknown := {*re.findall(r"\w+", written)} - _PLAIN:
-        raise TypeError(
-            f"{kind.__name__}.{field.name} does not say what it is, and may be {', '.join(sorted(unknown))}"
-        )
+        what = ", ".join(sorted(unknown))
+        raise TypeError(f"{kind.__name__}.{field.name} does not say what it is, and may be {what}")
     return Role("data")
 
 
@@ -987,11 +998,6 @@ class _Layouts(dict[type[Any], Layout]):
 
 
 _LAYOUTS = _Layouts()
-
-
-def layout(part: object) -> Layout:
-    """What the class of a part declares of its fields."""
-    return _LAYOUTS[type(part)]
 
 
 def bodies(statement: Statement) -> list[tuple[Statement, ...]]:
@@ -1080,22 +1086,21 @@ def uses(parts: Sequence[Statement | Expr]) -> set[str]:
 
 
 def _names(parts: Iterable[Any], holds: Callable[[Role], bool]) -> set[str]:
-    found = {
-        getattr(part, name)
-        for part in parts
-        for name, role in _LAYOUTS[type(part)].strings
-        if role.kind == "name" and holds(role)
-    }
+    found = {name for part in parts for role, name in _strings(part) if role.kind == "name" and holds(role)}
     return found - {""}
 
 
 def barriers(body: Sequence[Statement]) -> list[tuple[Role, str]]:
     """The barriers in shared memory that statements make, arrive at or wait for, by their names."""
-    named = [(role, s, name) for s in everything(body) for name, role in _LAYOUTS[type(s)].strings]
-    return [(role, getattr(s, name)) for role, s, name in named if role.kind == "barrier"]
+    return [(role, name) for s in everything(body) for role, name in _strings(s) if role.kind == "barrier"]
 
 
-def needs(body: Sequence[Statement]) -> set[Feature]:
+def _strings(part: Any) -> list[tuple[Role, str]]:
+    own = _LAYOUTS[type(part)]
+    return [(role, getattr(part, own.names[index])) for index, role in own.strings]
+
+
+def needs(body: Sequence[Statement]) -> set[str]:
     """What a machine must have for a body to run."""
     return {s.feature for s in everything(body)}
 
@@ -1113,13 +1118,13 @@ def with_bodies(statement: T, change: Callable[[tuple[Statement, ...]], Sequence
 
 
 def _is_same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return len(one) == len(other) and all(map(lambda x, y: x is y, one, other))
+    return len(one) == len(other) and all(map(is_, one, other))
 
 
 def with_fields(part: T, changed: Mapping[str, Any]) -> T:
     """A part with other values of some fields: `replace` for what has many of them."""
     kind = cast(Callable[..., T], type(part))
-    return kind(*[changed[n] if n in changed else getattr(part, n) for n in _LAYOUTS[type(part)].all])
+    return kind(*[changed[n] if n in changed else getattr(part, n) for n in _LAYOUTS[type(part)].names])
 
 
 def expand(
@@ -1148,6 +1153,8 @@ class Rewriting:
     stays itself."""
 
     __slots__ = ()
+    renames = False
+    """Whether names change too."""
     done: Done
     """Each part and what became of it, by its identity."""
 
@@ -1155,11 +1162,14 @@ class Rewriting:
         return tuple([self.of(statement) for statement in body])
 
     def of(self, part: T) -> T:
-        if id(part) not in self.done:
-            is_several = isinstance(part, tuple)
-            # The part is kept with what becomes of it, so that no other one takes its identity.
-            self.done[id(part)] = part, self._each(part) if is_several else self.changed(part)
-        return self.done[id(part)][1]
+        found = self.done.get(id(part))
+        if found is not None:
+            return found[1]
+        is_several = isinstance(part, tuple)
+        changed: Any = self._each(part) if is_several else self.changed(part)
+        # The part is kept with what becomes of it, so that no other one takes its identity.
+        self.done[id(part)] = part, changed
+        return changed
 
     def _each(self, parts: Any) -> tuple[Any, ...]:
         found = tuple([self.of(x) for x in parts])
@@ -1169,20 +1179,26 @@ class Rewriting:
         """What one part becomes: an expression, a statement, a record or a tensor."""
         return self.inside(part)
 
-    def inside(self, part: Any) -> Any:
-        """A part with what becomes of those within it."""
-        changes = self.changes(part)
-        return with_fields(part, changes) if changes else part
+    def named(self, role: Role, name: str) -> str:
+        """What the name of a scalar, of memory or of barriers becomes."""
+        return name
 
-    def changes(self, part: Any) -> dict[str, Any]:
-        """The fields that change, as what is in them does."""
-        found: dict[str, Any] = {}
-        for name in _LAYOUTS[type(part)].children:
-            value = getattr(part, name)
+    def inside(self, part: Any) -> Any:
+        """A part with what becomes of those within it; itself where none changes."""
+        own = _LAYOUTS[type(part)]
+        values = own.values(part)
+        made: list[Any] | None = None
+        for index in own.children:
+            value = values[index]
             changed = value if value is None else self.of(value)
             if changed is not value:
-                found[name] = changed
-        return found
+                made = [*values] if made is None else made
+                made[index] = changed
+        if self.renames and own.strings:
+            made = [*values] if made is None else made
+            for index, role in own.strings:
+                made[index] = self.named(role, values[index])
+        return part if made is None else type(part)(*made)
 
 
 class _Rewriting(Rewriting):
@@ -1295,7 +1311,6 @@ __all__ = [
     "in_block",
     "in_memory_order",
     "indices",
-    "layout",
     "minimum",
     "mul",
     "needs",

@@ -13,8 +13,8 @@ from dovetail.kernels.loops.ir import Kernel
 class GpuBackend:
     """The back end for the GPUs of one maker."""
 
-    printer: Callable[[Kernel, Mapping[str, int]], str]
-    """The text of a scheduled kernel, given the bytes that each of its pointers is a multiple of."""
+    printer: Callable[[Kernel, Mapping[str, int], str], str]
+    """The text of a scheduled kernel, given the bytes that each pointer is a multiple of, and an architecture."""
     machine: Machine
     """What its cards do in a second: by that rows of the selection table without an estimate of their own are priced,
     and kernels without tiles."""

@@ -228,5 +228,5 @@ def finished(
     if selection.request.starts_early and kernel.launch is not None:
         constants = tuple([name for name, v in {**bindings, **packed}.items() if locations.is_constant(v)])
         kernel = replace(kernel, launch=replace(kernel.launch, dependent=True), constants=constants)
-    code = Code(partial(selection.backend.printer, kernel, alignment))
+    code = Code(partial(selection.backend.printer, kernel, alignment, selection.device.architecture))
     return GpuKernel(kernel, code, bindings, workspace, packed=packed)

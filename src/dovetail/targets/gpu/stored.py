@@ -75,7 +75,7 @@ def from_bytes(plan: Plan, content: bytes) -> tuple[Steps, dict[str, str]]:
 
 def _bare(made: GpuKernel, text: str) -> GpuKernel:
     """A kernel without its loops: what a run needs."""
-    return replace(made, kernel=replace(made.kernel, body=(), early=(), stream=()), code=text)
+    return replace(made, kernel=replace(made.kernel, body=(), early=(), stream=(), schedule=None), code=text)
 
 
 __all__ = ["RECORDS", "Steps", "from_bytes", "to_bytes"]

@@ -160,7 +160,7 @@ def fma_tile_of(
     request: Request = LAUNCH,
 ) -> FmaChoice:
     """What has the lowest estimate: a tile for each block, equal parts of k, or spans of the rounds of all tiles."""
-    work = Work.of(batch, rows, columns, streams, device, request)
+    work = Work.of(batch, rows, columns, streams, device, request=request)
     if not isinstance(depth, int) or not depth:
         depth = 0
     shapes = [with_warps_of(shape, device) for shape in SHAPES]

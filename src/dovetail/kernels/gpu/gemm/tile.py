@@ -150,7 +150,7 @@ def pipelined_tile_of(
     The columns of each stream are a multiple of `panel`. `straddle` says of the left and the right factors whether
     their lines begin in the middle of a line of L2.
     """
-    work, rounds = Work.of(1, rows, columns, streams, device, request), -(-depth // DEPTH)
+    work, rounds = Work.of(1, rows, columns, streams, device, request=request), -(-depth // DEPTH)
     splits = [p for p in splits_of((rows, columns, depth), rounds, streams, device, request) if rounds % p == 0]
     fitting = _pipelined(PIPELINED_TILES, streams, panel, device, request)
     choices = [(tile, parts) for parts in splits for tile in fitting if not work.may_crowd(tile, parts)]
@@ -179,7 +179,7 @@ def gains_by_transposing(
     """Whether a tile and parts for transposed weights save as much of the time as these take."""
     rows, columns, depth = sizes
     assert isinstance(depth, int), "it was checked"
-    work = Work.of(1, rows, columns, streams, device, request)
+    work = Work.of(1, rows, columns, streams, device, request=request)
 
     def cycles(tile: BlockTile, parts: int) -> float:
         if was[1] == now[1] == 1:
@@ -212,7 +212,7 @@ def pipelined_split_of(
 
     `result_bytes` counts what the epilogue reads and writes for each result.
     """
-    work, rounds = Work.of(1, rows, columns, 1, device, request), -(-depth // DEPTH)
+    work, rounds = Work.of(1, rows, columns, 1, device, request=request), -(-depth // DEPTH)
     most = rounds // FEWEST_ROUNDS if parts and isinstance(rows, int) else 1
     splits = [p for p in SPLITS if p == 1 or (p <= most and rounds % p == 0)]
     tiles = _pipelined((*PIPELINED_TILES, *TALL_TILES), 1, CHUNK, device, request)

@@ -32,6 +32,7 @@ from dovetail.kernels.loops.ir import (
     Name,
     Number,
     Rewriting,
+    Role,
     Set,
     Statement,
     Store,
@@ -40,11 +41,9 @@ from dovetail.kernels.loops.ir import (
     When,
     add,
     expand,
-    layout,
     mul,
     needs,
     sizes_in,
-    with_fields,
 )
 from dovetail.kernels.loops.launch_fusion.shared_copies import without_shared_copies
 
@@ -229,6 +228,7 @@ def takes_prologue(kernel: Kernel, read: str) -> bool:
 class Renaming(Rewriting):
     """New names for the scalars and pointers of a body."""
 
+    renames = True
     local: Callable[[str], str]
     pointers: Mapping[str, str]
     in_shared: frozenset[str] = frozenset()
@@ -243,11 +243,12 @@ class Renaming(Rewriting):
             gone = self.sliced.get(pointer, 0)
             space = "shared" if pointer in self.in_shared else part.space
             return replace(part, pointer=pointer, space=space, strides=(0,) * gone + part.strides[gone:])
-        changes = self.changes(part)
-        for name, role in layout(part).strings:
-            if value := getattr(part, name):
-                changes[name] = self.local(value) if role.kind == "name" else self.pointer(value)
-        return with_fields(part, changes) if changes else part
+        return self.inside(part)
+
+    def named(self, role: Role, name: str) -> str:
+        if role.kind != "name":
+            return self.pointer(name)
+        return self.local(name) if name else name
 
     def pointer(self, name: str) -> str:
         """Memory of the body's own is named like its scalars."""

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 def selection_of(plan: Plan, device: GpuDevice, request: Request | None = None) -> Selection:
     """What the kernels of a plan are selected for."""
-    from dovetail.targets.cuda.backend import BACKEND
+    from dovetail.targets.cuda.backend import backend_of
     from dovetail.targets.gpu.select import Selection
 
-    return Selection(locations_of(plan), device, BACKEND, request or request_of(plan, device))
+    return Selection(locations_of(plan), device, backend_of(device), request or request_of(plan, device))
 
 
 def steps_of(

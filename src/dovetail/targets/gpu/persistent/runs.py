@@ -21,7 +21,6 @@ from dovetail.kernels.loops.persistent.trace import traced
 from dovetail.kernels.loops.persistent.words import START, Published, Sent, Words
 from dovetail.kernels.spec import ALIGNMENT, Packed
 from dovetail.plan.plan import Step
-from dovetail.targets.gpu.backend import GpuBackend
 from dovetail.targets.gpu.kernel import RESIDENT, Code, GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints, meet
 from dovetail.targets.gpu.persistent.exchange import RECEIVED_BYTES, Exchange
@@ -79,8 +78,9 @@ class _Composed:
         kernel = self.made.kernel
         return 8 * (len(kernel.pointers) + len(kernel.sizes))
 
-    def printed(self, backend: GpuBackend) -> GpuKernel:
-        return replace(self.made, code=Code(partial(backend.printer, self.made.kernel, self.alignment)))
+    def printed(self, of: Selection) -> GpuKernel:
+        code = Code(partial(of.backend.printer, self.made.kernel, self.alignment, of.device.architecture))
+        return replace(self.made, code=code)
 
 
 @dataclass(slots=True)
@@ -113,10 +113,9 @@ class ResidentRuns:
             if refused is not None:
                 return refused
             for index in made.steps:
-                found[index] = (
-                    steps[index][0],
-                    (made.printed(self.selection.backend),) if index == made.steps[-1] else None,
-                )
+                found[index] = (steps[index][0], None)
+            last = made.steps[-1]
+            found[last] = (steps[last][0], (made.printed(self.selection),))
             left = left[made.made.kernel.passes :]
         return found
 

@@ -20,7 +20,7 @@ from dovetail.codegen.llvm.simd import Step, Stream, due, numbers, same, zeros
 from dovetail.dataclass import dataclass
 from dovetail.targets.cpu.gemm.blocks.builder import BlockBuilder, parameters
 from dovetail.targets.cpu.gemm.blocks.kernel import ABOVE, BIAS, LINE, MAGIC, BlockKernel
-from dovetail.targets.cpu.gemm.blocks.lows import LIMBS_AT, integer_quads, sums_bytes
+from dovetail.targets.cpu.gemm.blocks.limbs import LIMBS_AT, integer_quads, sums_bytes
 from dovetail.targets.cpu.gemm.blocks.rows import ROW
 from dovetail.targets.cpu.gemm.blocks.unpack import NeonIntegers, neon_codes
 from dovetail.targets.cpu.gemm.blocks.words import Term

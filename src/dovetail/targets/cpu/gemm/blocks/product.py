@@ -14,8 +14,7 @@ from dovetail.kernels.spec import Job
 from dovetail.targets.cpu.gemm.amx.expand import blocks_function as to_tiles_function
 from dovetail.targets.cpu.gemm.blocks.floats import FloatBlocks, FloatKernel
 from dovetail.targets.cpu.gemm.blocks.kernel import LINE, BlockKernel, block_dot, is_in_floats
-from dovetail.targets.cpu.gemm.blocks.limbs import limbs_function
-from dovetail.targets.cpu.gemm.blocks.lows import lows_function, sums_bytes, sums_function
+from dovetail.targets.cpu.gemm.blocks.limbs import limbs_function, lows_function, sums_bytes, sums_function
 from dovetail.targets.cpu.gemm.blocks.pack import BlockPanels
 from dovetail.targets.cpu.gemm.blocks.schedule import blocks_function, few_rows, panel_function, prefetches_rows
 from dovetail.targets.cpu.gemm.blocks.unpack import expand_function
