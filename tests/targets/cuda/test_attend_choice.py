@@ -17,7 +17,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attention import choice as attend_choice
 from dovetail.kernels.gpu.attention.choice import IS_FASTER, cycles_of, group_tile, warp_tile
 from dovetail.kernels.gpu.attention.sources import AttendSources, sources_of
-from dovetail.kernels.gpu.attention.tile import GROUP_WARPS, AttendTile
+from dovetail.kernels.gpu.attention.tile import GROUP_WARPS, GroupTile
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.matrix_instruction import MMA
 from dovetail.kernels.request import Request, Role
@@ -161,7 +161,7 @@ def test_estimates_take_a_kernel_that_is_nearly_the_fastest(name: str) -> None:
 def test_estimates_are_near_what_was_measured(name: str) -> None:
     value, times = MEASURED[name]
     sources = _sources(value)
-    groups = [AttendTile(sources.problem, sources.dtype, GROUP_WARPS, splits, by_group=True) for splits in (1, 2)]
+    groups = [GroupTile(sources.problem, sources.dtype, GROUP_WARPS, splits) for splits in (1, 2)]
     for tile, measured in zip((warp_tile(sources), *groups), times, strict=True):
         assert LAUNCH + cycles_of(tile, H200) / H200.hertz * 1e6 == pytest.approx(measured, rel=0.25)
 

@@ -11,7 +11,7 @@ from dovetail.dataclass import dataclass
 from dovetail.declare.backward import BackwardOp
 from dovetail.ir import leaf
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import bf16, bool_, f16, f32
+from dovetail.ir.dtype import bf16, bool_, f16, f32, i32
 from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.choice import Refused
@@ -66,6 +66,12 @@ class Attention:
     rotated: int | None
     """Features that are rotated; None without rope."""
     form: Form
+    page: int
+    """Keys of a page, where a table says which pages a sequence has; 0 where keys are the rows of one tensor.
+
+    The one leading axis is that of sequences then, k and v have axes of pages, heads, rows of a page and features, and
+    `keys` are as many as pages of the table have room for: those that a sequence has are in `lengths`.
+    """
 
     @property
     def fill_takes_all(self) -> bool:
@@ -91,7 +97,8 @@ class Attention:
     def pointers(self) -> tuple[str, ...]:
         """The tensors that a kernel reads and writes."""
         rope = ("cos", "sin") if self.rotated is not None else ()
-        return ("q", "k", "v", *rope, *(n for n in ("mask", "keep", "sinks") if n in self.strides), "y")
+        pages = ("table", "lengths") if self.page else ()
+        return ("q", "k", "v", *pages, *rope, *(n for n in ("mask", "keep", "sinks") if n in self.strides), "y")
 
 
 def attention_inside(value: Value) -> Value | None:
@@ -212,6 +219,59 @@ def attention_of(
         zero_unseen=call["zero_unseen"],
         rotated=rotated,
         form=call.get("form", "half"),
+        page=0,
+    )
+
+
+def paged_attention(
+    y: Value,
+    call: Mapping[str, Value],
+    locations: Callable[[Value], Alias],
+    *,
+    scale: float,
+    causal: bool = False,
+) -> Attention | Refused:
+    """The attention of queries (sequence, head, query, feature) to keys and values that a table of pages has.
+
+    `k` and `v` have axes of pages, heads, keys of a page and features, in whichever order they are in memory.
+    `table[sequence, n]` is the page with the keys from n times its size on, and `lengths[sequence]` how many keys a
+    sequence has: without any its results are 0. Causal queries are the last of their sequence.
+    """
+    q, k, v, table, lengths = (call[name] for name in ("q", "k", "v", "table", "lengths"))
+    kinds: dict[object, StoredFloat] = {f32: "float", f16: "half", bf16: "bfloat"}
+    if any(x.dtype not in kinds for x in (q, k, v, y)) or y.dtype is not q.dtype:
+        return Refused("tensors_are_floats", ", ".join(x.dtype.name for x in (q, k, v, y)), "f32, f16 or bf16")
+    if table.dtype is not i32 or lengths.dtype is not i32:
+        return Refused("pages_are_numbers", f"{table.dtype.name} and {lengths.dtype.name}", "i32")
+    page, sizes = k.shape[-2], (*q.shape[1:], *k.shape[1:], v.shape[-1])
+    if not all(isinstance(size, int) for size in sizes) or page == 0:
+        return Refused("sizes_of_a_page_are_known", str(k.type))
+    heads, queries, d, shared, page, _, dv = (size for size in sizes if isinstance(size, int))
+    if heads % shared:
+        return Refused("heads_divide", f"{heads} and {shared}")
+    strides = {name: locations(x).strides for name, x in (*call.items(), ("y", y))}
+    return Attention(
+        lead=q.shape[:1],
+        heads=heads,
+        queries=queries,
+        keys=table.shape[-1] * page,
+        d=d,
+        dv=dv,
+        stored=kinds[q.dtype],
+        cached={"k": kinds[k.dtype], "v": kinds[v.dtype]},
+        groups=heads // shared,
+        strides=strides,
+        scale=scale,
+        softcap=None,
+        causal=causal and queries > 1,
+        window=None,
+        fill=None,
+        filled="last",
+        empty="nan",
+        zero_unseen=True,
+        rotated=None,
+        form="half",
+        page=page,
     )
 
 
@@ -276,4 +336,5 @@ __all__ = [
     "axes_of",
     "differentiates_by_head",
     "find_widened",
+    "paged_attention",
 ]

@@ -20,7 +20,7 @@ from dovetail.kernels.families.map import offer_map
 from dovetail.kernels.families.move import offer_move
 from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.families.view_fusion import offer_weave
-from dovetail.kernels.gpu.attention.offers import (
+from dovetail.kernels.gpu.attention.choice import (
     offer_attend,
     offer_attend_fma,
     offer_attend_groups,

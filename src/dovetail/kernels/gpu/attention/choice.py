@@ -1,4 +1,5 @@
-"""Which kernel an attention has: by warpgroups where conditions allow it and the estimate is lower, else by warps.
+"""The kernels that an attention may have: by warpgroups where conditions allow it and the estimate is lower, else by
+warps.
 
 Both are estimated in cycles of a multiprocessor, fitted to an H200 (docs/design/0018). A round is 64 queries by 64
 keys; a warp has 16 of the queries, and tensor cores of its own quarter of the multiprocessor.
@@ -7,19 +8,31 @@ keys; a warp has 16 of the queries, and tensor cores of its own quarter of the m
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from dovetail.declare.machine import estimate
 from dovetail.ir.dtype import f32
-from dovetail.kernels.choice import Refused
+from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import LANES, GpuDevice
-from dovetail.kernels.gpu.attention.fma_tile import fma_bytes
-from dovetail.kernels.gpu.attention.sources import AttendSources
-from dovetail.kernels.gpu.attention.tile import GROUP_WARPS, MOST_PARTS, AttendTile
+from dovetail.kernels.gpu.attention.fma import FmaAttend, fma_bytes
+from dovetail.kernels.gpu.attention.sources import AttendSources, narrow_sources_of, sources_of
+from dovetail.kernels.gpu.attention.tile import (
+    GROUP_WARPS,
+    LANE_KEYS,
+    MOST_PARTS,
+    AttendTile,
+    ClusterTile,
+    FmaTile,
+    GroupTile,
+    LaneTile,
+)
+from dovetail.kernels.gpu.attention.writer import writer_of
 from dovetail.kernels.gpu.gemm.block_tile import RESERVED_BYTES
 from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, GROUP_ROWS, has_warpgroups
 from dovetail.kernels.gpu.gemm.tile_cost import MULTIPLY_CYCLES
 from dovetail.kernels.gpu.policy import FMA_WIDEST
+from dovetail.kernels.matrix_instruction import MMA
 from dovetail.kernels.request import Role
 
 MOST_TURNS = 2
@@ -67,21 +80,71 @@ LANE_SHARING = (8, 4)
 """Lanes that share the features of a key, the preferred first."""
 
 
+def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The kernel of an attention of 16-bit floats whose warps multiply for themselves."""
+    return _offered(of, warp_tile)
+
+
+def offer_attend_lanes(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The same of few queries in a resident kernel, by multiply-adds."""
+    return _offered(of, lane_tile)
+
+
+def offer_attend_groups(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The same where four warps multiply together, which is faster in most cases."""
+    return _offered(of, group_tile)
+
+
+def _offered(
+    of: StepProblem[GpuDevice | None], chosen: Callable[[AttendSources], AttendTile | Refused]
+) -> Offer | Refused:
+    found = of.once(narrow_sources_of)
+    if isinstance(found, Refused):
+        return found
+    if not {*MMA} <= {*found.device.matrix_instructions}:
+        return Refused("warps_multiply_by_mma", found.device.architecture)
+    tile = chosen(found)
+    if isinstance(tile, Refused):
+        return tile
+    name = "attend_cluster" if isinstance(tile, ClusterTile) else "attend_parts" if tile.parts > 1 else ""
+    name = "" if isinstance(tile, LaneTile) else name
+    return Offer(lambda: writer_of(found, tile).job(), name=name, work=lambda: seconds_of(tile, found.device))
+
+
+def offer_attend_fma(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
+    """The kernel of an attention of f32 with several queries, by multiply-adds."""
+    found = of.once(sources_of)
+    if isinstance(found, Refused):
+        return found
+    if found.device.warp != LANES:
+        return Refused("warps_have_32_lanes", str(found.device.warp))
+    tile = fma_tile(found)
+    if isinstance(tile, Refused):
+        return tile
+    name = "attend_fma_parts" if tile.parts > 1 else ""
+    return Offer(
+        lambda: FmaAttend(found, tile, fma_resident(tile, found.device)).job(),
+        name=name,
+        work=lambda: seconds_of(tile, found.device),
+    )
+
+
 def warp_tile(sources: AttendSources) -> AttendTile:
     """The tile whose warps multiply for themselves."""
     known = sources.problem, sources.dtype, sources.device, sources.request
     tile = AttendTile.of(*known)
-    return AttendTile.of(*known, in_clusters=False) if tile.is_cluster and not sources.copies else tile
+    is_strided = isinstance(tile, ClusterTile) and not sources.copies
+    return AttendTile.of(*known, in_clusters=False) if is_strided else tile
 
 
-def lane_tile(sources: AttendSources) -> AttendTile | Refused:
+def lane_tile(sources: AttendSources) -> LaneTile | Refused:
     """The tile of few queries whose lanes multiply without tensor cores, or why there is none."""
     a, tile = sources.problem, warp_tile(sources)
     if sources.request.role is not Role.PART:
         return Refused("kernel_is_a_part", "a launch", "a part of a resident kernel, which has no other tensor cores")
     if not sources.device.tensor_hertz or sources.request.clock_is_low:
         return Refused("tensor_cores_lower_the_clock", sources.device.architecture)
-    if not tile.is_cluster:
+    if not isinstance(tile, ClusterTile):
         return Refused("blocks_share_keys", f"{tile.parts} blocks for the keys of a head")
     if not isinstance(a.queries, int) or a.queries > LANE_QUERIES:
         return Refused("queries_are_few", f"{a.queries}", f"at most {LANE_QUERIES}")
@@ -90,14 +153,14 @@ def lane_tile(sources: AttendSources) -> AttendTile | Refused:
     if a.softcap is not None or a.fill not in (None, -math.inf) or ("mask" in a.strides and a.filled == "first"):
         return Refused("scores_are_scaled_or_hidden", "a soft cap, or what takes the place of a score")
     sharing = next(n for n in LANE_SHARING if a.d % (n * CHUNK) == 0)
-    lanes = AttendTile.of(a, sources.dtype, sources.device, sources.request, sharing)
+    lanes = LaneTile.by(a, sources.dtype, sources.device, sources.request, LANE_KEYS, sharing=sharing)
     own, other = cycles_of(lanes, sources.device), cycles_of(tile, sources.device)
     if own >= other:
         return Refused(LANES_ARE_FASTER, f"{own:,.0f} cycles", f"less than {other:,.0f}, by tensor cores")
     return lanes
 
 
-def group_tile(sources: AttendSources) -> AttendTile | Refused:
+def group_tile(sources: AttendSources) -> GroupTile | Refused:
     """The tile whose warps multiply in groups of four, or why there is none."""
     a, device, warps = sources.problem, sources.device, warp_tile(sources)
     groups = _groups(sources)
@@ -123,7 +186,7 @@ def group_tile(sources: AttendSources) -> AttendTile | Refused:
     return min(groups, key=lambda tile: cycles_of(tile, device))
 
 
-def fma_tile(sources: AttendSources) -> AttendTile | Refused:
+def fma_tile(sources: AttendSources) -> FmaTile | Refused:
     """The tile of an attention of f32 with several queries, or why there is none."""
     a, device = sources.problem, sources.device
     if sources.dtype is not f32 or any([kind != "float" for kind in a.cached.values()]):
@@ -134,16 +197,16 @@ def fma_tile(sources: AttendSources) -> AttendTile | Refused:
         return Refused("features_are_not_rotated", str(a.rotated), "rope before the attention")
     if max(a.d, a.dv) > FMA_WIDEST:
         return Refused("features_fit_registers", f"{a.d} and {a.dv}", f"at most {FMA_WIDEST}")
-    found: list[AttendTile] = []
+    found: list[FmaTile] = []
     for warps in FMA_WARPS:
-        whole = AttendTile(a, f32, warps, 1, by_fma=True)
+        whole = FmaTile(a, f32, warps, 1)
         found.append(whole)
         parts = _fma_parts(whole, device)
         found += [replace(whole, parts=parts)] if parts > 1 else []
     return min(found, key=lambda tile: cycles_of(tile, device) + (COMBINED_CYCLES if tile.parts > 1 else 0))
 
 
-def _fma_parts(tile: AttendTile, device: GpuDevice) -> int:
+def _fma_parts(tile: FmaTile, device: GpuDevice) -> int:
     """Blocks along keys where queries are few: enough to fill the device. Causal queries see other numbers of them."""
     a = tile.problem
     sizes = [*a.lead, a.heads, a.queries]
@@ -154,10 +217,10 @@ def _fma_parts(tile: AttendTile, device: GpuDevice) -> int:
     return max(1, min(MOST_PARTS, rounds, 2 * device.multiprocessors // max(1, round(blocks))))
 
 
-def _groups(sources: AttendSources) -> list[AttendTile]:
+def _groups(sources: AttendSources) -> list[GroupTile]:
     """Blocks of one warpgroup, of two, and of one that goes through all queries where it has all keys at once."""
     a = sources.problem
-    found = [AttendTile(a, sources.dtype, GROUP_WARPS, splits, by_group=True) for splits in GROUPS]
+    found = [GroupTile(a, sources.dtype, GROUP_WARPS, splits) for splits in GROUPS]
     turns = -(-a.queries // GROUP_ROWS) if isinstance(a.queries, int) else 1
     if 1 < turns <= MOST_TURNS and found[0].few_rounds:
         found.append(replace(found[0], turns=turns))
@@ -176,31 +239,33 @@ def cycles_of(tile: AttendTile, device: GpuDevice) -> float:
         return math.inf
     heads = math.prod([estimate(size) for size in (*a.lead, a.heads)])
     keys = estimate(a.keys)
-    blocks = heads * math.ceil(estimate(a.queries) / (tile.rows * tile.turns)) * tile.parts / device.multiprocessors
+    turns = tile.turns if isinstance(tile, GroupTile) else 1
+    blocks = heads * math.ceil(estimate(a.queries) / (tile.rows * turns)) * tile.parts / device.multiprocessors
     at_once = min(math.ceil(blocks), fit)
-    rounds = tile.turns * math.ceil(keys / (tile.keys * tile.parts))
+    rounds = turns * math.ceil(keys / (tile.keys * tile.parts))
     # Blocks of causal queries have half of the rounds in the mean, and the longest starts first.
     mean = rounds * (0.5 + 0.5 * tile.rows / max(keys, tile.rows) if a.causal else 1.0)
     around, each = _block_cycles(tile), _round_cycles(tile, at_once)
-    turns = blocks / fit
-    # Two turns are not shared out: multiprocessors that have one block less wait for the others.
-    turns = turns if turns > 2 else math.ceil(turns)
-    return max(around + rounds * each, turns * (around + mean * each))
+    waves = blocks / fit
+    # Two waves are not shared out: multiprocessors that have one block less wait for the others.
+    waves = waves if waves > 2 else math.ceil(waves)
+    return max(around + rounds * each, waves * (around + mean * each))
 
 
 def _resident(tile: AttendTile, device: GpuDevice) -> int:
     """Blocks of a multiprocessor at once, by shared memory and by registers."""
     item, features = tile.dtype.itemsize, tile.d + tile.dv
-    if tile.by_fma:
+    if isinstance(tile, FmaTile):
         return fma_resident(tile, device)
     nbytes = (tile.rows * tile.d + 2 * tile.keys * features) * item
     nbytes += sum([alloc.count * alloc.dtype.itemsize for alloc in tile.shares_allocated()])
-    registers = REGISTERS + FEATURE_REGISTERS * features + (APART_REGISTERS if tile.is_apart else 0)
+    is_apart = isinstance(tile, GroupTile) and tile.is_apart
+    registers = REGISTERS + FEATURE_REGISTERS * features + (APART_REGISTERS if is_apart else 0)
     by_registers = device.registers // (tile.threads * min(MOST_REGISTERS, registers))
     return min(device.shared_bytes // nbytes, int(by_registers))
 
 
-def fma_resident(tile: AttendTile, device: GpuDevice) -> int:
+def fma_resident(tile: FmaTile, device: GpuDevice) -> int:
     """The same without tensor cores."""
     by_registers = device.registers // (tile.threads * FMA_REGISTERS)
     return min((device.shared_bytes + RESERVED_BYTES) // (fma_bytes(tile) + RESERVED_BYTES), by_registers)
@@ -208,11 +273,11 @@ def fma_resident(tile: AttendTile, device: GpuDevice) -> int:
 
 def _block_cycles(tile: AttendTile) -> float:
     features = tile.d + tile.dv
-    if tile.by_fma:
+    if isinstance(tile, FmaTile):
         return FMA_BLOCK * features
-    if tile.by_group:
+    if isinstance(tile, GroupTile):
         return GROUP_BLOCK * features
-    share = LANE_SHARE if tile.sharing else SHARE_CYCLES
+    share = LANE_SHARE if isinstance(tile, LaneTile) else SHARE_CYCLES
     return (WARP_BLOCK + (share * tile.splits if tile.splits > 1 else 0)) * features
 
 
@@ -221,14 +286,14 @@ def _round_cycles(tile: AttendTile, blocks: int) -> float:
     four."""
     features, quarters = tile.d + tile.dv, blocks * tile.warps * tile.splits / GROUP_WARPS
     masks = "keep" in tile.problem.strides
-    if tile.by_fma:
+    if isinstance(tile, FmaTile):
         # A warp has one instruction for 32 multiply-adds, and a quarter of the multiprocessor one in a cycle.
         each = 16 * tile.keys * features / LANES
         return FMA_ROUND + FMA_SHARE * blocks * features + max(1.0, quarters) * FMA_FACTOR * each
-    if tile.by_group:
+    if isinstance(tile, GroupTile):
         work = GROUP_START + GROUP_WORK * features + (GROUP_MASK if masks else 0)
         return GROUP_LATENCY * features + quarters * work + (APART_CYCLES if tile.is_apart else 0)
-    if tile.sharing:
+    if isinstance(tile, LaneTile):
         # Each element is widened once, and multiplied for each query.
         queries = estimate(tile.problem.queries)
         return max(1.0, quarters) * tile.warp_keys * (features / LANES * (1 + queries) + LANE_SHUFFLES * queries)
@@ -240,9 +305,10 @@ __all__ = [
     "IS_FASTER",
     "LANES_ARE_FASTER",
     "cycles_of",
-    "fma_tile",
     "group_tile",
-    "lane_tile",
-    "seconds_of",
+    "offer_attend",
+    "offer_attend_fma",
+    "offer_attend_groups",
+    "offer_attend_lanes",
     "warp_tile",
 ]

@@ -9,31 +9,27 @@ keys while values are added up.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from dovetail.ir.dim import Size
-from dovetail.ir.dtype import f32
-from dovetail.kernels.gpu.attention.choice import fma_resident
-from dovetail.kernels.gpu.attention.fma_result import fma_written
-from dovetail.kernels.gpu.attention.fma_tile import (
-    ACROSS,
-    OTHERS,
-    ROWS,
-    VECTOR,
-    by_lane,
-    columns_of,
-    key_of,
-    pitch_of,
-    row_of,
-    sums_of,
-    weights_pitch_of,
-)
-from dovetail.kernels.gpu.attention.lane_rows import with_lane
-from dovetail.kernels.gpu.attention.softmax import Scores, row_weighted
-from dovetail.kernels.gpu.attention.sources import COPY_BYTES
-from dovetail.kernels.gpu.attention.tile import MINUS_INFINITY, f32_name, times
+from dovetail.ir.dtype import bool_, f32
+from dovetail.kernels.gpu.attention.masks import shown
+from dovetail.kernels.gpu.attention.results import inverse_of
+from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, f32_name, started, times, with_lane
+from dovetail.kernels.gpu.attention.sources import COPY_BYTES, AttendSources
+from dovetail.kernels.gpu.attention.tile import FmaTile
 from dovetail.kernels.gpu.attention.writer import AttendWriter
-from dovetail.kernels.gpu.gemm.fragments import private, remainder, rolled, shared_by, unrolled, zeroed
-from dovetail.kernels.gpu.gemm.shared_tiles import divided
+from dovetail.kernels.gpu.gemm.fragments import (
+    LANE,
+    divided,
+    less,
+    private,
+    remainder,
+    rolled,
+    shared_by,
+    unrolled,
+    zeroed,
+)
 from dovetail.kernels.gpu.gemm.spread_blocks import spread_bytes
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -49,21 +45,163 @@ from dovetail.kernels.loops.ir import (
     Load,
     Loop,
     Name,
-    Number,
     Set,
     Statement,
     Store,
     Tensor,
+    ThreadIndex,
+    When,
     add,
     mul,
 )
+
+ROWS = 8
+"""Queries of a lane."""
+ACROSS = 16
+"""Lanes of a warp that have different keys and columns."""
+VECTOR = 4
+"""Elements that are read at once."""
+OTHERS = (2, 4, 8, 16)
+"""How far lanes are apart that have the same queries."""
+
+
+def pitch_of(tile: FmaTile) -> int:
+    """Elements from a query, or a key, to the next one: neighbours start in different banks."""
+    return tile.d + VECTOR
+
+
+def weights_pitch_of(tile: FmaTile) -> int:
+    """The same of weights: 16 keys of two neighbouring queries are in all banks."""
+    return tile.keys + ACROSS
+
+
+def fma_bytes(tile: FmaTile) -> int:
+    """Shared memory of a block."""
+    of_keys = tile.keys * (pitch_of(tile) + tile.dv)
+    return (tile.rows * (pitch_of(tile) + weights_pitch_of(tile)) + of_keys) * f32.itemsize
+
+
+def row_of(number: int) -> Expr:
+    """A query of a lane in the tile of its block."""
+    own = add(mul(ThreadIndex("warp"), Extent(2 * ROWS)), remainder(LANE, 2))
+    return add(own, Extent(2 * number))
+
+
+def key_of(number: Expr) -> Expr:
+    """A key of a lane among those of a round."""
+    return add(divided(LANE, 2), mul(number, Extent(ACROSS)))
+
+
+def sums_of(tile: FmaTile) -> Tensor:
+    """The sums of a lane: queries, then columns."""
+    return private("sums", f32, ROWS, tile.dv // ACROSS)
+
+
+def neighbours_of(tile: FmaTile) -> int:
+    """Neighbouring columns of the values that a lane has; as many are 16 times as far on."""
+    return next(n for n in (VECTOR, 2, 1) if tile.dv % (ACROSS * n) == 0)
+
+
+def columns_of(tile: FmaTile) -> list[tuple[Expr, ...]]:
+    """The columns of the values that a lane has, by the axes of `by_lane`."""
+    width = neighbours_of(tile)
+    groups = tile.dv // (ACROSS * width)
+    return [(Extent(g), divided(LANE, 2), Extent(e)) for g in range(groups) for e in range(width)]
+
+
+def by_lane(tensor: Tensor, tile: FmaTile) -> Tensor:
+    """A tensor with columns as its last axis as one with axes of groups, lanes and neighbours in its place: with the
+    sum of all LLVM sees no vectors."""
+    (*front, last), width = tensor.strides, neighbours_of(tile)
+    return replace(tensor, strides=(*front, ACROSS * width * last, width * last, last))
+
+
+def fma_written(tile: FmaTile) -> list[Statement]:
+    """What a block does with its sums."""
+    found: list[Statement] = []
+    for row in tile.lane_rows:
+        stores = _result(tile, row.number) if tile.parts == 1 else _left_over(tile, row.number)
+        found.append(When(less(Name(row.query), Extent(tile.problem.queries)), tuple(stores)))
+    return found
+
+
+def _result(tile: FmaTile, number: int) -> list[Statement]:
+    """The results of a query."""
+    a, row = tile.problem, tile.lane_rows[number]
+    target = by_lane(Tensor("y", f32, a.strides["y"]), tile)
+    found: list[Statement] = [Set("inverse", inverse_of(tile, f32_name(row.total)))]
+    for n, column in enumerate(columns_of(tile)):
+        value = times(Load(sums_of(tile), (Extent(number), Extent(n))), f32_name("inverse"))
+        store = Store(target, (*tile.lead, Name(row.query), *column), value)
+        found.append(store if _fits(tile, n) else When(less(_index(tile, column), Extent(a.dv)), (store,)))
+    return found
+
+
+def _fits(tile: FmaTile, number: int) -> bool:
+    """Whether the result has a column in all lanes."""
+    group = ACROSS * neighbours_of(tile)
+    return (number // neighbours_of(tile) + 1) * group <= tile.problem.dv
+
+
+def _index(tile: FmaTile, column: tuple[Expr, ...]) -> Expr:
+    """The number of a column."""
+    (group, lane, neighbour), width = column, neighbours_of(tile)
+    return add(add(mul(group, Extent(ACROSS * width)), mul(lane, Extent(width))), neighbour)
+
+
+def _left_over(tile: FmaTile, number: int) -> list[Statement]:
+    """What a block has of a query, in the workspace: sums, the largest score and the total."""
+    row, target = tile.lane_rows[number], by_lane(tile.partial, tile)
+    at = (*tile.lead, Name(row.query), Name("part"))
+    found: list[Statement] = [
+        Store(target, (*at, *column), Load(sums_of(tile), (Extent(number), Extent(n))))
+        for n, column in enumerate(columns_of(tile))
+    ]
+    kept = (row.most, row.total)
+    own = [Store(tile.partial, (*at, Extent(tile.dv + n)), f32_name(name)) for n, name in enumerate(kept)]
+    first = Call("less", (LANE, Extent(2)), bool_)
+    return [*found, When(first, tuple(own))]
+
 
 CHUNKS_AT_ONCE = 2
 """Vectors of features, or of keys, of one turn of a loop: all of them would be more code than the cache for it has."""
 
 
+class FmaScores(Layout):
+    """Scores in registers without tensor cores: a lane has eight queries and every sixteenth key."""
+
+    def __init__(self, block: FmaTile, weights: Tensor) -> None:
+        self.block, self.numerics = block, block.numerics
+        self._weights, self._count = weights, block.keys // ACROSS
+        self._scores = private("scores", f32, ROWS, self._count)
+
+    def each(self, body: Callable[[At], Sequence[Statement]]) -> list[Statement]:
+        return [unrolled("number", self._count, *body((Name("number"),)))]
+
+    def score(self, row: LaneRow, at: At) -> Expr:
+        return Load(self._scores, (Extent(row.number), *at))
+
+    def shown(self, row: LaneRow, at: At) -> list[Statement]:
+        key = Set("key", add(Name("first_key"), key_of(*at)))
+        score = shown(self.block, self.score(row, at), row, at)
+        return [key, Store(self._scores, (Extent(row.number), *at), score)]
+
+    def kept(self, row: LaneRow, at: At, weight: Name) -> list[Statement]:
+        return [Store(self._weights, (row_of(row.number), key_of(*at)), weight)]
+
+    def combined(self, rows: Sequence[LaneRow], name: str, op: str) -> list[Statement]:
+        return [s for apart in OTHERS for s in with_lane(name, op, apart)]
+
+
 class FmaAttend(AttendWriter):
     """The kernels of such an attention."""
+
+    block: FmaTile
+
+    def __init__(self, sources: AttendSources, tile: FmaTile, resident: int) -> None:
+        super().__init__(sources, tile)
+        self._resident = resident
+        """Blocks of a multiprocessor at once."""
 
     def _allocations(self) -> list[Alloc]:
         lines = {"q_tile": self.rows, "k_tile": self.keys, "v_tile": self.keys, "weights": self.rows}
@@ -82,7 +220,7 @@ class FmaAttend(AttendWriter):
 
     def _launch(self, grid: Size, shared: int) -> Launch:
         room = spread_bytes(shared, grid, self.device, self.request)
-        return Launch(grid, self.threads, room, fma_resident(self.block, self.device))
+        return Launch(grid, self.threads, room, self._resident)
 
     def _room(self, name: str) -> Tensor:
         """A tile in shared memory: rows, and elements of each."""
@@ -112,7 +250,7 @@ class FmaAttend(AttendWriter):
         found: list[Statement] = [zeroed(sums_of(self.block), ROWS * self.dv // ACROSS)]
         for row in self.block.lane_rows:
             found += [Set(row.query, add(Name("top"), row_of(row.number)))]
-            found += [Set(row.most, MINUS_INFINITY), Set(row.total, Number(0.0, f32))]
+            found += started([row])
         return [*found, *self._loaded("q", ZERO, ZERO), *self._loaded("k", ZERO, ZERO), CommitCopies()]
 
     def _keys(self) -> list[Statement]:
@@ -156,17 +294,9 @@ class FmaAttend(AttendWriter):
 
     def _weighted(self) -> list[Statement]:
         """The weights of scores, in shared memory of the warp."""
-        scores, number = private("scores", f32, ROWS, self._keys_each), Name("number")
-        found: list[Statement] = [Set("first_key", self.block.first_key(Name("round")))]
-        for row in self.block.lane_rows:
-            at, own = (Extent(row.number), number), key_of(number)
-            kept = Store(self._room("weights"), (row_of(row.number), own), f32_name("weight"))
-            of = Scores(at, add(Name("first_key"), own), self._each_key, _combined, kept)
-            found += row_weighted(self.block, row, scores, of)
-        return found
-
-    def _each_key(self, *body: Statement) -> Loop:
-        return unrolled("number", self._keys_each, *body)
+        scores = FmaScores(self.block, self._room("weights"))
+        first = Set("first_key", self.block.first_key(Name("round")))
+        return [first, *[s for row in self.block.lane_rows for s in scores.weighted([row])]]
 
     def _summed(self) -> list[Statement]:
         """The products of weights and values, added to sums that shrink first."""
@@ -211,9 +341,4 @@ def _in_turns(count: int, vector: Callable[[Expr], Sequence[Statement]]) -> Loop
     return Loop("vectors", Extent(count // at_once), tuple(body), rolled=True)
 
 
-def _combined(name: str, op: str) -> list[Statement]:
-    """Combine what the lanes with the same queries keep."""
-    return [s for apart in OTHERS for s in with_lane(name, op, apart)]
-
-
-__all__ = ["FmaAttend"]
+__all__ = ["FmaAttend", "fma_bytes"]

@@ -8,23 +8,20 @@ resident kernel without one is faster in all of its parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import DType, bool_, f32, u8, u16, u32, u64
+from dovetail.ir.dtype import bool_, f32, u16, u32, u64
 from dovetail.kernels.device import LANES
-from dovetail.kernels.gpu.attention.lane_rows import with_lane
-from dovetail.kernels.gpu.attention.shifts import LOG2_E
-from dovetail.kernels.gpu.attention.softmax import NEXT
-from dovetail.kernels.gpu.attention.tile import MINUS_INFINITY, AttendTile, f32_name, minus, times
-from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, both, divided, less, plus, remainder
+from dovetail.kernels.gpu.attention.masks import HeldMasks, masked
+from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, Numerics, f32_name, started, times, with_lane
+from dovetail.kernels.gpu.attention.tile import LaneTile
+from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, divided, less, remainder
 from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
 from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
-    Alloc,
     AllReduce,
     Call,
     Expr,
@@ -51,13 +48,16 @@ _OF_VALUES = (u16, u32, u64, u64)
 """Words of 1, 2 and 4 columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaneKeys:
-    """What a warp does with the keys and values of a round."""
+class LaneKeys(Layout, HeldMasks):
+    """What a warp does with the keys and values of a round: scores are summed by neighbouring lanes."""
 
-    block: AttendTile
-    tiles: Mapping[str, SharedTile]
-    factors: Mapping[str, Factor]
+    block: LaneTile
+    merges_late = True
+    sums_late = True
+
+    def __init__(self, block: LaneTile, tiles: Mapping[str, SharedTile], factors: Mapping[str, Factor]) -> None:
+        self.block, self.tiles, self.factors = block, tiles, factors
+        self.numerics = Numerics.near(block.problem, is_fast=True, can_fold=False)
 
     @property
     def rows(self) -> range:
@@ -87,50 +87,57 @@ class LaneKeys:
         """No sums yet."""
         found: list[Statement] = []
         for r in self.rows:
-            found += [Set(f"most{r}", MINUS_INFINITY), Set(f"total{r}", Number(0.0, f32))]
+            found += started([LaneRow(r)])
             found += [Set(f"sum{r}_{e}", Number(0.0, f32)) for e in range(self._columns)]
         return found
 
     def _key(self, first: Expr, number: int) -> Expr:
         return add(first, add(divided(LANE, self.sharing), Extent(number * self._at_once)))
 
-    def _masks(self) -> list[tuple[str, DType, range]]:
-        """Masks with the rows that differ: those of heads that share keys are often the same. Conditions are held as
-        the bytes that they are, so that nothing waits for them where they are loaded."""
-        strides = self.block.problem.strides
-        kinds = [(name, dtype) for name, dtype in (("mask", self.block.dtype), ("keep", u8)) if name in strides]
-        return [(name, dtype, range(1) if strides[name][-2] == 0 else self.rows) for name, dtype in kinds]
+    @property
+    def _queries(self) -> list[LaneRow]:
+        return [LaneRow(r) for r in self.rows]
 
-    def _held(self, name: str, dtype: DType, row: int, when: str = "") -> Tensor:
-        return Tensor(f"{name}{row}{when}", dtype, (dtype.itemsize,), space="private")
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return (len(self.passes),)
 
-    def masks_allocated(self) -> list[Alloc]:
-        """Registers for masks of a round and of the next one."""
+    def each(self, body: Callable[[At], Sequence[Statement]]) -> list[Statement]:
+        return [s for p in self.passes for s in body((Extent(p),))]
+
+    def place(self, row: LaneRow, number: Expr, at: At) -> tuple[list[Statement], At]:
+        key = self._key(self.block.first_key(number), _number(at))
+        return [], (Extent(row.number), minimum(key, Extent(self.block.problem.keys - 1)))
+
+    def rows_of(self, name: str) -> Sequence[LaneRow]:
+        """Masks of heads that share keys are often the same."""
+        return self._queries[:1] if self.block.problem.strides[name][-2] == 0 else self._queries
+
+    def score(self, row: LaneRow, at: At) -> Name:
+        return f32_name(f"score{_number(at)}_{row.number}")
+
+    def weight(self, row: LaneRow, at: At) -> Name:
+        return f32_name(f"weight{_number(at)}_{row.number}")
+
+    def own(self, name: str, row: LaneRow) -> Name:
+        return f32_name(f"{name}{row.number}")
+
+    def shown(self, row: LaneRow, at: At) -> list[Statement]:
+        held = self.of(row, at)
+        mask = self.numerics.of_mask(held["mask"]) if "mask" in held else None
+        seen: list[Expr] = [Name(f"inside{_number(at)}", bool_), *([held["keep"]] if "keep" in held else [])]
+        score = self.score(row, at)
+        return [Set(score.name, masked(self.block.problem, self.numerics, score, mask, seen))]
+
+    def combined(self, rows: Sequence[LaneRow], name: str, op: str) -> list[Statement]:
+        return [s for apart in self._strides() for row in rows for s in with_lane(self.own(name, row).name, op, apart)]
+
+    def of_round(self) -> list[Statement]:
+        """The weights of a round."""
+        keys, first = Extent(self.block.problem.keys), self.block.first_key(Name("round"))
         return [
-            Alloc(self._held(name, dtype, r, when).pointer, dtype, len(self.passes), "private")
-            for name, dtype, rows in self._masks()
-            for r in rows
-            for when in ("", NEXT)
-        ]
-
-    def masks_loaded(self, number: Expr, when: str = "") -> list[Statement]:
-        """Masks of the keys of a round, before its scores: they take as long to load as keys do."""
-        a, found = self.block.problem, list[Statement]()
-        for name, dtype, rows in self._masks():
-            for r in rows:
-                for p in self.passes:
-                    key = minimum(self._key(self.block.first_key(number), p), Extent(a.keys - 1))
-                    load = Load(Tensor(name, dtype, a.strides[name]), (*self.block.lead, Extent(r), key))
-                    found.append(Store(self._held(name, dtype, r, when), (Extent(p),), load))
-        return found
-
-    def masks_moved(self) -> list[Statement]:
-        """The next round's masks become those of the round."""
-        return [
-            Store(self._held(name, dtype, r), (Extent(p),), Load(self._held(name, dtype, r, NEXT), (Extent(p),)))
-            for name, dtype, rows in self._masks()
-            for r in rows
-            for p in self.passes
+            *[Set(f"inside{p}", less(self._key(first, p), keys)) for p in self.passes],
+            *self.weighted(self._queries),
         ]
 
     def scored(self) -> list[Statement]:
@@ -187,54 +194,9 @@ class LaneKeys:
     def _wide(self, bits: Expr) -> Expr:
         return cast_to(Call("bitcast", (bits,), self.block.dtype), f32)
 
-    def weighted(self) -> list[Statement]:
-        """Scores with masks; their powers, and what the sums so far shrink by."""
-        a, found = self.block.problem, list[Statement]()
-        first = self.block.first_key(Name("round"))
-        found += [Set(f"inside{p}", less(self._key(first, p), Extent(a.keys))) for p in self.passes]
-        for r in self.rows:
-            most, round_most, safe = (f32_name(f"{name}{r}") for name in ("most", "round_most", "safe"))
-            found.append(Set(round_most.name, MINUS_INFINITY))
-            for p in self.passes:
-                found.append(Set(f"score{p}_{r}", self._shown(p, r)))
-                larger = Call("maximum", (round_most, f32_name(f"score{p}_{r}")), f32)
-                found.append(Set(round_most.name, larger))
-        for apart in self._strides():
-            for r in self.rows:
-                found += with_lane(f"round_most{r}", "maximum", apart)
-        for r in self.rows:
-            most, round_most, safe = (f32_name(f"{name}{r}") for name in ("most", "round_most", "safe"))
-            largest = Call("maximum", (most, round_most), f32)
-            # Without a key that is seen the scores are -inf, and their weights 0.
-            none = Call("equal", (round_most, MINUS_INFINITY), bool_)
-            found.append(Set(round_most.name, largest))
-            found.append(Set(safe.name, Call("where", (none, Number(0.0, f32), round_most), f32)))
-            found.append(Set(f"shrunk{r}", self.block.exp(minus(most, safe))))
-            found.append(Set(most.name, round_most))
-            total: Expr = times(f32_name(f"total{r}"), f32_name(f"shrunk{r}"))
-            for p in self.passes:
-                weight = f32_name(f"weight{p}_{r}")
-                found.append(Set(weight.name, self.block.exp(minus(f32_name(f"score{p}_{r}"), safe))))
-                total = plus(total, weight)
-            found.append(Set(f"total{r}", total))
-        return found
-
     def _strides(self) -> list[int]:
         """How far lanes are apart that have other keys."""
         return [n for n in (1, 2, 4, 8, 16) if n >= self.sharing]
-
-    def _shown(self, p: int, r: int) -> Expr:
-        """A score as the softmax sees it, as a power of 2."""
-        a = self.block.problem
-        scale = Number(a.scale * LOG2_E.value, f32)
-        score: Expr = times(f32_name(f"score{p}_{r}"), scale)
-        held = {n: Load(self._held(n, dtype, min(r, rows[-1])), (Extent(p),)) for n, dtype, rows in self._masks()}
-        if "mask" in held:
-            score = plus(score, times(cast_to(held["mask"], f32), LOG2_E))
-        seen: Expr = Name(f"inside{p}", bool_)
-        if "keep" in held:
-            seen = both(seen, Call("not_equal", (held["keep"], Number(0, u8)), bool_))
-        return Call("where", (seen, score, MINUS_INFINITY), f32)
 
     def summed(self) -> list[Statement]:
         """The products of weights and values, added to sums that shrink first."""
@@ -277,9 +239,7 @@ class LaneKeys:
     def stored(self, target: Tensor) -> list[Statement]:
         """What a warp has of each query: weighted sums, the largest score and the total."""
         found, own, dv = list[Statement](), self._columns, self.block.dv
-        for apart in self._strides():
-            for r in self.rows:
-                found += with_lane(f"total{r}", "add", apart)
+        found += self.combined(self._queries, "total", "add")
         last: list[Statement] = []
         for r in self.rows:
             at = (ThreadIndex("warp"), Extent(r))
@@ -289,6 +249,13 @@ class LaneKeys:
             last.append(Store(target, (*at, Extent(dv)), f32_name(f"most{r}")))
             last.append(Store(target, (*at, Extent(dv + 1)), f32_name(f"total{r}")))
         return [*found, When(Call("equal", (LANE, ZERO), bool_), tuple(last))]
+
+
+def _number(at: At) -> int:
+    """The number of a score among those of a lane."""
+    (number,) = at
+    assert isinstance(number, Extent) and isinstance(number.size, int), "a lane has few keys"
+    return number.size
 
 
 __all__ = ["LaneKeys"]

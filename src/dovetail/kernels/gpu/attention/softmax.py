@@ -1,215 +1,292 @@
-"""The online softmax of an attention on GPUs: scores in registers become weights, and the sums so far shrink."""
+"""The online softmax of an attention on GPUs, whatever lanes have its scores, and how partial results are combined.
+
+A query keeps the largest score so far, the total of its weights and weighted sums of values. With each round of keys
+the largest may rise: then the total and the sums shrink by what the weights before it were too large.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import DType, bool_, f32, u8
-from dovetail.kernels.gpu.attention.lane_rows import LaneRow
-from dovetail.kernels.gpu.attention.products import narrowed
-from dovetail.kernels.gpu.attention.seen import is_seen, ranges_seen
-from dovetail.kernels.gpu.attention.shifts import LOG2_E, Shifts
-from dovetail.kernels.gpu.attention.tile import MINUS_INFINITY, AttendTile, f32_name, minus, times
-from dovetail.kernels.gpu.gemm.fragments import LANE, both, less, plus, private, remainder, unrolled
+from dovetail.ir.dtype import bool_, f32, i64
+from dovetail.kernels.gpu.gemm.fragments import LANE, plus, unrolled
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
-    Alloc,
     AllReduce,
     Call,
     Expr,
     Extent,
-    Load,
-    Loop,
+    FromLane,
     Name,
     Number,
     Set,
     Statement,
-    Store,
-    Tensor,
     add,
-    minimum,
     mul,
 )
+from dovetail.kernels.problems.attention import Attention
 
-NEXT = "_next"
-"""After the name of what a lane holds: that of the next round."""
+LOG2_E = math.log2(math.e)
+MINUS_INFINITY = Number(-math.inf, f32)
+At = tuple[Expr, ...]
+"""Which of the scores that a lane has of a query."""
+
+
+def f32_name(name: str) -> Name:
+    return Name(name, f32)
+
+
+def minus(x: Expr, y: Expr) -> Expr:
+    return Call("sub", (x, y), f32)
+
+
+def times(x: Expr, y: Expr) -> Expr:
+    return Call("mul", (x, y), f32)
+
+
+def largest(x: Expr, y: Expr) -> Expr:
+    return Call("maximum", (x, y), f32)
+
+
+def with_lane(name: str, op: str, apart: int) -> list[Statement]:
+    """Combine what a lane keeps under a name with that of the lane whose number differs by one bit."""
+    other = f"other_{name}"
+    lane = Call("bit_xor", (LANE, Extent(apart)), i64)
+    return [FromLane(other, name, lane, f32), Set(name, Call(op, (Name(name, f32), Name(other, f32)), f32))]
+
+
+def or_zero(most: Expr) -> Expr:
+    """The largest score as weights are relative to it: without a key that is seen it is -inf, and all weights are 0."""
+    none = Call("equal", (most, MINUS_INFINITY), bool_)
+    return Call("where", (none, Number(0.0, f32), most), f32)
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
-    """The scores of a row that a lane has in a round."""
+class Numerics:
+    """How weights are computed from products of queries and keys."""
 
-    at: tuple[Expr, ...]
-    """Where one is."""
-    key: Expr
-    """Its key."""
-    each: Callable[..., Loop]
-    """Statements for each of them."""
-    combined: Callable[[str, str], Sequence[Statement]]
-    """Combine what lanes with scores of one row keep under a name, by an op."""
-    kept: Statement
-    """Keep the weight of one."""
+    exponential: str
+    """The function of a difference of scores: `near_exp2` where scores are powers of 2, which is one instruction."""
+    scale: float
+    """What a product is multiplied by to be a score."""
+    is_folded: bool = False
+    """Whether that happens where the largest is subtracted, by one multiply-add: nothing is added to scores."""
+    is_fused: bool = False
+    """Whether totals and sums take one rounding for each product and sum."""
+
+    @staticmethod
+    def near(a: Attention, *, is_fast: bool, can_fold: bool = True) -> Numerics:
+        """To the accuracy of 16-bit floats; `is_fast` by powers of 2, where nothing but -inf takes a score's place."""
+        if not is_fast or a.softcap is not None or a.fill not in (None, -math.inf):
+            return Numerics("near_exp", a.scale)
+        return Numerics("near_exp2", a.scale * LOG2_E, can_fold and "mask" not in a.strides and a.scale > 0)
+
+    @staticmethod
+    def exact(a: Attention) -> Numerics:
+        """To the accuracy of f32."""
+        return Numerics("exp_falling", a.scale, is_fused=True)
+
+    @property
+    def in_powers(self) -> bool:
+        return self.exponential == "near_exp2"
+
+    def exp(self, difference: Expr) -> Expr:
+        """The weight of a difference of scores."""
+        return Call(self.exponential, (difference,), f32)
+
+    def scaled(self, score: Expr) -> Expr:
+        return times(score, Number(self.scale, f32)) if self.in_powers or self.scale != 1.0 else score
+
+    def of_mask(self, mask: Expr) -> Expr:
+        """What an element of a mask adds to a score."""
+        wide = cast_to(mask, f32)
+        return times(wide, Number(LOG2_E, f32)) if self.in_powers else wide
+
+    def shrunk(self, x: Expr, by: Expr, more: Expr) -> Expr:
+        """What was kept so far, with more of it."""
+        return Call("fma", (x, by, more), f32) if self.is_fused else plus(times(x, by), more)
+
+    def added(self, total: Expr, weight: Expr, value: Expr) -> Expr:
+        return Call("fma", (weight, value, total), f32) if self.is_fused else plus(total, times(weight, value))
 
 
-def weighted(tile: AttendTile) -> list[Statement]:
-    """Scores with masks and fills; their exponentials, and what the sums so far shrink by."""
-    weights = private("weights", tile.dtype, tile.warp_keys // 8, 4)
-    j, e = Name("j"), Name("e")
-    first = tile.first_key(Name("round"))
-    found: list[Statement] = [Set("first_key", add(first, mul(remainder(LANE, 4), Extent(2))))]
-    found += ranges_seen(tile) if tile.sees_ranges else []
-    scores = private("scores", f32, tile.warp_keys // 8, 4)
+@dataclass(frozen=True, slots=True)
+class LaneRow:
+    """One of the queries of which a lane has scores, and the names of what it keeps of it."""
 
-    def each(*body: Statement) -> Loop:
-        return unrolled("j", tile.warp_keys // 8, unrolled("e", 2, *body))
+    number: int
 
-    def combined(name: str, op: str) -> list[Statement]:
-        return [AllReduce(name, op, f32, 4)]
+    @property
+    def most(self) -> str:
+        return f"most{self.number}"
 
-    for half in tile.lane_rows:
-        at = (j, add(e, Extent(2 * half.number)))
-        key = add(Name("first_key"), add(mul(j, Extent(8)), e))
-        weight = f32_name("weight")
-        kept = Store(scores, at, weight) if tile.by_group else Store(weights, at, cast_to(weight, tile.dtype))
-        found += row_weighted(tile, half, scores, Scores(at, key, each, combined, kept))
-    return [*found, narrowed(tile)] if tile.by_group else found
+    @property
+    def total(self) -> str:
+        return f"total{self.number}"
+
+    @property
+    def shrunk(self) -> str:
+        return f"shrunk{self.number}"
+
+    @property
+    def query(self) -> str:
+        return f"query{self.number}"
 
 
-def row_weighted(tile: AttendTile, half: LaneRow, scores: Tensor, of: Scores) -> list[Statement]:
-    """The scores of a row of a lane, which become weights."""
-    score = Load(scores, of.at)
-    more = Call("maximum", (f32_name("round_most"), score), f32)
-    start, scaled, below = f32_name(half.most), list[Statement](), list[Statement]()
-    weight = tile.exp(minus(score, f32_name("safe")))
-    if tile.is_folded:
-        factor = _in_powers(tile)
-        largest = Call("maximum", (f32_name(half.most), times(f32_name("round_most"), factor)), f32)
-        start, scaled = MINUS_INFINITY, [Set("round_most", largest)]
-        below = [Set("below", minus(Number(0.0, f32), f32_name("safe")))]
-        weight = tile.exp(Call("fma", (score, factor, f32_name("below")), f32))
-    none = Call("equal", (f32_name("round_most"), MINUS_INFINITY), bool_)
+def started(rows: Sequence[LaneRow]) -> list[Statement]:
+    """No key yet."""
+    return [s for row in rows for s in (Set(row.most, MINUS_INFINITY), Set(row.total, Number(0.0, f32)))]
+
+
+class Layout(ABC):
+    """Which lane has which score of a round, and the online softmax of them."""
+
+    numerics: Numerics
+    merges_late: bool = False
+    """Whether the largest score of earlier rounds joins after those of other lanes."""
+    sums_late: bool = False
+    """Whether each lane keeps the total of its own keys, which are summed after the last round."""
+
+    @abstractmethod
+    def each(self, body: Callable[[At], Sequence[Statement]]) -> list[Statement]:
+        """Statements for each score of a query in a lane."""
+
+    @abstractmethod
+    def score(self, row: LaneRow, at: At) -> Expr: ...
+
+    @abstractmethod
+    def shown(self, row: LaneRow, at: At) -> list[Statement]:
+        """Make a product a score as the softmax sees it: scaled, with masks and fills."""
+
+    @abstractmethod
+    def combined(self, rows: Sequence[LaneRow], name: str, op: str) -> list[Statement]:
+        """Combine what lanes with scores of the same queries keep under a name."""
+
+    def weight(self, row: LaneRow, at: At) -> Name:
+        return f32_name("weight")
+
+    def kept(self, row: LaneRow, at: At, weight: Name) -> list[Statement]:
+        """Keep the weight of a score, where its name is not enough."""
+        return []
+
+    def own(self, name: str, row: LaneRow) -> Name:
+        """A name for a query: all have the same where one query follows the other."""
+        return f32_name(name)
+
+    def weighted(self, rows: Sequence[LaneRow]) -> list[Statement]:
+        """Scores, which become weights; what is kept of queries so far, and what it shrinks by."""
+        found = [s for row in rows for s in self._find_largest(row)]
+        found += self.combined(rows, "round_most", "maximum")
+        return found + [s for row in rows for s in self._weigh(row)]
+
+    def _starts_late(self) -> bool:
+        return self.merges_late or self.numerics.is_folded
+
+    def _find_largest(self, row: LaneRow) -> list[Statement]:
+        most = self.own("round_most", row)
+
+        def one(at: At) -> list[Statement]:
+            return [*self.shown(row, at), Set(most.name, largest(most, self.score(row, at)))]
+
+        start = MINUS_INFINITY if self._starts_late() else f32_name(row.most)
+        return [Set(most.name, start), *self.each(one)]
+
+    def _weigh(self, row: LaneRow) -> list[Statement]:
+        numerics, most, safe = self.numerics, self.own("round_most", row), self.own("safe", row)
+        before, shrunk, total = f32_name(row.most), f32_name(row.shrunk), f32_name(row.total)
+        factor = Number(numerics.scale, f32)
+        found: list[Statement] = []
+        if self._starts_late():
+            found.append(Set(most.name, largest(before, times(most, factor) if numerics.is_folded else most)))
+        found.append(Set(safe.name, or_zero(most)))
+        found += [Set("below", minus(Number(0.0, f32), safe))] if numerics.is_folded else []
+        found += [Set(shrunk.name, numerics.exp(minus(before, safe))), Set(before.name, most)]
+
+        def weight_of(at: At) -> Expr:
+            score = self.score(row, at)
+            if numerics.is_folded:
+                return numerics.exp(Call("fma", (score, factor, f32_name("below")), f32))
+            return numerics.exp(minus(score, safe))
+
+        if self.sums_late:
+            weights: list[Name] = []
+
+            def one_of(at: At) -> list[Statement]:
+                weights.append(self.weight(row, at))
+                return [Set(weights[-1].name, weight_of(at)), *self.kept(row, at, weights[-1])]
+
+            found += self.each(one_of)
+            first, *others = weights
+            every = numerics.shrunk(total, shrunk, first)
+            for weight in others:
+                every = plus(every, weight)
+            return [*found, Set(total.name, every)]
+
+        def one(at: At) -> list[Statement]:
+            weight = self.weight(row, at)
+            of_round = Set("round_total", plus(f32_name("round_total"), weight))
+            return [Set(weight.name, weight_of(at)), *self.kept(row, at, weight), of_round]
+
+        found += [Set("round_total", Number(0.0, f32)), *self.each(one), *self.combined([row], "round_total", "add")]
+        return [*found, Set(total.name, numerics.shrunk(total, shrunk, f32_name("round_total")))]
+
+
+def merged(
+    numerics: Numerics,
+    count: int,
+    most: Callable[[Expr], Expr],
+    sums: Mapping[str, Callable[[Expr], Expr]],
+    lanes: int = 1,
+    *,
+    keeps_shares: bool = False,
+) -> list[Statement]:
+    """Combine partial results, always in one order: the largest score as `most`, and totals or weighted sums by name.
+
+    A part counts by its share, which is 0 where it has seen no key; `keeps_shares` names them by number. Lanes whose
+    `of_lane` differ may have some parts each.
+    """
+    part: Expr = Name("each")
+    if lanes > 1:
+        part = add(mul(part, Extent(lanes)), Name("of_lane"))
+
+    def for_each(body: Callable[[Expr, Name], list[Statement]]) -> list[Statement]:
+        if keeps_shares:
+            return [s for i in range(count) for s in body(Extent(i), f32_name(f"share{i}"))]
+        return [unrolled("each", count // lanes, *body(part, f32_name("share")))]
+
+    def reduced(op: str, *names: str) -> list[Statement]:
+        return [AllReduce(name, op, f32, lanes) for name in names] if lanes > 1 else []
+
+    def added(part: Expr, share: Name) -> list[Statement]:
+        own = Set(share.name, numerics.exp(minus(most(part), f32_name("most"))))
+        return [own, *[Set(n, numerics.added(f32_name(n), share, of(part))) for n, of in sums.items()]]
+
     return [
-        Set("round_most", start),
-        of.each(Set("key", of.key), Store(scores, of.at, _shown(tile, score, half)), Set("round_most", more)),
-        *of.combined("round_most", "maximum"),
-        *scaled,
-        # Without a key that is seen the scores are -inf, and their weights 0.
-        Set("safe", Call("where", (none, Number(0.0, f32), f32_name("round_most")), f32)),
-        *below,
-        Set(half.shrunk, tile.exp(minus(f32_name(half.most), f32_name("safe")))),
-        Set(half.most, f32_name("round_most")),
-        Set("round_total", Number(0.0, f32)),
-        of.each(Set("weight", weight), of.kept, Set("round_total", plus(f32_name("round_total"), f32_name("weight")))),
-        *of.combined("round_total", "add"),
-        Set(half.total, plus(times(f32_name(half.total), f32_name(half.shrunk)), f32_name("round_total"))),
+        Set("most", MINUS_INFINITY),
+        *for_each(lambda part, _: [Set("most", largest(f32_name("most"), most(part)))]),
+        *reduced("maximum", "most"),
+        Set("most", or_zero(f32_name("most"))),
+        *[Set(name, Number(0.0, f32)) for name in sums],
+        *for_each(added),
+        *reduced("add", *sums),
     ]
 
 
-def _given(tile: AttendTile) -> list[tuple[str, DType]]:
-    """The masks of an attention."""
-    return [(n, dtype) for n, dtype in (("mask", tile.dtype), ("keep", bool_)) if n in tile.problem.strides]
-
-
-def _held(tile: AttendTile, name: str, half: LaneRow, when: str = "") -> Tensor:
-    """What a lane holds of a mask, for the keys of a round. Conditions are held as the bytes that they are in memory:
-    a lane that made predicates of them would wait for them where it loads them."""
-    dtype = _as_loaded(dict(_given(tile))[name])
-    return private(f"{name}{half.number}{when}", dtype, tile.warp_keys // 8, 2)
-
-
-def _as_loaded(dtype: DType) -> DType:
-    return u8 if dtype is bool_ else dtype
-
-
-def masks_allocated(tile: AttendTile) -> list[Alloc]:
-    """Registers for masks of a round and of the next one."""
-    count = tile.warp_keys // 8 * 2
-    return [
-        Alloc(_held(tile, name, half, when).pointer, _as_loaded(dtype), count, "private")
-        for name, dtype in _given(tile)
-        for half in tile.lane_rows
-        for when in ("", NEXT)
-    ]
-
-
-def masks_loaded(tile: AttendTile, number: Expr, when: str = "") -> list[Statement]:
-    """Masks of the keys of a round, before its scores: they take as long to load as keys do."""
-    a, j, e = tile.problem, Name("j"), Name("e")
-    first = add(tile.first_key(number), mul(remainder(LANE, 4), Extent(2)))
-    found: list[Statement] = []
-    for name, dtype in _given(tile):
-        for half in tile.lane_rows:
-            at = minimum(Name(half.query), Extent(a.queries - 1)), minimum(Name("key"), Extent(a.keys - 1))
-            load = Load(Tensor(name, _as_loaded(dtype), a.strides[name]), (*tile.lead, *at))
-            one = Set("key", add(first, add(mul(j, Extent(8)), e))), Store(_held(tile, name, half, when), (j, e), load)
-            found.append(unrolled("j", tile.warp_keys // 8, unrolled("e", 2, *one)))
-    return found
-
-
-def masks_moved(tile: AttendTile) -> list[Statement]:
-    """The next round's masks become those of the round."""
-    j, e = Name("j"), Name("e")
-    found: list[Statement] = []
-    for name, _ in _given(tile):
-        for half in tile.lane_rows:
-            move = Store(_held(tile, name, half), (j, e), Load(_held(tile, name, half, NEXT), (j, e)))
-            found.append(unrolled("j", tile.warp_keys // 8, unrolled("e", 2, move)))
-    return found
-
-
-def _in_powers(tile: AttendTile) -> Number:
-    """What a product of a query and a key is multiplied by to be a power of 2."""
-    return Number(tile.problem.scale * LOG2_E.value, f32)
-
-
-def _shown(tile: AttendTile, score: Expr, half: LaneRow) -> Expr:
-    """A score as the softmax sees it."""
-    a = tile.problem
-    key, query = Name("key"), Name(half.query)
-    there = less(key, Extent(a.keys))
-    inside = minimum(query, Extent(a.queries - 1)), minimum(key, Extent(a.keys - 1))
-    if tile.in_powers and not tile.is_folded:
-        score = times(score, _in_powers(tile))
-    elif a.scale != 1.0 and not tile.is_folded:
-        score = times(score, Number(a.scale, f32))
-    if a.softcap is not None:
-        bent = Call("tanh", (Call("div", (score, Number(a.softcap, f32)), f32),), f32)
-        score = times(bent, Number(a.softcap, f32))
-    given: dict[str, Expr] = {}
-    for name, dtype in _given(tile):
-        given[name] = Load(Tensor(name, dtype, a.strides[name]), (*tile.lead, *inside))
-        if tile.holds_masks:
-            held = Load(_held(tile, name, half), (Name("j"), Name("e")))
-            given[name] = Call("not_equal", (held, Number(0, u8)), bool_) if dtype is bool_ else held
-    if tile.leaves_out:
-        given["keep"] = is_seen(tile, half)
-    seen: list[Expr] = [given["keep"]] if "keep" in given else []
-    if tile.sees_ranges:
-        seen.append(is_seen(tile, half))
-    elif a.causal:
-        seen.append(less(key, add(query, Extent(1))))
-        if a.window is not None:
-            seen.append(less(query, add(key, Extent(a.window))))
-    shifts = Shifts(tile)
-    own = add(mul(remainder(LANE, 4), Extent(2)), add(mul(Name("j"), Extent(8)), Name("e")))
-    mask = shifts.at(own) if shifts.are_ahead else shifts.of(given["mask"]) if "mask" in given else None
-    if mask is not None and a.filled != "first":
-        score = plus(score, mask)
-    if seen:
-        fill = Number(-math.inf if a.fill is None else a.fill, f32)
-        visible = both(*seen)
-        if a.filled == "added":
-            score = plus(score, Call("where", (visible, Number(0.0, f32), fill), f32))
-        else:
-            score = Call("where", (visible, score, fill), f32)
-    if mask is not None and a.filled == "first":
-        score = plus(score, mask)
-    is_full = tile.by_group and isinstance(a.keys, int) and a.keys % tile.keys == 0
-    if tile.leaves_out or tile.sees_ranges or is_full:
-        return score  # keys beyond the last one are hidden, or there are none
-    return Call("where", (there, score, MINUS_INFINITY), f32)
-
-
-__all__ = ["NEXT", "Scores", "masks_allocated", "masks_loaded", "masks_moved", "row_weighted", "weighted"]
+__all__ = [
+    "MINUS_INFINITY",
+    "At",
+    "LaneRow",
+    "Layout",
+    "Numerics",
+    "f32_name",
+    "largest",
+    "merged",
+    "minus",
+    "or_zero",
+    "started",
+    "times",
+    "with_lane",
+]

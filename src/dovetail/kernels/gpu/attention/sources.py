@@ -10,21 +10,46 @@ from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
-from dovetail.ir.dim import Size
-from dovetail.ir.dtype import DType, bf16, f16
+from dovetail.ir.dim import Size, floordiv
+from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, i32, i64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.attention.bits import loads_wide
-from dovetail.kernels.gpu.attention.rotation import rotated
+from dovetail.kernels.gpu.attention.masks import loads_wide
 from dovetail.kernels.gpu.attention.tile import lead_of
-from dovetail.kernels.gpu.gemm.fragments import Factor, divided
+from dovetail.kernels.gpu.gemm.fragments import Factor, divided, less, remainder
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.policy import WIDEST
-from dovetail.kernels.loops.ir import Tensor
+from dovetail.kernels.loops.body import cast_to
+from dovetail.kernels.loops.ir import ZERO, Call, Expr, Extent, Load, Name, Set, Statement, Tensor, add, minimum
 from dovetail.kernels.problems.attention import Attention, attention_of
 from dovetail.kernels.request import LAUNCH, Request
 from dovetail.ops.view import quotient
+
+
+def rotated(a: Attention, dtype: DType, tensor: Tensor, name: str, at: tuple[Expr, ...]) -> Expr:
+    """A feature of a query or key with its rotation."""
+    turned = a.rotated or 0
+    k = at[-1]
+    own, half = cast_to(Load(tensor, at), f32), turned // 2
+    if a.form == "half":
+        low = less(k, Extent(half))
+        other = Call("where", (low, add(k, Extent(half)), Call("sub", (k, Extent(half)), i64)), i64)
+    else:
+        low = Call("equal", (remainder(k, 2), ZERO), bool_)
+        other = Call("bit_xor", (k, Extent(1)), i64)
+    other = minimum(other, Extent(a.d - 1))
+    pair = cast_to(Load(tensor, (*at[:-1], Call("maximum", (other, ZERO), i64))), f32)
+    pair = Call("where", (low, Call("neg", (pair,), f32), pair), f32)
+    turn = minimum(k, Extent(turned - 1))
+    cos, sin = [
+        cast_to(Load(Tensor(n, dtype, a.strides[f"{n}_{name}"]), (*at[:-1], turn)), f32) for n in ("cos", "sin")
+    ]
+    found = Call("add", (Call("mul", (own, cos), f32), Call("mul", (pair, sin), f32)), f32)
+    if turned < a.d:
+        found = Call("where", (less(k, Extent(turned)), found, own), f32)
+    return cast_to(found, dtype)
+
 
 AXES: Mapping[str, str] = MappingProxyType({"q": "k", "k": "k", "v": "row"})
 """Along which axis queries, keys and values are dense where vectors of them are copied."""
@@ -102,6 +127,74 @@ def _is_dense(factor: Factor, axis: str, alignment: int) -> bool:
     return factor.read is None and dense == item and is_whole and aligned
 
 
+@dataclass(frozen=True, slots=True)
+class KeyRows:
+    """Keys and values that are the rows of one tensor for each head."""
+
+    problem: Attention
+    lead: tuple[Expr, ...]
+    """The index along each axis before that of keys."""
+
+    @property
+    def count(self) -> Expr:
+        """Keys of a head."""
+        return Extent(self.problem.keys)
+
+    def share(self, parts: int) -> Expr:
+        """Keys of each of some blocks, at most."""
+        return Extent(floordiv(self.problem.keys + (parts - 1), parts))
+
+    def counted(self) -> list[Statement]:
+        """What must be known of a block's keys before the first of them."""
+        return []
+
+    def found(self, number: int) -> list[Statement]:
+        """Find the key `near` with a number."""
+        return []
+
+    def place(self, number: int) -> tuple[Expr, ...]:
+        """The index of that key, without its features."""
+        return (*self.lead, Name(f"near{number}"))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPages(KeyRows):
+    """Keys and values of a sequence in pages, whose numbers are in a table."""
+
+    @property
+    def count(self) -> Expr:
+        return Name("length")
+
+    def share(self, parts: int) -> Expr:
+        return self.count if parts == 1 else divided(add(self.count, Extent(parts - 1)), parts)
+
+    def counted(self) -> list[Statement]:
+        a = self.problem
+        given = Load(Tensor("lengths", i32, a.strides["lengths"]), self.lead[:1])
+        # No sequence has more keys than pages of the table have room for.
+        return [Set("length", clamped_to(cast_to(given, i64), a.keys))]
+
+    def found(self, number: int) -> list[Statement]:
+        a, near = self.problem, Name(f"near{number}")
+        page = Load(Tensor("table", i32, a.strides["table"]), (*self.lead[:1], divided(near, a.page)))
+        return [Set(f"page{number}", cast_to(page, i64)), Set(f"slot{number}", remainder(near, a.page))]
+
+    def place(self, number: int) -> tuple[Expr, ...]:
+        return Name(f"page{number}"), *self.lead[1:], Name(f"slot{number}")
+
+
+def clamped_to(count: Expr, most: Size) -> Expr:
+    """A number from 0 to the most."""
+    return Call("maximum", (minimum(count, Extent(most)), ZERO), i64)
+
+
+def keys_of(a: Attention) -> KeyRows:
+    """Where the keys and values of a head of queries are."""
+    *lead, head = lead_of(a)
+    shared = (*lead, head if a.groups == 1 else divided(head, a.groups))
+    return KeyPages(a, shared) if a.page else KeyRows(a, shared)
+
+
 def by_key_head(a: Attention) -> Attention:
     """The same attention with the queries of all heads that share keys as the rows of one head, where each has one.
 
@@ -119,4 +212,13 @@ def by_key_head(a: Attention) -> Attention:
     return replace(a, heads=a.shared, queries=a.groups, groups=1, strides=strides)
 
 
-__all__ = ["AXES", "COPY_BYTES", "AttendSources", "by_key_head", "narrow_sources_of", "sources_of"]
+__all__ = [
+    "AXES",
+    "COPY_BYTES",
+    "AttendSources",
+    "KeyRows",
+    "by_key_head",
+    "keys_of",
+    "narrow_sources_of",
+    "sources_of",
+]

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import math
 from math import prod
+from typing import ClassVar, Self
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.device import LANES, GpuDevice
-from dovetail.kernels.gpu.attention.lane_rows import FMA_ROWS, FRAGMENT_ROWS, LaneRow
+from dovetail.kernels.gpu.attention.softmax import LaneRow, Numerics
 from dovetail.kernels.gpu.gemm.fragments import divided
 from dovetail.kernels.gpu.gemm.tile import CHUNK, GROUP_ROWS
-from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
+from dovetail.kernels.loops.ir import (
+    ZERO,
+    Alloc,
+    Call,
+    Expr,
+    Extent,
+    Name,
+    Tensor,
+    ThreadIndex,
+    add,
+    mul,
+)
 from dovetail.kernels.problems.attention import Attention
 from dovetail.kernels.request import Request
 
+FRAGMENT_ROWS = (LaneRow(0), LaneRow(1))
+FMA_ROWS = tuple([LaneRow(number) for number in range(8)])
+"""Those of a lane that multiplies by multiply-adds."""
 GROUP_WARPS = GROUP_ROWS // 16
 GROUP = divided(ThreadIndex("warp"), GROUP_WARPS)
 """The warpgroup of a thread."""
@@ -44,12 +59,16 @@ MOST_PARTS = 32
 PARTIAL = "partial0"
 _KEPT = 2
 """What a block keeps of a query in addition to its weighted values: the largest score and the total."""
-MINUS_INFINITY = Number(-math.inf, f32)
 
 
 @dataclass(frozen=True, slots=True)
 class AttendTile:
-    """An attention and its share of a block."""
+    """An attention and its share of a block: warps have 16 queries each, and multiply by fragments of their own."""
+
+    kernel: ClassVar[str] = "attend"
+    """The name of the kernel that computes all of it."""
+    is_fast: ClassVar[bool] = False
+    """Whether scores are powers of 2 where they can be."""
 
     problem: Attention
     dtype: DType
@@ -59,57 +78,24 @@ class AttendTile:
     """Warps along keys, whose results are combined."""
     parts: int = 1
     """Blocks along keys, whose results are combined: by themselves if they are a cluster, else by a second kernel."""
-    is_cluster: bool = False
     warp_keys: int = KEYS
     """Keys that a warp goes through at once."""
-    spare: int = 0
-    """Warps without keys: stages before the attention have all of them."""
-    buffers: int = 2
-    """Rounds of keys that a warp of a cluster has room for."""
-    by_group: bool = False
-    """Whether four warps multiply their 64 queries together, by keys and values in shared memory."""
-    turns: int = 1
-    """Queries that such a block goes through one after the other, with all keys in shared memory."""
-    sharing: int = 0
-    """Lanes that share a key where a cluster multiplies without tensor cores; 0 where it has them."""
-    by_fma: bool = False
-    """Whether threads multiply by multiply-adds, out of shared memory: f32, which tensor cores would round."""
 
     @staticmethod
     def of(
-        problem: Attention,
-        dtype: DType,
-        device: GpuDevice,
-        request: Request,
-        sharing: int = 0,
-        *,
-        in_clusters: bool = True,
+        problem: Attention, dtype: DType, device: GpuDevice, request: Request, *, in_clusters: bool = True
     ) -> AttendTile:
-        is_part = not request.is_launch
-        parts, keys = _parts(problem, device), LANE_KEYS if sharing else CLUSTER_KEYS
+        parts = _parts(problem, device)
         if parts > 1 and device.cluster and in_clusters:
-            nbytes = _round_bytes(problem) * keys // KEYS
-            room = PART_BYTES if is_part else CLUSTER_BYTES
-            # Addresses of two rounds take more registers than threads have that copy weights, too.
-            most = PART_BUFFERS if device.copying_warp else 1
-            buffers = most if is_part and room // nbytes < CLUSTER_WARPS else 2
-            splits = max(1, min(CLUSTER_WARPS, 2 * room // (buffers * nbytes)))
-            blocks = _resident_parts(problem, device) if is_part else device.cluster
-            spare = CLUSTER_WARPS - splits if is_part else 0
-            return AttendTile(problem, dtype, 1, splits, blocks, True, keys, spare, buffers, sharing=sharing)
+            return ClusterTile.by(problem, dtype, device, request, CLUSTER_KEYS)
         if parts > 1:
             return AttendTile(problem, dtype, 1, 1, parts)
         warps, splits, keys = _warps(problem, device)
         return AttendTile(problem, dtype, warps, splits, warp_keys=keys)
 
     @property
-    def kernel(self) -> str:
-        """The name of the kernel that computes all of it."""
-        return "attend_groups" if self.by_group else "attend_fma" if self.by_fma else "attend"
-
-    @property
     def threads(self) -> int:
-        return LANES * (self.warps * self.splits + self.spare)
+        return LANES * self.warps * self.splits
 
     @property
     def rows(self) -> int:
@@ -124,73 +110,44 @@ class AttendTile:
     @property
     def is_one_round(self) -> bool:
         """Whether warps go through all keys at once, so that nothing is copied for a next round."""
-        keys, is_alone = self.problem.keys, self.parts == 1 and not self.is_cluster
-        is_alone = is_alone and not self.by_group and not self.by_fma
-        return is_alone and isinstance(keys, int) and 0 < keys <= self.keys
-
-    @property
-    def few_rounds(self) -> int:
-        """Rounds of a warpgroup where none needs a tile of shared memory that another one had; 0 where any may."""
-        keys, is_loop = self.problem.keys, not self.overlaps or self.leaves_out or self.problem.causal
-        return 0 if is_loop or not isinstance(keys, int) or keys > 2 * self.keys else -(-keys // self.keys)
+        keys = self.problem.keys
+        return self.parts == 1 and isinstance(keys, int) and 0 < keys <= self.keys
 
     @property
     def holds_masks(self) -> bool:
         """Whether lanes load what is added to scores before they wait for keys: it takes as long to come."""
-        alone = self.is_one_round and "mask" in self.problem.strides and "keep" not in self.problem.strides
-        return self.is_cluster or alone
+        return self.is_one_round and "mask" in self.problem.strides and "keep" not in self.problem.strides
 
     @property
     def leaves_out(self) -> bool:
         """Whether rounds are left out in which no query of a warp sees a key: a mask of bools hides keys, so that they
         weigh nothing whatever their scores are."""
-        hides = "keep" in self.problem.strides and self.problem.fill in (None, -math.inf)
-        return hides and not self.is_cluster and not self.by_fma
+        return "keep" in self.problem.strides and self.problem.fill in (None, -math.inf)
 
     @property
-    def in_powers(self) -> bool:
-        """Whether scores are powers of 2, which one instruction weighs: nothing but -inf takes their place."""
-        is_plain = self.problem.softcap is None and self.problem.fill in (None, -math.inf)
-        return is_plain and (self.by_group or self.by_fma or self.sharing > 0)
-
-    @property
-    def is_folded(self) -> bool:
-        """Whether such scores are scaled where the largest is subtracted, by one multiply-add: nothing is added."""
-        return self.in_powers and "mask" not in self.problem.strides and self.problem.scale > 0
-
-    def exp(self, x: Expr) -> Expr:
-        """The weight of a difference of scores."""
-        return Call("near_exp2", (x,), f32) if self.in_powers else near_exp(x)
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether warpgroups copy and wait for their own keys alone: one multiplies while another computes weights."""
-        return self.by_group and self.splits > 1
+    def numerics(self) -> Numerics:
+        return Numerics.near(self.problem, is_fast=self.is_fast)
 
     @property
     def overlaps(self) -> bool:
-        """Whether the scores of the next round are multiplied while weights are computed: with two warpgroups of a
-        block one does that while the other multiplies, and registers and the first rounds cost more than it gains."""
-        return self.by_group and self.splits == 1
+        """Whether the scores of the next round are multiplied while weights are computed."""
+        return False
 
     @property
     def descends(self) -> bool:
         """Whether the last queries come first: they may see the most keys, and blocks that take long start early."""
-        return (self.by_group or (self.by_fma and self.parts == 1)) and (self.problem.causal or self.leaves_out)
+        return False
 
     @property
     def sees_ahead(self) -> bool:
         """Whether it is known some rounds before whether queries see a key: nothing is copied for rounds without."""
-        return self.leaves_out and self.by_group
+        return False
 
     @property
     def sees_ranges(self) -> bool:
         """Whether bits say which keys a query sees, from the first that it sees to the last: compares of every key take
         far more instructions."""
-        a = self.problem
-        is_ragged = not isinstance(a.keys, int) or a.keys % self.keys != 0
-        hides = a.fill in (None, -math.inf) and not ("mask" in a.strides and a.filled == "first")
-        return self.by_group and not self.leaves_out and hides and (a.causal or is_ragged)
+        return False
 
     @property
     def d(self) -> int:
@@ -210,64 +167,26 @@ class AttendTile:
     @property
     def shares(self) -> Tensor:
         """What each warp along the keys has of each row: weighted sums, then the largest score and the total."""
-        return Tensor("shares", f32, (self.rows * self._width, self._width, f32.itemsize), space="shared")
-
-    @property
-    def told(self) -> Tensor:
-        """What two warpgroups tell each other in the end, in fours of a thread: half of its sums, then the largest
-        score and the total of both of its rows."""
-        item = f32.itemsize
-        four = GROUP_WARPS * LANES * 4 * item
-        return Tensor("told", f32, ((self.dv // 16 + 1) * four, four, 4 * item, item), space="shared")
+        return Tensor("shares", f32, (self.rows * self.share_bytes, self.share_bytes, f32.itemsize), space="shared")
 
     def shares_allocated(self) -> list[Alloc]:
         """Shared memory for the shares, where warps of a block share the keys."""
-        if self.splits == 1 or self.shares_in_keys:
-            return []
-        if self.is_apart:
-            return [Alloc("told", f32, self.threads * (self.dv // 4 + 4), "shared")]
-        rows = self.problem.queries if self.is_cluster else self.rows
-        assert isinstance(rows, int), "few queries are known"
-        return [Alloc("shares", f32, self.splits * rows * (self.dv + CHUNK), "shared")]
+        return [Alloc("shares", f32, self.splits * self.rows * (self.dv + CHUNK), "shared")] if self.splits > 1 else []
 
     @property
-    def query_shares(self) -> Tensor:
-        """The shares of queries alone, where a block has fewer than rows."""
-        assert isinstance(self.problem.queries, int), "few queries are known"
-        step = self._key_bytes if self.shares_in_keys else self.problem.queries * self._width
-        room = "k_tile" if self.shares_in_keys else "shares"
-        return Tensor(room, f32, (step, self._width, f32.itemsize), space="shared")
-
-    @property
-    def shares_in_keys(self) -> bool:
-        """Whether what a warp has of queries takes the place of its keys, which it has multiplied by then."""
-        rows = self.problem.queries
-        return self.sharing > 0 and isinstance(rows, int) and rows * self._width <= self._key_bytes
-
-    @property
-    def _width(self) -> int:
+    def share_bytes(self) -> int:
         """Bytes of a row of the shares."""
         return (self.dv + CHUNK) * f32.itemsize
 
     @property
-    def _key_bytes(self) -> int:
-        return self.warp_keys * self.d * self.dtype.itemsize
-
-    @property
     def lane_rows(self) -> tuple[LaneRow, ...]:
         """The rows of a lane that have queries."""
-        queries = self.problem.queries
-        if self.by_fma:
-            return FMA_ROWS
-        return FRAGMENT_ROWS[:1] if self.is_cluster and isinstance(queries, int) and queries <= 8 else FRAGMENT_ROWS
+        return FRAGMENT_ROWS
 
     @property
     def share(self) -> int:
-        """Columns of a query that a block combines at once: few, so that all blocks of a cluster have some."""
-        queries = self.problem.queries
-        if not self.is_cluster or not isinstance(queries, int):
-            return self.dv
-        return self.dv // max([n for n in range(1, max(1, self.parts // queries) + 1) if self.dv % n == 0])
+        """Columns of a query that a block combines at once."""
+        return self.dv
 
     @property
     def share_width(self) -> int:
@@ -296,14 +215,166 @@ class AttendTile:
         span = self.keys * self.parts
         return floordiv(self.problem.keys + (span - 1), span)
 
+    def key_round(self, number: Expr) -> Expr:
+        """A round of this block, counted from the first key."""
+        return number if self.parts == 1 else add(Name("first_round"), number)
+
+    def first_key(self, number: Expr) -> Expr:
+        """The first key of this warp in a round."""
+        return add(mul(self.key_round(number), Extent(self.keys)), self.own_keys)
+
+    @property
+    def own_keys(self) -> Expr:
+        """Where the keys of this warp start among those of a tile in shared memory."""
+        return ZERO if self.splits == 1 else mul(divided(ThreadIndex("warp"), self.warps), Extent(self.warp_keys))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTile(AttendTile):
+    """Four warps multiply their 64 queries together, by keys and values in shared memory."""
+
+    kernel = "attend_groups"
+    is_fast = True
+    turns: int = 1
+    """Times that a block goes through queries one after the other, with all keys in shared memory."""
+
+    @property
+    def is_one_round(self) -> bool:
+        return False
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether warpgroups copy and wait for their own keys alone: one multiplies while another computes weights."""
+        return self.splits > 1
+
+    @property
+    def overlaps(self) -> bool:
+        """Not with two warpgroups of a block: one does that while the other multiplies, and registers and the first
+        rounds cost more than it gains."""
+        return self.splits == 1
+
+    @property
+    def few_rounds(self) -> int:
+        """Rounds of a warpgroup where none needs a tile of shared memory that another one had; 0 where any may."""
+        keys, is_loop = self.problem.keys, not self.overlaps or self.leaves_out or self.problem.causal
+        return 0 if is_loop or not isinstance(keys, int) or keys > 2 * self.keys else -(-keys // self.keys)
+
+    @property
+    def descends(self) -> bool:
+        return self.problem.causal or self.leaves_out
+
+    @property
+    def sees_ahead(self) -> bool:
+        return self.leaves_out
+
+    @property
+    def sees_ranges(self) -> bool:
+        a = self.problem
+        is_ragged = not isinstance(a.keys, int) or a.keys % self.keys != 0
+        hides = a.fill in (None, -math.inf) and not ("mask" in a.strides and a.filled == "first")
+        return not self.leaves_out and hides and (a.causal or is_ragged)
+
+    @property
+    def told(self) -> Tensor:
+        """What two warpgroups tell each other in the end, in fours of a thread: half of its sums, then the largest
+        score and the total of both of its rows."""
+        item = f32.itemsize
+        four = GROUP_WARPS * LANES * 4 * item
+        return Tensor("told", f32, ((self.dv // 16 + 1) * four, four, 4 * item, item), space="shared")
+
+    def shares_allocated(self) -> list[Alloc]:
+        return [Alloc("told", f32, self.threads * (self.dv // 4 + 4), "shared")] if self.is_apart else []
+
+    def first_key(self, number: Expr) -> Expr:
+        first = mul(self.key_round(number), Extent(self.keys))
+        return add(first, mul(GROUP, Extent(self.warp_keys)) if self.is_apart else ZERO)
+
+    @property
+    def own_keys(self) -> Expr:
+        return ZERO
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTile(AttendTile):
+    """Blocks of a cluster share the keys of few queries, and warps of a block have keys of their own."""
+
+    spare: int = 0
+    """Warps without keys: stages before the attention have all of them."""
+    buffers: int = 2
+    """Rounds of keys that a warp has room for."""
+
+    @classmethod
+    def by(
+        cls, problem: Attention, dtype: DType, device: GpuDevice, request: Request, keys: int, **options: int
+    ) -> Self:
+        """The tile whose warps have this many keys at once."""
+        is_part = not request.is_launch
+        nbytes = _round_bytes(problem) * keys // KEYS
+        room = PART_BYTES if is_part else CLUSTER_BYTES
+        # Addresses of two rounds take more registers than threads have that copy weights, too.
+        most = PART_BUFFERS if device.copying_warp else 1
+        buffers = most if is_part and room // nbytes < CLUSTER_WARPS else 2
+        splits = max(1, min(CLUSTER_WARPS, 2 * room // (buffers * nbytes)))
+        blocks = _resident_parts(problem, device) if is_part else device.cluster
+        spare = CLUSTER_WARPS - splits if is_part else 0
+        return cls(problem, dtype, 1, splits, blocks, keys, spare, buffers, **options)
+
+    @property
+    def threads(self) -> int:
+        return LANES * (self.splits + self.spare)
+
+    @property
+    def is_one_round(self) -> bool:
+        return False
+
+    @property
+    def holds_masks(self) -> bool:
+        return True
+
+    @property
+    def leaves_out(self) -> bool:
+        return False
+
+    @property
+    def lane_rows(self) -> tuple[LaneRow, ...]:
+        queries = self.problem.queries
+        return FRAGMENT_ROWS[:1] if isinstance(queries, int) and queries <= 8 else FRAGMENT_ROWS
+
+    @property
+    def queries(self) -> int:
+        assert isinstance(self.problem.queries, int), "few queries are known"
+        return self.problem.queries
+
+    @property
+    def share(self) -> int:
+        """Few, so that all blocks of a cluster have some."""
+        return self.dv // max([n for n in range(1, max(1, self.parts // self.queries) + 1) if self.dv % n == 0])
+
+    @property
+    def shares_in_keys(self) -> bool:
+        """Whether what a warp has of queries takes the place of its keys, which it has multiplied by then."""
+        return False
+
+    def shares_allocated(self) -> list[Alloc]:
+        if self.splits == 1 or self.shares_in_keys:
+            return []
+        return [Alloc("shares", f32, self.splits * self.queries * (self.dv + CHUNK), "shared")]
+
+    @property
+    def query_shares(self) -> Tensor:
+        """The shares of queries alone, where a block has fewer than rows."""
+        step = self.key_bytes if self.shares_in_keys else self.queries * self.share_bytes
+        room = "k_tile" if self.shares_in_keys else "shares"
+        return Tensor(room, f32, (step, self.share_bytes, f32.itemsize), space="shared")
+
+    @property
+    def key_bytes(self) -> int:
+        return self.warp_keys * self.d * self.dtype.itemsize
+
     @property
     def has_keys(self) -> Expr:
         """Whether a warp ever has keys."""
         return Call("less", (ThreadIndex("warp"), Extent(self.warps * self.splits)), bool_)
-
-    def key_round(self, number: Expr) -> Expr:
-        """A round of this block, counted from the first key."""
-        return number if self.parts == 1 else add(Name("first_round"), number)
 
     def chunk(self, number: Expr, warp: Expr) -> Expr:
         """Which keys a warp of a cluster has in a round: neighbours are those of the next block, so that all blocks
@@ -311,17 +382,48 @@ class AttendTile:
         return add(mul(add(mul(number, Extent(self.splits)), warp), Extent(self.parts)), Name("part"))
 
     def first_key(self, number: Expr) -> Expr:
-        """The first key of this warp in a round."""
-        if self.is_cluster:
-            return mul(self.chunk(number, divided(ThreadIndex("warp"), self.warps)), Extent(self.warp_keys))
-        first = mul(self.key_round(number), Extent(self.keys))
-        return add(first, mul(GROUP, Extent(self.warp_keys)) if self.is_apart else self.own_keys)
+        return mul(self.chunk(number, divided(ThreadIndex("warp"), self.warps)), Extent(self.warp_keys))
 
     @property
     def own_keys(self) -> Expr:
-        """Where the keys of this warp start among those of a tile in shared memory."""
-        alone = self.splits == 1 or self.is_cluster or self.is_apart
-        return ZERO if alone else mul(divided(ThreadIndex("warp"), self.warps), Extent(self.warp_keys))
+        return ZERO
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTile(ClusterTile):
+    """The same without tensor cores: neighbouring lanes share the features of a key."""
+
+    is_fast = True
+    sharing: int = 0
+    """Lanes that share a key."""
+
+    @property
+    def shares_in_keys(self) -> bool:
+        return self.queries * self.share_bytes <= self.key_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FmaTile(AttendTile):
+    """Threads multiply by multiply-adds, out of shared memory: f32, which tensor cores would round."""
+
+    kernel = "attend_fma"
+    is_fast = True
+
+    @property
+    def is_one_round(self) -> bool:
+        return False
+
+    @property
+    def leaves_out(self) -> bool:
+        return False
+
+    @property
+    def descends(self) -> bool:
+        return self.parts == 1 and self.problem.causal
+
+    @property
+    def lane_rows(self) -> tuple[LaneRow, ...]:
+        return FMA_ROWS
 
 
 def lead_of(a: Attention) -> tuple[Name, ...]:
@@ -380,24 +482,18 @@ def _resident_parts(a: Attention, device: GpuDevice) -> int:
     return max(1, min(MOST_PARTS, device.multiprocessors // heads)) if isinstance(heads, int) else device.cluster
 
 
-def f32_name(name: str) -> Name:
-    return Name(name, f32)
-
-
-def minus(x: Expr, y: Expr) -> Expr:
-    return Call("sub", (x, y), f32)
-
-
-def times(x: Expr, y: Expr) -> Expr:
-    return Call("mul", (x, y), f32)
-
-
-def near_exp(x: Expr) -> Expr:
-    """To the accuracy of 16-bit floats."""
-    return Call("near_exp", (x,), f32)
-
-
 __all__ = [
-    "CLUSTER_KEYS", "GROUP", "GROUP_WARPS", "KEYS", "MINUS_INFINITY", "MOST_PARTS", "PARTIAL", "AttendTile",
-    "f32_name", "lead_of", "minus", "near_exp", "times",
-]  # fmt: skip
+    "CLUSTER_KEYS",
+    "FRAGMENT_ROWS",
+    "GROUP",
+    "GROUP_WARPS",
+    "LANE_KEYS",
+    "MOST_PARTS",
+    "PARTIAL",
+    "AttendTile",
+    "ClusterTile",
+    "FmaTile",
+    "GroupTile",
+    "LaneTile",
+    "lead_of",
+]

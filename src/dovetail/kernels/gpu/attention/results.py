@@ -1,4 +1,7 @@
-"""The results of an attention on GPUs: weighted sums over their totals, combined where warps share the keys."""
+"""Results of an attention that go through shared memory of each warp, so that a thread writes 16 bytes of a row.
+
+A lane has pairs of columns: written where they are, four lanes fill half of a sector of memory.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ from itertools import product
 
 from dovetail.ir.dtype import bool_, f32, i64
 from dovetail.kernels.device import LANES
-from dovetail.kernels.gpu.attention.lane_rows import FRAGMENT_ROWS, LaneRow
-from dovetail.kernels.gpu.attention.staged import staged_written
-from dovetail.kernels.gpu.attention.tile import GROUP, GROUP_WARPS, MINUS_INFINITY, AttendTile, f32_name, minus, times
+from dovetail.kernels.gpu.attention.softmax import LaneRow, f32_name, largest, merged, minus, or_zero, times
+from dovetail.kernels.gpu.attention.sources import AttendSources
+from dovetail.kernels.gpu.attention.tile import FRAGMENT_ROWS, GROUP, GROUP_WARPS, AttendTile, ClusterTile, GroupTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, THREAD, both, divided, less, plus, private, remainder, unrolled
-from dovetail.kernels.gpu.gemm.tile import CHUNK
+from dovetail.kernels.gpu.gemm.tile import CHUNK, WARP_ROWS
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,
-    AllReduce,
+    Alloc,
     Barrier,
     Call,
     Expr,
@@ -29,18 +32,59 @@ from dovetail.kernels.loops.ir import (
     Store,
     Tensor,
     ThreadIndex,
+    WarpBarrier,
     When,
     add,
     minimum,
     mul,
 )
+from dovetail.ops.view import quotient
+
+_STAGED = "staged"
+
+
+def are_staged(sources: AttendSources, tile: AttendTile) -> bool:
+    """Whether a block of one warpgroup writes rows whose results are adjacent and aligned."""
+    *apart, last = sources.problem.strides["y"]
+    nbytes = CHUNK * sources.dtype.itemsize
+    steps = (*apart, sources.aligned)
+    return tile.overlaps and last == sources.dtype.itemsize and all(quotient(s, nbytes) is not None for s in steps)
+
+
+def staged_allocated(tile: AttendTile) -> Alloc:
+    return Alloc(_STAGED, tile.dtype, tile.rows * (tile.dv + CHUNK), "shared")
+
+
+def staged_written(tile: AttendTile, results: Callable[[LaneRow], list[tuple[Expr, Expr]]]) -> list[Statement]:
+    """The results of a warp, which `results` tells for a row of each lane: columns and what they have."""
+    item, warp = tile.dtype.itemsize, ThreadIndex("warp")
+    pitch = (tile.dv + CHUNK) * item
+    room = Tensor(_STAGED, tile.dtype, (WARP_ROWS * pitch, pitch, item), space="shared")
+    found: list[Statement] = []
+    for half in FRAGMENT_ROWS:
+        row = add(divided(LANE, 4), Extent(8 * half.number))
+        found += [Store(room, (warp, row, column), value) for column, value in results(half)]
+    a, groups = tile.problem, tile.dv // CHUNK
+    target = Tensor("y", tile.dtype, a.strides["y"])
+    found += [WarpBarrier(), Set("first_query", Call("sub", (Name(FRAGMENT_ROWS[0].query), divided(LANE, 4)), i64))]
+    for turn in range(WARP_ROWS * groups // LANES):
+        own = add(LANE, Extent(turn * LANES))
+        line, first = divided(own, groups), mul(remainder(own, groups), Extent(CHUNK))
+        query = Name(f"staged_query{turn}")
+        stores: list[Statement] = []
+        for e in range(CHUNK):
+            column = add(first, Extent(e))
+            stores.append(Store(target, (*tile.lead, query, column), Load(room, (warp, line, column))))
+        found.append(Set(query.name, add(Name("first_query"), line)))
+        found.append(When(less(query, Extent(a.queries)), tuple(stores)))
+    return [*found, WarpBarrier()]
 
 
 def written(tile: AttendTile, *, staged: bool = False) -> list[Statement]:
     """The weighted sums over their totals; `staged` where they go through shared memory of each warp."""
     if tile.parts > 1:
         return left_over(tile)
-    if tile.is_apart:
+    if isinstance(tile, GroupTile) and tile.is_apart:
         return _exchanged(tile)
     if tile.splits > 1:
         return _combined(tile)
@@ -95,10 +139,14 @@ def left_over(tile: AttendTile, own_stored: Sequence[Statement] = ()) -> list[St
     fragments."""
     if tile.splits == 1:
         return _own_stored(tile, tile.partial, lambda query: (*tile.lead, query, Name("part")))
-    a, shares, own = tile.problem, tile.query_shares, Name("own")
-    assert isinstance(a.queries, int), "few queries are known"
+    assert isinstance(tile, ClusterTile), "warps share the keys of a block"
+    shares, own = tile.query_shares, Name("own")
     at = (*tile.lead, divided(own, tile.share), Name("part"))
     within = remainder(own, tile.share)
+
+    def of_split(last: Expr) -> Callable[[Expr], Expr]:
+        return lambda split: Load(shares, (split, Name("query"), last))
+
     last = [Store(tile.partial, (*at, Extent(tile.share)), f32_name("most"))]
     # Blocks that receive a share wait for its padding too.
     for place in range(tile.share + 1, tile.share_width):
@@ -106,8 +154,11 @@ def left_over(tile: AttendTile, own_stored: Sequence[Statement] = ()) -> list[St
     body = (
         Set("query", divided(own, tile.dv)),
         Set("column", remainder(own, tile.dv)),
-        *_merged(
-            tile, tile.splits, lambda split, last: Load(shares, (split, Name("query"), last)), Name("column"), tile.dv
+        *merged(
+            tile.numerics,
+            tile.splits,
+            of_split(Extent(tile.dv)),
+            {"total": of_split(Extent(tile.dv + 1)), "value": of_split(Name("column"))},
         ),
         Store(tile.partial, (*at, within), f32_name("value")),
         When(Call("equal", (within, ZERO), bool_), tuple(last)),
@@ -115,7 +166,7 @@ def left_over(tile: AttendTile, own_stored: Sequence[Statement] = ()) -> list[St
     stores = [*own_stored]
     stores = stores or _own_stored(tile, shares, lambda query: (divided(ThreadIndex("warp"), tile.warps), query))
     stores = [When(tile.has_keys, tuple(stores))] if tile.spare else stores
-    return [*stores, Barrier(), Loop("own", Extent(a.queries * tile.dv), body, kind="thread")]
+    return [*stores, Barrier(), Loop("own", Extent(tile.queries * tile.dv), body, kind="thread")]
 
 
 def _own_stored(tile: AttendTile, target: Tensor, of: Callable[[Expr], tuple[Expr, ...]]) -> list[Statement]:
@@ -142,11 +193,9 @@ def parts_combined(tile: AttendTile) -> list[Statement]:
     return [Loop("column", Extent(tile.problem.dv), tuple(each), kind="thread")]
 
 
-def cluster_combined(tile: AttendTile) -> list[Statement]:
+def cluster_combined(tile: ClusterTile) -> list[Statement]:
     """The queries of a cluster from what each of its blocks has of them: a block has a share of their columns."""
-    a = tile.problem
-    assert isinstance(a.queries, int), "few queries are known"
-    shares = a.queries * (tile.dv // tile.share)
+    shares = tile.queries * (tile.dv // tile.share)
     combined = _share_combined(tile)
     if shares <= tile.parts:
         # Blocks without a share of their own read the last one: what is received of a share was written.
@@ -182,49 +231,18 @@ def _lanes(tile: AttendTile) -> int:
 def _column_combined(tile: AttendTile, share: Expr, within: Expr, lanes: int = 1) -> list[Statement]:
     """A column of a query from all parts, of which `lanes` have some each; the last statement stores it."""
 
-    def of(part: Expr, last: Expr) -> Expr:
-        return Load(tile.partial, (*tile.lead, share, part, last))
+    def of(last: Expr) -> Callable[[Expr], Expr]:
+        return lambda part: Load(tile.partial, (*tile.lead, share, part, last))
 
+    sums = {"total": of(Extent(tile.share + 1)), "value": of(within)}
     return [
-        *_merged(tile, tile.parts, of, within, tile.share, lanes),
+        *merged(tile.numerics, tile.parts, of(Extent(tile.share)), sums, lanes),
         Set("inverse", inverse_of(tile, f32_name("total"))),
         _stored(tile, Name("query"), Name("column"), times(f32_name("value"), f32_name("inverse")), fits=True),
     ]
 
 
-def _merged(
-    tile: AttendTile, count: int, of: Callable[[Expr, Expr], Expr], column: Expr, width: int, lanes: int = 1
-) -> list[Statement]:
-    """The largest score, the total and a weighted sum of several parts, always in one order."""
-    part: Expr = Name("each")
-    if lanes > 1:
-        part = add(mul(part, Extent(lanes)), Name("of_lane"))
-    most = Call("maximum", (f32_name("most"), of(part, Extent(width))), f32)
-    none = Call("equal", (f32_name("most"), MINUS_INFINITY), bool_)
-    share = tile.exp(minus(of(part, Extent(width)), f32_name("most")))
-
-    def reduced(op: str, *names: str) -> list[Statement]:
-        return [AllReduce(name, op, f32, lanes) for name in names] if lanes > 1 else []
-
-    return [
-        Set("most", MINUS_INFINITY),
-        unrolled("each", count // lanes, Set("most", most)),
-        *reduced("maximum", "most"),
-        Set("most", Call("where", (none, Number(0.0, f32), f32_name("most")), f32)),
-        Set("total", Number(0.0, f32)),
-        Set("value", Number(0.0, f32)),
-        unrolled(
-            "each",
-            count // lanes,
-            Set("share", share),
-            Set("total", plus(f32_name("total"), times(f32_name("share"), of(part, Extent(width + 1))))),
-            Set("value", plus(f32_name("value"), times(f32_name("share"), of(part, column)))),
-        ),
-        *reduced("add", "total", "value"),
-    ]
-
-
-def _exchanged(tile: AttendTile) -> list[Statement]:
+def _exchanged(tile: GroupTile) -> list[Statement]:
     """The same of two warpgroups: each has half of the columns in the end, and tells the other the sums of its half.
 
     A thread has the rows and columns of the thread of the other group with its number.
@@ -255,20 +273,19 @@ def _exchanged(tile: AttendTile) -> list[Statement]:
 def _weighed(tile: AttendTile, half: LaneRow) -> list[Statement]:
     """What a group's sums of a query are multiplied by, and those of the other."""
     own, other, most = f32_name(half.most), f32_name("other_most"), f32_name("most")
-    none = Call("equal", (most, MINUS_INFINITY), bool_)
     shares = [f32_name(f"{name}{half.number}") for name in ("own_share", "other_share")]
     total = plus(times(shares[0], f32_name(half.total)), times(shares[1], f32_name("other_total")))
     return [
-        Set("most", Call("maximum", (own, other), f32)),
-        Set("most", Call("where", (none, Number(0.0, f32), most), f32)),
-        *[Set(s.name, tile.exp(minus(x, most))) for s, x in zip(shares, (own, other), strict=True)],
+        Set("most", largest(own, other)),
+        Set("most", or_zero(most)),
+        *[Set(s.name, tile.numerics.exp(minus(x, most))) for s, x in zip(shares, (own, other), strict=True)],
         Set("inverse", inverse_of(tile, total)),
         *[Set(s.name, times(s, f32_name("inverse"))) for s in shares],
     ]
 
 
 def _half_stored(
-    tile: AttendTile, half: LaneRow, group: int, told_by: Callable[[Expr, Expr], tuple[Expr, ...]]
+    tile: GroupTile, half: LaneRow, group: int, told_by: Callable[[Expr, Expr], tuple[Expr, ...]]
 ) -> list[Statement]:
     """The results of a query in a group's half of the columns."""
     count = tile.dv // 16 * 4
@@ -305,20 +322,12 @@ def _combined(tile: AttendTile) -> list[Statement]:
     body: list[Statement] = [
         Set("row", row),
         Set("query", add(Name("top"), Name("row"))),
-        Set("most", MINUS_INFINITY),
     ]
-    for s in range(tile.splits):
-        more = Load(shares, (Extent(s), Name("row"), Extent(tile.dv)))
-        body.append(Set("most", Call("maximum", (f32_name("most"), more), f32)))
-    none = Call("equal", (f32_name("most"), MINUS_INFINITY), bool_)
-    body += [
-        Set("most", Call("where", (none, Number(0.0, f32), f32_name("most")), f32)),
-        Set("total", Number(0.0, f32)),
-    ]
-    for s in range(tile.splits):
-        share = tile.exp(minus(Load(shares, (Extent(s), Name("row"), Extent(tile.dv))), f32_name("most")))
-        total = times(f32_name(f"share{s}"), Load(shares, (Extent(s), Name("row"), Extent(tile.dv + 1))))
-        body += [Set(f"share{s}", share), Set("total", plus(f32_name("total"), total))]
+
+    def of(last: int) -> Callable[[Expr], Expr]:
+        return lambda split: Load(shares, (split, Name("row"), Extent(last)))
+
+    body += merged(tile.numerics, tile.splits, of(tile.dv), {"total": of(tile.dv + 1)}, keeps_shares=True)
     body.append(Set("inverse", inverse_of(tile, f32_name("total"))))
     e = Name("e")
     column = add(mul(group, Extent(CHUNK)), e)
@@ -332,4 +341,4 @@ def _combined(tile: AttendTile) -> list[Statement]:
     return [*found, Barrier(), Loop("own", Extent(tile.rows * groups), tuple(body), kind="thread"), Barrier()]
 
 
-__all__ = ["cluster_combined", "inverse_of", "left_over", "parts_combined", "written"]
+__all__ = ["are_staged", "cluster_combined", "inverse_of", "left_over", "parts_combined", "staged_allocated", "written"]
