@@ -14,7 +14,6 @@ from dovetail.ir.dtype import DType, bf16, bool_, f16
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.attention import choice as attend_choice
 from dovetail.kernels.gpu.attention.choice import IS_FASTER, cycles_of, group_tile, warp_tile
 from dovetail.kernels.gpu.attention.sources import AttendSources, sources_of
 from dovetail.kernels.gpu.attention.tile import GROUP_WARPS, AttendTile
@@ -27,6 +26,7 @@ from dovetail.targets.gpu.select import TABLE
 from dovetail.targets.target import Considered
 from tests.targets.cuda.graphs import x_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
+from tests.targets.cuda.timed import set_timings
 
 
 def _attention(
@@ -107,7 +107,7 @@ def test_factors_that_cannot_be_copied_in_vectors_refuse_warpgroups() -> None:
 def test_the_lower_estimate_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     value = _attention(128, 128)
     assert _taken(value) == "attend_groups"
-    monkeypatch.setattr(attend_choice, "GROUP_LATENCY", 100.0)
+    set_timings(monkeypatch, "attention", warpgroup_latency=100.0)
     assert _taken(value) == "attend"
     refused = _rows(value, H200)["attend_groups"]
     assert refused.condition == IS_FASTER and refused.expected.endswith("by warps")

@@ -19,7 +19,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm import fma
 from dovetail.kernels.gpu.gemm.fma_tile_choice import SHAPES, FmaChoice, fma_tile_of
 from dovetail.kernels.gpu.gemm.stream_k import Spans
-from dovetail.kernels.gpu.gemm.tile import H200, JOINED_CYCLES, SUM_CYCLES
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
@@ -29,7 +29,7 @@ from tests.targets.cuda.judged import check, feeds_of, in_lockstep
 from tests.targets.cuda.simulated import SimulatedDriver
 
 SMALL = SHAPES[-1]
-ADDED = replace(H200, sum_cycles=float(SUM_CYCLES))
+ADDED = replace(H200, sum_cycles=H200.timings.gemm.sum_launch)
 """The device where a second kernel adds up what several blocks have of a tile."""
 
 
@@ -138,7 +138,7 @@ def test_ragged_products_go_in_spans(sizes: tuple[int, int, int], is_shared: boo
 
 
 @pytest.mark.parametrize(
-    "device", [H200, replace(H200, sum_cycles=float(JOINED_CYCLES)), replace(ADDED, as_parts=True)]
+    "device", [H200, replace(H200, sum_cycles=H200.timings.gemm.joined_sum), replace(ADDED, as_parts=True)]
 )
 def test_spans_need_a_second_kernel(device: GpuDevice) -> None:
     assert fma_tile_of(1, 1536, 2048, 4096, 1, f32, device).spans is None

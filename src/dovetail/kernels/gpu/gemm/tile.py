@@ -17,7 +17,7 @@ from dovetail.kernels.gpu.gemm.block_tile import (
     WARP_ROWS,
     BlockTile,
 )
-from dovetail.kernels.gpu.gemm.tile_cost import JOINED_CYCLES, NARROW_SUMS, START_CYCLES, SUM_CYCLES, Work
+from dovetail.kernels.gpu.gemm.tile_cost import NARROW_SUMS, Work
 
 H200 = GpuDevice(
     "sm_90a",
@@ -118,7 +118,7 @@ def cycles_of(
         return 0.0
     work = Work.of(batch, rows, columns, streams, device)
     if has_producer:
-        return work.pipelined_cycles(tile, depth, parts) - START_CYCLES
+        return work.pipelined_cycles(tile, depth, parts) - work.timings.start
     return -(-depth // (DEPTH * parts)) * work.stage_cycles(tile, parts)
 
 
@@ -169,8 +169,8 @@ def gains_by_transposing(
 
     def cycles(tile: BlockTile, parts: int) -> float:
         if was[1] == now[1] == 1:
-            return work.pipelined_cycles(tile, depth) - START_CYCLES
-        return _in_parts(tile, parts, depth, work) - START_CYCLES
+            return work.pipelined_cycles(tile, depth) - work.timings.start
+        return _in_parts(tile, parts, depth, work) - work.timings.start
 
     return cycles(*now) <= TRANSPOSED_GAIN * cycles(*was)
 
@@ -197,7 +197,8 @@ def pipelined_split_of(
         tile, parts = choice
         if parts == 1:
             return work.pipelined_cycles(tile, depth, 1, result_bytes)
-        return (work.pipelined_cycles(tile, depth, parts) + SUM_CYCLES + work.sum_cycles(parts)) / SPLIT_GAIN
+        adding = work.timings.sum_launch + work.sum_cycles(parts)
+        return (work.pipelined_cycles(tile, depth, parts) + adding) / SPLIT_GAIN
 
     return min([(tile, parts) for tile in tiles for parts in splits], key=cycles, default=None)
 
@@ -239,7 +240,7 @@ def split_of(batch: Size, rows: Size, columns: Size, depth: int, device: GpuDevi
 
     def cycles(choice: tuple[BlockTile, int]) -> float:
         tile, parts = choice
-        sums = 0.0 if parts == 1 else SUM_CYCLES + work.sum_cycles(parts)
+        sums = 0.0 if parts == 1 else work.timings.sum_launch + work.sum_cycles(parts)
         return -(-rounds // parts) * work.stage_cycles(tile, parts) + sums
 
     tile, parts = min([(tile, parts) for tile in _fitting(1, device) for parts in splits], key=cycles)
@@ -263,10 +264,8 @@ __all__ = [
     "FEWEST_ROWS",
     "GROUP_ROWS",
     "H200",
-    "JOINED_CYCLES",
     "LANES",
     "NARROW_SUMS",
-    "SUM_CYCLES",
     "TILES",
     "WARP_ROWS",
     "BlockTile",

@@ -1,4 +1,4 @@
-"""Estimates of products on tiles: cycles of a multiprocessor, fitted to an H200."""
+"""Estimates of GEMMs on tiles, in cycles of a multiprocessor, by the figures of the device (`GemmTimings`)."""
 
 from __future__ import annotations
 
@@ -6,36 +6,12 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.block_tile import DEPTH, BlockTile
+from dovetail.kernels.timings.record import GemmTimings
 
 ROWS = 512
 """Rows of a product whose size is known at run time only."""
-MULTIPLY_CYCLES, GROUP_CYCLES, COPY_CYCLES = 1 / 1024, 1 / 2048, 1 / 40
-"""Cycles of a multiprocessor for a product of two elements, by warps and by warpgroups, and for a byte copied."""
-START_CYCLES, ROUND_CYCLES, BOX_CYCLES, RESULT_CYCLES = 2000, 140, 1 / 40, 1 / 10
-"""Cycles before the first stage is full, of a small stage, for a byte that the TMA copies, for a result."""
-NARROW_SUMS, NARROW_CYCLES, WIDE_CYCLES = 96, 1 / 14, 1 / 7
-"""Sums of a thread up to which it puts results of 16 bits through shared memory, and cycles for a result of a product
-that does, or that puts sums there."""
-LONE_BOX_CYCLES = 1 / 64
-"""Cycles for a byte that the TMA copies to one multiprocessor. All of them together are slower with convolutions and
-with parts of k, but not with whole products: by 31 of these, with 14 tiles each."""
-FAR_BOX_CYCLES, STRADDLING_CYCLES = 1 / 52, 1 / 24
-"""The same where factors do not fit L2, by 4096×4096→4096, and, on all of them together, where lines begin in the
-middle of a line of L2, by 1000×1000→1000."""
-MEMORY_CYCLES = 1 / 17
-"""Cycles of a multiprocessor for its share of a byte in memory."""
-CLUSTERED_SHARE, CLUSTERED_PACE = 7 / 8, 1.5
-"""The share of multiprocessors with a tile from which clusters copy columns, as 128 of 132 gain and 96 do not, and how
-much longer copies then take than products, as tiles of 128×192 gain nothing."""
-STAGE_CYCLES, STEP_CYCLES, FRAGMENT_CYCLES = 180, 40, 4
-"""Latency of a stage, of 16 elements of k in it, and of each 16×8 product of a warp."""
-SUM_CYCLES = 4000
-"""Cycles for a second kernel, which adds up the parts."""
-JOINED_CYCLES, PART_CYCLES = 50, 700
-"""Cycles for a kernel that runs anyway to add them up as well, and for each part more than two that it loads."""
-PRODUCER_CYCLES, PRODUCER_PART_CYCLES = 550, 400
-"""The same after blocks with a producer: a kernel that reads f32 sums begins a quarter of a microsecond later than one
-that reads results, and each part more than two. By MiniLM 1×128: out products whole, down products in 2, 3 and 4."""
+NARROW_SUMS = 96
+"""Accumulators of a thread up to which it puts results of 16 bits through shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +22,14 @@ class Work:
     down: int
     across: int
     device: GpuDevice
+    timings: GemmTimings
 
     @staticmethod
     def of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDevice) -> Work:
         count = batch if isinstance(batch, int) else 1
         down = rows if isinstance(rows, int) else ROWS
         across = streams * (columns if isinstance(columns, int) else ROWS)
-        return Work(count, down, across, device)
+        return Work(count, down, across, device, device.timings.gemm)
 
     def blocks(self, tile: BlockTile) -> int:
         return self.count * -(-self.down // tile.rows) * -(-self.across // tile.columns)
@@ -70,10 +47,11 @@ class Work:
         for one that still writes results. Stages that are full before rows are there gain nothing.
         """
         blocks, most = parts * self.blocks(tile), self.device.multiprocessors
-        copies = (tile.rows + tile.columns) * 2 * BOX_CYCLES
-        if tile.blocks > 1 or copies < CLUSTERED_PACE * tile.rows * tile.columns * GROUP_CYCLES:
+        t = self.timings
+        copies = (tile.rows + tile.columns) * 2 * (1 / t.tma_bytes)
+        if tile.blocks > 1 or copies < t.clustered_pace * tile.rows * tile.columns / t.warpgroup_products:
             return False
-        return CLUSTERED_SHARE * most < blocks <= most and depth > tile.stages * DEPTH * parts
+        return t.clustered_share * most < blocks <= most and depth > tile.stages * DEPTH * parts
 
     def stage_cycles(self, tile: BlockTile, parts: int) -> float:
         """Cycles of a stage of all blocks."""
@@ -82,10 +60,11 @@ class Work:
         fit = 1 if self.device.as_parts else tile.resident(self.device)
         # Blocks of one multiprocessor share its tensor cores, and hide each other's latency.
         at_once = -(-blocks // self.device.multiprocessors)
-        product = GROUP_CYCLES if tile.by_warpgroup else MULTIPLY_CYCLES
-        work = max(tile.rows * tile.columns * DEPTH * product, (tile.rows + tile.columns) * 2 * DEPTH * COPY_CYCLES)
+        t = self.timings
+        products = tile.rows * tile.columns * DEPTH / (t.warpgroup_products if tile.by_warpgroup else t.warp_products)
+        work = max(products, (tile.rows + tile.columns) * 2 * DEPTH * (1 / t.copied_bytes))
         fragments = 1 if tile.by_warpgroup else tile.warp_rows // 16 * tile.warp_columns // 8
-        latency = STAGE_CYCLES + DEPTH // 16 // tile.warps_deep * (STEP_CYCLES + FRAGMENT_CYCLES * fragments)
+        latency = t.stage + DEPTH // 16 // tile.warps_deep * (t.step + t.fragment * fragments)
         return max(at_once * work, -(-at_once // fit) * latency) + at_once * work / 8
 
     def product_cycles(self, tile: BlockTile, depth: int, straddle: tuple[bool, bool] = (False, False)) -> float:
@@ -93,18 +72,19 @@ class Work:
 
         `straddle` says of the left and the right factors whether their lines begin in the middle of a line of L2.
         """
+        t = self.timings
         tiles = -(-self.blocks(tile) // self.device.multiprocessors)
         busy = min(1.0, self.blocks(tile) / self.device.multiprocessors)
         fits_l2 = (self.down + self.across) * depth * 2 <= self.device.l2_bytes
-        whole = LONE_BOX_CYCLES if fits_l2 else FAR_BOX_CYCLES
-        left, right = (max(whole, busy * STRADDLING_CYCLES) if each else whole for each in straddle)
+        whole = 1 / (t.lone_tma_bytes if fits_l2 else t.far_tma_bytes)
+        left, right = (max(whole, busy * (1 / t.straddling_tma_bytes)) if each else whole for each in straddle)
         copies = (tile.rows * left + tile.columns * right) * 2 * DEPTH
-        products = tile.rows * tile.columns * DEPTH * GROUP_CYCLES
+        products = tile.rows * tile.columns * DEPTH / t.warpgroup_products
         is_narrow = tile.rows * tile.columns // tile.threads <= NARROW_SUMS
-        results = tile.rows * tile.columns * (NARROW_CYCLES if is_narrow else WIDE_CYCLES)
-        sums = -(-depth // DEPTH) * max(products, copies, ROUND_CYCLES)
+        results = tile.rows * tile.columns * (1 / (t.narrow_results if is_narrow else t.wide_results))
+        k_steps = -(-depth // DEPTH) * max(products, copies, t.k_step)
         # Blocks of one multiprocessor hide each other's results.
-        return START_CYCLES + tiles * sums + -(-tiles // tile.blocks) * results
+        return t.start + tiles * k_steps + -(-tiles // tile.blocks) * results
 
     def pipelined_cycles(
         self,
@@ -120,37 +100,39 @@ class Work:
         Those that do not fit L2 take the time of memory, while other blocks of a multiprocessor multiply. With
         `shares_l2`, copies are faster where fewer multiprocessors have work.
         """
+        t = self.timings
         blocks = parts * self.blocks(tile)
         tiles = -(-blocks // self.device.multiprocessors)
-        products = tile.rows * tile.columns * DEPTH * GROUP_CYCLES
+        products = tile.rows * tile.columns * DEPTH / t.warpgroup_products
         busy = min(1.0, blocks / self.device.multiprocessors) if shares_l2 else 1.0
-        copies = (tile.rows + tile.columns) * 2 * DEPTH * max(BOX_CYCLES * busy, LONE_BOX_CYCLES)
-        results = tile.rows * tile.columns * RESULT_CYCLES
+        copies = (tile.rows + tile.columns) * 2 * DEPTH * max(1 / t.tma_bytes * busy, 1 / t.lone_tma_bytes)
+        results = tile.rows * tile.columns * (1 / t.results)
         # Blocks of one multiprocessor hide each other's results.
         shown = tiles if tile.blocks == 1 else -(-tiles // tile.blocks)
-        sums = -(-depth // (DEPTH * parts)) * max(products, copies, ROUND_CYCLES)
+        k_steps = -(-depth // (DEPTH * parts)) * max(products, copies, t.k_step)
         if self.down * self.across * result_bytes <= self.device.l2_bytes // 2:
-            return START_CYCLES + tiles * sums + shown * results
-        memory = tile.rows * tile.columns * result_bytes * MEMORY_CYCLES
+            return t.start + tiles * k_steps + shown * results
+        memory = tile.rows * tile.columns * result_bytes * (1 / t.memory_bytes)
         if tile.blocks == 1:
-            return START_CYCLES + tiles * (sums + max(results, memory))
-        shorter, longer = sorted((tiles * sums + shown * results, tiles * memory + sums))
-        return START_CYCLES + longer + shorter / 8
+            return t.start + tiles * (k_steps + max(results, memory))
+        shorter, longer = sorted((tiles * k_steps + shown * results, tiles * memory + k_steps))
+        return t.start + longer + shorter / 8
 
     def adding_cycles(self, parts: int) -> float:
         """Cycles to add up the parts of a product, by whatever the device description says; 0 for one part."""
-        return 0.0 if parts == 1 else self.device.sum_cycles + (parts - 2) * PART_CYCLES + self.sum_cycles(parts)
+        return 0.0 if parts == 1 else self.device.sum_cycles + (parts - 2) * self.timings.split + self.sum_cycles(parts)
 
     def adding_cycles_of_producers(self, parts: int) -> float:
         """The same for parts that blocks with a producer compute."""
         if parts == 1:
             return 0.0
-        return self.device.sum_cycles + PRODUCER_CYCLES + (parts - 2) * PRODUCER_PART_CYCLES + self.sum_cycles(parts)
+        t = self.timings
+        return self.device.sum_cycles + t.producer_sum + (parts - 2) * t.producer_split + self.sum_cycles(parts)
 
     def sum_cycles(self, parts: int) -> float:
         """Cycles to write and read the sums of all parts."""
         nbytes = 2 * 4 * parts * self.count * self.down * self.across
-        return nbytes * COPY_CYCLES / self.device.multiprocessors
+        return nbytes * (1 / self.timings.copied_bytes) / self.device.multiprocessors
 
 
-__all__ = ["JOINED_CYCLES", "NARROW_SUMS", "START_CYCLES", "SUM_CYCLES", "Work"]
+__all__ = ["NARROW_SUMS", "Work"]

@@ -35,10 +35,9 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
 from dovetail.kernels.loops.uniform import reads
+from dovetail.kernels.timings.record import GemvTimings
 
 LANES = 32
-NORM_CYCLES, LINE_CYCLES = 750, 300
-"""Cycles to norm rows, and for each row of a warp."""
 _LINE, _ROW = "line", "wanted_row"
 """A row of a tile, and its number among all rows, of which there may be fewer."""
 _STATEMENTS = (Set, Loop, When, Store, Alloc, AllReduce)
@@ -155,6 +154,7 @@ def with_row_prologue(
     result: str,
     room: str,
     keep: bool,
+    timings: GemvTimings,
 ) -> Kernel | None:
     """A kernel whose blocks each compute the rows that their tile reads through the pointer `read`.
 
@@ -172,7 +172,7 @@ def with_row_prologue(
     each = _rows(before, found.rows, turns, pointers, pointers[result], keep=keep)
     kept = [pointers[n] for n in before.written if keep or n != result]
     read_too = [pointers[n] for n in before.pointers if n not in before.written]
-    return found.filled(each, read_too, kept, NORM_CYCLES + turns * LINE_CYCLES)
+    return found.filled(each, read_too, kept, timings.norm + turns * timings.norm_row)
 
 
 def _rows(
@@ -235,4 +235,4 @@ class _Placed:
         return (replace(s, body=self.body(s.body)),) if isinstance(s, (Loop, When)) else (s,)
 
 
-__all__ = ["LINE_CYCLES", "NORM_CYCLES", "Filling", "RowKernel", "launched_rows", "with_row_prologue"]
+__all__ = ["Filling", "RowKernel", "launched_rows", "with_row_prologue"]

@@ -58,7 +58,6 @@ GAIN = 0.95
 """The part of our time that the library may take."""
 OURS = ({"contract"}, {"contract_parts", "contract_sum"}, {"contract_spans", "contract_sum"})
 """The names of kernels that compute a product by themselves."""
-_H200_MULTIPROCESSORS, _H200_HERTZ = 132, 1.98e9
 
 REORDERS = Need(
     "sums_may_be_reordered", "strict=False", "compile without strict: the library has another order of sums"
@@ -211,8 +210,8 @@ class LibraryChoice:
     def in_vain(self, made: LibraryStep, kernels: Sequence[GpuKernel]) -> Refused | None:
         """Why no time can be saved, by the estimates."""
         dtype, device = made.problem.a.dtype, self.device.description
-        cycles = device.multiprocessors * device.hertz
-        peak = CLAIMS.machine.peak(dtype, "contract") * cycles / (_H200_MULTIPROCESSORS * _H200_HERTZ)
+        cycles, card = device.multiprocessors * device.hertz, device.timings.card
+        peak = CLAIMS.machine.peak(dtype, "contract") * cycles / (card.multiprocessors * card.hertz)
         multiplied, moved = made.flops / peak, made.problem.nbytes / (device.bytes_per_cycle * cycles or float("inf"))
         seconds = self.seconds(kernels) or multiplied
         if seconds < LEAST_SECONDS:

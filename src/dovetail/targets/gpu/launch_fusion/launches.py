@@ -10,10 +10,6 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attention.row import is_attention
 from dovetail.plan.plan import Plan
 
-ATTENTION = 0.3
-"""The part of the bound that holds for an attention. On an H200 those of 512 keys (270 operations a byte) gain; with
-those of 1,500 (794) an encoder takes 0.292 ms, and 0.232 where no kernel starts early."""
-
 
 def with_launches(plan: Plan, device: GpuDevice) -> GpuDevice:
     """The device as the kernels of a plan use it: with dependent launches where they pay.
@@ -28,7 +24,7 @@ def with_launches(plan: Plan, device: GpuDevice) -> GpuDevice:
 
 
 def _bound(value: Value, device: GpuDevice) -> float:
-    return device.dependent_intensity * (ATTENTION if is_attention(value) else 1.0)
+    return device.dependent_intensity * (device.timings.launches.attention_intensity if is_attention(value) else 1.0)
 
 
 def _intensity(value: Value) -> float:

@@ -19,17 +19,16 @@ from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.families.rows import ROWS as ROWS_KERNEL
 from dovetail.kernels.gpu.gemm.spread_blocks import least_bytes
-from dovetail.kernels.gpu.gemv.near_tile import READ_CYCLES
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.launch_fusion.constants_ahead import with_constants_first
 from dovetail.kernels.loops.launch_fusion.given_near import GivenLoads
-from dovetail.kernels.loops.launch_fusion.head_prologue import ATTEND_CYCLES, ROWS, HeadKernel, with_head_prologue
-from dovetail.kernels.loops.launch_fusion.row_prologue import LINE_CYCLES, NORM_CYCLES
+from dovetail.kernels.loops.launch_fusion.head_prologue import ROWS, HeadKernel, with_head_prologue
 from dovetail.kernels.loops.persistent.bodies import ROWS as NEAR_ROWS
 from dovetail.kernels.loops.persistent.bodies import has_rows
 from dovetail.kernels.problems.contraction import find_products
 from dovetail.kernels.spec import TensorLocations
+from dovetail.kernels.timings.record import GemvTimings
 from dovetail.library import attention
 from dovetail.ops import gather
 from dovetail.plan.plan import Step
@@ -194,7 +193,7 @@ class NearLaunches:
             return joined
         if self._disturbs(norm[0], large):
             return IS_APART.refused(_DISTURBED)
-        now, was = _cycles((joined,)), _cycles(found[index][1]) + self._launch + NORM_CYCLES + LINE_CYCLES
+        now, was = _cycles((joined,)), _cycles(found[index][1]) + self._launch + self._gemv.norm + self._gemv.norm_row
         first = None
         if found[index - 1][1] != norm:  # it adds up parts
             before, kernels = whole[index - 2]
@@ -232,7 +231,7 @@ class NearLaunches:
         if self.memory.is_overwritten(large, rows, made):
             self.told.tell([step], WITHIN, IS_APART.refused(_DISTURBED))
             return None
-        slower = self._judged(step, cycles + READ_CYCLES, cycles + self._launch + 2 * READ_CYCLES)
+        slower = self._judged(step, cycles + self._gemv.read, cycles + self._launch + 2 * self._gemv.read)
         if slower is not None:
             return None
         if small is not None:
@@ -276,7 +275,7 @@ class NearLaunches:
             return made
         if self._disturbs(small, large):
             return IS_APART.refused(_DISTURBED)
-        was = _cycles(products) + self._launch + ATTEND_CYCLES + READ_CYCLES
+        was = _cycles(products) + self._launch + self._gemv.attention + self._gemv.read
         slower = self._judged(step, _cycles((made,)), was)
         return slower or replace(made, bindings=bindings, checks=large.checks)
 
@@ -295,7 +294,8 @@ class NearLaunches:
         found = HeadKernel.of(small, heads, queries)
         if found is None:
             return IN_HEADS.refused("an attention that goes through keys in turns, or with other steps")
-        made = with_head_prologue(large, found, read, names, result=small.written[0], room=NEAR_ROWS)
+        written = small.written[0]
+        made = with_head_prologue(large, found, read, names, result=written, room=NEAR_ROWS, timings=self._gemv)
         if made is None or made.launch is None:
             return IN_HEADS.refused("rows that the product has elsewhere")
         return made if made.launch.shared_bytes <= self.device.shared_bytes else FITS.refused(_bytes(made))
@@ -331,9 +331,13 @@ class NearLaunches:
         return replace(made, kernel=kept.kernel, code=kept.code)
 
     @property
+    def _gemv(self) -> GemvTimings:
+        return self.device.timings.gemv
+
+    @property
     def _launch(self) -> float:
         """Cycles of a launch."""
-        return self.device.waits.dependent_launch * self.device.hertz
+        return self.device.timings.launches.dependent_launch * self.device.hertz
 
     def _disturbs(self, small: GpuKernel, large: GpuKernel) -> bool:
         """Whether a block that is over may have written what another one still reads."""

@@ -2,7 +2,7 @@
 
 What a kernel computes and reads takes as long either way, but for two things: products of a resident kernel are by
 warps, with a tile of their own, and weights that it copies ahead arrive in part while blocks wait. The rest is what is
-between two kernels: a launch, or a hop from one level of a resident kernel to the next (`GpuDevice.waits`).
+between two kernels: a launch, or a hop from one level of a resident kernel to the next (`LaunchTimings`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Prices:
 
     def launched(self, steps: Steps) -> float:
         """Seconds of steps as launches."""
-        waits = self.device.waits
+        waits = self.device.timings.launches
         launch = waits.dependent_launch if self.device.dependent_launches else waits.launch
         return sum([len(kernels or ()) for _, kernels in steps]) * launch + self.work(steps)
 
@@ -102,29 +102,30 @@ class Prices:
         found, own = 0.0, [(step, made) for step, kernels in steps for made in kernels or ()]
         for (step, made), after in zip_longest(own, [bool(made.kernel.maps) for _, made in own[1:]]):
             is_joined = made.kernel.name == ROWS_KERNEL and bool(after)
-            near = 0.0 if is_joined else self.device.waits.arrival
+            near = 0.0 if is_joined else self.device.timings.launches.arrival
             found += near if is_joined or made.kernel.maps else self._hop(step, made)
         return found + self.work(steps) - self._hidden(steps)
 
     def _hop(self, step: Step, made: GpuKernel) -> float:
         """Seconds of the wait for a part."""
-        waits = self.device.waits
+        waits = self.device.timings.launches
         large = any([estimate(result.tensor.bytes) > RECEIVED_BYTES for result in step.results])
         # A cache that is updated in place is not read whole by the next kernel.
         if not large or any(over is not None for over in step.overs):
-            return waits.words
+            return waits.message
         return waits.arrival if has_rows(made.kernel) else waits.barrier
 
     def resident(self, steps: Steps, kernel: Kernel) -> float:
         """Seconds of a pass of a kernel whose parts are those of steps."""
-        waits, (words, barriers) = self.device.waits, hops(kernel)
+        waits, (words, barriers) = self.device.timings.launches, hops(kernel)
         near = min(barriers, sum([has_rows(made.kernel) for _, kernels in steps for made in kernels or ()]))
-        waited = words * waits.words + (barriers - near) * waits.barrier + near * waits.arrival
+        waited = words * waits.message + (barriers - near) * waits.barrier + near * waits.arrival
         return waited + self.work(steps) - self._hidden(steps)
 
     def _hidden(self, steps: Steps) -> float:
         """What weights take that are copied while blocks wait."""
-        return self.device.waits.hidden * sum([self._reading(s) for s, kernels in steps if _copies_ahead(kernels)])
+        reading = [self._reading(step) for step, kernels in steps if _copies_ahead(kernels)]
+        return self.device.timings.launches.hidden * sum(reading)
 
     def work(self, steps: Steps) -> float:
         """Seconds that steps compute, and read what no kernel has just written: little of it overlaps in short ones."""

@@ -155,7 +155,8 @@ class NormedTiles:
         if gather is not None:
             own = {n: f"gather_{n}" for n in gather[1].pointers}
             rows, names = with_gathered_rows(rows, gather[1], gather[0], own), names | {n: n for n in own.values()}
-        made = with_row_prologue(kernel, rows, pointer, names, result=result, room=ROWS, keep=keep)
+        timings = self.device.timings.gemv
+        made = with_row_prologue(kernel, rows, pointer, names, result=result, room=ROWS, keep=keep, timings=timings)
         fits = made is not None and made.launch is not None and made.launch.shared_bytes <= self.device.shared_bytes
         return made if fits else None
 
