@@ -109,7 +109,7 @@ def test_entries_that_do_not_fit_are_measured_again(measured: list[int], tmp_pat
     store = CodeStore(tmp_path / "a", 1 << 20)
     _waits("auto", store)
     (words,) = store.keys(KIND)
-    key = tuning.Key(KIND, {name: part for name, part in words.items() if name != "kind"})
+    key = tuning.StoreKey(KIND, {name: part for name, part in words.items() if name != "kind"})
     assert key.parts["card"] == "NVIDIA Fake"
     for content in (
         b"",

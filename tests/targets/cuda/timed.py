@@ -10,6 +10,12 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.timings.record import GpuTimings
 
 
+def with_timings(device: GpuDevice, table: str, **figures: float) -> GpuDevice:
+    """A device with these figures in a table of its timings."""
+    whole = device.timings
+    return replace(device, measured=replace(whole, **{table: replace(getattr(whole, table), **figures)}))
+
+
 def set_timings(monkeypatch: pytest.MonkeyPatch, table: str, **figures: float) -> None:
     """Let every device have these figures in a table of its timings."""
     timings = GpuDevice.timings.fget
@@ -22,4 +28,4 @@ def set_timings(monkeypatch: pytest.MonkeyPatch, table: str, **figures: float) -
     monkeypatch.setattr(GpuDevice, "timings", property(changed))
 
 
-__all__ = ["set_timings"]
+__all__ = ["set_timings", "with_timings"]

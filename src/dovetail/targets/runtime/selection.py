@@ -211,15 +211,7 @@ def _told(
     """A row for people."""
     refusal = one.answer if isinstance(one.answer, Refused) else unbuilt
     if refusal is not None:
-        return Considered(
-            one.name,
-            False,
-            _reason(refusal),
-            kind=one.kind,
-            condition=refusal.condition,
-            found=refusal.found,
-            expected=refusal.expected,
-        )
+        return Considered.of(one.name, refusal, one.kind)
     if one.is_late:
         return Considered(one.name, False, "decided when sizes are known", kind=one.kind)
     price = one.estimate(step, machine)
@@ -230,14 +222,6 @@ def _told(
         is_near = (abs(ratio - 1) <= NOISE or ratio < 1) and not (one.tells_work and winner.tells_work)
         reason = near if is_near else f"{ratio:.2f} times {winner.name}"
     return Considered(one.name, one is winner, reason, price.seconds, kind=one.kind, bound=price.bound, ratio=ratio)
-
-
-def _reason(refused: Refused) -> str:
-    said = refused.condition.replace("_", " ")
-    found = f"found {refused.found}" if refused.found else ""
-    expected = f"expected {refused.expected}" if refused.expected else ""
-    told = ", ".join(part for part in (found, expected) if part)
-    return f"not: {said}{f' ({told})' if told else ''}"
 
 
 __all__ = ["Estimate", "Kind", "Row", "Table"]

@@ -44,10 +44,7 @@ class Pauses:
                 "tuned", True, seconds=best.after, kind=PAUSES, found=f"{best.date}, sizes about {about}"
             )
             return tuned, Considered("estimated", False, gained, best.before, PAUSES)
-        why = (need or HAS_RUN).refused(found or "none")
-        reason = f"not: {why.condition.replace('_', ' ')} (found {why.found}, expected {why.expected})"
-        known = why.condition, why.found, why.expected
-        tuned = Considered("tuned", False, reason, None, PAUSES, *known, hint=why.hint)
+        tuned = Considered.of("tuned", (need or HAS_RUN).refused(found or "none"), PAUSES)
         return tuned, Considered("estimated", True, kind=PAUSES)
 
     def _lacks(self, made: GpuKernel) -> tuple[Need | None, str]:

@@ -27,6 +27,8 @@ from dovetail.targets.gpu.persistent.exchange import RECEIVED_BYTES
 from dovetail.targets.gpu.persistent.repetition import Steps
 from dovetail.targets.target import Considered
 
+KIND = "layers"
+"""Of the rows of a report."""
 IS_FASTER = "resident_is_faster"
 """The condition that the estimates decide."""
 
@@ -60,20 +62,18 @@ class Residency:
     @property
     def rows(self) -> tuple[Considered, Considered]:
         """Both ways, as a report tells them."""
-        taken, why = self.refused is None, self.refused or Refused("")
+        taken, why = self.refused is None, self.refused
         chosen = self.resident_seconds if taken else self.launched_seconds
         slower = f"{self.passes} passes of one kernel are faster, with {self.levels}"
-        expected = f", expected {why.expected}" if why.expected else ""
-        refused = f"not: {why.condition.replace('_', ' ')} (found {why.found}{expected})"
 
-        def row(name: str, taken: bool, reason: str, seconds: float | None) -> Considered:
+        def row(name: str, refused: Refused | None, reason: str, seconds: float | None) -> Considered:
             ratio = None if seconds is None or not chosen else seconds / chosen
-            return Considered(name, taken, "" if taken else reason, seconds, "layers", ratio=ratio)
+            plain = Considered(name, not reason, reason, seconds, KIND)
+            return replace(plain if refused is None else Considered.of(name, refused, KIND, seconds), ratio=ratio)
 
-        resident = row("resident", taken, refused, self.resident_seconds)
         return (
-            replace(resident, condition=why.condition, found=why.found, expected=why.expected),
-            row("launches", not taken, slower, self.launched_seconds),
+            row("resident", why, "", self.resident_seconds),
+            row("launches", None, slower if taken else "", self.launched_seconds),
         )
 
 
