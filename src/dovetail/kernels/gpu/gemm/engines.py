@@ -69,6 +69,7 @@ class Schedule:
 class Layout:
     """Right operands as a tile copies them."""
 
+    dtype: DType
     rights: list[Factor]
     axis: str
     packed: Mapping[str, Packed]
@@ -120,7 +121,7 @@ class Gemm:
         if isinstance(self.dtype, Refused):
             return self.dtype
         found, pack = self._producer_tile(self.rights, self.right_axis), Transposed()
-        own = Layout(self.rights, self.right_axis, {}, found)
+        own = Layout(self.dtype, self.rights, self.right_axis, {}, found)
         has_none = isinstance(found, Refused)
         if not self.left_axis or self.right_axis == "k" or (has_none and (self.right_axis or self.is_short)):
             return own
@@ -135,7 +136,7 @@ class Gemm:
                 return own
             if not gains_by_transposing(found, other, sizes, self.streams, self.device):
                 return own
-        return Layout(rights, "k", self.packed(pack), other)
+        return Layout(self.dtype, rights, "k", self.packed(pack), other)
 
     @property
     def is_short(self) -> bool:
@@ -283,15 +284,15 @@ _ONE_TILE = "tiles for all blocks at once that fit shared memory"
 
 def gemm_tma(of: Gemm) -> Schedule | Refused:
     """Warpgroups (wgmma) whose operands a warp copies with the TMA."""
-    if isinstance(of.dtype, Refused) or isinstance(of.layout, Refused):
-        return of.dtype if isinstance(of.dtype, Refused) else of.layout
     layout = of.layout
+    if isinstance(layout, Refused):
+        return layout
     if isinstance(layout.tile, Refused):
         return layout.tile
     assert isinstance(of.depth, int), "the TMA needs it"
     tile, split_k = layout.tile
     axes, early, scale = (of.left_axis, layout.axis), "right" in of.early, of.writer.scale
-    engine = PipelinedTile(tile, of.dtype, of.left, layout.rights, *axes, of.depth, split_k, early, scale)
+    engine = PipelinedTile(tile, layout.dtype, of.left, layout.rights, *axes, of.depth, split_k, early, scale)
     engine = engine.at_once(of.rows, of.columns, of.device)
     cycles = of.cycles(tile, split_k, has_producer=True)
     return Schedule(engine, lambda: replace(engine.tiled(), cycles=cycles), split_k, layout.packed, cycles)
@@ -299,12 +300,12 @@ def gemm_tma(of: Gemm) -> Schedule | Refused:
 
 def gemm_cp_async(of: Gemm) -> Schedule | Refused:
     """Warps or warpgroups (mma, wgmma) that copy operands themselves, with cp.async or element by element."""
-    if isinstance(of.dtype, Refused) or isinstance(of.layout, Refused):
-        return of.dtype if isinstance(of.dtype, Refused) else of.layout
     layout = of.layout
+    if isinstance(layout, Refused):
+        return layout
     tile, split_k = tile_of(product(of.batch), of.rows, of.columns, of.depth, of.streams, of.device)
     axes = (of.left_axis if layout.axis else "", layout.axis)
-    engine = TensorCoreTile(tile, of.dtype, of.left, layout.rights, *axes, of.depth, split_k, of.early)
+    engine = TensorCoreTile(tile, layout.dtype, of.left, layout.rights, *axes, of.depth, split_k, of.early)
     cycles = of.cycles(tile, split_k, has_producer=False)
     return Schedule(engine, lambda: replace(engine.tiled(of.device), cycles=cycles), split_k, layout.packed, cycles)
 
@@ -413,9 +414,11 @@ def offer_engine(engine: Engine) -> Callable[[StepProblem[GpuDevice | None]], Of
 
     def offer(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
         gemm = of.once(gemm_of)
-        schedule = gemm if isinstance(gemm, Refused) else engine(gemm)
-        if isinstance(schedule, Refused) or isinstance(gemm, Refused):
-            return schedule if isinstance(schedule, Refused) else gemm
+        if isinstance(gemm, Refused):
+            return gemm
+        schedule = engine(gemm)
+        if isinstance(schedule, Refused):
+            return schedule
         blocks, hertz = gemm.blocks, gemm.device.hertz
         return Offer(
             lambda: gemm.job(schedule),
