@@ -18,6 +18,7 @@ from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f16, f32, i64, u8, u16, u64
 from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attention.row_result import combined, shares_combined
@@ -92,6 +93,11 @@ def widens_keys(value: Value, locations: TensorLocations) -> Widened | None:
 def is_attention(value: Value) -> bool:
     """Whether a value is a declared attention."""
     return value.op in (library.attention, library.rope_attention)
+
+
+def has_attention(value: Value) -> bool:
+    """Whether a value is a region around a declared attention."""
+    return value.op is region and any([is_attention(v) for v in walk(value.attrs["body"].results)])
 
 
 def attends(value: Value, locations: TensorLocations) -> bool:
@@ -322,4 +328,4 @@ def _job(
     return RowWriter(RowTile.of(problem, device, of.request), device, offsets, aligned).job(bindings)
 
 
-__all__ = ["attends", "has_one_query", "is_attention", "offer_attend_row", "widens_keys"]
+__all__ = ["attends", "has_attention", "has_one_query", "is_attention", "offer_attend_row", "widens_keys"]

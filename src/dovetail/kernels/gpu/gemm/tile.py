@@ -16,7 +16,7 @@ from dovetail.kernels.gpu.gemm.block_tile import (
     WARP_ROWS,
     BlockTile,
 )
-from dovetail.kernels.gpu.gemm.tile_cost import JOINED_CYCLES, NARROW_SUMS, START_CYCLES, SUM_CYCLES, Work
+from dovetail.kernels.gpu.gemm.tile_cost import NARROW_SUMS, Work
 from dovetail.kernels.matrix_instruction import MMA, WGMMA, MatrixInstruction
 from dovetail.kernels.request import LAUNCH, Request, Role
 
@@ -130,7 +130,7 @@ def cycles_of(
         return 0.0
     work = Work.of(batch, rows, columns, streams, device, request, itemsize)
     if has_producer:
-        return work.pipelined_cycles(tile, depth, parts) - START_CYCLES
+        return work.pipelined_cycles(tile, depth, parts) - work.timings.start
     return -(-depth // (work.depth * parts)) * work.stage_cycles(tile, parts)
 
 
@@ -183,8 +183,8 @@ def gains_by_transposing(
 
     def cycles(tile: BlockTile, parts: int) -> float:
         if was[1] == now[1] == 1:
-            return work.pipelined_cycles(tile, depth) - START_CYCLES
-        return _in_parts(tile, parts, depth, work) - START_CYCLES
+            return work.pipelined_cycles(tile, depth) - work.timings.start
+        return _in_parts(tile, parts, depth, work) - work.timings.start
 
     return cycles(*now) <= TRANSPOSED_GAIN * cycles(*was)
 
@@ -221,7 +221,8 @@ def pipelined_split_of(
         tile, parts = choice
         if parts == 1:
             return work.pipelined_cycles(tile, depth, 1, result_bytes)
-        return (work.pipelined_cycles(tile, depth, parts) + SUM_CYCLES + work.sum_cycles(parts)) / SPLIT_GAIN
+        adding = work.timings.sum_launch + work.sum_cycles(parts)
+        return (work.pipelined_cycles(tile, depth, parts) + adding) / SPLIT_GAIN
 
     return min([(tile, parts) for tile in tiles for parts in splits], key=cycles, default=None)
 
@@ -234,7 +235,7 @@ def _pipelined(
     return [
         tile
         for tile in tiles
-        if _by_warpgroups(device, request)
+        if may_use_warpgroups(device, request)
         and tile.columns % (panel * streams) == 0
         and tile.width >= streams * LANES // WARP_ROWS * CHUNK
         and tile.pipelined_bytes <= room // tile.blocks - RESERVED_BYTES
@@ -254,7 +255,7 @@ def has_warpgroups(device: GpuDevice) -> bool:
     return any(one.by_warpgroup for one in device.matrix_instructions)
 
 
-def _by_warpgroups(device: GpuDevice, request: Request) -> bool:
+def may_use_warpgroups(device: GpuDevice, request: Request) -> bool:
     """Whether four warps of a kernel may multiply together."""
     return has_warpgroups(device) and request.role is not Role.PART
 
@@ -279,7 +280,7 @@ def split_of(
 
     def cycles(choice: tuple[BlockTile, int]) -> float:
         tile, parts = choice
-        sums = 0.0 if parts == 1 else SUM_CYCLES + work.sum_cycles(parts)
+        sums = 0.0 if parts == 1 else work.timings.sum_launch + work.sum_cycles(parts)
         return -(-rounds // parts) * work.stage_cycles(tile, parts) + sums
 
     tile, parts = min([(tile, parts) for tile in _fitting(1, device, by, request) for parts in splits], key=cycles)
@@ -306,15 +307,14 @@ __all__ = [
     "FEWEST_ROWS",
     "GROUP_ROWS",
     "H200",
-    "JOINED_CYCLES",
     "NARROW_SUMS",
-    "SUM_CYCLES",
     "TILES",
     "WARP_ROWS",
     "BlockTile",
     "cycles_of",
     "gains_by_transposing",
     "has_warpgroups",
+    "may_use_warpgroups",
     "pipelined_split_of",
     "pipelined_tile_of",
     "split_of",
