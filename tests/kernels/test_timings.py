@@ -18,6 +18,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.fma_tile_choice import fma_tile_of
 from dovetail.kernels.gpu.gemm.tile import H200, PIPELINED_TILES, split_of
 from dovetail.kernels.gpu.gemm.tile_cost import Work
+from dovetail.kernels.matrix_instruction import MMA_F16
 from dovetail.kernels.timings.record import FOLDER, GpuTimings, read, timings_of
 from dovetail.targets.cuda.driver.architectures import ARCHITECTURES
 
@@ -75,7 +76,7 @@ def test_no_figure_is_a_constant_of_a_module() -> None:
 def test_other_figures_choose_other_tiles() -> None:
     """Those of the card take the place of those of its architecture."""
     slow = replace(H200, measured=replace(H200.timings, gemm=replace(H200.timings.gemm, sum_launch=1e9)))
-    assert split_of(1, 64, 64, 8192, H200)[1] > split_of(1, 64, 64, 8192, slow)[1] == 1
+    assert split_of(1, 64, 64, 8192, H200, MMA_F16)[1] > split_of(1, 64, 64, 8192, slow, MMA_F16)[1] == 1
 
 
 @pytest.mark.parametrize("table", ["gemm", "fma"])

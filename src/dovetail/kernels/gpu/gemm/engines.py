@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import product
-from dovetail.ir.dtype import DType, bf16, bool_, f16, f32
+from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.blocks.copied_blocks import CopiedBlocks
@@ -23,7 +23,7 @@ from dovetail.kernels.gpu.blocks.stream import BlockStream
 from dovetail.kernels.gpu.blocks.units import has_known_blocks, units_of
 from dovetail.kernels.gpu.gemm.contract import Writer
 from dovetail.kernels.gpu.gemm.fma import FmaTile
-from dovetail.kernels.gpu.gemm.fma_tile_choice import BLOCKS_SHAPE
+from dovetail.kernels.gpu.gemm.fma_tile_choice import BLOCKS_SHAPE, with_warps_of
 from dovetail.kernels.gpu.gemm.fragments import Factor, is_multiple
 from dovetail.kernels.gpu.gemm.pipelined_tile import PipelinedTile
 from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
@@ -45,6 +45,7 @@ from dovetail.kernels.gpu.gemv.row_stream import RowStream
 from dovetail.kernels.gpu.gemv.stream import MOST_ROWS, StreamTile
 from dovetail.kernels.gpu.gemv.stream_ring import StreamRing
 from dovetail.kernels.loops.pipeline import BOX
+from dovetail.kernels.matrix_instruction import LANES, MMA, MatrixInstruction, instruction_for
 from dovetail.kernels.problems.blocks import BlockProduct, find_blocks
 from dovetail.kernels.problems.contraction import find_products
 from dovetail.kernels.spec import Job, Packed
@@ -69,7 +70,6 @@ class Schedule:
 class Layout:
     """Right operands as a tile copies them."""
 
-    dtype: DType
     rights: list[Factor]
     axis: str
     packed: Mapping[str, Packed]
@@ -90,11 +90,36 @@ class Gemm:
         self.batch, self.streams = writer.batch, writer.streams
 
     @cached_property
+    def instruction(self) -> MatrixInstruction | Refused:
+        """What warps multiply with."""
+        dtype = min(self.dtypes, key=lambda d: d.name)
+        found = instruction_for(self.device.matrix_instructions, dtype) if len(self.dtypes) == 1 else None
+        names, known = ", ".join(sorted([d.name for d in self.dtypes])), self.device.matrix_instructions
+        several = " or ".join(dict.fromkeys([one.factors.name for one in known]))
+        return found or Refused("tensor_cores_have_the_dtype", names, several or "a device that multiplies matrices")
+
+    @cached_property
     def dtype(self) -> DType | Refused:
-        """The dtype of tensor cores."""
-        names = ", ".join(sorted([d.name for d in self.dtypes]))
-        is_narrow = len(self.dtypes) == 1 and self.dtypes <= {f16, bf16}
-        return next(iter(self.dtypes)) if is_narrow else Refused("tensor_cores_have_the_dtype", names, "f16 or bf16")
+        """The dtype of operands that `mma` multiplies, which most engines have alone."""
+        by = self.instruction
+        if isinstance(by, Refused):
+            return by
+        return by.factors if by in MMA else Refused("instruction_is_mma", by.name, "mma.sync")
+
+    @cached_property
+    def warp_tile(self) -> tuple[BlockTile, int] | Refused:
+        """The tile of warps that copy operands themselves, and the parts of k."""
+        by = self.instruction
+        if isinstance(by, Refused):
+            return by
+        sizes = product(self.batch), self.rows, self.columns, self.depth
+        return tile_of(*sizes, self.streams, self.device, by) or Refused("tiles_have_matrices", by.name, "other tiles")
+
+    def _axis(self, factor: Factor) -> str:
+        """The axis along which a factor is copied; "" where elements are loaded one by one."""
+        by = self.instruction
+        dtype = next(iter(self.dtypes)) if isinstance(by, Refused) else by.factors
+        return factor.dense_axis(self.writer.alignment(factor), (dtype,))
 
     @cached_property
     def early(self) -> tuple[str, ...]:
@@ -103,12 +128,12 @@ class Gemm:
     @cached_property
     def right_axes(self) -> list[str]:
         """The axis along which each right operand is copied."""
-        return [right.dense_axis(self.writer.alignment(right)) for right in self.rights]
+        return [self._axis(right) for right in self.rights]
 
     @cached_property
     def left_axis(self) -> str:
         """The axis along which the left operand is copied; "" where elements are loaded one by one."""
-        return self.left.dense_axis(self.writer.alignment(self.left))
+        return self._axis(self.left)
 
     @cached_property
     def right_axis(self) -> str:
@@ -116,12 +141,12 @@ class Gemm:
         return self.right_axes[0] if self.left_axis and len(set(self.right_axes)) == 1 else ""
 
     @cached_property
-    def layout(self) -> Layout | Refused:
+    def layout(self) -> Layout:
         """The right operands of a tile, transposed when they are bound where that gains, and the tile of a producer."""
-        if isinstance(self.dtype, Refused):
-            return self.dtype
         found, pack = self._producer_tile(self.rights, self.right_axis), Transposed()
-        own = Layout(self.dtype, self.rights, self.right_axis, {}, found)
+        own = Layout(self.rights, self.right_axis, {}, found)
+        if isinstance(self.dtype, Refused):
+            return own
         has_none = isinstance(found, Refused)
         if not self.left_axis or self.right_axis == "k" or (has_none and (self.right_axis or self.is_short)):
             return own
@@ -136,7 +161,7 @@ class Gemm:
                 return own
             if not gains_by_transposing(found, other, sizes, self.streams, self.device):
                 return own
-        return Layout(self.dtype, rights, "k", self.packed(pack), other)
+        return Layout(rights, "k", self.packed(pack), other)
 
     @property
     def is_short(self) -> bool:
@@ -145,6 +170,8 @@ class Gemm:
 
     def _producer_tile(self, rights: list[Factor], axis: str) -> tuple[BlockTile, int] | Refused:
         """The tile of a kernel with a producer, and the parts of its depth."""
+        if isinstance(self.dtype, Refused):
+            return self.dtype
         if not has_warpgroups(self.device):
             return Refused("device_multiplies_by_warpgroups", self.device.architecture, "wgmma, as sm_90a has it")
         if not axis:
@@ -192,6 +219,11 @@ class Gemm:
         axis = axes[0] if len(set(axes)) == 1 else ""
         return StreamTile.of(self.dtype, self.left, rights, axis, sizes, self.device, early="right" in self.early)
 
+    @property
+    def has_unit_lanes(self) -> bool:
+        """Whether a warp has a lane for each column of a unit."""
+        return self.device.warp == LANES
+
     @cached_property
     def block_rights(self) -> list[BlockFactor]:
         """The right factor of each stream in blocks."""
@@ -219,8 +251,9 @@ class Gemm:
 
     def cycles(self, tile: BlockTile, split_k: int, *, has_producer: bool) -> float:
         """An estimate of a tile, without the start of the kernel."""
-        sizes = product(self.batch), self.rows, self.columns, self.depth
-        return cycles_of(tile, *sizes, self.streams, self.device, has_producer=has_producer, parts=split_k)
+        sizes, item = (product(self.batch), self.rows, self.columns, self.depth), self.writer.found.left.dtype.itemsize
+        device = self.device
+        return cycles_of(tile, *sizes, self.streams, device, has_producer=has_producer, parts=split_k, itemsize=item)
 
     def job(self, schedule: Schedule) -> Job:
         """The kernels of a schedule."""
@@ -285,35 +318,38 @@ _ONE_TILE = "tiles for all blocks at once that fit shared memory"
 def gemm_tma(of: Gemm) -> Schedule | Refused:
     """Warpgroups (wgmma) whose operands a warp copies with the TMA."""
     layout = of.layout
-    if isinstance(layout, Refused):
-        return layout
+    if isinstance(of.dtype, Refused):
+        return of.dtype
     if isinstance(layout.tile, Refused):
         return layout.tile
     assert isinstance(of.depth, int), "the TMA needs it"
     tile, split_k = layout.tile
     axes, early, scale = (of.left_axis, layout.axis), "right" in of.early, of.writer.scale
-    engine = PipelinedTile(tile, layout.dtype, of.left, layout.rights, *axes, of.depth, split_k, early, scale)
+    engine = PipelinedTile(tile, of.dtype, of.left, layout.rights, *axes, of.depth, split_k, early, scale)
     engine = engine.at_once(of.rows, of.columns, of.device)
     cycles = of.cycles(tile, split_k, has_producer=True)
     return Schedule(engine, lambda: replace(engine.tiled(), cycles=cycles), split_k, layout.packed, cycles)
 
 
 def gemm_cp_async(of: Gemm) -> Schedule | Refused:
-    """Warps or warpgroups (mma, wgmma) that copy operands themselves, with cp.async or element by element."""
-    layout = of.layout
-    if isinstance(layout, Refused):
-        return layout
-    tile, split_k = tile_of(product(of.batch), of.rows, of.columns, of.depth, of.streams, of.device)
+    """Warps or warpgroups that copy operands themselves, with cp.async or element by element, by any instruction."""
+    by = of.instruction
+    if isinstance(by, Refused):
+        return by
+    if isinstance(of.warp_tile, Refused):
+        return of.warp_tile
+    layout, (tile, split_k) = of.layout, of.warp_tile
     axes = (of.left_axis if layout.axis else "", layout.axis)
-    engine = TensorCoreTile(tile, layout.dtype, of.left, layout.rights, *axes, of.depth, split_k, of.early)
+    early = of.early if by in MMA else ()
+    engine = TensorCoreTile(tile, by, of.left, layout.rights, *axes, of.depth, split_k, early)
     cycles = of.cycles(tile, split_k, has_producer=False)
     return Schedule(engine, lambda: replace(engine.tiled(of.device), cycles=cycles), split_k, layout.packed, cycles)
 
 
 def gemm_fma(of: Gemm) -> Schedule | Refused:
     """Multiply-adds of threads."""
-    if not isinstance(of.dtype, Refused):
-        return Refused("tensor_cores_lack_the_dtype", of.dtype.name)
+    if not isinstance(of.warp_tile, Refused):
+        return Refused("tensor_cores_lack_the_dtype", ", ".join([d.name for d in of.dtypes]))
     writer = of.writer
     axes = [factor.dense_axis(writer.alignment(factor), (writer.sums,)) for factor in (of.left, *of.rights)]
     engine, cycles = FmaTile.best(of.left, of.rights, axes, product(of.batch), writer.sums, of.device)
@@ -323,7 +359,7 @@ def gemm_fma(of: Gemm) -> Schedule | Refused:
 def blocks_copied(of: Gemm) -> Schedule | Refused:
     """One row with weights in blocks, which bulk copies bring."""
     rights = of.block_rights
-    tile = None if of.batch else CopiedBlocks.of(of.left, rights, of.device)
+    tile = None if of.batch or not of.has_unit_lanes else CopiedBlocks.of(of.left, rights, of.device)
     if tile is None:
         expected = "one row of f32, where launches overlap, and columns that fit shared memory"
         return Refused("bulk_copies_bring_blocks", f"{of.rows} rows, {of.columns} columns", expected)
@@ -333,7 +369,7 @@ def blocks_copied(of: Gemm) -> Schedule | Refused:
 def blocks_stream(of: Gemm) -> Schedule | Refused:
     """Few rows with weights in blocks, which threads read as they are."""
     rights = of.block_rights
-    tile = None if of.batch else BlockStream.of(of.left, rights, of.device)
+    tile = None if of.batch or not of.has_unit_lanes else BlockStream.of(of.left, rights, of.device)
     if tile is None:
         return Refused("rows_are_few", "a batch" if of.batch else str(of.rows), "few rows that fit shared memory")
     return Schedule(tile, tile.tiled, packed=of.packed_blocks(rights[0].pack))
@@ -342,7 +378,7 @@ def blocks_stream(of: Gemm) -> Schedule | Refused:
 def blocks_fma(of: Gemm) -> Schedule | Refused:
     """Weights in blocks that threads expand to shared memory."""
     rights = of.block_rights
-    engine = FmaTile(BLOCKS_SHAPE, f32, of.left, rights, ["", *("" for _ in rights)], of.depth)
+    engine = FmaTile(with_warps_of(BLOCKS_SHAPE, of.device), f32, of.left, rights, [""] * (1 + len(rights)), of.depth)
     return Schedule(engine, lambda: engine.tiled(of.device), packed=of.packed_blocks(rights[0].pack))
 
 

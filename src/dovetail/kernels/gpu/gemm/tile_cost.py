@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
+from dovetail.ir.dtype import f16
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.block_tile import DEPTH, BlockTile
+from dovetail.kernels.gpu.gemm.block_tile import BlockTile
+from dovetail.kernels.matrix_instruction import LINE_BYTES
 from dovetail.kernels.timings.record import GemmTimings
 
 ROWS = 512
 """Rows of a product whose size is known at run time only."""
 NARROW_SUMS = 96
 """Accumulators of a thread up to which it puts results of 16 bits through shared memory."""
+STEP_BYTES = 32
+"""Of k, which mma.sync multiplies at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +27,27 @@ class Work:
     across: int
     device: GpuDevice
     timings: GemmTimings
+    itemsize: int = f16.itemsize
+    """Bytes of an element of the factors."""
 
     @staticmethod
-    def of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDevice) -> Work:
+    def of(
+        batch: Size, rows: Size, columns: Size, streams: int, device: GpuDevice, itemsize: int = f16.itemsize
+    ) -> Work:
         count = batch if isinstance(batch, int) else 1
         down = rows if isinstance(rows, int) else ROWS
         across = streams * (columns if isinstance(columns, int) else ROWS)
-        return Work(count, down, across, device, device.timings.gemm)
+        return Work(count, down, across, device, device.timings.gemm, itemsize)
+
+    @property
+    def depth(self) -> int:
+        """Elements of k in a stage."""
+        return LINE_BYTES // self.itemsize
+
+    @property
+    def pace(self) -> float:
+        """How much longer products take than those of elements of 16 bits."""
+        return self.itemsize / f16.itemsize
 
     def blocks(self, tile: BlockTile) -> int:
         return self.count * -(-self.down // tile.rows) * -(-self.across // tile.columns)
@@ -48,10 +66,10 @@ class Work:
         """
         blocks, most = parts * self.blocks(tile), self.device.multiprocessors
         t = self.timings
-        copies = (tile.rows + tile.columns) * 2 * (1 / t.tma_bytes)
+        copies = (tile.rows + tile.columns) * self.itemsize * (1 / t.tma_bytes)
         if tile.blocks > 1 or copies < t.clustered_pace * tile.rows * tile.columns / t.warpgroup_products:
             return False
-        return t.clustered_share * most < blocks <= most and depth > tile.stages * DEPTH * parts
+        return t.clustered_share * most < blocks <= most and depth > tile.stages * self.depth * parts
 
     def stage_cycles(self, tile: BlockTile, parts: int) -> float:
         """Cycles of a stage of all blocks."""
@@ -61,10 +79,11 @@ class Work:
         # Blocks of one multiprocessor share its tensor cores, and hide each other's latency.
         at_once = -(-blocks // self.device.multiprocessors)
         t = self.timings
-        products = tile.rows * tile.columns * DEPTH / (t.warpgroup_products if tile.by_warpgroup else t.warp_products)
-        work = max(products, (tile.rows + tile.columns) * 2 * DEPTH * (1 / t.copied_bytes))
+        rate = t.warpgroup_products if tile.by_warpgroup else t.warp_products
+        products = tile.rows * tile.columns * self.depth / rate * self.pace
+        work = max(products, (tile.rows + tile.columns) * LINE_BYTES * (1 / t.copied_bytes))
         fragments = 1 if tile.by_warpgroup else tile.warp_rows // 16 * tile.warp_columns // 8
-        latency = t.stage + DEPTH // 16 // tile.warps_deep * (t.step + t.fragment * fragments)
+        latency = t.stage + LINE_BYTES // STEP_BYTES // tile.warps_deep * (t.step + t.fragment * fragments)
         return max(at_once * work, -(-at_once // fit) * latency) + at_once * work / 8
 
     def product_cycles(self, tile: BlockTile, depth: int, straddle: tuple[bool, bool] = (False, False)) -> float:
@@ -75,14 +94,14 @@ class Work:
         t = self.timings
         tiles = -(-self.blocks(tile) // self.device.multiprocessors)
         busy = min(1.0, self.blocks(tile) / self.device.multiprocessors)
-        fits_l2 = (self.down + self.across) * depth * 2 <= self.device.l2_bytes
+        fits_l2 = (self.down + self.across) * depth * self.itemsize <= self.device.l2_bytes
         whole = 1 / (t.lone_tma_bytes if fits_l2 else t.far_tma_bytes)
         left, right = (max(whole, busy * (1 / t.straddling_tma_bytes)) if each else whole for each in straddle)
-        copies = (tile.rows * left + tile.columns * right) * 2 * DEPTH
-        products = tile.rows * tile.columns * DEPTH / t.warpgroup_products
+        copies = (tile.rows * left + tile.columns * right) * LINE_BYTES
+        products = tile.rows * tile.columns * self.depth / t.warpgroup_products
         is_narrow = tile.rows * tile.columns // tile.threads <= NARROW_SUMS
         results = tile.rows * tile.columns * (1 / (t.narrow_results if is_narrow else t.wide_results))
-        k_steps = -(-depth // DEPTH) * max(products, copies, t.k_step)
+        k_steps = -(-depth // self.depth) * max(products, copies, t.k_step)
         # Blocks of one multiprocessor hide each other's results.
         return t.start + tiles * k_steps + -(-tiles // tile.blocks) * results
 
@@ -103,13 +122,13 @@ class Work:
         t = self.timings
         blocks = parts * self.blocks(tile)
         tiles = -(-blocks // self.device.multiprocessors)
-        products = tile.rows * tile.columns * DEPTH / t.warpgroup_products
+        products = tile.rows * tile.columns * self.depth / t.warpgroup_products
         busy = min(1.0, blocks / self.device.multiprocessors) if shares_l2 else 1.0
-        copies = (tile.rows + tile.columns) * 2 * DEPTH * max(1 / t.tma_bytes * busy, 1 / t.lone_tma_bytes)
+        copies = (tile.rows + tile.columns) * LINE_BYTES * max(1 / t.tma_bytes * busy, 1 / t.lone_tma_bytes)
         results = tile.rows * tile.columns * (1 / t.results)
         # Blocks of one multiprocessor hide each other's results.
         shown = tiles if tile.blocks == 1 else -(-tiles // tile.blocks)
-        k_steps = -(-depth // (DEPTH * parts)) * max(products, copies, t.k_step)
+        k_steps = -(-depth // (self.depth * parts)) * max(products, copies, t.k_step)
         if self.down * self.across * result_bytes <= self.device.l2_bytes // 2:
             return t.start + tiles * k_steps + shown * results
         memory = tile.rows * tile.columns * result_bytes * (1 / t.memory_bytes)

@@ -37,7 +37,6 @@ from dovetail.kernels.loops.launch_fusion.composed import Renaming
 from dovetail.kernels.loops.uniform import reads
 from dovetail.kernels.timings.record import GemvTimings
 
-LANES = 32
 _LINE, _ROW = "line", "wanted_row"
 """A row of a tile, and its number among all rows, of which there may be fewer."""
 _STATEMENTS = (Set, Loop, When, Store, Alloc, AllReduce)
@@ -64,7 +63,7 @@ class RowKernel:
         launch = kernel.launch
         if launch is None or kernel.early or launch.shared_bytes or len(kernel.body) != 1:
             return None
-        (loop,), warps = kernel.body, launch.block // LANES
+        (loop,), warps = kernel.body, launch.block // launch.warp
         if not isinstance(loop, Loop) or loop.kind != "block" or not isinstance(loop.extent, Extent):
             return None
         own, *rest = loop.body
@@ -164,7 +163,7 @@ def with_row_prologue(
     where the kernel does not fill that memory in one place.
     """
     found, launch = Filling.of(kernel, read, room), kernel.launch
-    if found is None or launch is None or before.warps * LANES != launch.block:
+    if found is None or launch is None or before.warps * launch.warp != launch.block:
         return None
     turns, left = divmod(found.lines, before.warps)
     if left:

@@ -8,6 +8,6 @@ are `few_channels` `few_pixels` `few_pixels_kxk` `pointwise_packed`. Pixels in l
 which serves every size, `pointwise` where they are. Engines of their own: `winograd` `depthwise` `conv1d` `few_results`
 `int8`.
 
-What pixels see, packed (im2col): `patches`; packed filters: `packing`. What becomes of accumulators: `epilogue`. Filters
+What pixels see, packed (im2col): `patches`; packed filters: `packing`. What becomes of sums: `epilogue`. Filters
 that only a run knows: `of_a_run`; transposed convolution: `transposed`.
 """

@@ -133,7 +133,7 @@ def calibrate(mesh: Mapping[str, int], settings: Settings) -> MeshAttempt:
     placement = Placement.of(mesh)
     devices = rings.devices_of(placement)
 
-    def program(kind: str, axis: str, bytes: int, turns: int) -> rings.Turn:
+    def program(kind: str, axis: str, bytes: int, turns: int) -> rings.RingStep:
         return rings.program(placement, kind, axis, bytes, turns)
 
     found = measured(mesh, program)

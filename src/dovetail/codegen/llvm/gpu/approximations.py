@@ -1,4 +1,4 @@
-"""Functions of f32 to the accuracy of 16-bit floats, on NVIDIA GPUs: far fewer instructions than exact ones."""
+"""Functions of f32 to the accuracy of 16-bit floats, on GPUs: far fewer instructions than exact ones."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from functools import partial
 
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.maths import functions, tables
 from dovetail.codegen.llvm.maths.f64 import FUNCTIONS as F64
-from dovetail.codegen.llvm.nvptx import nvvm
+from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import f32
 
 _QUOTIENT = re.compile(r"fdiv float ([^,\n]+), ([^,\n]+)$", re.MULTILINE)
@@ -20,15 +20,53 @@ _SMOOTH = frozenset({"erf_f32", "exp_f32", "exp_falling_f32", "sigmoid_f32", "ta
 """Functions that may use fast quotients: their divisors are bounded, and their results move as little as quotients."""
 
 
-def exp(t: Builder, x: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Approximations:
+    """What a machine has instructions for, as functions that write them."""
+
+    exp2: Callable[[Builder, str], str]
+    """2**x to 2 units in the last place; denormals are 0."""
+    rsqrt: Callable[[Builder, str], str]
+    """1 / sqrt(x) to 2 units in the last place."""
+    reciprocal: Callable[[Builder, str], str]
+    """1 / x to 1 unit in the last place; denormals are 0."""
+    quotient: Callable[[Builder, str, str], str]
+    """x / y to 2 or 3 units in the last place, for operands of any size."""
+    saturated_fma: Callable[[Builder, str, str, str], str]
+    """x·y + z, no less than 0 and no more than 1; NaN becomes 0."""
+    held: Callable[[Builder, str], str]
+    """The same number, by an instruction that is no copy where the assembler takes copies for sums themselves."""
+    bounded_quotient: str = ""
+    """The intrinsic of quotients whose divisors are bounded; empty where the others are as fast."""
+
+    @property
+    def functions(self) -> Mapping[str, Callable[..., str]]:
+        """By the ops of the loop language."""
+        return {
+            "near_div": self.quotient,
+            "near_erf": erf,
+            "near_exp": partial(exp, self),
+            "near_exp2": self.exp2,
+            "near_half_erf": partial(half_erf, self),
+            "held": self.held,
+            "near_rsqrt": self.rsqrt,
+            "near_sigmoid": partial(sigmoid, self),
+        }
+
+    def library(self, uses: Iterable[str]) -> str:
+        """The functions that a kernel calls."""
+        smooth = [name for name in uses if name in _SMOOTH]
+        rest = [name for name in uses if name not in _SMOOTH]
+        fast = self.bounded_quotient
+        if not fast or not smooth or any(not name.startswith("declare ") for name in rest):
+            return functions.library(uses, F64)
+        found = functions.library([*uses, declared(fast)], F64)
+        return _QUOTIENT.sub(lambda at: called(fast, at[1], at[2]), found)
+
+
+def exp(machine: Approximations, t: Builder, x: str) -> str:
     """A product and one instruction."""
-    return exp2(t, t.let(f"fmul float {x}, {scalar.literal(math.log2(math.e), f32)}"))
-
-
-def exp2(t: Builder, x: str) -> str:
-    """One instruction."""
-    t.use(f"declare float @{nvvm.NEAR_EXP2}(float)")
-    return t.let(f"call float @{nvvm.NEAR_EXP2}(float {x})")
+    return machine.exp2(t, t.let(f"fmul float {x}, {scalar.literal(math.log2(math.e), f32)}"))
 
 
 def erf(t: Builder, x: str) -> str:
@@ -43,7 +81,7 @@ def erf(t: Builder, x: str) -> str:
     return _clamped(t, t.let(f"fmul float {found}, {inside}"), 1.0)
 
 
-def half_erf(t: Builder, x: str, factor: str) -> str:
+def half_erf(machine: Approximations, t: Builder, x: str, factor: str) -> str:
     """(1 + erf(factor · x)) / 2, between 0 and 1, where the factor is a literal.
 
     Only the square is bounded: beyond that the polynomial grows with x, and the last multiply-add ends at 0 or 1
@@ -52,7 +90,6 @@ def half_erf(t: Builder, x: str, factor: str) -> str:
     scale: float = struct.unpack("<d", struct.pack("<Q", int(factor, 16)))[0]
     t.use("declare float @llvm.fma.f32(float, float, float)")
     t.use("declare float @llvm.minimum.f32(float, float)")
-    t.use(f"declare float @{nvvm.SATURATED_FMA}(float, float, float)")
     bound = scalar.literal((tables.NEAR_ERF_BOUND / scale) ** 2, f32)
     square = t.let(f"call float @llvm.minimum.f32(float {t.let(f'fmul float {x}, {x}')}, float {bound})")
     last = len(tables.NEAR_ERF) - 1
@@ -62,35 +99,13 @@ def half_erf(t: Builder, x: str, factor: str) -> str:
         given = f"float {found}, float {square}, float {scalar.literal(coefficient, f32)}"
         found = t.let(f"call float @llvm.fma.f32({given})")
     half = scalar.literal(0.5, f32)
-    return t.let(f"call float @{nvvm.SATURATED_FMA}(float {found}, float {x}, float {half})")
+    return machine.saturated_fma(t, found, x, half)
 
 
-def held(t: Builder, x: str) -> str:
-    """The same number by an instruction that is no copy: the assembler takes copies of sums for the sums themselves,
-    and serialises products during which they are read. Grids have one axis, which it does not know."""
-    t.use(f"declare i32 @{nvvm.GRID_Y}()")
-    one = t.let(f"uitofp i32 {t.let(f'call i32 @{nvvm.GRID_Y}()')} to float")
-    return t.let(f"fmul float {x}, {one}")
-
-
-def sigmoid(t: Builder, x: str) -> str:
+def sigmoid(machine: Approximations, t: Builder, x: str) -> str:
     """Two instructions and what they are given: exp(-x) that overflows has the quotient 0."""
-    falling = exp2(t, t.let(f"fmul float {x}, {scalar.literal(-math.log2(math.e), f32)}"))
-    t.use(f"declare float @{nvvm.NEAR_RECIPROCAL}(float)")
-    more = t.let(f"fadd float {falling}, {scalar.literal(1.0, f32)}")
-    return t.let(f"call float @{nvvm.NEAR_RECIPROCAL}(float {more})")
-
-
-def rsqrt(t: Builder, x: str) -> str:
-    """One instruction: 1 / sqrt(x) to 2 units in the last place."""
-    t.use(f"declare float @{nvvm.NEAR_RSQRT}(float)")
-    return t.let(f"call float @{nvvm.NEAR_RSQRT}(float {x})")
-
-
-def quotient(t: Builder, x: str, y: str) -> str:
-    """x / y to 2 units in the last place."""
-    t.use(declared(nvvm.NEAR_QUOTIENT))
-    return t.let(called(nvvm.NEAR_QUOTIENT, x, y))
+    falling = machine.exp2(t, t.let(f"fmul float {x}, {scalar.literal(-math.log2(math.e), f32)}"))
+    return machine.reciprocal(t, t.let(f"fadd float {falling}, {scalar.literal(1.0, f32)}"))
 
 
 def declared(intrinsic: str) -> str:
@@ -109,29 +124,4 @@ def _clamped(t: Builder, x: str, bound: float) -> str:
     return x
 
 
-FUNCTIONS: Mapping[str, Callable[..., str]] = MappingProxyType(
-    {
-        "near_div": quotient,
-        "near_erf": erf,
-        "near_exp": exp,
-        "near_exp2": exp2,
-        "near_half_erf": half_erf,
-        "held": held,
-        "near_rsqrt": rsqrt,
-        "near_sigmoid": sigmoid,
-    }
-)
-"""By the ops of the loop language."""
-
-
-def library(uses: Iterable[str]) -> str:
-    """The functions that a kernel calls."""
-    smooth = [name for name in uses if name in _SMOOTH]
-    rest = [name for name in uses if name not in _SMOOTH]
-    if not smooth or any(not name.startswith("declare ") for name in rest):
-        return functions.library(uses, F64)
-    found = functions.library([*uses, declared(nvvm.BOUNDED_QUOTIENT)], F64)
-    return _QUOTIENT.sub(lambda at: called(nvvm.BOUNDED_QUOTIENT, at[1], at[2]), found)
-
-
-__all__ = ["FUNCTIONS", "called", "declared", "library", "quotient"]
+__all__ = ["Approximations", "called", "declared"]

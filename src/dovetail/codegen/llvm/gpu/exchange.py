@@ -6,46 +6,33 @@ from collections.abc import Callable
 
 from dovetail.codegen.llvm import scalar
 from dovetail.codegen.llvm.builder import Builder
-from dovetail.codegen.llvm.nvptx import nvvm
+from dovetail.codegen.llvm.gpu.machine import Machine
 from dovetail.errors import GraphError
 from dovetail.ir.dtype import DType, bool_
 from dovetail.kernels.loops.ir import AllReduce
 
-LANES = 32
 
-
-def from_partner(text: Builder, x: str, dtype: DType, distance: int) -> str:
+def from_partner(machine: Machine, text: Builder, x: str, dtype: DType, distance: int) -> str:
     """The scalar of the lane whose number differs in one bit."""
-    return _moved(text, x, dtype, lambda word: _shuffle(text, nvvm.SHUFFLE, word, str(distance)))
+    return _moved(text, x, dtype, lambda word: machine.from_partner(text, word, distance))
 
 
-def from_lane(text: Builder, x: str, dtype: DType, lane: str) -> str:
+def from_lane(machine: Machine, text: Builder, x: str, dtype: DType, lane: str) -> str:
     """The scalar of a lane, whose number is an i64."""
     number = text.let(f"trunc i64 {lane} to i32")
-    return _moved(text, x, dtype, lambda word: _shuffle(text, nvvm.SHUFFLE_INDEX, word, number))
+    return _moved(text, x, dtype, lambda word: machine.from_lane(text, word, number))
 
 
-def ballot(text: Builder, x: str) -> str:
-    """The bools of all lanes, as the bits of an i32."""
-    text.use(f"declare i32 @{nvvm.BALLOT}(i32, i1)")
-    return text.let(f"call i32 @{nvvm.BALLOT}(i32 -1, i1 {x})")
-
-
-def all_reduce(text: Builder, slot: str, statement: AllReduce, flags: str) -> None:
+def all_reduce(machine: Machine, text: Builder, slot: str, statement: AllReduce, flags: str) -> None:
     """A butterfly: after a few exchanges every lane has combined all of its group, in the same order."""
     dtype, kind = statement.dtype, scalar.spelled(statement.dtype)
     found = text.let(f"load {kind}, ptr {slot}")
-    distance = (statement.group or LANES) // 2
+    distance = (statement.group or machine.lanes) // 2
     while distance:
-        other = from_partner(text, found, dtype, distance)
+        other = from_partner(machine, text, found, dtype, distance)
         found = scalar.apply(text, statement.op, [found, other], [dtype, dtype], dtype, flags)
         distance //= 2
     text.emit(f"store {kind} {found}, ptr {slot}")
-
-
-def _shuffle(text: Builder, intrinsic: str, word: str, operand: str) -> str:
-    text.use(f"declare i32 @{intrinsic}(i32, i32, i32, i32)")
-    return text.let(f"call i32 @{intrinsic}(i32 -1, i32 {word}, i32 {operand}, i32 {LANES - 1})")
 
 
 def _moved(text: Builder, x: str, dtype: DType, shuffle: Callable[[str], str]) -> str:
@@ -69,13 +56,15 @@ def _moved(text: Builder, x: str, dtype: DType, shuffle: Callable[[str], str]) -
     return found if kind == f"i{bits}" else text.let(f"bitcast i{bits} {found} to {kind}")
 
 
-def atomic_update(text: Builder, op: str, pointer: str, address: str, value: str, dtype: DType) -> None:
+def atomic_update(
+    machine: Machine, text: Builder, op: str, pointer: str, address: str, value: str, dtype: DType
+) -> None:
     """Combine an integer in memory with a value; nothing is ordered by it."""
     if not dtype.is_integer or dtype.bits not in (32, 64):
         raise GraphError(f"an atomic update of {dtype.name}", hint="update integers of 32 or 64 bits")
     name = {"add": "add", "maximum": "max", "minimum": "min"}[op]
     name = f"u{name}" if dtype.kind == "uint" and op != "add" else name
-    text.let(f"atomicrmw {name} {pointer} {address}, i{dtype.bits} {value} monotonic")
+    text.let(f"atomicrmw {name} {pointer} {address}, i{dtype.bits} {value} {machine.scope}monotonic")
 
 
-__all__ = ["all_reduce", "atomic_update", "ballot", "from_lane", "from_partner"]
+__all__ = ["all_reduce", "atomic_update", "from_lane", "from_partner"]
