@@ -70,7 +70,6 @@ class Schedule:
 class Layout:
     """Right operands as a tile copies them."""
 
-    dtype: DType
     rights: list[Factor]
     axis: str
     packed: Mapping[str, Packed]
@@ -91,26 +90,37 @@ class Gemm:
         self.batch, self.streams = writer.batch, writer.streams
 
     @cached_property
-    def by(self) -> MatrixInstruction | Refused:
-        """The instruction by which a warp multiplies operands."""
-        names, every = sorted([d.name for d in self.dtypes]), self.device.matrix_instructions
-        by = next((by for d in self.dtypes if (by := instruction_for(every, d)) is not None), None)
-        if by is not None and len(names) == 1:
-            return by
-        known = " or ".join(dict.fromkeys([one.factors.name for one in every]))
-        return Refused("tensor_cores_have_the_dtype", ", ".join(names), known or "a device that has them")
+    def instruction(self) -> MatrixInstruction | Refused:
+        """What warps multiply with."""
+        dtype = min(self.dtypes, key=lambda d: d.name)
+        found = instruction_for(self.device.matrix_instructions, dtype) if len(self.dtypes) == 1 else None
+        names, known = ", ".join(sorted([d.name for d in self.dtypes])), self.device.matrix_instructions
+        several = " or ".join(dict.fromkeys([one.factors.name for one in known]))
+        return found or Refused("tensor_cores_have_the_dtype", names, several or "a device that multiplies matrices")
 
     @cached_property
     def dtype(self) -> DType | Refused:
-        """The dtype of operands where warps multiply by mma.sync, whose fragments most engines have."""
-        if isinstance(self.by, Refused):
-            return self.by
-        return self.by.factors if self.by in MMA else Refused("warps_multiply_by_mma", self.by.name, "mma.sync")
+        """The dtype of operands that `mma` multiplies, which most engines have alone."""
+        by = self.instruction
+        if isinstance(by, Refused):
+            return by
+        return by.factors if by in MMA else Refused("instruction_is_mma", by.name, "mma.sync")
 
-    @property
-    def _dtypes(self) -> tuple[DType, ...]:
-        """Those whose lines are copied."""
-        return () if isinstance(self.by, Refused) else (self.by.factors,)
+    @cached_property
+    def warp_tile(self) -> tuple[BlockTile, int] | Refused:
+        """The tile of warps that copy operands themselves, and the parts of k."""
+        by = self.instruction
+        if isinstance(by, Refused):
+            return by
+        sizes = product(self.batch), self.rows, self.columns, self.depth
+        found = tile_of(*sizes, self.streams, self.device, by, self.request)
+        return found or Refused("tiles_have_matrices", by.name, "other tiles")
+
+    def _axis(self, factor: Factor) -> str:
+        """The axis along which a factor is copied; "" where elements are loaded one by one."""
+        by = self.instruction
+        dtype = next(iter(self.dtypes)) if isinstance(by, Refused) else by.factors
+        return factor.dense_axis(self.writer.alignment(factor), (dtype,))
 
     @cached_property
     def early(self) -> tuple[str, ...]:
@@ -119,12 +129,12 @@ class Gemm:
     @cached_property
     def right_axes(self) -> list[str]:
         """The axis along which each right operand is copied."""
-        return [right.dense_axis(self.writer.alignment(right), self._dtypes) for right in self.rights]
+        return [self._axis(right) for right in self.rights]
 
     @cached_property
     def left_axis(self) -> str:
         """The axis along which the left operand is copied; "" where elements are loaded one by one."""
-        return self.left.dense_axis(self.writer.alignment(self.left), self._dtypes)
+        return self._axis(self.left)
 
     @cached_property
     def right_axis(self) -> str:
@@ -132,14 +142,15 @@ class Gemm:
         return self.right_axes[0] if self.left_axis and len(set(self.right_axes)) == 1 else ""
 
     @cached_property
-    def layout(self) -> Layout | Refused:
+    def layout(self) -> Layout:
         """The right operands of a tile, transposed when they are bound where that gains, and the tile of a producer."""
-        if isinstance(self.by, Refused):
-            return self.by
-        if isinstance(self.dtype, Refused):
-            return self._layout_of_lanes(self.by, self.dtype)
         found, pack = self._producer_tile(self.rights, self.right_axis), Transposed()
-        own = Layout(self.dtype, self.rights, self.right_axis, {}, found)
+        own = Layout(self.rights, self.right_axis, {}, found)
+        if isinstance(self.dtype, Refused):
+            # Lanes read elements along k together, and those along columns one by one.
+            is_turned = self.right_axis == "row" and self.rights[0].tensor.dtype.itemsize == f16.itemsize
+            rights = self.writer.transposed(pack) if is_turned else None
+            return own if rights is None else Layout(rights, "k", self.packed(pack), found)
         has_none = isinstance(found, Refused)
         if not self.left_axis or self.right_axis == "k" or (has_none and (self.right_axis or self.is_short)):
             return own
@@ -154,27 +165,7 @@ class Gemm:
                 return own
             if not gains_by_transposing(found, other, sizes, self.streams, self.device, self.request):
                 return own
-        return Layout(self.dtype, rights, "k", self.packed(pack), other)
-
-    def _layout_of_lanes(self, by: MatrixInstruction, why: Refused) -> Layout:
-        """The same where lanes read elements along k together, and those along columns one by one."""
-        pack = Transposed()
-        is_turned = self.right_axis == "row" and by.factors.itemsize == f16.itemsize
-        rights = self.writer.transposed(pack) if is_turned else None
-        if rights is None:
-            return Layout(by.factors, self.rights, self.right_axis, {}, why)
-        return Layout(by.factors, rights, "k", self.packed(pack), why)
-
-    @cached_property
-    def warp_tile(self) -> tuple[MatrixInstruction, BlockTile, int] | Refused:
-        """The tile of warps that copy operands themselves, with their instruction and the parts of k."""
-        if isinstance(self.by, Refused):
-            return self.by
-        sizes = product(self.batch), self.rows, self.columns, self.depth
-        found = tile_of(*sizes, self.streams, self.device, self.by, self.request)
-        if found is None:
-            return Refused("a_tile_has_matrices_of_the_instruction", f"{self.by.name}, {self.streams} streams")
-        return self.by, *found
+        return Layout(rights, "k", self.packed(pack), other)
 
     @property
     def is_short(self) -> bool:
@@ -183,6 +174,8 @@ class Gemm:
 
     def _producer_tile(self, rights: list[Factor], axis: str) -> tuple[BlockTile, int] | Refused:
         """The tile of a kernel with a producer, and the parts of its depth."""
+        if isinstance(self.dtype, Refused):
+            return self.dtype
         if not may_use_warpgroups(self.device, self.request):
             return Refused("device_multiplies_by_warpgroups", self.device.architecture, "wgmma, as sm_90a has it")
         if not axis:
@@ -231,6 +224,11 @@ class Gemm:
         axis = axes[0] if len(set(axes)) == 1 else ""
         return StreamTile.of(self.dtype, self.left, rights, axis, sizes, self.device, early="right" in self.early)
 
+    @property
+    def has_unit_lanes(self) -> bool:
+        """Whether a warp has a lane for each column of a unit."""
+        return self.device.warp == LANES
+
     @cached_property
     def block_rights(self) -> list[BlockFactor]:
         """The right factor of each stream in blocks."""
@@ -258,8 +256,8 @@ class Gemm:
 
     def cycles(self, tile: BlockTile, split_k: int, *, has_producer: bool) -> float:
         """An estimate of a tile, without the start of the kernel."""
-        sizes = product(self.batch), self.rows, self.columns, self.depth
-        known, item = (*sizes, self.streams, self.device, self.request), self.writer.found.left.dtype.itemsize
+        sizes, item = (product(self.batch), self.rows, self.columns, self.depth), self.writer.found.left.dtype.itemsize
+        known = *sizes, self.streams, self.device, self.request
         return cycles_of(tile, *known, has_producer=has_producer, parts=split_k, itemsize=item)
 
     def job(self, schedule: Schedule) -> Job:
@@ -325,29 +323,29 @@ _ONE_TILE = "tiles for all blocks at once that fit shared memory"
 def gemm_tma(of: Gemm) -> Schedule | Refused:
     """Warpgroups (wgmma) whose operands a warp copies with the TMA."""
     layout = of.layout
-    if isinstance(layout, Refused):
-        return layout
+    if isinstance(of.dtype, Refused):
+        return of.dtype
     if isinstance(layout.tile, Refused):
         return layout.tile
     assert isinstance(of.depth, int), "the TMA needs it"
     tile, split_k = layout.tile
     axes, early, scale = (of.left_axis, layout.axis), "right" in of.early, of.writer.scale
-    engine = PipelinedTile(tile, layout.dtype, of.left, layout.rights, *axes, of.depth, split_k, early, scale)
+    engine = PipelinedTile(tile, of.dtype, of.left, layout.rights, *axes, of.depth, split_k, early, scale)
     engine = engine.at_once(of.rows, of.columns, of.device)
     cycles = of.cycles(tile, split_k, has_producer=True)
     return Schedule(engine, lambda: replace(engine.tiled(), cycles=cycles), split_k, layout.packed, cycles)
 
 
 def gemm_cp_async(of: Gemm) -> Schedule | Refused:
-    """Warps or warpgroups (mma, wgmma, mfma, wmma) that copy operands themselves, with cp.async or element by
-    element."""
-    layout, found = of.layout, of.warp_tile
-    if isinstance(layout, Refused):
-        return layout
-    if isinstance(found, Refused):
-        return found
-    by, tile, split_k = found
-    axes, early = (of.left_axis if layout.axis else "", layout.axis), of.early if by in MMA else ()
+    """Warps or warpgroups that copy operands themselves, with cp.async or element by element, by any instruction."""
+    by = of.instruction
+    if isinstance(by, Refused):
+        return by
+    if isinstance(of.warp_tile, Refused):
+        return of.warp_tile
+    layout, (tile, split_k) = of.layout, of.warp_tile
+    axes = (of.left_axis if layout.axis else "", layout.axis)
+    early = of.early if by in MMA else ()
     engine = TensorCoreTile(tile, by, of.left, layout.rights, *axes, of.depth, split_k, early)
     cycles = of.cycles(tile, split_k, has_producer=False)
     return Schedule(engine, lambda: replace(engine.tiled(of.device), cycles=cycles), split_k, layout.packed, cycles)
@@ -356,23 +354,17 @@ def gemm_cp_async(of: Gemm) -> Schedule | Refused:
 def gemm_fma(of: Gemm) -> Schedule | Refused:
     """Multiply-adds of threads."""
     if not isinstance(of.warp_tile, Refused):
-        return Refused("tensor_cores_lack_the_dtype", of.warp_tile[0].factors.name)
+        return Refused("tensor_cores_lack_the_dtype", ", ".join([d.name for d in of.dtypes]))
     writer = of.writer
     axes = [factor.dense_axis(writer.alignment(factor), (writer.sums,)) for factor in (of.left, *of.rights)]
     engine, cycles = FmaTile.best(of.left, of.rights, axes, product(of.batch), writer.sums, of.device, of.request)
     return Schedule(engine, lambda: engine.tiled(of.device, cycles), engine.parts, cycles=cycles)
 
 
-def _wide_warps(of: Gemm) -> Refused:
-    return Refused("a_warp_has_a_lane_for_each_column_of_a_unit", f"{of.device.warp} lanes", f"{LANES} lanes")
-
-
 def blocks_copied(of: Gemm) -> Schedule | Refused:
     """One row with weights in blocks, which bulk copies bring."""
     rights = of.block_rights
-    if of.device.warp != LANES:
-        return _wide_warps(of)
-    tile = None if of.batch else CopiedBlocks.of(of.left, rights, of.device, of.request)
+    tile = None if of.batch or not of.has_unit_lanes else CopiedBlocks.of(of.left, rights, of.device, of.request)
     if tile is None:
         expected = "one row of f32, where launches overlap, and columns that fit shared memory"
         return Refused("bulk_copies_bring_blocks", f"{of.rows} rows, {of.columns} columns", expected)
@@ -382,9 +374,7 @@ def blocks_copied(of: Gemm) -> Schedule | Refused:
 def blocks_stream(of: Gemm) -> Schedule | Refused:
     """Few rows with weights in blocks, which threads read as they are."""
     rights = of.block_rights
-    if of.device.warp != LANES:
-        return _wide_warps(of)
-    tile = None if of.batch else BlockStream.of(of.left, rights, of.device, of.request)
+    tile = None if of.batch or not of.has_unit_lanes else BlockStream.of(of.left, rights, of.device, of.request)
     if tile is None:
         return Refused("rows_are_few", "a batch" if of.batch else str(of.rows), "few rows that fit shared memory")
     return Schedule(tile, tile.tiled, packed=of.packed_blocks(rights[0].pack))
@@ -393,8 +383,7 @@ def blocks_stream(of: Gemm) -> Schedule | Refused:
 def blocks_fma(of: Gemm) -> Schedule | Refused:
     """Weights in blocks that threads expand to shared memory."""
     rights = of.block_rights
-    shape = with_warps_of(BLOCKS_SHAPE, of.device)
-    engine = FmaTile(shape, f32, of.left, rights, ["", *("" for _ in rights)], of.depth)
+    engine = FmaTile(with_warps_of(BLOCKS_SHAPE, of.device), f32, of.left, rights, [""] * (1 + len(rights)), of.depth)
     return Schedule(engine, lambda: engine.tiled(of.device), packed=of.packed_blocks(rights[0].pack))
 
 
