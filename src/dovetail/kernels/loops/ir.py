@@ -755,7 +755,7 @@ Statement: TypeAlias = Store | Set | Loop | When | Threaded
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Which threads have which tiles of a scheduled kernel. What asks for that reads it here, and not off its loops."""
+    """Which threads have which tiles of a scheduled kernel. It is read here, not off the loops."""
 
     by: Literal["block", "warp", "thread"]
     """What has a tile of its own."""
