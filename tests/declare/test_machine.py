@@ -19,7 +19,7 @@ from dovetail.declare.cost import (
 )
 from dovetail.ir.graph import Graph
 from dovetail.ir.leaf import input, param
-from dovetail.targets.cuda.claims import H200
+from dovetail.targets.cuda.claims import MACHINE as H200
 
 MACHINE = Machine(
     flops_per_second=1e9,

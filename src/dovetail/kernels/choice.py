@@ -27,6 +27,12 @@ class Refused:
     hint: str = ""
     """What would change it."""
 
+    def words(self) -> str:
+        """The condition as a report has it."""
+        parts = [f"{name} {what}" for name, what in (("found", self.found), ("expected", self.expected)) if what]
+        about = f" ({', '.join(parts)})" if parts else ""
+        return f"not: {self.condition.replace('_', ' ')}{about}"
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:

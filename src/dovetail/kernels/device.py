@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from dovetail.dataclass import dataclass
 from dovetail.kernels.matrix_instruction import LANES, MatrixInstruction
+from dovetail.kernels.timings.record import GpuTimings, timings_of
 
 Capability = Literal[
     "amx_bf16",
@@ -99,28 +100,6 @@ Cooperative: TypeAlias = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
-    """Seconds between two kernels of a GPU, or between two levels of one whose blocks stay.
-
-    Fitted to an H200 (docs/design/0026): launches by MiniLM with 16 and 128 tokens, the rest by what one token of
-    Qwen3-0.6B, Llama-1B and GPT-2 shapes takes as launches and as passes of one kernel.
-    """
-
-    launch: float = 1.45e-6
-    """From kernel to kernel of a graph, each of which starts after the one before it."""
-    dependent_launch: float = 0.89e-6
-    """The same where a kernel starts while the one before it still runs."""
-    words: float = 0.70e-6
-    """From level to level where blocks receive what others send. GPT-2 alone gives 0.51."""
-    barrier: float = 1.78e-6
-    """The same where they wait at a barrier of the grid, and then read from L2."""
-    arrival: float = 1.52e-6
-    """The same before a product whose weights are near: its estimate has what it reads. By a ViT of 197 tokens."""
-    hidden: float = 0.12
-    """The share of the time of reading weights that passes while blocks wait."""
-
-
-@dataclass(frozen=True, slots=True)
 class GpuDevice:
     """A GPU: its architecture, multiprocessors, and what a block of threads may use."""
 
@@ -161,11 +140,17 @@ class GpuDevice:
     cooperative: Cooperative = "auto"
     """Whether layers that repeat become passes of one cooperative (persistent) kernel: where the estimate of that is
     lower than that of launches, wherever they can (on), or nowhere (off)."""
-    waits: Waits = Waits()
+    measured: GpuTimings | None = None
+    """Figures of this card that take the place of those of its architecture."""
     sum_cycles: float = float("inf")
     """Cycles to add up the parts of a product whose depth several blocks share; infinite where none is split."""
     evict_first: bool = False
     """Whether L2 is told to drop weights first, and words that blocks send to each other last."""
 
+    @property
+    def timings(self) -> GpuTimings:
+        """What estimates know of it."""
+        return self.measured or timings_of(self.architecture)
 
-__all__ = ["CAPABILITIES", "LANES", "Caches", "Capability", "Cooperative", "CpuDevice", "GpuDevice", "Waits"]
+
+__all__ = ["CAPABILITIES", "LANES", "Caches", "Capability", "Cooperative", "CpuDevice", "GpuDevice"]

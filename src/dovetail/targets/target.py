@@ -22,6 +22,7 @@ from dovetail.targets.runtime.arrays.array_library import ArrayLibrary
 from dovetail.targets.runtime.arrays.device_array import DeviceArray
 
 if TYPE_CHECKING:
+    from dovetail.kernels.choice import Refused
     from dovetail.targets.runtime.calls.prepared_call import RunPrepared
 
 
@@ -184,6 +185,12 @@ class Considered:
     """The estimate in units of that of the variant that is taken."""
     hint: str = ""
     """What would change the condition."""
+
+    @classmethod
+    def of(cls, name: str, refused: Refused, kind: str = "", seconds: float | None = None) -> Considered:
+        """A variant that a condition refuses, in the words of all reports."""
+        known = refused.condition, refused.found, refused.expected
+        return cls(name, False, refused.words(), seconds, kind, *known, hint=refused.hint)
 
 
 @dataclass(frozen=True, slots=True)

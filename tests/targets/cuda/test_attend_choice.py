@@ -14,7 +14,6 @@ from dovetail.ir.dtype import DType, bf16, bool_, f16
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.attention import choice as attend_choice
 from dovetail.kernels.gpu.attention.choice import IS_FASTER, cycles_of, group_tile, warp_tile
 from dovetail.kernels.gpu.attention.sources import AttendSources, sources_of
 from dovetail.kernels.gpu.attention.tile import GROUP_WARPS, GroupTile
@@ -30,6 +29,7 @@ from dovetail.targets.gpu.steps import locations_of
 from dovetail.targets.target import Considered
 from tests.targets.cuda.graphs import x_of
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
+from tests.targets.cuda.timed import set_timings
 
 
 def _attention(
@@ -73,7 +73,7 @@ def test_both_kernels_are_told_with_their_estimates() -> None:
     assert rows["attend"].reason == f"{warps / groups:.2f} times attend_groups"
 
 
-LAUNCH = 1.45
+LAUNCH_MICROSECONDS = 1.45
 """µs between two kernels of a graph."""
 KEEP: Mapping[str, Any] = {"keep": x_of(bool_, 72, "t", name="keep"), "fill": -math.inf}
 REFUSED: Mapping[str, tuple[Value, GpuDevice, str, str]] = {
@@ -116,7 +116,7 @@ def test_factors_that_cannot_be_copied_in_vectors_refuse_warpgroups() -> None:
 def test_the_lower_estimate_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     value = _attention(128, 128)
     assert _taken(value) == "attend_groups"
-    monkeypatch.setattr(attend_choice, "GROUP_LATENCY", 100.0)
+    set_timings(monkeypatch, "attention", warpgroup_latency=100.0)
     assert _taken(value) == "attend"
     refused = _rows(value, H200)["attend_groups"]
     assert refused.condition == IS_FASTER and refused.expected.endswith("by warps")
@@ -163,7 +163,7 @@ def test_estimates_are_near_what_was_measured(name: str) -> None:
     sources = _sources(value)
     groups = [GroupTile(sources.problem, sources.dtype, GROUP_WARPS, splits) for splits in (1, 2)]
     for tile, measured in zip((warp_tile(sources), *groups), times, strict=True):
-        assert LAUNCH + cycles_of(tile, H200) / H200.hertz * 1e6 == pytest.approx(measured, rel=0.25)
+        assert LAUNCH_MICROSECONDS + cycles_of(tile, H200) / H200.hertz * 1e6 == pytest.approx(measured, rel=0.25)
 
 
 def test_a_report_tells_the_kernels_of_its_device() -> None:

@@ -14,7 +14,6 @@ from dovetail import Graph
 from dovetail.ir.dtype import bf16, bool_, f16
 from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.attention import choice as attend_choice
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, CopyAsync, Kernel, Loop, MultiplyShared, When, reads
@@ -25,6 +24,7 @@ from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.attended import HIDDEN, attention, by_hand
 from tests.targets.cuda.graphs import Case, x_of
 from tests.targets.cuda.judged import feeds_of, in_lockstep
+from tests.targets.cuda.timed import set_timings
 from tests.tolerances import assert_close
 
 SMALL = replace(H200, multiprocessors=1)
@@ -34,7 +34,7 @@ SMALL = replace(H200, multiprocessors=1)
 @pytest.fixture(params=[1, 2], ids=["one_group", "two_groups"])
 def groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Warpgroups that share the keys of a block, whatever the estimates are."""
-    monkeypatch.setattr(attend_choice, "APART_CYCLES", 1e9 if request.param == 1 else -1e9)
+    set_timings(monkeypatch, "attention", shared_keys=1e9 if request.param == 1 else -1e9)
     return request.param
 
 
@@ -100,8 +100,7 @@ def test_one_warpgroup_writes_16_bytes_a_thread(groups: int) -> None:
 
 def test_the_last_of_few_rounds_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 128 keys, scores are multiplied twice and not a third time, and no loop copies keys beyond the last."""
-    monkeypatch.setattr(attend_choice, "WARP_BLOCK", 1e9)
-    monkeypatch.setattr(attend_choice, "APART_CYCLES", 1e9)
+    set_timings(monkeypatch, "attention", warp_block=1e9, shared_keys=1e9)
     for keys, loops, products in ((64, 0, 2), (128, 0, 4), (192, 1, 3)):
         kernel = _kernel(attention(64, keys), SMALL)
         every = [*everything(kernel.body)]

@@ -15,7 +15,7 @@ import dovetail
 from dovetail.bench.workloads import feeds_for
 from dovetail.declare.machine import Cost
 from dovetail.frontends.onnx import import_model
-from dovetail.targets.cuda.claims import H200
+from dovetail.targets.cuda.claims import MACHINE as H200
 from dovetail.targets.reference.interpreter import evaluate
 from tests.bench.small import SMALL
 from tests.targets.cuda.benchmark import benchmark

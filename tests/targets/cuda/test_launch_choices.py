@@ -26,6 +26,7 @@ from tests.targets.cuda import test_near_launches as near
 from tests.targets.cuda import test_normed_products as few
 from tests.targets.cuda import test_norms_between as between
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
+from tests.targets.cuda.timed import with_timings
 
 Rows = Mapping[str, Considered]
 
@@ -152,7 +153,7 @@ def _attended(graph: Graph, device: GpuDevice) -> Considered:
     return next(row for step, some in rows if step.value.op.name == "attention" for row in some)
 
 
-_SLOW = replace(near.EARLY, waits=replace(near.EARLY.waits, dependent_launch=-2e-6))
+_SLOW = with_timings(near.EARLY, "launches", dependent_launch=-2e-6)
 
 
 @pytest.mark.parametrize(

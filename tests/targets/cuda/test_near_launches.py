@@ -38,6 +38,7 @@ from dovetail.settings import Settings
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.target import Considered, Target
 from tests.targets.cuda.simulated import SimulatedDriver, kernels_on, target_of
+from tests.targets.cuda.timed import with_timings
 
 EARLY = replace(H200, cluster=8, dependent_intensity=inf, cooperative="off")
 SIZE = 16
@@ -170,7 +171,7 @@ def test_early_copies_find_their_memory_where_the_first_allocations_are() -> Non
 
 
 def test_the_lower_estimate_decides() -> None:
-    launches = replace(EARLY, waits=replace(EARLY.waits, dependent_launch=-2e-6))
+    launches = with_timings(EARLY, "launches", dependent_launch=-2e-6)
     names = [kernel.name for kernel in _kernels(layers_of_few_rows(16), launches)]
     assert names.count("rows") == 5 and names.count("attend") == 2
 
@@ -204,7 +205,7 @@ def test_a_norm_after_the_product_reads_it_whole() -> None:
     gains = [(param(f"gain{i}", f16[n]), param(f"shift{i}", f16[n])) for i, n in enumerate((1024, 64))]
     y = _linear("w", library.layer_norm(x, *gains[0], eps=1e-5), 64)
     graph = Graph.of({"y": library.residual_layer_norm(residual, y, *gains[1], eps=1e-5)})
-    apart = replace(EARLY, waits=replace(EARLY.waits, dependent_launch=-2e-6))
+    apart = with_timings(EARLY, "launches", dependent_launch=-2e-6)
     assert [kernel.name for kernel in _kernels(graph, apart)] == ["rows", "contract_parts", "rows"]
     found, wanted, launches = _run(graph)
     assert launches == ["contract", "rows"]

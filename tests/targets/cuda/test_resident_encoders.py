@@ -25,6 +25,7 @@ from dovetail.targets.reference.interpreter import evaluate
 from tests.targets.cuda.benchmark import benchmark
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
 from tests.targets.cuda.test_decode import DECODE
+from tests.targets.cuda.timed import with_timings
 
 WHOLE = replace(H200, cluster=8, bulk_copies=True, dependent_intensity=32.0)
 FEW = replace(WHOLE, multiprocessors=4)
@@ -131,7 +132,7 @@ def _plan(name: str) -> Plan:
 
 def _choice(name: str, **figures: float) -> Residency:
     """What is chosen on an H200 whose waits are others."""
-    found = residency_of(_plan(name), replace(WHOLE, waits=replace(WHOLE.waits, **figures)))
+    found = residency_of(_plan(name), with_timings(WHOLE, "launches", **figures))
     assert found is not None
     return found
 
@@ -162,11 +163,11 @@ def test_kernels_of_whole_networks_are_written(name: str) -> None:
 
 
 def test_figures_of_the_device_decide() -> None:
-    assert _choice("gpt2", words=1e-6).refused is not None
-    assert _choice("vit_tiny", words=1e-7, barrier=1e-7, arrival=1e-7).refused is None
+    assert _choice("gpt2", message=1e-6).refused is not None
+    assert _choice("vit_tiny", message=1e-7, barrier=1e-7, arrival=1e-7).refused is None
     assert _choice("llama_1b", dependent_launch=1e-7).refused is not None
-    assert _choice("qwen3_0.6b", words=1.01e-6).refused is None
-    assert _choice("qwen3_0.6b", words=1.01e-6, hidden=0.0).refused is not None
+    assert _choice("qwen3_0.6b", message=1.01e-6).refused is None
+    assert _choice("qwen3_0.6b", message=1.01e-6, hidden=0.0).refused is not None
 
 
 def test_a_kernel_that_loses_is_not_composed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from dovetail.ir.dtype import DType, f16, f32, f64, i32
 from dovetail.kernels.gpu.gemm import fma
 from dovetail.kernels.gpu.gemm.fma_tile_choice import SHAPES, FmaChoice, fma_tile_of
 from dovetail.kernels.gpu.gemm.stream_k import Spans
-from dovetail.kernels.gpu.gemm.tile import H200, JOINED_CYCLES, SUM_CYCLES
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.request import LAUNCH, Request, Role
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
@@ -29,7 +29,7 @@ from tests.targets.cuda.judged import check, feeds_of, in_lockstep
 from tests.targets.cuda.simulated import SimulatedDriver
 
 SMALL = SHAPES[-1]
-ADDED = replace(H200, sum_cycles=float(SUM_CYCLES))
+ADDED = replace(H200, sum_cycles=H200.timings.gemm.sum_launch)
 """The device where a second kernel adds up what several blocks have of a tile."""
 
 
@@ -139,7 +139,7 @@ def test_ragged_products_go_in_spans(sizes: tuple[int, int, int], is_shared: boo
 
 @pytest.mark.parametrize(
     "wanted",
-    [LAUNCH, Request(sum_cycles=JOINED_CYCLES), Request(Role.PART, sum_cycles=SUM_CYCLES)],
+    [LAUNCH, Request(sum_cycles=H200.timings.gemm.joined_sum), Request(Role.PART, sum_cycles=ADDED.sum_cycles)],
     ids=["whole", "added_by_the_next_kernel", "part"],
 )
 def test_spans_need_a_second_kernel(wanted: Request) -> None:

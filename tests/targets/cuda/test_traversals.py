@@ -32,6 +32,7 @@ from tests.targets.cuda.images import image, layer, weights
 from tests.targets.cuda.judged import check, feeds_of, run_in_lockstep
 from tests.targets.cuda.phases import boxed
 from tests.targets.cuda.simulated import SimulatedDriver, target_of
+from tests.targets.cuda.timed import set_timings
 
 SMALL = BlockTile(64, 64, 4, 1, 3, by_warpgroup=True)
 FEW = replace(H200, multiprocessors=2)
@@ -84,10 +85,11 @@ def test_pixels_are_copied_for_every_tap(name: str) -> None:
 
 
 @pytest.mark.usefixtures("small_tiles")
-def test_k_goes_in_equal_parts() -> None:
+def test_k_goes_in_equal_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     case = _between(ops.conv(_x("n", 64, 5, 7), weights(f16, 72, 64, 3, 3), padding=1))
     sized = _between(ops.conv(_x(2, 64, 5, 7), weights(f16, 72, 64, 3, 3), padding=1))
-    with patch.object(tiles, "SPLITS", (1, 3)), patch.object(tiles, "SUM_CYCLES", -1e6):
+    set_timings(monkeypatch, "gemm", sum_launch=-1e6)
+    with patch.object(tiles, "SPLITS", (1, 3)):
         names = [made.kernel.name for _, made in kernels_of(_plan(sized), device=FEW)]
         assert names[:2] == ["convolve_parts", "convolve_sum"]
         feeds = feeds_of(Graph.of(sized.outputs), {})

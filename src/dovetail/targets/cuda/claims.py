@@ -13,6 +13,7 @@ from dovetail.ir.dtype import NARROW, bf16, c64, f16, f32, f64
 from dovetail.ir.value import Value
 from dovetail.kernels.gpu.attention.row import has_one_query
 from dovetail.kernels.gpu.policy import FMA_WIDEST, ROTATED_QUERIES, WIDEST
+from dovetail.kernels.timings.record import DEFAULT, timings_of
 from dovetail.ops.region import region
 from dovetail.passes.claims import Claims, Condition
 from dovetail.passes.lowerings.control import is_rewritten
@@ -76,20 +77,20 @@ _ROTATED = Condition(
     _queries_are_few,
     f"each block would rotate all keys again; with more than {ROTATED_QUERIES} queries they are rotated before",
 )
-_TENSOR_CORES = tuple(Peak(kind, dtype, 7.5e14) for kind in ("contract", "conv") for dtype in ("bf16", "f16"))
-_WIDE = tuple(Peak(kind, "f64", 3.3e13) for kind in ("contract", "conv", "map"))
-H200 = Machine(
-    # f32 without tensor cores. In tf32, which rounds operands to 10 bits and is not used, products reach 4.1e14.
-    flops_per_second=5.1e13,
-    bytes_per_second=4.0e12,
-    launch_seconds=1.0e-6,
+_CARD = timings_of(DEFAULT).card
+_PRODUCTS = ("contract", "conv")
+_TENSOR_CORES = tuple(Peak(kind, dtype, _CARD.tensor_flops) for kind in _PRODUCTS for dtype in ("bf16", "f16"))
+_WIDE = tuple(Peak(kind, "f64", _CARD.f64_flops) for kind in (*_PRODUCTS, "map"))
+MACHINE = Machine(
+    flops_per_second=_CARD.f32_flops,
+    bytes_per_second=_CARD.bytes_per_second,
+    launch_seconds=_CARD.launch_seconds,
     peaks=(*_TENSOR_CORES, *_WIDE),
-    # Pageable copies at some 10 GB/s each way and NumPy at a few, which nothing has measured. 40 µs for a call: an LSTM
-    # of 128 steps, 1,920 calls, takes 86 ms on a processor of 2.5 GHz.
-    host_step=HostStep(seconds=4.0e-5, bytes_per_second=2.0e9),
+    host_step=HostStep(seconds=_CARD.host_seconds, bytes_per_second=_CARD.host_bytes_per_second),
     # A residual that a product adds leaves a norm that the next product scales its sums by, or that has no launch.
     joined=(library.rms_norm.name,),
 )
+"""A card as prices see it, before one is calibrated."""
 
 
 _ON_HOST = Condition(
@@ -123,7 +124,7 @@ def claims(declared: Iterable[FusedOp[...]] = ()) -> Claims:
 
 CLAIMS = Claims(
     target="cuda",
-    machine=H200,
+    machine=MACHINE,
     native={
         **{op.name: () for op in ops.ALL if op.name not in _REWRITTEN},
         **{op.name: () for op in EVERYWHERE},

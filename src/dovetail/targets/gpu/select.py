@@ -26,11 +26,11 @@ from dovetail.kernels.gpu.attention.choice import (
     offer_attend_groups,
     offer_attend_lanes,
 )
-from dovetail.kernels.gpu.attention.row import is_attention, offer_attend_row
+from dovetail.kernels.gpu.attention.row import has_attention, is_attention, offer_attend_row
 from dovetail.kernels.gpu.conv.convolve import offer_copied, offer_fma, offer_gathered
 from dovetail.kernels.gpu.conv.folded import offer_folded
 from dovetail.kernels.gpu.conv.slide import offer_depthwise, offer_pool
-from dovetail.kernels.gpu.gemm.contract import offer_contract
+from dovetail.kernels.gpu.gemm.engines import BLOCKS, DENSE, Engine, has_blocks, offer_engine
 from dovetail.kernels.gpu.order.passes import Passes
 from dovetail.kernels.gpu.widened_rows import widened_rows
 from dovetail.kernels.loops.folds import is_reduction
@@ -68,22 +68,31 @@ def _kind(name: str, takes: Callable[[Value], bool], *rows: Row[GpuDevice | None
     return Kind(name, takes, lambda: rows)
 
 
-def _is_elementwise(value: Value) -> bool:
-    return value.op.elementwise or is_reduction(value) or value.op is region or isinstance(value.op, FusedOp)
+def _gemm_rows(engines: Mapping[str, Engine]) -> Sequence[Row[GpuDevice | None]]:
+    return [Row(name, offer_engine(engine)) for name, engine in engines.items()]
 
 
-def _is_a_contraction(value: Value) -> bool:
-    return value.op is ops.matmul or value.op is region or isinstance(value.op, FusedOp)
+def _is_fused(value: Value) -> bool:
+    """Whether the body of a step says what it computes, which is no attention and no convolution."""
+    is_open = value.op is region or isinstance(value.op, FusedOp)
+    return is_open and not is_attention(value) and not has_attention(value) and not is_convolved(value)
+
+
+def _may_multiply(value: Value) -> bool:
+    return value.op is ops.matmul or _is_fused(value)
+
+
+def _has_gemm(of: StepProblem[GpuDevice | None]) -> bool:
+    return any([v.op is ops.matmul for v in of.body.order])
 
 
 TABLE: Table[GpuDevice | None] = Table(
     (
-        _kind(
+        Kind(
             "elementwise",
-            _is_elementwise,
-            Row("map", offer_map),
-            Row("rows", offer_rows),
-            Row("weave", offer_weave),
+            lambda v: v.op.elementwise or is_reduction(v) or _is_fused(v),
+            lambda: (Row("map", offer_map), Row("rows", offer_rows), Row("weave", offer_weave)),
+            lambda of: not _has_gemm(of),
         ),
         _kind(
             "attention",
@@ -94,9 +103,16 @@ TABLE: Table[GpuDevice | None] = Table(
             Row("attend_fma", offer_attend_fma),
             Row("attend_row", offer_attend_row),
         ),
-        _kind("widened_attention", lambda v: v.op is region, Row("attend_row", offer_attend_row)),
+        _kind("widened attention", has_attention, Row("attend_row", offer_attend_row)),
         *WINDOWS,
-        _kind("contraction", _is_a_contraction, Row("contract", offer_contract)),
+        Kind(
+            "gemm",
+            _may_multiply,
+            lambda: _gemm_rows(DENSE),
+            lambda of: _has_gemm(of) and not has_blocks(of),
+            in_order=True,
+        ),
+        Kind("gemm of blocks", _may_multiply, lambda: _gemm_rows(BLOCKS), has_blocks, in_order=True),
         _kind(
             "gather", lambda v: v.op in (ops.gather, ops.gather_elements, ops.gather_nd), Row("gather", offer_gather)
         ),

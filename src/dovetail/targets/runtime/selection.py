@@ -44,6 +44,19 @@ class Kind(Generic[D]):
     takes: Callable[[Value], bool]
     rows: Callable[[], Sequence[Row[D]]]
     """A function, so that the code of rare kinds is imported when a model has one."""
+    holds: Callable[[StepProblem[D]], bool] | None = None
+    """What must hold of the body of a step, too; None where values tell."""
+    in_order: bool = False
+    """Whether the first row that fits is taken: estimates are told, and decide nothing."""
+
+    def has(self, problem: StepProblem[D]) -> bool:
+        """Whether a step is of this kind; one whose body cannot be written is, so that rows say why."""
+        if not self.takes(problem.value):
+            return False
+        try:
+            return self.holds is None or self.holds(problem)
+        except (SizeLimitError, *FAULTS):
+            return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +74,7 @@ class _Found(Generic[D]):
     kind: str
     row: Row[D]
     answer: Offer | Refused
+    in_order: bool = False
 
     @property
     def name(self) -> str:
@@ -136,12 +150,12 @@ class Table(Generic[D]):
 
     def _answers(self, problem: StepProblem[D]) -> Iterator[_Found[D]]:
         for kind in self.kinds:
-            if kind.takes(problem.value):
+            if kind.has(problem):
                 for row in kind.rows():
                     answer = _answer(row, problem)
                     several = (answer,) if isinstance(answer, (Offer, Refused)) else answer
                     for one in several:
-                        yield _Found(kind.name, row, one)
+                        yield _Found(kind.name, row, one, kind.in_order)
 
 
 RAISED = "template_raises"
@@ -178,7 +192,9 @@ def _chosen(
     while left:
         # Rows whose sizes are known later wait together; the last of them suits all sizes.
         late = [one for one in left if one.is_late]
+        ordered = {one.kind: one for one in reversed(left) if one.in_order}
         several = [one for one in left if not one.is_late or one is late[0]]
+        several = [one for one in several if not one.in_order or one is ordered[one.kind]]
         at = 0
         if len(several) > 1:
             at = preferred([one.estimate(step, machine).seconds for one in several])
@@ -216,15 +232,7 @@ def _told(
     """A row for people."""
     refusal = one.answer if isinstance(one.answer, Refused) else unbuilt
     if refusal is not None:
-        return Considered(
-            one.name,
-            False,
-            _reason(refusal),
-            kind=one.kind,
-            condition=refusal.condition,
-            found=refusal.found,
-            expected=refusal.expected,
-        )
+        return Considered.of(one.name, refusal, one.kind)
     if one.is_late:
         return Considered(one.name, False, "decided when sizes are known", kind=one.kind)
     price = one.estimate(step, machine)
@@ -234,15 +242,9 @@ def _told(
         near = f"equal within the model's noise of {NOISE:.0%}, and {winner.name} comes first"
         is_near = (abs(ratio - 1) <= NOISE or ratio < 1) and not (one.tells_work and winner.tells_work)
         reason = near if is_near else f"{ratio:.2f} times {winner.name}"
+        if winner.in_order and one.kind == winner.kind:
+            reason = f"{ratio:.2f} times {winner.name}, which comes first"
     return Considered(one.name, one is winner, reason, price.seconds, kind=one.kind, bound=price.bound, ratio=ratio)
-
-
-def _reason(refused: Refused) -> str:
-    said = refused.condition.replace("_", " ")
-    found = f"found {refused.found}" if refused.found else ""
-    expected = f"expected {refused.expected}" if refused.expected else ""
-    told = ", ".join(part for part in (found, expected) if part)
-    return f"not: {said}{f' ({told})' if told else ''}"
 
 
 __all__ = ["Estimate", "Kind", "Row", "Table"]

@@ -1,7 +1,7 @@
 """The kernels that an attention may have: by warpgroups where conditions allow it and the estimate is lower, else by
 warps.
 
-Both are estimated in cycles of a multiprocessor, fitted to an H200 (docs/design/0018). A round is 64 queries by 64
+Both are estimated in cycles of a multiprocessor (`AttentionTimings`, docs/design/0018). A round is 64 queries by 64
 keys; a warp has 16 of the queries, and tensor cores of its own quarter of the multiprocessor.
 """
 
@@ -30,7 +30,6 @@ from dovetail.kernels.gpu.attention.tile import (
 from dovetail.kernels.gpu.attention.writer import writer_of
 from dovetail.kernels.gpu.gemm.block_tile import RESERVED_BYTES
 from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, GROUP_ROWS, has_warpgroups
-from dovetail.kernels.gpu.gemm.tile_cost import MULTIPLY_CYCLES
 from dovetail.kernels.gpu.policy import FMA_WIDEST
 from dovetail.kernels.matrix_instruction import MMA
 from dovetail.kernels.request import Role
@@ -43,22 +42,6 @@ GROUPS = (1, 2)
 """Warpgroups of a block, which share its keys."""
 IS_FASTER, LANES_ARE_FASTER = "warpgroups_are_faster", "multiply_adds_are_faster"
 """The conditions that the estimates decide."""
-WARP_BLOCK, GROUP_BLOCK = 9.4, 11.5
-"""Cycles of a block before its first round and after its last, by warps and by warpgroups, for each feature of a key
-and of a value."""
-LANE_SHUFFLES = 3
-"""Shuffles and what goes with them for each key and query, in instructions of a warp."""
-SHARE_CYCLES, LANE_SHARE = 2.6, 0.9
-"""The same of warps along keys, which combine what they found: of 16 rows, and of queries without tensor cores."""
-WARP_FACTOR = 2.3
-"""What a round takes by warps, over its products."""
-GROUP_LATENCY, GROUP_START, GROUP_WORK = 4.7, 245, 1.84
-"""Cycles of a round by a warpgroup: for each feature, whatever others do meanwhile, and for each warpgroup of the
-multiprocessor; the same for each feature."""
-APART_CYCLES = 750
-"""Further cycles of a round whose keys two warpgroups share."""
-WARP_MASK, GROUP_MASK = 2000, 400
-"""Further cycles of a round for a mask of bools, by warps and by warpgroups, which load bits ahead."""
 REGISTERS, FEATURE_REGISTERS, APART_REGISTERS = 104, 0.4, -28
 """Of a thread, for each feature, and where two warpgroups share keys, which have no scores of the next round."""
 
@@ -66,13 +49,6 @@ FMA_WARPS = (8, 4, 2, 1)
 """Warps of such a block, 16 queries each."""
 FMA_REGISTERS = 168
 """Of a thread."""
-FMA_FACTOR, FMA_ROUND, FMA_SHARE, FMA_BLOCK = 1.5, 1500, 9, 50
-"""What a round takes over its multiply-adds, and further cycles: of a round, of each block in it for each feature, and
-of a block before its first round and after its last for each feature. Fitted to eight attentions by blocks of one to
-eight warps."""
-COMBINED_CYCLES = 7000
-"""A second kernel, which combines what blocks found."""
-
 MOST_REGISTERS = 255
 LANE_QUERIES = 8
 """Queries of a head that lanes multiply without tensor cores, at most."""
@@ -203,7 +179,8 @@ def fma_tile(sources: AttendSources) -> FmaTile | Refused:
         found.append(whole)
         parts = _fma_parts(whole, device)
         found += [replace(whole, parts=parts)] if parts > 1 else []
-    return min(found, key=lambda tile: cycles_of(tile, device) + (COMBINED_CYCLES if tile.parts > 1 else 0))
+    combined = device.timings.attention.combined
+    return min(found, key=lambda tile: cycles_of(tile, device) + (combined if tile.parts > 1 else 0))
 
 
 def _fma_parts(tile: FmaTile, device: GpuDevice) -> int:
@@ -245,7 +222,7 @@ def cycles_of(tile: AttendTile, device: GpuDevice) -> float:
     rounds = turns * math.ceil(keys / (tile.keys * tile.parts))
     # Blocks of causal queries have half of the rounds in the mean, and the longest starts first.
     mean = rounds * (0.5 + 0.5 * tile.rows / max(keys, tile.rows) if a.causal else 1.0)
-    around, each = _block_cycles(tile), _round_cycles(tile, at_once)
+    around, each = _block_cycles(tile, device), _round_cycles(tile, at_once, device)
     waves = blocks / fit
     # Two waves are not shared out: multiprocessors that have one block less wait for the others.
     waves = waves if waves > 2 else math.ceil(waves)
@@ -271,34 +248,34 @@ def fma_resident(tile: FmaTile, device: GpuDevice) -> int:
     return min((device.shared_bytes + RESERVED_BYTES) // (fma_bytes(tile) + RESERVED_BYTES), by_registers)
 
 
-def _block_cycles(tile: AttendTile) -> float:
-    features = tile.d + tile.dv
+def _block_cycles(tile: AttendTile, device: GpuDevice) -> float:
+    features, t = tile.d + tile.dv, device.timings.attention
     if isinstance(tile, FmaTile):
-        return FMA_BLOCK * features
+        return t.fma_block * features
     if isinstance(tile, GroupTile):
-        return GROUP_BLOCK * features
-    share = LANE_SHARE if isinstance(tile, LaneTile) else SHARE_CYCLES
-    return (WARP_BLOCK + (share * tile.splits if tile.splits > 1 else 0)) * features
+        return t.warpgroup_block * features
+    share = t.lane_share if isinstance(tile, LaneTile) else t.split_share
+    return (t.warp_block + (share * tile.splits if tile.splits > 1 else 0)) * features
 
 
-def _round_cycles(tile: AttendTile, blocks: int) -> float:
+def _round_cycles(tile: AttendTile, blocks: int, device: GpuDevice) -> float:
     """Cycles of a round of all blocks of a multiprocessor. Each warp has a quarter of it, and those of a warpgroup all
     four."""
     features, quarters = tile.d + tile.dv, blocks * tile.warps * tile.splits / GROUP_WARPS
-    masks = "keep" in tile.problem.strides
+    masks, t = "keep" in tile.problem.strides, device.timings.attention
     if isinstance(tile, FmaTile):
         # A warp has one instruction for 32 multiply-adds, and a quarter of the multiprocessor one in a cycle.
         each = 16 * tile.keys * features / LANES
-        return FMA_ROUND + FMA_SHARE * blocks * features + max(1.0, quarters) * FMA_FACTOR * each
+        return t.fma_step + t.fma_share * blocks * features + max(1.0, quarters) * t.fma_factor * each
     if isinstance(tile, GroupTile):
-        work = GROUP_START + GROUP_WORK * features + (GROUP_MASK if masks else 0)
-        return GROUP_LATENCY * features + quarters * work + (APART_CYCLES if tile.is_apart else 0)
+        work = t.warpgroup_start + t.warpgroup_work * features + (t.warpgroup_mask if masks else 0)
+        return t.warpgroup_latency * features + quarters * work + (t.shared_keys if tile.is_apart else 0)
     if isinstance(tile, LaneTile):
         # Each element is widened once, and multiplied for each query.
         queries = estimate(tile.problem.queries)
-        return max(1.0, quarters) * tile.warp_keys * (features / LANES * (1 + queries) + LANE_SHUFFLES * queries)
-    products = GROUP_ROWS * tile.warp_keys * features
-    return max(1.0, quarters) * (WARP_FACTOR * MULTIPLY_CYCLES * products + (WARP_MASK if masks else 0))
+        return max(1.0, quarters) * tile.warp_keys * (features / LANES * (1 + queries) + t.lane_shuffles * queries)
+    products = GROUP_ROWS * tile.warp_keys * features / device.timings.gemm.warp_products
+    return max(1.0, quarters) * (t.warp_factor * products + (t.warp_mask if masks else 0))
 
 
 __all__ = [

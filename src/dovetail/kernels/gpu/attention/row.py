@@ -19,6 +19,7 @@ from dovetail.declare.fused import FusedOp
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, i64, u8, u16, u64
 from dovetail.ir.value import Value
+from dovetail.ir.walk import walk
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.attention.masks import masked
@@ -294,6 +295,11 @@ def is_attention(value: Value) -> bool:
     return value.op in (library.attention, library.rope_attention)
 
 
+def has_attention(value: Value) -> bool:
+    """Whether a value is a region around a declared attention."""
+    return value.op is region and any([is_attention(v) for v in walk(value.attrs["body"].results)])
+
+
 def attends(value: Value, locations: TensorLocations) -> bool:
     """Whether a step is an attention and nothing else."""
     return is_attention(value) or widens_keys(value, locations) is not None
@@ -554,4 +560,12 @@ def _job(
     return RowWriter(RowTile.of(problem, device, of.request), device, offsets, aligned).job(bindings)
 
 
-__all__ = ["attends", "has_one_query", "is_attention", "offer_attend_row", "offer_paged", "widens_keys"]
+__all__ = [
+    "attends",
+    "has_attention",
+    "has_one_query",
+    "is_attention",
+    "offer_attend_row",
+    "offer_paged",
+    "widens_keys",
+]

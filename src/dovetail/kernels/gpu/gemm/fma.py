@@ -125,12 +125,26 @@ class FmaTile:
         device: GpuDevice,
         request: Request = LAUNCH,
     ) -> tuple[Tiled, int]:
-        """What a block does with the tile that has the lowest estimate, and the parts of k; the axes of all factors."""
+        """What a block does with the tile that has the lowest estimate, and the parts of k."""
+        tile, cycles = FmaTile.best(left, rights, axes, batch, dtype, device, request)
+        return tile.tiled(device, cycles), tile.parts
+
+    @staticmethod
+    def best(
+        left: Factor,
+        rights: Sequence[Factor],
+        axes: Sequence[str],
+        batch: Size,
+        dtype: DType,
+        device: GpuDevice,
+        request: Request = LAUNCH,
+    ) -> tuple[FmaTile, float]:
+        """The tile that has the lowest estimate, in cycles; the axes of all factors."""
         streams = len(rights)
         choice = fma_tile_of(batch, left.rows, rights[0].rows, left.depth, streams, dtype, device, request)
         stages = choice.shape.stages(streams, dtype, device)
         tile = FmaTile(choice.shape, dtype, left, rights, axes, left.depth, stages, choice.parts, choice.spans)
-        return tile.tiled(device, choice.cycles), choice.parts
+        return tile, choice.cycles
 
     @property
     def sides(self) -> list[_Side]:

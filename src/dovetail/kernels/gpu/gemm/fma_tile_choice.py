@@ -12,7 +12,7 @@ from dovetail.ir.dtype import DType
 from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.gemm.block_tile import RESERVED_BYTES
 from dovetail.kernels.gpu.gemm.stream_k import Spans
-from dovetail.kernels.gpu.gemm.tile import SUM_CYCLES, splits_of
+from dovetail.kernels.gpu.gemm.tile import splits_of
 from dovetail.kernels.gpu.gemm.tile_cost import Work
 from dovetail.kernels.request import LAUNCH, Request
 
@@ -24,17 +24,6 @@ LEAST_DEPTH = 4
 """Elements of k in a stage, at least."""
 MOST_STAGES = 4
 """Stages in shared memory: copies of the later ones are in flight while the first one is multiplied."""
-FMA_CYCLES = 1 / 128
-"""Cycles of a multiprocessor for a product of two f32."""
-PACE, READ_CYCLES = 1.4, 4.1
-"""How much longer the products of a stage take than they would without anything else, and cycles for each element that
-a thread reads of shared memory, where that takes longer. These and what follows by 14 products on an H200, with all
-tiles, parts and spans."""
-STAGE_CYCLES, LONE = 200, 1.1
-"""Latency of a stage, whose copies are awaited, and how much longer the work of a block takes if it is alone."""
-ADDING_CYCLES, PART_CYCLES, PART_BYTE_CYCLES = 3500, 500, 0.12
-"""Cycles for sums of parts beyond those of a kernel that adds them up, for each part more than two, and, of all
-multiprocessors together, for a byte that goes to the workspace or comes from there."""
 FEWEST_ROUNDS = 8
 """Rounds of a span, at least: nothing is multiplied while the first copies of a tile arrive."""
 SHARED_GAIN = 0.975
@@ -176,7 +165,7 @@ def fma_tile_of(
 
 def _may_share(device: GpuDevice, request: Request) -> bool:
     """Whether a second kernel may finish tiles, which no kernel does that runs anyway."""
-    return SUM_CYCLES <= request.sum_cycles_on(device) < inf and request.is_launch
+    return device.timings.gemm.sum_launch <= request.sum_cycles_on(device) < inf and request.is_launch
 
 
 def _in_parts(
@@ -186,7 +175,8 @@ def _in_parts(
     rounds = max(1, -(-depth // (shape.depth * parts)))
     cycles = rounds * _stage_cycles(shape, parts, work, streams, dtype)
     count = work.count * work.down * work.across
-    adding = 0.0 if parts == 1 else _adding_cycles(parts * count * dtype.itemsize, work) + (parts - 2) * PART_CYCLES
+    split = (parts - 2) * work.device.timings.fma.split
+    adding = 0.0 if parts == 1 else _adding_cycles(parts * count * dtype.itemsize, work) + split
     return cycles + adding, FmaChoice(shape.in_rounds(depth, parts), parts, cycles=cycles if depth else 0.0)
 
 
@@ -199,24 +189,25 @@ def _in_spans(shape: FmaShape, depth: int, work: Work, streams: int, dtype: DTyp
         spans = Spans(tiles, rounds, device.multiprocessors * resident)
         if spans.longest < FEWEST_ROUNDS or tiles % spans.blocks == 0:
             continue
-        each = _block_cycles(shape, streams, dtype)
-        cycles = spans.longest * max(resident * each, LONE * each + STAGE_CYCLES)
+        each, t = _block_cycles(shape, streams, dtype, device), device.timings.fma
+        cycles = spans.longest * max(resident * each, t.lone * each + t.stage)
         adding = _adding_cycles(spans.parts * shape.rows * streams * shape.columns * dtype.itemsize, work)
         yield cycles + adding, FmaChoice(shape, 1, spans, cycles)
 
 
 def _adding_cycles(nbytes: int, work: Work) -> float:
     """Cycles to write and read as many bytes of sums of parts, and to add them up."""
-    cycles = work.request.sum_cycles_on(work.device)
-    return cycles + ADDING_CYCLES + 2 * nbytes * PART_BYTE_CYCLES / work.device.multiprocessors
+    t, cycles = work.device.timings.fma, work.request.sum_cycles_on(work.device)
+    return cycles + t.sum + 2 * nbytes * t.split_byte / work.device.multiprocessors
 
 
-def _block_cycles(shape: FmaShape, streams: int, dtype: DType) -> float:
+def _block_cycles(shape: FmaShape, streams: int, dtype: DType, device: GpuDevice) -> float:
     """Cycles of a stage of one block, whose latency others hide."""
-    products = shape.rows * streams * shape.columns * shape.depth * FMA_CYCLES * max(1, dtype.itemsize // 4)
+    t = device.timings.fma
+    products = shape.rows * streams * shape.columns * shape.depth / t.products * max(1, dtype.itemsize // 4)
     across = shape.columns_each * streams
     # Few rows or columns of a thread read more of shared memory for each product.
-    return products * max(PACE, READ_CYCLES * (shape.rows_each + across) / (shape.rows_each * across))
+    return products * max(t.pace, t.shared_read * (shape.rows_each + across) / (shape.rows_each * across))
 
 
 def _stage_cycles(shape: FmaShape, parts: int, work: Work, streams: int, dtype: DType) -> float:
@@ -224,9 +215,9 @@ def _stage_cycles(shape: FmaShape, parts: int, work: Work, streams: int, dtype: 
     columns = streams * shape.columns
     blocks = parts * work.count * -(-work.down // shape.rows) * -(-work.across // columns)
     at_once = -(-blocks // work.device.multiprocessors)
-    each = _block_cycles(shape, streams, dtype)
+    each, t = _block_cycles(shape, streams, dtype, work.device), work.device.timings.fma
     turns = -(-at_once // shape.resident(streams, dtype, work.device))
-    return max(at_once * each, turns * (LONE * each + STAGE_CYCLES))
+    return max(at_once * each, turns * (t.lone * each + t.stage))
 
 
 __all__ = [

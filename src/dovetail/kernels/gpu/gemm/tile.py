@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
+from typing import TypeVar
 
 from dovetail.ir.dim import Size
 from dovetail.kernels.device import LANES, GpuDevice
@@ -16,10 +17,11 @@ from dovetail.kernels.gpu.gemm.block_tile import (
     WARP_ROWS,
     BlockTile,
 )
-from dovetail.kernels.gpu.gemm.tile_cost import JOINED_CYCLES, NARROW_SUMS, START_CYCLES, SUM_CYCLES, Work
+from dovetail.kernels.gpu.gemm.tile_cost import NARROW_SUMS, Work
 from dovetail.kernels.matrix_instruction import MMA, WGMMA, MatrixInstruction
 from dovetail.kernels.request import LAUNCH, Request, Role
 
+T = TypeVar("T")
 H200 = GpuDevice(
     "sm_90a",
     multiprocessors=132,
@@ -103,12 +105,18 @@ def tile_of(
     rounds = max(1, -(-depth // work.depth)) if isinstance(depth, int) else 1
     splits = splits_of((batch, rows, columns, depth), rounds, streams, device, request)
 
-    def cycles(choice: tuple[BlockTile, int]) -> float:
-        tile, parts = choice
+    def cycles(tile: BlockTile, parts: int) -> float:
         return -(-rounds // parts) * work.stage_cycles(tile, parts) + work.adding_cycles(parts)
 
-    fitting = _fitting(streams, device, by, request)
-    return min([(tile, parts) for parts in splits for tile in fitting], key=cycles, default=None)
+    return best(_fitting(streams, device, by, request), splits, cycles)
+
+
+def best(tiles: Iterable[T], splits: Iterable[int], cycles: Callable[[T, int], float]) -> tuple[T, int] | None:
+    """The tile and the parts of k with the lowest estimate, and of equal ones with the fewest parts; None where there
+    is no tile."""
+    tiles = [*tiles]
+    choices = [(tile, parts) for parts in splits for tile in tiles]
+    return min(choices, key=lambda choice: cycles(*choice), default=None)
 
 
 def cycles_of(
@@ -130,7 +138,7 @@ def cycles_of(
         return 0.0
     work = Work.of(batch, rows, columns, streams, device, request, itemsize)
     if has_producer:
-        return work.pipelined_cycles(tile, depth, parts) - START_CYCLES
+        return work.pipelined_cycles(tile, depth, parts) - work.timings.start
     return -(-depth // (work.depth * parts)) * work.stage_cycles(tile, parts)
 
 
@@ -153,14 +161,18 @@ def pipelined_tile_of(
     work, rounds = Work.of(1, rows, columns, streams, device, request=request), -(-depth // DEPTH)
     splits = [p for p in splits_of((rows, columns, depth), rounds, streams, device, request) if rounds % p == 0]
     fitting = _pipelined(PIPELINED_TILES, streams, panel, device, request)
-    choices = [(tile, parts) for parts in splits for tile in fitting if not work.may_crowd(tile, parts)]
-    # Estimates of whole products were fitted without what multiprocessors gain that copy while others have no work.
-    whole = min(
-        [c for c in choices if c[1] == 1], key=lambda c: work.product_cycles(c[0], depth, straddle), default=None
-    )
-    every = [whole, *(c for c in choices if c[1] > 1)] if whole else []
-    tile, parts = min(every, key=lambda c: _in_parts(*c, depth, work), default=(None, 1))
-    return tile and (_clustered(tile, depth, parts, rows, work), parts)
+
+    def cycles(tile: BlockTile, parts: int) -> float:
+        return inf if work.may_crowd(tile, parts) else _in_parts(tile, parts, depth, work)
+
+    # Estimates of whole GEMMs were fitted without what multiprocessors gain that copy while others have no work.
+    lone = [tile for tile in fitting if not work.may_crowd(tile, 1)]
+    whole = best(lone, (1,), lambda tile, _: work.product_cycles(tile, depth, straddle))
+    if whole is None:
+        return None
+    split = best(fitting, splits[1:], cycles)
+    tile, parts = whole if split is None or cycles(*whole) <= cycles(*split) else split
+    return _clustered(tile, depth, parts, rows, work), parts
 
 
 def _in_parts(tile: BlockTile, parts: int, depth: int, work: Work) -> float:
@@ -183,8 +195,8 @@ def gains_by_transposing(
 
     def cycles(tile: BlockTile, parts: int) -> float:
         if was[1] == now[1] == 1:
-            return work.pipelined_cycles(tile, depth) - START_CYCLES
-        return _in_parts(tile, parts, depth, work) - START_CYCLES
+            return work.pipelined_cycles(tile, depth) - work.timings.start
+        return _in_parts(tile, parts, depth, work) - work.timings.start
 
     return cycles(*now) <= TRANSPOSED_GAIN * cycles(*was)
 
@@ -217,13 +229,13 @@ def pipelined_split_of(
     splits = [p for p in SPLITS if p == 1 or (p <= most and rounds % p == 0)]
     tiles = _pipelined((*PIPELINED_TILES, *TALL_TILES), 1, CHUNK, device, request)
 
-    def cycles(choice: tuple[BlockTile, int]) -> float:
-        tile, parts = choice
+    def cycles(tile: BlockTile, parts: int) -> float:
         if parts == 1:
             return work.pipelined_cycles(tile, depth, 1, result_bytes)
-        return (work.pipelined_cycles(tile, depth, parts) + SUM_CYCLES + work.sum_cycles(parts)) / SPLIT_GAIN
+        adding = work.timings.sum_launch + work.sum_cycles(parts)
+        return (work.pipelined_cycles(tile, depth, parts) + adding) / SPLIT_GAIN
 
-    return min([(tile, parts) for tile in tiles for parts in splits], key=cycles, default=None)
+    return best(tiles, splits, cycles)
 
 
 def _pipelined(
@@ -234,7 +246,7 @@ def _pipelined(
     return [
         tile
         for tile in tiles
-        if _by_warpgroups(device, request)
+        if may_use_warpgroups(device, request)
         and tile.columns % (panel * streams) == 0
         and tile.width >= streams * LANES // WARP_ROWS * CHUNK
         and tile.pipelined_bytes <= room // tile.blocks - RESERVED_BYTES
@@ -254,7 +266,7 @@ def has_warpgroups(device: GpuDevice) -> bool:
     return any(one.by_warpgroup for one in device.matrix_instructions)
 
 
-def _by_warpgroups(device: GpuDevice, request: Request) -> bool:
+def may_use_warpgroups(device: GpuDevice, request: Request) -> bool:
     """Whether four warps of a kernel may multiply together."""
     return has_warpgroups(device) and request.role is not Role.PART
 
@@ -277,12 +289,13 @@ def split_of(
     rounds = -(-depth // work.depth)
     splits = [p for p in SPLITS if p == 1 or (known and rounds >= p * FEWEST_ROUNDS)]
 
-    def cycles(choice: tuple[BlockTile, int]) -> float:
-        tile, parts = choice
-        sums = 0.0 if parts == 1 else SUM_CYCLES + work.sum_cycles(parts)
-        return -(-rounds // parts) * work.stage_cycles(tile, parts) + sums
+    def cycles(tile: BlockTile, parts: int) -> float:
+        adding = 0.0 if parts == 1 else work.timings.sum_launch + work.sum_cycles(parts)
+        return -(-rounds // parts) * work.stage_cycles(tile, parts) + adding
 
-    tile, parts = min([(tile, parts) for tile in _fitting(1, device, by, request) for parts in splits], key=cycles)
+    found = best(_fitting(1, device, by, request), splits, cycles)
+    assert found is not None, "the smallest tile fits every device"
+    tile, parts = found
     blocks = parts * work.blocks(tile)
     at_once = min(-(-blocks // device.multiprocessors), tile.resident(device)) if known else tile.resident(device)
     room = device.shared_bytes // max(1, at_once) // replace(tile, stages=1).shared_bytes
@@ -306,15 +319,15 @@ __all__ = [
     "FEWEST_ROWS",
     "GROUP_ROWS",
     "H200",
-    "JOINED_CYCLES",
     "NARROW_SUMS",
-    "SUM_CYCLES",
     "TILES",
     "WARP_ROWS",
     "BlockTile",
+    "best",
     "cycles_of",
     "gains_by_transposing",
     "has_warpgroups",
+    "may_use_warpgroups",
     "pipelined_split_of",
     "pipelined_tile_of",
     "split_of",

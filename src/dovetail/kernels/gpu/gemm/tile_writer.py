@@ -97,9 +97,9 @@ class TileWriter(ABC):
     """What products are added up in."""
     _partial: Tensor | None = None
     """Where sums go, if not to results."""
-    _squares: WrittenSquares | None = None
+    squares: WrittenSquares | None = None
     """What is left for the norm after this product; None where that is nothing."""
-    _heads: Sequence[Heads] = ()
+    heads: Sequence[Heads] = ()
     """What heads of the product become, in place of its results."""
 
     def alignment(self, factor: Factor) -> int:
@@ -112,9 +112,10 @@ class TileWriter(ABC):
         if not self.request.starts_early:
             return ()
         sides = (("left", [left]), ("right", rights))
-        return tuple([side for side, factors in sides if all(map(self._is_constant, factors))])
+        return tuple([side for side, factors in sides if all(map(self.is_constant, factors))])
 
-    def _is_constant(self, factor: Factor) -> bool:
+    def is_constant(self, factor: Factor) -> bool:
+        """Whether the operand of a factor does not change from run to run."""
         bound = self.bindings.get(factor.tensor.pointer)
         return bound is not None and self.locations.is_constant(bound)
 
@@ -215,10 +216,10 @@ class TileWriter(ABC):
         return nbytes if tiled.is_aligned else dynamic_bytes(nbytes)
 
     def _results(self) -> tuple[str, ...]:
-        if self._heads:
-            told = [STATUS.pointer] if any(part.appended for part in self._heads) else []
-            return (*(part.target.pointer for part in self._heads), *told)
-        left = () if self._squares is None else (ROWS, SQUARES)
+        if self.heads:
+            told = [STATUS.pointer] if any(part.appended for part in self.heads) else []
+            return (*(part.target.pointer for part in self.heads), *told)
+        left = () if self.squares is None else (ROWS, SQUARES)
         return (*(f"y{i}" for i in range(len(self.step.results))), *left)
 
     def _kernel(
@@ -335,19 +336,19 @@ class TileWriter(ABC):
     def _late(self, tiled: Tiled, producer: Producer) -> LateResults | None:
         """Results that are computed during the products of the next tile; None where that cannot be."""
         narrow = self._narrow(tiled, producer)
-        others = self._heads or self._squares is not None or producer.given
+        others = self.heads or self.squares is not None or producer.given
         can = narrow.fits and not others and not self.lead and self.request.is_launch
         return LateResults.of(narrow) if can else None
 
     def _by_warps(self, tiled: Tiled, producer: Producer) -> tuple[list[Statement], list[Statement]]:
         """The results of each warp, in vectors; with loads that come before sums."""
-        if self._heads:
+        if self.heads:
             assert isinstance(self.rows, int), "it was checked"
-            return HeadResults(producer, tiled.columns, self.rows, self._heads).statements()
+            return HeadResults(producer, tiled.columns, self.rows, self.heads).statements()
         narrow, each = self._narrow(tiled, producer), CHUNK if is_multiple(self.columns, CHUNK) else 1
-        if narrow.fits and self._squares is None:
+        if narrow.fits and self.squares is None:
             return narrow.statements()
-        return WarpResults(producer, self.streams, narrow.written, narrow.inside, each, self._squares).statements()
+        return WarpResults(producer, self.streams, narrow.written, narrow.inside, each, self.squares).statements()
 
     def _to_shared(self, tiled: Tiled) -> list[Statement]:
         """All sums of the block in shared memory, which the factors need no more."""

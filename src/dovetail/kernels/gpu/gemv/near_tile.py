@@ -31,7 +31,6 @@ from dovetail.kernels.gpu.gemm.fragments import (
 from dovetail.kernels.gpu.gemm.shared_tiles import LineTile
 from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, BlockTile
-from dovetail.kernels.gpu.gemm.tile_cost import COPY_CYCLES, FRAGMENT_CYCLES, MULTIPLY_CYCLES, STEP_CYCLES
 from dovetail.kernels.gpu.gemm.tiled import Tiled
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -74,8 +73,6 @@ FEWEST_WARPS, MOST_WARPS = 8, 16
 """Warps of such a block that starts with something else, which has a warp for each of its own parts if it can."""
 MOST_BYTES = 160 << 10
 """Shared memory of a tile, at most: weights of other parts are on their way at the same time."""
-READ_CYCLES = 650
-"""Latency of the first rows of a tile, and of its results: a part of 16 rows by 32 columns and 192 of k took 1,050."""
 
 
 def warped_tiles(wanted: int, depth: int) -> tuple[BlockTile, ...]:
@@ -120,15 +117,14 @@ class NearTile(TensorCoreTile):
             and one.shared_bytes <= min(MOST_BYTES, device.shared_bytes)
             and depth % (16 * one.tile.warps_deep) == 0
         ]
-        return min(fitting, key=lambda one: one.cycles, default=None)
+        return min(fitting, key=lambda one: one.cycles(device), default=None)
 
-    @property
-    def cycles(self) -> float:
+    def cycles(self, device: GpuDevice) -> float:
         """An estimate of a tile, all of which run at once."""
-        tile, depth = self.tile, self.known_depth
-        steps = self.steps * (STEP_CYCLES + FRAGMENT_CYCLES * self.down * self.across)
-        work = tile.rows * tile.columns * depth * MULTIPLY_CYCLES
-        return READ_CYCLES + tile.rows * depth * 2 * COPY_CYCLES + max(steps, work)
+        tile, depth, t = self.tile, self.known_depth, device.timings.gemm
+        steps = self.steps * (t.step + t.fragment * self.down * self.across)
+        work = tile.rows * tile.columns * depth / t.warp_products
+        return device.timings.gemv.read + tile.rows * depth * 2 * (1 / t.copied_bytes) + max(steps, work)
 
     @property
     def steps(self) -> int:
@@ -171,7 +167,7 @@ class NearTile(TensorCoreTile):
             planes=tile.warps_deep,
             plane=self.deep,
             early=self._weights_copied(),
-            cycles=self.cycles,
+            cycles=self.cycles(device),
         )
 
     def allocations(self) -> list[Alloc]:
@@ -257,4 +253,4 @@ class NearTile(TensorCoreTile):
         ]
 
 
-__all__ = ["LAUNCHED_TILES", "NEAR_TILES", "READ_CYCLES", "NearTile", "warped_tiles"]
+__all__ = ["LAUNCHED_TILES", "NEAR_TILES", "NearTile", "warped_tiles"]

@@ -44,11 +44,10 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
 from dovetail.kernels.loops.launch_fusion.row_prologue import Filling
+from dovetail.kernels.timings.record import GemvTimings
 
 ROWS = 16
 """Queries of a warp."""
-ATTEND_CYCLES, HEAD_CYCLES, COPIED_CYCLES = 600, 250, 1 / 40
-"""Cycles of an attention of a warp, for each head of a warp, and for a byte that it copies."""
 _STATEMENTS = frozenset(["threads", "lanes", "barriers", "copies", "matrices"])
 """What is in an attention that a warp of a larger block can run."""
 
@@ -114,7 +113,14 @@ def _inlined(body: Sequence[Statement]) -> tuple[Statement, ...]:
 
 
 def with_head_prologue(
-    kernel: Kernel, before: HeadKernel, read: str, pointers: Mapping[str, str], *, result: str, room: str
+    kernel: Kernel,
+    before: HeadKernel,
+    read: str,
+    pointers: Mapping[str, str],
+    *,
+    result: str,
+    room: str,
+    timings: GemvTimings,
 ) -> Kernel | None:
     """A kernel whose blocks each compute the attention that their tile reads through the pointer `read`.
 
@@ -136,7 +142,8 @@ def with_head_prologue(
     # Heads of a warp take turns, so that one computes while another waits.
     each = [*copies, *(s for several in zip(*works, strict=True) for s in several)]
     read_too = [pointers[n] for n in before.pointers if n not in before.written]
-    cycles = ATTEND_CYCLES + turns * HEAD_CYCLES + before.heads * before.copied_bytes * COPIED_CYCLES
+    copies_take = before.heads * before.copied_bytes * (1 / timings.attention_bytes)
+    cycles = timings.attention + turns * timings.attention_head + copies_take
     made = found.filled(each, read_too, (), cycles)
     rooms = [replace(a, pointer=f"{a.pointer}_heads", count=a.count * turns * warps) for a in before.allocations]
     # Copies that start early find their memory where the first allocations are.
@@ -214,4 +221,4 @@ class _OfWarp(Rewriting):
         return Store(self.rows, place, self.of(store.value))
 
 
-__all__ = ["ATTEND_CYCLES", "ROWS", "HeadKernel", "with_head_prologue"]
+__all__ = ["ROWS", "HeadKernel", "with_head_prologue"]

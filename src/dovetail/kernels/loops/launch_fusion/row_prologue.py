@@ -38,9 +38,8 @@ from dovetail.kernels.loops.ir import (
     with_bodies,
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
+from dovetail.kernels.timings.record import GemvTimings
 
-NORM_CYCLES, LINE_CYCLES = 750, 300
-"""Cycles to norm rows, and for each row of a warp."""
 _LINE, _ROW = "line", "wanted_row"
 """A row of a tile, and its number among all rows, of which there may be fewer."""
 _STATEMENTS = frozenset(["threads", "lanes"])
@@ -135,6 +134,7 @@ def with_row_prologue(
     result: str,
     room: str,
     keep: bool,
+    timings: GemvTimings,
 ) -> Kernel | None:
     """A kernel whose blocks each compute the rows that their tile reads through the pointer `read`.
 
@@ -152,7 +152,7 @@ def with_row_prologue(
     each = _rows(before, found.rows, turns, pointers, pointers[result], keep=keep)
     kept = [pointers[n] for n in before.written if keep or n != result]
     read_too = [pointers[n] for n in before.pointers if n not in before.written]
-    return found.filled(each, read_too, kept, NORM_CYCLES + turns * LINE_CYCLES)
+    return found.filled(each, read_too, kept, timings.norm + turns * timings.norm_row)
 
 
 def _rows(
@@ -215,4 +215,4 @@ class _Placed:
         return (with_bodies(s, self.body),)
 
 
-__all__ = ["LINE_CYCLES", "NORM_CYCLES", "Filling", "RowKernel", "with_row_prologue"]
+__all__ = ["Filling", "RowKernel", "with_row_prologue"]

@@ -21,7 +21,8 @@ from dovetail.ir.leaf import input
 from dovetail.ir.value import Value
 from dovetail.plan.plan import make_plan
 from dovetail.settings import BUILT_IN, MACHINE, OFF, Settings
-from dovetail.targets.cuda.claims import CLAIMS, H200
+from dovetail.targets.cuda.claims import CLAIMS
+from dovetail.targets.cuda.claims import MACHINE as FIGURES
 from dovetail.targets.cuda.driver.driver import Driver
 from dovetail.targets.cuda.driver.timing import run_timed
 from dovetail.targets.cuda.runs.frame import Frame
@@ -35,7 +36,7 @@ VERSION = 1
 """The version of the file; others are not read."""
 DTYPES = (bf16, f16, f32, f64)
 _LEAST, _MOST = 0.02, 10.0
-"""The share of an H200's bandwidth that a card may have: less is a busy device, more a clock that is wrong."""
+"""The share of the bandwidth of our figures that a card may have: less is a busy device, more a wrong clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class CardCalibration:
         wide = [Peak(kind, "f64", self.flops["f64"]) for kind in ("contract", "conv", "map")]
         narrow = [Peak(kind, d, self.flops[d]) for kind in ("contract", "conv") for d in ("bf16", "f16")]
         return replace(
-            H200,
+            FIGURES,
             flops_per_second=self.flops["f32"],
             bytes_per_second=self.bytes_per_second,
             launch_seconds=self.launch_seconds,
@@ -81,22 +82,22 @@ def measured(device: Driver, work: Effort | None = None) -> CardCalibration:
     """Measure a device: a map that streams memory, a product for each dtype, and a chain of small kernels."""
     of = work or Effort()
     x = input("x", f32[of.copied])
-    streamed = 2 * of.copied * f32.itemsize / _seconds(device, x * 2.0, of.rounds)
+    streamed = 2 * of.copied * f32.itemsize / seconds_of(device, x * 2.0, of.rounds)
     small = input("x", f32[32])
     chain = small
     for _ in range(of.launches):
         chain = ops.tanh(chain)
-    launch = _seconds(device, chain, of.rounds) / of.launches
+    launch = seconds_of(device, chain, of.rounds) / of.launches
     flops = {d.name: _product(device, d, of.sides[d.name], of.rounds) for d in DTYPES}
     return CardCalibration(device.name, time.strftime("%Y-%m-%d %H:%M"), streamed, launch, flops)
 
 
 def _product(device: Driver, dtype: DType, side: int, rounds: int) -> float:
     a, b = input("a", dtype[side, side]), input("b", dtype[side, side])
-    return 2.0 * side**3 / _seconds(device, a @ b, rounds)
+    return 2.0 * side**3 / seconds_of(device, a @ b, rounds)
 
 
-def _seconds(device: Driver, value: Value, rounds: int) -> float:
+def seconds_of(device: Driver, value: Value, rounds: int) -> float:
     """The shortest time of the kernels of a graph as it is written, on arrays of zeros."""
     graph = Graph.of({"y": value})
     runner = CudaGraph(make_plan(graph, target=CLAIMS), lambda: device).bind({})
@@ -143,9 +144,9 @@ def stored(device: Driver, settings: Settings) -> CardCalibration | None:
 def machine_of(device: Driver, settings: Settings) -> Machine:
     """The calibrated device, or the figures of the claims; it measures nothing."""
     if os.environ.get(MACHINE) == BUILT_IN:
-        return H200
+        return FIGURES
     found = stored(device, settings)
-    return H200 if found is None else found.machine()
+    return FIGURES if found is None else found.machine()
 
 
 def _name(device: Driver) -> str:
@@ -164,7 +165,7 @@ def _parsed(text: bytes) -> CardCalibration | None:
         found = CardCalibration(str(given["card"]), str(given["date"])[:32], rate, launch, flops)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    believed = _LEAST * H200.bytes_per_second < rate < _MOST * H200.bytes_per_second and launch < 1e-3
+    believed = _LEAST * FIGURES.bytes_per_second < rate < _MOST * FIGURES.bytes_per_second and launch < 1e-3
     return found if believed else None
 
 
@@ -175,4 +176,4 @@ def _positive(given: object) -> float:
     return number
 
 
-__all__ = ["CardCalibration", "Effort", "calibrate", "machine_of", "measured", "stored"]
+__all__ = ["CardCalibration", "Effort", "calibrate", "machine_of", "measured", "seconds_of", "stored"]

@@ -16,7 +16,7 @@ from typing import Any
 from dovetail.dataclass import dataclass
 from dovetail.errors import DeviceError, DovetailError, UnsupportedError
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.tile_cost import SUM_CYCLES
+from dovetail.kernels.timings.record import timings_of
 from dovetail.targets.cuda.code.linker import linked
 from dovetail.targets.cuda.driver.api import (
     OLDEST,
@@ -55,14 +55,6 @@ class Card:
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a grid along its first axis."""
-DEPENDENT_INTENSITY = 1400.0
-"""What gained on an H200: MiniLM 1×16 (15 operations a byte) 26 %, 1×128 (92) 17 %, 4×128 (196) 17 %, 32×128 (284)
-10 %, BERT-base 1×128 (107) 11 %, 4×128 (280) 25 %, 32×128 (539) 5 %, a prompt of 512 tokens (385) 6 %; ResNet-50 with
-32 images (974) and products of 4096³ (1,365) take as long. More is not measured."""
-TENSOR_CLOCK = 1.80 / 1.98
-"""The share of its clock at which an H200 runs while tensor cores multiply."""
-PAUSE = 1000
-"""Cycles after a level of a resident kernel in which its blocks look for no words (measured: docs/design/0026)."""
 CLUSTER = 8
 """Blocks of a cluster that every device since Hopper can place."""
 DEFAULT_STREAM = 0
@@ -225,25 +217,27 @@ class Driver:
         self.architecture = architecture_of(self.capability)
         self.traced = False
         """Whether persistent kernels keep when their blocks come to each of their parts: for benchmarks."""
+        timings = timings_of(self.architecture)
+        tensor_clock = timings.card.tensor_hertz / timings.card.hertz
         self.description = GpuDevice(
             self.architecture,
             self._attribute(_MULTIPROCESSORS),
             shared_bytes=self._attribute(_SHARED_BYTES),
             l2_bytes=self._attribute(_L2_BYTES),
             hertz=1e3 * self._attribute(_CLOCK_KHZ),
-            tensor_hertz=1e3 * self._attribute(_CLOCK_KHZ) * TENSOR_CLOCK if self.capability == (9, 0) else 0.0,
+            tensor_hertz=1e3 * self._attribute(_CLOCK_KHZ) * tensor_clock if self.capability == (9, 0) else 0.0,
             matrix_instructions=matrix_instructions(self.architecture),
-            dependent_intensity=DEPENDENT_INTENSITY if self._has_dependent_launches else 0.0,
+            dependent_intensity=timings.launches.dependent_intensity if self._has_dependent_launches else 0.0,
             # sm_89 has them from PTX 8.1 on, which is newer than the oldest driver.
             converts_fp8=self.capability >= (9, 0),
             cluster=CLUSTER if self.capability >= (9, 0) else 0,
             # With clusters, what adds up parts is chosen with all kernels of a program (`SplitProducts`).
-            sum_cycles=inf if self.capability >= (9, 0) else SUM_CYCLES,
+            sum_cycles=inf if self.capability >= (9, 0) else timings.gemm.sum_launch,
             bulk_copies=self.capability >= (9, 0),
             copying_warp=moves_registers(self.architecture),
             bytes_per_cycle=self._memory_rate / (1e3 * self._attribute(_CLOCK_KHZ)) / self._attribute(_MULTIPROCESSORS),
             evict_first=self.capability >= (9, 0),
-            pause=PAUSE if self.capability >= (9, 0) else 0,
+            pause=timings.launches.pause if self.capability >= (9, 0) else 0,
             cooperative="auto" if self._runs_whole_grids else "off",
         )
 

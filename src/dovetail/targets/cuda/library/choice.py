@@ -64,7 +64,6 @@ OURS = (
     {KernelKind.STREAM_K, KernelKind.SUM_OF_PARTS},
 )
 """Those that compute one by themselves."""
-_H200_MULTIPROCESSORS, _H200_HERTZ = 132, 1.98e9
 
 REORDERS = Need(
     "sums_may_be_reordered", "strict=False", "compile without strict: the library has another order of sums"
@@ -217,8 +216,8 @@ class LibraryChoice:
     def in_vain(self, made: LibraryStep, kernels: Sequence[GpuKernel]) -> Refused | None:
         """Why no time can be saved, by the estimates."""
         dtype, device = made.problem.a.dtype, self.device.description
-        cycles = device.multiprocessors * device.hertz
-        peak = CLAIMS.machine.peak(dtype, "contract") * cycles / (_H200_MULTIPROCESSORS * _H200_HERTZ)
+        cycles, card = device.multiprocessors * device.hertz, device.timings.card
+        peak = CLAIMS.machine.peak(dtype, "contract") * cycles / (card.multiprocessors * card.hertz)
         multiplied, moved = made.flops / peak, made.problem.nbytes / (device.bytes_per_cycle * cycles or float("inf"))
         seconds = self.seconds(kernels) or multiplied
         if seconds < LEAST_SECONDS:

@@ -76,9 +76,7 @@ class Libraries:
 
 
 def _refused(why: Refused) -> tuple[Considered, ...]:
-    expected = f", expected {why.expected}" if why.expected else ""
-    reason = f"not: {why.condition.replace('_', ' ')} (found {why.found}{expected})"
-    return (Considered(NAME, False, reason, None, KIND, why.condition, why.found, why.expected, hint=why.hint),)
+    return (Considered.of(NAME, why, KIND),)
 
 
 def _decided(made: Decision) -> tuple[Considered, ...]:
@@ -89,10 +87,7 @@ def _decided(made: Decision) -> tuple[Considered, ...]:
     if made.refused is None:
         ours = Considered(LAUNCH, False, "the library was faster", made.own, KIND)
         return Considered(NAME, True, seconds=made.library, kind=KIND, found=both), ours
-    why = made.refused
-    known = why.condition, why.found, why.expected
-    slower = Considered(NAME, False, f"not: {why.condition.replace('_', ' ')} ({both})", made.library, KIND, *known)
-    return slower, Considered(LAUNCH, True, seconds=made.own, kind=KIND)
+    return Considered.of(NAME, made.refused, KIND, made.library), Considered(LAUNCH, True, seconds=made.own, kind=KIND)
 
 
 __all__ = ["HAS_BOUND", "HAS_CACHE", "IS_INSTALLED", "IS_ON", "Libraries"]

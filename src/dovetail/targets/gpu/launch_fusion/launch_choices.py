@@ -8,7 +8,7 @@ what would change it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
@@ -87,12 +87,8 @@ class LaunchChoices:
         launched: float | None = None,
     ) -> None:
         """Keep whether a way is taken for steps, or what refuses it."""
-        row = Considered(way, refused is None, seconds=seconds, kind=KIND)
-        if refused is not None:
-            expected = f", expected {refused.expected}" if refused.expected else ""
-            reason = f"not: {refused.condition.replace('_', ' ')} (found {refused.found}{expected})"
-            row = replace(row, reason=reason, condition=refused.condition, found=refused.found)
-            row = replace(row, expected=refused.expected, hint=refused.hint)
+        taken = Considered(way, True, seconds=seconds, kind=KIND)
+        row = taken if refused is None else Considered.of(way, refused, KIND, seconds)
         for step in steps:
             self.ways.setdefault(step.value, {})[way] = row
             if launched is not None:

@@ -9,10 +9,6 @@ from dovetail.kernels.gpu.attention.row import is_attention
 from dovetail.kernels.request import LAUNCH, Request
 from dovetail.plan.plan import Plan
 
-ATTENTION = 0.3
-"""The part of the bound that holds for an attention. On an H200 those of 512 keys (270 operations a byte) gain; with
-those of 1,500 (794) an encoder takes 0.292 ms, and 0.232 where no kernel starts early."""
-
 
 def request_of(plan: Plan, device: GpuDevice) -> Request:
     """What is wanted of the kernels of a plan: launches, which start early where that pays.
@@ -27,7 +23,7 @@ def request_of(plan: Plan, device: GpuDevice) -> Request:
 
 
 def _bound(value: Value, device: GpuDevice) -> float:
-    return device.dependent_intensity * (ATTENTION if is_attention(value) else 1.0)
+    return device.dependent_intensity * (device.timings.launches.attention_intensity if is_attention(value) else 1.0)
 
 
 def _intensity(value: Value) -> float:

@@ -16,16 +16,15 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
 from dovetail.kernels.gpu.gemm.spread_blocks import least_bytes
-from dovetail.kernels.gpu.gemv.near_tile import READ_CYCLES
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import Kernel, KernelKind
 from dovetail.kernels.loops.launch_fusion.constants_ahead import with_constants_first
-from dovetail.kernels.loops.launch_fusion.head_prologue import ATTEND_CYCLES, ROWS, HeadKernel, with_head_prologue
-from dovetail.kernels.loops.launch_fusion.row_prologue import LINE_CYCLES, NORM_CYCLES
+from dovetail.kernels.loops.launch_fusion.head_prologue import ROWS, HeadKernel, with_head_prologue
 from dovetail.kernels.loops.persistent.bodies import ROWS as NEAR_ROWS
 from dovetail.kernels.loops.persistent.bodies import has_rows
 from dovetail.kernels.problems.contraction import find_products
 from dovetail.kernels.request import Request, Role
+from dovetail.kernels.timings.record import GemvTimings
 from dovetail.library import attention
 from dovetail.plan.plan import Step
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
@@ -156,7 +155,7 @@ class NearLaunches:
             return joined
         if self._disturbs(norm[0], large):
             return IS_APART.refused(_DISTURBED)
-        now, was = _cycles((joined,)), _cycles(found[index][1]) + self._launch + NORM_CYCLES + LINE_CYCLES
+        now, was = _cycles((joined,)), _cycles(found[index][1]) + self._launch + self._gemv.norm + self._gemv.norm_row
         first = None
         if found[index - 1][1] != norm:  # it adds up parts
             before, kernels = whole[index - 2]
@@ -206,7 +205,7 @@ class NearLaunches:
             return made
         if self._disturbs(small, large):
             return IS_APART.refused(_DISTURBED)
-        was = _cycles(products) + self._launch + ATTEND_CYCLES + READ_CYCLES
+        was = _cycles(products) + self._launch + self._gemv.attention + self._gemv.read
         slower = self._judged(step, _cycles((made,)), was)
         return slower or replace(made, bindings=bindings, checks=large.checks)
 
@@ -225,7 +224,8 @@ class NearLaunches:
         found = HeadKernel.of(small, heads, queries)
         if found is None:
             return IN_HEADS.refused("an attention that goes through keys in turns, or with other steps")
-        made = with_head_prologue(large, found, read, names, result=small.written[0], room=NEAR_ROWS)
+        written = small.written[0]
+        made = with_head_prologue(large, found, read, names, result=written, room=NEAR_ROWS, timings=self._gemv)
         if made is None or made.launch is None:
             return IN_HEADS.refused("rows that the product has elsewhere")
         return made if made.launch.shared_bytes <= self.selection.device.shared_bytes else FITS.refused(_bytes(made))
@@ -261,9 +261,13 @@ class NearLaunches:
         return replace(made, kernel=kept.kernel, code=kept.code)
 
     @property
+    def _gemv(self) -> GemvTimings:
+        return self.selection.device.timings.gemv
+
+    @property
     def _launch(self) -> float:
         """Cycles of a launch."""
-        return self.selection.device.waits.dependent_launch * self.selection.device.hertz
+        return self.selection.device.timings.launches.dependent_launch * self.selection.device.hertz
 
     def _disturbs(self, small: GpuKernel, large: GpuKernel) -> bool:
         """Whether a block that is over may have written what another one still reads."""

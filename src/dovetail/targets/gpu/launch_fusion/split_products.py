@@ -14,7 +14,6 @@ from dataclasses import field, replace
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
-from dovetail.kernels.gpu.gemm.tile import JOINED_CYCLES, SUM_CYCLES
 from dovetail.kernels.loops.analysis import uses_tensor_cores
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.loops.launch_fusion.joined_sums import sum_of, takes_sum, with_sum
@@ -54,7 +53,8 @@ class SplitProducts:
                 continue
             # Where all tensor cores have work, sums of parts take longer than what they save.
             shares = is_idle or not uses_tensor_cores(kernels[0].kernel)
-            found[index] = (step, (self._parts(step, kernels[0], SUM_CYCLES) if shares else None) or kernels)
+            sum_launch = self.selection.device.timings.gemm.sum_launch
+            found[index] = (step, (self._parts(step, kernels[0], sum_launch) if shares else None) or kernels)
         return found
 
     @staticmethod
@@ -108,7 +108,7 @@ class SplitProducts:
             return None
         if [r.shape for r in next_step.results] != [result.shape]:
             return None  # it might load elements several times
-        parts = self._parts(step, made, JOINED_CYCLES)
+        parts = self._parts(step, made, self.selection.device.timings.gemm.joined_sum)
         if parts is None:
             return None
         first, second = parts

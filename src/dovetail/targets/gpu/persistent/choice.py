@@ -2,7 +2,7 @@
 
 What a kernel computes and reads takes as long either way, but for two things: products of a resident kernel are by
 warps, with a tile of their own, and weights that it copies ahead arrive in part while blocks wait. The rest is what is
-between two kernels: a launch, or a hop from one level of a resident kernel to the next (`GpuDevice.waits`).
+between two kernels: a launch, or a hop from one level of a resident kernel to the next (`LaunchTimings`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from dovetail.targets.gpu.persistent.repetition import Steps
 from dovetail.targets.gpu.select import Selection
 from dovetail.targets.target import Considered
 
+KIND = "layers"
+"""Of the rows of a report."""
 IS_FASTER = "resident_is_faster"
 """The condition that the estimates decide."""
 
@@ -57,20 +59,18 @@ class Residency:
     @property
     def rows(self) -> tuple[Considered, Considered]:
         """Both ways, as a report tells them."""
-        taken, why = self.refused is None, self.refused or Refused("")
+        taken, why = self.refused is None, self.refused
         chosen = self.resident_seconds if taken else self.launched_seconds
         slower = f"{self.passes} passes of one kernel are faster, with {self.levels}"
-        expected = f", expected {why.expected}" if why.expected else ""
-        refused = f"not: {why.condition.replace('_', ' ')} (found {why.found}{expected})"
 
-        def row(name: str, taken: bool, reason: str, seconds: float | None) -> Considered:
+        def row(name: str, refused: Refused | None, reason: str, seconds: float | None) -> Considered:
             ratio = None if seconds is None or not chosen else seconds / chosen
-            return Considered(name, taken, "" if taken else reason, seconds, "layers", ratio=ratio)
+            plain = Considered(name, not reason, reason, seconds, KIND)
+            return replace(plain if refused is None else Considered.of(name, refused, KIND, seconds), ratio=ratio)
 
-        resident = row("resident", taken, refused, self.resident_seconds)
         return (
-            replace(resident, condition=why.condition, found=why.found, expected=why.expected),
-            row("launches", not taken, slower, self.launched_seconds),
+            row("resident", why, "", self.resident_seconds),
+            row("launches", None, slower if taken else "", self.launched_seconds),
         )
 
 
@@ -82,7 +82,7 @@ class Prices:
 
     def launched(self, steps: Steps) -> float:
         """Seconds of steps as launches."""
-        waits = self.selection.device.waits
+        waits = self.selection.device.timings.launches
         launch = waits.dependent_launch if self.selection.request.starts_early else waits.launch
         return sum([len(kernels or ()) for _, kernels in steps]) * launch + self.work(steps)
 
@@ -98,31 +98,30 @@ class Prices:
         found, own = 0.0, [(step, made) for step, kernels in steps for made in kernels or ()]
         for (step, made), after in zip_longest(own, [bool(made.kernel.maps) for _, made in own[1:]]):
             is_joined = made.kernel.kind == KernelKind.ROWS and bool(after)
-            near = 0.0 if is_joined else self.selection.device.waits.arrival
+            near = 0.0 if is_joined else self.selection.device.timings.launches.arrival
             found += near if is_joined or made.kernel.maps else self._hop(step, made)
         return found + self.work(steps) - self._hidden(steps)
 
     def _hop(self, step: Step, made: GpuKernel) -> float:
         """Seconds of the wait for a part."""
-        waits = self.selection.device.waits
+        waits = self.selection.device.timings.launches
         large = any([estimate(result.tensor.bytes) > RECEIVED_BYTES for result in step.results])
         # A cache that is updated in place is not read whole by the next kernel.
         if not large or any(over is not None for over in step.overs):
-            return waits.words
+            return waits.message
         return waits.arrival if has_rows(made.kernel) else waits.barrier
 
     def resident(self, steps: Steps, kernel: Kernel) -> float:
         """Seconds of a pass of a kernel whose parts are those of steps."""
-        waits, (words, barriers) = self.selection.device.waits, hops(kernel)
+        waits, (words, barriers) = self.selection.device.timings.launches, hops(kernel)
         near = min(barriers, sum([has_rows(made.kernel) for _, kernels in steps for made in kernels or ()]))
-        waited = words * waits.words + (barriers - near) * waits.barrier + near * waits.arrival
+        waited = words * waits.message + (barriers - near) * waits.barrier + near * waits.arrival
         return waited + self.work(steps) - self._hidden(steps)
 
     def _hidden(self, steps: Steps) -> float:
         """What weights take that are copied while blocks wait."""
-        return self.selection.device.waits.hidden * sum(
-            [self._reading(s) for s, kernels in steps if _copies_ahead(kernels)]
-        )
+        reading = [self._reading(step) for step, kernels in steps if _copies_ahead(kernels)]
+        return self.selection.device.timings.launches.hidden * sum(reading)
 
     def work(self, steps: Steps) -> float:
         """Seconds that steps compute, and read what no kernel has just written: little of it overlaps in short ones."""

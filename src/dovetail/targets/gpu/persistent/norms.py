@@ -127,12 +127,10 @@ class NormedTiles:
         rows = RowKernel.of(kernels[0].kernel, width) if len(kernels) == 1 else None
         if rows is None:
             return None
-        made = with_row_prologue(kernel, rows, pointer, names, result=result, room=ROWS, keep=keep)
-        fits = (
-            made is not None
-            and made.launch is not None
-            and made.launch.shared_bytes <= self.selection.device.shared_bytes
-        )
+        device = self.selection.device
+        known = device.timings.gemv
+        made = with_row_prologue(kernel, rows, pointer, names, result=result, room=ROWS, keep=keep, timings=known)
+        fits = made is not None and made.launch is not None and made.launch.shared_bytes <= device.shared_bytes
         return made if fits else None
 
 
