@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import DType
+from dovetail.ir.dtype import DType, u32
 from dovetail.kernels.loops.expr import Expr, Tensor
 
 
@@ -22,10 +22,12 @@ class FromLane:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """Keep under a name, as bits of a u32, the bools that all lanes of the warp keep under `source`."""
+    """Keep under a name, as bits of an integer, the bools that all lanes of the warp keep under `source`."""
 
     name: str
     source: str
+    dtype: DType = u32
+    """With a bit for each lane at least."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from dovetail.dataclass import dataclass
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, i64, whole_range
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.analysis import (
     Reduced,
     elements,
@@ -59,7 +60,7 @@ _FEW_ROWS = 32
 class GpuShape:
     """How blocks are shaped: data of a target."""
 
-    lanes: int = 32
+    lanes: int = LANES
     """Threads of a warp."""
     threads: int = 256
     """Threads of a block that shares elementwise work."""
@@ -122,7 +123,7 @@ def _by_thread(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
     chunks = (tiles + (threads - 1)) // threads
     inside = When(Call("less", (Name(kernel.tile), Extent(tiles)), bool_), body)
     whole = (Loop("chunk", Extent(chunks), (Set(kernel.tile, tile), inside), kind="block"),)
-    return _finished(kernel, whole, Launch(chunks, threads))
+    return _finished(kernel, whole, Launch(chunks, threads, warp=shape.lanes))
 
 
 def _serial(statement: Statement, shape: GpuShape) -> Statement:
@@ -152,14 +153,14 @@ def _by_warp(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
     tile = add(mul(Name("chunk"), Extent(warps)), ThreadIndex("warp"))
     inside = When(Call("less", (Name(kernel.tile), Extent(tiles)), bool_), body)
     whole = (Loop("chunk", Extent(chunks), (Set(kernel.tile, tile), inside), kind="block"),)
-    return _finished(kernel, whole, Launch(chunks, warps * shape.lanes))
+    return _finished(kernel, whole, Launch(chunks, warps * shape.lanes, warp=shape.lanes))
 
 
 def _shared(kernel: Kernel, tiles: Size, shape: GpuShape, threads: int) -> Kernel:
     """A tile for each block; its threads share the loops."""
     body = _Team(shape, "thread", threads).statements(kernel.body)
     whole = (Loop(kernel.tile, Extent(tiles), body, kind="block"),)
-    return _finished(kernel, whole, Launch(tiles, threads))
+    return _finished(kernel, whole, Launch(tiles, threads, warp=shape.lanes))
 
 
 def _by_column(kernel: Kernel, tiles: Size, shape: GpuShape, nested: Sequence[Loop]) -> Kernel:
@@ -179,7 +180,7 @@ def _by_column(kernel: Kernel, tiles: Size, shape: GpuShape, nested: Sequence[Lo
         else:
             found.append(statement)
     whole = (Loop(kernel.tile, Extent(tiles), tuple(found), kind="block"),)
-    return _finished(kernel, whole, Launch(tiles, warps * shape.lanes))
+    return _finished(kernel, whole, Launch(tiles, warps * shape.lanes, warp=shape.lanes))
 
 
 @dataclass(frozen=True, slots=True)

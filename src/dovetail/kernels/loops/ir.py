@@ -13,6 +13,7 @@ from typing import TypeAlias
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import DType, i64
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.exchange import AtomicUpdate, Ballot, ClusterBarrier, Exchange, FromLane
 from dovetail.kernels.loops.expr import Call, Expr, Extent, Load, LoopKind, Name, Number, Space, Tensor, ThreadIndex
 from dovetail.kernels.loops.matrix import (
@@ -174,6 +175,8 @@ class Launch:
     """Whether all blocks run at the same time, so that they may wait for each other."""
     cycles: float = 0.0
     """An estimate of what it takes after its start; 0 where there is none."""
+    warp: int = LANES
+    """Threads of a warp, as the device has them."""
 
 
 @dataclass(frozen=True, slots=True)

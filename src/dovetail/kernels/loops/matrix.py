@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.expr import Expr, Tensor
+from dovetail.kernels.matrix_instruction import MatrixInstruction
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,11 @@ class AwaitCopies:
 
 @dataclass(frozen=True, slots=True)
 class LoadMatrices:
-    """Load four 8×8 matrices of 16-bit elements from shared memory into the registers of a warp.
+    """Load four matrices of 8 lines of 16 bytes from shared memory into the registers of a warp.
 
-    Lane 8·m + r gives the address of row r of matrix m, whose 8 elements are dense. Lane 4·r + c receives elements 2·c
-    and 2·c + 1 of row r of each matrix, or of column r where they are transposed: eight elements of a private tensor.
+    Lane 8·m + r gives the address of line r of matrix m. Lane 4·r + c receives word c, of four bytes, of line r of each
+    matrix: as many elements of a private tensor. Where they are transposed they are matrices of 8×8 elements of 16
+    bits, and the lane receives elements 2·c and 2·c + 1 of column r.
     """
 
     target: Tensor
@@ -61,12 +63,10 @@ class LoadMatrices:
 
 @dataclass(frozen=True, slots=True)
 class MultiplyMatrices:
-    """Add the product of a 16×16 and a 16×8 matrix of 16-bit floats to 16×8 sums in f32, by the lanes of a warp.
+    """Add the product of two matrices to sums by the lanes of a warp.
 
-    Each lane has 8 elements of the left matrix, 4 of the right one and 4 sums in private tensors. With r = lane / 4 and
-    c = 2 · (lane mod 4), element e of the sums is at row r + 8 · (e / 2) and column c + e mod 2; element e of the left
-    matrix at row r + 8 · (e / 2 mod 2) and column c + e mod 2 + 8 · (e / 4); element e of the right one at row
-    c + e mod 2 + 8 · (e / 2) and column r.
+    Each lane has some elements of both matrices and some sums in private tensors: those that the layouts of the
+    instruction say.
     """
 
     sums: Tensor
@@ -75,6 +75,7 @@ class MultiplyMatrices:
     left_at: tuple[Expr, ...]
     right: Tensor
     right_at: tuple[Expr, ...]
+    by: MatrixInstruction
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class MultiplyShared:
     row r + 8 · (e / 2) of them and at column 8·j + c + e mod 2.
 
     A left factor in a private tensor is in the registers of the warps instead: 32 elements of a lane, 8 for each 16 of
-    k, as `MultiplyMatrices` has them. They keep their values until the product is done.
+    k, as `mma.m16n8k16` has them. They keep their values until the product is done.
     """
 
     sums: Tensor

@@ -11,11 +11,12 @@ from typing import TypeAlias
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.kernels.loops.expr import Expr, Tensor
+from dovetail.kernels.matrix_instruction import LINE_BYTES
 
 MAP_BYTES = 128
 """Bytes of a tensor map, which is an argument of a kernel by value."""
 BOX = 64
-"""Elements of 16 bits along a line of a box: 128 bytes, which is what swizzling permutes the chunks of."""
+"""Elements of 16 bits along a line of a box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Traversal:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A tensor of 16-bit elements in memory of the device, as the TMA is told of it when a kernel is launched."""
+    """A tensor in memory of the device, as the TMA is told of it when a kernel is launched."""
 
     pointer: str
     offset: Size
@@ -42,9 +43,11 @@ class TensorMap:
     strides: tuple[Size, ...]
     """Bytes from one to the next along all axes but the first: multiples of 16."""
     box_lines: int
-    """Lines of one copy, at most 256; it has `BOX` elements of each."""
+    """Lines of one copy, at most 256; it has 128 bytes of each."""
     traversal: Traversal | None = None
     """How a copy goes from pixel to pixel, row to row and image to image; None where it is a box of a matrix."""
+    itemsize: int = LINE_BYTES // BOX
+    """Bytes of an element: 1, 2 or 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class CopyBox:
 
     @property
     def nbytes(self) -> int:
-        return self.source.box_lines * BOX * 2
+        return self.source.box_lines * LINE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

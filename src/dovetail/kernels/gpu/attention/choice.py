@@ -14,7 +14,7 @@ from dataclasses import replace
 from dovetail.declare.machine import estimate
 from dovetail.ir.dtype import f32
 from dovetail.kernels.choice import Offer, Refused, StepProblem
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.attention.fma import FmaAttend, fma_bytes
 from dovetail.kernels.gpu.attention.sources import AttendSources, narrow_sources_of, sources_of
 from dovetail.kernels.gpu.attention.tile import (
@@ -29,9 +29,10 @@ from dovetail.kernels.gpu.attention.tile import (
 )
 from dovetail.kernels.gpu.attention.writer import writer_of
 from dovetail.kernels.gpu.gemm.block_tile import RESERVED_BYTES
-from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, GROUP_ROWS, LANES, has_warpgroups
+from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, GROUP_ROWS, has_warpgroups
 from dovetail.kernels.gpu.gemm.tile_cost import MULTIPLY_CYCLES
 from dovetail.kernels.gpu.policy import FMA_WIDEST
+from dovetail.kernels.matrix_instruction import MMA
 
 MOST_TURNS = 2
 """Times 64 queries that a block goes through one after the other: each has instructions of its own."""
@@ -99,6 +100,10 @@ def _offered(
     found = of.once(narrow_sources_of)
     if isinstance(found, Refused):
         return found
+    if not {*MMA} <= {*found.device.matrix_instructions}:
+        return Refused("warps_multiply_by_mma", found.device.architecture)
+    if found.device.warp != LANES:
+        return Refused("warps_have_32_lanes", str(found.device.warp))
     tile = chosen(found)
     if isinstance(tile, Refused):
         return tile

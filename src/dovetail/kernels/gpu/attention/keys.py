@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, f32, i64, u32
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.fragments import FragmentScores, multiplied_keys, summed
 from dovetail.kernels.gpu.attention.lanes import LaneKeys
 from dovetail.kernels.gpu.attention.masks import NEXT, SeenAhead, Shifts
@@ -38,7 +39,6 @@ from dovetail.kernels.gpu.gemm.fragments import (
     unrolled,
 )
 from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
-from dovetail.kernels.gpu.gemm.tile import LANES
 from dovetail.kernels.loops.ir import (
     ONE,
     ZERO,

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dovetail.ir.dtype import bool_, f32, u16, u32, u64
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.masks import HeldMasks, masked
 from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, Numerics, f32_name, started, times, with_lane
 from dovetail.kernels.gpu.attention.tile import LaneTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, divided, less, remainder
 from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
-from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES
+from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,

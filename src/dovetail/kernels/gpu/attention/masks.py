@@ -21,10 +21,10 @@ from itertools import pairwise
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, bool_, f32, i64, u8, u32, u64
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.softmax import MINUS_INFINITY, At, LaneRow, Numerics, times
 from dovetail.kernels.gpu.attention.tile import GROUP, GROUP_WARPS, AttendTile, GroupTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, both, divided, less, plus, private, remainder, unrolled
-from dovetail.kernels.gpu.gemm.tile import LANES
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.exchange import Ballot, FromLane
 from dovetail.kernels.loops.ir import (

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from dovetail.ir.dtype import bool_, f32, i64
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.softmax import LaneRow, f32_name, largest, merged, minus, or_zero, times
 from dovetail.kernels.gpu.attention.sources import AttendSources
 from dovetail.kernels.gpu.attention.tile import FRAGMENT_ROWS, GROUP, GROUP_WARPS, AttendTile, ClusterTile, GroupTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, THREAD, both, divided, less, plus, private, remainder, unrolled
-from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES, WARP_ROWS
+from dovetail.kernels.gpu.gemm.tile import CHUNK, WARP_ROWS
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,

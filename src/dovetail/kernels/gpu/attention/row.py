@@ -20,7 +20,7 @@ from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, i64, u8, u16, u64
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.attention.masks import masked
 from dovetail.kernels.gpu.attention.softmax import (
     At,
@@ -37,7 +37,7 @@ from dovetail.kernels.gpu.attention.softmax import (
 from dovetail.kernels.gpu.attention.sources import KeyRows, by_key_head, keys_of
 from dovetail.kernels.gpu.attention.tile import PARTIAL
 from dovetail.kernels.gpu.gemm.fragments import LANE, both, divided, less, plus, remainder
-from dovetail.kernels.gpu.gemm.tile import H200, LANES
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.order.passes import in_passes
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
@@ -75,8 +75,6 @@ from dovetail.ops.region import region
 WARPS = 8
 SHARING = 8
 """Lanes that share a key."""
-KEYS = LANES // SHARING
-"""Keys of a warp at a time."""
 VECTOR = 4
 """Features that a lane loads at once."""
 MOST_FEATURES = 256
@@ -97,6 +95,8 @@ class RowTile:
     rows: int
     parts: int
     """Blocks that share the keys of a head."""
+    lanes: int = LANES
+    """Of a warp."""
 
     @staticmethod
     def of(problem: Attention, device: GpuDevice) -> RowTile:
@@ -111,7 +111,12 @@ class RowTile:
         few = isinstance(heads, int) and 2 * heads <= device.multiprocessors
         columns = rows * problem.dv
         even = [n for n in range(2, most + 1) if columns % (4 * n) == 0 and problem.dv % (columns // n) == 0]
-        return RowTile(problem, rows, even[-1] if few and even else 1)
+        return RowTile(problem, rows, even[-1] if few and even else 1, device.warp)
+
+    @property
+    def keys(self) -> int:
+        """Keys of a warp at a time."""
+        return self.lanes // SHARING
 
     @property
     def share(self) -> int:
@@ -181,7 +186,7 @@ def combined(tile: RowTile) -> list[Statement]:
     of, kept = tile.problem, tile.kept
     found: list[Statement] = []
     last: list[Statement] = []
-    own = add(mul(WARP, Extent(KEYS)), divided(LANE, SHARING))
+    own = add(mul(WARP, Extent(tile.keys)), divided(LANE, SHARING))
     for r in range(tile.rows):
         top, total = f"top{r}", f"total{r}"
         found += [Set(top, f32_name(f"most{r}")), AllReduce(top, "maximum", f32)]
@@ -214,8 +219,8 @@ def _warps_merged(tile: RowTile, row: Expr, column: Expr) -> list[Statement]:
         return lambda warp: Load(tile.kept, (warp, row, Extent(last)))
 
     def value(warp: Expr) -> Expr:
-        first = mul(warp, Extent(KEYS))
-        groups = [Load(tile.found, (add(first, Extent(group)), row, column)) for group in range(KEYS)]
+        first = mul(warp, Extent(tile.keys))
+        groups = [Load(tile.found, (add(first, Extent(group)), row, column)) for group in range(tile.keys)]
         return reduce(plus, groups)
 
     return merged(tile.numerics, WARPS, kept(0), {"value": value, "total": kept(1)})
@@ -234,8 +239,8 @@ def _left_over(tile: RowTile) -> list[Statement]:
 def shares_combined(tile: RowTile) -> list[Statement]:
     """A share of the columns from what all blocks found: some lanes share a column, with a few parts each."""
     dv, share = tile.problem.dv, tile.share
-    lanes = max([n for n in (1, 2, 4, 8, 16, 32) if tile.parts % n == 0 and share * n <= LANES * WARPS])
-    lanes = lanes if share * lanes % LANES == 0 else 1
+    lanes = max([n for n in (1, 2, 4, 8, 16, 32) if tile.parts % n == 0 and share * n <= tile.lanes * WARPS])
+    lanes = lanes if share * lanes % tile.lanes == 0 else 1
     column = add(mul(Name("part"), Extent(share)), Name("within"))
     each: list[Statement] = [
         Set("within", divided(Name("own"), lanes)),
@@ -272,7 +277,7 @@ def has_one_query(value: Value) -> bool:
         return False
     call: dict[str, Any] = library.attention.arguments(value.operands, value.attrs)
     widths = [call[name].shape[-1] for name in ("q", "v")]
-    known = all([isinstance(size, int) and size % LANES == 0 and size <= MOST_FEATURES for size in widths])
+    known = all([isinstance(size, int) and size % (SHARING * VECTOR) == 0 and size <= MOST_FEATURES for size in widths])
     plain = call["softcap"] is None and not call["causal"] and call["window"] is None and not call["zero_unseen"]
     return known and plain and call["q"].shape[-2] == 1 and call["fill"] in (None, -math.inf) and call["empty"] == "nan"
 
@@ -342,14 +347,14 @@ class RowWriter:
         place = [Set(n.name, at) for n, at in places if self.tile.parts > 1 or n.name != "part"]
         tiles = product(shape)
         body: tuple[Statement, ...] = (
-            Alloc("found", f32, WARPS * KEYS * self.tile.rows * of.dv, "shared"),
+            Alloc("found", f32, WARPS * self.tile.keys * self.tile.rows * of.dv, "shared"),
             Alloc("kept", f32, WARPS * self.tile.rows * 2, "shared"),
             Loop("tile", Extent(tiles), (*place, *self._keys(), *combined(self.tile)), kind="block"),
         )
-        launch = Launch(tiles, LANES * WARPS)
+        launch = Launch(tiles, self.tile.lanes * WARPS, warp=self.tile.lanes)
         if self.tile.parts == 1:
             kernel = Kernel("attend_row", of.pointers, ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
-            return Job(kernel, bindings, Tiles(tiles, of.d * LANES))
+            return Job(kernel, bindings, Tiles(tiles, of.d * self.tile.lanes))
         own = Set("tile", ThreadIndex("block"))
         body = (*body, ClusterBarrier(), own, *place, *shares_combined(self.tile))
         pointers = (*[name for name in of.pointers if name != "y"], PARTIAL, "y")
@@ -428,7 +433,7 @@ class RowWriter:
         for r in range(self.tile.rows):
             found += [*self._loaded("q", (*self.tile.lead, Extent(r)), f"q{r}"), *started([LaneRow(r)])]
             found += [Set(f"sum{r}_{i}", Number(0, f32)) for i in range(of.dv // SHARING)]
-        keys, parts, together = self.keys, self.tile.parts, WARPS * KEYS * AT_ONCE
+        keys, parts, together = self.keys, self.tile.parts, WARPS * self.tile.keys * AT_ONCE
         span = keys.share(parts)
         start = mul(Name("part"), span) if parts > 1 else ZERO
         end = minimum(add(start, span), keys.count) if parts > 1 else keys.count
@@ -442,8 +447,8 @@ class RowWriter:
         of, found = self.problem, list[Statement]()
         each = range(AT_ONCE)
         for u in each:
-            number = mul(add(mul(Name("round"), Extent(AT_ONCE)), Extent(u)), Extent(WARPS * KEYS))
-            first = add(Name("start"), add(number, mul(WARP, Extent(KEYS))))
+            number = mul(add(mul(Name("round"), Extent(AT_ONCE)), Extent(u)), Extent(WARPS * self.tile.keys))
+            first = add(Name("start"), add(number, mul(WARP, Extent(self.tile.keys))))
             key = add(first, divided(LANE, SHARING))
             found.append(Set(f"key{u}", key))
             last = Call("sub", (self.keys.count, Extent(1)), i64) if of.page else Extent(of.keys - 1)
@@ -528,8 +533,8 @@ def offer_paged(
 
     `aligned` are tensors whose address is a multiple of 8.
     """
-    if a.d % LANES or a.dv % LANES:
-        return Refused("features_are_shared_by_lanes", f"{a.d} and {a.dv}", f"multiples of {LANES}")
+    if a.d % (SHARING * VECTOR) or a.dv % (SHARING * VECTOR):
+        return Refused("features_are_shared_by_lanes", f"{a.d} and {a.dv}", f"multiples of {SHARING * VECTOR}")
     if not isinstance(a.queries, int) or a.queries * max(a.d, a.dv) > MOST_FEATURES:
         return Refused("queries_fit_registers", f"{a.queries} of {max(a.d, a.dv)}", f"at most {MOST_FEATURES} features")
     return Offer(lambda: _job(a, device, bindings, {}, frozenset(aligned)), name="attend_paged")

@@ -9,10 +9,10 @@ from typing import ClassVar, Self
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f32
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.attention.softmax import LaneRow, Numerics
 from dovetail.kernels.gpu.gemm.fragments import divided
-from dovetail.kernels.gpu.gemm.tile import CHUNK, GROUP_ROWS, LANES
+from dovetail.kernels.gpu.gemm.tile import CHUNK, GROUP_ROWS
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,

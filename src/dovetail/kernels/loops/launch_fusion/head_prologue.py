@@ -42,7 +42,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming, Rewriting
-from dovetail.kernels.loops.launch_fusion.row_prologue import LANES, Filling
+from dovetail.kernels.loops.launch_fusion.row_prologue import Filling
 
 ROWS = 16
 """Queries of a warp."""
@@ -78,7 +78,7 @@ class HeadKernel:
         """A scheduled attention; None where its blocks are anything else."""
         launch, blocks = kernel.launch, -(-queries // ROWS)
         *allocations, loop = kernel.body
-        if launch is None or launch.block != LANES or kernel.early or kernel.opening or launch.cluster > 1:
+        if launch is None or launch.block != launch.warp or kernel.early or kernel.opening or launch.cluster > 1:
             return None
         if not isinstance(loop, Loop) or loop.kind != "block" or not isinstance(launch.grid, int):
             return None
@@ -129,7 +129,7 @@ def with_head_prologue(
     found, launch = Filling.of(kernel, read, room), kernel.launch
     if found is None or launch is None or found.lines != ROWS:
         return None
-    warps = launch.block // LANES
+    warps = launch.block // launch.warp
     turns = -(-before.heads // warps)
     copies: list[Statement] = []
     works: list[tuple[Statement, ...]] = []

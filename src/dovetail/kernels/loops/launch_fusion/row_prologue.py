@@ -36,7 +36,6 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
 from dovetail.kernels.loops.uniform import reads
 
-LANES = 32
 NORM_CYCLES, LINE_CYCLES = 750, 300
 """Cycles to norm rows, and for each row of a warp."""
 _LINE, _ROW = "line", "wanted_row"
@@ -65,7 +64,7 @@ class RowKernel:
         launch = kernel.launch
         if launch is None or kernel.early or launch.shared_bytes or len(kernel.body) != 1:
             return None
-        (loop,), warps = kernel.body, launch.block // LANES
+        (loop,), warps = kernel.body, launch.block // launch.warp
         if not isinstance(loop, Loop) or loop.kind != "block" or not isinstance(loop.extent, Extent):
             return None
         own, *rest = loop.body
@@ -164,7 +163,7 @@ def with_row_prologue(
     where the kernel does not fill that memory in one place.
     """
     found, launch = Filling.of(kernel, read, room), kernel.launch
-    if found is None or launch is None or before.warps * LANES != launch.block:
+    if found is None or launch is None or before.warps * launch.warp != launch.block:
         return None
     turns, left = divmod(found.lines, before.warps)
     if left:

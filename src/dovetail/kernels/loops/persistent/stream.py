@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -50,7 +51,6 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.persistent.bodies import PASS, has_bulk
 from dovetail.kernels.loops.persistent.passes import in_passes
 
-LANES = 32
 THREADS = 128
 """Of the warp that copies and of three that do nothing: registers are given to four warps at once."""
 _FEW = 40
@@ -236,7 +236,6 @@ def _expects(s: Statement) -> bool:
 
 __all__ = [
     "IS_FIRST",
-    "LANES",
     "PACE",
     "PACE_BYTES",
     "THREADS",
