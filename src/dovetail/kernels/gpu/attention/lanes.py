@@ -51,22 +51,18 @@ _OF_VALUES = (u16, u32, u64, u64)
 class LaneKeys(Layout, HeldMasks):
     """What a warp does with the keys and values of a round: scores are summed by neighbouring lanes."""
 
-    block: LaneTile
     merges_late = True
     sums_late = True
 
     def __init__(self, block: LaneTile, tiles: Mapping[str, SharedTile], factors: Mapping[str, Factor]) -> None:
         self.block, self.tiles, self.factors = block, tiles, factors
+        self.sharing = block.sharing
         self.numerics = Numerics.near(block.problem, is_fast=True, can_fold=False)
 
     @property
     def rows(self) -> range:
         assert isinstance(self.block.problem.queries, int), "few queries are known"
         return range(self.block.problem.queries)
-
-    @property
-    def sharing(self) -> int:
-        return self.block.sharing
 
     @property
     def _at_once(self) -> int:
