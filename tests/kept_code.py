@@ -17,7 +17,7 @@ from dovetail.targets.cpu import jit
 from dovetail.targets.cpu.isa import Host
 from dovetail.targets.runtime.building import code_cache, llvm_calls
 from dovetail.targets.runtime.building.code_cache import Skeleton, skeleton_of
-from dovetail.targets.runtime.building.store import Key, Store
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 
 LIMIT = 1 << 30
 """Bytes that the folder may hold."""
@@ -32,7 +32,7 @@ _END = b"\0"
 class Keeper:
     """A folder of object code, and the compiler that is asked for what it lacks."""
 
-    store: Store
+    store: CodeStore
     compiler: Callable[..., bytes]
 
     def emit(self, text: str, *, vectorize: bool, optimize: bool, here: Host) -> bytes:
@@ -49,7 +49,7 @@ class Keeper:
         return made if kept == skeleton else kept.renamed(made, skeleton)
 
 
-def key_of(kind: str, text: str, options: str, here: Host) -> Key:
+def key_of(kind: str, text: str, options: str, here: Host) -> StoreKey:
     """All that decides what LLVM makes of a text."""
     parts = {
         "text": hashlib.blake2b(text.encode(), digest_size=20).hexdigest(),
@@ -58,11 +58,11 @@ def key_of(kind: str, text: str, options: str, here: Host) -> Key:
         "llvm": jit.toolchain()["llvm"],
         "driver": _DRIVER,
     }
-    return Key(kind, parts)
+    return StoreKey(kind, parts)
 
 
 def keeper_of(setting: str, root: Path) -> Keeper | None:
     """The keeper that DOVETAIL_TEST_CACHE names: a folder, `off` for none, empty for the one of this tree."""
     if setting == "off":
         return None
-    return Keeper(Store(Path(setting or root / "build" / "test-cache").absolute(), LIMIT), jit.emit)
+    return Keeper(CodeStore(Path(setting or root / "build" / "test-cache").absolute(), LIMIT), jit.emit)

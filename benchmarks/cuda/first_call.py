@@ -27,7 +27,7 @@ BEGUN = time.perf_counter()
 import numpy as np  # noqa: E402
 
 import dovetail  # noqa: E402
-from dovetail.targets.cuda.driver import driver  # noqa: E402
+from dovetail.targets.cuda.driver.driver import driver  # noqa: E402
 from dovetail.targets.cuda.runs.launch_code import launch_code  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     args = parser.parse_args()
     torch: Any = torch_here()
-    from dovetail.targets.cuda.driver import driver as drivers
+    from dovetail.targets.cuda.driver.driver import driver as drivers
     from dovetail.targets.cuda.runs import runner as runners
 
     driver = drivers.driver()

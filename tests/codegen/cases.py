@@ -331,7 +331,7 @@ _FILTERS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]
     "dilated": ((1, 32, 28, 28), (32, 32, 3, 3), {"dilations": (2, 2), "padding": (2, 2, 2, 2)}),
     "groups": ((1, 32, 20, 20), (64, 8, 3, 3), {"groups": 4}),
     "by_channel": ((1, 64, 56, 56), (64, 1, 3, 3), {"groups": 64, "padding": (1, 1, 1, 1)}),
-    "along": ((1, 80, 300), (64, 80, 3), {"padding": (1, 1)}),
+    "along": ((1, 80, 300), (64, 80, 3), {"strides": (1,), "dilations": (1,), "padding": (1, 1)}),
 }
 
 

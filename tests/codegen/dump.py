@@ -80,11 +80,6 @@ class Compiled:
     """The digests of functions that they call."""
     error: str = ""
 
-    @property
-    def kernels(self) -> set[str]:
-        """Digests of everything that it needs."""
-        return {digest for launch in self.launches for digest in launch.split() if digest != "host"} | {*self.functions}
-
 
 @dataclass(slots=True)
 class Generated:

@@ -18,8 +18,8 @@ from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu import backend
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.conv import rounding
 from dovetail.targets.cpu.conv.select import ROWS
+from dovetail.targets.cpu.conv.winograd import rounding
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.measure.calibration import BUILT_IN

@@ -10,17 +10,16 @@ import pytest
 from dovetail.codegen.llvm.function import Function
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.targets.cpu.attention.backward_parts import sums_function
-from dovetail.targets.cpu.attention.parts import key_rows, scores_function, values_function, weights_function
+from dovetail.targets.cpu.attention.backward import sums_function
+from dovetail.targets.cpu.attention.functions import key_rows, scores_function, values_function, weights_function
 from dovetail.targets.cpu.attention.policy import ATTENTION
-from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile, broadcast_tile_of
-from dovetail.targets.cpu.conv.direct import tile as direct
-from dovetail.targets.cpu.conv.few_pixels import kernel as few_pixels
-from dovetail.targets.cpu.conv.few_results import tile as few_results
-from dovetail.targets.cpu.conv.few_results.tile import FewResultsTile
-from dovetail.targets.cpu.conv.pointwise import kernel as pointwise
-from dovetail.targets.cpu.conv.pointwise_packed.micro_kernel import forms_of, micro_kernel
-from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv import direct as direct
+from dovetail.targets.cpu.conv import few_pixels as few_pixels
+from dovetail.targets.cpu.conv import few_results
+from dovetail.targets.cpu.conv import pointwise as pointwise
+from dovetail.targets.cpu.conv.few_results import FewResultsTile
+from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile, broadcast_tile, broadcast_tile_of
+from dovetail.targets.cpu.conv.pointwise_packed import forms_of, micro_kernel
 from dovetail.targets.cpu.gemm.block import block_text
 from dovetail.targets.cpu.gemm.byte_tile import ByteTile, byte_tile_function
 from dovetail.targets.cpu.gemm.narrow_kernel import NarrowTile, narrow_function

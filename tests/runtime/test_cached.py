@@ -28,7 +28,7 @@ from dovetail.runtime.request import make_request
 from dovetail.runtime.source import of_graph
 from dovetail.settings import Settings
 from dovetail.targets.cpu import jit
-from dovetail.targets.runtime.building.store import Store, store_of
+from dovetail.targets.runtime.building.store import CodeStore, store_of
 
 BERT = BertShape(layers=2, hidden=32, heads=4, inner=64, vocabulary=50, positions=16)
 LLAMA = LlamaShape(layers=2, hidden=64, heads=4, kv_heads=2, inner=96, vocabulary=100)
@@ -87,7 +87,7 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path / "cache")
 
 
-def store(folder: str) -> Store:
+def store(folder: str) -> CodeStore:
     found = store_of(Settings(cache=folder))
     assert found is not None and not found.problem
     return found
@@ -159,7 +159,7 @@ def test_another_process_gives_the_same_bits_without_reading_the_model(
     program = dovetail.compile(model, cache=folder)
     feeds = {"input_ids": np.arange(8)[None] % 7, "attention_mask": np.ones((1, 8), np.int64)}
     expected = program.run(feeds)
-    Store(Path(folder), 1 << 30).path.joinpath("counts").unlink(missing_ok=True)
+    CodeStore(Path(folder), 1 << 30).path.joinpath("counts").unlink(missing_ok=True)
     command = [sys.executable, "-c", PROCESS, str(model), folder, str(tmp_path / "found.npz")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert not done.returncode, done.stderr

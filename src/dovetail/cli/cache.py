@@ -16,7 +16,7 @@ from dovetail.runtime.cached import KIND, program_key, why_not
 from dovetail.runtime.request import make_request
 from dovetail.runtime.source import of_graph
 from dovetail.settings import settings_of
-from dovetail.targets.runtime.building.store import Key, Store, store_of
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey, store_of
 
 PARTS: Mapping[str, str] = {
     "graph": "the graph has another structure",
@@ -71,7 +71,7 @@ def why(args: argparse.Namespace) -> dict[str, Any]:
     return found | {"differs": [] if present else nearest(store, key)}
 
 
-def nearest(store: Store, key: Key) -> list[dict[str, str]] | None:
+def nearest(store: CodeStore, key: StoreKey) -> list[dict[str, str]] | None:
     """The parts in which the nearest entry differs from a key; None where there is no entry."""
     best: list[dict[str, str]] | None = None
     for parts in store.keys(KIND):

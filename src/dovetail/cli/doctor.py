@@ -172,7 +172,7 @@ def meshed(mesh: Mapping[str, int], settings: Settings, measure: bool = False) -
     from dovetail.targets.xla.placement import Placement
 
     axes = Placement.of(mesh).sizes
-    tried = calibration.calibrate(axes, settings) if measure else calibration.Attempt(None)
+    tried = calibration.calibrate(axes, settings) if measure else calibration.HostAttempt(None)
     known = tried.made or calibration.stored(axes, settings)
     return {
         "mesh": axes,

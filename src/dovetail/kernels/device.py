@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from dovetail.dataclass import dataclass
+from dovetail.kernels.matrix_instruction import LANES, MatrixInstruction
 
 Capability = Literal[
     "amx_bf16",
@@ -130,15 +131,16 @@ class GpuDevice:
     """Shared memory that one block may take."""
     registers: int = 65_536
     """32-bit registers of a multiprocessor."""
-    warp: int = 32
+    warp: int = LANES
+    """Threads of a warp: they run in lockstep, and exchange registers."""
     threads_per_block: int = 1024
     l2_bytes: int = 0
     hertz: float = 1.98e9
     """Cycles of a multiprocessor in a second, at most."""
     tensor_hertz: float = 0.0
     """The same while tensor cores multiply, wherever on the device; 0 where they do not lower it."""
-    tensor_core_shapes: tuple[tuple[int, int, int], ...] = ()
-    """M×N×K of matrix instructions."""
+    matrix_instructions: tuple[MatrixInstruction, ...] = ()
+    """Those that kernels may use."""
     dependent_launches: bool = False
     """Whether a kernel starts while the one before it still runs: programmatic dependent launch."""
     dependent_intensity: float = 0.0
@@ -175,4 +177,4 @@ class GpuDevice:
     """Whether L2 is told to drop weights first, and words that blocks send to each other last."""
 
 
-__all__ = ["CAPABILITIES", "Caches", "Capability", "Cooperative", "CpuDevice", "GpuDevice", "Waits"]
+__all__ = ["CAPABILITIES", "LANES", "Caches", "Capability", "Cooperative", "CpuDevice", "GpuDevice", "Waits"]

@@ -144,7 +144,7 @@ class Status:
 Binding: TypeAlias = Value | Packed | Status
 """What a pointer argument of a kernel points to."""
 
-Number: TypeAlias = Callable[[Size], int]
+SizeFunction: TypeAlias = Callable[[Size], int]
 """Evaluates a size for one run."""
 
 
@@ -169,7 +169,7 @@ class Grid:
     """Dynamic shared memory of a block."""
 
 
-Launch: TypeAlias = Tiles | Grid
+LaunchShape: TypeAlias = Tiles | Grid
 """The launch shape of a kernel. Sizes may be symbolic."""
 
 
@@ -191,7 +191,7 @@ class Tiling:
 class Tiler(Protocol):
     """Chooses the tiling once sizes are known; a dataclass, so that it can be stored."""
 
-    def __call__(self, number: Number) -> Tiling | None:
+    def __call__(self, number: SizeFunction) -> Tiling | None:
         """The tiling; None where a condition of the kernel refuses these sizes."""
         ...
 
@@ -208,7 +208,7 @@ class Priced:
 class PricedTiler(Tiler, Protocol):
     """A tiler whose kernel competes with others."""
 
-    def priced(self, number: Number) -> Priced | None:
+    def priced(self, number: SizeFunction) -> Priced | None:
         """Work and traffic, found without tiling; None where a condition of the kernel refuses these sizes."""
         ...
 
@@ -233,11 +233,11 @@ class Job:
 
     kernel: Kernel | Template
     bindings: Mapping[str, Binding]
-    launch: Launch
+    launch: LaunchShape
     variants: tuple[Variant, ...] = ()
     """Kernels that are considered first when sizes are known, in the order of preference."""
 
-    def chosen(self, number: Number, machine: Machine) -> tuple[int, Job]:
+    def chosen(self, number: SizeFunction, machine: Machine) -> tuple[int, Job]:
         """The job for these sizes and its index: 0 for its own kernel, then the variants.
 
         Of the variants whose conditions hold, the machine model takes the one with the lowest estimate.
@@ -251,12 +251,12 @@ class Job:
             index, tiling = winner[0], winner[1].tiling()
         return (0, self) if tiling is None else (index + 1, self.variants[index].job(tiling))
 
-    def cost(self, number: Number, machine: Machine) -> Cost | None:
+    def cost(self, number: SizeFunction, machine: Machine) -> Cost | None:
         """Work and traffic of the variant that serves these sizes; None where no variant tells them."""
         winner = self._winner(number, machine)
         return None if winner is None else winner[1].cost
 
-    def _winner(self, number: Number, machine: Machine) -> tuple[int, Priced] | None:
+    def _winner(self, number: SizeFunction, machine: Machine) -> tuple[int, Priced] | None:
         """The variant with the lowest estimate of those whose conditions hold, by index."""
         tilers = [(i, variant.tiler) for i, variant in enumerate(self.variants)]
         priced = [(i, tiler.priced(number)) for i, tiler in tilers if isinstance(tiler, PricedTiler)]
@@ -290,12 +290,12 @@ __all__ = [
     "Binding",
     "Grid",
     "Job",
-    "Launch",
-    "Number",
+    "LaunchShape",
     "Packed",
     "Priced",
     "PricedTiler",
     "SharedFunction",
+    "SizeFunction",
     "Status",
     "Template",
     "TensorLocations",

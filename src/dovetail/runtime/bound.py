@@ -16,7 +16,7 @@ from dovetail.targets.runtime.building.weights import Weights
 from dovetail.targets.target import Launches, QuickDeviceRun, QuickRun, Runner
 
 if TYPE_CHECKING:
-    from dovetail.targets.runtime.calls.prepared_call import Launch
+    from dovetail.targets.runtime.calls.prepared_call import RunPrepared
 
 MOST_SPECIALIZED = 8
 """How many sizes a symbolic program keeps compiled."""
@@ -53,7 +53,7 @@ class Binding(Generic[P]):
         self.quick_on_device: QuickDeviceRun | None = None
         """Of the runner, where it has them and it runs at the sizes of the inputs."""
         self.lock = threading.Lock()
-        self._launchers: dict[ArrayLibrary, Launch | None] = {}
+        self._launchers: dict[ArrayLibrary, RunPrepared | None] = {}
 
     def case_before(self, inputs: Mapping[str, Any], names: Collection[str]) -> P | None:
         """The program of the case that served these shapes before."""

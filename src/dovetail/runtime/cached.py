@@ -17,7 +17,7 @@ from dovetail.runtime.request import Request
 from dovetail.runtime.source import Source
 from dovetail.runtime.vocabulary import vocabulary
 from dovetail.settings import Settings
-from dovetail.targets.runtime.building.store import Key, Store, store_of
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey, store_of
 from dovetail.targets.target import Executable
 
 KIND = "program"
@@ -54,12 +54,12 @@ def why_not(request: Request) -> str:
     return ""
 
 
-def program_store(request: Request) -> Store | None:
+def program_store(request: Request) -> CodeStore | None:
     """Where the programs of a request are kept, if they are."""
     return None if why_not(request) else store_of(request.settings)
 
 
-def program_key(source: Source, request: Request) -> Key:
+def program_key(source: Source, request: Request) -> StoreKey:
     """All that decides what a source is compiled to."""
     setup, serializer = request.setup, request.target.serializer
     options = {f.name: getattr(request.settings, f.name) for f in fields(Settings) if f.name not in FREE}
@@ -75,10 +75,10 @@ def program_key(source: Source, request: Request) -> Key:
         "machine": repr(setup.claims.machine),
         **{f"option {name}": repr(value) for name, value in options.items()},
     }
-    return Key(KIND, parts)
+    return StoreKey(KIND, parts)
 
 
-def keep(program: CachedProgram, key: Key, request: Request, store: Store) -> None:
+def keep(program: CachedProgram, key: StoreKey, request: Request, store: CodeStore) -> None:
     """Keep a program for other processes, if all of it can be spelled."""
     serializer = request.target.serializer
     made = None if serializer is None else serializer.to_bytes(program.executable)
@@ -90,7 +90,7 @@ def keep(program: CachedProgram, key: Key, request: Request, store: Store) -> No
     store.put(key, b"".join([_LENGTH.pack(len(text)), text, made]))
 
 
-def restore(source: Source, key: Key, request: Request, store: Store) -> CachedProgram | None:
+def restore(source: Source, key: StoreKey, request: Request, store: CodeStore) -> CachedProgram | None:
     """The program of a key, if the store has it. One that cannot be read is as good as none."""
     serializer = request.target.serializer
     content = store.get(key) if serializer is not None else None

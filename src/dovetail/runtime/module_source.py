@@ -13,7 +13,7 @@ from dovetail.frontends.torch.reading.interface import Argument, Interface, Resu
 from dovetail.ir.dtype import BY_NAME
 from dovetail.runtime.build_id import build_id
 from dovetail.runtime.source import KIND, Source, of_graph
-from dovetail.targets.runtime.building.store import Key, Store
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.targets.runtime.building.weights import Weights
 
 
@@ -22,7 +22,7 @@ def module_source(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
     dynamic: Any,
-    store: Store | None,
+    store: CodeStore | None,
     custom_ops: CustomOps | None = None,
 ) -> tuple[Source, Imported]:
     """The source that a module or an exported program is, and how it is called."""
@@ -30,7 +30,7 @@ def module_source(
     if store is None or custom_ops:  # nothing says that a body is the one of an earlier process
         made = import_captured(captured)
         return of_graph(made.graph, store), made
-    key = Key(KIND, {"program": captured.digest, "module": captured.name, **build_id()})
+    key = StoreKey(KIND, {"program": captured.digest, "module": captured.name, **build_id()})
     noted = store.get(key)
     found = None if noted is None else _known(captured, noted)
     if found is not None:
@@ -41,7 +41,7 @@ def module_source(
     return source, made
 
 
-def _remember(source: Source, made: Imported, key: Key, store: Store) -> None:
+def _remember(source: Source, made: Imported, key: StoreKey, store: CodeStore) -> None:
     """Note which graph a program is, where the tensors of the module are all that it needs."""
     interface = made.interface
     values = [*(a.value for a in interface.arguments), *(r.value for r in interface.results)]

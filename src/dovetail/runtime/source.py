@@ -23,7 +23,7 @@ from dovetail.ir.literal import Array
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.runtime.build_id import build_id
 from dovetail.runtime.load import load
-from dovetail.targets.runtime.building.store import Key, Store
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.targets.runtime.building.weights import Weights, owned
 
 KIND = "source"
@@ -56,7 +56,7 @@ def source_of(
     given: Any,
     ops: Iterable[FusedOp[...]] = (),
     fixed: Mapping[str, Array | int] | None = None,
-    store: Store | None = None,
+    store: CodeStore | None = None,
 ) -> Source:
     """The source that a graph or a path is. With a store, a file that it knows is not read."""
     if isinstance(given, Graph):
@@ -86,7 +86,7 @@ def source_of(
     return source
 
 
-def of_graph(graph: Graph, store: Store | None = None) -> Source:
+def of_graph(graph: Graph, store: CodeStore | None = None) -> Source:
     """A graph in memory as a source; its structure is told where there is a store to ask."""
     structure = "" if store is None else fingerprint(graph, target="", alignment=1, options={})
     # Arrays of a file belong to the graph alone; those that a user gave can still change.
@@ -95,11 +95,11 @@ def of_graph(graph: Graph, store: Store | None = None) -> Source:
     return Source(graph.name, structure, lambda: lean, lean.params)
 
 
-def _described(given: Described, store: Store | None) -> Source:
+def _described(given: Described, store: CodeStore | None) -> Source:
     """The source that a text describes; the code that builds it is part of what the text means."""
     if store is None:
         return of_graph(given.build())
-    key = Key(KIND, {"described": given.text, **build_id()})
+    key = StoreKey(KIND, {"described": given.text, **build_id()})
     found = store.get(key)
     if found is not None:
         said = json.loads(found)
@@ -109,7 +109,7 @@ def _described(given: Described, store: Store | None) -> Source:
     return source
 
 
-def source_key(seen: Skimmed, fixed: Mapping[str, Array | int]) -> Key | None:
+def source_key(seen: Skimmed, fixed: Mapping[str, Array | int]) -> StoreKey | None:
     """What the graph of a file is made from; None where that cannot be said."""
     given = hashlib.blake2b(digest_size=20)
     for name in sorted(fixed):
@@ -119,7 +119,7 @@ def source_key(seen: Skimmed, fixed: Mapping[str, Array | int]) -> Key | None:
         given.update(repr((name, array.dtype.str, array.shape)).encode())
         given.update(np.ascontiguousarray(array).tobytes())
     parts = {"file": seen.digest, "fixed": given.hexdigest() if fixed else "", "onnx": _onnx(), **build_id()}
-    return Key(KIND, parts)
+    return StoreKey(KIND, parts)
 
 
 def _onnx() -> str:
@@ -131,7 +131,7 @@ def _onnx() -> str:
     return f"{found.origin} {seen.st_size} {seen.st_mtime_ns}"
 
 
-def _remember(source: Source, seen: Skimmed, key: Key, store: Store) -> None:
+def _remember(source: Source, seen: Skimmed, key: StoreKey, store: CodeStore) -> None:
     """Note which graph a file holds, if its initializers alone give the parameters."""
     for name, array in source.params.items():
         found = seen.places.get(name)

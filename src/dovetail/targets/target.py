@@ -22,7 +22,7 @@ from dovetail.targets.runtime.arrays.array_library import ArrayLibrary
 from dovetail.targets.runtime.arrays.device_array import DeviceArray
 
 if TYPE_CHECKING:
-    from dovetail.targets.runtime.calls.prepared_call import Launch
+    from dovetail.targets.runtime.calls.prepared_call import RunPrepared
 
 
 class Runner(Protocol):
@@ -77,7 +77,7 @@ class QuickOnDevice(Protocol):
 class Launches(Protocol):
     """A runner that prepares runs on arrays of other libraries."""
 
-    def launcher(self, library: ArrayLibrary) -> Launch | None:
+    def launcher(self, library: ArrayLibrary) -> RunPrepared | None:
         """Runs on arrays of a library, in the order of the inputs; None where it prepares no runs."""
         ...
 

@@ -14,7 +14,7 @@ from dovetail.frontends.torch.dynamo.region import Region
 from dovetail.frontends.torch.dynamo.script import scripted
 from dovetail.runtime.compile import compile
 from dovetail.runtime.program import Program
-from dovetail.targets.runtime.calls.repeated_call import Repeated
+from dovetail.targets.runtime.calls.repeated_call import RepeatedCall
 from dovetail.torch.options import Options
 from dovetail.torch.region_call import DeviceRegionCall, RegionCall
 from dovetail.torch.report import Fallback, GraphBreak, GraphReport, Kind
@@ -72,7 +72,7 @@ class CompiledGraph:
         if isinstance(self._run, RegionCall):
             own = weakref.ref(self)  # the region is not in a cycle with the graph
 
-            def repeat(run: Repeated) -> None:
+            def repeat(run: RepeatedCall) -> None:
                 if (graph := own()) is not None:
                     graph._run = run  # between two calls of dynamo, a function less is a microsecond less
 

@@ -21,7 +21,7 @@ from dovetail.kernels.spec import ALIGNMENT
 from dovetail.runtime.program import Program
 from dovetail.targets.runtime.arrays.array_library import ArrayLibrary, Numbered
 from dovetail.targets.runtime.calls.prepared_call import PreparedCalls
-from dovetail.targets.runtime.calls.repeated_call import Repeated, Write, repeated
+from dovetail.targets.runtime.calls.repeated_call import AddressWrite, RepeatedCall, repeated
 from dovetail.torch.staying import Stay, is_compiled
 
 FIRST_RUNS = 100
@@ -50,8 +50,8 @@ class RegionCall:
         self._weights = {index for index, feed in enumerate(region.feeds) if is_weight(feed.node)}
         self._can_repeat = self._as_given and not region.writes and not self._moved
         self._runs = self._repeats = 0
-        self._repeated: Repeated | None = None
-        self.when_repeated: Callable[[Repeated], None] | None = None
+        self._repeated: RepeatedCall | None = None
+        self.when_repeated: Callable[[RepeatedCall], None] | None = None
         """Is told what may be called in place of this call from now on."""
 
     def _prepared_calls(self) -> Callable[[PreparedCalls], None]:
@@ -83,7 +83,9 @@ class RegionCall:
         if calls is None:
             return
 
-        def placed(weights: Mapping[int, Any], given: Sequence[Any], writes: Sequence[Write]) -> Callable[..., bool]:
+        def placed(
+            weights: Mapping[int, Any], given: Sequence[Any], writes: Sequence[AddressWrite]
+        ) -> Callable[..., bool]:
             return Stay(weights, given, writes).test()
 
         own = weakref.WeakMethod(self._run_any)  # the function would be in a cycle with this call

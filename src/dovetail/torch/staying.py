@@ -18,7 +18,7 @@ import numpy as np
 
 from dovetail.ir.literal import Array
 from dovetail.targets.cpu.jit import Compiled, compile_text, define
-from dovetail.targets.runtime.calls.repeated_call import Write
+from dovetail.targets.runtime.calls.repeated_call import AddressWrite
 from dovetail.torch.python_function import ARGUMENTS_AS_ARRAY, Method, api_address, python_function
 from dovetail.torch.tensor_words import TensorWords, tensor_words
 
@@ -146,7 +146,7 @@ class _Record(Structure):
 class Stay:
     """Weights by their indices among some arguments, and the launch arguments that point into others of them."""
 
-    def __init__(self, weights: Mapping[int, Any], given: Sequence[Any], writes: Sequence[Write]) -> None:
+    def __init__(self, weights: Mapping[int, Any], given: Sequence[Any], writes: Sequence[AddressWrite]) -> None:
         words = tensor_words()
         assert words is not None, "can_stay"
         self._indices = np.array([*weights], np.int64)

@@ -11,8 +11,8 @@ from dovetail.codegen.llvm.kernel import WORDS, KernelCode, assemble, kernel_fun
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.spec import Job, Tiles
 from dovetail.targets.cpu.backend import BACKEND
-from dovetail.targets.cpu.conv.few_channels.kernel import few_channels_code
-from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.few_channels import few_channels_code
+from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile
 from dovetail.targets.cpu.conv.winograd.kernel import winograd_code
 from dovetail.targets.cpu.conv.winograd.scheme import FOUR, TWO
 from tests.kernels.convolving import WIDE

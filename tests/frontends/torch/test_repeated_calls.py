@@ -18,7 +18,7 @@ import pytest
 
 import dovetail.torch
 from dovetail.errors import DovetailError
-from dovetail.targets.runtime.calls.repeated_call import Write
+from dovetail.targets.runtime.calls.repeated_call import AddressWrite
 from dovetail.torch.compiled import live
 from dovetail.torch.region_call import FIRST_RUNS, MOST_REPEATS, RegionCall
 from dovetail.torch.staying import Stay, can_stay, is_compiled
@@ -215,7 +215,8 @@ def test_addresses_of_other_tensors_are_written() -> None:
     weight, x, y = nn.Parameter(torch.randn(4)), torch.randn(2), torch.randn(3, dtype=torch.float64)
     words = np.zeros(3, np.int64)
     writes = [
-        Write(index, words.ctypes.data + 8 * at, offset) for index, at, offset in ((0, 0, 0), (2, 1, 0), (2, 2, 24))
+        AddressWrite(index, words.ctypes.data + 8 * at, offset)
+        for index, at, offset in ((0, 0, 0), (2, 1, 0), (2, 2, 24))
     ]
     test = Stay({1: weight}, (x, weight, y), writes).test()
     for first, last in ((x, y), (x[1:], y[2:]), (torch.randn(5), y)):
@@ -227,7 +228,7 @@ def test_addresses_of_other_tensors_are_written() -> None:
 
 def test_tensors_without_storage_do_not_stay() -> None:
     x, words = torch.randn(4), np.zeros(1, np.int64)
-    test = Stay({}, (x,), [Write(0, words.ctypes.data, 0)]).test()
+    test = Stay({}, (x,), [AddressWrite(0, words.ctypes.data, 0)]).test()
     assert not test(x.to_sparse()) and not words[0]
     assert test(x) and words[0] == x.data_ptr()
 

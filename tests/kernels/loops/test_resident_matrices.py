@@ -17,6 +17,7 @@ from dovetail.kernels.loops.ir import (
     Tensor,
 )
 from dovetail.kernels.loops.persistent.words import held
+from dovetail.kernels.matrix_instruction import MMA_BF16
 
 SUMS = Tensor("sums", f32, (4,), space="private")
 WEIGHTS, ROWS = (Tensor(name, bf16, (2,), space="shared") for name in ("weights", "rows"))
@@ -30,7 +31,7 @@ def _loaded(target: Tensor, source: Tensor) -> LoadMatrices:
 
 def _products(*more: Statement, is_left: bool) -> Loop:
     left, right = (FACTOR, OTHER) if is_left else (OTHER, FACTOR)
-    product = MultiplyMatrices(SUMS, ZERO, left, ZERO, right, ZERO)
+    product = MultiplyMatrices(SUMS, ZERO, left, ZERO, right, ZERO, MMA_BF16)
     loads = _loaded(FACTOR, WEIGHTS), _loaded(OTHER, ROWS)
     return Loop("step", Extent(2), (*loads, *more, product), kind="unrolled")
 

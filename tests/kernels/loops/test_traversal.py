@@ -72,6 +72,7 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
 from dovetail.kernels.loops.persistent.bodies import in_phase, without
+from dovetail.kernels.matrix_instruction import MMA_F16
 
 STATEMENTS: tuple[type[Any], ...] = get_args(ir.Statement)
 EXPRESSIONS: tuple[type[Any], ...] = get_args(ir.Expr)
@@ -213,7 +214,7 @@ EVERY: dict[str, tuple[Statement, str, str]] = {
     "bulk": (CopyBulk(Y, FIRST, X, AT, 16, "b", ZERO), "index x", "y"),
     "box": (CopyBox(Y, FIRST, MAP, (ZERO, *AT), "b", ZERO), "index x", "y"),
     "load": (LoadMatrices(Y, FIRST, X, AT), "index x", "y"),
-    "multiply": (MultiplyMatrices(Y, FIRST, A, AT, B, FIRST), "index a b y", "y"),
+    "multiply": (MultiplyMatrices(Y, FIRST, A, AT, B, FIRST, MMA_F16), "index a b y", "y"),
     "multiply_shared": (MultiplyShared(Y, A, AT, B, FIRST, 8, True, True, 0), "index a b y", "y"),
     "await_products": (AwaitProducts(Y, 8), "y", "y"),
     "receive": (Receive((Receipt(tensor("x", space="stamped"), AT, Y, 4),)), "index x", "y"),

@@ -11,7 +11,6 @@ import numpy as np
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.ir import AllocBarriers, ClusterBarrier, Roles, Statement
 from tests.targets.cuda.phases import Turns
-from tests.targets.cuda.threads import LANES
 
 if TYPE_CHECKING:
     from tests.targets.cuda.lockstep import Machine
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 def run_roles(blocks: Sequence[Machine], statement: Roles, mask: Array) -> None:
     """Both bodies of each block, in turns."""
-    first = np.arange(len(mask)) < statement.warps * LANES
+    first = np.arange(len(mask)) < statement.warps * blocks[0].lanes
     turns = Turns(2 * len(blocks))
 
     def role(block: Machine, body: Sequence[Statement], threads: Array) -> Callable[[int], None]:

@@ -29,7 +29,7 @@ from dovetail.kernels.loops.ir import (
 from tests.targets.cuda.matrices import CHUNK, Matrices
 from tests.targets.cuda.phases import PhaseBarrier, Turns, boxed
 from tests.targets.cuda.places import gathered
-from tests.targets.cuda.threads import LANES, NOT_WRITTEN
+from tests.targets.cuda.threads import NOT_WRITTEN
 
 
 class Copies(Matrices):
@@ -67,7 +67,7 @@ class Copies(Matrices):
         if statement.blocks == 1:
             self.barrier(statement.barrier, statement.slot, mask).arrive(int(mask.sum()))
         else:
-            number, lanes = self.same(statement.slot, mask), (self.threads % LANES)[mask]
+            number, lanes = self.same(statement.slot, mask), (self.threads % self.lanes)[mask]
             for block, machine in enumerate(self.cluster):
                 machine.barriers[statement.barrier][number].arrive(int((lanes == block).sum()))
             assert len(self.cluster) == statement.blocks and lanes.max() < statement.blocks, (

@@ -23,7 +23,6 @@ from tests.targets.cuda.places import Affine, Known, Place, Value, affine
 if TYPE_CHECKING:
     from tests.targets.cuda.threads import Threads
 
-LANES = 32
 Function: TypeAlias = "Callable[[Threads, Array], Value]"
 """What an expression gives to the threads of a mask."""
 _CLOCKS = ("clock", "clock_after")
@@ -32,15 +31,15 @@ _CLOCKS = ("clock", "clock_after")
 class Expressions:
     """The functions of a launch, for blocks with a number of threads."""
 
-    def __init__(self, block: int, size: Callable[[Size], int]) -> None:
+    def __init__(self, block: int, lanes: int, size: Callable[[Size], int]) -> None:
         self.block, self.size = block, size
         self.every = np.ones(block, bool)
         self.every.flags.writeable = False
         threads = np.arange(block)
         self.indices = {
             "thread": affine(Known(threads), 0),
-            "lane": affine(Known(threads % LANES), 0),
-            "warp": affine(Known(threads // LANES), 0),
+            "lane": affine(Known(threads % lanes), 0),
+            "warp": affine(Known(threads // lanes), 0),
         }
         # Expressions and places are kept with their functions: an id is that of one object for as long as it exists.
         self.made: dict[int, tuple[Expr, Value | None, Function]] = {}
@@ -198,4 +197,4 @@ def _binary(do: Callable[[Value, Value], Value], x: Function, y: Function, key: 
     return remembered
 
 
-__all__ = ["LANES", "Expressions", "Function"]
+__all__ = ["Expressions", "Function"]

@@ -56,7 +56,7 @@ from tests.targets.cuda.cluster_blocks import run_cluster, run_roles
 from tests.targets.cuda.copies import Copies
 from tests.targets.cuda.places import Value
 from tests.targets.cuda.resident_blocks import run_resident, run_sub_grid
-from tests.targets.cuda.threads import LANES, NOT_WRITTEN, assert_whole_warps
+from tests.targets.cuda.threads import NOT_WRITTEN, assert_whole_warps
 
 
 class Machine(Copies):
@@ -134,33 +134,36 @@ class Machine(Copies):
 
     def barrier_of_warps(self, statement: WarpBarrier, mask: Array) -> None:
         assert statement.warps in (1, 4), "lanes of a warp or of a warpgroup wait"
-        _ = assert_whole_warps(mask) if statement.warps == 1 else self.groups_of(mask)
+        _ = assert_whole_warps(mask, self.lanes) if statement.warps == 1 else self.groups_of(mask)
 
     def refuse(self, statement: Statement, mask: Array) -> None:
         raise AssertionError(_REFUSED[type(statement)])
 
     def all_reduce(self, statement: AllReduce, mask: Array) -> None:
-        assert_whole_warps(mask)
+        assert_whole_warps(mask, self.lanes)
         before = self.named(statement.name)
-        rows = before.reshape(-1, LANES)
-        distance = (statement.group or LANES) // 2
+        rows = before.reshape(-1, self.lanes)
+        distance = (statement.group or self.lanes) // 2
         while distance:
-            rows = apply(statement.op, [rows, rows[:, np.arange(LANES) ^ distance]], statement.dtype)
+            rows = apply(statement.op, [rows, rows[:, np.arange(self.lanes) ^ distance]], statement.dtype)
             distance //= 2
         self.names[statement.name] = np.where(mask, rows.reshape(-1), before)
 
     def from_lane(self, statement: FromLane, mask: Array) -> None:
-        assert_whole_warps(mask)
+        assert_whole_warps(mask, self.lanes)
         asked = self.value(statement.lane, mask)
-        assert ((asked >= 0) & (asked < LANES))[mask].all(), "a warp has the lane"
+        assert ((asked >= 0) & (asked < self.lanes))[mask].all(), "a warp has the lane"
         self._keep(
-            statement.name, self.named(statement.source)[self.threads // LANES * LANES + np.where(mask, asked, 0)], mask
+            statement.name,
+            self.named(statement.source)[self.threads // self.lanes * self.lanes + np.where(mask, asked, 0)],
+            mask,
         )
 
     def ballot(self, statement: Ballot, mask: Array) -> None:
-        assert_whole_warps(mask)
-        bits = self.named(statement.source).astype(np.uint32).reshape(-1, LANES) << np.arange(LANES, dtype=np.uint32)
-        self._keep(statement.name, np.repeat(np.bitwise_or.reduce(bits, axis=1), LANES), mask)
+        assert_whole_warps(mask, self.lanes)
+        kind = statement.dtype.numpy
+        bits = self.named(statement.source).astype(kind).reshape(-1, self.lanes) << np.arange(self.lanes, dtype=kind)
+        self._keep(statement.name, np.repeat(np.bitwise_or.reduce(bits, axis=1), self.lanes), mask)
 
     def _keep(self, name: str, found: Array, mask: Array) -> None:
         self.names[name] = np.where(mask, found, self.filled(self.names.get(name, found)))
@@ -212,7 +215,9 @@ class Machine(Copies):
 
     def step(self, kind: LoopKind) -> int:
         """How many iterations run at once."""
-        return {"block": self.grid, "warp": self.block // LANES, "thread": self.block, "lane": LANES}.get(kind, 1)
+        return {"block": self.grid, "warp": self.block // self.lanes, "thread": self.block, "lane": self.lanes}.get(
+            kind, 1
+        )
 
 
 def _between_barriers(body: Sequence[Statement]) -> list[list[Statement]]:

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from dovetail.ir.literal import Array
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.ir import (
     Expr,
     Kernel,
@@ -18,8 +19,9 @@ from dovetail.kernels.loops.ir import (
     ScaleMatrices,
     Tensor,
 )
+from dovetail.kernels.matrix_instruction import LinearLayout
 from tests.targets.cuda.places import gathered
-from tests.targets.cuda.threads import LANES, Threads, assert_whole_warps
+from tests.targets.cuda.threads import Threads, assert_whole_warps
 
 CHUNK = 8
 """Bytes of half of an asynchronous copy, for bounds."""
@@ -45,7 +47,7 @@ class Matrices(Threads):
         return [int(g) * 4 * LANES for g in np.nonzero(groups.all(1))[0]]
 
     def load_matrices(self, statement: LoadMatrices, mask: Array) -> None:
-        assert_whole_warps(mask)
+        assert_whole_warps(mask, self.lanes)
         at = self.address(statement.source, statement.source_at, mask, CHUNK)
         assert not (at % 16).any(), "rows of matrices are aligned"
         rows = gathered(self.buffers[statement.source.pointer][0], at, 16).view(np.uint16)
@@ -54,15 +56,28 @@ class Matrices(Threads):
         self.keep(statement.target, statement.target_at, found, mask)
 
     def multiply(self, statement: MultiplyMatrices, mask: Array) -> None:
-        assert_whole_warps(mask)
-        kind = statement.left.dtype.numpy
-        left = self.kept(statement.left, statement.left_at, 16, mask).view(kind).astype(np.float32)
-        right = self.kept(statement.right, statement.right_at, 8, mask).view(kind).astype(np.float32)
-        sums = self.kept(statement.sums, statement.sums_at, 16, mask).view(np.float32)
-        a = left.reshape(-1, LANES * 8).take(_LEFT, 1).reshape(-1, 16, 16)
-        b = right.reshape(-1, LANES * 4).take(_RIGHT, 1).reshape(-1, 16, 8)
-        total = (a @ b).reshape(-1, 16 * 8).take(_SUMS, 1).reshape(self.block, 4)
-        self.keep(statement.sums, statement.sums_at, sums + total, mask)
+        assert_whole_warps(mask, self.lanes)
+        by, start = statement.by, statement
+        assert by.left is not None and by.right is not None and by.lanes == self.lanes, "a warp multiplies"
+        left = self.factor(start.left, start.left_at, by.left, (by.m, by.k), mask)
+        right = self.factor(start.right, start.right_at, by.right, (by.k, by.n), mask)
+        kind = by.totals.numpy
+        sums = self.kept(start.sums, start.sums_at, by.sums.count * kind.itemsize, mask).view(kind)
+        total = (left @ right).astype(kind).reshape(-1, by.m * by.n)
+        added = total.take(places_of(by.sums, by.n), 1).reshape(self.block, -1)
+        self.scatter(start.sums, start.sums_at, (sums + added).view(np.uint8), mask)
+
+    def factor(
+        self, tensor: Tensor, at: Sequence[Expr], layout: LinearLayout, shape: tuple[int, int], mask: Array
+    ) -> Array:
+        """The matrices whose elements lanes have, one of each warp."""
+        kind = tensor.dtype.numpy
+        held = self.kept(tensor, at, layout.count * kind.itemsize, mask).view(kind).astype(np.float32)
+        held = held.reshape(-1, self.lanes * layout.count)
+        found, places = np.full((len(held), shape[0] * shape[1]), np.nan, np.float32), places_of(layout, shape[1])
+        found[:, places] = held
+        assert np.array_equal(found[:, places], held, equal_nan=True), "copies of an element are equal"
+        return found.reshape(-1, *shape)
 
     def scale(self, statement: ScaleMatrices, mask: Array) -> None:
         kind = statement.target.dtype.numpy
@@ -118,6 +133,13 @@ class Matrices(Threads):
 
 
 @cache
+def places_of(layout: LinearLayout, columns: int) -> Array:
+    """Where the registers of all lanes are in a matrix, row by row."""
+    found = [layout.place(lane, e) for lane in range(1 << len(layout.lanes)) for e in range(layout.count)]
+    return np.array([row * columns + column for row, column in found])
+
+
+@cache
 def _swizzled(rows: int, along_k: bool, panel_bytes: int) -> Array:
     """Where elements are after the first one, in words of two bytes."""
     row, k = np.meshgrid(np.arange(rows), np.arange(64), indexing="ij")
@@ -135,11 +157,6 @@ def _left_places() -> Array:
     return (_ROW + 8 * (e // 2 % 2)) * 16 + _COLUMN + e % 2 + 8 * (e // 4)
 
 
-def _right_places() -> Array:
-    e = np.arange(4)
-    return (_COLUMN + e % 2 + 8 * (e // 2)) * 8 + _ROW
-
-
 def _sum_places() -> Array:
     e = np.arange(4)
     return (_ROW + 8 * (e // 2)) * 8 + _COLUMN + e % 2
@@ -153,10 +170,10 @@ def _loaded_places(transposed: bool) -> Array:
 
 
 # Registers of lanes in the order of a matrix, and elements of a matrix in the order of registers.
-_LEFT, _RIGHT = (np.argsort(places.reshape(-1)) for places in (_left_places(), _right_places()))
+_LEFT = np.argsort(_left_places().reshape(-1))
 _SUMS, _LOADED, _TRANSPOSED = (
     places.reshape(-1) for places in (_sum_places(), _loaded_places(False), _loaded_places(True))
 )
 
 
-__all__ = ["CHUNK", "Matrices"]
+__all__ = ["CHUNK", "Matrices", "places_of"]

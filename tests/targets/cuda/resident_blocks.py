@@ -11,7 +11,6 @@ import numpy as np
 from dovetail.kernels.loops.ir import AwaitPhase, GridBarrier, Statement, SubGrid, When
 from dovetail.kernels.loops.persistent.kernel import NEXT
 from dovetail.kernels.loops.persistent.stream import THREADS as STREAM_THREADS
-from tests.targets.cuda.threads import LANES
 
 if TYPE_CHECKING:
     from tests.targets.cuda.lockstep import Machine
@@ -78,7 +77,7 @@ def run_resident(machine: Machine) -> None:
 def _copying(block: Machine) -> Iterator[None]:
     """All passes of the warp that copies, as early as its block lets it: it stops where it waits."""
     own = copy(block)
-    own.resize(LANES)
+    own.resize(own.lanes)
     own.is_early, own.buffers = True, dict(block.buffers)
     for number in range(own.kernel.passes):
         own.start_pass(number)

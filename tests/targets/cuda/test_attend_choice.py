@@ -19,6 +19,7 @@ from dovetail.kernels.gpu.attention.choice import IS_FASTER, cycles_of, group_ti
 from dovetail.kernels.gpu.attention.sources import AttendSources, sources_of
 from dovetail.kernels.gpu.attention.tile import GROUP_WARPS, AttendTile
 from dovetail.kernels.gpu.gemm.tile import H200
+from dovetail.kernels.matrix_instruction import MMA
 from dovetail.plan.plan import make_plan
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cuda.claims import CLAIMS
@@ -75,7 +76,7 @@ LAUNCH = 1.45
 KEEP: Mapping[str, Any] = {"keep": x_of(bool_, 72, "t", name="keep"), "fill": -math.inf}
 REFUSED: Mapping[str, tuple[Value, GpuDevice, str, str]] = {
     "device_multiplies_by_warpgroups": (
-        _attention(80, 80), replace(H200, architecture="sm_80", tensor_core_shapes=((16, 8, 16),)), "sm_80", "attend",
+        _attention(80, 80), replace(H200, architecture="sm_80", matrix_instructions=MMA), "sm_80", "attend",
     ),
     "kernel_is_a_launch": (_attention(80, 80), replace(H200, as_parts=True), "a part of a resident kernel", "attend"),
     "features_fill_lines": (_attention(80, 80, 96), H200, "96 and 96", "attend"),
@@ -162,6 +163,6 @@ def test_a_report_tells_the_kernels_of_its_device() -> None:
     made = compilation(Graph.of({"y": _attention(80, 80)}), make_request(target=target_of(device)))
     (step,) = made.plan.phase("run")
     assert {row.name for row in made.considered(step) if row.taken} == {"attend_groups"}
-    device.description = replace(device.description, tensor_core_shapes=((16, 8, 16),))
+    device.description = replace(device.description, matrix_instructions=MMA)
     rows = {row.name: row for row in made.considered(step)}
     assert rows["attend"].taken and rows["attend_groups"].condition == "device_multiplies_by_warpgroups"

@@ -18,6 +18,7 @@ from dovetail.kernels.gpu.attention import choice as attend_choice
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, CopyAsync, Kernel, Loop, MultiplyShared, When, reads
+from dovetail.kernels.matrix_instruction import MMA
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.runs.run import kernels_of
 from tests.targets.cuda.assembled import assembled, spilled_bytes
@@ -123,7 +124,7 @@ def test_features_fill_lines(d: int, dv: int) -> None:
         (attention(80, 80, 192, 192), SMALL),
         (attention(16, 80), SMALL),
         (attention(72, "t", keep=x_of(bool_, 72, "t", name="keep"), fill=-math.inf), SMALL),
-        (attention(80, 80), replace(SMALL, tensor_core_shapes=((16, 8, 16),))),
+        (attention(80, 80), replace(SMALL, matrix_instructions=MMA)),
         (attention(80, 80), replace(SMALL, as_parts=True)),
     ],
     ids=["lines", "registers", "few_queries", "loads_of_masks", "no_warpgroups", "part"],

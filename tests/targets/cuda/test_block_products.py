@@ -108,7 +108,7 @@ def test_programs_with_blocks_are_kept_for_other_processes(kind: str, tmp_path: 
         stores._store.cache_clear()  # pyright: ignore[reportPrivateUsage]
         program = dovetail.compile(builder.graph(), target=target_of(device), cache=str(tmp_path))
         found.append(program.bind({"w": blocks})(x=given)["y"])
-    assert stores.Store(tmp_path, 1 << 30).status().entries.get("program") == 1
+    assert stores.CodeStore(tmp_path, 1 << 30).status().entries.get("program") == 1
     np.testing.assert_array_equal(found[0], found[1])
 
 

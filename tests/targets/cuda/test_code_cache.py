@@ -51,7 +51,7 @@ def check(program: Program) -> None:
 
 
 def kinds(folder: Path) -> dict[str, int]:
-    return stores.Store(folder, 1 << 30).status().entries
+    return stores.CodeStore(folder, 1 << 30).status().entries
 
 
 def test_the_second_process_compiles_nothing(device: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_code_that_the_driver_refuses_is_assembled_by_it(tmp_path: Path) -> None
 def test_kernels_whose_warps_pass_on_registers_are_no_part_of_a_larger_program(tmp_path: Path) -> None:
     """The driver's linker ignores the instruction that they need. Other kernels of Hopper have as many registers linked
     as by themselves; those of other cards have fewer."""
-    device, store = SimulatedDriver(), stores.Store(tmp_path, 1 << 30)
+    device, store = SimulatedDriver(), stores.CodeStore(tmp_path, 1 << 30)
     moves = "setmaxnreg.dec.sync.aligned.u32 40;"
     each = [("sm_90a", "ret;"), ("sm_90a", moves), ("sm_89", "ret;"), ("sm_100a", "ret;"), ("sm_120", "ret;")]
     for number, (architecture, body) in enumerate(each):

@@ -13,6 +13,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.kernels.gpu.gemm.tile import H200, pipelined_tile_of
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import CopyAsync
+from dovetail.kernels.matrix_instruction import MMA
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
 from dovetail.targets.cuda.driver.driver import driver
@@ -102,7 +103,7 @@ def test_blocks_of_few_tiles_have_a_multiprocessor_each(rows: int, depth: int, c
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("architecture", ["sm_90a", "sm_100"])
 def test_they_assemble_without_spills(architecture: str, tmp_path: Path) -> None:
-    device = DEPENDENT if architecture == "sm_90a" else replace(DEPENDENT, tensor_core_shapes=((16, 8, 16),))
+    device = DEPENDENT if architecture == "sm_90a" else replace(DEPENDENT, matrix_instructions=MMA)
     large = library.linear(input("x", f16[4096, 768]), param("w", f16[768, 768]), param("b", f16[768]))
     graphs = [make_plan(g, target="cuda") for g in (layers(), Graph.of({"y": large}))]
     for made in [made for plan in graphs for _, made in kernels_of(plan, device=device)]:

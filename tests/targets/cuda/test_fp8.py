@@ -14,6 +14,7 @@ from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.tile import H200
+from dovetail.kernels.matrix_instruction import MMA
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.runs.run import kernels_of, locations_of
@@ -22,7 +23,7 @@ from dovetail.targets.gpu.select import TABLE
 from tests.targets.cuda.assembled import assembled, spilled_bytes
 from tests.targets.cuda.judged import run_in_lockstep
 
-AMPERE = replace(H200, architecture="sm_80", tensor_core_shapes=((16, 8, 16),), converts_fp8=False)
+AMPERE = replace(H200, architecture="sm_80", matrix_instructions=MMA, converts_fp8=False)
 EIGHT, WIDE = (f8e4m3fn, f8e5m2), (f16, bf16, f32)
 
 

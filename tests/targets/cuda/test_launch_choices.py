@@ -25,7 +25,7 @@ from dovetail.targets.cuda.code.code import digest
 from dovetail.targets.cuda.persistent.told_pauses import Pauses
 from dovetail.targets.cuda.persistent.tuning import KIND
 from dovetail.targets.cuda.runs.run import choices_of
-from dovetail.targets.runtime.building.store import Key, Store
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.targets.target import Considered
 from tests.targets.cuda import test_head_rows as heads
 from tests.targets.cuda import test_near_launches as near
@@ -211,7 +211,7 @@ def _report(y: Value, driver: SimulatedDriver) -> dovetail.Report:
 def test_pauses_are_told_as_estimated_or_tuned(tmp_path: Path) -> None:
     _, device, (steps, ptx), _ = tuned.built_layers()
     ((made,),) = [[m for m in some or () if m.counters] for some in steps if any(m.counters for m in some or ())]
-    store = Store(tmp_path, 1 << 20)
+    store = CodeStore(tmp_path, 1 << 20)
     cases = {
         "tuning_is_on": Pauses(TUNE_OFF, store, device),
         "there_is_a_cache": Pauses("auto", None, device),
@@ -222,7 +222,7 @@ def test_pauses_are_told_as_estimated_or_tuned(tmp_path: Path) -> None:
         row, estimated = pauses.told(made)
         assert row.name == "tuned" and _is_told(row) and row.condition == condition and estimated.taken
     card = {"card": device.name, "driver": str(device.version)}
-    store.put(Key(KIND, {"code": digest(ptx[made.text].encode()), "sizes": "", **card}), tuned.spelled())
+    store.put(StoreKey(KIND, {"code": digest(ptx[made.text].encode()), "sizes": "", **card}), tuned.spelled())
     row, estimated = cases["a_run_was_measured"].told(made)
     assert row.taken and row.found.startswith(tuned.TUNED.date) and row.seconds == tuned.TUNED.after
     assert not estimated.taken and "0.4000 to 0.3900 ms" in estimated.reason

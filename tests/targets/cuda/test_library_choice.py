@@ -24,7 +24,7 @@ from dovetail.targets.cuda.library import told as library_told
 from dovetail.targets.cuda.library import trial as library_trial
 from dovetail.targets.cuda.library.choice import KIND, Decision, LibraryChoice, parsed
 from dovetail.targets.cuda.runs import run
-from dovetail.targets.runtime.building.store import Key, Store
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from tests.block_arrays import block_weights, random_blocks
 from tests.targets.cuda.fake_cublaslt import NOT_SUPPORTED
 from tests.targets.cuda.library_card import (
@@ -221,7 +221,7 @@ def test_no_memory_for_trials_is_no_decision(card: Card, tmp_path: Path, monkeyp
         program, feeds = bound(card, biased(), tmp_path)
         check(biased(), program.run(feeds))
         assert card.launches() == ["contract"]
-    assert not list(Store(tmp_path, 1 << 20).keys(KIND))
+    assert not list(CodeStore(tmp_path, 1 << 20).keys(KIND))
     program, feeds = bound(card, biased(), tmp_path)
     program.run(feeds)
     assert "cublaslt" in card.launches()
@@ -242,9 +242,9 @@ def test_trials_give_their_memory_back(card: Card, tmp_path: Path) -> None:
 
 def test_content_that_is_no_decision_is_measured_again(card: Card, tmp_path: Path) -> None:
     bound(card, biased(), tmp_path)
-    store = Store(tmp_path, 1 << 20)
+    store = CodeStore(tmp_path, 1 << 20)
     (words,) = store.keys(KIND)
-    key = Key(KIND, {name: part for name, part in words.items() if name != "kind"})
+    key = StoreKey(KIND, {name: part for name, part in words.items() if name != "kind"})
     good = store.get(key)
     assert good is not None and parsed(good) is not None
     for content in (

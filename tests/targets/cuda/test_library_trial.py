@@ -18,7 +18,7 @@ from dovetail.targets.cuda.library.choice import KIND
 from dovetail.targets.cuda.library.trial import runs_of
 from dovetail.targets.cuda.library.weights import are_cold, weight_bytes
 from dovetail.targets.cuda.runs.run import steps_of
-from dovetail.targets.runtime.building.store import Store
+from dovetail.targets.runtime.building.store import CodeStore
 from tests.targets.cuda.fake_cublaslt import WORKSPACE
 from tests.targets.cuda.fake_graph import Node
 from tests.targets.cuda.library_card import Card, bound, card_with_library, check, linear, rows
@@ -179,7 +179,7 @@ def test_a_larger_program_has_its_own_decision(card: Card, tmp_path: Path, monke
     with_l2(card, 20_000)
     for numbers, decisions in ((TABLE, 1), (TABLE + 1, 1), (2 * TABLE, 2)):
         program, _ = bound(card, with_table(library.gelu(x @ w), numbers), tmp_path)
-        assert len(list(Store(tmp_path, 1 << 20).keys(KIND))) == decisions
+        assert len(list(CodeStore(tmp_path, 1 << 20).keys(KIND))) == decisions
         assert rows(program)[0].taken
 
 

@@ -14,7 +14,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.device import GpuDevice
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
-from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, tensor_core_shapes
+from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, matrix_instructions
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from tests.targets.cuda.assembled import spilled_bytes, told_of
 from tests.targets.cuda.devices import on_device
@@ -79,7 +79,7 @@ def test_tensor_cores_multiply_without_spills(name: str, tmp_path: Path) -> None
 def test_kernels_use_what_their_architecture_has(name: str, architecture: str) -> None:
     """Ampere and Ada have 164 and 100 KiB of shared memory for a block; products by warpgroups are Hopper's alone."""
     shared = {"sm_80": 163 << 10, "sm_89": 99 << 10, "sm_120": 99 << 10}.get(architecture, 227 << 10)
-    device = GpuDevice(architecture, 108, shared, tensor_core_shapes=tensor_core_shapes(architecture))
+    device = GpuDevice(architecture, 108, shared, matrix_instructions=matrix_instructions(architecture))
     ((_, made),) = kernels_of(make_plan(Graph.of({"y": MODELS[name]}), target="cuda"), device=device)
     ptx = to_ptx(made.text, architecture)
     assert f".target {architecture}" in ptx
@@ -91,7 +91,7 @@ def test_attention_that_does_not_fit_shared_memory_has_no_kernel() -> None:
     q, k, v = (x_of(f16, 1, 2, 64, 256, name=n) for n in "qkv")
     plan = make_plan(Graph.of({"y": library.attention(q, k, v, scale=0.1)}), target="cuda")
     assert len(kernels_of(plan)) == 1
-    small = GpuDevice("sm_89", 108, 64 << 10, tensor_core_shapes=tensor_core_shapes("sm_89"))
+    small = GpuDevice("sm_89", 108, 64 << 10, matrix_instructions=matrix_instructions("sm_89"))
     assert not kernels_of(plan, device=small)
 
 

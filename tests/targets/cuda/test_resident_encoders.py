@@ -15,6 +15,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Kernel, MultiplyMatrices, MultiplyShared, SubGrid
+from dovetail.kernels.matrix_instruction import MMA
 from dovetail.models import BertShape, bert, random_weights
 from dovetail.plan.plan import Plan
 from dovetail.targets.cuda.runs.run import residency_of, steps_of
@@ -28,7 +29,7 @@ from tests.targets.cuda.test_decode import DECODE
 WHOLE = replace(H200, cluster=8, bulk_copies=True, dependent_intensity=32.0)
 FEW = replace(WHOLE, multiprocessors=4)
 """So few that blocks take several turns."""
-WARPS = replace(FEW, tensor_core_shapes=FEW.tensor_core_shapes[:1])
+WARPS = replace(FEW, matrix_instructions=MMA)
 
 
 ENCODERS = benchmark("encoders")

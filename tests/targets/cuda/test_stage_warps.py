@@ -92,7 +92,7 @@ def _stages(count: int, second: Body | None = None) -> list[StageBody]:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_row_goes_through_its_stages_in_one_warp(count: int) -> None:
-    found = by_warps(_stages(count), 32 * WARPS)
+    found = by_warps(_stages(count), 32 * WARPS, 32)
     assert found is not None and len(found) == 2
     assert not any(isinstance(s, Barrier) for s in everything(found))
     chain, other = found
@@ -126,7 +126,7 @@ def test_stages_that_need_more_than_their_row_wait_for_the_block(why: str) -> No
             stages[2] = replace(stages[2], index=None)
         case _:
             stages = _stages(1, _moved(y, _tensor("x")))
-    assert by_warps(stages, 32 * WARPS) is None
+    assert by_warps(stages, 32 * WARPS, 32) is None
 
 
 def _with_target(s: Statement, target: Tensor) -> Statement:
@@ -136,7 +136,7 @@ def _with_target(s: Statement, target: Tensor) -> Statement:
 
 
 def test_rows_that_are_more_than_the_warps_wait_for_the_block() -> None:
-    assert by_warps(_stages(2), 32) is None
+    assert by_warps(_stages(2), 32, 32) is None
 
 
 def test_attention_waits_for_its_block_once_between_words_and_keys() -> None:

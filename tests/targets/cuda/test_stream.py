@@ -19,7 +19,7 @@ from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, CopyAsync, CopyBulk, Kernel
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.code.ptx_compiler import to_ptx
-from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, tensor_core_shapes
+from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, matrix_instructions
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
@@ -112,7 +112,7 @@ def test_blocks_that_take_many_turns_leave_room_for_a_third() -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_they_fit_every_architecture(architecture: str) -> None:
     shared = {"sm_80": 163 << 10, "sm_89": 99 << 10, "sm_120": 99 << 10}.get(architecture, 227 << 10)
-    device = GpuDevice(architecture, 108, shared, tensor_core_shapes=tensor_core_shapes(architecture))
+    device = GpuDevice(architecture, 108, shared, matrix_instructions=matrix_instructions(architecture))
     made = _only(SIZES["qkv"], device)
     assert made.kernel.launch is not None and made.kernel.launch.shared_bytes <= shared and _streams(made.kernel)
     ptx = to_ptx(made.text, architecture)

@@ -219,4 +219,4 @@ def test_tiles_of_convolutions_fill_the_device() -> None:
     tile, parts = chosen
     blocks = parts * -(-32 * 28 * 28 // tile.rows) * -(-128 // tile.columns)
     assert H200.multiprocessors * 0.9 <= blocks <= H200.multiprocessors
-    assert pipelined_split_of(32 * 28 * 28, 128, 1152, replace(H200, tensor_core_shapes=()), 2) is None
+    assert pipelined_split_of(32 * 28 * 28, 128, 1152, replace(H200, matrix_instructions=()), 2) is None

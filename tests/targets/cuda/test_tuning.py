@@ -26,7 +26,7 @@ from dovetail.targets.cuda.persistent.tuning import KIND, Trials, Tuned, parsed
 from dovetail.targets.cuda.runs.frame import Frame
 from dovetail.targets.cuda.runs.run import CudaGraph
 from dovetail.targets.cuda.runs.runner import CudaRunner
-from dovetail.targets.runtime.building.store import Store
+from dovetail.targets.runtime.building.store import CodeStore
 from tests.targets.cuda.simulated import SimulatedDriver, drawn_for
 from tests.targets.cuda.test_copying_warp import PACED, layers_of
 
@@ -43,7 +43,7 @@ def built_layers() -> tuple[Any, Any, Any, Mapping[str, Any]]:
     return plan, device, CudaGraph(plan, lambda: device).built(device), drawn
 
 
-def _bound(mode: str, store: Store | None) -> tuple[CudaRunner, Mapping[str, Any]]:
+def _bound(mode: str, store: CodeStore | None) -> tuple[CudaRunner, Mapping[str, Any]]:
     plan, device, built, drawn = built_layers()
     params = {name: x for name, x in drawn.items() if name != "x"}
     runner = CudaGraph(plan, lambda: device, store, built, mode).bind(params)
@@ -51,7 +51,7 @@ def _bound(mode: str, store: Store | None) -> tuple[CudaRunner, Mapping[str, Any
     return runner, {"x": drawn["x"]}
 
 
-def _waits(mode: str, store: Store | None) -> list[int]:
+def _waits(mode: str, store: CodeStore | None) -> list[int]:
     """What the persistent kernel of a first frame waits."""
     runner, inputs = _bound(mode, store)
     frame = Frame(runner.bound, inputs, to_host=True)
@@ -88,17 +88,17 @@ ESTIMATES = [0, 180, 300, 180, 3495]
 
 
 def test_what_is_measured_once_is_kept_for_later_processes(measured: list[int], tmp_path: Path) -> None:
-    assert _waits("auto", Store(tmp_path / "a", 1 << 20)) == [*COUNTS.values()]
-    assert _waits("auto", Store(tmp_path / "a", 1 << 20)) == [*COUNTS.values()]
+    assert _waits("auto", CodeStore(tmp_path / "a", 1 << 20)) == [*COUNTS.values()]
+    assert _waits("auto", CodeStore(tmp_path / "a", 1 << 20)) == [*COUNTS.values()]
     assert len(measured) == 1
     # Always is measured again, in each program.
-    assert _waits("always", Store(tmp_path / "a", 1 << 20)) == [*COUNTS.values()] and len(measured) == 2
+    assert _waits("always", CodeStore(tmp_path / "a", 1 << 20)) == [*COUNTS.values()] and len(measured) == 2
 
 
 def test_estimates_stay_where_nothing_is_kept_or_wanted(
     measured: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(tmp_path / "a", 1 << 20)
+    store = CodeStore(tmp_path / "a", 1 << 20)
     assert _waits("auto", None) == _waits("off", store) == ESTIMATES
     monkeypatch.setattr(tuning, "LEAST_PASSES", 4)
     assert _waits("auto", store) == ESTIMATES and not measured
@@ -106,10 +106,10 @@ def test_estimates_stay_where_nothing_is_kept_or_wanted(
 
 
 def test_entries_that_do_not_fit_are_measured_again(measured: list[int], tmp_path: Path) -> None:
-    store = Store(tmp_path / "a", 1 << 20)
+    store = CodeStore(tmp_path / "a", 1 << 20)
     _waits("auto", store)
     (words,) = store.keys(KIND)
-    key = tuning.Key(KIND, {name: part for name, part in words.items() if name != "kind"})
+    key = tuning.StoreKey(KIND, {name: part for name, part in words.items() if name != "kind"})
     assert key.parts["card"] == "NVIDIA Fake"
     for content in (
         b"",
@@ -188,7 +188,7 @@ def test_estimates_stay_where_memory_is_short(measured: list[int], monkeypatch: 
 
 
 def test_the_doctor_tells_what_was_tuned(measured: list[int], tmp_path: Path) -> None:
-    _waits("auto", Store(tmp_path, 1 << 20))
+    _waits("auto", CodeStore(tmp_path, 1 << 20))
     found = asdict(card(Settings(cache=str(tmp_path)), device=SimulatedDriver))
     assert found["tuned"] == [asdict(TUNED)]
     said = str(gpu_lines(found))

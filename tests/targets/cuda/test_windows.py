@@ -15,10 +15,11 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm import tile
 from dovetail.kernels.gpu.gemm.tile import H200, split_of
+from dovetail.kernels.matrix_instruction import MMA_F16
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.stored import from_bytes, to_bytes
-from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, tensor_core_shapes
+from dovetail.targets.cuda.driver.architectures import ARCHITECTURES, matrix_instructions
 from dovetail.targets.cuda.runs.run import CudaGraph, kernels_of, steps_of
 from dovetail.targets.cuda.target import TARGET
 from tests.targets.cuda.assembled import assembled, spilled_bytes
@@ -91,11 +92,11 @@ def test_k_in_parts_is_added_up(parts: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_few_pixels_fill_the_device() -> None:
     """7×7 pixels of 512 channels are 8 tiles of 64×64, and k of 4,608 makes blocks for all multiprocessors."""
-    chosen, parts = split_of(1, 49, 512, 4608, H200)
+    chosen, parts = split_of(1, 49, 512, 4608, H200, MMA_F16)
     blocks = parts * -(-49 // chosen.rows) * (512 // chosen.columns)
     assert parts > 1 and H200.multiprocessors // 2 <= blocks <= 2 * H200.multiprocessors
-    assert split_of(1, 32 * 56 * 56, 64, 576, H200)[1] == 1
-    assert split_of(1, x_of(f16, "n").shape[0], 512, 4608, H200)[1] == 1
+    assert split_of(1, 32 * 56 * 56, 64, 576, H200, MMA_F16)[1] == 1
+    assert split_of(1, x_of(f16, "n").shape[0], 512, 4608, H200, MMA_F16)[1] == 1
 
 
 def test_images_between_convolutions_have_channels_innermost() -> None:
@@ -158,7 +159,7 @@ def test_reports_say_which_kernel_convolves() -> None:
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_assemble_without_spills(name: str, architecture: str, tmp_path: Path) -> None:
     shared = {"sm_80": 163 << 10, "sm_89": 99 << 10, "sm_120": 99 << 10}.get(architecture, 227 << 10)
-    device = GpuDevice(architecture, 108, shared, tensor_core_shapes=tensor_core_shapes(architecture))
+    device = GpuDevice(architecture, 108, shared, matrix_instructions=matrix_instructions(architecture))
     for _, made in kernels_of(make_plan(Graph.of({"y": LAYERS[name]}), target=CLAIMS), device=device):
         assert made.kernel.launch is not None and made.kernel.launch.shared_bytes <= shared
         told = assembled(made, architecture, tmp_path)

@@ -17,7 +17,7 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import Expr, Kernel, Tensor
 from dovetail.kernels.loops.persistent.kernel import NEXT
-from tests.targets.cuda.expressions import LANES, Expressions
+from tests.targets.cuda.expressions import Expressions
 from tests.targets.cuda.places import Known, Value, gathered, gathered_by, scatter, scatter_by
 
 NOT_WRITTEN = 0xFF
@@ -34,7 +34,7 @@ class Threads:
     def __init__(self, kernel: Kernel, buffers: Mapping[str, tuple[Array, int]], sizes: Mapping[str, int]) -> None:
         assert kernel.launch is not None
         self.kernel, self.sizes = kernel, sizes
-        given = kernel.launch.shared_bytes
+        given, self.lanes = kernel.launch.shared_bytes, kernel.launch.warp
         assert not given or kernel.counter or shared_bytes(kernel.body) <= given, "allocations fit what a launch gives"
         self.shared = np.full(given, NOT_WRITTEN, np.uint8)
         """The shared memory of a block, where allocations take turns in it."""
@@ -58,7 +58,7 @@ class Threads:
         """Be that many threads from now on."""
         self.block, self.threads = block, np.arange(block)
         if block not in self.expressions:
-            self.expressions[block] = Expressions(block, self.size)
+            self.expressions[block] = Expressions(block, self.lanes, self.size)
         self.own = self.expressions[block]
 
     def same(self, expr: Expr, mask: Array) -> int:
@@ -163,9 +163,9 @@ def word_of(tensor: Tensor) -> int:
     return tensor.dtype.itemsize * (2 if tensor.space == "stamped" else 1)
 
 
-def assert_whole_warps(mask: Array) -> None:
-    warps = mask.reshape(-1, LANES)
+def assert_whole_warps(mask: Array, lanes: int) -> None:
+    warps = mask.reshape(-1, lanes)
     assert (warps.all(1) | ~warps.any(1)).all(), "every lane of a warp takes part"
 
 
-__all__ = ["LANES", "NOT_WRITTEN", "Threads", "assert_whole_warps"]
+__all__ = ["NOT_WRITTEN", "Threads", "assert_whole_warps"]

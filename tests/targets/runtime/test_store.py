@@ -14,38 +14,38 @@ import pytest
 
 from dovetail.settings import Settings, settings_of
 from dovetail.targets.runtime.building.folder import FORGOTTEN, Folder, Unsafe
-from dovetail.targets.runtime.building.store import Key, Store, folder_of, store_of
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey, folder_of, store_of
 
 LIMIT = 1 << 20
-KEY = Key("code", {"text": "abc", "host": "here"})
+KEY = StoreKey("code", {"text": "abc", "host": "here"})
 CONTENT = bytes(range(256)) * 8
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "cache", LIMIT)
+def store(tmp_path: Path) -> CodeStore:
+    return CodeStore(tmp_path / "cache", LIMIT)
 
 
-def file_of(store: Store, key: Key = KEY) -> Path:
+def file_of(store: CodeStore, key: StoreKey = KEY) -> Path:
     return store.path / key.name
 
 
-def test_what_is_put_is_got_by_equal_parts(store: Store) -> None:
+def test_what_is_put_is_got_by_equal_parts(store: CodeStore) -> None:
     assert store.get(KEY) is None
     store.put(KEY, CONTENT)
-    assert store.get(Key("code", {"host": "here", "text": "abc"})) == CONTENT
-    assert Store(store.path, LIMIT).get(KEY) == CONTENT
-    assert store.get(Key("code", {"text": "abc", "host": "there"})) is None
-    assert store.get(Key("other", KEY.parts)) is None
+    assert store.get(StoreKey("code", {"host": "here", "text": "abc"})) == CONTENT
+    assert CodeStore(store.path, LIMIT).get(KEY) == CONTENT
+    assert store.get(StoreKey("code", {"text": "abc", "host": "there"})) is None
+    assert store.get(StoreKey("other", KEY.parts)) is None
     store.put(KEY, b"")
     assert store.get(KEY) == b""
 
 
-def test_folder_and_files_are_private(store: Store) -> None:
+def test_folder_and_files_are_private(store: CodeStore) -> None:
     previous = os.umask(0)
     try:
         store.put(KEY, CONTENT)
-        made = Store(store.path.parent / "other", LIMIT)
+        made = CodeStore(store.path.parent / "other", LIMIT)
     finally:
         os.umask(previous)
     assert not made.problem
@@ -54,7 +54,7 @@ def test_folder_and_files_are_private(store: Store) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 9, 13, 20, 30, 45, 60, 200, -1])
-def test_a_changed_byte_is_found_and_the_entry_rebuilt(store: Store, at: int) -> None:
+def test_a_changed_byte_is_found_and_the_entry_rebuilt(store: CodeStore, at: int) -> None:
     store.put(KEY, CONTENT)
     whole = bytearray(file_of(store).read_bytes())
     whole[at] ^= 1
@@ -66,14 +66,14 @@ def test_a_changed_byte_is_found_and_the_entry_rebuilt(store: Store, at: int) ->
 
 
 @pytest.mark.parametrize("length", [0, 1, 39, 40, 41, 100, -1])
-def test_a_file_that_is_cut_off_is_no_entry(store: Store, length: int) -> None:
+def test_a_file_that_is_cut_off_is_no_entry(store: CodeStore, length: int) -> None:
     store.put(KEY, CONTENT)
     file_of(store).write_bytes(file_of(store).read_bytes()[:length])
     assert store.get(KEY) is None and not file_of(store).exists()
 
 
-def test_the_entry_of_another_key_is_not_taken_for_it(store: Store) -> None:
-    other = Key("code", {"text": "xyz", "host": "here"})
+def test_the_entry_of_another_key_is_not_taken_for_it(store: CodeStore) -> None:
+    other = StoreKey("code", {"text": "xyz", "host": "here"})
     store.put(other, CONTENT)
     file_of(store, other).rename(file_of(store))
     assert store.get(KEY) is None
@@ -83,29 +83,29 @@ def test_the_entry_of_another_key_is_not_taken_for_it(store: Store) -> None:
 def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path, mode: int) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache").chmod(mode)
-    store = Store(tmp_path / "cache", LIMIT)
+    store = CodeStore(tmp_path / "cache", LIMIT)
     store.put(KEY, CONTENT)
     assert store.get(KEY) is None and "can be written by others" in store.status().problem
     assert not list((tmp_path / "cache").iterdir())
 
 
-def test_a_file_that_others_can_write_is_not_read(store: Store) -> None:
+def test_a_file_that_others_can_write_is_not_read(store: CodeStore) -> None:
     store.put(KEY, CONTENT)
     file_of(store).chmod(0o620)
     assert store.get(KEY) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
-def test_what_belongs_to_another_user_is_not_used(store: Store, tmp_path: Path) -> None:
+def test_what_belongs_to_another_user_is_not_used(store: CodeStore, tmp_path: Path) -> None:
     store.put(KEY, CONTENT)
     os.chown(file_of(store), 12345, 12345)
     assert store.get(KEY) is None
     (tmp_path / "theirs").mkdir(mode=0o700)
     os.chown(tmp_path / "theirs", 12345, 12345)
-    assert "belongs to the user 12345" in Store(tmp_path / "theirs", LIMIT).problem
+    assert "belongs to the user 12345" in CodeStore(tmp_path / "theirs", LIMIT).problem
 
 
-def test_links_are_not_followed(store: Store, tmp_path: Path) -> None:
+def test_links_are_not_followed(store: CodeStore, tmp_path: Path) -> None:
     store.put(KEY, CONTENT)
     aside = tmp_path / "aside"
     file_of(store).rename(aside)
@@ -115,32 +115,32 @@ def test_links_are_not_followed(store: Store, tmp_path: Path) -> None:
     os.link(aside, file_of(store))
     assert store.get(KEY) is None
     (tmp_path / "link").symlink_to(store.path)
-    assert "is a link" in Store(tmp_path / "link", LIMIT).problem
+    assert "is a link" in CodeStore(tmp_path / "link", LIMIT).problem
     with pytest.raises(Unsafe):
         Folder(tmp_path / "link")
 
 
-def test_a_link_in_the_place_of_an_entry_is_replaced_and_not_written_through(store: Store, tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_an_entry_is_replaced_and_not_written_through(store: CodeStore, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
     file_of(store).symlink_to(tmp_path / "precious")
     store.put(KEY, CONTENT)
     assert (tmp_path / "precious").read_text() == "mine" and store.get(KEY) == CONTENT
 
 
-def test_a_pipe_in_the_place_of_an_entry_does_not_block(store: Store) -> None:
+def test_a_pipe_in_the_place_of_an_entry_does_not_block(store: CodeStore) -> None:
     os.mkfifo(file_of(store), 0o600)
     assert store.get(KEY) is None
 
 
 def test_without_a_folder_there_is_no_cache_and_the_reason_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    store = Store(tmp_path / "file" / "cache", LIMIT)
+    store = CodeStore(tmp_path / "file" / "cache", LIMIT)
     store.put(KEY, CONTENT)
     assert store.get(KEY) is None and store.clear() == 0
     assert "cannot be used: " in store.status().problem
 
 
-def test_a_folder_that_vanishes_is_a_miss(store: Store) -> None:
+def test_a_folder_that_vanishes_is_a_miss(store: CodeStore) -> None:
     store.put(KEY, CONTENT)
     file_of(store).unlink()
     store.path.rmdir()
@@ -150,15 +150,15 @@ def test_a_folder_that_vanishes_is_a_miss(store: Store) -> None:
 
 
 def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
-    store = Store(tmp_path / "cache", 10_000)
-    keys = [Key("code", {"text": str(i)}) for i in range(9)]
+    store = CodeStore(tmp_path / "cache", 10_000)
+    keys = [StoreKey("code", {"text": str(i)}) for i in range(9)]
     for age, key in enumerate(keys):
         store.put(key, bytes(1000))
         os.utime(file_of(store, key), (0, time.time() - 10_000 + age))
     assert store.get(keys[0]) is not None  # and so it is the last now
     store.sweep()
     assert store.status().bytes <= 10_000 and all(store.has(key) for key in keys)
-    store.put(Key("code", {"text": "more"}), bytes(2500))
+    store.put(StoreKey("code", {"text": "more"}), bytes(2500))
     store.sweep()
     assert store.status().bytes <= 10_000
     assert [store.has(key) for key in keys[:3]] == [True, False, False]
@@ -166,15 +166,15 @@ def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
 
 
 def test_writing_sweeps_by_itself(tmp_path: Path) -> None:
-    store = Store(tmp_path / "cache", 20_000)
+    store = CodeStore(tmp_path / "cache", 20_000)
     for i in range(100):
-        store.put(Key("code", {"text": str(i)}), bytes(1000))
+        store.put(StoreKey("code", {"text": str(i)}), bytes(1000))
     assert store.status().bytes <= 20_000 * 17 // 16 + 2000
     store.put(KEY, bytes(20_001))
     assert not store.has(KEY)
 
 
-def test_files_of_writers_that_died_are_removed_once_they_are_old(store: Store) -> None:
+def test_files_of_writers_that_died_are_removed_once_they_are_old(store: CodeStore) -> None:
     old, young = store.path / ".a.part", store.path / ".b.part"
     for part in (old, young):
         part.write_bytes(b"half")
@@ -183,9 +183,9 @@ def test_files_of_writers_that_died_are_removed_once_they_are_old(store: Store) 
     assert not old.exists() and young.exists()
 
 
-def test_clear_removes_our_files_and_nothing_else(store: Store) -> None:
+def test_clear_removes_our_files_and_nothing_else(store: CodeStore) -> None:
     store.put(KEY, CONTENT)
-    store.put(Key("program", KEY.parts), CONTENT)
+    store.put(StoreKey("program", KEY.parts), CONTENT)
     store.tell()
     (store.path / "notes.txt").write_text("mine")
     (store.path / ".x.part").write_text("half")
@@ -193,9 +193,9 @@ def test_clear_removes_our_files_and_nothing_else(store: Store) -> None:
     assert [p.name for p in store.path.iterdir()] == ["notes.txt"]
 
 
-def test_counts_of_processes_add_up(store: Store) -> None:
+def test_counts_of_processes_add_up(store: CodeStore) -> None:
     for _ in range(3):
-        other = Store(store.path, LIMIT)
+        other = CodeStore(store.path, LIMIT)
         other.get(KEY)
         other.put(KEY, CONTENT)
         other.get(KEY)
@@ -207,7 +207,7 @@ def test_counts_of_processes_add_up(store: Store) -> None:
     assert status.entries == {"code": 1} and status.limit == LIMIT and status.bytes == file_of(store).stat().st_size
 
 
-def test_counts_that_were_tampered_with_do_no_harm(store: Store) -> None:
+def test_counts_that_were_tampered_with_do_no_harm(store: CodeStore) -> None:
     store.put(KEY, CONTENT)
     (store.path / "counts").write_bytes(b"1 2 3\nx\n99999999999999999999 1 1\n4 5")
     status = store.status()
@@ -234,14 +234,16 @@ assert not store.problem, store.problem
 def test_many_writers_and_readers_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path / "cache"), "25"]
     writers = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
-    store = Store(tmp_path / "cache", 1 << 28)
+    store = CodeStore(tmp_path / "cache", 1 << 28)
     while any(writer.poll() is None for writer in writers):
         for i in range(8):
-            assert store.get(Key("code", {"text": str(i)})) in (None, bytes([i]) * (1 << 16))
+            assert store.get(StoreKey("code", {"text": str(i)})) in (None, bytes([i]) * (1 << 16))
         time.sleep(0.001)
     assert [w.communicate()[1] for w in writers] == [b"", b""]
     assert not list((tmp_path / "cache").glob(".*.part"))
-    assert [store.get(Key("code", {"text": str(i)})) for i in range(8)] == [bytes([i]) * (1 << 16) for i in range(8)]
+    assert [store.get(StoreKey("code", {"text": str(i)})) for i in range(8)] == [
+        bytes([i]) * (1 << 16) for i in range(8)
+    ]
 
 
 def test_a_writer_may_be_killed_at_any_moment(tmp_path: Path) -> None:
@@ -253,9 +255,9 @@ def test_a_writer_may_be_killed_at_any_moment(tmp_path: Path) -> None:
         while time.monotonic() < until and not list((tmp_path / "cache").glob(".*.part")):
             pass
         writer.send_signal(signal.SIGKILL)
-    store = Store(tmp_path / "cache", 1 << 28)
+    store = CodeStore(tmp_path / "cache", 1 << 28)
     for i in range(8):
-        assert store.get(Key("code", {"text": str(i)})) in (None, bytes([i]) * (1 << 16))
+        assert store.get(StoreKey("code", {"text": str(i)})) in (None, bytes([i]) * (1 << 16))
     for part in store.path.glob(".*.part"):
         os.utime(part, (0, 0))
     store.sweep()

@@ -14,7 +14,7 @@ from dovetail.cli.main import main
 from dovetail.ir.dtype import f32
 from dovetail.settings import Settings
 from dovetail.targets.xla.explain import calibration
-from dovetail.targets.xla.explain.calibration import Timed, calibrate, fit, links_of, measured, stored
+from dovetail.targets.xla.explain.calibration import TimedCollective, calibrate, fit, links_of, measured, stored
 from dovetail.targets.xla.explain.collective import Link, Links
 from dovetail.targets.xla.placement import Placement
 
@@ -81,11 +81,16 @@ def test_a_fit_finds_the_start_and_the_bandwidth_of_each_axis(monkeypatch: pytes
 
 
 def test_a_fit_of_uneven_times_says_how_far_it_is_off() -> None:
-    timed = [Timed("all-gather", n, 0.75e-9 * n * uneven) for n, uneven in ((10**5, 1.2), (10**6, 0.8), (10**7, 1.2))]
+    timed = [
+        TimedCollective("all-gather", n, 0.75e-9 * n * uneven)
+        for n, uneven in ((10**5, 1.2), (10**6, 0.8), (10**7, 1.2))
+    ]
     found = fit(timed, 4)
     assert found is not None and 0.05 < found.misfit < 0.5 and found.link.start_seconds >= 0
     assert fit([], 4) is None and fit(timed[:1], 4) is None, "two unknowns take two times"
-    assert fit([Timed("all-gather", 1000 * n, 1e-3 / n) for n in (1, 2, 4)], 4) is None, "less time for more bytes"
+    assert fit([TimedCollective("all-gather", 1000 * n, 1e-3 / n) for n in (1, 2, 4)], 4) is None, (
+        "less time for more bytes"
+    )
 
 
 def test_measured_links_are_kept_and_price_collectives(settings: Settings) -> None:

@@ -20,7 +20,7 @@ from dovetail.ops import tracing
 from dovetail.report.lock import read_lock
 from dovetail.targets import xla
 from dovetail.targets.xla.explain import child
-from dovetail.targets.xla.explain.auto import Chosen, Priced
+from dovetail.targets.xla.explain.auto import Chosen, PricedPlacement
 from dovetail.targets.xla.explain.collective import Collective, Link, Links
 from dovetail.targets.xla.explain.explained import Explained, shortfalls
 from dovetail.testing import assert_placed
@@ -236,7 +236,7 @@ def test_a_target_chooses_what_choose_placement_gives() -> None:
 
 
 def test_rules_of_a_choice_are_in_the_order_in_which_they_count() -> None:
-    best = Priced("tensor", explained(place={"wk": "-"}))
+    best = PricedPlacement("tensor", explained(place={"wk": "-"}))
     rules = list(Chosen(best, (best,)).rules.items())
     assert rules[0] == ("layers.*.wk", "-") and ("layers.*.w[qkv]", "- tp") in rules
     assert str(best).startswith("tensor: ") and "moving), weights" in Chosen(best, (best,)).text()

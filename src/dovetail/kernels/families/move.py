@@ -20,7 +20,7 @@ from dovetail.plan.alias import Strides, dense_strides
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MovedBox:
     """A box of the result and the tensor that is copied there."""
 
     operand: Value
@@ -43,7 +43,7 @@ def offer_move(of: StepProblem[object]) -> Offer | Refused:
     return Offer(lambda: _moved(of.value, pieces, of.locations))
 
 
-def _moved(value: Value, pieces: Sequence[Piece], locations: TensorLocations) -> Job:
+def _moved(value: Value, pieces: Sequence[MovedBox], locations: TensorLocations) -> Job:
     several = len(pieces) > 1
     if not locations.target.tiles.is_shared:
         pieces = folded(pieces, locations)
@@ -57,61 +57,61 @@ def make_copy(value: Value, type: TensorType, strides: Strides, tiles: TilePolic
 
     Its pointers name the value that they are of; the caller says where they point.
     """
-    pieces = [Piece(value, type.shape, strides, 0, dense_strides(type))] if 0 not in type.shape else []
+    pieces = [MovedBox(value, type.shape, strides, 0, dense_strides(type))] if 0 not in type.shape else []
     return _job(value, pieces, tiles, {})
 
 
-def _merged(value: Value, locations: TensorLocations) -> list[Piece]:
+def _merged(value: Value, locations: TensorLocations) -> list[MovedBox]:
     """Dense elements are the same bytes in either shape."""
     x = value.operands[0]
-    return [Piece(x, x.shape, locations(x).strides, 0, dense_strides(x.tensor))]
+    return [MovedBox(x, x.shape, locations(x).strides, 0, dense_strides(x.tensor))]
 
 
-def _joined(value: Value, locations: TensorLocations) -> list[Piece]:
+def _joined(value: Value, locations: TensorLocations) -> list[MovedBox]:
     axis: int = value.attrs["axis"]
     target = locations(value).strides
-    pieces: list[Piece] = []
+    pieces: list[MovedBox] = []
     offset: Size = 0
     for x in value.operands:
-        pieces.append(Piece(x, x.shape, locations(x).strides, offset, target))
+        pieces.append(MovedBox(x, x.shape, locations(x).strides, offset, target))
         offset = offset + x.shape[axis] * target[axis]
     return pieces
 
 
-def _padded(value: Value, locations: TensorLocations) -> list[Piece]:
+def _padded(value: Value, locations: TensorLocations) -> list[MovedBox]:
     x, number = value.operands
     at = int(value.attrs["axis"]) + x.rank
     target = locations(value).strides
-    pieces: list[Piece] = []
+    pieces: list[MovedBox] = []
     offset: Size = 0
     for operand, size in ((number, value.attrs["before"]), (x, x.shape[at]), (number, value.attrs["after"])):
         shape = (*x.shape[:at], size, *x.shape[at + 1 :])
         source = locations(x).strides if operand is x else (0,) * x.rank
-        pieces.append(Piece(operand, shape, source, offset, target))
+        pieces.append(MovedBox(operand, shape, source, offset, target))
         offset = offset + size * target[at]
     return pieces
 
 
-_PIECES: Mapping[Op, Callable[[Value, TensorLocations], list[Piece]]] = {
+_PIECES: Mapping[Op, Callable[[Value, TensorLocations], list[MovedBox]]] = {
     ops.merge: _merged,
     ops.concat: _joined,
     ops.pad: _padded,
 }
 
 
-def folded(pieces: Sequence[Piece], locations: TensorLocations) -> list[Piece]:
+def folded(pieces: Sequence[MovedBox], locations: TensorLocations) -> list[MovedBox]:
     """The same elements in fewer pieces: boxes at regular distances, such as the taps of im2col, get axes of their own.
 
     LLVM compiles one loop nest for each piece: nine taps took it 0.1 s.
     """
-    alike: dict[Hashable, list[Piece]] = {}
+    alike: dict[Hashable, list[MovedBox]] = {}
     for piece in pieces:
         root = locations(piece.operand).root
         alike.setdefault((root, piece.shape, piece.source, piece.target), []).append(piece)
     return [one for some in alike.values() for one in _folded(some, locations)]
 
 
-def _folded(pieces: list[Piece], locations: TensorLocations) -> list[Piece]:
+def _folded(pieces: list[MovedBox], locations: TensorLocations) -> list[MovedBox]:
     """Pieces that differ in where they start, as one where that is regular."""
     first, *others = pieces
     starts = [(locations(piece.operand).offset, piece.offset) for piece in pieces]
@@ -123,7 +123,7 @@ def _folded(pieces: list[Piece], locations: TensorLocations) -> list[Piece]:
         return pieces
     sizes, sources, targets = zip(*axes, strict=True)
     shape, source, target = (*sizes, *first.shape), (*sources, *first.source), (*targets, *first.target)
-    return [Piece(first.operand, shape, source, first.offset, target, is_folded=True)]
+    return [MovedBox(first.operand, shape, source, first.offset, target, is_folded=True)]
 
 
 def _regular(starts: Sequence[tuple[Size, Size]]) -> list[tuple[int, Size, Size]] | None:
@@ -142,7 +142,7 @@ def _regular(starts: Sequence[tuple[Size, Size]]) -> list[tuple[int, Size, Size]
 
 
 def _job(
-    value: Value, pieces: Sequence[Piece], tiles: TilePolicy, alignment: Mapping[str, int], *, rolled: bool = False
+    value: Value, pieces: Sequence[MovedBox], tiles: TilePolicy, alignment: Mapping[str, int], *, rolled: bool = False
 ) -> Job:
     """One kernel for all pieces: first the tiles of the first one, then those of the second, and so on."""
     operands = list(dict.fromkeys(p.operand for p in pieces))
@@ -153,7 +153,7 @@ def _job(
     return Job(kernel, {**{n: v for v, n in names.items()}, "y": value}, Tiles(count, work))
 
 
-def _copied(piece: Piece, name: str, number: int, tiles: TilePolicy, alignment: Mapping[str, int]) -> Turn:
+def _copied(piece: MovedBox, name: str, number: int, tiles: TilePolicy, alignment: Mapping[str, int]) -> Turn:
     dtype = word(piece.operand.dtype)
     shape, (target, source) = collapsed(*in_memory_order(piece.shape, [piece.target, piece.source]))
     across = None if piece.is_folded else _crosswise(shape, source, target, dtype.itemsize)

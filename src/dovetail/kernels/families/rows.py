@@ -19,7 +19,7 @@ from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.policy import FAMILIES
-from dovetail.kernels.loops.axes import Axes, Factors, find_axes, is_view
+from dovetail.kernels.loops.axes import AxisFactors, Factors, find_axes, is_view
 from dovetail.kernels.loops.body import Body, is_number, not_compiled, number, reads
 from dovetail.kernels.loops.folds import Fold, finished, is_reduction, reduced_axes, reduction
 from dovetail.kernels.loops.ir import Call, Expr, Kernel, Load, Statement, Store, sizes_in
@@ -74,7 +74,9 @@ class _Pass:
 class _Rows:
     """One kernel while it is made."""
 
-    def __init__(self, step: Step, locations: TensorLocations, body: Body, axes: Axes, row: frozenset[int]) -> None:
+    def __init__(
+        self, step: Step, locations: TensorLocations, body: Body, axes: AxisFactors, row: frozenset[int]
+    ) -> None:
         self.step, self.body, self.axes, self.row = step, body, axes, row
         read = reads(body)
         operands = list(dict.fromkeys(body.arguments[body.views[v].root] for v in read))

@@ -40,7 +40,7 @@ from dovetail.plan.plan import Step
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class SortScratch:
     """Elements and their indices, in the worker's scratch."""
 
     keys: Tensor
@@ -100,9 +100,11 @@ class _Order:
         self.length, self.descending, self.by_place = length, descending, by_place
         step, item = (i64.itemsize,), (dtype.itemsize,)
         keys = length * (2 * i64.itemsize)
-        self.first = Room(Tensor("scratch", dtype, item, keys), Tensor("scratch", i64, step))
+        self.first = SortScratch(Tensor("scratch", dtype, item, keys), Tensor("scratch", i64, step))
         second = keys + length * dtype.itemsize
-        self.second = Room(Tensor("scratch", dtype, item, second), Tensor("scratch", i64, step, length * i64.itemsize))
+        self.second = SortScratch(
+            Tensor("scratch", dtype, item, second), Tensor("scratch", i64, step, length * i64.itemsize)
+        )
         self.scratch = second + length * dtype.itemsize
 
     def before(self, x: Expr, y: Expr) -> Expr:
@@ -124,7 +126,7 @@ class _Order:
         more = Call("less", (width, Extent(length)), bool_)
         return Set("width", ONE), Loop("turn", Extent(turns), (When(more, (*there, *back)),))
 
-    def _merged(self, source: Room, target: Room, length: Size) -> tuple[Statement, ...]:
+    def _merged(self, source: SortScratch, target: SortScratch, length: Size) -> tuple[Statement, ...]:
         """Neighbouring runs of `width` elements become one of twice as many."""
         width, lo, mid, hi = (Name(n) for n in ("width", "lo", "mid", "hi"))
         double = mul(width, Extent(2))

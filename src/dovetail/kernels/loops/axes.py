@@ -24,7 +24,7 @@ class UnalignedAxesError(Exception):
     """Axes that do not align; another kernel family takes the body."""
 
 
-class Axes:
+class AxisFactors:
     """The factors of every value of a body."""
 
     def __init__(self) -> None:
@@ -122,12 +122,12 @@ class Axes:
         return inner
 
 
-def find_axes(body: Body, reduced: Callable[[Value], tuple[int, ...]]) -> Axes | None:
+def find_axes(body: Body, reduced: Callable[[Value], tuple[int, ...]]) -> AxisFactors | None:
     """The factors of the arguments, views and computed values; None where they do not go together.
 
     `reduced` gives the axes that a value sums up or the like, none where it is elementwise or a view.
     """
-    axes = Axes()
+    axes = AxisFactors()
     try:
         _follow(axes, body, reduced)
         axes.check()
@@ -136,7 +136,7 @@ def find_axes(body: Body, reduced: Callable[[Value], tuple[int, ...]]) -> Axes |
     return axes
 
 
-def _follow(axes: Axes, body: Body, reduced: Callable[[Value], tuple[int, ...]]) -> None:
+def _follow(axes: AxisFactors, body: Body, reduced: Callable[[Value], tuple[int, ...]]) -> None:
     for value in body.views:
         axes.put(value, tuple(axes.fresh(n) for n in value.shape))
     for value in body.order:
@@ -154,7 +154,7 @@ def _follow(axes: Axes, body: Body, reduced: Callable[[Value], tuple[int, ...]])
             raise UnalignedAxesError
 
 
-def _together(axes: Axes, value: Value) -> _Axes:
+def _together(axes: AxisFactors, value: Value) -> _Axes:
     """Element by element: an axis of an operand is that of the result, or is repeated along it."""
     found: list[Factors] = [()] * value.rank
     for operand in value.operands:
@@ -170,32 +170,32 @@ def _together(axes: Axes, value: Value) -> _Axes:
     return tuple(found)
 
 
-def _split(axes: Axes, value: Value, of: _Axes, attrs: Mapping[str, Any]) -> _Axes:
+def _split(axes: AxisFactors, value: Value, of: _Axes, attrs: Mapping[str, Any]) -> _Axes:
     at = int(attrs["axis"]) + len(of)
     return (*of[:at], *axes.split(of[at], value.shape[at]), *of[at + 1 :])
 
 
-def _merge(axes: Axes, value: Value, of: _Axes, attrs: Mapping[str, Any]) -> _Axes:
+def _merge(axes: AxisFactors, value: Value, of: _Axes, attrs: Mapping[str, Any]) -> _Axes:
     last = int(attrs["axis"]) + len(of)
     first = last - int(attrs["count"]) + 1
     return (*of[:first], tuple(f for axis in of[first : last + 1] for f in axis), *of[last + 1 :])
 
 
-def _unsqueeze(axes: Axes, value: Value, of: _Axes, attrs: Mapping[str, Any]) -> _Axes:
+def _unsqueeze(axes: AxisFactors, value: Value, of: _Axes, attrs: Mapping[str, Any]) -> _Axes:
     rest = iter(of)
     return tuple([() if a - value.rank in attrs["axes"] else next(rest) for a in range(value.rank)])
 
 
-def _squeeze(axes: Axes, value: Value, of: _Axes, attrs: Mapping[str, Any]) -> _Axes:
+def _squeeze(axes: AxisFactors, value: Value, of: _Axes, attrs: Mapping[str, Any]) -> _Axes:
     return tuple([axis for a, axis in enumerate(of) if a - len(of) not in attrs["axes"]])
 
 
-def _permute(axes: Axes, value: Value, of: _Axes, attrs: Mapping[str, Any]) -> _Axes:
+def _permute(axes: AxisFactors, value: Value, of: _Axes, attrs: Mapping[str, Any]) -> _Axes:
     order: tuple[int, ...] = attrs["order"]
     return (*of[: len(of) - len(order)], *[of[a] for a in order])
 
 
-def _expand(axes: Axes, value: Value, of: _Axes, attrs: Mapping[str, Any]) -> _Axes:
+def _expand(axes: AxisFactors, value: Value, of: _Axes, attrs: Mapping[str, Any]) -> _Axes:
     at = int(attrs["axis"]) + len(of)
     return (*of[:at], axes.fresh(value.shape[at]), *of[at + 1 :])
 
@@ -205,7 +205,7 @@ def is_view(value: Value) -> bool:
     return value.op in _VIEWS
 
 
-_VIEWS: Mapping[Op, Callable[[Axes, Value, _Axes, Mapping[str, Any]], _Axes]] = {
+_VIEWS: Mapping[Op, Callable[[AxisFactors, Value, _Axes, Mapping[str, Any]], _Axes]] = {
     ops.split: _split,
     ops.merge: _merge,
     ops.unsqueeze: _unsqueeze,

@@ -16,6 +16,7 @@ from dovetail.dataclass import dataclass
 from dovetail.errors import GraphError
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, i64, whole_range
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.analysis import (
     Reduced,
     elements,
@@ -62,7 +63,7 @@ _FEW_ROWS = 32
 class GpuShape:
     """How blocks are shaped: data of a target."""
 
-    lanes: int = 32
+    lanes: int = LANES
     """Threads of a warp."""
     threads: int = 256
     """Threads of a block that shares elementwise work."""
@@ -146,8 +147,9 @@ def _blocks(schedule: Schedule) -> Size:
     return (schedule.tiles + (schedule.each - 1)) // schedule.each
 
 
-def _finished(kernel: Kernel, body: tuple[Statement, ...], schedule: Schedule, threads: int) -> Kernel:
-    whole, launch = over_tiles(schedule, Tile(kernel.tile, body)), Launch(_blocks(schedule), threads)
+def _finished(kernel: Kernel, body: tuple[Statement, ...], schedule: Schedule, threads: int, warp: int) -> Kernel:
+    whole = over_tiles(schedule, Tile(kernel.tile, body))
+    launch = Launch(_blocks(schedule), threads, warp=warp)
     return replace(kernel, body=whole, sizes=sizes_in(whole), launch=launch, schedule=schedule)
 
 
@@ -155,7 +157,7 @@ def _by_thread(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
     """A tile for each thread; its loops are unrolled where they are short."""
     threads = shape.lanes * shape.row_warps
     body = tuple([_serial(s, shape) for s in kernel.body])
-    return _finished(kernel, body, Schedule("thread", tiles, threads), threads)
+    return _finished(kernel, body, Schedule("thread", tiles, threads), threads, shape.lanes)
 
 
 def _serial(statement: Statement, shape: GpuShape) -> Statement:
@@ -179,13 +181,13 @@ def _by_warp(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
     if shape.row_registers or not isinstance(tiles, int) or tiles > _FEW_ROWS:
         counts = [extent(loop) for loop in parallel(kernel.body)]
         body = in_registers(body, max([-(-count // shape.lanes) for count in counts if count is not None]))
-    return _finished(kernel, body, Schedule("warp", tiles, warps), warps * shape.lanes)
+    return _finished(kernel, body, Schedule("warp", tiles, warps), warps * shape.lanes, shape.lanes)
 
 
 def _shared(kernel: Kernel, tiles: Size, shape: GpuShape, threads: int) -> Kernel:
     """A tile for each block; its threads share the loops."""
     body = _Team(shape, "thread", threads).statements(kernel.body)
-    return _finished(kernel, body, Schedule("block", tiles), threads)
+    return _finished(kernel, body, Schedule("block", tiles), threads, shape.lanes)
 
 
 def _by_column(kernel: Kernel, tiles: Size, shape: GpuShape, nested: Sequence[Loop]) -> Kernel:
@@ -204,7 +206,7 @@ def _by_column(kernel: Kernel, tiles: Size, shape: GpuShape, nested: Sequence[Lo
             found += replace(team, guard=Name("in_rows", bool_)).statements(statement.body)
         else:
             found.append(statement)
-    return _finished(kernel, tuple(found), Schedule("block", tiles), warps * shape.lanes)
+    return _finished(kernel, tuple(found), Schedule("block", tiles), warps * shape.lanes, shape.lanes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,9 @@ import numpy as np
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim, Size
-from dovetail.ir.dtype import DType, i64, u16
+from dovetail.ir.dtype import DType, i64, u8, u16, u32
+from dovetail.kernels.device import LANES
+from dovetail.kernels.matrix_instruction import LINE_BYTES, MatrixInstruction
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,12 +351,14 @@ class FromLane:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """Keep under a name, as bits of a u32, the bools that all lanes of the warp keep under `source`."""
+    """Keep under a name, as bits of an integer, the bools that all lanes of the warp keep under `source`."""
 
     feature = "lanes"
 
     name: str = field(metadata=SETS)
     source: str = field(metadata=NAMES)
+    dtype: DType = u32
+    """With a bit for each lane at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,10 +432,11 @@ class AwaitCopies:
 
 @dataclass(frozen=True, slots=True)
 class LoadMatrices:
-    """Load four 8×8 matrices of 16-bit elements from shared memory into the registers of a warp.
+    """Load four matrices of 8 lines of 16 bytes from shared memory into the registers of a warp.
 
-    Lane 8·m + r gives the address of row r of matrix m, whose 8 elements are dense. Lane 4·r + c receives elements 2·c
-    and 2·c + 1 of row r of each matrix, or of column r where they are transposed: eight elements of a private tensor.
+    Lane 8·m + r gives the address of line r of matrix m. Lane 4·r + c receives word c, of four bytes, of line r of each
+    matrix: as many elements of a private tensor. Where they are transposed they are matrices of 8×8 elements of 16
+    bits, and the lane receives elements 2·c and 2·c + 1 of column r.
     """
 
     feature = "matrices"
@@ -445,12 +450,10 @@ class LoadMatrices:
 
 @dataclass(frozen=True, slots=True)
 class MultiplyMatrices:
-    """Add the product of a 16×16 and a 16×8 matrix of 16-bit floats to 16×8 sums in f32, by the lanes of a warp.
+    """Add the product of two matrices to sums by the lanes of a warp.
 
-    Each lane has 8 elements of the left matrix, 4 of the right one and 4 sums in private tensors. With r = lane / 4 and
-    c = 2 · (lane mod 4), element e of the sums is at row r + 8 · (e / 2) and column c + e mod 2; element e of the left
-    matrix at row r + 8 · (e / 2 mod 2) and column c + e mod 2 + 8 · (e / 4); element e of the right one at row
-    c + e mod 2 + 8 · (e / 2) and column r.
+    Each lane has some elements of both matrices and some sums in private tensors: those that the layouts of the
+    instruction say.
     """
 
     feature = "matrices"
@@ -461,6 +464,7 @@ class MultiplyMatrices:
     left_at: tuple[Expr, ...] = field(metadata=PART)
     right: Tensor = field(metadata=reading("right_at"))
     right_at: tuple[Expr, ...] = field(metadata=PART)
+    by: MatrixInstruction = field(metadata=DATA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,7 +509,7 @@ class MultiplyShared:
     row r + 8 · (e / 2) of them and at column 8·j + c + e mod 2.
 
     A left factor in a private tensor is in the registers of the warps instead: 32 elements of a lane, 8 for each 16 of
-    k, as `MultiplyMatrices` has them. They keep their values until the product is done.
+    k, as `mma.m16n8k16` has them. They keep their values until the product is done.
     """
 
     feature = "warpgroups"
@@ -539,7 +543,7 @@ class AwaitProducts:
 MAP_BYTES = 128
 """Bytes of a tensor map, which is an argument of a kernel by value."""
 BOX = 64
-"""Elements of 16 bits along a line of a box: 128 bytes, which is what swizzling permutes the chunks of."""
+"""Elements of 16 bits along a line of a box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,7 +560,7 @@ class Traversal:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A tensor of 16-bit elements in memory of the device, as the TMA is told of it when a kernel is launched."""
+    """A tensor in memory of the device, as the TMA is told of it when a kernel is launched."""
 
     pointer: str = field(metadata=POINTER)
     offset: Size = field(metadata=DATA)
@@ -566,14 +570,17 @@ class TensorMap:
     strides: tuple[Size, ...] = field(metadata=DATA)
     """Bytes from one to the next along all axes but the first: multiples of 16."""
     box_lines: int
-    """Lines of one copy, at most 256; it has `BOX` elements of each."""
+    """Lines of one copy, at most 256; it has 128 bytes of each."""
     traversal: Traversal | None = field(default=None, metadata=DATA)
     """How a copy goes from pixel to pixel, row to row and image to image; None where it is a box of a matrix."""
+    itemsize: int = LINE_BYTES // BOX
+    """Bytes of an element: 1, 2 or 4."""
 
     @property
     def tensor(self) -> Tensor:
         """The elements, indexed as a copy is."""
-        return Tensor(self.pointer, u16, (u16.itemsize, *self.strides), self.offset)
+        dtype = {1: u8, 2: u16, 4: u32}[self.itemsize]
+        return Tensor(self.pointer, dtype, (self.itemsize, *self.strides), self.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -614,7 +621,7 @@ class CopyBox:
 
     @property
     def nbytes(self) -> int:
-        return self.source.box_lines * BOX * 2
+        return self.source.box_lines * LINE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -791,6 +798,8 @@ class Launch:
     """Whether all blocks run at the same time, so that they may wait for each other."""
     cycles: float = 0.0
     """An estimate of what it takes after its start; 0 where there is none."""
+    warp: int = LANES
+    """Threads of a warp, as the device has them."""
 
 
 @dataclass(frozen=True, slots=True)

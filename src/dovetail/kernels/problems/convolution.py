@@ -14,9 +14,9 @@ from dovetail.ir.value import Value
 from dovetail.ir.walk import walk
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
-from dovetail.kernels.problems.region_steps import Steps, find_convolution
+from dovetail.kernels.problems.region_steps import EpilogueSteps, find_convolution
 from dovetail.kernels.problems.row_epilogue import RowEpilogue, RowSteps
-from dovetail.kernels.spec import Number, TensorLocations
+from dovetail.kernels.spec import SizeFunction, TensorLocations
 from dovetail.library.activation import Activation
 from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.ops.convolution import conv, conv_transpose
@@ -38,7 +38,7 @@ class ConvProblem:
     strides: tuple[tuple[str, Size], ...] = ()
     """Strides and offsets of the operands and results of an epilogue on rows, by name."""
 
-    def known(self, number: Number) -> ConvProblem:
+    def known(self, number: SizeFunction) -> ConvProblem:
         """The same with sizes as they are in one run."""
         steps, residual = (number(self.steps[0]), number(self.steps[1])), tuple(map(number, self.residual))
         geometry, strides = self.geometry.known(number), tuple([(name, number(size)) for name, size in self.strides])
@@ -85,7 +85,7 @@ class Convolution:
     w: Value
     b: Value | None = None
     residual: Value | None = None
-    act: Activation | Steps = "none"
+    act: Activation | EpilogueSteps = "none"
     call: Value | None = None
     """The convolution inside a region; None where the value is one itself."""
     region: Value | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dovetail.dataclass import dataclass
-from dovetail.kernels.problems.region_steps import Steps
+from dovetail.kernels.problems.region_steps import EpilogueSteps
 from dovetail.kernels.problems.row_epilogue import RowEpilogue
 from dovetail.library.activation import Activation
 
@@ -17,7 +17,7 @@ IN_REGISTERS: tuple[Activation, ...] = ("none", "relu", "relu6", "hard_sigmoid",
 class Epilogue:
     """Whether there is a bias, whether a tensor is added then, the activation, and steps on finished rows."""
 
-    act: Activation | Steps = "none"
+    act: Activation | EpilogueSteps = "none"
     bias: bool = False
     residual: bool = False
     rows: RowEpilogue | None = None
@@ -42,11 +42,11 @@ class Epilogue:
         return "".join(f".{mark}" for mark, holds in marks if holds)
 
     @property
-    def in_registers(self) -> Activation | Steps:
+    def in_registers(self) -> Activation | EpilogueSteps:
         """The activation, if register tiles do it themselves."""
         return "none" if self.finishes else self.act
 
     @property
     def finishes(self) -> bool:
         """Whether results are activated where they are stored, in a pass of its own over L1."""
-        return not isinstance(self.act, Steps) and self.act not in IN_REGISTERS
+        return not isinstance(self.act, EpilogueSteps) and self.act not in IN_REGISTERS

@@ -8,7 +8,7 @@ from dataclasses import replace
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, largest, product, smallest
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.spec import Number
+from dovetail.kernels.spec import SizeFunction
 
 LONGEST_RUN_SHARE = 64
 """Bytes of L1 for each column of a block: half of L1 holds eight filters' results."""
@@ -74,7 +74,7 @@ class ConvGeometry:
         """Whether no size is a symbol."""
         return all(isinstance(size, int) for size in (*self.sizes, *self.out, *self.before))
 
-    def known(self, number: Number) -> ConvGeometry:
+    def known(self, number: SizeFunction) -> ConvGeometry:
         """The same with sizes as they are in one run."""
         (height, width), (down, across), (rows, columns), (above, before) = [
             map(number, pair) for pair in (self.sizes, self.steps, self.out, self.before)

@@ -43,7 +43,7 @@ VECTOR_OPS = _TRUTHS | {
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class EpilogueSteps:
     """An activation by name, then steps: each an op with its operands."""
 
     act: Activation
@@ -60,24 +60,24 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RegionConvolution:
     """The convolution inside a region: its operands among those of the region, its activation, and the steps."""
 
     call: Value
     """The convolution as it stands in the body."""
     operands: Mapping[str, Value]
     act: Activation
-    steps: Steps | None
+    steps: EpilogueSteps | None
     """None where they run on finished rows: they read other tensors, write another dtype or several results, or are
     more than a few instructions."""
 
     @property
-    def applied(self) -> Activation | Steps:
+    def applied(self) -> Activation | EpilogueSteps:
         """What becomes of a sum in registers, or on a row in L1."""
         return self.act if self.steps is None else self.steps
 
 
-def find_convolution(value: Value) -> Found | None:
+def find_convolution(value: Value) -> RegionConvolution | None:
     """A region as a convolution with steps on its result; None for other regions."""
     if value.op is not region:
         return None
@@ -95,8 +95,8 @@ def find_convolution(value: Value) -> Found | None:
     results = value.attrs["body"].results
     steps = steps_of(results[0], anchor) if len(results) == 1 else None
     operands = {name: value.operands[int(v.attrs["index"])] for name, v in inside.items() if v is not None}
-    made = None if steps is None else Steps(act, steps)
-    return Found(anchor, operands, act, made if made is not None and made.is_cheap else None)
+    made = None if steps is None else EpilogueSteps(act, steps)
+    return RegionConvolution(anchor, operands, act, made if made is not None and made.is_cheap else None)
 
 
 def steps_of(result: Value, source: Value) -> tuple[tuple[str, tuple[Operand, ...]], ...] | None:
@@ -142,4 +142,13 @@ def _above(result: Value, source: Value) -> list[Value]:
     return list(order)
 
 
-__all__ = ["ANCHORS", "AXES", "VECTOR_OPS", "Found", "Operand", "Steps", "find_convolution", "steps_of"]
+__all__ = [
+    "ANCHORS",
+    "AXES",
+    "VECTOR_OPS",
+    "EpilogueSteps",
+    "Operand",
+    "RegionConvolution",
+    "find_convolution",
+    "steps_of",
+]

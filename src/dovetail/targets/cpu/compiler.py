@@ -15,7 +15,7 @@ from dovetail.targets.cpu.cores import available_threads
 from dovetail.targets.cpu.jit import Compiled, define, load, machine_code
 from dovetail.targets.runtime.building.code_cache import shared_module
 from dovetail.targets.runtime.building.compiler import Module
-from dovetail.targets.runtime.building.store import Store
+from dovetail.targets.runtime.building.store import CodeStore
 
 _PLACEHOLDER = "kernel"
 
@@ -37,7 +37,7 @@ class LlvmCompiler:
         own = Module(name, whole, optimize=not kernel.is_final, vectorize=not kernel.is_vectorised)
         return *map(shared_module, kernel.shared), own
 
-    def compile(self, module: Module, store: Store | None) -> bytes:
+    def compile(self, module: Module, store: CodeStore | None) -> bytes:
         return machine_code(module.text, vectorize=module.vectorize, optimize=module.optimize, store=store)
 
     def load(self, objects: Sequence[bytes]) -> Compiled:

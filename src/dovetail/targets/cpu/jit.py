@@ -16,7 +16,7 @@ from dovetail.targets.cpu import fp16_fallback
 from dovetail.targets.cpu.isa import Host, host, host_device
 from dovetail.targets.runtime.building.llvm_calls import emitted, parsed
 from dovetail.targets.runtime.building.llvm_calls import optimize as optimize_module
-from dovetail.targets.runtime.building.store import Key, Store
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.version import __version__
 
 llvm: Any = _untyped
@@ -40,12 +40,14 @@ class Compiled:
         return found
 
 
-def compile_text(text: str, *, vectorize: bool = True, optimize: bool = True, store: Store | None = None) -> Compiled:
+def compile_text(
+    text: str, *, vectorize: bool = True, optimize: bool = True, store: CodeStore | None = None
+) -> Compiled:
     """Machine code of a module in LLVM's text form; without `optimize` only `alwaysinline` functions are inlined."""
     return load([machine_code(text, vectorize=vectorize, optimize=optimize, store=store)])
 
 
-def machine_code(text: str, *, vectorize: bool = True, optimize: bool = True, store: Store | None = None) -> bytes:
+def machine_code(text: str, *, vectorize: bool = True, optimize: bool = True, store: CodeStore | None = None) -> bytes:
     """The object file of a module: from the store, or compiled and put there."""
     key = None if store is None else code_key(text, vectorize=vectorize, optimize=optimize)
     found = None if store is None or key is None else store.get(key)
@@ -87,9 +89,9 @@ def _loaded(objects: Iterable[bytes]) -> Compiled:
         return Compiled(engine)
 
 
-def code_key(text: str, *, vectorize: bool, optimize: bool) -> Key:
+def code_key(text: str, *, vectorize: bool, optimize: bool) -> StoreKey:
     """The key of machine code in the store."""
-    return Key(
+    return StoreKey(
         "code",
         {
             "text": hashlib.blake2b(text.encode(), digest_size=20).hexdigest(),

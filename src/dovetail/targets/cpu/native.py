@@ -35,9 +35,9 @@ from dovetail.targets.runtime.arrays.page_advice import reserve
 from dovetail.targets.runtime.building.build import Built, build, realigned
 from dovetail.targets.runtime.building.lru import LRU
 from dovetail.targets.runtime.building.packed_weights import PackedWeights, wanted_steps
-from dovetail.targets.runtime.building.store import Store
+from dovetail.targets.runtime.building.store import CodeStore
 from dovetail.targets.runtime.calls.launch_frame import Frame, Section, make_frame, sections
-from dovetail.targets.runtime.calls.prepared_call import Launch, PreparedCalls, Shapes, can_prepare
+from dovetail.targets.runtime.calls.prepared_call import PreparedCalls, RunPrepared, Shapes, can_prepare
 from dovetail.targets.runtime.control.frame import bind_bodies
 from dovetail.targets.runtime.control.host import Bodies, HostControl, LoneLoop
 from dovetail.targets.runtime.control.plan import Control
@@ -50,7 +50,7 @@ class NativeGraph:
     """A plan with the code of its kernels."""
 
     def __init__(
-        self, plan: Plan, *, threads: int | None = None, store: Store | None = None, built: Built | None = None
+        self, plan: Plan, *, threads: int | None = None, store: CodeStore | None = None, built: Built | None = None
     ) -> None:
         """`store` has machine code of other processes; `built` is what one of them made of this plan."""
         self.plan = plan
@@ -176,7 +176,7 @@ class NativeRunner:
             return results
         return self._run(inputs, arrays, shapes, None)
 
-    def launcher(self, library: ArrayLibrary) -> Launch | None:
+    def launcher(self, library: ArrayLibrary) -> RunPrepared | None:
         """Runs prepared calls on arrays of a library, in the order of the inputs; None where there are none."""
         if self.calls is None:
             return None

@@ -92,7 +92,7 @@ def _of_transposed() -> Rows:
 
 def _of_pools() -> Rows:
     from dovetail.kernels.families.pool_loops import offer_pool_loops
-    from dovetail.targets.cpu.pool.variant import offer_pool
+    from dovetail.targets.cpu.pool import offer_pool
 
     return (Row("pool", offer_pool), Row("pool_loops", offer_pool_loops, LOOPS_SPEED))
 

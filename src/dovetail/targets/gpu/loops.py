@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from dovetail.codegen.llvm.nvptx.ptx import LANES, SUPPORT
-from dovetail.kernels.device import GpuDevice
+from functools import cache
+
+from dovetail.codegen.llvm.gpu.printer import SUPPORT
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.loops.gpu_schedule import GpuShape
 from dovetail.kernels.loops.policy import LoopTarget, TilePolicy
 from dovetail.kernels.loops.split_reduce import SplitLimits
 
-SHAPE = GpuShape(lanes=LANES)
-LOOPS = LoopTarget(
-    SUPPORT,
-    TilePolicy(
+SHAPE = GpuShape()
+
+
+@cache
+def loops_of(lanes: int) -> LoopTarget:
+    """What a device whose warps have some lanes hands to kernel families."""
+    tiles = TilePolicy(
         map_elements=4 * SHAPE.threads,
         tile_bytes=16 * SHAPE.threads,
         square=LANES,
-        bundle=LANES,
+        bundle=lanes,
         block=LANES * SHAPE.warp_elements,  # at most 32 elements for each thread of the largest block
-        bundled_block=64 * LANES,
+        bundled_block=64 * lanes,
         threads=SHAPE.threads,
         vector_bytes=16,
         woven_elements=1 << 18,
         kept_elements=16 * SHAPE.most_threads,
-    ),
-)
+    )
+    return LoopTarget(SUPPORT, tiles)
+
+
+LOOPS = loops_of(LANES)
 
 
 def split_limits(device: GpuDevice) -> SplitLimits:
@@ -32,4 +40,4 @@ def split_limits(device: GpuDevice) -> SplitLimits:
     return SplitLimits(blocks=4 * blocks, bundle_blocks=2 * blocks, elements=8192)
 
 
-__all__ = ["LOOPS", "SHAPE", "split_limits"]
+__all__ = ["LOOPS", "SHAPE", "loops_of", "split_limits"]

@@ -44,10 +44,10 @@ from dovetail.targets.gpu.data_kinds import DATA_KINDS
 from dovetail.targets.gpu.images import POOLS, is_convolved
 from dovetail.targets.gpu.kernel import Code, GpuKernel
 from dovetail.targets.gpu.launch_fusion.even_vectors import with_even_vectors
-from dovetail.targets.gpu.loops import LOOPS, SHAPE, split_limits
+from dovetail.targets.gpu.loops import SHAPE, loops_of, split_limits
 from dovetail.targets.runtime.selection import Kind, Row, Table
 
-__all__ = ["TABLE", "WINDOWS", "finished", "kernel_of_step", "make_kernels"]
+__all__ = ["TABLE", "WINDOWS", "finished", "kernel_of_step", "make_kernels", "module_of"]
 
 CONVOLUTIONS: tuple[Row[GpuDevice | None], ...] = (
     Row("depthwise", offer_depthwise),
@@ -119,6 +119,8 @@ def make_kernels(
 
     `split` says when long rows are split over blocks; without it, the device's multiprocessors decide.
     """
+    if device.warp != shape.lanes:
+        shape, locations = replace(shape, lanes=device.warp), replace(locations, target=loops_of(device.warp))
     job = TABLE.select(step, locations, device, CLAIMS.machine)
     if job is not None and isinstance(job.kernel, Kernel) and job.kernel.name == ROWS and device.dependent_launches:
         evened = _evened(step, locations)
@@ -152,7 +154,7 @@ def _scheduled(
         return ()
     if checks:
         return (replace(printed(schedule(kernel, job.tiled.tiles, shape), bindings), checks=checks),)
-    split = split_reduction(kernel, job.tiled.tiles, LOOPS.tiles.bundle, limits)
+    split = split_reduction(kernel, job.tiled.tiles, locations.target.tiles.bundle, limits)
     if split is None:
         return (printed(schedule(kernel, job.tiled.tiles, shape), bindings),)
     places, end = _placed({partial.pointer: partial.nbytes for partial in split.partials})
@@ -220,7 +222,20 @@ def finished(
     """A scheduled kernel with its text, which is written when it is needed."""
     alignment = locations.alignment(bindings) | dict.fromkeys((*workspace, *packed), ALIGNMENT)
     packed = {name: v for name, v in packed.items() if name in kernel.pointers}
+    if kernel.launch is not None and kernel.launch.warp != device.warp:
+        kernel = replace(kernel, launch=replace(kernel.launch, warp=device.warp))
     if device.dependent_launches and kernel.launch is not None:
         constants = tuple([name for name, v in {**bindings, **packed}.items() if locations.is_constant(v)])
         kernel = replace(kernel, launch=replace(kernel.launch, dependent=True), constants=constants)
-    return GpuKernel(kernel, Code(partial(ptx.module, kernel, alignment)), bindings, workspace, packed=packed)
+    return GpuKernel(
+        kernel, Code(partial(module_of, kernel, alignment, device.architecture)), bindings, workspace, packed=packed
+    )
+
+
+def module_of(kernel: Kernel, alignment: Mapping[str, int], architecture: str) -> str:
+    """A scheduled kernel as LLVM's text for an architecture."""
+    if architecture.startswith("gfx"):
+        from dovetail.codegen.llvm.amdgpu.printer import module
+
+        return module(kernel, alignment, architecture)
+    return ptx.module(kernel, alignment)

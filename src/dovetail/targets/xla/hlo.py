@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from dovetail.dataclass import dataclass
 
-Shape: TypeAlias = tuple[int, ...]
+HloShape: TypeAlias = tuple[int, ...]
 
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([a-z][a-z0-9\-]*)\(")
@@ -52,7 +52,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class HloModule:
     """A compiled program."""
 
     entry: str
@@ -78,7 +78,7 @@ def instructions(text: str) -> Iterator[Instruction]:
             yield found
 
 
-def module(text: str) -> Module:
+def module(text: str) -> HloModule:
     """The computations of a module by name."""
     entry, name = "", ""
     found: dict[str, list[Instruction]] = {}
@@ -90,7 +90,7 @@ def module(text: str) -> Module:
             entry = name if header[1] else entry
         elif name and (one := _instruction(line)) is not None:
             found[name].append(one)
-    return Module(entry, {name: tuple(some) for name, some in found.items()})
+    return HloModule(entry, {name: tuple(some) for name, some in found.items()})
 
 
 def kernels(text: str) -> list[HloKernel]:
@@ -99,7 +99,7 @@ def kernels(text: str) -> list[HloKernel]:
     return list(_kernels(found, found.entry, set()))
 
 
-def _kernels(of: Module, name: str, seen: set[str]) -> Iterator[HloKernel]:
+def _kernels(of: HloModule, name: str, seen: set[str]) -> Iterator[HloKernel]:
     seen.add(name)
     listed = of.computations.get(name, ())
     types = {one.name: one.result for one in listed}
@@ -122,7 +122,7 @@ def _kernels(of: Module, name: str, seen: set[str]) -> Iterator[HloKernel]:
             )
 
 
-def _scopes(of: Module, fusion: Instruction) -> Iterator[tuple[str, ...]]:
+def _scopes(of: HloModule, fusion: Instruction) -> Iterator[tuple[str, ...]]:
     """The scopes of what a fusion computes, operands first.
 
     A bitcast has the scope of the kernel that made its operand, a broadcast that of any of its readers: neither tells.
@@ -146,7 +146,7 @@ def _form(one: Instruction) -> str:
     return target[1] if target else one.opcode
 
 
-def tensors(result: str) -> list[tuple[str, Shape]]:
+def tensors(result: str) -> list[tuple[str, HloShape]]:
     """The tensors of a type as written: dtypes in XLA's words, and shapes."""
     return [(dtype, tuple(int(n) for n in sizes.split(",") if n)) for dtype, sizes in _TENSOR.findall(result)]
 
@@ -199,8 +199,8 @@ def _arguments(line: str, start: int) -> tuple[str, str]:
 __all__ = [
     "COLLECTIVES",
     "HloKernel",
+    "HloModule",
     "Instruction",
-    "Module",
     "bytes_of",
     "instructions",
     "kernels",

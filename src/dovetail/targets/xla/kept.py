@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from dovetail.targets.runtime.building.store import Key, Store
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.targets.xla.package import jax, serialize_executable
 
 KIND = "xla"
@@ -16,13 +16,13 @@ KIND = "xla"
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 
-def key_of(lowered: Any, devices: Sequence[Any], scopes: str = "") -> Key:
+def key_of(lowered: Any, devices: Sequence[Any], scopes: str = "") -> StoreKey:
     """All that decides an executable: the module has the placements, and its text changes with every meaning.
 
     `scopes` stands for the named ones: an executable tells its kernels by those that it was compiled with.
     """
     text = lowered.as_text().encode()
-    return Key(
+    return StoreKey(
         KIND,
         {
             "program": hashlib.blake2b(text, digest_size=20).hexdigest(),
@@ -36,7 +36,7 @@ def key_of(lowered: Any, devices: Sequence[Any], scopes: str = "") -> Key:
 
 
 def compiled_or_kept(
-    function: Any, arguments: Sequence[Any], devices: Sequence[Any], store: Store | None, scopes: str
+    function: Any, arguments: Sequence[Any], devices: Sequence[Any], store: CodeStore | None, scopes: str
 ) -> Any:
     """The executable of a function for arguments: the one of the cache, or a new one that is put there.
 

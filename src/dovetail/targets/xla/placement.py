@@ -21,7 +21,7 @@ from dovetail.ir.value import Value
 from dovetail.nearest import nearest
 
 WHOLE = "-"
-Axes = tuple[tuple[str, ...], ...]
+MeshAxes = tuple[tuple[str, ...], ...]
 """For each axis of a tensor the mesh axes that it is split over."""
 
 
@@ -31,7 +31,7 @@ class Rule:
 
     pattern: str
     placed: str
-    axes: Axes
+    axes: MeshAxes
     preset: bool = False
     """Whether it is one of a preset, which may fit nothing."""
 
@@ -79,7 +79,7 @@ class Placement:
         """The rule that counts for a name."""
         return next((rule for rule in self.rules if rule.fits(name)), None)
 
-    def axes(self, name: str) -> Axes:
+    def axes(self, name: str) -> MeshAxes:
         """How a tensor is split."""
         rule = self.rule(name)
         return () if rule is None else rule.axes
@@ -171,4 +171,4 @@ def _divisors(size: int) -> list[int]:
     return [n for n in range(2, min(size, 64) + 1) if size % n == 0] or [1]
 
 
-__all__ = ["Axes", "Placement", "Rule"]
+__all__ = ["MeshAxes", "Placement", "Rule"]

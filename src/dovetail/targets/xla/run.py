@@ -19,7 +19,7 @@ from dovetail.plan.emitted import Emitted
 from dovetail.plan.plan import Plan
 from dovetail.targets.reference.planned import PlannedGraph
 from dovetail.targets.runtime.arrays.device_array import DeviceArray
-from dovetail.targets.runtime.building.store import Store
+from dovetail.targets.runtime.building.store import CodeStore
 from dovetail.targets.xla.arrays import any_set, buffer_of, device_array, fetched, on_host, put
 from dovetail.targets.xla.hlo import kernels
 from dovetail.targets.xla.kept import compiled_or_kept
@@ -31,7 +31,7 @@ from dovetail.targets.xla.trace import Tracer
 class XlaGraph:
     """A plan and the functions that are traced from it."""
 
-    def __init__(self, plan: Plan, placement: Placement | None, store: Store | None = None) -> None:
+    def __init__(self, plan: Plan, placement: Placement | None, store: CodeStore | None = None) -> None:
         self.plan = plan
         if not (plan.graph.parameters or plan.graph.inputs):
             placement = None  # arguments alone say which devices take part

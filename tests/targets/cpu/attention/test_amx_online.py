@@ -12,7 +12,7 @@ import dovetail
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu import backend
 from dovetail.targets.cpu.attention import pack_kv
-from dovetail.targets.cpu.attention.amx_parts import (
+from dovetail.targets.cpu.attention.amx import (
     configure_function,
     pair_weights_function,
     release_function,

@@ -18,9 +18,9 @@ from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.attention import Attention, attention_of
 from dovetail.plan.alias import locate
-from dovetail.targets.cpu.attention.few_parts import few_scores_function, few_values_function
-from dovetail.targets.cpu.attention.half_few import few_half_scores_function, few_half_values_function
-from dovetail.targets.cpu.attention.parts import Shared
+from dovetail.targets.cpu.attention.f16 import few_half_scores_function, few_half_values_function
+from dovetail.targets.cpu.attention.few import few_scores_function, few_values_function
+from dovetail.targets.cpu.attention.functions import Shared
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend
 from dovetail.targets.cpu.isa import Host, host_device

@@ -9,9 +9,9 @@ import pytest
 
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice
-from dovetail.targets.cpu.attention.parts import Shared
+from dovetail.targets.cpu.attention.few import streamed_scores_function, streamed_values_function
+from dovetail.targets.cpu.attention.functions import Shared
 from dovetail.targets.cpu.attention.policy import ATTENTION
-from dovetail.targets.cpu.attention.streamed import streamed_scores_function, streamed_values_function
 from dovetail.targets.cpu.jit import compile_text
 
 NEON = CpuDevice(128, 32, ("fma_by_lane",), emulated=True)

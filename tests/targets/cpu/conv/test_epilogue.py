@@ -19,7 +19,7 @@ from dovetail.ops.build import slice_axis
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.conv.region_steps import RULES
+from dovetail.targets.cpu.conv.epilogue import RULES
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime.building.build import build
 from tests.kernels import native

@@ -12,7 +12,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.conv.sharing import shared_parts
+from dovetail.targets.cpu.conv.policy import shared_parts
 from dovetail.targets.cpu.loops import loops_of
 from dovetail.targets.cpu.measure.calibration import BUILT_IN
 from dovetail.targets.cpu.native import NativeGraph

@@ -19,8 +19,8 @@ from dovetail.targets.cpu.measure import bandwidth, calibration, peak
 from dovetail.targets.cpu.measure.bandwidth import BandwidthMeter
 from dovetail.targets.cpu.measure.calibration import (
     BUILT_IN,
-    Calibration,
     Figures,
+    HostCalibration,
     calibrate,
     ignored,
     learn,
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.serial  # it measures the machine
 
 ONE = Figures(1, 1e10, 1e9, ((1000, 8e9, 4e9), (10_000, 2e9, 1e9)), 1e-7)
 FOUR = Figures(4, 4e10, 3e9, ((4000, 32e9, 6e9), (10_000, 5e9, 4e9)), 4e-7)
-MADE = Calibration("a host", "2030-01-01 00:00", "by hand", (ONE, FOUR))
+MADE = HostCalibration("a host", "2030-01-01 00:00", "by hand", (ONE, FOUR))
 
 
 class _Meter:
@@ -98,7 +98,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return Settings(cache=str(tmp_path / "cache"))
 
 
-def made_by(settings: Settings) -> Calibration:
+def made_by(settings: Settings) -> HostCalibration:
     found = calibrate(settings)
     assert found.refused == "" and found.made is not None
     return found.made
@@ -129,7 +129,7 @@ def test_what_was_measured_is_told_to_the_last_bit() -> None:
     one, two = (Figures(n, 1e10, 1e9, ((1000, 1e9, rate),), 1e-7) for n, rate in ((1, 0.2), (2, 0.9)))
     assert one.levels[0][2] + (two.levels[0][2] - one.levels[0][2]) != 0.9
     for figures, threads in ((one, 1), (two, 2)):
-        (level,) = Calibration("host", "today", "so", (one, two)).machine(threads).levels
+        (level,) = HostCalibration("host", "today", "so", (one, two)).machine(threads).levels
         assert level.passed_per_second == figures.levels[0][2]
 
 

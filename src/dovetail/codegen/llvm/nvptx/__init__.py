@@ -1,5 +1,5 @@
-"""The printer of the loop language for NVIDIA GPUs.
+"""The printer of the loop language for NVIDIA GPUs: what only they have, on top of the printer of any GPU.
 
-Start at `ptx`. Instructions: `nvvm` (every name of LLVM's) `tensor_cores` `pipeline` `exchange` `words` `permuted`
-`fp8` `near`. Which accesses are apart: `scopes`. Persistent kernels: `persistent`.
+Start at `ptx`; `machine` says what any GPU's printer calls. Instructions: `nvvm` (every name of LLVM's) `tensor_cores`
+`pipeline` `words` `permuted` `fp8`. Persistent kernels: `persistent`.
 """

@@ -10,8 +10,6 @@ KERNEL = "ptx_kernel"
 """The calling convention of a kernel."""
 GLOBAL, SHARED = 1, 3
 """Address spaces."""
-DYNAMIC = "dynamic_shared"
-"""The shared memory whose size a launch gives."""
 
 
 def assembly(text: str, constraints: str = "~{memory}", given: str = "", result: str = "void") -> str:
@@ -47,6 +45,10 @@ MULTIPLY_F16 = "llvm.nvvm.mma.m16n8k16.row.col.f32.f32"
 """Takes pairs of f16 as vectors."""
 MULTIPLY_BF16 = "llvm.nvvm.mma.m16n8k16.row.col.bf16"
 """Takes pairs of bf16 as i32."""
+MULTIPLY_TF32 = "llvm.nvvm.mma.m16n8k8.row.col.tf32"
+"""Takes f32 as i32, and reads the upper 19 bits of each."""
+MULTIPLY_I8 = "llvm.nvvm.mma.m16n8k32.row.col.s8"
+"""Takes four s8 as i32, and adds up in i32."""
 
 NEAR_EXP2 = "llvm.nvvm.ex2.approx.ftz.f"
 """2**x of f32 to 2 units in the last place; denormals are 0."""

@@ -9,9 +9,11 @@ from types import MappingProxyType
 from typing import Protocol
 
 from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.gpu.printer import ROLLED
 from dovetail.codegen.llvm.handles import I1, I64
 from dovetail.codegen.llvm.nvptx import nvvm, pipeline, words
 from dovetail.ir.dim import Size
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.analysis import everything, pointers_in
 from dovetail.kernels.loops.ir import (
     CopyAsync,
@@ -26,7 +28,7 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.persistent.kernel import NEXT
 from dovetail.kernels.loops.persistent.passes import part_in
-from dovetail.kernels.loops.persistent.stream import LANES, THREADS, registers_of
+from dovetail.kernels.loops.persistent.stream import THREADS, registers_of
 
 _POINTER = f"ptr addrspace({nvvm.GLOBAL})"
 _AWAIT = "\\0A".join(
@@ -94,7 +96,7 @@ def _run(printer: BodyPrinter, statement: SubGrid, block: str) -> None:
     printer.indices = {**printer.indices, "block": block}
     if statement.is_rare or any(isinstance(s, CopyAsync) for s in everything(statement.body)):
         printer.indices |= _own_indices(printer)
-    own = {"block": str(statement.blocks), "thread": str(threads), "warp": str(threads // 32)}
+    own = {"block": str(statement.blocks), "thread": str(threads), "warp": str(threads // LANES)}
     printer.counts = {**printer.counts, **own}
     printer.statements(statement.body)
     if statement.blocks > _blocks(printer.kernel):
@@ -315,17 +317,7 @@ def _blocks(kernel: Kernel) -> int:
     return kernel.launch.grid
 
 
-ROLLED = ", !llvm.loop !0"
-"""Marks a loop that LLVM does not unroll."""
-
-
-def notes(functions: Sequence[str]) -> list[str]:
-    """What a module says of loops that LLVM does not unroll, where it has some."""
-    is_rolled = any([ROLLED in text for text in functions])
-    return ["!0 = distinct !{!0, !1}", '!1 = !{!"llvm.loop.unroll.disable"}'] if is_rolled else []
-
-
 __all__ = [
-    "CLOCKS", "ROLLED", "BodyPrinter", "barrier_of_some", "blocks_at_once", "clock", "clock_after", "functions",
-    "grid_barrier", "notes", "sub_grid",
+    "CLOCKS", "BodyPrinter", "barrier_of_some", "blocks_at_once", "clock", "clock_after", "functions",
+    "grid_barrier", "sub_grid",
 ]  # fmt: skip

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from dovetail.codegen.llvm.builder import Builder
+from dovetail.codegen.llvm.gpu.matrices import loaded, word
 from dovetail.codegen.llvm.nvptx import nvvm
 from dovetail.errors import GraphError
-from dovetail.ir.dtype import DType, bf16, f16
-from dovetail.kernels.loops.ir import (
-    Expr,
-    LoadMatrices,
-    MultiplyMatrices,
-    MultiplyShared,
-    NarrowMatrices,
-    ScaleMatrices,
-    Tensor,
-)
+from dovetail.ir.dtype import bf16, f16
+from dovetail.kernels.loops.ir import MultiplyShared
+from dovetail.kernels.matrix_instruction import MMA_BF16, MMA_F16, MMA_I8, MMA_TF32, MatrixInstruction
 
-_SUMS = "{ float, float, float, float }"
 _WORDS = "{ i32, i32, i32, i32 }"
 
 
@@ -51,72 +45,48 @@ def wait(t: Builder, pending: int) -> None:
     t.emit(f"call void @{nvvm.AWAIT_COPIES}(i32 {pending})")
 
 
-def matrices(
-    t: Builder,
-    address: Callable[[Tensor, Sequence[Expr]], str],
-    statement: LoadMatrices | ScaleMatrices | NarrowMatrices | MultiplyMatrices,
-) -> None:
-    """What the lanes of a warp do with matrices in their registers."""
-    match statement:
-        case LoadMatrices():
-            target = address(statement.target, statement.target_at)
-            source = address(statement.source, statement.source_at)
-            load_matrices(t, target, source, transposed=statement.transposed)
-        case ScaleMatrices():
-            target = address(statement.target, statement.target_at)
-            scale(t, target, address(statement.source, statement.source_at), statement.target.dtype)
-        case NarrowMatrices():
-            target = address(statement.target, statement.target_at)
-            narrow(t, target, address(statement.source, statement.source_at), statement.target.dtype)
-        case MultiplyMatrices():
-            sums = address(statement.sums, statement.sums_at)
-            left, right = address(statement.left, statement.left_at), address(statement.right, statement.right_at)
-            multiply(t, sums, left, right, statement.left.dtype)
-
-
-def scale(t: Builder, target: str, source: str, dtype: DType) -> None:
-    """Multiply eight 16-bit floats of a private array by those of another, two at a time."""
-    if dtype not in (f16, bf16):
-        raise GraphError(f"pairs of {dtype.name} as one factor", hint="multiply elements one by one")
-    pair = "<2 x half>" if dtype is f16 else "<2 x bfloat>"
-    for i in range(4):
-        x, y = (t.let(f"load {pair}, ptr {_word(t, pointer, i)}, align 4") for pointer in (target, source))
-        t.emit(f"store {pair} {t.let(f'fmul {pair} {x}, {y}')}, ptr {_word(t, target, i)}, align 4")
-
-
-def narrow(t: Builder, target: str, source: str, dtype: DType) -> None:
-    """Eight f32 of a private array to 16-bit floats of another, two at a time."""
-    kind = "half" if dtype is f16 else "bfloat"
-    for i in range(4):
-        pair = "undef"
-        for e in range(2):
-            value = t.let(f"load float, ptr {_word(t, source, 2 * i + e)}, align 4")
-            pair = t.let(f"insertelement <2 x float> {pair}, float {value}, i32 {e}")
-        rounded = t.let(f"fptrunc <2 x float> {pair} to <2 x {kind}>")
-        t.emit(f"store <2 x {kind}> {rounded}, ptr {_word(t, target, i)}, align 4")
-
-
 def load_matrices(t: Builder, target: str, source: str, *, transposed: bool) -> None:
     """Eight 16-bit elements of each lane from shared memory to a private array."""
     name, pointer = nvvm.LOAD_TRANSPOSED if transposed else nvvm.LOAD_MATRICES, f"ptr addrspace({nvvm.SHARED})"
     t.use(f"declare {_WORDS} @{name}({pointer})")
     found = t.let(f"call {_WORDS} @{name}({pointer} {source})")
     for i in range(4):
-        word = t.let(f"extractvalue {_WORDS} {found}, {i}")
-        t.emit(f"store i32 {word}, ptr {_word(t, target, i)}, align 4")
+        part = t.let(f"extractvalue {_WORDS} {found}, {i}")
+        t.emit(f"store i32 {part}, ptr {word(t, target, i)}, align 4")
 
 
-def multiply(t: Builder, sums: str, left: str, right: str, dtype: DType) -> None:
+class _Mma(NamedTuple):
+    """An intrinsic, and the types of its words: of factors and of sums."""
+
+    name: str
+    factor: str
+    sum: str
+
+
+_MMA: Mapping[MatrixInstruction, _Mma] = {
+    MMA_F16: _Mma(nvvm.MULTIPLY_F16, "<2 x half>", "float"),
+    MMA_BF16: _Mma(nvvm.MULTIPLY_BF16, "i32", "float"),
+    MMA_TF32: _Mma(nvvm.MULTIPLY_TF32, "i32", "float"),
+    MMA_I8: _Mma(nvvm.MULTIPLY_I8, "i32", "i32"),
+}
+"""By instructions of a warp."""
+
+
+def multiply(t: Builder, by: MatrixInstruction, left: str, right: str, sums: str) -> None:
     """Add a product of matrices to sums; all are private arrays."""
-    if dtype not in (f16, bf16):
-        raise GraphError(f"matrices of {dtype.name} on tensor cores", hint="multiply elements one by one")
-    name, kind = (nvvm.MULTIPLY_F16, "<2 x half>") if dtype is f16 else (nvvm.MULTIPLY_BF16, "i32")
-    t.use(f"declare {_SUMS} @{name}({', '.join([kind] * 6 + ['float'] * 4)})")
-    given = _loaded(t, left, kind, 4) + _loaded(t, right, kind, 2) + _loaded(t, sums, "float", 4)
-    found = t.let(f"call {_SUMS} @{name}({', '.join(given)})")
-    for i in range(4):
-        part = t.let(f"extractvalue {_SUMS} {found}, {i}")
-        t.emit(f"store float {part}, ptr {_word(t, sums, i)}, align 4")
+    if by not in _MMA:
+        raise GraphError(f"{by.name} on tensor cores", hint="multiply elements one by one")
+    assert by.left is not None and by.right is not None, "factors are in registers"
+    name, kind, total = _MMA[by]
+    words = [layout.count * by.factors.itemsize // 4 for layout in (by.left, by.right)]
+    count = by.sums.count
+    result = f"{{ {', '.join([total] * count)} }}"
+    t.use(f"declare {result} @{name}({', '.join([kind] * sum(words) + [total] * count)})")
+    given = loaded(t, left, kind, words[0]) + loaded(t, right, kind, words[1]) + loaded(t, sums, total, count)
+    found = t.let(f"call {result} @{name}({', '.join(given)})")
+    for i in range(count):
+        part = t.let(f"extractvalue {result} {found}, {i}")
+        t.emit(f"store {total} {part}, ptr {word(t, sums, i)}, align 4")
 
 
 def fence(t: Builder) -> None:
@@ -130,8 +100,8 @@ def multiply_shared(t: Builder, sums: str, left: str, right: str, of: MultiplySh
     if dtype not in (f16, bf16) or columns % 8 or not 8 <= columns <= 256:
         raise GraphError(f"{columns} columns of {dtype.name} on tensor cores", hint="a multiple of 8 up to 256")
     count = columns // 2
-    given = [t.let(f"load float, ptr {_word(t, sums, i)}, align 4") for i in range(count)]
-    words = _loaded(t, left, "i32", of.depth // 4) if of.left.space == "private" else []
+    given = [t.let(f"load float, ptr {word(t, sums, i)}, align 4") for i in range(count)]
+    words = loaded(t, left, "i32", of.depth // 4) if of.left.space == "private" else []
     others = words or [f"i64 {_descriptor(t, left, of.left_along_k, panel)}"]
     others.append(f"i64 {_descriptor(t, right, along_k, panel)}")
     registers = ", ".join(f"${i}" for i in range(count))
@@ -153,7 +123,7 @@ def multiply_shared(t: Builder, sums: str, left: str, right: str, of: MultiplySh
 
 def await_products(t: Builder, sums: str, columns: int) -> None:
     """Wait for products; their sums pass through, so that no instruction reads them before."""
-    given = [t.let(f"load float, ptr {_word(t, sums, i)}, align 4") for i in range(columns // 2)]
+    given = [t.let(f"load float, ptr {word(t, sums, i)}, align 4") for i in range(columns // 2)]
     _through(t, sums, given, ["wgmma.wait_group.sync.aligned 0;"], ())
 
 
@@ -168,7 +138,7 @@ def _through(t: Builder, sums: str, given: Sequence[str], lines: Sequence[str], 
     found = t.let(nvvm.assembly(text, constraints, passed, struct))
     for i in range(count):
         part = t.let(f"extractvalue {struct} {found}, {i}")
-        t.emit(f"store float {part}, ptr {_word(t, sums, i)}, align 4")
+        t.emit(f"store float {part}, ptr {word(t, sums, i)}, align 4")
 
 
 _STEP = {True: 2, False: 128}
@@ -186,23 +156,13 @@ def _descriptor(t: Builder, pointer: str, along_k: bool, panel_bytes: int) -> st
     return t.let(f"or i64 {t.let(f'zext i32 {chunk} to i64')}, {_SWIZZLED | _EIGHT_LINES | leading << 16}")
 
 
-def _loaded(t: Builder, pointer: str, kind: str, count: int) -> list[str]:
-    return [f"{kind} {t.let(f'load {kind}, ptr {_word(t, pointer, i)}, align 4')}" for i in range(count)]
-
-
-def _word(t: Builder, pointer: str, index: int) -> str:
-    return pointer if index == 0 else t.let(f"getelementptr inbounds i8, ptr {pointer}, i64 {4 * index}")
-
-
 __all__ = [
     "await_products",
     "commit",
     "copy",
     "fence",
     "load_matrices",
-    "matrices",
     "multiply",
     "multiply_shared",
-    "scale",
     "wait",
 ]

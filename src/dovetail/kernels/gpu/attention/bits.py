@@ -8,9 +8,9 @@ instructions.
 from __future__ import annotations
 
 from dovetail.ir.dtype import bool_, i64, u32, u64
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.tile import AttendTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, divided, less, private, remainder, unrolled
-from dovetail.kernels.gpu.gemm.tile import LANES
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     Alloc,

@@ -12,12 +12,12 @@ from dataclasses import replace
 from dovetail.declare.machine import estimate
 from dovetail.ir.dtype import f32
 from dovetail.kernels.choice import Refused
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.attention.fma_tile import fma_bytes
 from dovetail.kernels.gpu.attention.sources import AttendSources
 from dovetail.kernels.gpu.attention.tile import GROUP_WARPS, MOST_PARTS, AttendTile
 from dovetail.kernels.gpu.gemm.block_tile import RESERVED_BYTES
-from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, GROUP_ROWS, LANES, has_warpgroups
+from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, GROUP_ROWS, has_warpgroups
 from dovetail.kernels.gpu.gemm.tile_cost import MULTIPLY_CYCLES
 from dovetail.kernels.gpu.policy import FMA_WIDEST
 

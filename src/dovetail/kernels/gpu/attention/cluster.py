@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import i64, u32
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.lane_rows import FRAGMENT_ROWS
 from dovetail.kernels.gpu.attention.lanes import LaneKeys
 from dovetail.kernels.gpu.attention.softmax import NEXT, masks_loaded, masks_moved, weighted
@@ -28,7 +29,6 @@ from dovetail.kernels.gpu.gemm.fragments import (
     rolled,
 )
 from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
-from dovetail.kernels.gpu.gemm.tile import LANES
 from dovetail.kernels.loops.ir import (
     ZERO,
     Amend,

@@ -13,13 +13,14 @@ from dataclasses import replace
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, bool_, f32, u8, u16, u32, u64
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.lane_rows import with_lane
 from dovetail.kernels.gpu.attention.shifts import LOG2_E
 from dovetail.kernels.gpu.attention.softmax import NEXT
 from dovetail.kernels.gpu.attention.tile import MINUS_INFINITY, AttendTile, f32_name, minus, times
 from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, both, divided, less, plus, remainder
 from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
-from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES
+from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,

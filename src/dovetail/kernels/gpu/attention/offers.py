@@ -11,6 +11,7 @@ from dovetail.kernels.gpu.attention.fma import FmaAttend
 from dovetail.kernels.gpu.attention.sources import AttendSources, narrow_sources_of, sources_of
 from dovetail.kernels.gpu.attention.tile import AttendTile
 from dovetail.kernels.gpu.attention.writer import AttendWriter
+from dovetail.kernels.matrix_instruction import LANES, MMA
 
 
 def offer_attend(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
@@ -34,6 +35,8 @@ def _offered(
     found = of.once(narrow_sources_of)
     if isinstance(found, Refused):
         return found
+    if not {*MMA} <= {*found.device.matrix_instructions}:
+        return Refused("warps_multiply_by_mma", found.device.architecture)
     tile = chosen(found)
     if isinstance(tile, Refused):
         return tile
@@ -47,6 +50,8 @@ def offer_attend_fma(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     found = of.once(sources_of)
     if isinstance(found, Refused):
         return found
+    if found.device.warp != LANES:
+        return Refused("warps_have_32_lanes", str(found.device.warp))
     tile = fma_tile(found)
     if isinstance(tile, Refused):
         return tile

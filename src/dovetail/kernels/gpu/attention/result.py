@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from dovetail.ir.dtype import bool_, f32, i64
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.lane_rows import FRAGMENT_ROWS, LaneRow
 from dovetail.kernels.gpu.attention.staged import staged_written
 from dovetail.kernels.gpu.attention.tile import GROUP, GROUP_WARPS, MINUS_INFINITY, AttendTile, f32_name, minus, times
 from dovetail.kernels.gpu.gemm.fragments import LANE, THREAD, both, divided, less, plus, private, remainder, unrolled
-from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES
+from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     ZERO,

@@ -22,7 +22,6 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.attention.row_result import combined, shares_combined
 from dovetail.kernels.gpu.attention.row_tile import (
-    KEYS,
     LEAST,
     MOST_FEATURES,
     SHARING,
@@ -36,7 +35,7 @@ from dovetail.kernels.gpu.attention.row_tile import (
 )
 from dovetail.kernels.gpu.attention.tile import PARTIAL
 from dovetail.kernels.gpu.gemm.fragments import LANE, both, divided, less, remainder
-from dovetail.kernels.gpu.gemm.tile import H200, LANES
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.order.passes import in_passes
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
@@ -79,7 +78,7 @@ def has_one_query(value: Value) -> bool:
         return False
     call: dict[str, Any] = library.attention.arguments(value.operands, value.attrs)
     widths = [call[name].shape[-1] for name in ("q", "v")]
-    known = all([isinstance(size, int) and size % LANES == 0 and size <= MOST_FEATURES for size in widths])
+    known = all([isinstance(size, int) and size % (SHARING * VECTOR) == 0 and size <= MOST_FEATURES for size in widths])
     plain = call["softcap"] is None and not call["causal"] and call["window"] is None and not call["zero_unseen"]
     return known and plain and call["q"].shape[-2] == 1 and call["fill"] in (None, -math.inf) and call["empty"] == "nan"
 
@@ -149,14 +148,14 @@ class RowWriter:
         place = [Set(n.name, at) for n, at in places if self.tile.parts > 1 or n.name != "part"]
         tiles = product(shape)
         body: tuple[Statement, ...] = (
-            Alloc("found", f32, WARPS * KEYS * self.tile.rows * of.dv, "shared"),
+            Alloc("found", f32, WARPS * self.tile.keys * self.tile.rows * of.dv, "shared"),
             Alloc("kept", f32, WARPS * self.tile.rows * 2, "shared"),
             Loop("tile", Extent(tiles), (*place, *self._keys(), *combined(self.tile)), kind="block"),
         )
-        launch = Launch(tiles, LANES * WARPS)
+        launch = Launch(tiles, self.tile.lanes * WARPS, warp=self.tile.lanes)
         if self.tile.parts == 1:
             kernel = Kernel("attend_row", of.pointers, ("y",), "tile", body, sizes=sizes_in(body), launch=launch)
-            return Job(kernel, bindings, Tiles(tiles, of.d * LANES))
+            return Job(kernel, bindings, Tiles(tiles, of.d * self.tile.lanes))
         own = Set("tile", ThreadIndex("block"))
         body = (*body, ClusterBarrier(), own, *place, *shares_combined(self.tile))
         pointers = (*[name for name in of.pointers if name != "y"], PARTIAL, "y")
@@ -239,7 +238,7 @@ class RowWriter:
         start = mul(Name("part"), Extent(self.tile.span)) if self.tile.parts > 1 else ZERO
         end = minimum(add(start, Extent(self.tile.span)), Extent(of.keys)) if self.tile.parts > 1 else Extent(of.keys)
         found += [Set("start", start), Set("end", end)]
-        together = WARPS * KEYS * AT_ONCE
+        together = WARPS * self.tile.keys * AT_ONCE
         rounds = floordiv(self.tile.span + (together - 1), together)
         return [*found, Loop("round", Extent(rounds), tuple(self._round()), rolled=True)]
 
@@ -249,8 +248,8 @@ class RowWriter:
         of, found = self.problem, list[Statement]()
         each = range(AT_ONCE)
         for u in each:
-            number = mul(add(mul(Name("round"), Extent(AT_ONCE)), Extent(u)), Extent(WARPS * KEYS))
-            first = add(Name("start"), add(number, mul(WARP, Extent(KEYS))))
+            number = mul(add(mul(Name("round"), Extent(AT_ONCE)), Extent(u)), Extent(WARPS * self.tile.keys))
+            first = add(Name("start"), add(number, mul(WARP, Extent(self.tile.keys))))
             key = add(first, divided(LANE, SHARING))
             found.append(Set(f"key{u}", key))
             found.append(Set(f"near{u}", minimum(Name(f"key{u}"), Extent(of.keys - 1))))

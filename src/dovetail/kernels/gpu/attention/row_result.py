@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dovetail.ir.dtype import f32
 from dovetail.kernels.gpu.attention.row_tile import (
-    KEYS,
     LEAST,
     PADDED,
     SHARING,
@@ -16,7 +15,6 @@ from dovetail.kernels.gpu.attention.row_tile import (
     f32_name,
 )
 from dovetail.kernels.gpu.gemm.fragments import LANE, divided, remainder
-from dovetail.kernels.gpu.gemm.tile import LANES
 from dovetail.kernels.loops.ir import (
     ZERO,
     AllReduce,
@@ -43,7 +41,7 @@ def combined(tile: RowTile) -> list[Statement]:
     of, kept = tile.problem, tile.kept
     found: list[Statement] = []
     last: list[Statement] = []
-    own = add(mul(WARP, Extent(KEYS)), divided(LANE, SHARING))
+    own = add(mul(WARP, Extent(tile.keys)), divided(LANE, SHARING))
     for r in range(tile.rows):
         top, total = f"top{r}", f"total{r}"
         found += [Set(top, f32_name(f"most{r}")), AllReduce(top, "maximum", f32)]
@@ -78,9 +76,9 @@ def _warps_merged(tile: RowTile, row: Expr, column: Expr) -> list[Statement]:
     found += [Set("top", top), _based(), Set("above", Number(0, f32)), Set("below", Number(0, f32))]
     for w in range(WARPS):
         found.append(Set("weight", exp_of(Load(kept, (Extent(w), row, ZERO)), f32_name("base"))))
-        value: Expr = Load(tile.found, (Extent(w * KEYS), row, column))
-        for group in range(1, KEYS):
-            value = Call("add", (value, Load(tile.found, (Extent(w * KEYS + group), row, column))), f32)
+        value: Expr = Load(tile.found, (Extent(w * tile.keys), row, column))
+        for group in range(1, tile.keys):
+            value = Call("add", (value, Load(tile.found, (Extent(w * tile.keys + group), row, column))), f32)
         for name, more in (("above", value), ("below", Load(kept, (Extent(w), row, Extent(1))))):
             found.append(Set(name, Call("fma", (f32_name("weight"), more, f32_name(name)), f32)))
     return found
@@ -99,8 +97,8 @@ def _left_over(tile: RowTile) -> list[Statement]:
 def shares_combined(tile: RowTile) -> list[Statement]:
     """A share of the columns from what all blocks found: some lanes share a column, with a few parts each."""
     dv, share = tile.problem.dv, tile.share
-    lanes = max([n for n in (1, 2, 4, 8, 16, 32) if tile.parts % n == 0 and share * n <= LANES * WARPS])
-    lanes = lanes if share * lanes % LANES == 0 else 1
+    lanes = max([n for n in (1, 2, 4, 8, 16, 32) if tile.parts % n == 0 and share * n <= tile.lanes * WARPS])
+    lanes = lanes if share * lanes % tile.lanes == 0 else 1
     column = add(mul(Name("part"), Extent(share)), Name("within"))
     each: list[Statement] = [
         Set("within", divided(Name("own"), lanes)),

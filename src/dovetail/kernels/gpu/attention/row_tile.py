@@ -7,19 +7,16 @@ import math
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import bool_, f32
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.attention.sources import by_key_head
 from dovetail.kernels.gpu.attention.tile import PARTIAL
 from dovetail.kernels.gpu.gemm.fragments import LANE, remainder
-from dovetail.kernels.gpu.gemm.tile import LANES
 from dovetail.kernels.loops.ir import Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
 from dovetail.kernels.problems.attention import Attention
 
 WARPS = 8
 SHARING = 8
 """Lanes that share a key."""
-KEYS = LANES // SHARING
-"""Keys of a warp at a time."""
 VECTOR = 4
 """Features that a lane loads at once."""
 MOST_FEATURES = 256
@@ -41,6 +38,8 @@ class RowTile:
     rows: int
     parts: int
     """Blocks that share the keys of a head."""
+    lanes: int = LANES
+    """Of a warp."""
 
     @staticmethod
     def of(problem: Attention, device: GpuDevice) -> RowTile:
@@ -55,7 +54,12 @@ class RowTile:
         few = isinstance(heads, int) and 2 * heads <= device.multiprocessors
         columns = rows * problem.dv
         even = [n for n in range(2, most + 1) if columns % (4 * n) == 0 and problem.dv % (columns // n) == 0]
-        return RowTile(problem, rows, even[-1] if few and even else 1)
+        return RowTile(problem, rows, even[-1] if few and even else 1, device.warp)
+
+    @property
+    def keys(self) -> int:
+        """Keys of a warp at a time."""
+        return self.lanes // SHARING
 
     @property
     def share(self) -> int:
@@ -114,6 +118,6 @@ def exp_of(x: Expr, y: Expr) -> Expr:
 
 
 __all__ = [
-    "KEYS", "LEAST", "MOST_FEATURES", "PADDED", "SHARING", "VECTOR", "WARP", "WARPS", "RowTile", "equal", "exp_of",
+    "LEAST", "MOST_FEATURES", "PADDED", "SHARING", "VECTOR", "WARP", "WARPS", "RowTile", "equal", "exp_of",
     "f32_name",
 ]  # fmt: skip

@@ -11,11 +11,11 @@ from itertools import pairwise
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64, u32
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.bits import has_keys, word_gathered, word_lane, words_allocated, words_loaded
 from dovetail.kernels.gpu.attention.lane_rows import LaneRow
 from dovetail.kernels.gpu.attention.tile import GROUP, GROUP_WARPS, AttendTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, divided, less, private, remainder, unrolled
-from dovetail.kernels.gpu.gemm.tile import LANES
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import (
     Alloc,

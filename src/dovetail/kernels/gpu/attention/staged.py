@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail.ir.dtype import i64
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.lane_rows import FRAGMENT_ROWS, LaneRow
 from dovetail.kernels.gpu.attention.sources import AttendSources
 from dovetail.kernels.gpu.attention.tile import AttendTile
 from dovetail.kernels.gpu.gemm.fragments import LANE, divided, less, remainder
-from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES, WARP_ROWS
+from dovetail.kernels.gpu.gemm.tile import CHUNK, WARP_ROWS
 from dovetail.kernels.loops.ir import (
     Alloc,
     Call,

@@ -8,10 +8,10 @@ from math import prod
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f32
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.attention.lane_rows import FMA_ROWS, FRAGMENT_ROWS, LaneRow
 from dovetail.kernels.gpu.gemm.fragments import divided
-from dovetail.kernels.gpu.gemm.tile import CHUNK, GROUP_ROWS, LANES
+from dovetail.kernels.gpu.gemm.tile import CHUNK, GROUP_ROWS
 from dovetail.kernels.loops.ir import ZERO, Alloc, Call, Expr, Extent, Name, Number, Tensor, ThreadIndex, add, mul
 from dovetail.kernels.problems.attention import Attention
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import f32, i32, i64
 from dovetail.kernels.choice import Refused
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.attention.cluster import WarpKeys
 from dovetail.kernels.gpu.attention.groups import GroupRounds, scores_allocated
 from dovetail.kernels.gpu.attention.prefetch import prefetched
@@ -47,7 +48,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
 )
 from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
 from dovetail.kernels.gpu.gemm.spread_blocks import dynamic_bytes
-from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES
+from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.order.passes import in_passes
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import (

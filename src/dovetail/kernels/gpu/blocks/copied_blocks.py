@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_, f32, u32
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.blocks.packed_blocks import BlockFactor, NamedBlock
 from dovetail.kernels.gpu.blocks.packed_tiles import SHARING, PackedTiles
 from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, divided, remainder, shared_by, spread
-from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES
+from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.gemm.tiled import RowScale, Tiled
 from dovetail.kernels.gpu.gemv.row_norm import RowNorm
 from dovetail.kernels.gpu.gemv.stream import ARRIVED, WEIGHT_BYTES

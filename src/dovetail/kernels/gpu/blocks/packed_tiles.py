@@ -9,10 +9,11 @@ import numpy as np
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import u32
 from dovetail.ir.literal import Array
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.blocks.packed_blocks import PackedBlocks, pieces
 from dovetail.kernels.gpu.blocks.units import TOGETHER
 from dovetail.kernels.gpu.gemm.fragments import LANE, divided, remainder
-from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES
+from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.ir import Expr, Extent, Load, Name, Set, Tensor, ThreadIndex, add, mul
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, f32, i64, u32
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.blocks.packed_blocks import BlockFactor, NamedBlock
 from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, divided, is_multiple, less, remainder, shared_by
-from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES
+from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.gemm.tiled import Element, Tiled
 from dovetail.kernels.gpu.gemv.stream import MOST_ROWS
 from dovetail.kernels.loops.body import cast_to

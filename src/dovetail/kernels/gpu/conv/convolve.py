@@ -44,6 +44,7 @@ from dovetail.kernels.loops.ir import (
     mul,
     stretched,
 )
+from dovetail.kernels.matrix_instruction import MMA_F16, MatrixInstruction, instruction_for
 from dovetail.kernels.problems.contraction import epilogue_of
 from dovetail.kernels.problems.windows import Windowed, find_windowed
 from dovetail.kernels.spec import ALIGNMENT, Job, Packed, TensorLocations
@@ -85,16 +86,23 @@ def offer_fma(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     found = of.once(find_windowed)
     if isinstance(found, Refused):
         return found
-    if found.x.dtype in TENSOR_CORE_DTYPES:
+    multiplies = instruction_for(_device(of).matrix_instructions, found.x.dtype) is not None
+    if found.x.dtype in TENSOR_CORE_DTYPES and multiplies:
         return Refused("tensor_cores_lack_the_dtype", found.x.dtype.name)
     writer = Writer(of.step, found, of.locations, of.device or H200, "fma")
     return Offer(writer.job, writer.cost)
+
+
+def _device(of: StepProblem[GpuDevice | None]) -> GpuDevice:
+    return of.device or H200
 
 
 def _on_tensor_cores(of: StepProblem[GpuDevice | None]) -> Windowed | Refused:
     found = of.once(find_windowed)
     if isinstance(found, Windowed) and found.x.dtype not in TENSOR_CORE_DTYPES:
         return Refused("tensor_cores_have_the_dtype", found.x.dtype.name, "f16 or bf16")
+    if isinstance(found, Windowed) and instruction_for(_device(of).matrix_instructions, found.x.dtype) is None:
+        return Refused("the_device_multiplies_matrices", _device(of).architecture)
     return found
 
 
@@ -240,10 +248,16 @@ class Writer(TileWriter):
     def _name(self, view: Value) -> str:
         return self.names[self.found.operand(view)]
 
+    @property
+    def by(self) -> MatrixInstruction:
+        """What warps multiply with; of factors of other dtypes it says how large tiles would be."""
+        found = instruction_for(self.device.matrix_instructions, self.of.x.dtype)
+        return found or MMA_F16
+
     def cost(self) -> Cost:
         """The cost of the step with the work on elements of tiles that are not there, and on zeros of a transpose."""
         cost = kernel_cost(self.step.value)
-        tile, _ = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device)
+        tile, _ = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device, self.by)
         wasted = -(-self.depth // DEPTH) * DEPTH / self.depth
         for size, of in ((self.rows, tile.rows), (self.columns, tile.columns)):
             wasted *= -(-size // of) * of / size if isinstance(size, int) and size > 0 else 1.0
@@ -277,8 +291,8 @@ class Writer(TileWriter):
             if split is not None:
                 tile, parts = split
                 return self.finished(PipelinedTile(tile, dtype, left, [right], *axes, self.depth, parts).tiled(), parts)
-        tile, parts = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device)
-        engine = TensorCoreTile(tile, dtype, left, [right], *axes, self.depth, parts, early=self.early(left, [right]))
+        tile, parts = split_of(product(self.batch), self.rows, self.columns, self.depth, self.device, self.by)
+        engine = TensorCoreTile(tile, self.by, left, [right], *axes, self.depth, parts, early=self.early(left, [right]))
         return self.finished(engine.tiled(self.device), parts)
 
     @property

@@ -57,7 +57,7 @@ class Pixels:
         image, *spatial, _ = tensor.strides
         sizes = (self.channels, *[axis.size for axis in reversed(self.axes)], self.images)
         strides = (*reversed(spatial), image)
-        return TensorMap(tensor.pointer, tensor.offset, sizes, strides, lines, self.traversal())
+        return TensorMap(tensor.pointer, tensor.offset, sizes, strides, lines, self.traversal(), tensor.dtype.itemsize)
 
     def start(self, place: tuple[Expr, ...], number: Expr) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
         """Where a copy starts and how far from there it reads, innermost first: its image and place of the window,

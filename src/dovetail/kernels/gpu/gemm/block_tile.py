@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dovetail.dataclass import dataclass
-from dovetail.kernels.device import GpuDevice
+from dataclasses import replace
 
-LANES = 32
+from dovetail.dataclass import dataclass
+from dovetail.ir.dtype import DType
+from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.matrix_instruction import LANES, LINE_BYTES
+
 CHUNK = 8
-"""16-bit elements of one asynchronous copy."""
+"""Columns of a group of results, and 16-bit elements of one asynchronous copy."""
+CHUNK_BYTES = 16
+"""Of one asynchronous copy."""
 DEPTH = 64
-"""Elements of k that a stage holds: rows of 128 bytes, which swizzling spreads over all banks of shared memory."""
+"""Elements of 16 bits of k that a stage holds: a line of shared memory, which swizzling spreads over all banks."""
 GROUP_ROWS, WARP_ROWS = 64, 16
 """Rows of a warpgroup, and of each of its warps."""
 BARRIERS_BYTES, RESERVED_BYTES = 2048, 1024
@@ -35,10 +40,21 @@ class BlockTile:
     """Columns that a warp then puts through shared memory at a time, of all streams together."""
     cluster: int = 1
     """Blocks of a cluster: neighbours down the rows, each of which then copies a share of the columns for all."""
+    lanes: int = LANES
+    """Of a warp."""
+
+    def with_warps_of(self, lanes: int) -> BlockTile:
+        """The same rows, columns and threads by warps of some lanes."""
+        tile = self
+        while tile.lanes < lanes:
+            sides = ("warps_across", "warps_down", "warps_deep")
+            halved = next({side: n // 2} for side in sides if (n := getattr(tile, side)) % 2 == 0)
+            tile = replace(tile, lanes=2 * tile.lanes, **halved)
+        return tile
 
     @property
     def threads(self) -> int:
-        return LANES * self.warps_down * self.warps_across * self.warps_deep
+        return self.lanes * self.warps_down * self.warps_across * self.warps_deep
 
     @property
     def warp_rows(self) -> int:
@@ -50,13 +66,13 @@ class BlockTile:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory for all stages of both factors."""
-        return self.stages * (self.rows + self.columns) * DEPTH * 2
+        """Shared memory for all stages of both factors: lines of k."""
+        return self.stages * (self.rows + self.columns) * LINE_BYTES
 
     @property
     def pipelined_bytes(self) -> int:
         """The same with barriers, and with room for results of each warp."""
-        staging = self.threads // LANES * WARP_ROWS * (self.width + CHUNK) * 4
+        staging = self.threads // self.lanes * WARP_ROWS * (self.width + CHUNK) * 4
         return self.shared_bytes + -(-staging // 1024) * 1024 + BARRIERS_BYTES
 
     def resident(self, device: GpuDevice) -> int:
@@ -66,9 +82,20 @@ class BlockTile:
         return max(1, min(device.shared_bytes // self.shared_bytes, device.registers // registers))
 
 
+def chunk_of(dtype: DType) -> int:
+    """Elements of one asynchronous copy."""
+    return CHUNK_BYTES // dtype.itemsize
+
+
+def depth_of(dtype: DType) -> int:
+    """Elements of k that a stage holds."""
+    return LINE_BYTES // dtype.itemsize
+
+
 OTHER_REGISTERS = 64
 """Registers of a thread beyond its sums: addresses, fragments, conditions."""
 
 __all__ = [
-    "BARRIERS_BYTES", "CHUNK", "DEPTH", "GROUP_ROWS", "LANES", "RESERVED_BYTES", "WARP_ROWS", "BlockTile",
+    "BARRIERS_BYTES", "CHUNK", "DEPTH", "GROUP_ROWS", "RESERVED_BYTES", "WARP_ROWS", "BlockTile", "chunk_of",
+    "depth_of",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from dovetail.ir.dim import Size, product
-from dovetail.ir.dtype import DType, bf16, bool_, f16, f32
+from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
@@ -20,7 +20,7 @@ from dovetail.kernels.gpu.blocks.packed_blocks import BlockFactor, PackedBlocks
 from dovetail.kernels.gpu.blocks.stream import BlockStream
 from dovetail.kernels.gpu.blocks.units import has_known_blocks, units_of
 from dovetail.kernels.gpu.gemm.fma import FmaTile, dtype_of_sums
-from dovetail.kernels.gpu.gemm.fma_tile_choice import BLOCKS_SHAPE
+from dovetail.kernels.gpu.gemm.fma_tile_choice import BLOCKS_SHAPE, with_warps_of
 from dovetail.kernels.gpu.gemm.fragments import Factor, is_multiple
 from dovetail.kernels.gpu.gemm.head_rows import HeadResults, Heads
 from dovetail.kernels.gpu.gemm.pipelined_tile import PipelinedTile
@@ -55,6 +55,7 @@ from dovetail.kernels.loops.ir import (
     collapsed,
     stretched,
 )
+from dovetail.kernels.matrix_instruction import LANES, MMA, MatrixInstruction, instruction_for
 from dovetail.kernels.problems.blocks import BlockProduct, find_blocks
 from dovetail.kernels.problems.contraction import Contraction, epilogue_of, find_products
 from dovetail.kernels.spec import Job, Packed, TensorLocations
@@ -168,20 +169,24 @@ class Writer(TileWriter):
 
     def job(self) -> Job:
         dtypes = {v.dtype for v in (self.found.left, *self.found.rights)}
-        if len(dtypes) == 1 and dtypes <= {f16, bf16}:
-            return self.finished(*self._by_tensor_cores(dtypes.pop()))
-        return self.finished(*self._by_fma())
+        by = instruction_for(self.device.matrix_instructions, min(dtypes, key=lambda d: d.name))
+        tiled = None if by is None or len(dtypes) > 1 else self._by_tensor_cores(by)
+        return self.finished(*(tiled or self._by_fma()))
 
     def block_job(self, of: BlockProduct) -> Job:
         """The job with weights in blocks: few rows multiply them as they are, tiles of more expand them."""
         rights = self._block_rights(of)
-        tile = self._copied_blocks(of, rights)
+        # Both have a lane for each column of a unit.
+        has_lanes = self.device.warp == LANES
+        tile = self._copied_blocks(of, rights) if has_lanes else None
         if tile is not None:
             return self.finished(tile.tiled())
-        few = None if self.batch else BlockStream.of(self.left(), rights, self.device)
+        few = None if self.batch or not has_lanes else BlockStream.of(self.left(), rights, self.device)
         if few is not None:
             return self.finished(few.tiled())
-        engine = FmaTile(BLOCKS_SHAPE, f32, self.left(), rights, ["", *("" for _ in rights)], self.depth)
+        engine = FmaTile(
+            with_warps_of(BLOCKS_SHAPE, self.device), f32, self.left(), rights, ["", *("" for _ in rights)], self.depth
+        )
         return self.finished(engine.tiled(self.device))
 
     def _block_rights(self, of: BlockProduct) -> list[BlockFactor]:
@@ -235,7 +240,11 @@ class Writer(TileWriter):
         dtype, columns, (result, *others) = self.found.left.dtype, self.columns, self.step.results
         if others or self.batch or not isinstance(columns, int) or columns % CHUNK or result.dtype is not dtype:
             return None
-        tiled, parts = self._by_tensor_cores(dtype)
+        by = instruction_for(self.device.matrix_instructions, dtype)
+        found = by and self._by_tensor_cores(by)
+        if found is None:
+            return None
+        tiled, parts = found
         across = -(-columns // tiled.columns)
         if parts > 1 or tiled.producer is None:
             return None
@@ -260,7 +269,11 @@ class Writer(TileWriter):
             return None
         self.bindings.pop(self.names[normed])
         self._scale = scale
-        tiled, parts = self._by_tensor_cores(left.dtype)
+        by = instruction_for(self.device.matrix_instructions, left.dtype)
+        found = by and self._by_tensor_cores(by)
+        if found is None:
+            return None
+        tiled, parts = found
         if parts > 1 or tiled.producer is None:
             return None
         if heads:
@@ -272,12 +285,14 @@ class Writer(TileWriter):
             self.bindings |= tensors or {}
         return self.finished(tiled)
 
-    def _by_tensor_cores(self, dtype: DType) -> tuple[Tiled, int]:
-        """The tiles, and into how many parts their depth goes."""
-        left, rights = self.left(), self.rights()
-        axis = left.dense_axis(self.alignment(left))
-        axes = [right.dense_axis(self.alignment(right)) for right in rights]
+    def _by_tensor_cores(self, by: MatrixInstruction) -> tuple[Tiled, int] | None:
+        """The tiles, and into how many parts their depth goes; None where no tile has matrices of the instruction."""
+        left, rights, dtype = self.left(), self.rights(), by.factors
+        axis = left.dense_axis(self.alignment(left), (dtype,))
+        axes = [right.dense_axis(self.alignment(right), (dtype,)) for right in rights]
         early = self.early(left, rights)
+        if by not in MMA:
+            return self._by_any_instruction(by, left, rights, axis, axes)
         few = self._few_rows(dtype, left, rights, axes, early="right" in early)
         if few is not None:
             return few.tiled(), 1
@@ -296,8 +311,29 @@ class Writer(TileWriter):
             engine = PipelinedTile(tile, dtype, left, rights, axis, other, self.depth, parts, ahead, self._scale)
             engine = engine.at_once(self.rows, self.columns, self.device)
             return replace(engine.tiled(), cycles=self._cycles(*found, has_producer=True)), parts
-        tile, parts = tile_of(*self._sizes, self.streams, self.device)
-        engine = TensorCoreTile(tile, dtype, left, rights, axis, other, self.depth, parts, early)
+        return self._by_warps_of(by, left, rights, axis, other, early)
+
+    def _by_any_instruction(
+        self, by: MatrixInstruction, left: Factor, rights: Sequence[Factor], axis: str, axes: Sequence[str]
+    ) -> tuple[Tiled, int] | None:
+        """The same by the one engine that knows nothing of an instruction but its record."""
+        other = axes[0] if axis and len(set(axes)) == 1 else ""
+        return self._by_warps_of(by, left, rights, axis if other else "", other, ())
+
+    def _by_warps_of(
+        self,
+        by: MatrixInstruction,
+        left: Factor,
+        rights: Sequence[Factor],
+        axis: str,
+        other: str,
+        early: tuple[str, ...],
+    ) -> tuple[Tiled, int] | None:
+        found = tile_of(*self._sizes, self.streams, self.device, by)
+        if found is None:
+            return None
+        tile, parts = found
+        engine = TensorCoreTile(tile, by, left, rights, axis, other, self.depth, parts, early)
         return replace(engine.tiled(self.device), cycles=self._cycles(tile, parts, has_producer=False)), parts
 
     def _turned(
@@ -325,7 +361,16 @@ class Writer(TileWriter):
         return product(self.batch), self.rows, self.columns, self.depth
 
     def _cycles(self, tile: BlockTile, parts: int, *, has_producer: bool) -> float:
-        return cycles_of(tile, *self._sizes, self.streams, self.device, has_producer=has_producer, parts=parts)
+        item = self.found.left.dtype.itemsize
+        return cycles_of(
+            tile,
+            *self._sizes,
+            self.streams,
+            self.device,
+            has_producer=has_producer,
+            parts=parts,
+            itemsize=item,
+        )
 
     def _few_rows(
         self, dtype: DType, left: Factor, rights: list[Factor], axes: Sequence[str], *, early: bool

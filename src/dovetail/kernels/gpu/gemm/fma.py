@@ -17,7 +17,6 @@ from dovetail.kernels.gpu.blocks.packed_blocks import BlockFactor, NamedBlock
 from dovetail.kernels.gpu.gemm.fma_tile_choice import (
     GROUP,
     LANES_ACROSS,
-    LANES_DOWN,
     MOST_RESIDENT,
     FmaShape,
     fma_tile_of,
@@ -137,7 +136,7 @@ class FmaTile:
         low, high = remainder(LANE, 2), divided(LANE, 16)
         down_lane = add(remainder(divided(LANE, 2), 2), mul(high, Extent(2)))
         across_lane = add(low, mul(remainder(divided(LANE, 4), 4), Extent(2)))
-        rows = (shape.rows, LANES_DOWN, down_lane, down, shape.rows_each)
+        rows = (shape.rows, shape.lanes_down, down_lane, down, shape.rows_each)
         columns = (shape.columns, LANES_ACROSS, across_lane, across, shape.columns_each)
         left, *rights = [self._copied(*pair) for pair in zip((self.left, *self.rights), self.axes, strict=True)]
         return [

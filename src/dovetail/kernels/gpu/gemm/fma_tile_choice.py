@@ -9,14 +9,14 @@ from math import inf
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType
-from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.block_tile import LANES, RESERVED_BYTES
+from dovetail.kernels.device import LANES, GpuDevice
+from dovetail.kernels.gpu.gemm.block_tile import RESERVED_BYTES
 from dovetail.kernels.gpu.gemm.stream_k import Spans
 from dovetail.kernels.gpu.gemm.tile import SUM_CYCLES, splits_of
 from dovetail.kernels.gpu.gemm.tile_cost import Work
 
-LANES_DOWN, LANES_ACROSS = 4, 8
-"""How the lanes of a warp divide its rows and columns: eight of them read 128 bytes of a row, and write as many."""
+LANES_ACROSS = 8
+"""Lanes of a warp with different columns: they read 128 bytes of a row, and write as many."""
 GROUP = 4
 """Neighbours that a thread reads at once, and the padding of a line in shared memory."""
 LEAST_DEPTH = 4
@@ -55,14 +55,21 @@ class FmaShape:
     columns_each: int
     depth: int = 16
     """Elements of k in a stage."""
+    lanes: int = LANES
+    """Of a warp."""
 
     @property
     def threads(self) -> int:
-        return LANES * self.warps_down * self.warps_across
+        return self.lanes * self.warps_down * self.warps_across
+
+    @property
+    def lanes_down(self) -> int:
+        """Lanes of a warp with different rows."""
+        return self.lanes // LANES_ACROSS
 
     @property
     def warp_rows(self) -> int:
-        return LANES_DOWN * self.rows_each
+        return self.lanes_down * self.rows_each
 
     @property
     def warp_columns(self) -> int:
@@ -119,6 +126,11 @@ BLOCKS_SHAPE = FmaShape(2, 2, 4, 4, 32)
 """Where columns are in blocks, which threads expand: two of them share a column."""
 
 
+def with_warps_of(shape: FmaShape, device: GpuDevice) -> FmaShape:
+    """The same rows, columns and threads where warps of a device have more lanes."""
+    return replace(shape, warps_down=shape.warps_down * shape.lanes // device.warp, lanes=device.warp)
+
+
 @dataclass(frozen=True, slots=True)
 class FmaChoice:
     """A tile, and how blocks share the work of all tiles."""
@@ -143,7 +155,8 @@ def fma_tile_of(
     work = Work.of(batch, rows, columns, streams, device)
     if not isinstance(depth, int) or not depth:
         depth = 0
-    fitting = [shape for shape in SHAPES if streams * shape.rows_each * shape.columns_each * dtype.itemsize <= 512]
+    shapes = [with_warps_of(shape, device) for shape in SHAPES]
+    fitting = [shape for shape in shapes if streams * shape.rows_each * shape.columns_each * dtype.itemsize <= 512]
     splits = splits_of((batch, rows, columns, depth), depth // SHAPES[-1].depth, streams, device)
     choices = [_in_parts(shape, p, depth, work, streams, dtype) for p in splits for shape in fitting]
     if depth and all([isinstance(size, int) for size in (batch, rows, columns)]) and _may_share(device):
@@ -211,10 +224,10 @@ __all__ = [
     "BLOCKS_SHAPE",
     "GROUP",
     "LANES_ACROSS",
-    "LANES_DOWN",
     "MOST_RESIDENT",
     "SHAPES",
     "FmaChoice",
     "FmaShape",
     "fma_tile_of",
+    "with_warps_of",
 ]

@@ -34,7 +34,10 @@ from dovetail.kernels.loops.ir import (
     indices,
     mul,
 )
+from dovetail.kernels.matrix_instruction import LinearLayout, MatrixInstruction, mma_of
 
+LINES = 8
+"""Of a matrix that lanes load together."""
 GATHERED = 8
 """Elements that a thread gathers before it waits for the first; all of a stage take more registers than there are."""
 COPIES_AT_ONCE = 4
@@ -264,7 +267,7 @@ def copied(
 
     def by_k(own: Expr) -> list[Statement]:
         row, chunk = line_and_chunk(own, tile.chunks)
-        column = add(k, mul(chunk, Extent(CHUNK)))
+        column = add(k, mul(chunk, Extent(tile.chunk)))
         source, inside = factor.source(add(first, row), column, tile.lines // of)
         target, place = tile.place(stage, spread(row, at, of), chunk)
         return [CopyAsync(target, place, factor.tensor, source, is_there(inside, tile.chunks))]
@@ -272,7 +275,7 @@ def copied(
     def by_row(own: Expr) -> list[Statement]:
         per = tile.chunks // of
         line, chunk = line_and_chunk(own, per)
-        source, inside = factor.source(add(first, mul(chunk, Extent(CHUNK))), add(k, line), per * CHUNK)
+        source, inside = factor.source(add(first, mul(chunk, Extent(tile.chunk))), add(k, line), per * tile.chunk)
         target, place = tile.place(stage, line, add(mul(chunk, Extent(of)), Extent(at)))
         return [CopyAsync(target, place, factor.tensor, source, is_there(inside, per))]
 
@@ -297,7 +300,7 @@ def stored(tile: SharedTile, factor: Factor, first: Expr, k: Expr, threads: int,
     """Load a stage element by element, whatever the strides are, and store it with lines along k."""
 
     def one(own: Expr) -> list[Statement]:
-        depth = tile.chunks * CHUNK
+        depth = tile.chunks * tile.chunk
         by_row = factor.runs_along_k
         rows = tile.lines // of
         row, place = (
@@ -305,11 +308,11 @@ def stored(tile: SharedTile, factor: Factor, first: Expr, k: Expr, threads: int,
         )
         value = factor.element(add(first, row), add(k, place))
         cast = value if value.dtype is tile.dtype else Call("cast", (value,), tile.dtype)
-        target, there = tile.place(ZERO, spread(row, at, of), divided(place, CHUNK), remainder(place, CHUNK))
+        target, there = tile.place(ZERO, spread(row, at, of), divided(place, tile.chunk), remainder(place, tile.chunk))
         return [Store(target, there, cast)]
 
     most = None if factor.gather is None else GATHERED
-    return shared_by(threads, tile.lines // of * tile.chunks * CHUNK, one, most)
+    return shared_by(threads, tile.lines // of * tile.chunks * tile.chunk, one, most)
 
 
 def spread(row: Expr, at: int, of: int) -> Expr:
@@ -333,39 +336,83 @@ def private(name: str, dtype: DType, *counts: int) -> Tensor:
 def load_left(
     target: Tensor, at: tuple[Expr, ...], tile: SharedTile | LineTile, axis: str, stage: Expr, row: Expr, k: Expr
 ) -> LoadMatrices:
-    """A 16×16 fragment of the left factor; `row` and `k` are multiples of 16."""
-    down, along = add(remainder(LANE, CHUNK), mul(remainder(divided(LANE, 8), 2), Extent(8))), divided(LANE, 16)
+    """A fragment of the left factor, 16 rows of 32 bytes; `row` and `k` are multiples of as many."""
+    down, along = add(remainder(LANE, LINES), mul(remainder(divided(LANE, 8), 2), Extent(8))), divided(LANE, 16)
     if axis == "row":
-        line = add(add(k, remainder(LANE, CHUNK)), mul(divided(LANE, 16), Extent(8)))
-        source, place = tile.place(stage, line, add(divided(row, CHUNK), remainder(divided(LANE, 8), 2)))
+        line = add(add(k, remainder(LANE, LINES)), mul(divided(LANE, 16), Extent(8)))
+        source, place = tile.place(stage, line, add(divided(row, tile.chunk), remainder(divided(LANE, 8), 2)))
         return LoadMatrices(target, at, source, place, transposed=True)
-    source, place = tile.place(stage, add(row, down), add(divided(k, CHUNK), along))
+    source, place = tile.place(stage, add(row, down), add(divided(k, tile.chunk), along))
     return LoadMatrices(target, at, source, place)
 
 
 def load_right(
     target: Tensor, at: tuple[Expr, ...], tile: SharedTile | LineTile, axis: str, stage: Expr, column: Expr, k: Expr
 ) -> LoadMatrices:
-    """Two 16×8 fragments of the right factor, side by side; `column` and `k` are multiples of 16.
+    """Two fragments of the right factor, of 8 columns and 32 bytes each, side by side; `column` is a multiple of 16.
 
     Where the tile has columns for one of them alone, the other repeats its last ones.
     """
     half, side = remainder(divided(LANE, 8), 2), divided(LANE, 16)
     if axis == "row":
-        line = add(add(k, remainder(LANE, CHUNK)), mul(half, Extent(8)))
-        source, place = tile.place(stage, line, add(divided(column, CHUNK), side))
+        line = add(add(k, remainder(LANE, LINES)), mul(half, Extent(8)))
+        source, place = tile.place(stage, line, add(divided(column, tile.chunk), side))
         return LoadMatrices(target, at, source, place, transposed=True)
-    line = add(add(column, remainder(LANE, CHUNK)), mul(side, Extent(8)))
+    line = add(add(column, remainder(LANE, LINES)), mul(side, Extent(8)))
     line = line if is_multiple(tile.lines, 16) else clamped(line, tile.lines)
-    source, place = tile.place(stage, line, add(divided(k, CHUNK), half))
+    source, place = tile.place(stage, line, add(divided(k, tile.chunk), half))
     return LoadMatrices(target, at, source, place)
 
 
 def multiplied(
-    sums: Tensor, sums_at: tuple[Expr, ...], left: Tensor, left_at: tuple[Expr, ...], right: Tensor, right_at: Expr
+    sums: Tensor,
+    sums_at: tuple[Expr, ...],
+    left: Tensor,
+    left_at: tuple[Expr, ...],
+    right: Tensor,
+    right_at: Expr,
+    by: MatrixInstruction | None = None,
 ) -> MultiplyMatrices:
-    """One product; the right fragments are numbered, four elements each."""
-    return MultiplyMatrices(sums, sums_at, left, left_at, right, (mul(right_at, Extent(4)),))
+    """One product, by mma.sync where nothing else is said; the right fragments are numbered."""
+    by = by or mma_of(left.dtype)
+    assert by.right is not None, "it multiplies what is in registers"
+    return MultiplyMatrices(sums, sums_at, left, left_at, right, (mul(right_at, Extent(by.right.count)),), by)
+
+
+def along(layout: LinearLayout, axis: int, lane: Expr = LANE) -> Expr:
+    """How far a lane's elements are along an axis of a matrix, beyond what its registers add."""
+    found: Expr = ZERO
+    for first, count, by in layout.runs(axis):
+        bits = divided(lane, 1 << first)
+        is_last = first + count == len(layout.lanes)
+        found = add(found, mul(bits if is_last else remainder(bits, 1 << count), Extent(by)))
+    return found
+
+
+def load_elements(
+    target: Tensor,
+    at: tuple[Expr, ...],
+    tile: SharedTile,
+    axis: str,
+    stage: Expr,
+    layout: LinearLayout,
+    first: tuple[Expr, Expr],
+    *,
+    k_axis: int,
+) -> list[Statement]:
+    """A fragment of a factor element by element, as a layout says; neighbours are loaded together.
+
+    `first` is where the matrix begins, along both of its axes; `k_axis` says which of them is k.
+    """
+    found: list[Statement] = []
+    own = [add(first[a], along(layout, a)) for a in (0, 1)]
+    for e in range(layout.count):
+        moved = layout.place(0, e)
+        k, row = (add(own[a], Extent(moved[a])) for a in (k_axis, 1 - k_axis))
+        line, place = (k, row) if axis == "row" else (row, k)
+        source, there = tile.place(stage, line, divided(place, tile.chunk), remainder(place, tile.chunk))
+        found.append(Store(target, (*at, Extent(e)), Load(source, there)))
+    return found
 
 
 def plus(x: Expr, y: Expr) -> Expr:
@@ -390,7 +437,7 @@ def zeroed(sums: Tensor, count: int) -> Loop:
 
 
 __all__ = [
-    "LANE", "THREAD", "Coordinate", "Factor", "Gather", "both", "copied", "divided", "in_pairs", "is_multiple",
-    "less", "load_left", "load_right", "multiplied", "plus", "private", "remainder", "rolled", "shared_by", "spread",
-    "stored", "unrolled", "zeroed",
+    "LANE", "LINES", "THREAD", "Coordinate", "Factor", "Gather", "along", "both", "copied", "divided", "in_pairs",
+    "is_multiple", "less", "load_elements", "load_left", "load_right", "multiplied", "plus", "private", "remainder",
+    "rolled", "shared_by", "spread", "stored", "unrolled", "zeroed",
 ]  # fmt: skip

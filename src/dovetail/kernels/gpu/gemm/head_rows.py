@@ -13,10 +13,11 @@ from functools import reduce
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, f32, i64, u32
+from dovetail.kernels.device import LANES
 from dovetail.kernels.families.gather import STATUS, checked, guarded
 from dovetail.kernels.gpu.gemm.fragments import LANE, both, clamped, divided, less, plus, remainder
 from dovetail.kernels.gpu.gemm.scaled_rows import exchanged
-from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES, WARP_ROWS
+from dovetail.kernels.gpu.gemm.tile import CHUNK, WARP_ROWS
 from dovetail.kernels.gpu.gemm.tiled import Producer
 from dovetail.kernels.gpu.hoisted import Hoisted
 from dovetail.kernels.loops.ir import (

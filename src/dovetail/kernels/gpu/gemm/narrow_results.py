@@ -13,8 +13,9 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from dovetail.dataclass import dataclass
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.gemm.fragments import LANE, divided, remainder
-from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES, NARROW_SUMS, WARP_ROWS
+from dovetail.kernels.gpu.gemm.tile import CHUNK, NARROW_SUMS, WARP_ROWS
 from dovetail.kernels.gpu.gemm.tiled import Chunk, Element, Producer
 from dovetail.kernels.gpu.hoisted import Hoisted
 from dovetail.kernels.loops.analysis import loads_in

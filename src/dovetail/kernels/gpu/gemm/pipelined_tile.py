@@ -13,16 +13,16 @@ from itertools import product
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, f32, i64
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.conv.pixels import Pixels
+from dovetail.kernels.gpu.gemm.block_tile import chunk_of, depth_of
 from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, both, divided, less, private, remainder, zeroed
 from dovetail.kernels.gpu.gemm.scaled_rows import ReadSquares
 from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
 from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
-from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, LANES, WARP_ROWS, BlockTile
+from dovetail.kernels.gpu.gemm.tile import CHUNK, WARP_ROWS, BlockTile
 from dovetail.kernels.gpu.gemm.tiled import Chunk, Element, Overlap, Producer, Tiled
 from dovetail.kernels.loops.ir import (
-    BOX,
     ONE,
     ZERO,
     Alloc,
@@ -47,6 +47,7 @@ from dovetail.kernels.loops.ir import (
     add,
     mul,
 )
+from dovetail.kernels.matrix_instruction import mma_of
 
 FULL, EMPTY = "full", "empty"
 GROUP = 128
@@ -100,13 +101,13 @@ class PipelinedTile:
     @property
     def core(self) -> TensorCoreTile:
         return TensorCoreTile(
-            self.tile, self.dtype, self.left, self.rights, self.left_axis, self.right_axis, self.depth
+            self.tile, mma_of(self.dtype), self.left, self.rights, self.left_axis, self.right_axis, self.depth
         )
 
     @property
     def rounds(self) -> int:
         """Rounds of a block over its part of k."""
-        return -(-self.depth // DEPTH) // self.parts
+        return -(-self.depth // depth_of(self.dtype)) // self.parts
 
     @property
     def width(self) -> int:
@@ -294,8 +295,9 @@ class PipelinedTile:
 
         Of `blocks` blocks that need them, each copies an equal share of the lines, to all of them.
         """
-        of, k = factor.tensor, mul(number, Extent(DEPTH))
-        lines = (rows if axis == "k" else DEPTH) // blocks
+        of, depth = factor.tensor, depth_of(self.dtype)
+        k, item = mul(number, Extent(depth)), self.dtype.itemsize
+        lines = (rows if axis == "k" else depth) // blocks
         share = ZERO if blocks == 1 else mul(remainder(ThreadIndex("block"), blocks), Extent(lines))
         if axis == "k":
             target, at = tile.place(_STAGE, add(Extent(skipped), share), ZERO)
@@ -303,12 +305,14 @@ class PipelinedTile:
             if pixels is not None and factor.gather is not None:
                 start, taps = pixels.start(factor.gather.place(first), number)
                 return [CopyBox(target, at, pixels.source(of, rows), start, FULL, _STAGE, taps)]
-            matrix = TensorMap(of.pointer, of.offset, (factor.depth, factor.rows), (of.strides[0],), lines)
+            sizes = factor.depth, factor.rows
+            matrix = TensorMap(of.pointer, of.offset, sizes, (of.strides[0],), lines, itemsize=item)
             return [CopyBox(target, at, matrix, (k, add(first, share)), FULL, _STAGE, blocks=blocks)]
-        matrix = TensorMap(of.pointer, of.offset, (factor.rows, factor.depth), (of.strides[1],), lines)
+        sizes = factor.rows, factor.depth
+        matrix = TensorMap(of.pointer, of.offset, sizes, (of.strides[1],), lines, itemsize=item)
         found: list[CopyBox] = []
-        for panel in range(0, rows, BOX):
-            target, at = tile.place(_STAGE, share, Extent((skipped + panel) // CHUNK))
+        for panel in range(0, rows, depth):
+            target, at = tile.place(_STAGE, share, Extent((skipped + panel) // chunk_of(self.dtype)))
             start = add(first, Extent(panel)), add(k, share)
             found.append(CopyBox(target, at, matrix, start, FULL, _STAGE, blocks=blocks))
         return found

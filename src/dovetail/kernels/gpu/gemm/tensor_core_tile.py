@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv
-from dovetail.ir.dtype import DType, f32
+from dovetail.ir.dtype import DType, f16, f32
 from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.gpu.gemm.block_tile import CHUNK, GROUP_ROWS, BlockTile, chunk_of, depth_of
 from dovetail.kernels.gpu.gemm.fragments import (
     Factor,
+    along,
     copied,
     divided,
+    load_elements,
     load_left,
     load_right,
     multiplied,
@@ -22,7 +26,6 @@ from dovetail.kernels.gpu.gemm.fragments import (
     zeroed,
 )
 from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
-from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, GROUP_ROWS, BlockTile
 from dovetail.kernels.gpu.gemm.tiled import Element, Tiled
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -45,6 +48,7 @@ from dovetail.kernels.loops.ir import (
     add,
     mul,
 )
+from dovetail.kernels.matrix_instruction import LinearLayout, MatrixInstruction
 
 _BOTH = ("left", "right")
 
@@ -54,7 +58,8 @@ class TensorCoreTile:
     """The sums of a tile by tensor cores."""
 
     tile: BlockTile
-    dtype: DType
+    by: MatrixInstruction
+    """What multiplies out of registers, where no warpgroup does out of shared memory."""
     left: Factor
     rights: Sequence[Factor]
     left_axis: str
@@ -65,6 +70,10 @@ class TensorCoreTile:
     """Into how many parts k goes; `part` says which one a block has."""
     early: tuple[str, ...] = ()
     """The factors, "left" or "right", whose first copies start before the kernels that this one follows have ended."""
+
+    @property
+    def dtype(self) -> DType:
+        return self.by.factors
 
     @property
     def stages(self) -> int:
@@ -80,8 +89,9 @@ class TensorCoreTile:
         return self._shared(-(-first // 1024) * 1024, self.tile.columns, self.right_axis)
 
     def _shared(self, offset: int, rows: int, axis: str) -> SharedTile:
-        lines, length = (DEPTH, rows) if axis == "row" else (rows, DEPTH)
-        return SharedTile("tiles", self.dtype, lines, length // CHUNK, self.stages, offset)
+        depth = depth_of(self.dtype)
+        lines, length = (depth, rows) if axis == "row" else (rows, depth)
+        return SharedTile("tiles", self.dtype, lines, length // chunk_of(self.dtype), self.stages, offset)
 
     @property
     def shared_count(self) -> int:
@@ -119,21 +129,29 @@ class TensorCoreTile:
 
     @property
     def down(self) -> int:
-        """16-row fragments of a warp."""
-        return self.tile.warp_rows // 16
+        """Fragments of rows of a warp."""
+        return self.tile.warp_rows // self.by.m
 
     @property
     def across(self) -> int:
-        """8-column fragments of a warp."""
-        return self.tile.warp_columns // 8
+        """Fragments of columns of a warp."""
+        return self.tile.warp_columns // self.by.n
 
     @property
     def sums(self) -> Tensor:
-        return private("sums", f32, self.down, self.across, 4)
+        return private("sums", f32, self.down, self.across, self.by.sums.count)
+
+    @property
+    def _layouts(self) -> tuple[LinearLayout, LinearLayout]:
+        """Which elements of fragments a lane has."""
+        assert self.by.left is not None and self.by.right is not None, "a warp multiplies out of registers"
+        return self.by.left, self.by.right
 
     @property
     def fragments(self) -> tuple[Tensor, Tensor]:
-        return private("a_fragment", self.dtype, self.down, 8), private("b_fragment", self.dtype, 1)
+        return private("a_fragment", self.dtype, self.down, self._layouts[0].count), private(
+            "b_fragment", self.dtype, 1
+        )
 
     def tiled(self, device: GpuDevice) -> Tiled:
         """What a block does for a tile."""
@@ -156,22 +174,24 @@ class TensorCoreTile:
         )
 
     def allocations(self) -> list[Alloc]:
+        left, right = self._layouts
         return [
             Alloc("tiles", self.dtype, self.shared_count, "shared"),
-            Alloc("sums", f32, self.down * self.across * 4, "private"),
-            Alloc("a_fragment", self.dtype, self.down * 8, "private"),
-            Alloc("b_fragment", self.dtype, self.across * 4, "private"),
+            Alloc("sums", f32, self.down * self.across * self.by.sums.count, "private"),
+            Alloc("a_fragment", self.dtype, self.down * left.count, "private"),
+            Alloc("b_fragment", self.dtype, self.across * right.count, "private"),
         ]
 
     def body(self) -> list[Statement]:
         rounds = self._rounds
-        found = [zeroed(self.sums, self.down * self.across * 4), *self._first_round()]
+        found = [zeroed(self.sums, self.down * self.across * self.by.sums.count), *self._first_round()]
         return [*found, *(self._pipelined(rounds) if self.left_axis else self._in_turn(rounds))]
 
     @property
     def _rounds(self) -> Size:
         """Rounds of a block over its part of k."""
-        return floordiv(self.depth + (DEPTH * self.parts - 1), DEPTH * self.parts)
+        depth = depth_of(self.dtype) * self.parts
+        return floordiv(self.depth + (depth - 1), depth)
 
     def _first_round(self) -> list[Statement]:
         return [] if self.parts == 1 else [Set("first_round", mul(Name("part"), Extent(self._rounds)))]
@@ -232,7 +252,7 @@ class TensorCoreTile:
 
     def _k(self, number: Expr) -> Expr:
         """The first element of k in a round of this block."""
-        return mul(number if self.parts == 1 else add(Name("first_round"), number), Extent(DEPTH))
+        return mul(number if self.parts == 1 else add(Name("first_round"), number), Extent(depth_of(self.dtype)))
 
     def _in_turn(self, rounds: Size) -> list[Statement]:
         """Load, wait, multiply, wait."""
@@ -253,31 +273,50 @@ class TensorCoreTile:
         left, right = self.fragments
         deep = self.tile.warps_deep
         step = Name("step") if deep == 1 else add(mul(Name("step"), Extent(deep)), self.deep)
-        i, j, k = Name("i"), Name("j"), mul(step, Extent(16))
+        i, j, k = Name("i"), Name("j"), mul(step, Extent(self.by.k))
         warp = self.warp
         top = mul(divided(warp, self.tile.warps_across), Extent(self.tile.warp_rows))
         side = mul(remainder(warp, self.tile.warps_across), Extent(self.tile.warp_columns))
-        row, column = add(top, mul(i, Extent(16))), add(side, mul(j, Extent(16)))
-        b_at = (mul(j, Extent(8)),)
+        row = add(top, mul(i, Extent(self.by.m)))
         return [
             unrolled(
                 "step",
-                DEPTH // 16 // deep,
-                unrolled("i", self.down, load_left(left, (i, ZERO), self.left_tile, self.left_axis, stage, row, k)),
-                unrolled(
-                    "j", self.across // 2, load_right(right, b_at, self.right_tile, self.right_axis, stage, column, k)
-                ),
+                depth_of(self.dtype) // self.by.k // deep,
+                unrolled("i", self.down, *self._left_loaded(left, i, stage, row, k)),
+                self._right_loaded(right, j, stage, side, k),
                 unrolled(
                     "i",
                     self.down,
-                    unrolled("j", self.across, multiplied(self.sums, (i, j, ZERO), left, (i, ZERO), right, j)),
+                    unrolled("j", self.across, multiplied(self.sums, (i, j, ZERO), left, (i, ZERO), right, j, self.by)),
                 ),
             )
         ]
 
+    def _left_loaded(self, target: Tensor, i: Name, stage: Expr, row: Expr, k: Expr) -> list[Statement]:
+        """A fragment of rows."""
+        tile, axis = self.left_tile, self.left_axis
+        if self._by_lines(axis):
+            return [load_left(target, (i, ZERO), tile, axis, stage, row, k)]
+        return load_elements(target, (i,), tile, axis, stage, self._layouts[0], (row, k), k_axis=1)
+
+    def _right_loaded(self, target: Tensor, j: Name, stage: Expr, side: Expr, k: Expr) -> Loop:
+        """All fragments of columns, two at a time where lanes load them by lines."""
+        tile, axis, layout = self.right_tile, self.right_axis, self._layouts[1]
+        if self._by_lines(axis):
+            column, at = add(side, mul(j, Extent(2 * self.by.n))), (mul(j, Extent(2 * layout.count)),)
+            return unrolled("j", self.across // 2, load_right(target, at, tile, axis, stage, column, k))
+        column = add(side, mul(j, Extent(self.by.n)))
+        fragments = private(target.pointer, self.dtype, self.across, layout.count)
+        loads = load_elements(fragments, (j,), tile, axis, stage, layout, (k, column), k_axis=0)
+        return unrolled("j", self.across, *loads)
+
+    def _by_lines(self, axis: str) -> bool:
+        """Whether lanes load lines of a factor together. Along rows they transpose them, as 16-bit elements can be."""
+        return self.by.by_lines and (axis != "row" or self.dtype.itemsize == f16.itemsize)
+
     def shared_product(self, stage: Expr, block: Expr, sums: Tensor) -> MultiplyShared:
         """The product of a stage by a warpgroup, for one block of 64 rows."""
-        line, chunk = mul(block, Extent(GROUP_ROWS)), mul(block, Extent(GROUP_ROWS // CHUNK))
+        line, chunk = mul(block, Extent(GROUP_ROWS)), mul(block, Extent(GROUP_ROWS // chunk_of(self.dtype)))
         by_row = self.left_axis == "row"
         left, left_at = self.left_tile.place(stage, ZERO if by_row else line, chunk if by_row else ZERO)
         right, right_at = self.right_tile.place(stage, ZERO, ZERO)
@@ -288,21 +327,22 @@ class TensorCoreTile:
 
     def elements(self) -> list[Element]:
         """The sums of a thread, with those of all streams of one column together."""
-        lane, warp = ThreadIndex("lane"), self.warp
+        layout, warp = self.by.sums, self.warp
         streams = len(self.rights)
-        top = add(mul(divided(warp, self.tile.warps_across), Extent(self.tile.warp_rows)), divided(lane, 4))
+        top = add(mul(divided(warp, self.tile.warps_across), Extent(self.tile.warp_rows)), along(layout, 0))
         width = self.tile.warp_columns // streams
-        side = add(mul(remainder(warp, self.tile.warps_across), Extent(width)), mul(remainder(lane, 4), Extent(2)))
+        side = add(mul(remainder(warp, self.tile.warps_across), Extent(width)), along(layout, 1))
+        places = sorted([(layout.place(0, e), e) for e in range(layout.count)])
         found: list[Element] = []
         for i in range(self.down):
-            for half in range(2):
+            for down, rows in groupby(places, key=lambda place: place[0][0]):
+                registers = [*rows]
                 for j in range(self.across // streams):
-                    for e in range(2):
+                    for (_, right), e in registers:
                         sums = tuple(
-                            Load(self.sums, (Extent(i), Extent(j * streams + s), Extent(2 * half + e)))
-                            for s in range(streams)
+                            Load(self.sums, (Extent(i), Extent(j * streams + s), Extent(e))) for s in range(streams)
                         )
-                        row, column = add(top, Extent(16 * i + 8 * half)), add(side, Extent(8 * j + e))
+                        row, column = add(top, Extent(self.by.m * i + down)), add(side, Extent(self.by.n * j + right))
                         found.append(Element(row, column, sums))
         return found
 

@@ -7,24 +7,24 @@ from dataclasses import replace
 from math import isfinite
 
 from dovetail.ir.dim import Size
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.gemm.block_tile import (
     CHUNK,
     DEPTH,
     GROUP_ROWS,
-    LANES,
     RESERVED_BYTES,
     WARP_ROWS,
     BlockTile,
 )
 from dovetail.kernels.gpu.gemm.tile_cost import JOINED_CYCLES, NARROW_SUMS, START_CYCLES, SUM_CYCLES, Work
+from dovetail.kernels.matrix_instruction import MMA, WGMMA, MatrixInstruction
 
 H200 = GpuDevice(
     "sm_90a",
     multiprocessors=132,
     shared_bytes=227 << 10,
     l2_bytes=50 << 20,
-    tensor_core_shapes=((16, 8, 16), (64, 256, 16)),
+    matrix_instructions=(*MMA, *WGMMA),
     converts_fp8=True,
 )
 
@@ -87,18 +87,19 @@ FEWEST_STAGES, MOST_STAGES = 3, 8
 
 
 def tile_of(
-    batch: Size, rows: Size, columns: Size, depth: Size, streams: int, device: GpuDevice
-) -> tuple[BlockTile, int]:
-    """The tile and the parts of k with the lowest estimate; one part where sizes are not known."""
-    work = Work.of(batch, rows, columns, streams, device)
-    rounds = max(1, -(-depth // DEPTH)) if isinstance(depth, int) else 1
+    batch: Size, rows: Size, columns: Size, depth: Size, streams: int, device: GpuDevice, by: MatrixInstruction
+) -> tuple[BlockTile, int] | None:
+    """The tile and the parts of k with the lowest estimate; one part where sizes are not known. None where no tile has
+    matrices of the instruction."""
+    work = Work.of(batch, rows, columns, streams, device, by.factors.itemsize)
+    rounds = max(1, -(-depth // work.depth)) if isinstance(depth, int) else 1
     splits = splits_of((batch, rows, columns, depth), rounds, streams, device)
 
     def cycles(choice: tuple[BlockTile, int]) -> float:
         tile, parts = choice
         return -(-rounds // parts) * work.stage_cycles(tile, parts) + work.adding_cycles(parts)
 
-    return min([(tile, parts) for parts in splits for tile in _fitting(streams, device)], key=cycles)
+    return min([(tile, parts) for parts in splits for tile in _fitting(streams, device, by)], key=cycles, default=None)
 
 
 def cycles_of(
@@ -112,14 +113,15 @@ def cycles_of(
     *,
     has_producer: bool,
     parts: int = 1,
+    itemsize: int,
 ) -> float:
     """An estimate of a product, without the start of its kernel; 0 where its depth is not known."""
     if not isinstance(depth, int):
         return 0.0
-    work = Work.of(batch, rows, columns, streams, device)
+    work = Work.of(batch, rows, columns, streams, device, itemsize)
     if has_producer:
         return work.pipelined_cycles(tile, depth, parts) - START_CYCLES
-    return -(-depth // (DEPTH * parts)) * work.stage_cycles(tile, parts)
+    return -(-depth // (work.depth * parts)) * work.stage_cycles(tile, parts)
 
 
 def pipelined_tile_of(
@@ -224,17 +226,19 @@ def _clustered(tile: BlockTile, depth: int, parts: int, rows: Size, work: Work, 
 
 def has_warpgroups(device: GpuDevice) -> bool:
     """Whether four warps of the device multiply together, out of shared memory."""
-    return any(shape[0] == GROUP_ROWS for shape in device.tensor_core_shapes)
+    return any(one.by_warpgroup for one in device.matrix_instructions)
 
 
-def split_of(batch: Size, rows: Size, columns: Size, depth: int, device: GpuDevice) -> tuple[BlockTile, int]:
+def split_of(
+    batch: Size, rows: Size, columns: Size, depth: int, device: GpuDevice, by: MatrixInstruction
+) -> tuple[BlockTile, int]:
     """The tile and the parts of k with the lowest estimate; one part where sizes are not known.
 
     It has as many stages as its share of the shared memory holds: where blocks are few, more copies are in flight.
     """
-    work = Work.of(batch, rows, columns, 1, device)
+    work = Work.of(batch, rows, columns, 1, device, by.factors.itemsize)
     known = all(isinstance(size, int) for size in (batch, rows, columns))
-    rounds = -(-depth // DEPTH)
+    rounds = -(-depth // work.depth)
     splits = [p for p in SPLITS if p == 1 or (known and rounds >= p * FEWEST_ROUNDS)]
 
     def cycles(choice: tuple[BlockTile, int]) -> float:
@@ -242,7 +246,7 @@ def split_of(batch: Size, rows: Size, columns: Size, depth: int, device: GpuDevi
         sums = 0.0 if parts == 1 else SUM_CYCLES + work.sum_cycles(parts)
         return -(-rounds // parts) * work.stage_cycles(tile, parts) + sums
 
-    tile, parts = min([(tile, parts) for tile in _fitting(1, device) for parts in splits], key=cycles)
+    tile, parts = min([(tile, parts) for tile in _fitting(1, device, by) for parts in splits], key=cycles)
     blocks = parts * work.blocks(tile)
     at_once = min(-(-blocks // device.multiprocessors), tile.resident(device)) if known else tile.resident(device)
     room = device.shared_bytes // max(1, at_once) // replace(tile, stages=1).shared_bytes
@@ -250,10 +254,12 @@ def split_of(batch: Size, rows: Size, columns: Size, depth: int, device: GpuDevi
     return replace(tile, stages=max(FEWEST_STAGES, stages)), parts
 
 
-def _fitting(streams: int, device: GpuDevice) -> list[BlockTile]:
+def _fitting(streams: int, device: GpuDevice, by: MatrixInstruction) -> list[BlockTile]:
     """The tiles that a device has the instructions and the shared memory for."""
-    every = (*(GROUP_TILES if has_warpgroups(device) else ()), *TILES)
-    fitting = [t for t in every if t.warp_columns % (CHUNK * streams) == 0]
+    groups = any(one.by_warpgroup and one.factors is by.factors for one in device.matrix_instructions)
+    every = [tile.with_warps_of(by.lanes) for tile in (*(GROUP_TILES if groups else ()), *TILES)]
+    # Streams take turns of eight columns, so that a lane has the same column of each.
+    fitting = [t for t in every if t.warp_columns % (by.n * streams) == 0 and (streams == 1 or by.n == CHUNK)]
     return [t for t in fitting if t.shared_bytes <= device.shared_bytes]
 
 
@@ -264,7 +270,6 @@ __all__ = [
     "GROUP_ROWS",
     "H200",
     "JOINED_CYCLES",
-    "LANES",
     "NARROW_SUMS",
     "SUM_CYCLES",
     "TILES",

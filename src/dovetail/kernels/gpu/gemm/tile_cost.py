@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
+from dovetail.ir.dtype import f16
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.gpu.gemm.block_tile import DEPTH, BlockTile
+from dovetail.kernels.gpu.gemm.block_tile import BlockTile
+from dovetail.kernels.matrix_instruction import LINE_BYTES
 
 ROWS = 512
 """Rows of a product whose size is known at run time only."""
@@ -27,8 +29,10 @@ MEMORY_CYCLES = 1 / 17
 CLUSTERED_SHARE, CLUSTERED_PACE = 7 / 8, 1.5
 """The share of multiprocessors with a tile from which clusters copy columns, as 128 of 132 gain and 96 do not, and how
 much longer copies then take than products, as tiles of 128×192 gain nothing."""
+STEP_BYTES = 32
+"""Of k, which mma.sync multiplies at once."""
 STAGE_CYCLES, STEP_CYCLES, FRAGMENT_CYCLES = 180, 40, 4
-"""Latency of a stage, of 16 elements of k in it, and of each 16×8 product of a warp."""
+"""Latency of a stage, of each 32 bytes of k in it, and of each 16×8 product of a warp."""
 SUM_CYCLES = 4000
 """Cycles for a second kernel, which adds up the parts."""
 JOINED_CYCLES, PART_CYCLES = 50, 700
@@ -46,13 +50,27 @@ class Work:
     down: int
     across: int
     device: GpuDevice
+    itemsize: int = f16.itemsize
+    """Bytes of an element of the factors."""
 
     @staticmethod
-    def of(batch: Size, rows: Size, columns: Size, streams: int, device: GpuDevice) -> Work:
+    def of(
+        batch: Size, rows: Size, columns: Size, streams: int, device: GpuDevice, itemsize: int = f16.itemsize
+    ) -> Work:
         count = batch if isinstance(batch, int) else 1
         down = rows if isinstance(rows, int) else ROWS
         across = streams * (columns if isinstance(columns, int) else ROWS)
-        return Work(count, down, across, device)
+        return Work(count, down, across, device, itemsize)
+
+    @property
+    def depth(self) -> int:
+        """Elements of k in a stage."""
+        return LINE_BYTES // self.itemsize
+
+    @property
+    def pace(self) -> float:
+        """How much longer products take than those of elements of 16 bits."""
+        return self.itemsize / f16.itemsize
 
     def blocks(self, tile: BlockTile) -> int:
         return self.count * -(-self.down // tile.rows) * -(-self.across // tile.columns)
@@ -70,10 +88,10 @@ class Work:
         for one that still writes results. Stages that are full before rows are there gain nothing.
         """
         blocks, most = parts * self.blocks(tile), self.device.multiprocessors
-        copies = (tile.rows + tile.columns) * 2 * BOX_CYCLES
+        copies = (tile.rows + tile.columns) * self.itemsize * BOX_CYCLES
         if tile.blocks > 1 or copies < CLUSTERED_PACE * tile.rows * tile.columns * GROUP_CYCLES:
             return False
-        return CLUSTERED_SHARE * most < blocks <= most and depth > tile.stages * DEPTH * parts
+        return CLUSTERED_SHARE * most < blocks <= most and depth > tile.stages * self.depth * parts
 
     def stage_cycles(self, tile: BlockTile, parts: int) -> float:
         """Cycles of a stage of all blocks."""
@@ -83,9 +101,12 @@ class Work:
         # Blocks of one multiprocessor share its tensor cores, and hide each other's latency.
         at_once = -(-blocks // self.device.multiprocessors)
         product = GROUP_CYCLES if tile.by_warpgroup else MULTIPLY_CYCLES
-        work = max(tile.rows * tile.columns * DEPTH * product, (tile.rows + tile.columns) * 2 * DEPTH * COPY_CYCLES)
+        products = tile.rows * tile.columns * self.depth * product * self.pace
+        work = max(products, (tile.rows + tile.columns) * LINE_BYTES * COPY_CYCLES)
         fragments = 1 if tile.by_warpgroup else tile.warp_rows // 16 * tile.warp_columns // 8
-        latency = STAGE_CYCLES + DEPTH // 16 // tile.warps_deep * (STEP_CYCLES + FRAGMENT_CYCLES * fragments)
+        latency = STAGE_CYCLES + LINE_BYTES // STEP_BYTES // tile.warps_deep * (
+            STEP_CYCLES + FRAGMENT_CYCLES * fragments
+        )
         return max(at_once * work, -(-at_once // fit) * latency) + at_once * work / 8
 
     def product_cycles(self, tile: BlockTile, depth: int, straddle: tuple[bool, bool] = (False, False)) -> float:
@@ -95,14 +116,14 @@ class Work:
         """
         tiles = -(-self.blocks(tile) // self.device.multiprocessors)
         busy = min(1.0, self.blocks(tile) / self.device.multiprocessors)
-        fits_l2 = (self.down + self.across) * depth * 2 <= self.device.l2_bytes
+        fits_l2 = (self.down + self.across) * depth * self.itemsize <= self.device.l2_bytes
         whole = LONE_BOX_CYCLES if fits_l2 else FAR_BOX_CYCLES
         left, right = (max(whole, busy * STRADDLING_CYCLES) if each else whole for each in straddle)
-        copies = (tile.rows * left + tile.columns * right) * 2 * DEPTH
-        products = tile.rows * tile.columns * DEPTH * GROUP_CYCLES
+        copies = (tile.rows * left + tile.columns * right) * LINE_BYTES
+        products = tile.rows * tile.columns * self.depth * GROUP_CYCLES
         is_narrow = tile.rows * tile.columns // tile.threads <= NARROW_SUMS
         results = tile.rows * tile.columns * (NARROW_CYCLES if is_narrow else WIDE_CYCLES)
-        sums = -(-depth // DEPTH) * max(products, copies, ROUND_CYCLES)
+        sums = -(-depth // self.depth) * max(products, copies, ROUND_CYCLES)
         # Blocks of one multiprocessor hide each other's results.
         return START_CYCLES + tiles * sums + -(-tiles // tile.blocks) * results
 
@@ -122,13 +143,13 @@ class Work:
         """
         blocks = parts * self.blocks(tile)
         tiles = -(-blocks // self.device.multiprocessors)
-        products = tile.rows * tile.columns * DEPTH * GROUP_CYCLES
+        products = tile.rows * tile.columns * self.depth * GROUP_CYCLES
         busy = min(1.0, blocks / self.device.multiprocessors) if shares_l2 else 1.0
-        copies = (tile.rows + tile.columns) * 2 * DEPTH * max(BOX_CYCLES * busy, LONE_BOX_CYCLES)
+        copies = (tile.rows + tile.columns) * LINE_BYTES * max(BOX_CYCLES * busy, LONE_BOX_CYCLES)
         results = tile.rows * tile.columns * RESULT_CYCLES
         # Blocks of one multiprocessor hide each other's results.
         shown = tiles if tile.blocks == 1 else -(-tiles // tile.blocks)
-        sums = -(-depth // (DEPTH * parts)) * max(products, copies, ROUND_CYCLES)
+        sums = -(-depth // (self.depth * parts)) * max(products, copies, ROUND_CYCLES)
         if self.down * self.across * result_bytes <= self.device.l2_bytes // 2:
             return START_CYCLES + tiles * sums + shown * results
         memory = tile.rows * tile.columns * result_bytes * MEMORY_CYCLES

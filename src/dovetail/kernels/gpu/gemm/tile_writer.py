@@ -10,7 +10,8 @@ from dovetail.ir.dim import Size, floordiv, product
 from dovetail.ir.dtype import DType, bool_, f32
 from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
+from dovetail.kernels.gpu.gemm.block_tile import CHUNK_BYTES
 from dovetail.kernels.gpu.gemm.fragments import Factor, both, divided, in_pairs, is_multiple, less, remainder, spread
 from dovetail.kernels.gpu.gemm.head_rows import STATUS, HeadResults, Heads
 from dovetail.kernels.gpu.gemm.late_results import LateResults
@@ -18,7 +19,7 @@ from dovetail.kernels.gpu.gemm.narrow_results import NarrowResults
 from dovetail.kernels.gpu.gemm.scaled_rows import ROWS, SQUARES, WrittenSquares
 from dovetail.kernels.gpu.gemm.spread_blocks import dynamic_bytes, spread_bytes
 from dovetail.kernels.gpu.gemm.stream_k import PARTIAL, Spans
-from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES
+from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.gemm.tiled import Element, Producer, Tiled
 from dovetail.kernels.gpu.gemm.warp_results import WarpResults
 from dovetail.kernels.gpu.hoisted import Hoisted
@@ -383,6 +384,6 @@ class TileWriter(ABC):
         yield When(self._inside(row, columns[0], tiled), tuple(written))
 
 
-assert ALIGNMENT == CHUNK * 2 and LANES == 32, "one copy is one vector"
+assert ALIGNMENT == CHUNK_BYTES, "one copy is one vector"
 
 __all__ = ["FOLDED", "PARTIAL", "TileWriter"]

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail.dataclass import dataclass
+from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.gemm.fragments import LANE, divided, remainder
 from dovetail.kernels.gpu.gemm.scaled_rows import WrittenSquares
-from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES, WARP_ROWS
+from dovetail.kernels.gpu.gemm.tile import CHUNK, WARP_ROWS
 from dovetail.kernels.gpu.gemm.tiled import Element, Producer
 from dovetail.kernels.gpu.hoisted import Hoisted
 from dovetail.kernels.loops.ir import (

@@ -53,6 +53,7 @@ from dovetail.kernels.loops.ir import (
     mul,
 )
 from dovetail.kernels.loops.persistent.bodies import ROWS
+from dovetail.kernels.matrix_instruction import mma_of
 
 WEIGHTS, PLANES = "weights", "planes"
 NEAR_TILES = (
@@ -109,7 +110,7 @@ class NearTile(TensorCoreTile):
         tiles = LAUNCHED_TILES if device.dependent_launches else NEAR_TILES
         if device.near_warps:
             tiles = warped_tiles(device.near_warps, depth)
-        found = [NearTile(tile, dtype, left, rights, axis, other, depth) for tile in tiles]
+        found = [NearTile(tile, mma_of(dtype), left, rights, axis, other, depth) for tile in tiles]
         fitting = [
             one
             for one in found

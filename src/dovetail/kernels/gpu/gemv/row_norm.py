@@ -26,6 +26,7 @@ from dovetail.kernels.loops.ir import (
     When,
     add,
 )
+from dovetail.kernels.matrix_instruction import mma_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +79,15 @@ class Squares:
 
     def added(self, right: Tensor, number: int) -> list[Statement]:
         """Add the squares of right factor `number`: as a left factor it has its own columns as rows, twice."""
-        itself = private("itself", self.dtype, 8)
+        itself, by = private("itself", self.dtype, 8), mma_of(self.dtype)
         if self.crossed:
             at = (Extent(number), Extent(0))
-            return [MultiplyMatrices(self.sums, at, right, (Extent(0),), itself, (Extent(4 * number),))]
+            return [MultiplyMatrices(self.sums, at, right, (Extent(0),), itself, (Extent(4 * number),), by)]
         copies = [
             Store(itself, (Extent(e),), Load(right, (Extent(4 * number + e % 2 + 2 * (e // 4)),))) for e in range(8)
         ]
         at = (Extent(number % self.chains), Extent(0))
-        return [*copies, MultiplyMatrices(self.sums, at, itself, (Extent(0),), right, (Extent(4 * number),))]
+        return [*copies, MultiplyMatrices(self.sums, at, itself, (Extent(0),), right, (Extent(4 * number),), by)]
 
     def stored(self, planes: Tensor, column: int) -> Statement:
         """What a lane has of the diagonal, in shared memory: a column for each place."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import DType, bool_, f32, i64
-from dovetail.kernels.device import GpuDevice
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.gemm.fragments import (
     Factor,
     copied,
@@ -25,7 +25,7 @@ from dovetail.kernels.gpu.gemm.fragments import (
     unrolled,
 )
 from dovetail.kernels.gpu.gemm.shared_tiles import LineTile, SharedTile
-from dovetail.kernels.gpu.gemm.tile import CHUNK, LANES
+from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.gemm.tiled import RowScale, Tiled
 from dovetail.kernels.gpu.gemv.row_norm import RowNorm
 from dovetail.kernels.gpu.gemv.stream_products import UNIT, StreamProducts

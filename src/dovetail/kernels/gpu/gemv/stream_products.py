@@ -43,6 +43,7 @@ from dovetail.kernels.loops.ir import (
     add,
     mul,
 )
+from dovetail.kernels.matrix_instruction import mma_of
 
 CHAINS = 4
 """Products of a warp in flight: as many as add to different sums."""
@@ -152,7 +153,11 @@ class StreamProducts:
                 chain = mul(remainder(turn, self.chains), Extent(self.tiles))
                 sums_at = (add(chain, Extent(tile)), ZERO)
                 body.append(self._columns_loaded(columns, weights, stage, tile, own, at))
-                body.append(MultiplyMatrices(self.sums, sums_at, columns, (ZERO,), rows, (Extent(4 * number),)))
+                body.append(
+                    MultiplyMatrices(
+                        self.sums, sums_at, columns, (ZERO,), rows, (Extent(4 * number),), mma_of(self.dtype)
+                    )
+                )
         return unrolled("step", self.steps, *body)
 
     def _columns_loaded(

@@ -8,7 +8,6 @@ from dataclasses import field
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import bool_, i64
-from dovetail.kernels.gpu.gemm.tile import LANES
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
@@ -98,17 +97,17 @@ def choose(condition: Expr, x: Expr, y: Expr) -> Expr:
     return Call("where", (condition, x, y), x.dtype)
 
 
-def any_of_block(name: str, threads: int) -> tuple[Statement, ...]:
+def any_of_block(name: str, threads: int, lanes: int) -> tuple[Statement, ...]:
     """Whether a bool holds in any thread of a block, under its name in all of them."""
     flags = Tensor("flags", bool_, (1,), space="shared")
     kept = Name(name, bool_)
     more = Set(name, Call("bit_or", (kept, Load(flags, (Name("w"),))), bool_))
     return (
         AllReduce(name, "bit_or", bool_),
-        Alloc("flags", bool_, LANES, "shared"),
+        Alloc("flags", bool_, lanes, "shared"),
         When(holds("equal", ThreadIndex("lane"), ZERO), (Store(flags, (ThreadIndex("warp"),), kept),)),
         Barrier(),
-        Loop("w", Extent(threads // LANES), (more,)),
+        Loop("w", Extent(threads // lanes), (more,)),
         Barrier(),
     )
 

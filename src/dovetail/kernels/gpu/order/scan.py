@@ -1,8 +1,9 @@
 """Running sums, products and extremes along an axis: scans.
 
-A warp scans 32 neighbours by shuffles, a block scans the totals of its warps in shared memory, and a loop carries the
-total along the row. Short rows go to one warp each. Few long rows are cut into parts: a first kernel reduces each part,
-a second one scans every part from the total of those before it. The order of a scan is one and the same in every run.
+A warp scans a neighbour for each lane by shuffles, a block scans the totals of its warps in shared memory, and a loop
+carries the total along the row. Short rows go to one warp each. Few long rows are cut into parts: a first kernel
+reduces each part, a second one scans every part from the total of those before it. The order of a scan is one and the
+same in every run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dovetail.ir.value import Op, Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.families.reduce import offer_reduce
-from dovetail.kernels.gpu.gemm.tile import H200, LANES
+from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.gpu.order.passes import choose, holds, in_passes, whole
 from dovetail.kernels.loops.body import cast_to
 from dovetail.kernels.loops.folds import Fold, fold_of
@@ -52,7 +53,7 @@ from dovetail.kernels.spec import Job, TensorLocations
 
 RUNNING: dict[Op, str] = {ops.cum_sum: "sum", ops.cum_prod: "prod", ops.cum_max: "max", ops.cum_min: "min"}
 _GROUPS = 8
-"""Groups of 32 neighbours that a warp scans between two barriers; their elements stay in registers."""
+"""Groups of neighbours, one for each lane, that a warp scans between two barriers; their elements stay in registers."""
 _WARPS = 8
 """Warps of a block."""
 _SHORT = 1024
@@ -74,13 +75,13 @@ def offer_scan(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
         return Refused("dtype_is_compiled", x.dtype.name)
     axis = int(value.attrs["axis"]) + x.rank
     length, rows = x.shape[axis], product(tuple(size for a, size in enumerate(x.shape) if a != axis))
-    multiprocessors = (of.device or H200).multiprocessors
-    enough = multiprocessors * 8 * LANES
+    device = of.device or H200
+    enough = device.multiprocessors * 8 * device.warp
     if isinstance(length, int) and length <= _SERIAL:
         return Refused("rows_are_long", f"{length} elements", f"more than {_SERIAL}")
     if axis != x.rank - 1 and isinstance(rows, int) and rows >= enough:
         return Refused("rows_are_few", f"{rows} rows, adjacent in memory", f"fewer than {enough}")
-    return Offer(lambda: _job(value, axis, of.locations, multiprocessors))
+    return Offer(lambda: _job(value, axis, of.locations, device))
 
 
 def offer_serial_scan(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
@@ -91,7 +92,7 @@ def offer_serial_scan(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     return offer_reduce(of)
 
 
-def _job(value: Value, axis: int, locations: TensorLocations, multiprocessors: int) -> Job:
+def _job(value: Value, axis: int, locations: TensorLocations, device: GpuDevice) -> Job:
     x = value.operands[0]
     rows = tuple(size for a, size in enumerate(x.shape) if a != axis)
     length, count = x.shape[axis], product(rows)
@@ -102,7 +103,8 @@ def _job(value: Value, axis: int, locations: TensorLocations, multiprocessors: i
         row = [Name(f"r{a}") for a in range(len(rows))]
         return (*row[:axis], at, *row[axis:])
 
-    scan = _Scan(fold_of(RUNNING[value.op], value.dtype), bool(value.attrs["exclusive"]))
+    lanes = device.warp
+    scan = _Scan(fold_of(RUNNING[value.op], value.dtype), bool(value.attrs["exclusive"]), lanes)
     read, written = Tensor("x", x.dtype, locations(x).strides), Tensor("y", value.dtype, locations(value).strides)
     row = tuple(Set(f"r{a}", index) for a, index in enumerate(indices(rows, Name("row"))))
 
@@ -120,11 +122,11 @@ def _job(value: Value, axis: int, locations: TensorLocations, multiprocessors: i
                 holds("less", Name("row"), Extent(count)), (*row, *scan.scanned(load, store, ZERO, Extent(length), 1))
             ),
         )
-        return in_passes([_kernel("scan", ("x", "y"), body, (count + (_WARPS - 1)) // _WARPS)], bindings, {})
-    parts = _parts(length, count, multiprocessors)
+        return in_passes([_kernel("scan", ("x", "y"), body, (count + (_WARPS - 1)) // _WARPS, lanes)], bindings, {})
+    parts = _parts(length, count, device.multiprocessors)
     if parts == 1:
         body = (Set("row", ThreadIndex("block")), *row, *scan.scanned(load, store, ZERO, Extent(length), _WARPS))
-        return in_passes([_kernel("scan", ("x", "y"), body, count)], bindings, {})
+        return in_passes([_kernel("scan", ("x", "y"), body, count, lanes)], bindings, {})
     share = (length + (parts - 1)) // parts
     totals = Tensor("totals", scan.fold.total, (parts * scan.fold.total.itemsize, scan.fold.total.itemsize))
     head = (
@@ -146,8 +148,8 @@ def _job(value: Value, axis: int, locations: TensorLocations, multiprocessors: i
         *scan.scanned(load, store, Name("first"), Name("end"), _WARPS, carried=True),
     )
     kernels = [
-        _kernel("scan_totals", ("x", "totals"), first, count * parts),
-        _kernel("scan_parts", ("x", "totals", "y"), second, count * parts),
+        _kernel("scan_totals", ("x", "totals"), first, count * parts, lanes),
+        _kernel("scan_parts", ("x", "totals", "y"), second, count * parts, lanes),
     ]
     return in_passes(kernels, bindings, {"totals": count * parts * scan.fold.total.itemsize})
 
@@ -161,8 +163,10 @@ def _parts(length: Size, rows: Size, multiprocessors: int) -> int:
     return max(1, min(most, length // _PART)) if isinstance(length, int) else most
 
 
-def _kernel(name: str, pointers: tuple[str, ...], body: tuple[Statement, ...], blocks: Size) -> tuple[Kernel, Size]:
-    launch = Launch(blocks, _WARPS * LANES)
+def _kernel(
+    name: str, pointers: tuple[str, ...], body: tuple[Statement, ...], blocks: Size, lanes: int
+) -> tuple[Kernel, Size]:
+    launch = Launch(blocks, _WARPS * lanes, warp=lanes)
     return Kernel(name, pointers, pointers[-1:], "tile", body, sizes=sizes_in(body), launch=launch), blocks
 
 
@@ -172,6 +176,8 @@ class _Scan:
 
     fold: Fold
     exclusive: bool
+    lanes: int
+    """Threads of a warp."""
 
     @property
     def identity(self) -> Number:
@@ -196,7 +202,7 @@ class _Scan:
             Set("carry", self.identity),
             Loop("e", whole("sub", end, first), (Set("carry", self.both(carry, element)),), kind="thread"),
             AllReduce("carry", self.fold.combine, total),
-            Alloc("warp_totals", total, LANES, "shared"),
+            Alloc("warp_totals", total, self.lanes, "shared"),
             When(holds("equal", _LANE, ZERO), (Store(self.warp_totals, (_WARP,), carry),)),
             Barrier(),
             Set("carry", self.identity),
@@ -208,12 +214,12 @@ class _Scan:
         self, load: _Load, store: _Store, first: Expr, end: Expr, warps: int, *, carried: bool = False
     ) -> tuple[Statement, ...]:
         """The elements from `first` to before `end`, scanned by some warps; `carry` may hold the total before them."""
-        total, each = self.fold.total, LANES * _GROUPS
+        total, each = self.fold.total, self.lanes * _GROUPS
         chunk = warps * each
         kept = Tensor("kept", total, (total.itemsize,), space="private")
         here = mul(Name("chunk"), Extent(chunk))
         base = add(first, here) if warps == 1 else add(first, add(here, mul(_WARP, Extent(each))))
-        at = Set("at", add(Name("base"), add(mul(Name("g"), Extent(LANES)), _LANE)))
+        at = Set("at", add(Name("base"), add(mul(Name("g"), Extent(self.lanes)), _LANE)))
         there = holds("less", Name("at"), end)
         inside = minimum(Name("at"), whole("sub", end, Extent(1)))
         result = self.both(self.named("offset"), Load(kept, (Name("g"),)))
@@ -232,7 +238,7 @@ class _Scan:
         chunks = whole("div", add(whole("sub", end, first), Extent(chunk - 1)), Extent(chunk))
         return (
             Alloc("kept", total, _GROUPS, "private"),
-            *(() if warps == 1 else (Alloc("warp_totals", total, LANES, "shared"),)),
+            *(() if warps == 1 else (Alloc("warp_totals", total, self.lanes, "shared"),)),
             *(() if carried else (Set("carry", self.identity),)),
             Loop("chunk", chunks, turn),
         )
@@ -242,7 +248,7 @@ class _Scan:
         total, v, running = self.fold.total, self.named("v"), self.named("running")
         found: list[Statement] = []
         distance = 1
-        while distance < LANES:
+        while distance < self.lanes:
             partner = whole("maximum", whole("sub", _LANE, Extent(distance)), ZERO)
             has_one = holds("greater_equal", _LANE, Extent(distance))
             found += [
@@ -255,7 +261,7 @@ class _Scan:
         if self.exclusive:
             found.append(FromLane("other", "v", whole("maximum", whole("sub", _LANE, Extent(1)), ZERO), total))
             result = choose(holds("equal", _LANE, ZERO), running, self.named("other"))
-        return (*found, Store(kept, (Name("g"),), result), FromLane("running", "v", Extent(LANES - 1), total))
+        return (*found, Store(kept, (Name("g"),), result), FromLane("running", "v", Extent(self.lanes - 1), total))
 
     def _offset(self, warps: int) -> tuple[Statement, ...]:
         """`offset` is the total of all before the warp's elements, `carry` that of all up to the block's last."""

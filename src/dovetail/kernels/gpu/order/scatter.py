@@ -20,8 +20,8 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import DType, bool_, f64, u32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.families.gather import checked, guarded
-from dovetail.kernels.gpu.order import sort_passes
 from dovetail.kernels.gpu.order.passes import (
     THREADS,
     any_of_block,
@@ -33,7 +33,7 @@ from dovetail.kernels.gpu.order.passes import (
     whole,
 )
 from dovetail.kernels.gpu.order.sort_keys import MOST_ELEMENTS, Keys
-from dovetail.kernels.gpu.order.sort_passes import launched, sorted_keys
+from dovetail.kernels.gpu.order.sort_passes import SortPolicy, launched, sorted_keys
 from dovetail.kernels.loops.body import cast_to, overwritten_operands
 from dovetail.kernels.loops.ir import (
     ONE,
@@ -78,7 +78,7 @@ _MOST_ROWS = 8192
 """Indices up to which each block looks through all of them, 256 at a time."""
 
 
-def offer_scatter(of: StepProblem[object]) -> Offer | Refused:
+def offer_scatter(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The kernels of a step that writes by index."""
     value, scalars = of.value, of.locations.target.scalars
     _, by, _ = value.operands
@@ -86,7 +86,7 @@ def offer_scatter(of: StepProblem[object]) -> Offer | Refused:
         return Refused("indices_are_compiled", by.dtype.name)
     if value.attrs["reduction"] != "none" and not scalars.has_dtype(value.dtype):
         return Refused("dtype_is_compiled", value.dtype.name)
-    scatter = _Scatter(value, of.locations, bool(overwritten_operands(of.step, of.locations)))
+    scatter = _Scatter(value, of.locations, bool(overwritten_operands(of.step, of.locations)), SortPolicy.on(of.device))
     counts = (product(scatter.updates), product(scatter.slots))
     if any(isinstance(n, int) and n >= MOST_ELEMENTS for n in counts):
         return Refused("places_have_32_bits", str(max(n for n in counts if isinstance(n, int))), str(MOST_ELEMENTS))
@@ -100,6 +100,7 @@ class _Scatter:
     value: Value
     locations: TensorLocations
     in_place: bool
+    policy: SortPolicy
 
     @property
     def by_element(self) -> bool:
@@ -300,7 +301,7 @@ class _Scatter:
             *sets,
             Set("hit", Number(False, bool_)),
             look,
-            *any_of_block("hit", THREADS),
+            *any_of_block("hit", THREADS, self.policy.lanes),
             When(
                 Call("bit_not", (hit,), bool_),
                 (Loop("e", Extent(product(shape) // width), put, kind="thread"),),
@@ -337,7 +338,7 @@ class _Scatter:
         first = self.kernel("scatter_slots", self.updates, ("i", "slots"), (*sets, put), checks=True)
         keys = Keys("a", False, count, count), Keys("b", False, count, count)
         kernels, source = sorted_keys(
-            lambda row, n: keys[0].key(Load(slots, (n,)), n), ("slots",), keys, 1, count, sort_passes.POLICY
+            lambda row, n: keys[0].key(Load(slots, (n,)), n), ("slots",), keys, 1, count, self.policy
         )
         free = [Name(f"j{a + 1}") for a in range(len(self.free))]
         combined = self._combined(source, Name("j0"), free, count)

@@ -12,7 +12,7 @@ from dovetail.ir.dim import Size, product
 from dovetail.ir.dtype import bool_, u32
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
-from dovetail.kernels.gpu.order import sort_passes
+from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.order.passes import any_of_block, for_each, holds, in_passes, whole
 from dovetail.kernels.gpu.order.sort_keys import MOST_ELEMENTS, Key, Keys, chosen, is_wide, ordered_bits
 from dovetail.kernels.gpu.order.sort_passes import (
@@ -51,7 +51,7 @@ from dovetail.plan.plan import Step
 _BLOCK = ThreadIndex("block")
 
 
-def offer_sort(of: StepProblem[object]) -> Offer | Refused:
+def offer_sort(of: StepProblem[GpuDevice | None]) -> Offer | Refused:
     """The kernels of a step that sorts, or finds the best of each row."""
     (x,) = of.value.operands
     if not of.locations.target.scalars.has_dtype(x.dtype):
@@ -59,7 +59,7 @@ def offer_sort(of: StepProblem[object]) -> Offer | Refused:
     length = x.shape[int(of.value.attrs["axis"])]
     if isinstance(length, int) and length >= MOST_ELEMENTS:
         return Refused("places_have_32_bits", str(length), f"fewer than {MOST_ELEMENTS}")
-    sort = _Sort(of.step, x, of.locations, sort_passes.POLICY)
+    sort = _Sort(of.step, x, of.locations, SortPolicy.on(of.device))
     if sort.by_place and not sort.is_few:
         return Refused("unordered_results_fit_a_chunk", str(sort.kept), f"at most {sort.most_kept}")
     return Offer(sort.job)
@@ -221,7 +221,7 @@ class _Sort:
             Set("first", mul(Name("c"), Extent(fresh))),
             Set("hit", Number(False, bool_)),
             load,
-            *any_of_block("hit", chunk // 2),
+            *any_of_block("hit", chunk // 2, self.policy.lanes),
             When(Name("hit", bool_), bitonic(shared, chunk)),
         )
         body = (

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.dtype import bool_
-from dovetail.kernels.gpu.gemm.tile import LANES
+from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.order.passes import THREADS, holds, whole
 from dovetail.kernels.gpu.order.sort_keys import Key, Keys, chosen
 from dovetail.kernels.loops.ir import (
@@ -52,6 +52,12 @@ class SortPolicy:
     """Keys that a block sorts in shared memory, two for each thread: a power of two."""
     merged: int = 8
     """Keys that a thread merges, a power of two."""
+    lanes: int = LANES
+    """Threads of a warp."""
+
+    @staticmethod
+    def on(device: GpuDevice | None) -> SortPolicy:
+        return POLICY if device is None else replace(POLICY, lanes=device.warp)
 
 
 POLICY = SortPolicy()
@@ -61,7 +67,7 @@ def chunk_for(length: Size, policy: SortPolicy) -> int:
     """The keys of a chunk: no more than a row has, and two for each lane of a warp at least."""
     if not isinstance(length, int) or length >= policy.chunk:
         return policy.chunk
-    return min(policy.chunk, max(2 * LANES, 1 << (length - 1).bit_length()))
+    return min(policy.chunk, max(2 * policy.lanes, 1 << (length - 1).bit_length()))
 
 
 def shared_chunk(keys: Keys, chunk: int) -> Keys:

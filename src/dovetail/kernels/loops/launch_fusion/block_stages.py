@@ -21,6 +21,7 @@ from dovetail.kernels.loops.ir import (
     Expr,
     Extent,
     Kernel,
+    Launch,
     Load,
     Loop,
     Name,
@@ -89,7 +90,7 @@ def with_stages(
     first = Renaming(lambda n: n, own, shared).body(kernel.opening)
     parts = opened(replace(kernel, opening=first, body=body), narrow, same, launch.grid)
     body = parts.body
-    before = _by_warps(ordered, bodies, indices, launch.block) or _by_levels(ordered, narrow)
+    before = _by_warps(ordered, bodies, indices, launch) or _by_levels(ordered, narrow)
     allocations = [s for s in body if isinstance(s, (Alloc, AllocBarriers))]
     rest = without_copies_from_shared(tuple([s for s in body if not isinstance(s, (Alloc, AllocBarriers))]))
     whole = (*allocations, *inner.values(), *before, Barrier(), *rest)
@@ -127,7 +128,7 @@ def _by_levels(stages: Sequence[tuple[int, Stage]], bodies: Sequence[Body]) -> B
 
 
 def _by_warps(
-    stages: Sequence[tuple[int, Stage]], bodies: Sequence[Body], indices: Sequence[Index | None], threads: int
+    stages: Sequence[tuple[int, Stage]], bodies: Sequence[Body], indices: Sequence[Index | None], launch: Launch
 ) -> Body | None:
     """Stages whose rows are each for one warp; None where a warp would have to wait for others."""
     places = {number: place for place, (number, _) in enumerate(stages)}
@@ -137,7 +138,7 @@ def _by_warps(
             return None
         after = frozenset([places[number] for number in stage.after])
         found.append(StageBody(body, index, after, stage.kernel.schedule))
-    made = by_warps(found, threads)
+    made = by_warps(found, launch.block, launch.warp)
     return None if made is None else _in_turn(made)
 
 

@@ -43,7 +43,7 @@ from dovetail.kernels.loops.ir import (
     with_fields,
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
-from dovetail.kernels.loops.launch_fusion.row_prologue import LANES, Filling
+from dovetail.kernels.loops.launch_fusion.row_prologue import Filling
 
 ROWS = 16
 """Queries of a warp."""
@@ -74,7 +74,7 @@ class HeadKernel:
     def of(kernel: Kernel, heads: int, queries: int) -> HeadKernel | None:
         """A scheduled attention; None where its blocks are anything else."""
         launch, schedule, blocks = kernel.launch, kernel.schedule, -(-queries // ROWS)
-        if launch is None or launch.block != LANES or kernel.early or kernel.opening or launch.cluster > 1:
+        if launch is None or launch.block != launch.warp or kernel.early or kernel.opening or launch.cluster > 1:
             return None
         if schedule is None or schedule.by != "block" or not isinstance(schedule.tiles, int):
             return None
@@ -125,7 +125,7 @@ def with_head_prologue(
     found, launch = Filling.of(kernel, read, room), kernel.launch
     if found is None or launch is None or found.lines != ROWS:
         return None
-    warps = launch.block // LANES
+    warps = launch.block // launch.warp
     turns = -(-before.heads // warps)
     copies: list[Statement] = []
     works: list[tuple[Statement, ...]] = []

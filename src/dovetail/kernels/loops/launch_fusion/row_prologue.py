@@ -39,7 +39,6 @@ from dovetail.kernels.loops.ir import (
 )
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
 
-LANES = 32
 NORM_CYCLES, LINE_CYCLES = 750, 300
 """Cycles to norm rows, and for each row of a warp."""
 _LINE, _ROW = "line", "wanted_row"
@@ -153,7 +152,7 @@ def with_row_prologue(
     where the kernel does not fill that memory in one place.
     """
     found, launch = Filling.of(kernel, read, room), kernel.launch
-    if found is None or launch is None or before.warps * LANES != launch.block:
+    if found is None or launch is None or before.warps * launch.warp != launch.block:
         return None
     turns, left = divmod(found.lines, before.warps)
     if left:

@@ -13,6 +13,7 @@ from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -38,8 +39,6 @@ from dovetail.kernels.loops.repeated import Repeated
 from dovetail.kernels.loops.uniform import number_of
 
 Body = tuple[Statement, ...]
-LANES = 32
-"""Threads of a warp."""
 _NEIGHBOURS = 8
 """Elements of a row that a lane has, at most, for its code to be repeated for each."""
 
@@ -53,6 +52,8 @@ class Index:
     slice: Expr
     row: Expr | None = None
     """Which of the values of the slice a warp has for itself; None where all threads of a block share them."""
+    lanes: int = LANES
+    """Threads of a warp."""
 
     def of_slice(self, span: int) -> Expr:
         """The first of `span` elements of a slice, or of the share of a row in them."""
@@ -115,7 +116,10 @@ def _elements_of_slice(start: Set, loop: Loop, index: Index) -> Statement | None
         return None
     sets_of_row = [_folded(_in_row(s, loop.variable, places, rows), places) for s in loop.body]
     sets_of_row[sets[0]] = replace(found, value=index.of_slice(index.count))
-    return When(first, (Set(start.name, index.of_slice(span)), *_by_lanes(loop, rows, _in_slice(sets_of_row, index))))
+    return When(
+        first,
+        (Set(start.name, index.of_slice(span)), *_by_lanes(loop, rows, index.lanes, _in_slice(sets_of_row, index))),
+    )
 
 
 def _tile_of(start: Set) -> Expr:
@@ -135,11 +139,11 @@ def _in_row(statement: Statement, element: str, places: Sequence[Mapping[str, in
     return replace(statement, value=Call("rem", (Name(element), Extent(rows)), i64)) if is_element else statement
 
 
-def _by_lanes(loop: Loop, count: int, body: Body) -> tuple[Statement, ...]:
+def _by_lanes(loop: Loop, count: int, lanes: int, body: Body) -> tuple[Statement, ...]:
     """A loop over the elements of a row by the lanes of a warp: neighbours are loaded and stored at once."""
-    each, turn = count // LANES, f"{loop.variable}_turn"
+    each, turn = count // lanes, f"{loop.variable}_turn"
     own = Set(loop.variable, add(mul(ThreadIndex("lane"), Extent(each)), Name(turn)))
-    repeated = Repeated(turn, each).of(body, [own]) if count % LANES == 0 and each <= _NEIGHBOURS else None
+    repeated = Repeated(turn, each).of(body, [own]) if count % lanes == 0 and each <= _NEIGHBOURS else None
     return (replace(loop, extent=Extent(count), kind="lane", body=body),) if repeated is None else tuple(repeated)
 
 
@@ -182,4 +186,4 @@ class _InSlice(Rewriting):
         return replace(part, tensor=tensor, at=at)
 
 
-__all__ = ["LANES", "Body", "Index", "narrowed"]
+__all__ = ["Body", "Index", "narrowed"]

@@ -36,7 +36,7 @@ from dovetail.kernels.loops.ir import (
     reads,
     walk,
 )
-from dovetail.kernels.loops.launch_fusion.stage_narrowing import LANES, Body, Index, narrowed
+from dovetail.kernels.loops.launch_fusion.stage_narrowing import Body, Index, narrowed
 from dovetail.kernels.loops.uniform import Uniform, number_of
 
 _WARP = ThreadIndex("warp")
@@ -59,9 +59,9 @@ class StageBody:
         return {s.tensor.pointer for s in everything(self.body) if isinstance(s, Store) and s.at}
 
 
-def by_warps(stages: Sequence[StageBody], threads: int) -> Body | None:
+def by_warps(stages: Sequence[StageBody], threads: int, lanes: int) -> Body | None:
     """All stages, the rows of each in some warps; None where it is not known that warps need not wait for others."""
-    warps = threads // LANES
+    warps = threads // lanes
     for number, stage in enumerate(stages):
         if stage.index is None or stage.index.count > warps:
             return None
@@ -76,7 +76,7 @@ def by_warps(stages: Sequence[StageBody], threads: int) -> Body | None:
         count = max([stage.index.count for stage in own if stage.index is not None])
         first = 0 if first + count > warps else first
         row = Call("sub", (_WARP, Extent(first)), i64) if first else _WARP
-        bodies = [_by_row(stage, row) for stage in own]
+        bodies = [_by_row(stage, row, lanes) for stage in own]
         known = [body for body in bodies if body is not None]
         if len(known) < len(bodies):
             return None
@@ -138,10 +138,10 @@ def _row_bytes(tensor: Tensor, at: tuple[Expr, ...], stage: StageBody) -> int | 
     return row if tensor.offset > 0 and last <= row else None
 
 
-def _by_row(stage: StageBody, row: Expr) -> Body | None:
+def _by_row(stage: StageBody, row: Expr, lanes: int) -> Body | None:
     """A stage for one row of the slice of its block, by a warp; None where its loops are others."""
     assert stage.index is not None, "it was checked"
-    index = replace(stage.index, row=row)
+    index = replace(stage.index, row=row, lanes=lanes)
     found: list[Statement] = []
     schedule, body = stage.schedule, stage.body
     of_rows = None

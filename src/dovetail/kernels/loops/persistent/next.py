@@ -11,6 +11,7 @@ from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     Alloc,
@@ -34,7 +35,7 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.launch_fusion.composed import Renaming
 from dovetail.kernels.loops.persistent.bodies import PASS
 from dovetail.kernels.loops.persistent.passes import part_in, starts_late
-from dovetail.kernels.loops.persistent.stream import IS_FIRST, LANES
+from dovetail.kernels.loops.persistent.stream import IS_FIRST
 
 
 @dataclass(frozen=True, slots=True)

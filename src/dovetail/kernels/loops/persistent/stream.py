@@ -15,6 +15,7 @@ from itertools import groupby
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import bool_, i64
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -52,7 +53,6 @@ from dovetail.kernels.loops.ir import (
 from dovetail.kernels.loops.persistent.bodies import PASS, has_bulk
 from dovetail.kernels.loops.persistent.passes import in_passes
 
-LANES = 32
 THREADS = 128
 """Of the warp that copies and of three that do nothing: registers are given to four warps at once."""
 _FEW = 40
@@ -219,7 +219,6 @@ def waits_once(body: Sequence[Statement]) -> tuple[AwaitPhase, ...]:
 
 __all__ = [
     "IS_FIRST",
-    "LANES",
     "PACE",
     "PACE_BYTES",
     "THREADS",

@@ -14,6 +14,7 @@ from typing import Any
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, bool_, u8
+from dovetail.kernels.device import LANES
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import (
     ZERO,
@@ -57,7 +58,7 @@ from dovetail.kernels.loops.launch_fusion.shared_copies import without_shared_co
 from dovetail.kernels.loops.persistent.bodies import PASS
 from dovetail.kernels.loops.persistent.passes import IN_FIRST, in_passes
 from dovetail.kernels.loops.persistent.pauses import pause_of
-from dovetail.kernels.loops.persistent.stream import IS_FIRST, LANES
+from dovetail.kernels.loops.persistent.stream import IS_FIRST
 from dovetail.kernels.loops.uniform import Uniform
 
 __all__ = ["START", "Held", "PartWords", "Published", "Received", "Sent", "Words", "held"]

@@ -1,7 +1,7 @@
-"""The driver of attention: online softmax in one pass over the keys, a block of queries at a time.
+"""The driver of attention: it finds the queries of each tile, and what they attend to.
 
-A tile is a block of queries of one head. For each block of keys it computes the scores, bends and masks them, makes
-weights of them, and adds the weighted values to what the queries have accumulated so far.
+A tile is a block of queries of one head, or with few queries all that attend to a head of keys. Where keys are rotated
+it is several blocks of all heads that share keys, which are rotated once.
 """
 
 from __future__ import annotations
@@ -9,31 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from dovetail.codegen.llvm.arguments import WORD
-from dovetail.codegen.llvm.function import named
 from dovetail.codegen.llvm.handles import I64, TRUE, Int, Ptr
-from dovetail.codegen.llvm.kernel import BEGIN, END, KERNEL, SCRATCH, KernelCode
-from dovetail.dataclass import dataclass
-from dovetail.ir.dim import Dim, Size
-from dovetail.targets.cpu.attention.amx_online import TileQueries
-from dovetail.targets.cpu.attention.decode import FewQueries
-from dovetail.targets.cpu.attention.half_few import HalfFewQueries
-from dovetail.targets.cpu.attention.half_online import HalfQueries
-from dovetail.targets.cpu.attention.online import ManyQueries
+from dovetail.codegen.llvm.kernel import BEGIN, END, SCRATCH
+from dovetail.ir.dim import Size
+from dovetail.targets.cpu.attention.amx import TileProducts
+from dovetail.targets.cpu.attention.f16 import F16Products, HalfFewQueries
+from dovetail.targets.cpu.attention.few import FewQueries
+from dovetail.targets.cpu.attention.online import F32Products, OnlineSoftmax, Products
 from dovetail.targets.cpu.attention.pack_kv import PackedHead
 from dovetail.targets.cpu.attention.policy import ATTENTION
-from dovetail.targets.cpu.attention.query_block import write_rotated
 from dovetail.targets.cpu.attention.shape import Attend, few_regions, offsets_of, widths
-from dovetail.targets.cpu.attention.tile import AttendBuilder
-
-
-@dataclass(frozen=True, slots=True)
-class AttendCode:
-    """The code of a kernel, the sizes that it reads in the order of their words, and the bytes of workspace."""
-
-    code: KernelCode
-    sizes: tuple[Dim, ...]
-    scratch: Size
+from dovetail.targets.cpu.attention.tile import AttendBuilder, AttendCode, finished_code, write_rotated
 
 
 def attend_code(problem: Attend) -> AttendCode:
@@ -44,26 +30,9 @@ def attend_code(problem: Attend) -> AttendCode:
     return finished_code("attend", driver, driver.scratch, is_final=problem.is_glue)
 
 
-def finished_code(stem: str, driver: AttendBuilder, scratch: Size, *, is_final: bool = False) -> AttendCode:
-    """The kernel of a driver that is written: it loads its arguments first."""
-    driver.ret()
-    problem = driver.problem
-    words = [*[(f"%{n}", "ptr") for n in problem.arguments], *[(s, "i64") for s in driver.sizes.values()]]
-    loads: list[str] = []
-    for i, (word, kind) in enumerate(words):
-        loads += [f"  %at{i} = getelementptr i8, ptr %arguments, i64 {WORD * i}"]
-        loads += [f"  {word} = load {kind}, ptr %at{i}, align 8"]
-    name, text = named(stem, KERNEL.define(["entry:", *loads, *driver.body()[1:]]))
-    code = KernelCode(
-        name,
-        text,
-        tuple(driver.uses),
-        tuple(driver.parts.values()),
-        is_final,
-        # Loops are written with vectors. To unroll three widths of them would take a third of the time to compile.
-        is_vectorised=problem.device.has("fma_by_lane"),
-    )
-    return AttendCode(code, tuple(driver.sizes), scratch)
+def _products_of(a: Attend) -> type[Products]:
+    """The form of products with many queries."""
+    return TileProducts if a.on_tiles else F16Products if a.halves else F32Products
 
 
 class _Driver(AttendBuilder):
@@ -71,7 +40,8 @@ class _Driver(AttendBuilder):
 
     def __init__(self, problem: Attend) -> None:
         super().__init__(problem)
-        self.packed = PackedHead(self)
+        self.products = _products_of(problem)
+        self.packed = PackedHead(self, self.products.packing)
 
     @property
     def scratch(self) -> Size:
@@ -96,11 +66,6 @@ class _Driver(AttendBuilder):
     @property
     def _few_queries(self) -> type[FewQueries]:
         return HalfFewQueries if self.problem.few_halves else FewQueries
-
-    @property
-    def _many_queries(self) -> type[ManyQueries]:
-        a = self.problem
-        return TileQueries if a.on_tiles else HalfQueries if a.halves else ManyQueries
 
     def _few(self, number: I64) -> None:
         """All queries of a head of keys, those of several members of a batch where they share it."""
@@ -168,7 +133,7 @@ class _Driver(AttendBuilder):
     def _attend(self, wide: int, at: Mapping[str, Ptr], first: I64, rows: I64) -> None:
         """With lanes along queries; keys that positions hide are left out where they weigh nothing."""
         a = self.problem
-        work = self._many_queries(self, self.packed, wide, at, first, rows)
+        work = OnlineSoftmax(self, self.products, self.packed, wide, at, first, rows)
         work.prefetch_results()
         work.pack_queries()
         end = self.size(a.keys)

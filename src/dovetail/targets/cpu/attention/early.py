@@ -14,7 +14,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import Job, SharedFunction, Template, TensorLocations
 from dovetail.plan.alias import find_aliases, locate
 from dovetail.plan.plan import Step
-from dovetail.targets.cpu.attention.parts import (
+from dovetail.targets.cpu.attention.functions import (
     columns_function,
     key_rows,
     out_function,

@@ -7,16 +7,14 @@ the TLB has entries for. Packed rows stay for the later tiles that read the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import gcd
 
-from dovetail.codegen.llvm.amx import STEPS
 from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import SCRATCH
+from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
-from dovetail.targets.cpu.attention.amx_parts import tile_keys_function, tile_values_function
-from dovetail.targets.cpu.attention.half_parts import narrow_function
-from dovetail.targets.cpu.attention.parts import Shared, rows_function
+from dovetail.targets.cpu.attention.functions import Shared
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend
 from dovetail.targets.cpu.attention.tile import AttendBuilder
@@ -56,24 +54,23 @@ def packs_rows(a: Attend, stride: Size, width: int) -> bool:
     return crowded(stride, width) or scattered(a, stride, width)
 
 
-def packing_function(a: Attend, name: str) -> Shared:
-    """What packs rows of keys or values: `(x, stride, rows, to)`."""
-    width = a.d if name == "k" else a.dv
-    if a.on_tiles:
-        return (tile_keys_function if name == "k" else tile_values_function)(a.device, width)
-    return (narrow_function if a.halves else rows_function)(a.device, width)
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How rows of keys and values are packed: bytes of a number, rows that go together, and what packs them."""
+
+    item: int
+    together: int
+    function: Callable[[Attend, str], Shared]
+    """For keys or values, `(x, stride, rows, to)`."""
 
 
 class PackedHead:
     """The rows of one head that are packed while a tile runs."""
 
-    def __init__(self, t: AttendBuilder) -> None:
-        self.t = t
+    def __init__(self, t: AttendBuilder, packing: Packing) -> None:
+        self.t, self.packing = t, packing
         self.widths = packed_widths(t.problem)
-        self.item = 2 if t.problem.narrows else 4
-        """Bytes of a packed number."""
-        whole = self.whole = STEPS if t.problem.on_tiles else 1
-        """Rows that are packed together."""
+        self.item, whole = packing.item, packing.together
         each = self.item * sum(self.widths.values())
         keys = t.problem.keys
         self.most = 0
@@ -101,7 +98,7 @@ class PackedHead:
         is_same = t.icmp("eq", t.load_i64(SCRATCH), head)
         done = t.select_int(is_same, t.load_i64(counted), 0)
         with t.when(t.icmp("slt", done, self.count)):
-            done = t.mul(t.udiv(done, self.whole), self.whole)
+            done = t.mul(t.udiv(done, self.packing.together), self.packing.together)
             t.store_i64(head, SCRATCH)
             t.store_i64(self.count, counted)
             missing = t.sub(self.count, done)
@@ -109,7 +106,7 @@ class PackedHead:
                 stride = strides[name][-2]
                 x = t.ptr_add(at[name], t.scaled(done, stride))
                 to = t.ptr_add(self.rows[name], t.mul(done, self.item * width))
-                t.call_shared(packing_function(t.problem, name), x, t.size(stride), missing, to)
+                t.call_shared(self.packing.function(t.problem, name), x, t.size(stride), missing, to)
 
     def _enough(self) -> I1 | None:
         """Whether rows that are only far apart are enough for packing to pay; None where that is known."""
@@ -138,4 +135,4 @@ class PackedHead:
         return t.select_ptr(is_here, here, x), t.select_int(is_here, width, stride)
 
 
-__all__ = ["PackedHead", "crowded", "packed_widths", "packing_function", "scattered"]
+__all__ = ["PackedHead", "Packing", "crowded", "packed_widths", "scattered"]

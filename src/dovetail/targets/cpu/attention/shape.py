@@ -11,7 +11,7 @@ from dovetail.ir.dim import Size, product
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.attention import Attention
 from dovetail.kernels.problems.row_epilogue import RowEpilogue, RowSteps
-from dovetail.targets.cpu.attention.parts import key_rows
+from dovetail.targets.cpu.attention.functions import key_rows
 from dovetail.targets.cpu.attention.policy import ATTENTION, reads_halves
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION, words_of
 
@@ -185,6 +185,10 @@ class Attend(Attention):
     @property
     def packs_values(self) -> bool:
         return self.strides["v"][-1] != 4 or self.stored != "float"
+
+    def width(self, name: str) -> int:
+        """Features of keys or of values."""
+        return self.d if name == "k" else self.dv
 
     def masks_by_row(self) -> tuple[str, ...]:
         """The masks of which each query has a row of its own."""

@@ -24,12 +24,12 @@ from dovetail.kernels.problems.attention import (
 from dovetail.kernels.spec import Job, SharedFunction, Tiles
 from dovetail.library.attention import attention
 from dovetail.ops.region import region
-from dovetail.targets.cpu.attention.amx_online import multiplies_on_tiles
-from dovetail.targets.cpu.attention.driver import AttendCode, attend_code
-from dovetail.targets.cpu.attention.half_few import few_in_halves
-from dovetail.targets.cpu.attention.half_online import multiplies_halves
+from dovetail.targets.cpu.attention.amx import multiplies_on_tiles
+from dovetail.targets.cpu.attention.driver import attend_code
+from dovetail.targets.cpu.attention.f16 import few_in_halves, multiplies_halves
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend, packs
+from dovetail.targets.cpu.attention.tile import AttendCode
 from dovetail.targets.cpu.gemm.prepared_rows import BOTH_TO_BF16
 from dovetail.targets.cpu.row_epilogue import row_epilogue
 

@@ -1,19 +1,47 @@
-"""Kernels that may serve a convolution."""
+"""A step read as a convolution, the kernels that may serve it, and what each costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from math import log2
+from typing import Protocol, TypeAlias
 
 from dovetail.codegen.llvm.kernel import KernelCode
 from dovetail.dataclass import dataclass
 from dovetail.declare.machine import Cost
 from dovetail.ir.dim import Size
 from dovetail.ir.value import Value
-from dovetail.kernels.choice import Offer, Refused
-from dovetail.kernels.problems.convolution import ConvProblem
-from dovetail.kernels.spec import Job, Number, Packed, SharedFunction, Template, Tiling, Variant
+from dovetail.kernels.choice import Offer, Refused, StepProblem
+from dovetail.kernels.device import CpuDevice
+from dovetail.kernels.problems.convolution import Convolution, ConvProblem
+from dovetail.kernels.spec import Job, Packed, SharedFunction, SizeFunction, Template, Tiling, Variant
+from dovetail.targets.cpu.conv.epilogue import WithRows, with_rows
+from dovetail.targets.cpu.conv.policy import ISSUE
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """For each image and group: vector FMAs at the rate of the peak, empty lanes included, and vectors that are packed
+    or transposed. Counts follow the register tiles; they are not fitted to single layers."""
+
+    fmas: float
+    moved: float
+    lanes: int
+    taps: int = 0
+    """Weights of a filter and channel, where they are not those of the window."""
+
+
+def transposed(vectors: float, lanes: int) -> float:
+    """Vectors that are transposed, in units of a copied one: each takes log₂ lanes shuffles."""
+    return vectors * log2(lanes)
+
+
+def rate(rows: int, columns: int) -> float:
+    """The share of the FMA rate that a register tile of rows × columns reaches: enough accumulators hide the latency of
+    an FMA, and each step loads a row and a column for their products."""
+    accumulators = rows * columns
+    return min(1.0, accumulators / ISSUE.accumulators, accumulators / (rows + columns) / ISSUE.fmas_per_load)
 
 
 class ConvTiler(Protocol):
@@ -22,10 +50,18 @@ class ConvTiler(Protocol):
     @property
     def problem(self) -> ConvProblem: ...
 
-    def __call__(self, number: Number) -> Tiling | None: ...
+    def __call__(self, number: SizeFunction) -> Tiling | None: ...
+
+    def declines(self, of: ConvProblem) -> Refused | None:
+        """The condition that refuses spatial sizes, which are known; None where all hold."""
+        ...
 
     def tiling(self, of: ConvProblem) -> Tiling | None:
         """The tiling where all spatial sizes are known; None where a condition of the kernel refuses them."""
+        ...
+
+    def effort(self, of: ConvProblem) -> Effort:
+        """What each image and group costs where spatial sizes are known."""
         ...
 
 
@@ -64,3 +100,55 @@ class Candidate:
     def _template(self, sizes: tuple[Size, ...], scratch: Size) -> Template:
         made = self.code().template(self.bindings, sizes, scratch)
         return replace(made, variant=self.name, shared=(*made.shared, *self.shared))
+
+
+Found: TypeAlias = Sequence[Candidate] | Refused
+"""The kernels of a row of the selection table, or the condition that refuses the convolution."""
+
+LEVEL = Refused("operands_of_the_epilogue_have_the_layout_of_the_result", "other strides")
+
+
+def between(condition: str, found: int, least: int, most: int | None = None) -> Refused | None:
+    """Whether a number is within limits."""
+    if found >= least and (most is None or found <= most):
+        return None
+    return Refused(condition, str(found), f"at least {least}" if most is None else f"{least} to {most}")
+
+
+def conv_cost(of: ConvProblem, tiler: ConvTiler) -> Cost:
+    """The cost of a kernel where spatial sizes are known: the machine model turns it into seconds."""
+    effort = tiler.effort(of)
+    each = 2 * effort.lanes
+    dense, moved = round(each * effort.fmas), round(each * effort.moved)
+    weights = 4 * of.groups * of.filters * of.channels * (effort.taps or of.geometry.taps)
+    (height, width), (rows, columns) = of.geometry.sizes, of.geometry.out
+    count = of.images * of.groups
+    bytes = 4 * count * (height * width * of.channels + rows * columns * of.filters) + weights
+    return Cost(count * (dense + moved), bytes, weights, count * dense, "conv")
+
+
+def convolution_of(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | Refused:
+    """A step as a convolution."""
+    plain = Convolution.of(of.value)
+    if plain is None:
+        return Refused("step_is_a_convolution", of.value.op.name, "one, with an epilogue that kernels apply")
+    if not plain.is_dense:
+        return Refused("convolution_is_of_f32", str(of.value.type), "f32 along one or two axes")
+    found = with_rows(plain, of)
+    return found if isinstance(found, Refused) else (found, found.convolution.problem(of.locations))
+
+
+def with_bound_weights(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | Refused:
+    """A step as a convolution with weights that are known when parameters are bound."""
+    read = of.once(convolution_of)
+    if isinstance(read, Refused) or read[0].convolution.has_bound_weights(of.locations):
+        return read
+    return Refused("weights_are_bound", "weights of a run", "parameters, which are packed before the run")
+
+
+def with_weights_of_a_run(of: StepProblem[CpuDevice]) -> tuple[WithRows, ConvProblem] | Refused:
+    """A step as a convolution with weights that a run computes, or is given."""
+    read = of.once(convolution_of)
+    if isinstance(read, Refused) or not read[0].convolution.has_bound_weights(of.locations):
+        return read
+    return Refused("weights_are_of_a_run", "parameters", "weights that change, which are packed in the run")

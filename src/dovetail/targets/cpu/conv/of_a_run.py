@@ -11,11 +11,10 @@ from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
 from dovetail.ops.convolution import conv
-from dovetail.targets.cpu.conv.direct.of_a_run import direct_of_a_run
-from dovetail.targets.cpu.conv.estimate import conv_cost
-from dovetail.targets.cpu.conv.few_results.variant import FewResults, few_results, tile_for
+from dovetail.targets.cpu.conv.candidate import conv_cost, with_weights_of_a_run
+from dovetail.targets.cpu.conv.direct import direct_of_a_run
+from dovetail.targets.cpu.conv.few_results import few_results, tile_for
 from dovetail.targets.cpu.conv.policy import LIMITS, tiles_of
-from dovetail.targets.cpu.conv.reading import with_weights_of_a_run
 
 
 def offer_direct(of: StepProblem[CpuDevice]) -> Offer | Refused:
@@ -40,9 +39,7 @@ def offer_few_results(of: StepProblem[CpuDevice]) -> Offer | Refused:
     made = few_results(found.convolution, problem, of.device, of.locations)
     if isinstance(made, Refused):
         return made
-    tiler = made.tiler
-    assert isinstance(tiler, FewResults)
-    return made.offer(tiler.cost)
+    return made.offer(lambda: conv_cost(made.tiler.problem, made.tiler))
 
 
 @dataclass(frozen=True, slots=True)

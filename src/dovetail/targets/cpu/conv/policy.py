@@ -6,6 +6,7 @@ Thresholds were measured on machines with AVX-512, AVX2 and NEON. Cache sizes co
 from __future__ import annotations
 
 from dovetail.dataclass import dataclass
+from dovetail.ir.dim import Size
 from dovetail.kernels.device import CpuDevice
 
 
@@ -340,6 +341,26 @@ class ConvBlocks:
 
 BLOCKS = ConvBlocks()
 
+ENOUGH = 0.85
+"""The share of their time that threads must be busy: smaller parts read the weights more often."""
+
+
+def shared_parts(parts: int, images: Size, tiles: int, most: int, device: CpuDevice) -> int:
+    """The smallest number of parts, from `parts` on and at most `most`, that keeps threads busy; else the best.
+
+    Each part of an image is `tiles` tiles. A number of images that is not known counts as one.
+    """
+    others = max(1, tiles * images if isinstance(images, int) else tiles)
+
+    def busy(count: int) -> float:
+        rounds = -(-count * others // device.threads)
+        return count * others / (rounds * device.threads)
+
+    enough = 2 * max(parts, -(-device.threads // others))
+    choices = range(parts, max(parts, min(most, enough)) + 1)
+    return next((count for count in choices if busy(count) >= ENOUGH), max(choices, key=busy))
+
+
 __all__ = [
     "BLOCKS",
     "ISSUE",
@@ -350,5 +371,6 @@ __all__ = [
     "ConvTiles",
     "Issue",
     "WinogradLimits",
+    "shared_parts",
     "tiles_of",
 ]

@@ -8,24 +8,20 @@ from typing import Any
 from dovetail.kernels.problems.convolution import ConvProblem
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.kernels.problems.geometry import ConvGeometry
-from dovetail.kernels.problems.region_steps import Steps
+from dovetail.kernels.problems.region_steps import EpilogueSteps
 from dovetail.kernels.problems.row_epilogue import RowEpilogue
-from dovetail.targets.cpu.conv.conv1d.variant import LinePanels
-from dovetail.targets.cpu.conv.depthwise.kernel import DepthwiseTile
-from dovetail.targets.cpu.conv.depthwise.variant import Depthwise
-from dovetail.targets.cpu.conv.direct.tile import DirectTile
-from dovetail.targets.cpu.conv.direct.variant import Direct
-from dovetail.targets.cpu.conv.few_channels.variant import FewChannels
-from dovetail.targets.cpu.conv.few_pixels.variant import FewPixels
-from dovetail.targets.cpu.conv.few_pixels_kxk.variant import FewPixelsKxk
-from dovetail.targets.cpu.conv.few_results.kernel import FewResultsForm
-from dovetail.targets.cpu.conv.few_results.tile import FewResultsTile
-from dovetail.targets.cpu.conv.few_results.variant import FewResults
+from dovetail.targets.cpu.conv.conv1d import LinePanels
+from dovetail.targets.cpu.conv.depthwise import Depthwise, DepthwiseTile
+from dovetail.targets.cpu.conv.direct import Direct, DirectTile
+from dovetail.targets.cpu.conv.few_channels import FewChannels
+from dovetail.targets.cpu.conv.few_pixels import FewPixels
+from dovetail.targets.cpu.conv.few_pixels_kxk import FewPixelsKxk
+from dovetail.targets.cpu.conv.few_results import FewResults, FewResultsForm, FewResultsTile
+from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile
 from dovetail.targets.cpu.conv.int8.variant import ByteFilters, ByteRows
 from dovetail.targets.cpu.conv.packing import Packing
-from dovetail.targets.cpu.conv.pointwise.variant import Pointwise
-from dovetail.targets.cpu.conv.pointwise_packed.variant import PointwisePacked
-from dovetail.targets.cpu.conv.register_tile import RegisterTile
+from dovetail.targets.cpu.conv.pointwise import Pointwise
+from dovetail.targets.cpu.conv.pointwise_packed import PointwisePacked
 from dovetail.targets.cpu.conv.select import Suited
 from dovetail.targets.cpu.conv.transposed import TransposedPacking
 from dovetail.targets.cpu.conv.winograd.scheme import Axis, Scheme
@@ -54,7 +50,7 @@ CONV_RECORDS: Mapping[str, type[Any]] = {
     "conv.geometry": ConvGeometry,
     "conv.epilogue": Epilogue,
     "conv.row_epilogue": RowEpilogue,
-    "conv.steps": Steps,
+    "conv.steps": EpilogueSteps,
     "conv.shape": DirectTile,
     "conv.register_tile": RegisterTile,
     "conv.depthwise_shape": DepthwiseTile,

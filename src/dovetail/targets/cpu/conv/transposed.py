@@ -13,11 +13,9 @@ from dovetail.kernels.problems.region_steps import find_convolution
 from dovetail.kernels.spec import Packed
 from dovetail.ops.convolution import conv_transpose
 from dovetail.targets.cpu.conv.candidate import Candidate
-from dovetail.targets.cpu.conv.direct.kernel import direct_code
-from dovetail.targets.cpu.conv.direct.tile import DirectTile
-from dovetail.targets.cpu.conv.direct.variant import Direct
+from dovetail.targets.cpu.conv.direct import Direct, DirectTile, direct_code
+from dovetail.targets.cpu.conv.epilogue import with_rows
 from dovetail.targets.cpu.conv.packing import Packing, bindings
-from dovetail.targets.cpu.conv.rows import with_rows
 
 
 def offer_transposed(of: StepProblem[CpuDevice]) -> Offer | Refused:

@@ -76,7 +76,7 @@ _TYPICAL = (32 << 10, 1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class HostCalibration:
     """The figures of a host, when and how they were found."""
 
     host: str
@@ -146,7 +146,7 @@ def _described(threads: int) -> Machine:
     return described(here.device, here.cpu, cores(), threads, REACH, OVERLAP)
 
 
-def stored(settings: Settings) -> Calibration | None:
+def stored(settings: Settings) -> HostCalibration | None:
     """The stored calibration of this host, unless its figures contradict each other or the processor."""
     found = None if settings.cache == OFF else _stored(folder_of(settings))
     return None if found is None or _contradiction(found.figures) else found
@@ -164,7 +164,7 @@ def _contradiction(figures: Sequence[Figures]) -> str:
 
 
 @cache
-def _stored(path: Path) -> Calibration | None:
+def _stored(path: Path) -> HostCalibration | None:
     if not (path / _name()).exists():
         return None
     try:
@@ -177,15 +177,15 @@ def _stored(path: Path) -> Calibration | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class HostAttempt:
     """A calibration, and why it is not kept, where it is not."""
 
-    made: Calibration | None
+    made: HostCalibration | None
     """None where the machine was too busy to be measured."""
     refused: str = ""
 
 
-def calibrate(settings: Settings) -> Attempt:
+def calibrate(settings: Settings) -> HostAttempt:
     """Measure the host, and keep the figures for later processes unless the machine was busy.
 
     Better figures of an earlier process stay.
@@ -198,7 +198,7 @@ def calibrate(settings: Settings) -> Attempt:
     counts = sorted({1, available_threads()})
     busy = [busy_share()]
     if busy[0] > BUSY and settings.cache != OFF:
-        return Attempt(before, _used_by_others(busy[0]))
+        return HostAttempt(before, _used_by_others(busy[0]))
     with phase("calibrate", still=True) as told:
         for number, threads in enumerate(counts, 1):
             told.at(number, len(counts))
@@ -208,11 +208,11 @@ def calibrate(settings: Settings) -> Attempt:
     smooth: list[Figures] = []
     for one in found:
         smooth.append(_smoothed(one, smooth[-1] if smooth else None))
-    made = Calibration(_host(), time.strftime("%Y-%m-%d %H:%M"), HOW, tuple(smooth))
+    made = HostCalibration(_host(), time.strftime("%Y-%m-%d %H:%M"), HOW, tuple(smooth))
     refused = _refusal(found, max(busy), settings)
     if not refused:
         _store(folder_of(settings), made)
-    return Attempt(made, refused)
+    return HostAttempt(made, refused)
 
 
 def _used_by_others(share: float) -> str:
@@ -241,7 +241,7 @@ def learn(settings: Settings, seen: Limits) -> None:
             )
 
 
-def _store(path: Path, made: Calibration) -> None:
+def _store(path: Path, made: HostCalibration) -> None:
     try:
         folder = Folder(path)
         folder.write(_name(), [json.dumps({"version": VERSION, **asdict(made)}, indent=2).encode()])
@@ -321,7 +321,7 @@ def _name() -> str:
     return f"calibration-{hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()}.json"
 
 
-def _parsed(text: bytes) -> Calibration | None:
+def _parsed(text: bytes) -> HostCalibration | None:
     """The calibration in a file; None for other content."""
     try:
         given = json.loads(text)
@@ -331,7 +331,7 @@ def _parsed(text: bytes) -> Calibration | None:
         counts = {len(one.levels) for one in figures}
         if len(counts) != 1 or not figures:
             return None
-        return Calibration(str(given["host"]), str(given["date"])[:32], str(given["how"]), figures)
+        return HostCalibration(str(given["host"]), str(given["date"])[:32], str(given["how"]), figures)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -359,4 +359,14 @@ def _positive(given: Any) -> float:
     return number
 
 
-__all__ = ["BUILT_IN", "Attempt", "Calibration", "Figures", "calibrate", "ignored", "learn", "machine_of", "stored"]
+__all__ = [
+    "BUILT_IN",
+    "Figures",
+    "HostAttempt",
+    "HostCalibration",
+    "calibrate",
+    "ignored",
+    "learn",
+    "machine_of",
+    "stored",
+]

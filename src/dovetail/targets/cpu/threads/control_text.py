@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dovetail.ops.control import MOST_TRIPS
-from dovetail.targets.cpu.threads.fields import Record
+from dovetail.targets.cpu.threads.fields import RecordLayout
 from dovetail.targets.runtime.control.records import ASKS_HOST, BRANCH_RECORD, ENDLESS, LOOP_RECORD, MOVE_RECORD
 
 _RUN = "ptr %scratch, i64 %stride, i64 %workers, ptr null"
 _GIVEN = "ptr %pool, ptr %record, ptr %scratch, i64 %stride, i64 %workers"
 
 
-def _record(names: Iterable[str]) -> Record:
+def _record(names: Iterable[str]) -> RecordLayout:
     """The fields by their names as LLVM values: `trip#` is %trip.count, `trip@` is %trip.table."""
     kinds = {n: "ptr" if n[-1] == "@" or n in ("flag", "status", "argument") else "i64" for n in names}
-    return Record({n.replace("#", ".count").replace("@", ".table"): kind for n, kind in kinds.items()})
+    return RecordLayout({n.replace("#", ".count").replace("@", ".table"): kind for n, kind in kinds.items()})
 
 
 _LOOP, _BRANCH, _MOVE = _record(LOOP_RECORD), _record(BRANCH_RECORD), _record(MOVE_RECORD)

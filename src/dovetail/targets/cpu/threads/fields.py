@@ -8,7 +8,7 @@ from dovetail.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordLayout:
     """A record: the LLVM type of each field by name, at consecutive 8-byte offsets."""
 
     kinds: Mapping[str, str]
@@ -38,7 +38,7 @@ class Record:
         return "\n".join(lines)
 
 
-LAUNCH = Record(
+LAUNCH = RecordLayout(
     {
         "function": "ptr",
         "arguments": "ptr",
@@ -52,4 +52,4 @@ LAUNCH = Record(
 )
 """The step that is open to the workers of a thread pool; `trace` is its row in the trace buffer, or null."""
 
-__all__ = ["LAUNCH", "Record"]
+__all__ = ["LAUNCH", "RecordLayout"]

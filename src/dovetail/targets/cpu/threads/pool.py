@@ -19,7 +19,7 @@ from dovetail.targets.cpu.isa import host
 from dovetail.targets.cpu.jit import Compiled, compile_text
 from dovetail.targets.cpu.threads.futex import FUTEX_WAKE_PRIVATE, WAKE_ALL, futex_number
 from dovetail.targets.cpu.threads.pool_text import EPOCH, STOP, block_bytes, pool_text
-from dovetail.targets.runtime.building.store import Store
+from dovetail.targets.runtime.building.store import CodeStore
 
 SPINS = 20_000
 """Spins of a worker before it sleeps: about the time between two runs of a busy program."""
@@ -30,7 +30,7 @@ _codes: list[Compiled] = []
 """The code of thread pools, once it is compiled."""
 
 
-def _code(store: Store | None) -> Compiled:
+def _code(store: CodeStore | None) -> Compiled:
     if not _codes:
         text = pool_text(arm=host().is_arm, linux=sys.platform == "linux", spins=SPINS)
         # The text is SSA without redundancy: the optimiser would take 50 ms of a first call and gain nothing.
@@ -44,7 +44,7 @@ _alive: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
 class ThreadPool:
     """Workers in addition to the leading thread. One run at a time uses them; a concurrent run has the leader only."""
 
-    def __init__(self, workers: int, store: Store | None = None) -> None:
+    def __init__(self, workers: int, store: CodeStore | None = None) -> None:
         self.workers = workers
         self._memory = np.zeros(block_bytes(workers) + 64, np.uint8)
         self._block = (self._memory.ctypes.data + 63) // 64 * 64
@@ -133,7 +133,7 @@ _pools: dict[int, ThreadPool] = {}
 _pools_lock = threading.Lock()
 
 
-def thread_pool(threads: int | None = None, store: Store | None = None) -> ThreadPool:
+def thread_pool(threads: int | None = None, store: CodeStore | None = None) -> ThreadPool:
     """The pool of this process with `threads` threads, the leader included; None is as many as are available."""
     count = available_threads() if threads is None else threads
     if not 1 <= count <= 1024:
@@ -152,13 +152,13 @@ def _after_fork() -> None:
         pool._reset()  # pyright: ignore[reportPrivateUsage]
 
 
-def warm_up(threads: int | None = None, store: Store | None = None) -> None:
+def warm_up(threads: int | None = None, store: CodeStore | None = None) -> None:
     """Compile the code of thread pools in the background; `thread_pool` waits for it."""
     if not _codes:
         threading.Thread(target=_warm_up, args=(threads, store)).start()
 
 
-def _warm_up(threads: int | None, store: Store | None) -> None:
+def _warm_up(threads: int | None, store: CodeStore | None) -> None:
     with suppress(Exception):  # `thread_pool` raises the error
         thread_pool(threads, store)
 

@@ -12,7 +12,7 @@ and leaves if it moved; the leader closes the epoch and waits until no worker is
 from __future__ import annotations
 
 from dovetail.targets.cpu.threads.control_text import control_text
-from dovetail.targets.cpu.threads.fields import LAUNCH, Record
+from dovetail.targets.cpu.threads.fields import LAUNCH, RecordLayout
 from dovetail.targets.cpu.threads.futex import FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE, WAKE_ALL, futex_number
 from dovetail.targets.cpu.threads.stealing_text import MOST_TILES, stealing_text
 from dovetail.targets.cpu.threads.trace_text import clock_text, trace_text
@@ -33,7 +33,7 @@ STRAGGLER_NS = 1_000_000
 long as the leader waited, with exponential back-off if it is late again soon after."""
 MAX_QUARANTINE_NS = 64_000_000
 
-_ROW = Record({name: "ptr" if name in ("function", "arguments", "status") else "i64" for name in OFFSETS})
+_ROW = RecordLayout({name: "ptr" if name in ("function", "arguments", "status") else "i64" for name in OFFSETS})
 """A row of the launch table."""
 
 # `yield` on aarch64 takes no time on most cores; an instruction barrier waits as long as `pause` does on x86.

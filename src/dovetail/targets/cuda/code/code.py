@@ -26,7 +26,7 @@ from dovetail.codegen.llvm.nvptx import nvvm
 from dovetail.errors import DovetailError
 from dovetail.targets.cuda.driver.driver import Driver, Module
 from dovetail.targets.gpu.kernel import RESIDENT, GpuKernel
-from dovetail.targets.runtime.building.store import Key, Store
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.version import __version__
 
 MOST_THREADS = 8
@@ -46,18 +46,18 @@ def toolchain() -> Mapping[str, str]:
     return {"llvm": str(llvmlite.__version__), "options": options, "passes": passes, "dovetail": __version__}
 
 
-def ptx_of(kernels: Iterable[GpuKernel], device: Driver, store: Store | None) -> dict[str, str]:
+def ptx_of(kernels: Iterable[GpuKernel], device: Driver, store: CodeStore | None) -> dict[str, str]:
     """The PTX of each distinct kernel by its text."""
     distinct = {made.text: made for made in kernels}
 
     def compiled(made: GpuKernel) -> str:
         parts = {"text": digest(made.text.encode()), "architecture": device.architecture, **toolchain()}
-        return _kept(store, Key("ptx", parts), lambda: device.ptx(made).encode()).decode()
+        return _kept(store, StoreKey("ptx", parts), lambda: device.ptx(made).encode()).decode()
 
     return dict(zip(distinct, in_threads(compiled, distinct.values(), lambda made: len(made.text)), strict=True))
 
 
-def modules_of(ptx: Iterable[str], device: Driver, store: Store | None) -> dict[str, Module]:
+def modules_of(ptx: Iterable[str], device: Driver, store: CodeStore | None) -> dict[str, Module]:
     """Loaded code by its PTX."""
     distinct = list(dict.fromkeys(ptx))
     return dict(zip(distinct, in_threads(lambda text: _module(text, device, store), distinct, len), strict=True))
@@ -68,11 +68,11 @@ def is_whole(ptx: str) -> bool:
     return _LINKED not in ptx or any([mark in ptx for mark in _WHOLE])
 
 
-def _module(ptx: str, device: Driver, store: Store | None) -> Module:
+def _module(ptx: str, device: Driver, store: CodeStore | None) -> Module:
     if is_whole(ptx):
         return Module(device, ptx.encode())
     parts = {"ptx": digest(ptx.encode()), "architecture": device.architecture, "driver": str(device.version)}
-    key = Key("cubin", parts)
+    key = StoreKey("cubin", parts)
     try:
         return Module(device, _kept(store, key, lambda: device.assembled(ptx)))
     except DovetailError:
@@ -82,7 +82,7 @@ def _module(ptx: str, device: Driver, store: Store | None) -> Module:
     return Module(device, ptx.encode())
 
 
-def _kept(store: Store | None, key: Key, make: Callable[[], bytes]) -> bytes:
+def _kept(store: CodeStore | None, key: StoreKey, make: Callable[[], bytes]) -> bytes:
     """What the store has, or what is made and put there; a damaged entry is none."""
     found = None if store is None else store.get(key)
     if found is None:

@@ -15,7 +15,7 @@ from dovetail.kernels.gpu.gemv.packed_matrix import Transposed
 from dovetail.kernels.loops.ir import Cycles, Kernel, Launch, TensorMap, Traversal
 from dovetail.plan.plan import Plan
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
-from dovetail.targets.runtime.building.serial import NotSerializable, Reader, Writer
+from dovetail.targets.runtime.building.serial import JsonWriter, NotSerializable, Reader
 from dovetail.targets.runtime.registry import Registry
 
 _LENGTH = struct.Struct("<Q")
@@ -43,7 +43,7 @@ Steps: TypeAlias = tuple[Kernels, ...]
 
 def to_bytes(plan: Plan, steps: Steps, ptx: dict[str, str]) -> bytes | None:
     """The kernels of each step of the run phase, whose texts are PTX; None where they cannot be spelled."""
-    writer = Writer({value: index for index, value in enumerate(plan.graph.values)}, RECORDS)
+    writer = JsonWriter({value: index for index, value in enumerate(plan.graph.values)}, RECORDS)
     numbers = {text: number for number, text in enumerate(dict.fromkeys(ptx.values()))}
     try:
         spelled = [

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from dovetail.errors import UnsupportedError
+from dovetail.kernels.matrix_instruction import MMA, WGMMA, MatrixInstruction
 
 ARCHITECTURES: Mapping[str, str] = MappingProxyType(
     {
@@ -38,9 +39,9 @@ def architecture_of(capability: tuple[int, int]) -> str:
     return max(runs, key=lambda name: int(name.removeprefix("sm_")))
 
 
-def tensor_core_shapes(architecture: str) -> tuple[tuple[int, int, int], ...]:
-    """M×N×K of the matrix instructions that kernels use: by warps everywhere, by warpgroups on sm_90a alone."""
-    return ((16, 8, 16), (64, 256, 16)) if architecture == "sm_90a" else ((16, 8, 16),)
+def matrix_instructions(architecture: str) -> tuple[MatrixInstruction, ...]:
+    """The matrix instructions that kernels use: by warps everywhere, by warpgroups on sm_90a alone."""
+    return (*MMA, *WGMMA) if architecture == "sm_90a" else MMA
 
 
 def moves_registers(architecture: str) -> bool:
@@ -49,4 +50,4 @@ def moves_registers(architecture: str) -> bool:
     return architecture.endswith(_ALONE)
 
 
-__all__ = ["ARCHITECTURES", "architecture_of", "moves_registers", "tensor_core_shapes"]
+__all__ = ["ARCHITECTURES", "architecture_of", "matrix_instructions", "moves_registers"]

@@ -39,7 +39,7 @@ _LEAST, _MOST = 0.02, 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Effort:
     """How much is measured: enough to fill the device."""
 
     copied: int = 1 << 26
@@ -51,7 +51,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class CardCalibration:
     """What a card does in a second, and when that was measured."""
 
     card: str
@@ -77,9 +77,9 @@ class Calibration:
         )
 
 
-def measured(device: Driver, work: Work | None = None) -> Calibration:
+def measured(device: Driver, work: Effort | None = None) -> CardCalibration:
     """Measure a device: a map that streams memory, a product for each dtype, and a chain of small kernels."""
-    of = work or Work()
+    of = work or Effort()
     x = input("x", f32[of.copied])
     streamed = 2 * of.copied * f32.itemsize / _seconds(device, x * 2.0, of.rounds)
     small = input("x", f32[32])
@@ -88,7 +88,7 @@ def measured(device: Driver, work: Work | None = None) -> Calibration:
         chain = ops.tanh(chain)
     launch = _seconds(device, chain, of.rounds) / of.launches
     flops = {d.name: _product(device, d, of.sides[d.name], of.rounds) for d in DTYPES}
-    return Calibration(device.name, time.strftime("%Y-%m-%d %H:%M"), streamed, launch, flops)
+    return CardCalibration(device.name, time.strftime("%Y-%m-%d %H:%M"), streamed, launch, flops)
 
 
 def _product(device: Driver, dtype: DType, side: int, rounds: int) -> float:
@@ -113,7 +113,7 @@ def _seconds(device: Driver, value: Value, rounds: int) -> float:
     return max(min(found), 1e-9)
 
 
-def calibrate(device: Driver, settings: Settings, work: Work | None = None) -> Calibration:
+def calibrate(device: Driver, settings: Settings, work: Effort | None = None) -> CardCalibration:
     """Measure a device, and keep the figures for later processes."""
     made = measured(device, work)
     if settings.cache != OFF:
@@ -126,7 +126,7 @@ def calibrate(device: Driver, settings: Settings, work: Work | None = None) -> C
     return made
 
 
-def stored(device: Driver, settings: Settings) -> Calibration | None:
+def stored(device: Driver, settings: Settings) -> CardCalibration | None:
     """The stored calibration of a device; None where there is none, or where it cannot be believed."""
     path = folder_of(settings)
     if settings.cache == OFF or not (path / _name(device)).exists():
@@ -154,14 +154,14 @@ def _name(device: Driver) -> str:
     return f"calibration-cuda-{hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()}.json"
 
 
-def _parsed(text: bytes) -> Calibration | None:
+def _parsed(text: bytes) -> CardCalibration | None:
     try:
         given = json.loads(text)
         if given["version"] != VERSION:
             return None
         flops = {d.name: _positive(given["flops"][d.name]) for d in DTYPES}
         rate, launch = _positive(given["bytes_per_second"]), _positive(given["launch_seconds"])
-        found = Calibration(str(given["card"]), str(given["date"])[:32], rate, launch, flops)
+        found = CardCalibration(str(given["card"]), str(given["date"])[:32], rate, launch, flops)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     believed = _LEAST * H200.bytes_per_second < rate < _MOST * H200.bytes_per_second and launch < 1e-3
@@ -175,4 +175,4 @@ def _positive(given: object) -> float:
     return number
 
 
-__all__ = ["Calibration", "Work", "calibrate", "machine_of", "measured", "stored"]
+__all__ = ["CardCalibration", "Effort", "calibrate", "machine_of", "measured", "stored"]

@@ -28,7 +28,7 @@ from dovetail.targets.cuda.driver.api import (
     library,
     too_old,
 )
-from dovetail.targets.cuda.driver.architectures import architecture_of, moves_registers, tensor_core_shapes
+from dovetail.targets.cuda.driver.architectures import architecture_of, matrix_instructions, moves_registers
 from dovetail.targets.cuda.driver.shortage import short_of
 from dovetail.targets.cuda.driver.tensor_map import EncodedMap, Matrix
 from dovetail.targets.gpu.kernel import GpuKernel
@@ -230,7 +230,7 @@ class Driver:
             l2_bytes=self._attribute(_L2_BYTES),
             hertz=1e3 * self._attribute(_CLOCK_KHZ),
             tensor_hertz=1e3 * self._attribute(_CLOCK_KHZ) * TENSOR_CLOCK if self.capability == (9, 0) else 0.0,
-            tensor_core_shapes=tensor_core_shapes(self.architecture),
+            matrix_instructions=matrix_instructions(self.architecture),
             dependent_intensity=DEPENDENT_INTENSITY if self._has_dependent_launches else 0.0,
             # sm_89 has them from PTX 8.1 on, which is newer than the oldest driver.
             converts_fp8=self.capability >= (9, 0),

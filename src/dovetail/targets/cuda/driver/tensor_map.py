@@ -9,10 +9,12 @@ from typing import Any, Protocol
 
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
-from dovetail.kernels.loops.ir import BOX, MAP_BYTES, Kernel, Traversal
+from dovetail.kernels.loops.ir import MAP_BYTES, Kernel, Traversal
+from dovetail.kernels.matrix_instruction import LINE_BYTES
 
 _ALIGNED = 64
-_WORDS_OF_16_BITS = 1
+_WORDS = {1: 0, 2: 1, 4: 2}
+"""What the driver calls elements without a sign, by their bytes."""
 _LAYOUT = (0, 3, 3, 0)
 """Numbers of the driver: not interleaved, swizzled in lines of 128 bytes, L2 fetches 256 bytes, zeros outside."""
 
@@ -25,7 +27,7 @@ class Caller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A matrix, or images, of 16-bit elements at an argument of a launch."""
+    """A matrix, or images, at an argument of a launch."""
 
     argument: int
     """The index of its pointer."""
@@ -34,6 +36,7 @@ class Matrix:
     strides: tuple[int, ...]
     box_lines: int
     traversal: Traversal | None
+    itemsize: int
 
 
 def matrices_of(kernel: Kernel, number: Callable[[Size], int]) -> Sequence[Matrix]:
@@ -46,6 +49,7 @@ def matrices_of(kernel: Kernel, number: Callable[[Size], int]) -> Sequence[Matri
             tuple([number(stride) for stride in one.strides]),
             one.box_lines,
             one.traversal,
+            one.itemsize,
         )
         for one in kernel.maps
     ]
@@ -64,16 +68,16 @@ class EncodedMap:
     def encode(self, address: int) -> None:
         """Encode it for the address of its pointer."""
         of, by = self.matrix, self.matrix.traversal
-        rank = len(of.sizes)
+        rank, line = len(of.sizes), LINE_BYTES // of.itemsize
         sizes, strides = (c_uint64 * rank)(*of.sizes), (c_uint64 * (rank - 1))(*of.strides)
-        given = (self.address, _WORDS_OF_16_BITS, rank, address + of.offset, sizes, strides)
+        given = (self.address, _WORDS[of.itemsize], rank, address + of.offset, sizes, strides)
         if by is None:
-            box, steps = (c_uint32 * rank)(BOX, of.box_lines), (c_uint32 * rank)(*[1] * rank)
+            box, steps = (c_uint32 * rank)(line, of.box_lines), (c_uint32 * rank)(*[1] * rank)
             self.driver.call("cuTensorMapEncodeTiled", *given, box, steps, *_LAYOUT)
             return
         lower, upper = (c_int * (rank - 2))(*by.lower), (c_int * (rank - 2))(*by.upper)
         steps = (c_uint32 * rank)(1, *by.strides, 1)
-        self.driver.call("cuTensorMapEncodeIm2col", *given, lower, upper, BOX, of.box_lines, steps, *_LAYOUT)
+        self.driver.call("cuTensorMapEncodeIm2col", *given, lower, upper, line, of.box_lines, steps, *_LAYOUT)
 
 
 __all__ = ["EncodedMap", "Matrix", "matrices_of"]

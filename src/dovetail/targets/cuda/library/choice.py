@@ -40,7 +40,7 @@ from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.launch_choices import Need
 from dovetail.targets.gpu.launch_fusion.launches import with_launches
 from dovetail.targets.runtime.building.step_signature import stored_as
-from dovetail.targets.runtime.building.store import Key, Store
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.targets.runtime.calls.result_roots import chained, fresh_results
 from dovetail.version import __version__
 
@@ -106,7 +106,7 @@ class LibraryChoice:
     """Finds the products of a plan that the library computes."""
 
     def __init__(
-        self, plan: Plan, device: Driver, store: Store | None, tune: str, where: str, ptx: Mapping[str, str]
+        self, plan: Plan, device: Driver, store: CodeStore | None, tune: str, where: str, ptx: Mapping[str, str]
     ) -> None:
         """`where` is the library, and `ptx` that of each kernel by its text."""
         self.plan, self.device, self.store, self.tune, self.where, self.ptx = plan, device, store, tune, where, ptx
@@ -158,7 +158,7 @@ class LibraryChoice:
         """Whether each run of a program reads its weights from memory: L2 does not hold all that its kernels read."""
         return are_cold(self.plan, steps, self.device.description.l2_bytes)
 
-    def key(self, step: Step, kernels: Sequence[GpuKernel], *, cold: bool) -> Key:
+    def key(self, step: Step, kernels: Sequence[GpuKernel], *, cold: bool) -> StoreKey:
         """What a decision depends on: the product and where its tensors are, our code, the card and the library."""
         tensors = [(v, self.plan.locate(v), self.moves(v)) for v in (*step.operands, *step.results)]
         about = [f"{v.tensor} at {at.offset} by {at.strides}{' moves' * moves}" for v, at, moves in tensors]
@@ -172,9 +172,9 @@ class LibraryChoice:
             "library": identity(self.where),
             "dovetail": __version__,
         }
-        return Key(KIND, parts)
+        return StoreKey(KIND, parts)
 
-    def kept(self, key: Key) -> Decision | None:
+    def kept(self, key: StoreKey) -> Decision | None:
         """What was decided in an earlier process."""
         content = None if self.store is None else self.store.get(key)
         return None if content is None else parsed(content)
@@ -196,7 +196,7 @@ class LibraryChoice:
             joined = kernels is None
         return tuple(found), making.functions
 
-    def decided(self, key: Key, measured: Callable[[], Decision]) -> Decision:
+    def decided(self, key: StoreKey, measured: Callable[[], Decision]) -> Decision:
         """The decision on a product, which is measured where that is wanted and nothing is kept."""
         if key.name not in self._found:
             known = None if self.tune == TUNE_ALWAYS else self.kept(key)
@@ -223,7 +223,7 @@ class LibraryChoice:
             return None
         return MATTERS.refused(f"{multiplied / seconds:.0%} of the peak by the estimate")
 
-    def keep(self, key: Key, decision: Decision) -> None:
+    def keep(self, key: StoreKey, decision: Decision) -> None:
         """Keep a decision, but for one that depends on what else is in memory."""
         self._found[key.name] = decision
         passes = decision.refused is not None and decision.refused.condition == HAS_ROOM.condition
@@ -261,7 +261,7 @@ class _Replacing:
             of.keep(key, Decision(refused=WORKS.refused(str(error))))
             return kernels
 
-    def _by_library(self, step: Step, algorithm: Algorithm, key: Key) -> tuple[GpuKernel, ...]:
+    def _by_library(self, step: Step, algorithm: Algorithm, key: StoreKey) -> tuple[GpuKernel, ...]:
         made, text, driver = self._made(step), f"{NAME} {key.name}", self.of.device
         if isinstance(made, Refused):
             raise Failed(f"{made.condition}: {made.found}")

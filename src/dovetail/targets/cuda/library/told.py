@@ -15,7 +15,7 @@ from dovetail.targets.cuda.library.choice import IS_FASTER, KIND, LEAST_SECONDS,
 from dovetail.targets.cuda.library.cublaslt import INSTALL, place
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.launch_choices import LAUNCH, Need
-from dovetail.targets.runtime.building.store import Store
+from dovetail.targets.runtime.building.store import CodeStore
 from dovetail.targets.target import Considered
 
 IS_ON = Need("libraries_are_on", "auto", 'compile with libraries="auto", which is the default')
@@ -31,7 +31,7 @@ class Libraries:
     mode: str
     """Of the settings: whether it may compute any."""
     tune: str
-    store: Store | None
+    store: CodeStore | None
     device: Driver
 
     def told(self, plan: Plan, steps: Sequence[Kernels]) -> Sequence[Sequence[Considered]]:

@@ -11,7 +11,7 @@ from dovetail.targets.cuda.driver.driver import Driver
 from dovetail.targets.cuda.persistent.tuning import KIND, LEAST_PASSES, Tuned, is_tunable, parsed
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.launch_fusion.launch_choices import Need
-from dovetail.targets.runtime.building.store import Key, Store
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.targets.target import Considered
 
 PAUSES = "pauses"
@@ -28,7 +28,7 @@ class Pauses:
 
     mode: str
     """Of the settings: whether anything is measured."""
-    store: Store | None
+    store: CodeStore | None
     device: Driver
 
     def told(self, made: GpuKernel) -> tuple[Considered, ...]:
@@ -69,7 +69,7 @@ class Pauses:
             return  # PTX, which takes seconds, is not needed
         code = digest(ptx_of([made], self.device, self.store)[made.text].encode())
         for parts in [{n: p for n, p in w.items() if n != "kind"} for w in words if w.get("code") == code]:
-            content = self.store.get(Key(KIND, parts))
+            content = self.store.get(StoreKey(KIND, parts))
             found = None if content is None else parsed(content, [wait.name for wait in made.kernel.cycles])
             if found is not None:
                 yield parts.get("sizes", "") or "any", found

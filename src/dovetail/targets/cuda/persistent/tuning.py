@@ -25,7 +25,7 @@ from dovetail.targets.cuda.runs.graph import LaunchGraph
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.persistent.cycle_search import MOST_CYCLES, Counts, search
 from dovetail.targets.runtime.arrays.device_array import DeviceArray, Lease
-from dovetail.targets.runtime.building.store import Key, Store
+from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 
 KIND = "cycles"
 """Of the entries of the store."""
@@ -56,7 +56,7 @@ class Tuned:
 class Tuner:
     """How long the kernels of a bound plan wait: as estimated, as the store says, or as its first runs find."""
 
-    def __init__(self, mode: str, store: Store | None, device: Driver, ptx: Mapping[str, str]) -> None:
+    def __init__(self, mode: str, store: CodeStore | None, device: Driver, ptx: Mapping[str, str]) -> None:
         """`ptx` is that of each kernel by its text."""
         self.mode, self.store, self.device, self.ptx = mode, store, device, ptx
         self.found: dict[str, Tuned | None] = {}
@@ -86,13 +86,13 @@ class Tuner:
                 if found is not None:
                     set_cycles(frame, index, found.counts(bound.loaded[index]))
 
-    def _is_measured(self, one: LoadedKernel, key: Key) -> bool:
+    def _is_measured(self, one: LoadedKernel, key: StoreKey) -> bool:
         """Whether a kernel is measured now: once where nothing is kept, and anything could be."""
         if self.found[key.name] is not None or key.name in self._tried:
             return False
         return self.mode == TUNE_ALWAYS or (self.store is not None and one.kernel.kernel.passes >= LEAST_PASSES)
 
-    def _measure(self, bound: BoundPlan, inputs: Inputs, left: Mapping[int, Key]) -> None:
+    def _measure(self, bound: BoundPlan, inputs: Inputs, left: Mapping[int, StoreKey]) -> None:
         self._tried |= {key.name for key in left.values()}
         copied = sum([x.nbytes for name, x in inputs.items() if _is_copied(x, name, bound)])
         if _MOST_MEMORY * self.device.free_memory()[0] < copied:
@@ -107,14 +107,16 @@ class Tuner:
                 self.store.put(key, json.dumps(_spelled(made)).encode())
         trials.close()
 
-    def _key(self, one: LoadedKernel, frame: Frame) -> Key:
+    def _key(self, one: LoadedKernel, frame: Frame) -> StoreKey:
         """What a search depends on: the code, about how large sizes are, and the card with its driver."""
         text, sizes = one.kernel.text, map(frame.memory.number, one.kernel.kernel.sizes)
         code = self._codes.get(text) or self._codes.setdefault(text, digest(self.ptx[text].encode()))
         about = " ".join([str(4 ** (size.bit_length() // 2)) for size in sizes])
-        return Key(KIND, {"code": code, "sizes": about, "card": self.device.name, "driver": str(self.device.version)})
+        return StoreKey(
+            KIND, {"code": code, "sizes": about, "card": self.device.name, "driver": str(self.device.version)}
+        )
 
-    def _kept(self, one: LoadedKernel, key: Key) -> Tuned | None:
+    def _kept(self, one: LoadedKernel, key: StoreKey) -> Tuned | None:
         content = None if self.store is None or self.mode == TUNE_ALWAYS else self.store.get(key)
         return None if content is None else parsed(content, [wait.name for wait in one.kernel.kernel.cycles])
 
@@ -149,12 +151,12 @@ def parsed(content: bytes, names: list[str] | None = None) -> Tuned | None:
     return found if fits and all([0 <= count <= MOST_CYCLES for count in cycles.values()]) else None
 
 
-def kept(store: Store | None, device: Driver) -> list[Tuned]:
+def kept(store: CodeStore | None, device: Driver) -> list[Tuned]:
     """What is kept of kernels on a card, those that were used last first."""
     found: list[Tuned] = []
     for words in () if store is None else store.keys(KIND):
         parts = {name: part for name, part in words.items() if name != "kind"}
-        content = store.get(Key(KIND, parts)) if store is not None and parts.get("card") == device.name else None
+        content = store.get(StoreKey(KIND, parts)) if store is not None and parts.get("card") == device.name else None
         made = None if content is None else parsed(content)
         found += [] if made is None else [made]
     return found

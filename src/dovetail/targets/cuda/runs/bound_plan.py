@@ -12,7 +12,7 @@ from dovetail.dataclass import dataclass
 from dovetail.errors import OutOfMemoryError
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.kernels.spec import ALIGNMENT, Number, Packed
+from dovetail.kernels.spec import ALIGNMENT, Packed, SizeFunction
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.code.code import in_threads
 from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, Driver, Function, Launch
@@ -41,7 +41,7 @@ class LoadedKernel:
     joined: tuple[Step, ...] = ()
     """The steps before this one that the kernel runs too."""
 
-    def launch(self, addresses: Sequence[int], number: Number) -> Launch:
+    def launch(self, addresses: Sequence[int], number: SizeFunction) -> Launch:
         """Its launch at the sizes of a run, with the address of each pointer; 0 is none yet."""
         if isinstance(self.function, LibraryProduct):
             return LibraryLaunch(self.function, addresses)

@@ -34,7 +34,7 @@ from dovetail.targets.gpu.launch_fusion.launches import with_launches
 from dovetail.targets.runtime.arrays.memory import Memory
 from dovetail.targets.runtime.building.packed_weights import steps_for
 from dovetail.targets.runtime.building.step_signature import moved_bindings, step_signature, stored_as
-from dovetail.targets.runtime.building.store import Store
+from dovetail.targets.runtime.building.store import CodeStore
 
 if TYPE_CHECKING:
     from dovetail.targets.gpu.launch_fusion.fused_launches import LaunchFusion
@@ -172,7 +172,7 @@ class CudaGraph:
         self,
         plan: Plan,
         device: Callable[[], Driver] = driver,
-        store: Store | None = None,
+        store: CodeStore | None = None,
         built: tuple[Steps, dict[str, str]] | None = None,
         tune: str = TUNE_OFF,
         libraries: str = OFF,

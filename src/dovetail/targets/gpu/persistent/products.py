@@ -22,7 +22,8 @@ def by_warps(
 ) -> None:
     """Give layers kernels whose blocks can take turns, without tensor maps: the maps of all passes would not fit the
     arguments of a launch, and copies before a kernel starts are those of its first turn."""
-    warps = replace(device, tensor_core_shapes=device.tensor_core_shapes[:1], dependent_launches=False, as_parts=True)
+    by_warp = tuple([one for one in device.matrix_instructions if not one.by_warpgroup])
+    warps = replace(device, matrix_instructions=by_warp, dependent_launches=False, as_parts=True)
     known: dict[Hashable, tuple[GpuKernel, ...]] = {}
     for index in range(again.first, again.first + again.covered):
         step, kernels = found[index]

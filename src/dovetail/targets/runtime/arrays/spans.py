@@ -11,7 +11,7 @@ from dovetail.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spans:
+class MemorySpans:
     """The memory of arrays that share none, in order of their addresses."""
 
     indices: tuple[int, ...]
@@ -21,13 +21,15 @@ class Spans:
     """The addresses in the order of `indices`."""
 
     @staticmethod
-    def of(indices: Iterable[int], arrays: Sequence[Any], starts: Sequence[int]) -> Spans | None:
+    def of(indices: Iterable[int], arrays: Sequence[Any], starts: Sequence[int]) -> MemorySpans | None:
         """The spans of some of the arrays; None where two overlap."""
         found = sorted([(starts[i], starts[i] + arrays[i].nbytes) for i in indices if arrays[i].nbytes])
         if any(start < end for (_, end), (start, _) in pairwise(found)):
             return None
         at = tuple(indices)
-        return Spans(at, tuple([s for s, _ in found]), tuple([e for _, e in found]), tuple([starts[i] for i in at]))
+        return MemorySpans(
+            at, tuple([s for s, _ in found]), tuple([e for _, e in found]), tuple([starts[i] for i in at])
+        )
 
     def are_at(self, starts: Sequence[int]) -> bool:
         """Whether the arrays are where they were."""
@@ -39,4 +41,4 @@ class Spans:
         return count > 0 and at < len(self.starts) and self.starts[at] < start + count
 
 
-__all__ = ["Spans"]
+__all__ = ["MemorySpans"]

@@ -13,9 +13,9 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.progress import phase
 from dovetail.targets.runtime.backend import Backend, Select
 from dovetail.targets.runtime.building.attempt import attempt
-from dovetail.targets.runtime.building.code_cache import BackgroundCompiler, Function
+from dovetail.targets.runtime.building.code_cache import BackgroundCompiler, LoadedFunction
 from dovetail.targets.runtime.building.step_signature import rebound, step_signature
-from dovetail.targets.runtime.building.store import Store
+from dovetail.targets.runtime.building.store import CodeStore
 from dovetail.targets.runtime.building.weights import Weights
 from dovetail.targets.runtime.control.plan import Control, KernelEntry, make_control
 
@@ -29,11 +29,11 @@ class Built:
 
     jobs: tuple[Job | Control | None, ...]
     entries: tuple[tuple[int, ...], ...]
-    functions: tuple[Function, ...]
+    functions: tuple[LoadedFunction, ...]
     """Keeps the code of all addresses in memory."""
 
 
-def build(plan: Plan, backend: Backend, store: Store | None = None) -> Built:
+def build(plan: Plan, backend: Backend, store: CodeStore | None = None) -> Built:
     """Select, compile and load the kernels of the run phase; code that the store has is not compiled."""
     builder, background = builder_of(plan, backend), BackgroundCompiler(backend.code, store)
     jobs: list[Job | Control | None] = []
@@ -53,7 +53,7 @@ def build(plan: Plan, backend: Backend, store: Store | None = None) -> Built:
 def loaded(
     jobs: Sequence[Job | Control | None],
     backend: Backend,
-    store: Store | None = None,
+    store: CodeStore | None = None,
     background: BackgroundCompiler | None = None,
 ) -> Built:
     """Jobs with their code in memory."""

@@ -18,9 +18,9 @@ from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Job, SharedFunction, Template, Variant
 from dovetail.targets.runtime.building.compiler import Compiler, LoadedCode, Module
-from dovetail.targets.runtime.building.store import Store
+from dovetail.targets.runtime.building.store import CodeStore
 
-__all__ = ["BackgroundCompiler", "CodeCache", "Function", "Skeleton", "shared_module", "skeleton_of"]
+__all__ = ["BackgroundCompiler", "CodeCache", "LoadedFunction", "Skeleton", "shared_module", "skeleton_of"]
 
 _HASH = re.compile(r"(?<=_)(?:[0-9a-f]{20}|[0-9a-f]{16})(?![0-9a-f])")
 """The hash in a content name. Names that are exchanged have one length, so that no offset in an object file moves."""
@@ -62,14 +62,14 @@ COMPILE_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Function:
+class LoadedFunction:
     """A function in memory. What may call it holds this object: the code is freed with the last reference."""
 
     address: int
     code: LoadedCode
     """Code that was loaded together; functions of one load share its memory."""
     object_file: bytes
-    callees: tuple[Function, ...] = ()
+    callees: tuple[LoadedFunction, ...] = ()
     """Shared functions that it calls."""
 
 
@@ -88,8 +88,8 @@ class CodeCache:
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
-        self._functions: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
-        self._recent: OrderedDict[str, Function] = OrderedDict()
+        self._functions: weakref.WeakValueDictionary[str, LoadedFunction] = weakref.WeakValueDictionary()
+        self._recent: OrderedDict[str, LoadedFunction] = OrderedDict()
         self._lock = threading.Lock()
         self._early_lock = threading.Lock()
         self._early: dict[str, _Early] = {}
@@ -101,8 +101,8 @@ class CodeCache:
         return name in self._functions
 
     def functions(
-        self, jobs: Iterable[HasKernel], store: Store | None = None, background: BackgroundCompiler | None = None
-    ) -> list[Function]:
+        self, jobs: Iterable[HasKernel], store: CodeStore | None = None, background: BackgroundCompiler | None = None
+    ) -> list[LoadedFunction]:
         """The function of each job's kernel: in memory already, from the store, or compiled."""
         found = BackgroundCompiler(self, store) if background is None else background
         listed = [found.modules(job) for job in jobs]
@@ -116,7 +116,7 @@ class CodeCache:
             self._used(held)
             return [held[modules[-1].name] for modules in listed]
 
-    def adopt(self, objects: Mapping[Module, bytes]) -> list[Function]:
+    def adopt(self, objects: Mapping[Module, bytes]) -> list[LoadedFunction]:
         """The functions of object files that another process compiled, callees first."""
         with self._lock:
             held = self._held(objects)
@@ -133,7 +133,7 @@ class CodeCache:
         """The modules of the functions that a job's kernel shares with others, then its own."""
         return self.compiler.modules(job.kernel)
 
-    def compile(self, module: Module, store: Store | None) -> bytes:
+    def compile(self, module: Module, store: CodeStore | None) -> bytes:
         """The object file of a module."""
         return self.compiler.compile(module, store)
 
@@ -141,7 +141,7 @@ class CodeCache:
         """The object file of a function that is in memory."""
         return self._functions[name].object_file
 
-    def precompile(self, functions: Iterable[SharedFunction], store: Store | None) -> None:
+    def precompile(self, functions: Iterable[SharedFunction], store: CodeStore | None) -> None:
         """Compile functions in one thread, one after the other, while the program that needs them is still lowered."""
         modules = [shared_module(function) for function in functions]
         with self._early_lock:
@@ -163,7 +163,7 @@ class CodeCache:
         """Whether a function is begun that no program has taken."""
         return name in self._early and self._early[name].is_begun
 
-    def _precompile(self, functions: Iterable[_Early], store: Store | None) -> None:
+    def _precompile(self, functions: Iterable[_Early], store: CodeStore | None) -> None:
         for early in functions:
             with self._early_lock:
                 # The program did not wait for what was not begun.
@@ -173,12 +173,12 @@ class CodeCache:
                     early.made = self.compile(early.module, store)
                 early.done.set()
 
-    def _held(self, modules: Iterable[Module]) -> dict[str, Function]:
+    def _held(self, modules: Iterable[Module]) -> dict[str, LoadedFunction]:
         """Strong references to the functions that are in memory."""
         found = {module.name: self._functions.get(module.name) for module in modules}
         return {name: function for name, function in found.items() if function is not None}
 
-    def _used(self, functions: Mapping[str, Function]) -> None:
+    def _used(self, functions: Mapping[str, LoadedFunction]) -> None:
         """Hold functions as the most recent ones, and let the least recent ones go."""
         for name, function in functions.items():
             self._recent[name] = function
@@ -191,14 +191,14 @@ class CodeCache:
         modules: Iterable[Module],
         objects: Mapping[str, bytes],
         callees: Mapping[str, Sequence[str]],
-        held: dict[str, Function],
+        held: dict[str, LoadedFunction],
     ) -> None:
         """Load object files and add the functions to `held`. Shared functions come first; they call no others."""
         modules = sorted(modules, key=lambda module: not module.is_shared)
         code = self.compiler.load([objects[module.name] for module in modules])
         for module in modules:
             called = tuple([held[name] for name in callees.get(module.name, ())])
-            function = Function(code.address(module.name), code, objects[module.name], called)
+            function = LoadedFunction(code.address(module.name), code, objects[module.name], called)
             held[module.name] = self._functions[module.name] = function
             if module.is_shared:
                 # A later definition replaces the address of one that was freed.
@@ -211,7 +211,7 @@ class BackgroundCompiler:
     LLVM runs without Python's lock.
     """
 
-    def __init__(self, cache: CodeCache, store: Store | None) -> None:
+    def __init__(self, cache: CodeCache, store: CodeStore | None) -> None:
         self.cache = cache
         self.store = store
         self.made: dict[str, bytes] = {}

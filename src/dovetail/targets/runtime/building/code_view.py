@@ -13,11 +13,11 @@ from dovetail.targets.runtime.building.build import builder_of
 from dovetail.targets.runtime.building.compiler import Module
 from dovetail.targets.target import CodeView, Notation
 
-Write: TypeAlias = Callable[[Module], str]
+ModuleText: TypeAlias = Callable[[Module], str]
 """A module in one notation."""
 
 
-def code_view(backend: Backend, notations: Mapping[Notation, Write]) -> CodeView:
+def code_view(backend: Backend, notations: Mapping[Notation, ModuleText]) -> CodeView:
     """The code of a backend's kernels; the first notation is the text that its compiler compiles."""
 
     def listed(plan: Plan, step: Step, notation: Notation) -> str:
@@ -29,7 +29,7 @@ def code_view(backend: Backend, notations: Mapping[Notation, Write]) -> CodeView
     return CodeView(backend.target, tuple(notations), listed, written)
 
 
-def listing(plan: Plan, step: Step, write: Write, backend: Backend) -> str:
+def listing(plan: Plan, step: Step, write: ModuleText, backend: Backend) -> str:
     """The kernel of a step, then its shared functions; for a branch or a loop the kernels of its bodies."""
     name = step.value.op.name
     if step.phase == "bind":
@@ -59,4 +59,4 @@ def texts(plan: Plan, backend: Backend) -> Iterator[str | None]:
         yield known[id(kernel)][1]
 
 
-__all__ = ["Write", "code_view", "listing", "texts"]
+__all__ = ["ModuleText", "code_view", "listing", "texts"]

@@ -8,7 +8,7 @@ from typing import Protocol
 from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import Template
-from dovetail.targets.runtime.building.store import Store
+from dovetail.targets.runtime.building.store import CodeStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Compiler(Protocol):
         """The modules of the functions that a kernel shares with others, then its own."""
         ...
 
-    def compile(self, module: Module, store: Store | None) -> bytes:
+    def compile(self, module: Module, store: CodeStore | None) -> bytes:
         """The object file of a module, from the store where it has one; it holds names as plain bytes."""
         ...
 

@@ -24,7 +24,7 @@ from dovetail.plan.alias import Alias
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.runtime.arrays.memory import Memory
 from dovetail.targets.runtime.arrays.page_advice import give_back, trim, unload
-from dovetail.targets.runtime.building.weights import Cell, Weights
+from dovetail.targets.runtime.building.weights import WeightCell, Weights
 from dovetail.targets.runtime.calls.launch_frame import Section
 
 __all__ = ["PACKED_WEIGHTS", "PackedWeights", "steps_for", "wanted_steps"]
@@ -34,7 +34,7 @@ __all__ = ["PACKED_WEIGHTS", "PackedWeights", "steps_for", "wanted_steps"]
 class _Entry:
     """One packed array, with weak references to it and to the arrays that it was packed from."""
 
-    owners: tuple[weakref.ref[Cell] | weakref.ref[Array], ...]
+    owners: tuple[weakref.ref[WeightCell] | weakref.ref[Array], ...]
     packed: weakref.ref[Array]
 
 
@@ -45,7 +45,7 @@ class PackedWeightCache:
         self._entries: dict[Hashable, _Entry] = {}
         self._lock = threading.Lock()
 
-    def get(self, layout: Hashable, cells: Sequence[Cell], pack: Callable[[], Array]) -> Array:
+    def get(self, layout: Hashable, cells: Sequence[WeightCell], pack: Callable[[], Array]) -> Array:
         """The packed form of these cells. Writeable arrays are packed again, and shared if equal."""
         constant = all(cell.is_constant for cell in cells)
         # The caller holds the arrays of the cells meanwhile.
@@ -60,14 +60,14 @@ class PackedWeightCache:
         self._add(key, owners, fresh)
         return fresh
 
-    def _find(self, key: Hashable, owners: Sequence[Cell | Array]) -> Array | None:
+    def _find(self, key: Hashable, owners: Sequence[WeightCell | Array]) -> Array | None:
         with self._lock:
             entry = self._entries.get(key)
         if entry is None or any(ref() is not owner for ref, owner in zip(entry.owners, owners, strict=True)):
             return None
         return entry.packed()
 
-    def _add(self, key: Hashable, owners: Sequence[Cell | Array], packed: Array) -> None:
+    def _add(self, key: Hashable, owners: Sequence[WeightCell | Array], packed: Array) -> None:
         def gone(_: object) -> None:
             if self._entries.get(key) is entry:
                 self._entries.pop(key, None)
@@ -92,7 +92,7 @@ PACKED_WEIGHTS = PackedWeightCache()
 WORTH_TRIMMING = 1 << 20
 """Freed bytes from which the allocator is trimmed."""
 
-Key: TypeAlias = tuple[Value | str, ...]
+PackKey: TypeAlias = tuple[Value | str, ...]
 Rebuild: TypeAlias = Callable[[], Array]
 """Rebuilds the content of a root."""
 
@@ -116,7 +116,7 @@ class PackedWeights:
     def __init__(self, plan: Plan, sections: Sequence[Section], bound: Memory, params: Mapping[str, Array]) -> None:
         self.plan, self.bound = plan, bound
         self.cells = params.cells if isinstance(params, Weights) else {}
-        self.made: dict[Key, Array] = {}
+        self.made: dict[PackKey, Array] = {}
         self._lock = threading.Lock()
         jobs = [job for part in sections for job in part.jobs if isinstance(job, Job) and not job.variants]
         bindings = {p.key: p for job in jobs for p in job.bindings.values() if isinstance(p, Packed)}
@@ -151,7 +151,7 @@ class PackedWeights:
 
 def _in_two_threads(pack: Callable[[Packed], Array], bindings: Sequence[Packed]) -> list[Array]:
     """Pack each with two threads: NumPy copies without Python's lock."""
-    made: dict[Key, Array] = {}
+    made: dict[PackKey, Array] = {}
     failed: list[BaseException] = []
     waiting = iter(bindings)
     lock = threading.Lock()
@@ -186,7 +186,7 @@ def _pack(binding: Packed, bound: Memory) -> Array:
     return packed
 
 
-def _owners(plan: Plan, value: Value, cells: Mapping[str, Cell]) -> list[Cell] | None:
+def _owners(plan: Plan, value: Value, cells: Mapping[str, WeightCell]) -> list[WeightCell] | None:
     """The cells of the parameters that a tensor is computed from; None where an array has none."""
     found = [cells.get(str(v.attrs["name"])) for v in walk([plan.root_of(value)]) if v.op is leaf.PARAM]
     return None if None in found else [cell for cell in found if cell is not None]
@@ -257,7 +257,7 @@ def steps_for(plan: Plan, read: AbstractSet[Value]) -> list[Step]:
     return steps[::-1]
 
 
-def _routes(plan: Plan, bindings: Mapping[Key, Packed], packed: Mapping[Key, Array]) -> dict[Value, Rebuild]:
+def _routes(plan: Plan, bindings: Mapping[PackKey, Packed], packed: Mapping[PackKey, Array]) -> dict[Value, Rebuild]:
     """Functions that rebuild roots whose whole content was packed."""
     found: dict[Value, Rebuild] = {}
     for key, binding in bindings.items():

@@ -23,7 +23,7 @@ from dovetail.plan.plan import Plan
 from dovetail.targets.runtime.backend import Backend
 from dovetail.targets.runtime.building.build import Built, builder_of, kernels_of, loaded
 from dovetail.targets.runtime.building.compiler import Module
-from dovetail.targets.runtime.building.store import Store
+from dovetail.targets.runtime.building.store import CodeStore
 from dovetail.targets.runtime.control.plan import Control
 from dovetail.targets.runtime.registry import Registry
 
@@ -37,7 +37,7 @@ class NotSerializable(Exception):
 
 def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None], backend: Backend) -> bytes:
     """Jobs whose kernels are in memory, with their code."""
-    writer = Writer({value: index for index, value in enumerate(plan.graph.values)}, backend.records)
+    writer = JsonWriter({value: index for index, value in enumerate(plan.graph.values)}, backend.records)
     # Steps with equal signatures share a kernel: its modules are written once.
     kernels = {id(job.kernel): job for job in kernels_of(jobs)}
     modules = {at: backend.code.modules(job) for at, job in kernels.items()}
@@ -51,7 +51,7 @@ def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None], backend: Backend)
     return b"".join([_LENGTH.pack(len(head)), head, *objects])
 
 
-def from_bytes(plan: Plan, content: bytes, backend: Backend, store: Store | None = None) -> Built:
+def from_bytes(plan: Plan, content: bytes, backend: Backend, store: CodeStore | None = None) -> Built:
     """The jobs in bytes that `to_bytes` made of an equal plan, with their code in memory.
 
     Kernels inside branches and loops are selected again, and their code is in the store.
@@ -85,7 +85,7 @@ def _bare(kernel: Kernel | Template, name: str) -> Template:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class JsonWriter:
     """Spells what jobs hold as JSON."""
 
     number: Mapping[Value, int]
@@ -119,7 +119,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads what `Writer` spelled. A kind that is neither built in nor registered is refused."""
+    """Reads what `JsonWriter` spelled. A kind that is neither built in nor registered is refused."""
 
     values: Sequence[Value]
     records: Registry
@@ -156,4 +156,4 @@ _BUILT_IN: Mapping[str, _Read] = {
     "map": Reader.read_map,
 }
 
-__all__ = ["NotSerializable", "Reader", "Writer", "from_bytes", "to_bytes"]
+__all__ = ["JsonWriter", "NotSerializable", "Reader", "from_bytes", "to_bytes"]

@@ -46,7 +46,7 @@ _COUNT = re.compile(rb"^(\d{1,12}) (\d{1,12}) (\d{1,12})$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class StoreKey:
     """What an entry is made from, each part by its name. Equal parts are the same entry."""
 
     kind: str
@@ -63,7 +63,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class StoreStatus:
     """What a store holds, and how often it helped."""
 
     folder: str
@@ -78,7 +78,7 @@ class Status:
     """Why there is no cache; empty where there is one."""
 
 
-class Store:
+class CodeStore:
     """Entries in a folder. Many processes may use one at once, and any of them may die at any moment."""
 
     def __init__(self, path: Path, limit: int) -> None:
@@ -98,7 +98,7 @@ class Store:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.problem = f"{path} cannot be used: {why}"
 
-    def get(self, key: Key) -> bytes | None:
+    def get(self, key: StoreKey) -> bytes | None:
         """The content of an entry, or None. One that is damaged is removed."""
         content = None
         if self._folder is not None:
@@ -111,12 +111,12 @@ class Store:
             self.misses += content is None
         return content
 
-    def has(self, key: Key) -> bool:
+    def has(self, key: StoreKey) -> bool:
         """Whether there is an entry, without counting the lookup."""
         found = None if self._folder is None else self._folder.read(key.name)
         return found is not None and _content(found, key.words) is not None
 
-    def put(self, key: Key, content: bytes) -> None:
+    def put(self, key: StoreKey, content: bytes) -> None:
         """Keep an entry; where that fails, there is none."""
         if self._folder is None or len(content) > min(MOST_CONTENT, self.limit):
             return
@@ -171,7 +171,7 @@ class Store:
                 if words is not None:
                     yield words
 
-    def status(self) -> Status:
+    def status(self) -> StoreStatus:
         """What the folder holds now; counts are those of all processes that ended, and of this one."""
         entries: dict[str, int] = {}
         total = 0
@@ -183,7 +183,7 @@ class Store:
         counted = self._counted()
         mine = (self.hits, self.misses, self.written)
         hits, misses, written = (a + b for a, b in zip(counted, mine, strict=True))
-        return Status(str(self.path), entries, total, self.limit, hits, misses, written, self.problem)
+        return StoreStatus(str(self.path), entries, total, self.limit, hits, misses, written, self.problem)
 
     def tell(self) -> None:
         """Add what this process found to the counts that all share."""
@@ -208,7 +208,7 @@ class Store:
             return []
 
 
-def store_of(settings: Settings) -> Store | None:
+def store_of(settings: Settings) -> CodeStore | None:
     """The store of the settings; None where they turn it off."""
     return None if settings.cache == OFF else _store(folder_of(settings), settings.cache_limit)
 
@@ -224,8 +224,8 @@ def folder_of(settings: Settings) -> Path:
 
 
 @cache
-def _store(path: Path, limit: int) -> Store:
-    store = Store(path, limit)
+def _store(path: Path, limit: int) -> CodeStore:
+    store = CodeStore(path, limit)
     atexit.register(store.tell)
     return store
 

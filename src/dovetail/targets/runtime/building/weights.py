@@ -11,7 +11,7 @@ import numpy as np
 from dovetail.ir.literal import Array
 
 
-class Cell:
+class WeightCell:
     """One array, held, or let go together with how to make it again. Other holders of the array still have it."""
 
     def __init__(self, array: Array) -> None:
@@ -56,7 +56,7 @@ class Weights(Mapping[str, Array]):
     """Arrays by name. Mappings that are made from this one share its cells."""
 
     def __init__(self, arrays: Mapping[str, Array] | None = None) -> None:
-        self.cells: dict[str, Cell] = {}
+        self.cells: dict[str, WeightCell] = {}
         if isinstance(arrays, Weights):
             self.cells = dict(arrays.cells)
         elif arrays is not None:
@@ -87,18 +87,18 @@ class Weights(Mapping[str, Array]):
         return found
 
 
-_cells: weakref.WeakValueDictionary[int, Cell] = weakref.WeakValueDictionary()
+_cells: weakref.WeakValueDictionary[int, WeightCell] = weakref.WeakValueDictionary()
 _cells_lock = threading.Lock()
 
 
-def cell_of(array: Array) -> Cell:
+def cell_of(array: Array) -> WeightCell:
     """A cell for an array; the same one again while what the array holds cannot change."""
     if not is_constant(array):
-        return Cell(array)
+        return WeightCell(array)
     with _cells_lock:
         found = _cells.get(id(array))
         if found is None or not found.is_of(array):
-            found = _cells[id(array)] = Cell(array)
+            found = _cells[id(array)] = WeightCell(array)
         return found
 
 
@@ -122,11 +122,11 @@ def owned(arrays: Mapping[str, Array]) -> Weights:
     return found
 
 
-_copies: dict[int, tuple[weakref.ref[Array], weakref.ref[Cell]]] = {}
+_copies: dict[int, tuple[weakref.ref[Array], weakref.ref[WeightCell]]] = {}
 """The last copy of an array, by the id of the array: programs that bind one array share its copy."""
 
 
-def _copied(array: Array) -> Cell:
+def _copied(array: Array) -> WeightCell:
     """A cell with a copy of an array; the same one again while the array holds what it held."""
     key = id(array)
     entry = _copies.get(key)
@@ -135,9 +135,9 @@ def _copied(array: Array) -> Cell:
         return known
     copy = array.copy(order="K")
     copy.flags.writeable = False
-    cell = Cell(copy)
+    cell = WeightCell(copy)
 
-    def gone(ref: weakref.ref[Cell]) -> None:
+    def gone(ref: weakref.ref[WeightCell]) -> None:
         if (kept := _copies.get(key)) is not None and kept[1] is ref:
             _copies.pop(key, None)
 
@@ -153,4 +153,4 @@ def _same_bytes(one: Array, other: Array) -> bool:
     return np.array_equal(plain[0], plain[1])
 
 
-__all__ = ["Cell", "Weights", "cell_of", "is_constant", "owned"]
+__all__ = ["WeightCell", "Weights", "cell_of", "is_constant", "owned"]

@@ -28,7 +28,7 @@ from dovetail.targets.runtime.arrays.feeds import Shaped
 from dovetail.targets.runtime.arrays.memory import Memory
 from dovetail.targets.runtime.arrays.memory_limit import check_fits
 from dovetail.targets.runtime.arrays.page_advice import trim
-from dovetail.targets.runtime.arrays.spans import Spans
+from dovetail.targets.runtime.arrays.spans import MemorySpans
 from dovetail.targets.runtime.backend import Executor
 from dovetail.targets.runtime.calls.launch_args import FIRST_OUTSIDE
 from dovetail.targets.runtime.calls.launch_frame import Frame, Section
@@ -47,7 +47,7 @@ Shapes: TypeAlias = tuple[tuple[tuple[int, ...], ...], tuple[tuple[str, int], ..
 """The shapes of the inputs, and symbols that the caller binds."""
 
 
-class Launch(Protocol):
+class RunPrepared(Protocol):
     """Runs a prepared call."""
 
     def __call__(self, arrays: Sequence[Any], sizes: Mapping[str, int] | None = None, /) -> dict[str, Any] | None:
@@ -55,7 +55,7 @@ class Launch(Protocol):
         ...
 
 
-Patches: TypeAlias = tuple[tuple[int, int], ...]
+AddressPatches: TypeAlias = tuple[tuple[int, int], ...]
 """Launch arguments that point into an array: the index of each, and its offset from the first element."""
 
 _NO_SIZES: tuple[tuple[str, int], ...] = ()
@@ -84,11 +84,11 @@ class NewResult:
     name: str
     empty: Callable[[], Any]
     """Makes the array."""
-    patches: Patches
+    patches: AddressPatches
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class ShapedCall:
     """A run in one workspace, for one set of shapes, on arrays of one library."""
 
     library: ArrayLibrary
@@ -96,7 +96,7 @@ class Call:
     arguments: tuple[int, ...]
     count: int
     launch_args: memoryview
-    given: tuple[tuple[int, Patches], ...]
+    given: tuple[tuple[int, AddressPatches], ...]
     """For each input its index, and the launch arguments that point into it."""
     made: tuple[NewResult, ...]
     copied: tuple[tuple[str, Array, DType], ...]
@@ -116,7 +116,7 @@ class Call:
     """Whether arrays can take the place of those of the last run; None where their shapes must be looked at."""
     tests: int = 0
     """How often `fits` was made."""
-    overwritten: Spans | None = None
+    overwritten: MemorySpans | None = None
     """The memory of donated inputs in the last run, where no other input of it shared any; None for not known."""
     is_plain: bool = field(init=False)
     """Whether every result is a new array that a kernel writes."""
@@ -143,20 +143,20 @@ class Call:
         return True
 
 
-Resume: TypeAlias = Callable[[Call, int, Sequence[Any], Mapping[str, Any]], None]
+Resume: TypeAlias = Callable[[ShapedCall, int, Sequence[Any], Mapping[str, Any]], None]
 """Given the call, the step that set the error flag, the inputs, and the new arrays of results."""
 
 
 _EMPTY = HostBuffer(np.empty(0, np.uint8))
 
 
-class Workspace:
+class RunWorkspace:
     """The arena and the scratch memory of one run at a time; both grow with the shapes that they serve."""
 
     def __init__(self) -> None:
         self.arena = self.scratch = _EMPTY
-        self.calls: dict[Shapes, Call] = {}
-        self.last: Call | None = None
+        self.calls: dict[Shapes, ShapedCall] = {}
+        self.last: ShapedCall | None = None
         """The call of the run before."""
 
     def reserve(self, arena: int, scratch: int, allocator: Allocator[HostBuffer]) -> None:
@@ -188,7 +188,7 @@ class PreparedCalls:
         self.overwritten = frozenset(self.donated.values())
         self.fresh = fresh_results(plan)
         self.apart = chained(plan, self.fresh.values())
-        self.workspaces: list[Workspace] = []
+        self.workspaces: list[RunWorkspace] = []
         self.refused = 0
         self.trimmed = False
 
@@ -209,7 +209,7 @@ class PreparedCalls:
         try:
             space = self.workspaces.pop()
         except IndexError:
-            space = Workspace()
+            space = RunWorkspace()
         try:
             call = space.last
             if call is None or sizes or call.fits is None or not call.fits(*arrays):
@@ -247,8 +247,8 @@ class PreparedCalls:
         return None
 
     def _found(
-        self, frames: Frames, space: Workspace, arrays: Sequence[Any], sizes: Mapping[str, int] | None
-    ) -> Call | None:
+        self, frames: Frames, space: RunWorkspace, arrays: Sequence[Any], sizes: Mapping[str, int] | None
+    ) -> ShapedCall | None:
         """The call for arrays that differ from those of the run before; None where one cannot be used as it is."""
         found = self.library.shapes(arrays, self.dtypes)
         if found is None:
@@ -265,7 +265,7 @@ class PreparedCalls:
         space.last = call
         return call
 
-    def _prepare(self, frames: Frames, space: Workspace, arrays: Sequence[Shaped], shapes: Shapes) -> Call:
+    def _prepare(self, frames: Frames, space: RunWorkspace, arrays: Sequence[Shaped], shapes: Shapes) -> ShapedCall:
         memory = frames.known(arrays, shapes)
         if memory.again and not self.trimmed:
             # By now callers have dropped the arrays that they bound.
@@ -289,7 +289,7 @@ class PreparedCalls:
         ]
         total = sum(math.prod(sized[name]) * outputs[name].dtype.itemsize for name in self.fresh)
         check_fits(total, f"the results of {self.plan.graph.name}", self.plan.memory_limit)
-        call = Call(
+        call = ShapedCall(
             self.library,
             self.executor.run,
             (address(rows), 0, len(rows), space.scratch.address, frame.scratch),
@@ -318,7 +318,7 @@ class PreparedCalls:
         for root, end in self.apart.items():
             ends.setdefault(end, []).append(root)
 
-        def resume(call: Call, stopped: int, arrays: Sequence[Any], results: Mapping[str, Any]) -> None:
+        def resume(call: ShapedCall, stopped: int, arrays: Sequence[Any], results: Mapping[str, Any]) -> None:
             own = {v: self._bytes(a) for v, a in zip(self.plan.graph.inputs, arrays, strict=True)}
             for name, end in self.fresh.items():
                 own |= dict.fromkeys(ends[end], self._bytes(results[name]))
@@ -334,7 +334,7 @@ class PreparedCalls:
     def _bytes(self, array: Any) -> Array:
         return self.library.view(array).reshape(-1).view(np.uint8)
 
-    def _can_overwrite(self, call: Call, arrays: Sequence[Any], starts: Sequence[int]) -> bool:
+    def _can_overwrite(self, call: ShapedCall, arrays: Sequence[Any], starts: Sequence[int]) -> bool:
         """Whether a run may write to donated inputs: each is writable, and shares no memory with another input."""
         can_write = self.library.can_write
         for index in self.overwritten:
@@ -343,7 +343,7 @@ class PreparedCalls:
         spans, before = call.overwritten, call.starts
         call.overwritten = None
         if spans is None or not before or not spans.are_at(starts):
-            spans, before = Spans.of(self.overwritten, arrays, starts), [-1] * len(starts)
+            spans, before = MemorySpans.of(self.overwritten, arrays, starts), [-1] * len(starts)
         if spans is None:
             return False
         for index, start in enumerate(starts):
@@ -372,9 +372,9 @@ def _in_memory_of_an_input(plan: Plan, name: str, value: Value) -> bool:
     return slot is not None and slot.donor is not None and slot.donor.attrs["name"] != plan.graph.donated.get(name)
 
 
-def _patches(frame: Frame, base: int) -> Patches:
+def _patches(frame: Frame, base: int) -> AddressPatches:
     at = np.flatnonzero(frame.bases == base)
     return tuple(zip(at.tolist(), frame.offsets[at].tolist(), strict=True))
 
 
-__all__ = ["Call", "Launch", "PreparedCalls", "can_prepare"]
+__all__ = ["PreparedCalls", "RunPrepared", "ShapedCall", "can_prepare"]

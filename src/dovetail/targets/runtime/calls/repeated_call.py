@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
 from dovetail.dataclass import dataclass
-from dovetail.targets.runtime.calls.prepared_call import Call, Patches, PreparedCalls
+from dovetail.targets.runtime.calls.prepared_call import AddressPatches, PreparedCalls, ShapedCall
 
-Repeated: TypeAlias = Callable[[tuple[Any, ...]], Sequence[Any]]
+RepeatedCall: TypeAlias = Callable[[tuple[Any, ...]], Sequence[Any]]
 """From the arrays, in the order of the inputs, to the results, in the order of the outputs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class AddressWrite:
     """A launch argument that points into an array."""
 
     index: int
@@ -29,20 +29,24 @@ class Write:
     """From the first element, in bytes."""
 
 
-class Placed(Protocol):
+class FunctionMaker(Protocol):
     """Makes a function of arrays like the given ones, without a reference to the weights.
 
     It writes where the arrays are, and says yes, if the weights are the same objects in the same memory.
     """
 
     def __call__(
-        self, weights: Mapping[int, Any], given: Sequence[Any], writes: Sequence[Write], /
+        self, weights: Mapping[int, Any], given: Sequence[Any], writes: Sequence[AddressWrite], /
     ) -> Callable[..., bool]: ...
 
 
 def repeated(
-    calls: PreparedCalls, arrays: Sequence[Any], weights: Collection[int], placed: Placed, otherwise: Repeated
-) -> Repeated | None:
+    calls: PreparedCalls,
+    arrays: Sequence[Any],
+    weights: Collection[int],
+    placed: FunctionMaker,
+    otherwise: RepeatedCall,
+) -> RepeatedCall | None:
     """Runs the last prepared call again, or `otherwise` where something has changed.
 
     There is none if that call was not one of these arrays, or if it has results that are not new arrays.
@@ -73,13 +77,13 @@ def repeated(
 
 def _function(
     calls: PreparedCalls,
-    call: Call,
+    call: ShapedCall,
     others: Sequence[int],
     fits: Callable[..., bool],
     inputs: Callable[..., bool],
     results: Callable[..., bool],
-    otherwise: Repeated,
-) -> Repeated:
+    otherwise: RepeatedCall,
+) -> RepeatedCall:
     made = range(len(call.made))
     # Another run may have given the call other weights, or the workspace other shapes.
     tests = ["space.last is call", "call.starts is starts", f"fits({', '.join(f'arrays[{i}]' for i in others)})"]
@@ -104,15 +108,15 @@ def _function(
     }
     source = "\n    ".join(["def repeat(arrays):", *lines])
     exec(compile(source, f"<{calls.plan.graph.name}>", "exec"), scope)
-    return cast(Repeated, scope["repeat"])
+    return cast(RepeatedCall, scope["repeat"])
 
 
-def _writes(call: Call, index: int, patches: Patches) -> list[Write]:
+def _writes(call: ShapedCall, index: int, patches: AddressPatches) -> list[AddressWrite]:
     """What points into an array."""
     if not patches:
         return []
     words = ctypes.c_int64.from_buffer(call.launch_args)
-    return [Write(index, ctypes.addressof(words) + at * ctypes.sizeof(words), offset) for at, offset in patches]
+    return [AddressWrite(index, ctypes.addressof(words) + at * ctypes.sizeof(words), offset) for at, offset in patches]
 
 
-__all__ = ["Placed", "Repeated", "Write", "repeated"]
+__all__ = ["AddressWrite", "FunctionMaker", "RepeatedCall", "repeated"]

@@ -32,7 +32,7 @@ from dovetail.targets.runtime.control.plan import CompiledBody, Control, KernelE
 from dovetail.targets.runtime.control.records import LOOP_RECORD, MOVE_RECORD
 
 NO_LIMIT = 1 << 62
-Row: TypeAlias = list[Address]
+AddressRow: TypeAlias = list[Address]
 """The fields of one step in a launch table."""
 
 
@@ -98,7 +98,7 @@ class ControlLayout:
             if body is None or not self._fits(body):
                 record += [(ABSOLUTE, -1), (ABSOLUTE, 0)]
                 continue
-            rows: list[Row] = []
+            rows: list[AddressRow] = []
             reads = [self.whole(body, i, outer, rows) for i in range(len(body.operands))]
             rows += self.body(body, reads, wanted)
             record += self.table(rows)
@@ -116,7 +116,7 @@ class ControlLayout:
         assert body is not None, "all bodies of a loop are compiled"
         return _Loop(self, control, body, outer).record()
 
-    def whole(self, body: CompiledBody, index: int, outer: Resolve, rows: list[Row]) -> Address:
+    def whole(self, body: CompiledBody, index: int, outer: Resolve, rows: list[AddressRow]) -> Address:
         """The address of an argument that is a whole operand; adds a row where it must be copied first."""
         if index in body.known:
             own = self.bound[body].memory.own.get(body.arguments[index])
@@ -124,16 +124,16 @@ class ControlLayout:
         at, kernel = outer(body.operands[index]), body.dense[index]
         return at if kernel is None else self.copied(kernel, at, body.arguments[index], rows)
 
-    def copied(self, kernel: KernelEntry, source: Address, argument: Value, rows: list[Row]) -> Address:
+    def copied(self, kernel: KernelEntry, source: Address, argument: Value, rows: list[AddressRow]) -> Address:
         """New memory for an argument; adds a row that copies it there."""
         target = self.args.reserve(self.args.number(argument.tensor.bytes))
         rows.append(self.copy(kernel, source, target))
         return target
 
-    def copy(self, kernel: KernelEntry, source: Address, target: Address) -> Row:
+    def copy(self, kernel: KernelEntry, source: Address, target: Address) -> AddressRow:
         return self.row(kernel, [target if name == "y" else source for name in kernel.job.kernel.pointers])
 
-    def row(self, kernel: KernelEntry, pointers: Sequence[Address]) -> Row:
+    def row(self, kernel: KernelEntry, pointers: Sequence[Address]) -> AddressRow:
         first, tiles, chunk = self.args.launch(kernel.job, pointers)
         return _row(
             function=(ABSOLUTE, kernel.entry),
@@ -144,14 +144,14 @@ class ControlLayout:
             status=(STATUS, 0) if kernel.job.is_checked else (ABSOLUTE, 0),
         )
 
-    def table(self, rows: Sequence[Row]) -> list[Address]:
+    def table(self, rows: Sequence[AddressRow]) -> list[Address]:
         """The length of a table, and its address."""
         return [(ABSOLUTE, len(rows)), (ARGUMENTS, 8 * self.args.add([field for row in rows for field in row]))]
 
-    def body(self, body: CompiledBody, reads: Sequence[Address], wanted: Sequence[Address | None]) -> list[Row]:
+    def body(self, body: CompiledBody, reads: Sequence[Address], wanted: Sequence[Address | None]) -> list[AddressRow]:
         """The steps of a body with its arguments and results at these addresses."""
         resolve = self._resolver(body, reads, wanted)
-        rows: list[Row] = []
+        rows: list[AddressRow] = []
         for step in body.steps:
             if isinstance(step, Control):
                 kind, first = self.control(step, resolve)
@@ -171,7 +171,7 @@ class ControlLayout:
         return Resolver(plan, bound.memory, args.number, lambda weights: bound.packed[weights.key], arena, given.get)
 
 
-def _row(**fields: Address) -> Row:
+def _row(**fields: Address) -> AddressRow:
     return [fields.get(name, (ABSOLUTE, 0)) for name in OFFSETS]
 
 
@@ -186,9 +186,9 @@ class _Loop:
         self.carries = len(control.ends)
         self.limit = self._limit()
         self.moving: list[LoopAddress] = []
-        self.before: list[Row] = []
-        self.opening: list[Row] = []
-        self.end: list[Row] = []
+        self.before: list[AddressRow] = []
+        self.opening: list[AddressRow] = []
+        self.end: list[AddressRow] = []
 
     def _limit(self) -> int:
         """The most trips."""
@@ -202,7 +202,7 @@ class _Loop:
         layout, body = self.layout, self.body
         wanted: list[Address | None] = []
         reads = [self._argument(i, wanted) for i in range(len(body.operands))]
-        condition_rows: list[Row] = []
+        condition_rows: list[AddressRow] = []
         flag: Address = (ABSOLUTE, 0)
         stacked = self.results[self.carries :]
         if self.value.op is not scan_:

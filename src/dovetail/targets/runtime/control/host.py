@@ -26,23 +26,23 @@ from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.targets.runtime.arrays.array_library import NUMPY, ArrayLibrary
 from dovetail.targets.runtime.arrays.memory import Memory, owned
 from dovetail.targets.runtime.calls.interpreter import known_size
-from dovetail.targets.runtime.calls.prepared_call import Launch
-from dovetail.targets.runtime.control.host_chunks import Chunk, chunk_of, run_chunks
+from dovetail.targets.runtime.calls.prepared_call import RunPrepared
+from dovetail.targets.runtime.control.host_chunks import TripChunk, chunk_of, run_chunks
 from dovetail.targets.runtime.control.plan import body_graph
 from dovetail.targets.runtime.control.records import ENDLESS
 
 
-class Runner(Protocol):
+class HostRunner(Protocol):
     """A compiled body."""
 
     def run(self, inputs: Mapping[str, Array], sizes: Mapping[str, int] | None = None) -> dict[str, Array]: ...
 
-    def launcher(self, library: ArrayLibrary) -> Launch | None:
+    def launcher(self, library: ArrayLibrary) -> RunPrepared | None:
         """Runs prepared calls on arrays of a library; None where there are none."""
         ...
 
 
-class Executable(Protocol):
+class HostExecutable(Protocol):
     """A compiled plan without its parameters."""
 
     @property
@@ -53,16 +53,16 @@ class Executable(Protocol):
         """The steps that have no kernel."""
         ...
 
-    def bind(self, params: Mapping[str, Array]) -> Runner: ...
+    def bind(self, params: Mapping[str, Array]) -> HostRunner: ...
 
 
 @dataclass(frozen=True, slots=True)
-class BoundBody:
+class BoundHostBody:
     """A compiled body with the arguments that are known at bind time, and the names of the others by index."""
 
-    runner: Runner
+    runner: HostRunner
     taken: tuple[tuple[int, str], ...]
-    launch: Launch | None
+    launch: RunPrepared | None
     order: tuple[int, ...]
     """For each input of the plan the index of its argument."""
 
@@ -75,7 +75,7 @@ class BoundBody:
         return self.runner.run({name: np.asarray(arguments[i]) for i, name in self.taken}, sizes)
 
 
-Bodies: TypeAlias = dict[tuple[Value, Subgraph | Chunk], BoundBody]
+Bodies: TypeAlias = dict[tuple[Value, Subgraph | TripChunk], BoundHostBody]
 """The bodies and chunks that one binding of a plan has run."""
 
 
@@ -86,7 +86,7 @@ _UNKNOWN = np.empty(0, np.uint8)
 class HostBody:
     """A sub-graph as a function of arrays."""
 
-    def __init__(self, body: Subgraph, bound: BoundBody, sizes: Mapping[str, int]) -> None:
+    def __init__(self, body: Subgraph, bound: BoundHostBody, sizes: Mapping[str, int]) -> None:
         self.body = body
         self.bound = bound
         self.sizes = sizes
@@ -106,7 +106,7 @@ class HostBody:
 class _Chunked:
     """A loop that runs in chunks."""
 
-    chunk: Chunk
+    chunk: TripChunk
     known: tuple[Array, ...]
     """An array for each operand: that of a constant, or one that stands for what each run or the bind phase knows."""
     viewed: tuple[tuple[int, Value], ...]
@@ -142,10 +142,10 @@ class LoneLoop:
 class HostControl:
     """The bodies of a plan, each compiled when it is first run."""
 
-    def __init__(self, compile: Callable[[Plan], Executable], outer: Plan) -> None:
+    def __init__(self, compile: Callable[[Plan], HostExecutable], outer: Plan) -> None:
         self._compile = compile
         self._outer = outer
-        self._compiled: dict[tuple[Subgraph, tuple[int, ...]], Executable] = {}
+        self._compiled: dict[tuple[Subgraph, tuple[int, ...]], HostExecutable] = {}
         self._bound = {r for step in outer.phase("bind") for r in step.results}
         self._chunks: dict[Value, _Chunked | None] = {}
         self._trips: dict[Value, int] = {}
@@ -196,7 +196,7 @@ class HostControl:
         return True
 
     def _looped(
-        self, chunked: _Chunked, bound: BoundBody, operands: Sequence[Array], sizes: Mapping[str, int]
+        self, chunked: _Chunked, bound: BoundHostBody, operands: Sequence[Array], sizes: Mapping[str, int]
     ) -> tuple[tuple[Array, ...], int]:
         """The results of a loop, and the number of its trips."""
         chunk = chunked.chunk
@@ -261,7 +261,7 @@ class HostControl:
             return evaluate(attr, memory.sizes) if known or not fresh else attr
         return attr
 
-    def _body(self, body: Subgraph, step: Step, memory: Memory) -> BoundBody:
+    def _body(self, body: Subgraph, step: Step, memory: Memory) -> BoundHostBody:
         """A body whose weights are bound, so that its kernels read them packed."""
         compiled, known = self._compiled_body(body, step)
         operands = _passed(step)
@@ -271,9 +271,9 @@ class HostControl:
         runner = compiled.bind(params)
         index = {name: i for i, name in taken}
         order = tuple(index[str(v.attrs["name"])] for v in compiled.plan.graph.inputs)
-        return BoundBody(runner, taken, runner.launcher(NUMPY), order)
+        return BoundHostBody(runner, taken, runner.launcher(NUMPY), order)
 
-    def _compiled_body(self, body: Subgraph, step: Step) -> tuple[Executable, tuple[int, ...]]:
+    def _compiled_body(self, body: Subgraph, step: Step) -> tuple[HostExecutable, tuple[int, ...]]:
         """A compiled body, and the indices of its arguments that are known at bind time."""
         attrs = step.value.attrs
         first = int(attrs.get("carries", 0)) + int(attrs.get("scanned", 0))

@@ -35,7 +35,7 @@ CHUNK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
+class TripChunk:
     """Several trips of a loop as a sub-graph of its operands.
 
     The results are the carries, the stacked outputs, the number of trips, and whether the condition holds after them.
@@ -51,7 +51,7 @@ class Chunk:
     outputs: int
 
 
-def chunk_of(value: Value) -> Chunk | None:
+def chunk_of(value: Value) -> TripChunk | None:
     """The chunk of a loop; None where the run finds other sizes than the number of trips, or none."""
     if value.op is not while_ or value.attrs["trips"] is None or value.attrs["places"]:
         return None
@@ -84,7 +84,7 @@ def chunk_of(value: Value) -> Chunk | None:
 
     trip_bytes: Size = sum(v.tensor.bytes for v in body.results[carries:])
     stacked = len(body.results) - carries
-    return Chunk(value, tracing.subgraph(chunk, body.arguments), length, trip_bytes, carries, stacked)
+    return TripChunk(value, tracing.subgraph(chunk, body.arguments), length, trip_bytes, carries, stacked)
 
 
 RunChunk: TypeAlias = Callable[[Sequence[Array], Mapping[str, int]], Sequence[Array]]
@@ -92,7 +92,7 @@ RunChunk: TypeAlias = Callable[[Sequence[Array], Mapping[str, int]], Sequence[Ar
 
 
 def run_chunks(
-    chunk: Chunk, operands: Sequence[Array], sizes: Mapping[str, int], run: RunChunk, expected: int | None
+    chunk: TripChunk, operands: Sequence[Array], sizes: Mapping[str, int], run: RunChunk, expected: int | None
 ) -> tuple[Array, ...]:
     """What the loop gives, as its meaning says; `expected` is how many trips the last run made."""
     carries = chunk.carries

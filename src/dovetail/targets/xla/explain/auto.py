@@ -19,7 +19,7 @@ WHOLE = "whole"
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class PricedPlacement:
     """A placement that was tried."""
 
     name: str
@@ -46,8 +46,8 @@ class Priced:
 class Chosen:
     """The cheapest placement, and all that were tried, the cheapest first."""
 
-    best: Priced
-    tried: tuple[Priced, ...]
+    best: PricedPlacement
+    tried: tuple[PricedPlacement, ...]
 
     @property
     def rules(self) -> dict[str, str]:
@@ -76,12 +76,12 @@ class Chosen:
 
 def choose(graph: Graph, mesh: Mapping[str, int]) -> Chosen:
     """Try the presets, then changes of the best one's rules while they gain."""
-    tried = [Priced(WHOLE, Explained(graph, Placement.of(mesh)))]
+    tried = [PricedPlacement(WHOLE, Explained(graph, Placement.of(mesh)))]
     for name, preset in PRESETS.items():
         placement = Placement.of(mesh, None, preset)
         same = any(_splits(one.explained.placement, graph) == _splits(placement, graph) for one in tried)
         if not same and _fits(placement, graph):
-            tried.append(Priced(name, Explained(graph, placement)))
+            tried.append(PricedPlacement(name, Explained(graph, placement)))
     best = min(tried, key=_price)
     for _ in range(MOST_CHANGES):
         changes = [_changed(best, remedy.pattern, remedy.placed) for remedy in best.explained.remedies]
@@ -93,7 +93,7 @@ def choose(graph: Graph, mesh: Mapping[str, int]) -> Chosen:
     return Chosen(best, tuple(sorted(tried, key=_price)))
 
 
-def _price(one: Priced) -> tuple[float, int]:
+def _price(one: PricedPlacement) -> tuple[float, int]:
     return one.seconds, one.explained.weights[1]
 
 
@@ -111,11 +111,13 @@ def _fits(placement: Placement, graph: Graph) -> bool:
     return True
 
 
-def _changed(one: Priced, pattern: str, words: str) -> Priced:
+def _changed(one: PricedPlacement, pattern: str, words: str) -> PricedPlacement:
     placement = one.explained.placement
     (rule,) = Placement.of(placement.sizes, {pattern: words}).rules
     changed = Placement(placement.mesh, (rule, *placement.rules))
-    return Priced(f'{one.name}, {pattern} "{words}"', Explained(one.explained.graph, changed, one.explained.links))
+    return PricedPlacement(
+        f'{one.name}, {pattern} "{words}"', Explained(one.explained.graph, changed, one.explained.links)
+    )
 
 
-__all__ = ["Chosen", "Priced", "choose"]
+__all__ = ["Chosen", "PricedPlacement", "choose"]

@@ -37,7 +37,7 @@ CLOCK: Callable[[], float] = time.perf_counter
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedCollective:
     """How long one collective took."""
 
     kind: str
@@ -55,7 +55,7 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class MeshCalibration:
     """The links of a mesh, when and on which devices they were measured."""
 
     mesh: Mapping[str, int]
@@ -71,14 +71,14 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class MeshAttempt:
     """A calibration, or why there is none."""
 
-    made: Calibration | None
+    made: MeshCalibration | None
     refused: str = ""
 
 
-def fit(timed: Sequence[Timed], devices: int) -> Fitted | None:
+def fit(timed: Sequence[TimedCollective], devices: int) -> Fitted | None:
     """The start and the bandwidth whose ring comes nearest to times, in relative errors; None where none does."""
     # Each time is starts · start + moved / bandwidth: two unknowns, least squares of both sides over the time.
     rows = [(*ring(one.kind, devices, one.bytes), one.seconds) for one in timed]
@@ -112,7 +112,7 @@ def measured(axes: Mapping[str, int], program: Program) -> dict[str, Fitted | No
     return found
 
 
-def _timed(kind: str, axis: str, bytes: int, program: Program) -> Timed:
+def _timed(kind: str, axis: str, bytes: int, program: Program) -> TimedCollective:
     """The best of several rounds, of programs that take turns."""
     programs = [program(kind, axis, bytes, turns) for turns in (1, TURNS)]
     for one in programs:
@@ -123,28 +123,28 @@ def _timed(kind: str, axis: str, bytes: int, program: Program) -> Timed:
             begun = CLOCK()
             one()
             best[at] = min(best[at], CLOCK() - begun)
-    return Timed(kind, bytes, (best[1] - best[0]) / (TURNS - 1))
+    return TimedCollective(kind, bytes, (best[1] - best[0]) / (TURNS - 1))
 
 
-def calibrate(mesh: Mapping[str, int], settings: Settings) -> Attempt:
+def calibrate(mesh: Mapping[str, int], settings: Settings) -> MeshAttempt:
     """Measure the links of a mesh on the devices of this process, and keep them for later processes."""
     from dovetail.targets.xla.explain import rings  # JAX is imported with it
 
     placement = Placement.of(mesh)
     devices = rings.devices_of(placement)
 
-    def program(kind: str, axis: str, bytes: int, turns: int) -> rings.Turn:
+    def program(kind: str, axis: str, bytes: int, turns: int) -> rings.RingStep:
         return rings.program(placement, kind, axis, bytes, turns)
 
     found = measured(mesh, program)
     wrong = [axis for axis, fitted in found.items() if fitted is None]
     if wrong or not found:
         said = f"times over {', '.join(wrong)} do not grow with the bytes" if wrong else "no axis has several devices"
-        return Attempt(None, said)
+        return MeshAttempt(None, said)
     fits = {axis: fitted for axis, fitted in found.items() if fitted is not None}
-    made = Calibration(dict(mesh), devices, time.strftime("%Y-%m-%d %H:%M"), fits)
+    made = MeshCalibration(dict(mesh), devices, time.strftime("%Y-%m-%d %H:%M"), fits)
     if settings.cache == OFF:
-        return Attempt(made, "the cache is switched off")
+        return MeshAttempt(made, "the cache is switched off")
     try:
         folder = Folder(folder_of(settings))
         folder.write(_name(mesh), [json.dumps({"version": VERSION, **asdict(made)}, indent=2).encode()])
@@ -153,10 +153,10 @@ def calibrate(mesh: Mapping[str, int], settings: Settings) -> Attempt:
         pass  # a calibration that cannot be stored is measured again
     finally:
         _stored.cache_clear()
-    return Attempt(made)
+    return MeshAttempt(made)
 
 
-def stored(mesh: Mapping[str, int], settings: Settings) -> Calibration | None:
+def stored(mesh: Mapping[str, int], settings: Settings) -> MeshCalibration | None:
     """The stored links of a mesh; None where it was not measured."""
     return None if settings.cache == OFF else _stored(folder_of(settings), tuple(mesh.items()))
 
@@ -170,7 +170,7 @@ def links_of(mesh: Mapping[str, int]) -> Links:
 
 
 @cache
-def _stored(path: Path, mesh: tuple[tuple[str, int], ...]) -> Calibration | None:
+def _stored(path: Path, mesh: tuple[tuple[str, int], ...]) -> MeshCalibration | None:
     name = _name(dict(mesh))
     if not (path / name).exists():
         return None
@@ -189,7 +189,7 @@ def _name(mesh: Mapping[str, int]) -> str:
     return f"calibration-xla-{hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()}.json"
 
 
-def _parsed(text: bytes, mesh: Mapping[str, int]) -> Calibration | None:
+def _parsed(text: bytes, mesh: Mapping[str, int]) -> MeshCalibration | None:
     """The calibration in a file; None for other content."""
     try:
         given = json.loads(text)
@@ -197,7 +197,7 @@ def _parsed(text: bytes, mesh: Mapping[str, int]) -> Calibration | None:
             return None
         listed = cast("dict[str, Any]", given["axes"])
         axes = {axis: _parsed_fit(one) for axis, one in listed.items() if axis in mesh}
-        return Calibration(mesh, str(given["devices"])[:64], str(given["date"])[:32], axes)
+        return MeshCalibration(mesh, str(given["devices"])[:64], str(given["date"])[:32], axes)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -213,4 +213,14 @@ def _parsed_fit(given: Any) -> Fitted:
     return Fitted(Link(start, rate), misfit)
 
 
-__all__ = ["Attempt", "Calibration", "Fitted", "Timed", "calibrate", "fit", "links_of", "measured", "stored"]
+__all__ = [
+    "Fitted",
+    "MeshAttempt",
+    "MeshCalibration",
+    "TimedCollective",
+    "calibrate",
+    "fit",
+    "links_of",
+    "measured",
+    "stored",
+]

@@ -25,7 +25,7 @@ _DTYPES = {
     "u32": "ui32",
     "u64": "ui64",
 }
-Groups = frozenset[frozenset[int]]
+DeviceGroups = frozenset[frozenset[int]]
 
 
 def compiled_collectives(graph: Graph, placement: Placement) -> tuple[Collective, ...]:
@@ -54,7 +54,7 @@ def _collective(one: Instruction, kind: str, placement: Placement) -> Collective
     return Collective(kind, axes, devices, shape, _DTYPES.get(dtype, dtype), sum(sizes), place, "XLA put it there", ())
 
 
-def _groups(line: str) -> Groups:
+def _groups(line: str) -> DeviceGroups:
     """The devices that take part together. XLA spells them in several ways."""
     listed = re.search(r"(?:replica_groups|source_target_pairs)=\{(\{.*?\})\}", line)
     if listed is not None:
@@ -71,7 +71,7 @@ def _groups(line: str) -> Groups:
     return frozenset(frozenset(row) for row in rows)
 
 
-def _axes(groups: Groups, line: str, placement: Placement) -> tuple[str, ...]:
+def _axes(groups: DeviceGroups, line: str, placement: Placement) -> tuple[str, ...]:
     """The mesh axes whose devices are the groups; none where they are others."""
     names, sizes = list(placement.sizes), list(placement.sizes.values())
     devices = np.arange(placement.devices).reshape(sizes)

@@ -9,7 +9,7 @@ from dovetail.targets.xla.package import jax, jnp, lax
 from dovetail.targets.xla.placement import Placement
 from dovetail.targets.xla.run import device_mesh, told
 
-Turn = Callable[[], object]
+RingStep = Callable[[], object]
 """Runs a compiled program and waits for it."""
 
 
@@ -42,10 +42,10 @@ def compiled(placement: Placement, kind: str, axis: str, bytes: int, turns: int)
         return function.lower(given).compile(), given
 
 
-def program(placement: Placement, kind: str, axis: str, bytes: int, turns: int) -> Turn:
+def program(placement: Placement, kind: str, axis: str, bytes: int, turns: int) -> RingStep:
     """The same as something to call."""
     made, given = compiled(placement, kind, axis, bytes, turns)
     return lambda: jax.block_until_ready(made(given))
 
 
-__all__ = ["Turn", "compiled", "devices_of", "program"]
+__all__ = ["RingStep", "compiled", "devices_of", "program"]

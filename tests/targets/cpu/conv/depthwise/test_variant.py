@@ -14,8 +14,7 @@ from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import Epilogue
 from dovetail.library.activation import Activation
-from dovetail.targets.cpu.conv.depthwise.kernel import DepthwiseTile, register_tile
-from dovetail.targets.cpu.conv.depthwise.variant import rows_of
+from dovetail.targets.cpu.conv.depthwise import DepthwiseTile, register_tile, rows_of
 from dovetail.targets.cpu.isa import Host
 from tests.kernels.convolving import (
     OTHER_MACHINES,

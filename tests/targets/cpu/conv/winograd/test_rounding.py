@@ -16,7 +16,7 @@ from dovetail.kernels.spec import TensorLocations
 from dovetail.plan.plan import make_plan
 from dovetail.runtime.compile import scan
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.conv.rounding import Layers
+from dovetail.targets.cpu.conv.winograd.rounding import Layers
 from dovetail.targets.cpu.loops import loops_of
 from tests.kernels.convolving import WIDE, around
 

@@ -1,1 +1,1 @@
-"""Winograd convolution, F(2×2, 3×3) and F(4×4, 3×3)."""
+"""Winograd's convolutions, F(m×n, r×r): schemes, their patches, the kernel, and how much a network may round."""

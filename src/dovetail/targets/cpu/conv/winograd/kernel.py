@@ -18,14 +18,21 @@ from dovetail.codegen.llvm.once import once_for
 from dovetail.codegen.llvm.vector import VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.kernels.problems.epilogue import Epilogue
-from dovetail.targets.cpu.conv.broadcast_tile import Tiles, broadcast_tiles, write_broadcast_tile
+from dovetail.targets.cpu.conv.epilogue import RowTarget, arguments_of, writer_of
+from dovetail.targets.cpu.conv.filters_in_lanes import (
+    RegisterTile,
+    Tiles,
+    broadcast_tiles,
+    transpose_sums,
+    write_broadcast_tile,
+    write_finished,
+)
 from dovetail.targets.cpu.conv.patches import PatchLayout, WindowArgs, pack_phase, patch_layout, write_tap_offsets
-from dovetail.targets.cpu.conv.register_tile import RegisterTile, transpose_sums, write_finished
-from dovetail.targets.cpu.conv.rows import RowTarget, arguments_of, writer_of
-from dovetail.targets.cpu.conv.winograd.deinterleave import deinterleave, write_deinterleaved
-from dovetail.targets.cpu.conv.winograd.dilated import (
+from dovetail.targets.cpu.conv.winograd.patches import (
+    deinterleave,
     dilated_layout,
     pack_runs,
+    write_deinterleaved,
     write_dilated,
     write_dilated_offsets,
 )

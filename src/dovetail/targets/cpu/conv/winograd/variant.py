@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 
 import numpy as np
@@ -9,24 +10,56 @@ import numpy as np
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size
 from dovetail.ir.literal import Array
+from dovetail.kernels.choice import Refused
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.convolution import Convolution, ConvProblem, known
 from dovetail.kernels.problems.geometry import Blocks, ConvGeometry
-from dovetail.kernels.spec import Number, Packed, Tiling
-from dovetail.targets.cpu.conv.broadcast_tile import broadcast_tile_of
-from dovetail.targets.cpu.conv.candidate import Candidate
+from dovetail.kernels.spec import Packed, SizeFunction, Tiling
+from dovetail.targets.cpu.conv.candidate import LEVEL, Candidate, Effort, Found, between
+from dovetail.targets.cpu.conv.epilogue import row_regions
+from dovetail.targets.cpu.conv.filters_in_lanes import RegisterTile, broadcast_tile_of
 from dovetail.targets.cpu.conv.packing import bindings
-from dovetail.targets.cpu.conv.policy import BLOCKS
-from dovetail.targets.cpu.conv.register_tile import RegisterTile
-from dovetail.targets.cpu.conv.rows import row_regions
-from dovetail.targets.cpu.conv.sharing import shared_parts
+from dovetail.targets.cpu.conv.policy import BLOCKS, LIMITS, WinogradLimits, shared_parts
 from dovetail.targets.cpu.conv.winograd.kernel import arguments, winograd_code
-from dovetail.targets.cpu.conv.winograd.scheme import Scheme
+from dovetail.targets.cpu.conv.winograd.scheme import FIVE_FOUR, FIVE_TWO, FOUR, TWO, TWO_FOUR, Scheme
 from dovetail.targets.cpu.denormals import normal
 from dovetail.targets.runtime.arrays.aligned import aligned
 
+TRANSFORM = 12
+"""Vectors copied in the time in which Winograd transforms one: two passes load, multiply by a small matrix and store,
+and patches are apart in memory. Measured on layers of 64 to 320 channels: 11 to 17."""
+LIMITS_OF: dict[Scheme, WinogradLimits] = {
+    FOUR: LIMITS.winograd_4,
+    TWO_FOUR: LIMITS.winograd_2x4,
+    TWO: LIMITS.winograd_2,
+    FIVE_FOUR: LIMITS.winograd_5x5_4,
+    FIVE_TWO: LIMITS.winograd_5x5_2,
+}
 
-def winograd(found: Convolution, problem: ConvProblem, device: CpuDevice, scheme: Scheme) -> Candidate:
+
+def winograd(schemes: Collection[Scheme], found: Convolution, problem: ConvProblem, device: CpuDevice) -> Found:
+    """The kernels of a convolution by the schemes that may serve it."""
+    of = problem.geometry
+    if (of.strides, problem.groups) != ((1, 1), 1) or found.x.rank != 4 or of.window not in ((3, 3), (5, 5)):
+        found_window = f"{of.window}, strides {of.strides}, {problem.groups} groups"
+        return Refused("window_is_3x3_or_5x5_without_strides", found_window)
+    if not problem.is_level:
+        return LEVEL
+    of_window = [s for s in schemes if of.window == (s.taps, s.taps)]
+    if not of_window:
+        most = f"at most {LIMITS.large_schemes:.0%} of the layers by this scheme"
+        return Refused("few_layers_take_large_patches", f"window {of.window}", most)
+    fitting = [
+        s for s in of_window if problem.channels >= LIMITS_OF[s].channels and problem.filters >= LIMITS_OF[s].filters
+    ]
+    if not fitting:
+        least = LIMITS_OF[of_window[0]]
+        sizes = f"{problem.channels} channels and {problem.filters} filters"
+        return Refused("channels_and_filters_pay_for_transforms", sizes, f"{least.channels} and {least.filters}")
+    return [_candidate(found, problem, device, scheme) for scheme in fitting]
+
+
+def _candidate(found: Convolution, problem: ConvProblem, device: CpuDevice, scheme: Scheme) -> Candidate:
     """The kernel of a convolution by one of the schemes."""
     tile = broadcast_tile_of(device, problem.filters, found.epilogue, equidistant=True)
     w = Packed(found.w, f"winograd {scheme.name} {tile.block}", TransformedWeights(scheme, tile.block))
@@ -43,8 +76,30 @@ class Winograd:
     scheme: Scheme
     tile: RegisterTile
 
-    def __call__(self, number: Number) -> Tiling:
+    def __call__(self, number: SizeFunction) -> Tiling:
         return self.tiling(self.problem.known(number))
+
+    def declines(self, of: ConvProblem) -> Refused | None:
+        """The condition that refuses sizes."""
+        scheme, dilations = self.scheme, of.geometry.dilations
+        height, width = known(of.geometry.out[0]), known(of.geometry.out[1])
+        limits, count = LIMITS_OF[scheme].patches, scheme.count(height, width, dilations)
+        if dilations == (1, 1):
+            return between("patches_pay_for_weights", count, limits.start, min(limits.stop - 1, 1 << 30))
+        smaller = Scheme.of(2, 2, scheme.taps)
+        most = LIMITS.winograd_waste * smaller.count(height, width, dilations) * smaller.spots
+        if scheme != smaller and count * scheme.spots > most:
+            products = f"{count} patches of {scheme.spots}"
+            return Refused("dilated_window_fills_patches", products, f"{most:.0f} products")
+        return between("patches_pay_for_weights", count, limits.start)
+
+    def effort(self, of: ConvProblem) -> Effort:
+        """What each image costs."""
+        scheme, lanes = self.scheme, self.tile.device.lanes
+        patches = scheme.count(known(of.geometry.out[0]), known(of.geometry.out[1]), of.geometry.dilations)
+        filters = -(-of.filters // self.tile.block) * self.tile.filters
+        transforms = TRANSFORM * patches * scheme.spots * (of.channels + of.filters) / lanes
+        return Effort(patches * of.channels * scheme.spots * filters, transforms, lanes, scheme.spots)
 
     def tiling(self, of: ConvProblem) -> Tiling:
         """The tiling of sizes that are known."""

@@ -1,1 +1,0 @@
-"""Convolution along one axis."""

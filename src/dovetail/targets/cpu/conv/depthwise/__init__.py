@@ -1,1 +1,0 @@
-"""Depthwise convolution: each channel has its own filter."""

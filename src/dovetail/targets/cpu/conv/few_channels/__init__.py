@@ -1,1 +1,0 @@
-"""Convolutions of few channels with a large window, such as first layers."""

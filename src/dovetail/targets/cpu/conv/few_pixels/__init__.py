@@ -1,1 +1,0 @@
-"""Convolutions whose result has few pixels: lanes run along filters."""

@@ -1,1 +1,0 @@
-"""Convolutions with a k×k window over few pixels."""

@@ -1,1 +1,0 @@
-"""1×1 convolution that reads its input where it is."""

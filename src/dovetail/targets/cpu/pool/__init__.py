@@ -1,1 +1,0 @@
-"""Pooling over windows."""
