@@ -544,7 +544,7 @@ class AwaitProducts:
 MAP_BYTES = 128
 """Bytes of a tensor map, which is an argument of a kernel by value."""
 BOX = 64
-"""Elements of 16 bits along a line of a box: 128 bytes, which is what swizzling permutes the chunks of."""
+"""Elements of 16 bits along a line of a box."""
 
 
 @dataclass(frozen=True, slots=True)
