@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import llvmlite.binding as _untyped  # pyright: ignore[reportMissingTypeStubs]
 
 from dovetail.codegen.llvm.amdgpu import amdgcn
 from dovetail.codegen.llvm.amdgpu.machine import ARCHITECTURES
-from dovetail.codegen.llvm.amdgpu.printer import module
 from dovetail.kernels.device import GpuDevice
-from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.kernels.matrix_instruction import MFMA, WMMA_11, WMMA_12
-from dovetail.plan.plan import Plan, Step
-from dovetail.targets.cuda.claims import CLAIMS
-from dovetail.targets.gpu.backend import GpuBackend
-from dovetail.targets.gpu.kernel import Kernels
-from dovetail.targets.gpu.select import Selection
-from dovetail.targets.gpu.steps import kernels_by_step, locations_of
 from dovetail.targets.runtime.building.llvm_calls import emitted, optimize, parsed
 
 llvm: Any = _untyped
@@ -52,10 +44,4 @@ def assembled(text: str, architecture: str, *, is_object: bool = True) -> bytes:
     return emitted(module, machine, is_object=is_object)
 
 
-def steps_of(plan: Plan, device: GpuDevice, split: SplitLimits | None = None) -> tuple[tuple[Step, Kernels], ...]:
-    """The kernels of each step of the run phase for one of `DEVICES`, by AMD's printer."""
-    backend = GpuBackend(partial(module, architecture=device.architecture), CLAIMS.machine)
-    return kernels_by_step(plan, Selection(locations_of(plan), device, backend), split)[0]
-
-
-__all__ = ["DEVICES", "assembled", "missing", "steps_of"]
+__all__ = ["DEVICES", "assembled", "missing"]

@@ -18,7 +18,6 @@ from dovetail.kernels.matrix_instruction import MFMA_F16, MFMA_I8, WMMA_11, Matr
 from dovetail.plan.plan import make_plan
 from dovetail.targets.cuda.runs.run import steps_of
 from dovetail.targets.gpu.kernel import GpuKernel
-from tests.codegen import amd
 from tests.codegen.amd import DEVICES, assembled, missing
 from tests.targets.cuda.graphs import CASES, Case, x_of
 from tests.targets.cuda.images import image, weights
@@ -80,10 +79,8 @@ FAMILIES = families()
 
 def _kernels(value: Value, architecture: str) -> list[GpuKernel]:
     plan = make_plan(Graph.of({"y": value}), target="cuda")
-    device = DEVICES.get(architecture)
-    if device is None:
-        return [kernel for _, kernels in steps_of(plan, device=H200) for kernel in kernels or ()]
-    return [kernel for _, kernels in amd.steps_of(plan, device) for kernel in kernels or ()]
+    device = DEVICES.get(architecture, H200)
+    return [kernel for _, kernels in steps_of(plan, device=device) for kernel in kernels or ()]
 
 
 @pytest.mark.parametrize("architecture", ["gfx942", "gfx1100", "gfx1201"])

@@ -15,10 +15,9 @@ from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.plan.plan import Plan, Step, make_plan
 from dovetail.targets.cuda.runs.run import steps_of
-from dovetail.targets.gpu.kernel import GpuKernel, Kernels
+from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.reference.interpreter import evaluate
 from dovetail.targets.runtime.arrays.memory import Memory
-from tests.codegen import amd
 from tests.targets.cuda.graphs import Case
 from tests.targets.cuda.lockstep import Machine
 from tests.tolerances import assert_close
@@ -76,13 +75,6 @@ def in_lockstep(
     return run_in_lockstep(make_plan(Graph.of(case.outputs), target="cuda"), feeds, split, device)
 
 
-def _steps(plan: Plan, split: SplitLimits | None, device: GpuDevice) -> tuple[tuple[Step, Kernels], ...]:
-    """The kernels of each step, by the printer of the device's maker."""
-    if device.architecture in amd.DEVICES:
-        return amd.steps_of(plan, device, split)
-    return steps_of(plan, split, device)
-
-
 def run_in_lockstep(
     plan: Plan, feeds: Mapping[str, Array], split: SplitLimits | None = None, device: GpuDevice = H200
 ) -> dict[str, Array]:
@@ -92,7 +84,7 @@ def run_in_lockstep(
     memory.reserve("bound", plan.bound_size)
     memory.give(plan.graph.inputs, feeds)
     memory.reserve("arena", plan.arena_size)
-    kernels = [(step, made) for step, several in _steps(plan, split, device) for made in several or _missing(step)]
+    kernels = [(step, made) for step, several in steps_of(plan, split, device) for made in several or _missing(step)]
     workspace = memory.allocate(max([memory.number(made.workspace_bytes) for _, made in kernels], default=0))
     for _, made in kernels:
         buffers: dict[str, tuple[Array, int]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -20,13 +21,13 @@ GRAPH = Graph.of(ops.relu(input("x", f32[4, 64]) @ param("w", f32[64, 32])) + 1.
 def test_text_is_written_once_and_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many kernels join others: writing those as well took a third of the time of choosing and writing kernels."""
     written: list[str] = []
-    module = backend.BACKEND.printer
+    printer = backend.CUDA.printer
 
-    def noted(kernel: Kernel, alignment: dict[str, int]) -> str:
+    def noted(kernel: Kernel, alignment: Mapping[str, int], architecture: str) -> str:
         written.append(kernel.name)
-        return module(kernel, alignment)
+        return printer(kernel, alignment, architecture)
 
-    monkeypatch.setattr(backend, "BACKEND", replace(backend.BACKEND, printer=noted))
+    monkeypatch.setattr(backend, "CUDA", replace(backend.CUDA, printer=noted))
     made = [kernel for _, kernel in kernels_of(make_plan(GRAPH, target="cuda"))]
     assert made and not written
     texts = [kernel.text for kernel in made]
