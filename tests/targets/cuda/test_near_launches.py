@@ -261,3 +261,13 @@ def test_norms_of_16_bits_need_no_mean_in_f64(dtype: DType, is_near: bool) -> No
 def test_each_head_has_a_warp_or_warps_have_equally_many(heads: int, warps: int) -> None:
     kernels = [k for k in _kernels(layers_of_few_rows(16, heads=heads, count=1)) if "before_mask" in k.pointers]
     assert [k.launch and k.launch.block for k in kernels] == [warps * 32]
+
+
+@pytest.mark.parametrize(("width", "is_even"), [(384, True), (320, False)])
+def test_lanes_of_a_norm_have_equally_many_vectors_where_shorter_ones_give_that(width: int, is_even: bool) -> None:
+    """48 vectors of 16 bytes would leave half of the lanes without a second one."""
+    gain, shift = param("gain", f16[width]), param("shift", f16[width])
+    y = library.layer_norm(input("x", f16[16, width]), gain, shift, eps=1e-5)
+    (kernel,) = _kernels(Graph.of({"y": _linear("w", y, 64)}))
+    names = [s.name for s in everything(kernel.body) if isinstance(s, Set)]
+    assert any([name.startswith("inside_before") for name in names]) != is_even

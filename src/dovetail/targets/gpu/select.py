@@ -45,7 +45,7 @@ from dovetail.targets.gpu.backend import GpuBackend
 from dovetail.targets.gpu.data_kinds import DATA_KINDS
 from dovetail.targets.gpu.images import POOLS, is_convolved
 from dovetail.targets.gpu.kernel import Code, GpuKernel
-from dovetail.targets.gpu.loops import SHAPE, loops_of, split_limits
+from dovetail.targets.gpu.loops import SHAPE, loops_of, split_limits, with_even_vectors
 from dovetail.targets.runtime.selection import Kind, Row, Table
 
 __all__ = ["TABLE", "WINDOWS", "Selection", "finished", "kernel_of_step", "make_kernels"]
@@ -149,7 +149,17 @@ def make_kernels(step: Step, selection: Selection, request: Request | None = Non
         shape = replace(shape, lanes=device.warp)
         selection = replace(selection, locations=replace(selection.locations, target=loops_of(device.warp)))
     job = TABLE.select(step, selection.locations, device, machine, wanted)
+    kernel = job.kernel if job is not None else None
+    if wanted.starts_early and isinstance(kernel, Kernel) and kernel.kind is KernelKind.ROWS:
+        evened = _evened(step, selection.locations)
+        job = job if evened is selection.locations else TABLE.select(step, evened, device, machine, wanted)
     return () if job is None else _scheduled(job, step, selection, limits, shape)
+
+
+def _evened(step: Step, locations: TensorLocations) -> TensorLocations:
+    """Vectors of rows for latency, which is what counts where launches are short."""
+    width = step.results[0].shape[-1] if step.results[0].shape else 0
+    return with_even_vectors(locations, step, width) if isinstance(width, int) else locations
 
 
 def _scheduled(

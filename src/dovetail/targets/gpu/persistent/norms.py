@@ -19,7 +19,7 @@ from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.footprints import Footprints, taken
 from dovetail.targets.gpu.launch_fusion.launch_choices import FITS, IS_WHOLE, ONE_READER, Need
 from dovetail.targets.gpu.launch_fusion.near_constants import rooms_of_constants
-from dovetail.targets.gpu.loops import SHAPE
+from dovetail.targets.gpu.loops import SHAPE, with_even_vectors
 from dovetail.targets.gpu.persistent.repetition import Repetition
 from dovetail.targets.gpu.select import Selection, make_kernels
 
@@ -123,7 +123,8 @@ class NormedTiles:
             return None
         warps = launch.block // SHAPE.lanes
         shape = replace(SHAPE, threads=launch.block, row_warps=warps, row_threads=launch.block, row_registers=True)
-        kernels = make_kernels(step, self.selection, Request(shape=shape))
+        selection = replace(self.selection, locations=with_even_vectors(self.selection.locations, step, width))
+        kernels = make_kernels(step, selection, Request(shape=shape))
         rows = RowKernel.of(kernels[0].kernel, width) if len(kernels) == 1 else None
         if rows is None:
             return None
