@@ -21,7 +21,6 @@ from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything
 from dovetail.kernels.loops.ir import Alloc, Barrier
 from dovetail.models.llama_cache import with_rows
-from dovetail.passes.claims import Claims
 from dovetail.plan.arena import Slot
 from dovetail.plan.plan import Plan, make_plan
 from dovetail.targets.cuda.claims import CLAIMS
@@ -59,8 +58,8 @@ def _prompt(
     return graph.donate({f"new_{side}_cache": f"{side}_cache" for side in "kv"})
 
 
-def _plan(graph: Graph, target: str | Claims = CLAIMS) -> Plan:
-    return make_plan(graph, target=target)
+def _plan(graph: Graph) -> Plan:
+    return make_plan(graph, target=CLAIMS)
 
 
 def _kernels(plan: Plan) -> list[GpuKernel]:
@@ -78,10 +77,10 @@ def _drawn(graph: Graph, positions: Any) -> tuple[dict[str, Any], dict[str, Any]
     return found, params
 
 
-def _run(graph: Graph, feeds: dict[str, Any], params: dict[str, Any], target: str | Claims = CLAIMS) -> dict[str, Any]:
+def _run(graph: Graph, feeds: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
     device = SimulatedDriver()
     device.description = CLUSTERS
-    runner = CudaGraph(_plan(graph, target), lambda: device).bind(params)
+    runner = CudaGraph(_plan(graph), lambda: device).bind(params)
     return {name: np.array(x) for name, x in runner.run({n: x.copy() for n, x in feeds.items()}).items()}
 
 

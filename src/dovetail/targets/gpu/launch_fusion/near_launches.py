@@ -61,7 +61,7 @@ IN_HEADS = Need(
     "heads next to each other in rows of one attention, which a warp has at once",
     "queries of one sequence, and heads that the product reads as they are",
 )
-_DISTURBED = "a result in memory that other blocks still read"
+_DISTURBED = "a result over what other blocks still read"
 
 
 @dataclass(slots=True)
