@@ -32,12 +32,10 @@ from dovetail.kernels.gpu.gemm.shared_tiles import LineTile
 from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, BlockTile
 from dovetail.kernels.gpu.gemm.tiled import Tiled
+from dovetail.kernels.gpu.pipeline import Groups, Pipeline, pipeline
 from dovetail.kernels.loops.ir import (
     ZERO,
     Alloc,
-    AwaitCopies,
-    Barrier,
-    CommitCopies,
     CopyAsync,
     Expr,
     Extent,
@@ -166,7 +164,7 @@ class NearTile(TensorCoreTile):
             staged=Tensor(PLANES, f32, (tile.rows * pitch, pitch, f32.itemsize), space="shared"),
             planes=tile.warps_deep,
             plane=self.deep,
-            early=self._weights_copied(),
+            early=self._whole.start(),
             cycles=self.cycles(device),
         )
 
@@ -181,11 +179,19 @@ class NearTile(TensorCoreTile):
         ]
 
     def body(self) -> list[Statement]:
-        products = [s for number in range(self.steps) for s in self._multiplied(number)]
         start = [zeroed(self.sums, self.down * self.across * 4), *self._rows_loaded()]
-        return [*start, AwaitCopies(0), Barrier(), *products]
+        return [*start, *self._whole.rounds()]
 
-    def _weights_copied(self) -> list[Statement]:
+    @property
+    def _whole(self) -> Pipeline:
+        """All of k as one stage."""
+
+        def used(number: Expr, stage: Expr) -> list[Statement]:
+            return [s for step in range(self.steps) for s in self._multiplied(step)]
+
+        return pipeline(1, 1, self._weights_copied, used, Groups(refill="never"))
+
+    def _weights_copied(self, number: Expr, stage: Expr) -> list[Statement]:
         tile, right, by_row = self.weights_tile, self.rights[0], self.right_axis == "row"
         chunks, rows = tile.length // CHUNK, tile.length if by_row else tile.lines
 
@@ -195,7 +201,7 @@ class NearTile(TensorCoreTile):
             source, inside = right.source(column, k, rows)
             return [CopyAsync(*tile.place(ZERO, line, chunk), right.tensor, source, inside)]
 
-        return [*self._each_chunk(tile.lines, chunks, one), CommitCopies()]
+        return self._each_chunk(tile.lines, chunks, one)
 
     def _rows_loaded(self) -> list[Statement]:
         """The rows of a tile; where there are no more of them they repeat the last one."""
