@@ -13,7 +13,7 @@ from dovetail.codegen.llvm.amdgpu.printer import module
 from dovetail.ir.dim import Dim, Size, floordiv, symbol
 from dovetail.ir.dtype import bool_, f16, i32, i64
 from dovetail.ir.literal import Array
-from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
+from dovetail.kernels.gpu.gemm.fragments import SharedTile
 from dovetail.kernels.gpu.pipeline import (
     ARRIVED,
     FULL,

@@ -24,7 +24,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import bool_, i64
 from dovetail.kernels.device import LANES
-from dovetail.kernels.gpu.gemm.shared_tiles import divided, remainder
+from dovetail.kernels.gpu.gemm.fragments import divided, remainder
 from dovetail.kernels.loops.ir import (
     ONE,
     ZERO,
@@ -458,12 +458,11 @@ class BoxPipeline:
 
     def _following(self) -> list[Statement]:
         """Go on to the next stage; after the last one, phases change."""
-        following = Name("following")
-        more = _less(following, Extent(self.stages))
+        more = _less(Name("following"), Extent(self.stages))
         return [
-            Set(following.name, add(STAGE, ONE)),
+            Set("following", add(STAGE, ONE)),
             Set(_PHASE.name, Call("where", (more, _PHASE, _other(_PHASE)), i64)),
-            Set(STAGE.name, Call("where", (more, following, ZERO), i64)),
+            Set(STAGE.name, Call("where", (more, Name("following"), ZERO), i64)),
         ]
 
 

@@ -20,6 +20,7 @@ from dovetail.kernels.gpu.attention.softmax import At, LaneRow, Layout, f32_name
 from dovetail.kernels.gpu.attention.sources import COPY_BYTES, AttendSources
 from dovetail.kernels.gpu.attention.tile import FmaTile
 from dovetail.kernels.gpu.attention.writer import AttendWriter
+from dovetail.kernels.gpu.gemm.block_tile import spread_bytes
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
     divided,
@@ -31,7 +32,6 @@ from dovetail.kernels.gpu.gemm.fragments import (
     unrolled,
     zeroed,
 )
-from dovetail.kernels.gpu.gemm.spread_blocks import spread_bytes
 from dovetail.kernels.gpu.pipeline import Groups, Operand, Pipeline
 from dovetail.kernels.loops.ir import (
     ZERO,

@@ -29,6 +29,7 @@ from dovetail.kernels.gpu.attention.tile import (
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
     Factor,
+    SharedTile,
     both,
     clamped,
     copied,
@@ -39,7 +40,6 @@ from dovetail.kernels.gpu.gemm.fragments import (
     rolled,
     unrolled,
 )
-from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
 from dovetail.kernels.gpu.pipeline import LATER, STAGE, STEP, Groups, Operand, Pipeline, pipeline
 from dovetail.kernels.loops.ir import (
     ONE,

@@ -38,9 +38,11 @@ from dovetail.kernels.gpu.attention.tile import (
     GroupTile,
     LaneTile,
 )
+from dovetail.kernels.gpu.gemm.block_tile import dynamic_bytes
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
     THREAD,
+    SharedTile,
     copied,
     divided,
     load_left,
@@ -51,8 +53,6 @@ from dovetail.kernels.gpu.gemm.fragments import (
     unrolled,
     zeroed,
 )
-from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
-from dovetail.kernels.gpu.gemm.spread_blocks import dynamic_bytes
 from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.order.passes import in_passes
 from dovetail.kernels.gpu.pipeline import STAGE, STEP, Groups, Pipeline, Stores, pipeline

@@ -16,9 +16,8 @@ from dovetail.ir.dtype import DType, f32
 from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.conv.pixels import Pixels
 from dovetail.kernels.gpu.gemm.block_tile import chunk_of, depth_of
-from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, divided, private, remainder, zeroed
+from dovetail.kernels.gpu.gemm.fragments import LANE, Factor, SharedTile, divided, private, remainder, zeroed
 from dovetail.kernels.gpu.gemm.scaled_rows import ReadSquares
-from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
 from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.gemm.tile import CHUNK, WARP_ROWS, BlockTile
 from dovetail.kernels.gpu.gemm.tiled import Chunk, Element, Overlap, Producer, Tiled

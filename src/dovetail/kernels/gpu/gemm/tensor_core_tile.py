@@ -12,6 +12,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.block_tile import CHUNK, GROUP_ROWS, BlockTile, chunk_of, depth_of
 from dovetail.kernels.gpu.gemm.fragments import (
     Factor,
+    SharedTile,
     along,
     copied,
     divided,
@@ -25,7 +26,6 @@ from dovetail.kernels.gpu.gemm.fragments import (
     unrolled,
     zeroed,
 )
-from dovetail.kernels.gpu.gemm.shared_tiles import SharedTile
 from dovetail.kernels.gpu.gemm.tiled import Element, Tiled
 from dovetail.kernels.gpu.pipeline import Groups, Pipeline, Step, Stores, pipeline
 from dovetail.kernels.loops.ir import (

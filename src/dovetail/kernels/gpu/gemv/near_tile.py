@@ -17,6 +17,7 @@ from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.fragments import (
     THREAD,
     Factor,
+    LineTile,
     clamped,
     divided,
     is_multiple,
@@ -28,7 +29,6 @@ from dovetail.kernels.gpu.gemm.fragments import (
     unrolled,
     zeroed,
 )
-from dovetail.kernels.gpu.gemm.shared_tiles import LineTile
 from dovetail.kernels.gpu.gemm.tensor_core_tile import TensorCoreTile
 from dovetail.kernels.gpu.gemm.tile import CHUNK, DEPTH, BlockTile
 from dovetail.kernels.gpu.gemm.tiled import Tiled

@@ -8,9 +8,8 @@ from functools import reduce
 from dovetail.dataclass import dataclass
 from dovetail.ir.dtype import DType, bf16, bool_, f32, i64, u16, u32, u64
 from dovetail.kernels.device import LANES, GpuDevice
-from dovetail.kernels.gpu.gemm.fragments import LANE, both, divided, in_pairs, less, plus, remainder
+from dovetail.kernels.gpu.gemm.fragments import LANE, LineTile, both, divided, in_pairs, less, plus, remainder
 from dovetail.kernels.gpu.gemm.scaled_rows import exchanged
-from dovetail.kernels.gpu.gemm.shared_tiles import LineTile
 from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.gemm.tiled import RowScale, Tiled
 from dovetail.kernels.gpu.gemv.stream import RESIDENT, StreamTile

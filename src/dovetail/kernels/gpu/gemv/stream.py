@@ -15,6 +15,8 @@ from dovetail.ir.dtype import DType, bool_, f32, i64
 from dovetail.kernels.device import LANES, GpuDevice
 from dovetail.kernels.gpu.gemm.fragments import (
     Factor,
+    LineTile,
+    SharedTile,
     copied,
     divided,
     is_multiple,
@@ -24,7 +26,6 @@ from dovetail.kernels.gpu.gemm.fragments import (
     spread,
     unrolled,
 )
-from dovetail.kernels.gpu.gemm.shared_tiles import LineTile, SharedTile
 from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.gemm.tiled import RowScale, Tiled
 from dovetail.kernels.gpu.gemv.packed_matrix import Staged
