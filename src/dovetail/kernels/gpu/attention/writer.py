@@ -38,7 +38,7 @@ from dovetail.kernels.gpu.attention.tile import (
     GroupTile,
     LaneTile,
 )
-from dovetail.kernels.gpu.gemm.block_tile import dynamic_bytes
+from dovetail.kernels.gpu.gemm.block_tile import chunk_of, dynamic_bytes
 from dovetail.kernels.gpu.gemm.fragments import (
     LANE,
     THREAD,
@@ -53,7 +53,6 @@ from dovetail.kernels.gpu.gemm.fragments import (
     unrolled,
     zeroed,
 )
-from dovetail.kernels.gpu.gemm.tile import CHUNK
 from dovetail.kernels.gpu.order.passes import in_passes
 from dovetail.kernels.gpu.pipeline import STAGE, STEP, Groups, Pipeline, Stores, pipeline
 from dovetail.kernels.loops.analysis import shared_bytes
@@ -113,13 +112,13 @@ class AttendWriter:
     def tile(self, name: str) -> SharedTile:
         match name:
             case "q":
-                return SharedTile("q_tile", self.dtype, self.rows, self.d // CHUNK, 1)
+                return SharedTile("q_tile", self.dtype, self.rows, self.d // chunk_of(self.dtype), 1)
             case "k":
-                return SharedTile("k_tile", self.dtype, self.keys, self.d // CHUNK, self.stages)
+                return SharedTile("k_tile", self.dtype, self.keys, self.d // chunk_of(self.dtype), self.stages)
             case _ if self.axes["v"] == "row":
-                return SharedTile("v_tile", self.dtype, self.keys, self.dv // CHUNK, self.stages)
+                return SharedTile("v_tile", self.dtype, self.keys, self.dv // chunk_of(self.dtype), self.stages)
             case _:
-                return SharedTile("v_tile", self.dtype, self.dv, self.keys // CHUNK, self.stages)
+                return SharedTile("v_tile", self.dtype, self.dv, self.keys // chunk_of(self.dtype), self.stages)
 
     def job(self) -> Job | Refused:
         a, parts = self.problem, self.block.parts

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from dovetail.dataclass import dataclass
-from dovetail.ir.dtype import f32
+from dovetail.ir.dtype import f16, f32
 from dovetail.kernels.device import LANES
 from dovetail.kernels.gpu.gemm.fragments import LANE, divided, less, remainder, unrolled
 from dovetail.kernels.gpu.gemm.tile import CHUNK, NARROW_SUMS, WARP_ROWS
@@ -42,7 +42,6 @@ from dovetail.kernels.loops.ir import (
 
 WIDTHS = (64, 32)
 """Results of a line in shared memory: as many as divide the columns of a tile."""
-ITEM = 2
 LATE_SUMS = 64
 """Sums of a thread from which on it is done: with fewer, the assembler reads sums late and serialises products."""
 OTHERS = 48
@@ -98,7 +97,7 @@ class NarrowResults:
             return False  # with more sums it is slower: 4096×768→3072 took 36 µs by 128×256 tiles, not 32
         row, column = Name("row"), Name("column")
         stores = self.written(self.producer.chunks[0].elements[0], row, column)
-        if len(stores) != 1 or stores[0].tensor.dtype.itemsize != ITEM:
+        if len(stores) != 1 or stores[0].tensor.dtype.itemsize != f16.itemsize:
             return False
         return all([_is_of_column(load, row, column) for load in loads_in(stores[0].value)])
 
@@ -170,8 +169,9 @@ class NarrowResults:
 
     def _staged(self, of: Tensor, first: int) -> Tensor:
         """The room of each warp for a chunk, from a column on: warp, row, column."""
-        strides = (self.producer.staged.strides[0], (self.width + CHUNK) * ITEM, ITEM)
-        return Tensor(self.producer.staged.pointer, of.dtype, strides, first * ITEM, space="shared")
+        item = of.dtype.itemsize
+        strides = (self.producer.staged.strides[0], (self.width + CHUNK) * item, item)
+        return Tensor(self.producer.staged.pointer, of.dtype, strides, first * item, space="shared")
 
 
 def _pairs(elements: Sequence[Element]) -> list[tuple[Element, Element]]:

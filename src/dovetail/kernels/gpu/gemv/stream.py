@@ -13,6 +13,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, floordiv
 from dovetail.ir.dtype import DType, bool_, f32, i64
 from dovetail.kernels.device import LANES, GpuDevice
+from dovetail.kernels.gpu.gemm.block_tile import chunk_of
 from dovetail.kernels.gpu.gemm.fragments import (
     Factor,
     LineTile,
@@ -54,6 +55,7 @@ from dovetail.kernels.loops.ir import (
     add,
     mul,
 )
+from dovetail.kernels.matrix_instruction import mma_of
 
 MOST_ROWS = 8
 """Rows up to which it is faster than tiles: at the 16 rows of a short text it takes half as long again."""
@@ -121,14 +123,15 @@ class StreamTile:
         products = batch if isinstance(batch, int) else 1
         width = width_of_block(products, columns, axis, device)
         warps = WARPS
-        # A stage has 16 of k for each warp.
-        while 32 * warps > depth or 16 * warps * width * len(rights) * dtype.itemsize > STAGE_BYTES:
+        # A stage has the k of a product for each warp.
+        k = mma_of(dtype).k
+        while 2 * k * warps > depth or k * warps * width * len(rights) * dtype.itemsize > STAGE_BYTES:
             warps //= 2
         once = device.evict_first
         found = StreamTile(dtype, left, rights, axis, rows, width, depth, warps, early=early, evict_first=once)
         others = rows * found.left_pitch * dtype.itemsize + APART_BYTES
         found = replace(found, room=min(WEIGHT_BYTES, device.shared_bytes - others))
-        if early and axis == "k" and device.bulk_copies and depth % (16 * warps) == 0:
+        if early and axis == "k" and device.bulk_copies and depth % (k * warps) == 0:
             bulk = [replace(found, bulk=True, columns=w) for w in as_good(width, products, columns, device)]
             fitting = [tile for tile in bulk if RESIDENT * tile.shared_bytes <= device.shared_bytes]
             if fitting:
@@ -149,11 +152,16 @@ class StreamTile:
         return self.columns * self.streams
 
     @property
+    def chunk(self) -> int:
+        """Elements of 16 bytes."""
+        return chunk_of(self.dtype)
+
+    @property
     def stage_depth(self) -> int:
         """Elements of k in a stage: as many for each warp."""
         if self.bulk:
             return self.depth
-        least = 16 * self.warps
+        least = mma_of(self.dtype).k * self.warps
         most = max(1, STAGE_BYTES // (self.width * self.dtype.itemsize) // least)
         return least * min(most, -(-self.depth // least))
 
@@ -177,7 +185,7 @@ class StreamTile:
         if self.bulk:
             return LineTile("weights", self.dtype, self.width, self.depth)
         lines, length = (self.stage_depth, self.width) if self.axis == "row" else (self.width, self.stage_depth)
-        return SharedTile("weights", self.dtype, lines, length // CHUNK, self.stages)
+        return SharedTile("weights", self.dtype, lines, length // self.chunk, self.stages)
 
     @property
     def left_rows(self) -> Tensor:
@@ -188,7 +196,7 @@ class StreamTile:
     @property
     def left_pitch(self) -> int:
         """Elements from one left row to the next."""
-        return self.rounds * self.stage_depth + (CHUNK if self.rows > 1 else 0)
+        return self.rounds * self.stage_depth + (self.chunk if self.rows > 1 else 0)
 
     @property
     def _plane(self) -> int:
@@ -335,23 +343,24 @@ class StreamTile:
 
     def left_loaded(self) -> list[Statement]:
         """The left rows in shared memory. They come without asynchronous copies, which would be awaited in order."""
-        groups = self.rounds * self.stage_depth // CHUNK
-        is_dense = self.left.runs_along_k and self.left.read is None and is_multiple(self.depth, CHUNK)
+        chunk = self.chunk
+        groups = self.rounds * self.stage_depth // chunk
+        is_dense = self.left.runs_along_k and self.left.read is None and is_multiple(self.depth, chunk)
 
         def one(own: Expr) -> list[Statement]:
             row, group = (ZERO, own) if self.rows == 1 else (divided(own, groups), remainder(own, groups))
-            first = mul(group, Extent(CHUNK))
+            first = mul(group, Extent(chunk))
             k = add(first, Name("e"))
             if not is_dense:
                 value = cast_to(self.left.element(row, k), self.dtype)
-                return [unrolled("e", CHUNK, Store(self.left_rows, (row, k), value))]
+                return [unrolled("e", chunk, Store(self.left_rows, (row, k), value))]
             inside = less(first, Extent(self.depth))
             loaded = Load(self.left.tensor, (*self.left.lead, row, k))
             zero = Number(0.0, self.dtype)
             outside = Call("bit_not", (inside,), bool_)
-            stores = [When(inside, (unrolled("e", CHUNK, Store(self.left_rows, (row, k), loaded)),))]
+            stores = [When(inside, (unrolled("e", chunk, Store(self.left_rows, (row, k), loaded)),))]
             if self.depth % self.stage_depth:
-                stores.append(When(outside, (unrolled("e", CHUNK, Store(self.left_rows, (row, k), zero)),)))
+                stores.append(When(outside, (unrolled("e", chunk, Store(self.left_rows, (row, k), zero)),)))
             return [*stores]
 
         return shared_by(self.threads, self.rows * groups, one, most=1)
@@ -384,7 +393,7 @@ class StreamRing(StreamTile):
 
     @property
     def pack(self) -> Staged:
-        return Staged(self.columns, self.stage_depth, CHUNK)
+        return Staged(self.columns, self.stage_depth, self.chunk)
 
     def packed(self, right: Factor, name: str, first: Size) -> Factor:
         """A right factor, from a column on, as it is once packed."""
