@@ -86,8 +86,8 @@ class SharedFunction:
     @property
     def declaration(self) -> str:
         """The declaration for a kernel that calls it."""
-        given = self.text.partition(f"define void @{self.name}(")[2].partition(") ")[0]
-        kinds = [word.rpartition(" ")[0] for word in given.split(", ")]
+        parameters = self.text.partition(f"define void @{self.name}(")[2].partition(") ")[0]
+        kinds = [word.rpartition(" ")[0] for word in parameters.split(", ")]
         return f"declare void @{self.name}({', '.join(kinds)})"
 
 

@@ -123,7 +123,7 @@ class Executable(Protocol):
 class Serializer:
     """How a target stores compiled plans for other processes."""
 
-    made_from: Callable[[], Mapping[str, str]]
+    key_parts: Callable[[], Mapping[str, str]]
     """What decides the code in addition to the plan: the processor, the compiler."""
     to_bytes: Callable[[Executable], bytes | None]
     """None where the plan cannot be stored."""

@@ -52,11 +52,11 @@ def _cut(w: Writer, x: str, source: DType, target: DType) -> str:
     outside = w.let(f"or i1 {w.let(f'fcmp uno {here} {x}, {x}')}, {w.let(f'or i1 {under}, {over}')}")
     safe = w.let(f"select i1 {outside}, {here} {literal(0, source)}, {here} {x}")
     if target.bits < 32:
-        found = w.let(f"trunc i32 {w.let(f'fptosi {here} {safe} to i32')} to {there}")
+        rounded = w.let(f"trunc i32 {w.let(f'fptosi {here} {safe} to i32')} to {there}")
     else:
-        found = w.let(f"{'fptosi' if target.kind == 'int' else 'fptoui'} {here} {safe} to {there}")
-    found = w.let(f"select i1 {under}, {there} {low}, {there} {found}")
-    return w.let(f"select i1 {over}, {there} {high}, {there} {found}")
+        rounded = w.let(f"{'fptosi' if target.kind == 'int' else 'fptoui'} {here} {safe} to {there}")
+    rounded = w.let(f"select i1 {under}, {there} {low}, {there} {rounded}")
+    return w.let(f"select i1 {over}, {there} {high}, {there} {rounded}")
 
 
 def anchor(w: Writer, x: str, by: str) -> str:
@@ -77,8 +77,8 @@ def _rounded_to_odd(w: Writer, x: str) -> str:
     back = w.let(f"fpext float {near} to double")
     bits = w.let(f"bitcast float {near} to i32")
     w.use("declare double @llvm.fabs.f64(double)")
-    size, found = (w.let(f"call double @llvm.fabs.f64(double {y})") for y in (x, back))
-    beyond = w.let(f"fcmp ogt double {found}, {size}")
+    size, distance = (w.let(f"call double @llvm.fabs.f64(double {y})") for y in (x, back))
+    beyond = w.let(f"fcmp ogt double {distance}, {size}")
     cut = w.let(f"select i1 {beyond}, i32 {w.let(f'sub i32 {bits}, 1')}, i32 {bits}")
     differs = w.let(f"fcmp one double {back}, {x}")
     odd = w.let(f"select i1 {differs}, i32 {w.let(f'or i32 {cut}, 1')}, i32 {bits}")

@@ -31,8 +31,8 @@ class Signature:
     @property
     def spelled(self) -> str:
         """The name and the parameters, as a definition spells them."""
-        given = ", ".join(" ".join(filter(None, (p.type, p.attributes, f"%{p.name}"))) for p in self.parameters)
-        return f"@{self.name}({given})"
+        parameters = ", ".join(" ".join(filter(None, (p.type, p.attributes, f"%{p.name}"))) for p in self.parameters)
+        return f"@{self.name}({parameters})"
 
     def renamed(self, name: str) -> Signature:
         return Signature(name, self.parameters)

@@ -89,9 +89,9 @@ class Vec(Handle):
     """Its type; None of a vector of f32 that is as wide as those of the builder's device."""
 
     def __new__(cls, name: str, lanes: Lanes | None = None) -> Vec:
-        found = super().__new__(cls, name)
-        found.lanes = lanes
-        return found
+        vector = super().__new__(cls, name)
+        vector.lanes = lanes
+        return vector
 
 
 class VecI32(Handle):
@@ -159,7 +159,7 @@ class Carried:
 
 def carried_by(start: Carried, phis: Sequence[Phi], index: I64) -> Carried:
     """The phis of a loop as the handles that its body sees; without phis, a copy."""
-    found = Carried(index, list(start.vectors), list(start.pointers), list(start.integers))
+    carried = Carried(index, list(start.vectors), list(start.pointers), list(start.integers))
     if phis:
-        found.set([phi.name for phi in phis])
-    return found
+        carried.set([phi.name for phi in phis])
+    return carried

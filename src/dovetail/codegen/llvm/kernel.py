@@ -39,8 +39,8 @@ class KernelCode:
 
     def template(self, pointers: Iterable[str], sizes: tuple[Size, ...], scratch: Size) -> Template:
         """The kernel with what it is given."""
-        found = Template(self.name, self.text, self.uses, tuple(pointers), sizes, scratch, self.shared, self.is_final)
-        return replace(found, is_vectorised=self.is_vectorised)
+        bound = Template(self.name, self.text, self.uses, tuple(pointers), sizes, scratch, self.shared, self.is_final)
+        return replace(bound, is_vectorised=self.is_vectorised)
 
 
 def kernel_function(t: Builder, *, attributes: str = "nounwind optsize") -> Function:

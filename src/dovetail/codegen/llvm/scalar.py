@@ -12,23 +12,23 @@ from dovetail.ir.dtype import ALL, DType, bool_, f16, f32
 from dovetail.kernels.loops.policy import ScalarSupport
 
 
-def apply(w: Writer, op: str, operands: list[str], given: list[DType], result: DType, flags: str) -> str:
+def apply(w: Writer, op: str, operands: list[str], dtypes: list[DType], result: DType, flags: str) -> str:
     """One primitive on scalars; `flags` go to sums and products of floats."""
     if op == "cast":
-        return cast(w, operands[0], given[0], result)
+        return cast(w, operands[0], dtypes[0], result)
     if op == "anchor":
         return anchor(w, operands[0], operands[1])
     if op == "low_bits":
         return low_bits(w, operands[0], operands[1], result)
     if op == "bitcast":
-        return bitcast(w, operands[0], given[0], result)
+        return bitcast(w, operands[0], dtypes[0], result)
     if op == "where":
         return w.let(f"select i1 {operands[0]}, {spelled(result)} {operands[1]}, {spelled(result)} {operands[2]}")
-    dtype = given[0]
+    dtype = dtypes[0]
     if dtype in NARROW and not (dtype is f16 and op in _BITS_ONLY):
-        wide = [cast(w, x, d, f32) for x, d in zip(operands, given, strict=True)]
-        found = apply(w, op, wide, [f32] * len(wide), f32 if result.is_float else result, flags)
-        return cast(w, found, f32, result) if result.is_float else found
+        wide = [cast(w, x, d, f32) for x, d in zip(operands, dtypes, strict=True)]
+        computed = apply(w, op, wide, [f32] * len(wide), f32 if result.is_float else result, flags)
+        return cast(w, computed, f32, result) if result.is_float else computed
     if op in _COMPARED:
         return _compare(w, op, operands, dtype)
     table = _FLOAT if dtype.is_float else _BOOL if dtype is bool_ else _WHOLE
@@ -43,14 +43,14 @@ def support(has_function: Callable[[str, DType], bool], inexact: Collection[tupl
 
     `inexact` names the instructions that a processor does not have as they are meant, with their dtypes.
     """
-    found: dict[DType, frozenset[str]] = {}
+    by_dtype: dict[DType, frozenset[str]] = {}
     for dtype in ALL:
         if is_compiled(dtype):
             table = _FLOAT if dtype.is_float else _BOOL if dtype is bool_ else _WHOLE
             names = {"cast", "where", "bitcast", *_COMPARED, *table}
             missing = {n for n in _LIBRARY if not has_function(n, dtype)} if dtype.is_float else set[str]()
-            found[dtype] = frozenset(names - missing - {n for n, of in inexact if of is dtype})
-    return ScalarSupport(found)
+            by_dtype[dtype] = frozenset(names - missing - {n for n, of in inexact if of is dtype})
+    return ScalarSupport(by_dtype)
 
 
 _BITS_ONLY = {"neg", "abs", "real"}
@@ -149,14 +149,14 @@ def _safe_division(instruction: str, w: Writer, xs: list[str], dtype: DType) -> 
     none = w.let(f"icmp eq {kind} {y}, 0")
     divisor = w.let(f"select i1 {none}, {kind} 1, {kind} {y}")
     if dtype.kind != "int":
-        found = w.let(f"{instruction} {kind} {x}, {divisor}")
-        return w.let(f"select i1 {none}, {kind} 0, {kind} {found}")
+        quotient = w.let(f"{instruction} {kind} {x}, {divisor}")
+        return w.let(f"select i1 {none}, {kind} 0, {kind} {quotient}")
     flip = w.let(f"icmp eq {kind} {divisor}, -1")
     safe = w.let(f"select i1 {flip}, {kind} 1, {kind} {divisor}")
-    found = w.let(f"{instruction} {kind} {x}, {safe}")
+    quotient = w.let(f"{instruction} {kind} {x}, {safe}")
     turned = w.let(f"sub {kind} 0, {x}") if instruction == "sdiv" else "0"
-    found = w.let(f"select i1 {flip}, {kind} {turned}, {kind} {found}")
-    return w.let(f"select i1 {none}, {kind} 0, {kind} {found}")
+    quotient = w.let(f"select i1 {flip}, {kind} {turned}, {kind} {quotient}")
+    return w.let(f"select i1 {none}, {kind} 0, {kind} {quotient}")
 
 
 def _modulo(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
@@ -176,11 +176,11 @@ def _shift(instruction: Callable[[DType], str], keeps_sign: bool) -> _Rule:
         kind, bits = spelled(dtype), dtype.bits
         inside = w.let(f"icmp ult {kind} {xs[1]}, {bits}")
         by = w.let(f"select i1 {inside}, {kind} {xs[1]}, {kind} 0")
-        found = w.let(f"{instruction(dtype)} {kind} {xs[0]}, {by}")
+        shifted = w.let(f"{instruction(dtype)} {kind} {xs[0]}, {by}")
         away = "0"
         if keeps_sign and dtype.kind == "int":
             away = w.let(f"ashr {kind} {xs[0]}, {bits - 1}")
-        return w.let(f"select i1 {inside}, {kind} {found}, {kind} {away}")
+        return w.let(f"select i1 {inside}, {kind} {shifted}, {kind} {away}")
 
     return rule
 
@@ -189,19 +189,19 @@ def _power(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:
     """Squares and products, a bit of the exponent at a time; they wrap. Below 0 it is the inverse, cut to a whole."""
     kind = spelled(dtype)
     x, y = xs
-    found, base = "1", x
+    power, base = "1", x
     for bit in range(dtype.bits - (dtype.kind == "int")):
         taken = w.let(f"trunc {kind} {w.let(f'lshr {kind} {y}, {bit}')} to i1")
-        found = w.let(f"select i1 {taken}, {kind} {w.let(f'mul {kind} {found}, {base}')}, {kind} {found}")
+        power = w.let(f"select i1 {taken}, {kind} {w.let(f'mul {kind} {power}, {base}')}, {kind} {power}")
         base = w.let(f"mul {kind} {base}, {base}")
     if dtype.kind != "int":
-        return found
+        return power
     odd = w.let(f"trunc {kind} {y} to i1")
     turned = w.let(f"select i1 {odd}, {kind} -1, {kind} 1")
     is_one, is_minus = w.let(f"icmp eq {kind} {x}, 1"), w.let(f"icmp eq {kind} {x}, -1")
     inverse = w.let(f"select i1 {is_minus}, {kind} {turned}, {kind} 0")
     inverse = w.let(f"select i1 {is_one}, {kind} 1, {kind} {inverse}")
-    return w.let(f"select i1 {w.let(f'icmp slt {kind} {y}, 0')}, {kind} {inverse}, {kind} {found}")
+    return w.let(f"select i1 {w.let(f'icmp slt {kind} {y}, 0')}, {kind} {inverse}, {kind} {power}")
 
 
 def _negative(w: Writer, xs: list[str], dtype: DType, flags: str) -> str:

@@ -34,9 +34,9 @@ class SimdBuilder(Builder):
         return str(self.lanes_of(x)) if isinstance(x, Vec) else super().type_of(x)
 
     def lanes_of(self, x: Vec) -> Lanes:
-        found = self.float_lanes if x.lanes is None else x.lanes
-        assert found is not None, f"{x} says no type"
-        return found
+        lanes = self.float_lanes if x.lanes is None else x.lanes
+        assert lanes is not None, f"{x} says no type"
+        return lanes
 
     # Arithmetic, lane by lane.
 
@@ -119,8 +119,8 @@ class SimdBuilder(Builder):
     def shuffle(self, x: Vec, y: Vec, lanes: Sequence[int]) -> Vec:
         """Lanes of x and y, numbered through both."""
         kind, order = self.lanes_of(x), ", ".join([f"i32 {i}" for i in lanes])
-        found = self.let(f"shufflevector {kind} {x}, {kind} {y}, <{len(lanes)} x i32> <{order}>")
-        return Vec(found, x.lanes if len(lanes) == kind.count else Lanes(len(lanes), kind.element))
+        shuffled = self.let(f"shufflevector {kind} {x}, {kind} {y}, <{len(lanes)} x i32> <{order}>")
+        return Vec(shuffled, x.lanes if len(lanes) == kind.count else Lanes(len(lanes), kind.element))
 
     def some_lanes(self, x: Vec, lanes: Sequence[int]) -> Vec:
         """Lanes of one vector."""

@@ -32,7 +32,7 @@ def row_steps(
         return Refused("steps_make_the_first_result", anchor.op.name)
     if not is_known(body):
         return Refused("steps_are_compiled", ", ".join(v.op.name for v in body.order))
-    return _Writer(of.step, anchor, of.locations, body, axes, along, lanes).made()
+    return _Writer(of.step, anchor, of.locations, body, axes, along, lanes).steps()
 
 
 class _Writer:
@@ -54,7 +54,7 @@ class _Writer:
         self.strides: dict[str, Size] = {}
         self.at: tuple[Expr, ...] = (Name("row"), Name("column"))
 
-    def made(self) -> RowSteps:
+    def steps(self) -> RowSteps:
         rows = Load(Tensor(ROWS, f32, (symbol(PITCH), f32.itemsize)), self.at)
         leaves: dict[Value, Expr] = {self.anchor: cast_to(rows, self.anchor.dtype)}
         overwritten = overwritten_operands(self.step, self.locations)
@@ -75,8 +75,8 @@ class _Writer:
         for i, also in enumerate(more):
             targets.append(self._point(f"d{i}", also, self.locations(also).strides, also.shape))
             self.bindings[f"d{i}"] = also
-        made = elementwise(self.body.results, leaves)
-        stores = tuple([Store(tensor, self.at, e) for tensor, e in zip(targets, made, strict=True)])
+        exprs = elementwise(self.body.results, leaves)
+        stores = tuple([Store(tensor, self.at, e) for tensor, e in zip(targets, exprs, strict=True)])
         body = (Loop("column", Extent(symbol(COUNT)), stores, lanes=self.lanes),)
         written = tuple([tensor.pointer for tensor in targets])
         pointers = (ROWS, *(name for name in self.bindings if name not in written), *written)

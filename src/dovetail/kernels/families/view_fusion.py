@@ -64,33 +64,33 @@ class _Weave:
         """The pieces of a result, refined until every one reads each operand in one place."""
         shape = self.body.results[result].shape
         pending = [] if 0 in shape else [whole(shape)]
-        found: list[Turn] = []
+        turns: list[Turn] = []
         while pending:
-            if len(pending) + len(found) > FAMILIES.weave_pieces:
+            if len(pending) + len(turns) > FAMILIES.weave_pieces:
                 raise NotAffineError
             piece = pending.pop()
             try:
-                found.append(self._turn(result, piece))
+                turns.append(self._turn(result, piece))
             except RefineError as refined:
                 pending += refined.pieces
-        return found
+        return turns
 
     def _turn(self, result: int, piece: Piece) -> Turn:
         order = self._followed(piece, self.body.results[result])
-        made = self.step.results[result]
-        target = _along(piece, piece.place, self.locations(made).strides)
+        written = self.step.results[result]
+        target = _along(piece, piece.place, self.locations(written).strides)
         reads = {key: self._read(piece, *key) for key in order if self._is_read(key[0])}
         shape, (to, *strides) = collapsed(piece.sizes, [target[1], *(terms for _, terms in reads.values())])
         tiles = self.locations.target.tiles
-        tensors = [Tensor(f"y{result}", made.dtype, to, target[0])]
+        tensors = [Tensor(f"y{result}", written.dtype, to, target[0])]
         for ((value, _), (start, _)), steps in zip(reads.items(), strides, strict=True):
             if value in self.body.views:
                 tensors.append(self._tensor(value, start, steps))
         # What a thread has of a row is loaded and stored at once.
-        count = product(made.shape)
+        count = product(written.shape)
         is_large = isinstance(count, int) and count >= tiles.woven_elements
         width = vector_width(shape, tensors, self.alignment, tiles) if is_large else 1
-        boxes = cut(shape, made.dtype.itemsize * 2, tiles, width)
+        boxes = cut(shape, written.dtype.itemsize * 2, tiles, width)
         exprs: dict[tuple[Value, Place], Expr] = {}
         for ((value, place), (start, _)), steps in zip(reads.items(), strides, strict=True):
             exprs[value, place] = self._load(value, start, steps, boxes.at)
@@ -131,10 +131,10 @@ class _Weave:
     def _load(self, value: Value, start: Size, steps: tuple[Size, ...], at: tuple[Expr, ...]) -> Expr:
         if value in self.body.views:
             return Load(self._tensor(value, start, steps), at)
-        found: Expr = Extent(start)
+        offset: Expr = Extent(start)
         for step, index in zip(steps, at, strict=True):
-            found = add(found, mul(index, Extent(step)))
-        return cast_to(found, value.dtype)
+            offset = add(offset, mul(index, Extent(step)))
+        return cast_to(offset, value.dtype)
 
     def _tensor(self, value: Value, start: Size, steps: tuple[Size, ...]) -> Tensor:
         name = self.names[self.body.arguments[self.body.views[value].root]]
@@ -143,8 +143,8 @@ class _Weave:
     def _computed(self, piece: Piece, value: Value, place: Place, exprs: Mapping[tuple[Value, Place], Expr]) -> Expr:
         if is_number(value):
             return number(value)
-        given = [exprs[key] for key in operands_at(piece, value, place)]
-        return Call(value.op.name, tuple(given), value.dtype) if value.op.elementwise else given[0]
+        operands = [exprs[key] for key in operands_at(piece, value, place)]
+        return Call(value.op.name, tuple(operands), value.dtype) if value.op.elementwise else operands[0]
 
 
 def _along(piece: Piece, place: Place, strides: Sequence[Size]) -> tuple[Size, tuple[Size, ...]]:

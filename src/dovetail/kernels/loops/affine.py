@@ -56,10 +56,10 @@ class Piece:
         sizes = (*self.sizes[:variable], outer, inner, *self.sizes[variable + 1 :])
 
         def terms(index: Index) -> Index:
-            found: list[tuple[int, Size]] = []
+            terms: list[tuple[int, Size]] = []
             for v, c in index.terms:
-                found += [(v, c * inner), (v + 1, c)] if v == variable else [(v + (v > variable), c)]
-            return Index(index.constant, tuple(found))
+                terms += [(v, c * inner), (v + 1, c)] if v == variable else [(v + (v > variable), c)]
+            return Index(index.constant, tuple(terms))
 
         return Piece(sizes, tuple(map(terms, self.place)))
 
@@ -187,11 +187,11 @@ def _merge(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -
     shape = value.operands[0].shape
     last = int(attrs["axis"]) + len(shape)
     first = last - int(attrs["count"]) + 1
-    rest, found = place[first], list[Index]()
+    rest, inside = place[first], list[Index]()
     for a in range(last, first, -1):
         rest, inner = _divided(piece, rest, shape[a])
-        found.insert(0, inner)
-    return (*place[:first], rest, *found, *place[first + 1 :])
+        inside.insert(0, inner)
+    return (*place[:first], rest, *inside, *place[first + 1 :])
 
 
 def _divided(piece: Piece, index: Index, size: Size) -> tuple[Index, Index]:
@@ -233,8 +233,8 @@ def _squeeze(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any])
 def _permute(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
     order: tuple[int, ...] = attrs["order"]
     kept = value.rank - len(order)
-    found = dict(zip(order, place[kept:], strict=True))
-    return (*place[:kept], *(found[a] for a in range(-len(order), 0)))
+    by_axis = dict(zip(order, place[kept:], strict=True))
+    return (*place[:kept], *(by_axis[a] for a in range(-len(order), 0)))
 
 
 def _slice(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
@@ -261,15 +261,15 @@ def _flip(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) ->
 
 def _resize(piece: Piece, value: Value, place: Place, attrs: Mapping[str, Any]) -> Place:
     """Every element repeated; where a scale is no integer, places are no sums of multiples."""
-    found = list(place)
+    indices = list(place)
     axes: tuple[int, ...] = attrs["axes"]
     for i, axis in enumerate(axes):
         factor = quotient(value.shape[axis], value.operands[0].shape[axis])
         scale = factor if attrs["scales"] is None else attrs["scales"][i]
         if not isinstance(factor, int) or scale != factor or not _repeats(factor, attrs):
             raise NotAffineError
-        found[axis], _ = _divided(piece, place[axis], factor)
-    return tuple(found)
+        indices[axis], _ = _divided(piece, place[axis], factor)
+    return tuple(indices)
 
 
 def _repeats(factor: int, attrs: Mapping[str, Any]) -> bool:

@@ -900,11 +900,11 @@ ZERO, ONE = Extent(0), Extent(1)
 
 def indices(shape: tuple[Size, ...], flat: Expr) -> tuple[Expr, ...]:
     """The index along each axis of the element with a number, counted through the axes, the last one fastest."""
-    found: list[Expr] = []
+    innermost_first: list[Expr] = []
     for size in reversed(shape[1:]):
-        found.append(Call("rem", (flat, Extent(size)), i64) if size != 1 else ZERO)
+        innermost_first.append(Call("rem", (flat, Extent(size)), i64) if size != 1 else ZERO)
         flat = Call("div", (flat, Extent(size)), i64) if size != 1 else flat
-    return (*([flat] if shape else []), *reversed(found))
+    return (*([flat] if shape else []), *reversed(innermost_first))
 
 
 def collapsed(
@@ -993,8 +993,8 @@ def _role(kind: type[Any], field: Field[Any]) -> Role:
 
 class _Layouts(dict[type[Any], Layout]):
     def __missing__(self, kind: type[Any]) -> Layout:
-        found = self[kind] = Layout(kind)
-        return found
+        layout = self[kind] = Layout(kind)
+        return layout
 
 
 _LAYOUTS = _Layouts()
@@ -1086,8 +1086,8 @@ def uses(parts: Sequence[Statement | Expr]) -> set[str]:
 
 
 def _names(parts: Iterable[Any], holds: Callable[[Role], bool]) -> set[str]:
-    found = {name for part in parts for role, name in _strings(part) if role.kind == "name" and holds(role)}
-    return found - {""}
+    names = {name for part in parts for role, name in _strings(part) if role.kind == "name" and holds(role)}
+    return names - {""}
 
 
 def barriers(body: Sequence[Statement]) -> list[tuple[Role, str]]:
@@ -1133,14 +1133,14 @@ def expand(
     """A body with other statements in place of some; None keeps a statement, and looks into its bodies."""
 
     def inside(inner: Sequence[Statement]) -> tuple[Statement, ...]:
-        found: list[Statement] = []
+        statements: list[Statement] = []
         for statement in inner:
             instead = change(statement)
             if instead is None:
-                found.append(with_bodies(statement, inside))
+                statements.append(with_bodies(statement, inside))
             else:
-                found += instead
-        return tuple(found)
+                statements += instead
+        return tuple(statements)
 
     return inside(body)
 
@@ -1162,9 +1162,9 @@ class Rewriting:
         return tuple([self.of(statement) for statement in body])
 
     def of(self, part: T) -> T:
-        found = self.done.get(id(part))
-        if found is not None:
-            return found[1]
+        done = self.done.get(id(part))
+        if done is not None:
+            return done[1]
         is_several = isinstance(part, tuple)
         changed: Any = self._each(part) if is_several else self.changed(part)
         # The part is kept with what becomes of it, so that no other one takes its identity.
@@ -1172,8 +1172,8 @@ class Rewriting:
         return changed
 
     def _each(self, parts: Any) -> tuple[Any, ...]:
-        found = tuple([self.of(x) for x in parts])
-        return parts if _is_same(found, parts) else found
+        rewritten = tuple([self.of(x) for x in parts])
+        return parts if _is_same(rewritten, parts) else rewritten
 
     def changed(self, part: Any) -> Any:
         """What one part becomes: an expression, a statement, a record or a tensor."""
@@ -1187,18 +1187,18 @@ class Rewriting:
         """A part with what becomes of those within it; itself where none changes."""
         own = _LAYOUTS[type(part)]
         values = own.values(part)
-        made: list[Any] | None = None
+        changed_values: list[Any] | None = None
         for index in own.children:
             value = values[index]
             changed = value if value is None else self.of(value)
             if changed is not value:
-                made = [*values] if made is None else made
-                made[index] = changed
+                changed_values = [*values] if changed_values is None else changed_values
+                changed_values[index] = changed
         if self.renames and own.strings:
-            made = [*values] if made is None else made
+            changed_values = [*values] if changed_values is None else changed_values
             for index, role in own.strings:
-                made[index] = self.named(role, values[index])
-        return part if made is None else type(part)(*made)
+                changed_values[index] = self.named(role, values[index])
+        return part if changed_values is None else type(part)(*changed_values)
 
 
 class _Rewriting(Rewriting):
@@ -1208,8 +1208,8 @@ class _Rewriting(Rewriting):
         self.change, self.done = change, {}
 
     def changed(self, part: Any) -> Any:
-        found = self.change(part)
-        return self.inside(part) if found is None else found
+        instead = self.change(part)
+        return self.inside(part) if instead is None else instead
 
 
 def rewrite(part: T, change: Callable[[Any], Any]) -> T:

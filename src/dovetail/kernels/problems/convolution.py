@@ -51,18 +51,18 @@ class ConvProblem:
         of each operand of an epilogue are equally far apart."""
         rows, columns = self.geometry.out
         level = self.residual[1:] in ((), (4 * rows * columns, 4 * columns, 4))
-        found = dict(self.strides)
-        names = [name.removesuffix("_row") for name in found if name.endswith("_row")]
-        return level and (rows == 1 or all(found[f"{n}_row"] == found[f"{n}_column"] * columns for n in names))
+        strides = dict(self.strides)
+        names = [name.removesuffix("_row") for name in strides if name.endswith("_row")]
+        return level and (rows == 1 or all(strides[f"{n}_row"] == strides[f"{n}_column"] * columns for n in names))
 
     def sizes_by_name(self, *residual: str) -> dict[str, Size]:
         """Channels, filters, groups and strides, as kernels name their arguments; strides of the residual by name."""
         image, channel = self.steps
-        found: dict[str, Size] = {
+        sizes: dict[str, Size] = {
             "channels": self.channels, "filters": self.filters, "groups": self.groups, "image_step": image,
             "group_step": channel * self.channels, "channel_step": channel,
         }  # fmt: skip
-        return found | dict(zip(residual, self.residual, strict=False)) | dict(self.strides)
+        return sizes | dict(zip(residual, self.residual, strict=False)) | dict(self.strides)
 
     @property
     def sums(self) -> int:
@@ -109,13 +109,13 @@ class Convolution:
         """The convolution that a value is."""
         inside = find_convolution(value)
         if inside is not None and inside.call.op is not conv_transpose:
-            given, result = inside.operands, results_of(value)[0]
-            residual = given.get("residual")
+            operands, result = inside.operands, results_of(value)[0]
+            residual = operands.get("residual")
             if residual is not None and result.shape != _added_to(inside.call).shape:
                 return None
             act, above = inside.applied, inside.steps is None
             return Convolution(
-                result, given["x"], given["w"], given.get("b"), residual, act, inside.call, value, above
+                result, operands["x"], operands["w"], operands.get("b"), residual, act, inside.call, value, above
             )  # fmt: skip
         if value.op is conv_bias_act:
             call = conv_bias_act.of(value)

@@ -95,8 +95,8 @@ def find_convolution(value: Value) -> RegionConvolution | None:
     results = value.attrs["body"].results
     steps = steps_of(results[0], anchor) if len(results) == 1 else None
     operands = {name: value.operands[int(v.attrs["index"])] for name, v in inside.items() if v is not None}
-    made = None if steps is None else EpilogueSteps(act, steps)
-    return RegionConvolution(anchor, operands, act, made if made is not None and made.is_cheap else None)
+    epilogue = None if steps is None else EpilogueSteps(act, steps)
+    return RegionConvolution(anchor, operands, act, epilogue if epilogue is not None and epilogue.is_cheap else None)
 
 
 def steps_of(result: Value, source: Value) -> tuple[tuple[str, tuple[Operand, ...]], ...] | None:
@@ -107,7 +107,7 @@ def steps_of(result: Value, source: Value) -> tuple[tuple[str, tuple[Operand, ..
             break
         result = lower[result]
     number: dict[Value, Operand] = {source: 0}
-    found: list[tuple[str, tuple[Operand, ...]]] = []
+    listed: list[tuple[str, tuple[Operand, ...]]] = []
     for value in _above(result, source):
         literal_of = leaf.scalar_of(value)
         if literal_of is not None and isinstance(literal_of, float) and value.dtype is f32:
@@ -121,9 +121,9 @@ def steps_of(result: Value, source: Value) -> tuple[tuple[str, tuple[Operand, ..
             return None
         if value.dtype not in (f32, bool_) or (value.dtype is bool_) != (value.op.name in _TRUTHS):
             return None
-        found.append((value.op.name, tuple([number[v] for v in value.operands])))
-        number[value] = len(found)
-    return tuple(found) if result in number and isinstance(number[result], int) and result.dtype is f32 else None
+        listed.append((value.op.name, tuple([number[v] for v in value.operands])))
+        number[value] = len(listed)
+    return tuple(listed) if result in number and isinstance(number[result], int) and result.dtype is f32 else None
 
 
 def _above(result: Value, source: Value) -> list[Value]:

@@ -217,15 +217,15 @@ _TABLES = ("card", "launches", "gemm", "fma", "gemv", "attention")
 def timings_of(architecture: str) -> GpuTimings:
     """The figures of an architecture such as sm_90a; those of Hopper where it has no file."""
     name = architecture.removesuffix("a")
-    found = read(name if (FOLDER / f"{name}.toml").exists() else DEFAULT)
+    tables = read(name if (FOLDER / f"{name}.toml").exists() else DEFAULT)
     return GpuTimings(
-        str(found["fitted"]),
-        CardTimings(**found["card"]),
-        LaunchTimings(**found["launches"]),
-        GemmTimings(**found["gemm"]),
-        FmaTimings(**found["fma"]),
-        GemvTimings(**found["gemv"]),
-        AttentionTimings(**found["attention"]),
+        str(tables["fitted"]),
+        CardTimings(**tables["card"]),
+        LaunchTimings(**tables["launches"]),
+        GemmTimings(**tables["gemm"]),
+        FmaTimings(**tables["fma"]),
+        GemvTimings(**tables["gemv"]),
+        AttentionTimings(**tables["attention"]),
     )
 
 
@@ -235,8 +235,8 @@ def read(name: str) -> dict[str, Any]:
     inherits = own.pop("inherits", None)
     if inherits is None:
         return own
-    found = read(inherits)
-    return {"fitted": own.get("fitted", "")} | {table: found[table] | own.get(table, {}) for table in _TABLES}
+    inherited = read(inherits)
+    return {"fitted": own.get("fitted", "")} | {table: inherited[table] | own.get(table, {}) for table in _TABLES}
 
 
 __all__ = [

@@ -112,10 +112,12 @@ def _is_a_convolution(value: Value) -> bool:
     """Whether a kernel takes the steps: vector code on sums, or loops over finished rows."""
     if _is_integer(value):
         return _is_compiled(value)
-    found = find_convolution(value)
-    if found is None:
+    convolution = find_convolution(value)
+    if convolution is None:
         return False
-    return found.steps is not None or isinstance(row_steps(_problem(value), found.call, AXES, "channel"), RowSteps)
+    return convolution.steps is not None or isinstance(
+        row_steps(_problem(value), convolution.call, AXES, "channel"), RowSteps
+    )
 
 
 def _is_f32(value: Value) -> bool:
@@ -135,8 +137,8 @@ def _reads_pixels(value: Value) -> bool:
 
 def _is_packed(value: Value) -> bool:
     """Several results are written by kernels of packed weights only."""
-    found = None if _is_integer(value) else find_convolution(value)
-    return _has_one_result(value) or (found is not None and DENSE.is_bound(found.operands["w"]))
+    convolution = None if _is_integer(value) else find_convolution(value)
+    return _has_one_result(value) or (convolution is not None and DENSE.is_bound(convolution.operands["w"]))
 
 
 def _rows(value: Value) -> Offer | Refused:
@@ -168,18 +170,18 @@ def _is_an_attention(value: Value) -> bool:
 
 def _widens_keys(value: Value) -> bool:
     """Whether a kernel reads keys and values of f16 as they are: that of few queries does, which reads each once."""
-    found = find_widened(value, DENSE)
-    if found is None:
+    widened = find_widened(value, DENSE)
+    if widened is None:
         return False
-    problem = found.attention({}, DENSE)
+    problem = widened.attention({}, DENSE)
     return not isinstance(problem, Refused) and reads_halves(problem)
 
 
 def _streams_operands(value: Value) -> bool:
-    found, anchor = None if _is_integer(value) else find_convolution(value), _inside(value)
-    if found is None or found.steps is not None:
+    convolution, anchor = None if _is_integer(value) else find_convolution(value), _inside(value)
+    if convolution is None or convolution.steps is not None:
         return True
-    filters = found.operands["w"].shape
+    filters = convolution.operands["w"].shape
     taps = prod(n for n in filters[2:] if isinstance(n, int))
     is_depthwise = anchor.attrs["groups"] == filters[0] and filters[1] == 1
     return taps <= STREAMED_TAPS or is_depthwise or not _full_operands(value)

@@ -47,17 +47,17 @@ def _kind(name: str, takes: Callable[[Value], bool], *rows: Row[CpuDevice]) -> K
 
 
 def _is(*listed: Op) -> Callable[[Value], bool]:
-    found = frozenset(listed)
-    return lambda value: value.op in found
+    ops = frozenset(listed)
+    return lambda value: value.op in ops
 
 
 def _anchored(*listed: Op) -> Callable[[Value], bool]:
     """Whether a step is one of some ops, or a region that one of them anchors."""
-    found = frozenset(listed)
+    ops = frozenset(listed)
 
     def takes(value: Value) -> bool:
         anchor = anchor_of(value.attrs["body"]) if value.op is region else value
-        return anchor is not None and anchor.op in found
+        return anchor is not None and anchor.op in ops
 
     return takes
 
@@ -197,8 +197,8 @@ def _int8_conv(of: StepProblem[CpuDevice]) -> Answer:
 def _without_bytes(of: StepProblem[CpuDevice]) -> Refused | None:
     """Refuse a step that reads no bytes, before the code of products of bytes is imported."""
     read = {operand.dtype for operand in of.value.operands}
-    found = ", ".join(sorted(dtype.name for dtype in read))
-    return Refused("operands_are_bytes", found, "i8 or u8") if read.isdisjoint((i8, u8)) else None
+    names = ", ".join(sorted(dtype.name for dtype in read))
+    return Refused("operands_are_bytes", names, "i8 or u8") if read.isdisjoint((i8, u8)) else None
 
 
 def _blocks(of: StepProblem[CpuDevice]) -> Answer:

@@ -119,10 +119,10 @@ class Table(Generic[D]):
         self, step: Step, locations: TensorLocations, device: D, machine: Machine, request: Request = LAUNCH
     ) -> Job | None:
         """The job of a step; None where no row takes it. A row that raises is told, also where another takes it."""
-        found = list(self._answers(StepProblem(step, locations, device, request)))
+        answers = list(self._answers(StepProblem(step, locations, device, request)))
         refused: dict[int, Refused] = {}
-        chosen = _chosen([one for one in found if isinstance(one.answer, Offer)], step, machine, refused)
-        why = [*(one.answer for one in found if isinstance(one.answer, Refused)), *refused.values()]
+        chosen = _chosen([one for one in answers if isinstance(one.answer, Offer)], step, machine, refused)
+        why = [*(one.answer for one in answers if isinstance(one.answer, Refused)), *refused.values()]
         said = next((r.found for r in why if r.condition == RAISED), None)
         if said is not None:
             locations.refused[step.value] = said
@@ -137,13 +137,13 @@ class Table(Generic[D]):
         self, step: Step, locations: TensorLocations, device: D, machine: Machine, request: Request = LAUNCH
     ) -> Sequence[Considered]:
         """Every row for the step's kinds of problem: which refuse and why, estimates of the others, which one won."""
-        found = list(self._answers(StepProblem(step, locations, device, request)))
-        offers = [one for one in found if isinstance(one.answer, Offer)]
+        answers = list(self._answers(StepProblem(step, locations, device, request)))
+        offers = [one for one in answers if isinstance(one.answer, Offer)]
         refused: dict[int, Refused] = {}
         chosen = _chosen(offers, step, machine, refused)
         winner = None if chosen is None else chosen[0]
         least = None if winner is None else winner.estimate(step, machine).seconds
-        rows = [_told(one, step, machine, winner, least, refused.get(id(one))) for one in found]
+        rows = [_considered(one, step, machine, winner, least, refused.get(id(one))) for one in answers]
         if self.on_host:
             rows.append(Considered(self.on_host, winner is None, "" if winner is None else "a kernel takes the step"))
         return rows
@@ -221,7 +221,7 @@ def _built(group: Sequence[_Found[D]]) -> Job | Refused:
     return replace(job, variants=variants) if isinstance(job, Job) and variants else job
 
 
-def _told(
+def _considered(
     one: _Found[D],
     step: Step,
     machine: Machine,

@@ -47,13 +47,13 @@ def compiled_or_kept(
         return lowered.compile()
     key = key_of(lowered, devices, scopes)
     content = store.get(key)
-    found = None if content is None else _loaded(arguments, devices, content)
-    if found is None:
-        found = lowered.compile()
-        content = _bytes(found)
+    compiled = None if content is None else _loaded(arguments, devices, content)
+    if compiled is None:
+        compiled = lowered.compile()
+        content = _bytes(compiled)
         if content is not None:
             store.put(key, content)
-    return found
+    return compiled
 
 
 def _loaded(arguments: Sequence[Any], devices: Sequence[Any], content: bytes) -> Any:

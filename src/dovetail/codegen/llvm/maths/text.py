@@ -79,10 +79,10 @@ class Lines:
 
     def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
         """Horner's scheme, the highest power first."""
-        found = self.number(coefficients[0])
+        total = self.number(coefficients[0])
         for c in coefficients[1:]:
-            found = self.fma(found, x, c)
-        return found
+            total = self.fma(total, x, c)
+        return total
 
     def bits(self, x: str) -> str:
         return self.let(f"bitcast {self.kind} {x} to {self.whole}")

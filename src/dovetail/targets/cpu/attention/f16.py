@@ -57,11 +57,11 @@ class Halves(VectorBuilder):
 
     def wide(self, x: Vec) -> list[str]:
         """Both halves of a vector, as f32."""
-        found: list[str] = []
+        parts: list[str] = []
         for first in (0, LANES // 2):
             part = self.shuffle(x, x, range(first, first + LANES // 2))
-            found.append(self.let(f"fpext <{LANES // 2} x half> {part} to {self.four}"))
-        return found
+            parts.append(self.let(f"fpext <{LANES // 2} x half> {part} to {self.four}"))
+        return parts
 
     def load_four(self, at: Ptr) -> str:
         return self.let(f"load {self.four}, ptr {at}, align 4")
@@ -109,10 +109,10 @@ def half_scores_function(device: CpuDevice, d: int) -> Shared:
                         place = (j * WIDE + i) * CHAINS + chain
                         sums[place] = t.fma(q[i], one, sums[place])
     for cell in range(KEYS * WIDE):
-        found = state.vectors[CHAINS * cell : CHAINS * (cell + 1)]
-        while len(found) > 1:
-            found = [t.fadd(x, y) for x, y in zip(found[::2], found[1::2], strict=True)]
-        for part, four in enumerate(t.wide(found[0])):
+        chains = state.vectors[CHAINS * cell : CHAINS * (cell + 1)]
+        while len(chains) > 1:
+            chains = [t.fadd(x, y) for x, y in zip(chains[::2], chains[1::2], strict=True)]
+        for part, four in enumerate(t.wide(chains[0])):
             t.store_four(four, t.ptr_add(Ptr("%s"), 4 * LANES * cell + 2 * LANES * part))
     return finished(t, "attend_half_scores", (read("q"), read("k"), integer("stride"), written("s")))
 
@@ -137,8 +137,8 @@ def half_values_function(device: CpuDevice) -> Shared:
             number = 2 * cell + part
             place = t.ptr_add(Ptr("%o"), 16 * number)
             t.store_four(t.fma_four(t.load_four(place), old[number % len(old)], four), place)
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
-    return finished(t, "attend_half_values", given)
+    parameters = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
+    return finished(t, "attend_half_values", parameters)
 
 
 def _added(t: Halves, sums: Sequence[Vec], key: I64) -> list[Vec]:
@@ -232,10 +232,10 @@ def few_half_scores_function(device: CpuDevice, d: int, rows: int, *, prefetches
             state.vectors[:] = [t.fma(q[i // LANES], k[i % LANES], x) for i, x in enumerate(state.vectors)]
     for i in range(rows):
         # Both halves of each sum, then neighbours, in f32.
-        found = [t.four_op("fadd", *t.wide(x)) for x in state.vectors[LANES * i : LANES * (i + 1)]]
+        totals = [t.four_op("fadd", *t.wide(x)) for x in state.vectors[LANES * i : LANES * (i + 1)]]
         for _ in range(2):
-            found = [_neighbours(t, x, y) for x, y in zip(found[::2], found[1::2], strict=True)]
-        for part, four in enumerate(found):
+            totals = [_neighbours(t, x, y) for x, y in zip(totals[::2], totals[1::2], strict=True)]
+        for part, four in enumerate(totals):
             t.store_four(four, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i + 16 * part))
     return finished(t, "attend_few_half_scores", (read("q"), read("k"), integer("stride"), written("s")))
 
@@ -263,13 +263,12 @@ def few_half_values_function(device: CpuDevice, dv: int, rows: int, *, prefetche
     whole = t.mul(t.sdiv(total, LANES), LANES)
     with t.loop(0, whole, step=LANES) as first:
         group = Group(t, t.ptr_add(v, t.mul(first, stride)), stride, dv, "half", prefetches=prefetches)
-        given = [t.ptr_add(p, t.add(t.mul(first, 4), 4 * ATTENTION.few_keys * i)) for i in range(rows)]
-        weights = [_weights(t, at) for at in given]
+        weights = [_weights(t, t.ptr_add(p, t.add(t.mul(first, 4), 4 * ATTENTION.few_keys * i))) for i in range(rows)]
         with t.loop(0, group.parts) as part:
             places = list(group.vectors(part))
             for result, sums in zip(results, _weighted(t, group, places, weights), strict=True):
-                for at, found in zip(places, sums, strict=True):
-                    _add(t, found, t.constant_four(1 / _WEIGHT), t.ptr_add(result, t.mul(at, 2)))
+                for at, row_sums in zip(places, sums, strict=True):
+                    _add(t, row_sums, t.constant_four(1 / _WEIGHT), t.ptr_add(result, t.mul(at, 2)))
     with t.loop(whole, total) as key:
         row, weight = t.ptr_add(v, t.mul(key, stride)), t.ptr_add(p, t.mul(key, 4))
         splats = [t.splat_four(t.load_f32(t.ptr_add(weight, 4 * ATTENTION.few_keys * i))) for i in range(rows)]
@@ -277,8 +276,8 @@ def few_half_values_function(device: CpuDevice, dv: int, rows: int, *, prefetche
             value = t.load(t.ptr_add(row, t.mul(number, 2 * LANES)), 2)
             for result, splat in zip(results, splats, strict=True):
                 _add(t, value, splat, t.ptr_add(result, t.mul(number, 4 * LANES)))
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
-    return finished(t, "attend_few_half_values", given)
+    parameters = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
+    return finished(t, "attend_few_half_values", parameters)
 
 
 def _weighted(t: Halves, group: Group, places: Sequence[Int], weights: Sequence[Sequence[Vec]]) -> list[list[Vec]]:
@@ -301,8 +300,8 @@ def _weights(t: Halves, at: Ptr) -> Sequence[Vec]:
     """The weights of eight keys, each in all lanes."""
     wide = f"<{LANES} x float>"
     factor = ", ".join([f"float {_WEIGHT}"] * LANES)
-    found = t.let(f"fmul {wide} {t.let(f'load {wide}, ptr {at}, align 4')}, <{factor}>")
-    narrow = Vec(t.let(f"fptrunc {wide} {found} to {t.vec}"))
+    scaled = t.let(f"fmul {wide} {t.let(f'load {wide}, ptr {at}, align 4')}, <{factor}>")
+    narrow = Vec(t.let(f"fptrunc {wide} {scaled} to {t.vec}"))
     return [t.splat_lane(narrow, lane) for lane in range(LANES)]
 
 
@@ -318,8 +317,8 @@ class HalfFewQueries(FewQueries):
 
     def _take_query(self, row: I64) -> None:
         super()._take_query(row)
-        given = (self._of("queries", row, self.d), 4 * self.d, 1, self._half_query(row))
-        self.t.call_shared(narrow_function(self.t.device, self.a.d), *given)
+        arguments = (self._of("queries", row, self.d), 4 * self.d, 1, self._half_query(row))
+        self.t.call_shared(narrow_function(self.t.device, self.a.d), *arguments)
 
     def _half_query(self, row: I64) -> Ptr:
         return self.t.ptr_add(self.room["halves"], self.t.mul(row, 2 * self.a.d))

@@ -34,8 +34,8 @@ def key_rows(device: CpuDevice, wide: int) -> int:
 
     With FMA by lane, each key is held in a register of its own.
     """
-    found = device.registers // 2 // wide
-    return min(device.registers // 4, found) if device.has("fma_by_lane") else found
+    rows = device.registers // 2 // wide
+    return min(device.registers // 4, rows) if device.has("fma_by_lane") else rows
 
 
 def finished(t: VectorBuilder, stem: str, parameters: Sequence[Parameter]) -> Shared:
@@ -96,11 +96,11 @@ def scores_function(
         while len(highest) > 1:
             highest = [_larger(t, x, y) for x, y in zip(highest[::2], highest[1::2], strict=True)]
         t.store(highest[0], place, t.bytes)
-    given = (
+    parameters = (
         read("q"), read("k"), integer("stride"), written("s"), read("v"), integer("value_stride"), written("top"),
         read("mask"),
     )  # fmt: skip
-    return finished(t, "attend_scores", given)
+    return finished(t, "attend_scores", parameters)
 
 
 def _larger(t: VectorBuilder, x: Vec, y: Vec) -> Vec:
@@ -167,8 +167,8 @@ def values_function(device: CpuDevice, wide: int, features: int) -> Shared:
         accumulate(state.vectors, t.ptr_add(p, t.mul(j, wide * t.bytes)), t.ptr_add(v, t.mul(j, stride)))
     for i, x in enumerate(state.vectors):
         t.store(x, t.ptr_add(o, i * t.bytes), t.bytes)
-    given = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
-    return finished(t, "attend_values", given)
+    parameters = (read("p"), read("v"), integer("stride"), integer("count"), written("o"), read("rescale"))
+    return finished(t, "attend_values", parameters)
 
 
 def _add_products(
@@ -249,9 +249,9 @@ def columns_function(device: CpuDevice, stored: Stored) -> Shared:
     with t.loop(0, squares) as i:
         first = t.mul(i, lanes)
         at = t.mul(first, item)
-        found = [t.load_as_f32(t.ptr_add(row, at), stored) for row in rows]
+        vectors = [t.load_as_f32(t.ptr_add(row, at), stored) for row in rows]
         onto = t.ptr_add(to, t.mul(first, apart))
-        for c, column in enumerate(t.transpose(found)):
+        for c, column in enumerate(t.transpose(vectors)):
             t.store(t.fmul(column, factors), t.ptr_add(onto, t.mul(c, apart)))
     with t.loop(t.mul(squares, lanes), count) as c:
         at = t.mul(c, step)
@@ -259,11 +259,11 @@ def columns_function(device: CpuDevice, stored: Stored) -> Shared:
         for r, row in enumerate(rows):
             one = t.load_scalar_as_f32(t.ptr_add(row, at), stored)
             t.store_f32(F32(t.let(f"fmul float {one}, {factor}")), t.ptr_add(onto, 4 * r))
-    given = (
+    parameters = (
         read("x"), integer("stride"), integer("step"), integer("rows"), integer("count"), Parameter("float", "factor"),
         written("to"), integer("apart"),
     )  # fmt: skip
-    return finished(t, "attend_columns", given)
+    return finished(t, "attend_columns", parameters)
 
 
 @lru_cache(64)
@@ -322,13 +322,13 @@ def copy_function(device: CpuDevice, d: int, stored: Stored) -> Shared:
         whole = t.select_int(t.icmp("eq", step, item), d // t.lanes, 0)
         with t.loop(0, whole) as i:
             first = t.mul(i, t.lanes)
-            found = t.load_as_f32(t.ptr_add(row, t.mul(first, item)), stored)
-            t.store(found, t.ptr_add(onto, t.mul(first, 4)))
+            loaded = t.load_as_f32(t.ptr_add(row, t.mul(first, item)), stored)
+            t.store(loaded, t.ptr_add(onto, t.mul(first, 4)))
         with t.loop(t.mul(whole, t.lanes), d) as c:
             one = t.load_scalar_as_f32(t.ptr_add(row, t.mul(c, step)), stored)
             t.store_f32(one, t.ptr_add(onto, t.mul(c, 4)))
-    given = (read("x"), integer("stride"), integer("step"), integer("rows"), written("to"))
-    return finished(t, "attend_copy", given)
+    parameters = (read("x"), integer("stride"), integer("step"), integer("rows"), written("to"))
+    return finished(t, "attend_copy", parameters)
 
 
 @lru_cache(64)
@@ -446,5 +446,5 @@ def rotate_function(device: CpuDevice, d: int, rotated: int, form: Form, stored:
             lambda at: t.store_f32(t.scalar(t.x, at), t.ptr_add(t.to, at)),
         )
     angles = (Parameter("ptr", "cos", "readonly"), integer("cos_stride"), Parameter("ptr", "sin", "readonly"))
-    given = (read("x"), integer("x_stride"), *angles, integer("sin_stride"), integer("rows"), written("to"))
-    return finished(t, "attend_rotate", given)
+    parameters = (read("x"), integer("x_stride"), *angles, integer("sin_stride"), integer("rows"), written("to"))
+    return finished(t, "attend_rotate", parameters)

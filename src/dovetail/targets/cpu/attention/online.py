@@ -136,8 +136,8 @@ class OnlineSoftmax(QueryBlock):
         """The smaller or larger of bytes, which are held as floats."""
         t, kind, name = self.t, self._bytes, f"llvm.{how}.v{self.t.bytes}i8"
         t.use(f"declare {kind} @{name}({kind}, {kind})")
-        found = t.let(f"call {kind} @{name}({kind} {t.let(f'bitcast {t.vec} {x} to {kind}')}, {kind} {y})")
-        return Vec(t.let(f"bitcast {kind} {found} to {t.vec}"))
+        joined = t.let(f"call {kind} @{name}({kind} {t.let(f'bitcast {t.vec} {x} to {kind}')}, {kind} {y})")
+        return Vec(t.let(f"bitcast {kind} {joined} to {t.vec}"))
 
     def _reduced(self, how: str, x: Vec) -> str:
         t, kind, name = self.t, self._bytes, f"llvm.vector.reduce.{how}.v{self.t.bytes}i8"

@@ -24,7 +24,7 @@ def crowded(stride: Size, width: int) -> bool:
     """Whether rows of f32 with this stride evict each other from L1, though a block would fit."""
     if not isinstance(stride, int) or stride == 4 * width:
         return False
-    return ATTENTION.set_period // gcd(ATTENTION.set_period, stride) * ATTENTION.ways < ATTENTION.block
+    return ATTENTION.set_period // gcd(ATTENTION.set_period, stride) * ATTENTION.associativity < ATTENTION.block
 
 
 def scattered(a: Attend, stride: Size, width: int) -> bool:

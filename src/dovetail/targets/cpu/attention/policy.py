@@ -53,7 +53,7 @@ class AttentionPolicy:
     """Queries from which that pays."""
     set_period: int = 4096
     """Lines this many bytes apart map to one set of L1, everywhere."""
-    ways: int = 8
+    associativity: int = 8
     """Lines of one set of L1, at least."""
 
 

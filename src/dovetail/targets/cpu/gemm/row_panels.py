@@ -45,7 +45,7 @@ class Pack(Protocol):
 
     @property
     def layout(self) -> str: ...
-    def __call__(self, *given: Array) -> Array: ...
+    def __call__(self, *weights: Array) -> Array: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,11 @@ class RowPanelJob(GemmJob):
         `may_round`, many rows are rounded to bf16 where tiles multiply them; with `rounds`, all rows are.
         """
         stride = self.point_left()
-        streams = tuple([(i, _known(first)) for i, first in self.found.streams])
+        streams = tuple([(i, _known(first)) for i, first in self.contraction.streams])
         packed = pack(streams, _known(self.sizes["columns"]), tuple(map(len, matrices)))
         first, *others = [matrix for right in matrices for matrix in right]
         binding = Packed(first, packed.layout, packed, tuple(others))
-        self.point_weights(binding, (*stretched((), (), self.found.result.shape[:-2]), 0))
+        self.point_weights(binding, (*stretched((), (), self.contraction.result.shape[:-2]), 0))
         operands = self.operands()
         self.point_results()
         count, batch = self.fold()
@@ -117,11 +117,11 @@ class RowPanelJob(GemmJob):
         self.rows = rows
         blocks = self.blocks(count)
         epilogues = self.epilogues()
-        left, deep = self.found.left, _known(self.deep)
+        left, deep = self.contraction.left, _known(self.deep)
         source = None if left.dtype is f32 and stride == f32.itemsize else Source("a", left.dtype)
         self.sizes |= {"rows": count, "blocks": blocks, "a_k": stride}
-        made, scratch = code(Block(self.shape(operands, batch), deep, rows, pitch, source, epilogues, on_tiles))
-        template = made.template(self.bindings, tuple(self.sizes.values()), scratch)
+        kernel, scratch = code(Block(self.shape(operands, batch), deep, rows, pitch, source, epilogues, on_tiles))
+        template = kernel.template(self.bindings, tuple(self.sizes.values()), scratch)
         template = replace(template, rounding=self.rounding(rounds=rounds, on_tiles=on_tiles))
         tiles = product(batch) * blocks * self.panels
         return Job(template, self.bindings, Tiles(tiles, self.block_rows(count) * deep * self.tile.columns // speed))

@@ -117,8 +117,8 @@ def _sums() -> int:
 
 @cache
 def _entry(name: str) -> Any:
-    given = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-    return ctypes.CFUNCTYPE(None, *given)(_code().address(name))
+    parameters = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    return ctypes.CFUNCTYPE(None, *parameters)(_code().address(name))
 
 
 @cache

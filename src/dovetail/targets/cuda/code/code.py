@@ -47,13 +47,13 @@ def toolchain() -> Mapping[str, str]:
 
 def ptx_of(kernels: Iterable[GpuKernel], device: Driver, store: CodeStore | None) -> dict[str, str]:
     """The PTX of each distinct kernel by its text."""
-    distinct = {made.text: made for made in kernels}
+    distinct = {kernel.text: kernel for kernel in kernels}
 
-    def compiled(made: GpuKernel) -> str:
-        parts = {"text": digest(made.text.encode()), "architecture": device.architecture, **toolchain()}
-        return _kept(store, StoreKey("ptx", parts), lambda: device.ptx(made).encode()).decode()
+    def compiled(kernel: GpuKernel) -> str:
+        parts = {"text": digest(kernel.text.encode()), "architecture": device.architecture, **toolchain()}
+        return _kept(store, StoreKey("ptx", parts), lambda: device.ptx(kernel).encode()).decode()
 
-    return dict(zip(distinct, in_threads(compiled, distinct.values(), lambda made: len(made.text)), strict=True))
+    return dict(zip(distinct, in_threads(compiled, distinct.values(), lambda kernel: len(kernel.text)), strict=True))
 
 
 def modules_of(ptx: Iterable[str], device: Driver, store: CodeStore | None) -> dict[str, Module]:
@@ -83,12 +83,12 @@ def _module(ptx: str, device: Driver, store: CodeStore | None) -> Module:
 
 def _kept(store: CodeStore | None, key: StoreKey, make: Callable[[], bytes]) -> bytes:
     """What the store has, or what is made and put there; a damaged entry is none."""
-    found = None if store is None else store.get(key)
-    if found is None:
-        found = make()
+    content = None if store is None else store.get(key)
+    if content is None:
+        content = make()
         if store is not None:
-            store.put(key, found)
-    return found
+            store.put(key, content)
+    return content
 
 
 def digest(content: bytes) -> str:
@@ -104,7 +104,7 @@ def in_threads(work: Callable[[T], R], items: Iterable[T], size: Callable[[T], i
     if threads <= 1:
         return [work(item) for item in listed]
     waiting = sorted(range(len(listed)), key=lambda at: 0 if size is None else size(listed[at]))
-    found: dict[int, R] = {}
+    results: dict[int, R] = {}
     failed: dict[int, BaseException] = {}
 
     def take() -> None:
@@ -112,7 +112,7 @@ def in_threads(work: Callable[[T], R], items: Iterable[T], size: Callable[[T], i
             with suppress(IndexError):  # another thread took the last one
                 at = waiting.pop()
                 try:
-                    found[at] = work(listed[at])
+                    results[at] = work(listed[at])
                 except BaseException as error:
                     failed[at] = error
 
@@ -124,7 +124,7 @@ def in_threads(work: Callable[[T], R], items: Iterable[T], size: Callable[[T], i
         thread.join()
     if failed:
         raise failed[min(failed)]
-    return [found[at] for at in range(len(listed))]
+    return [results[at] for at in range(len(listed))]
 
 
 __all__ = ["digest", "in_threads", "is_whole", "modules_of", "ptx_of", "toolchain"]

@@ -107,24 +107,24 @@ def seconds_of(device: Driver, value: Value, rounds: int) -> float:
     frame = Frame(runner.bound, there, to_host=False)
     frame.put(there)
     frame.renew()
-    found: list[float] = []
+    seconds: list[float] = []
     for _ in range(rounds):
         marks = run_timed(frame)
-        found.append((marks[-1].end - marks[0].begin) * 1e-9)
-    return max(min(found), 1e-9)
+        seconds.append((marks[-1].end - marks[0].begin) * 1e-9)
+    return max(min(seconds), 1e-9)
 
 
 def calibrate(device: Driver, settings: Settings, work: Effort | None = None) -> CardCalibration:
     """Measure a device, and keep the figures for later processes."""
-    made = measured(device, work)
+    calibration = measured(device, work)
     if settings.cache != OFF:
         try:
             folder = Folder(folder_of(settings))
-            folder.write(_name(device), [json.dumps({"version": VERSION, **asdict(made)}, indent=2).encode()])
+            folder.write(_name(device), [json.dumps({"version": VERSION, **asdict(calibration)}, indent=2).encode()])
             folder.close()
         except (Unsafe, OSError):
             pass  # a calibration that cannot be stored is measured again
-    return made
+    return calibration
 
 
 def stored(device: Driver, settings: Settings) -> CardCalibration | None:
@@ -145,8 +145,8 @@ def machine_of(device: Driver, settings: Settings) -> Machine:
     """The calibrated device, or the figures of the claims; it measures nothing."""
     if os.environ.get(MACHINE) == BUILT_IN:
         return FIGURES
-    found = stored(device, settings)
-    return FIGURES if found is None else found.machine()
+    calibration = stored(device, settings)
+    return FIGURES if calibration is None else calibration.machine()
 
 
 def _name(device: Driver) -> str:
@@ -157,20 +157,20 @@ def _name(device: Driver) -> str:
 
 def _parsed(text: bytes) -> CardCalibration | None:
     try:
-        given = json.loads(text)
-        if given["version"] != VERSION:
+        content = json.loads(text)
+        if content["version"] != VERSION:
             return None
-        flops = {d.name: _positive(given["flops"][d.name]) for d in DTYPES}
-        rate, launch = _positive(given["bytes_per_second"]), _positive(given["launch_seconds"])
-        found = CardCalibration(str(given["card"]), str(given["date"])[:32], rate, launch, flops)
+        flops = {d.name: _positive(content["flops"][d.name]) for d in DTYPES}
+        rate, launch = _positive(content["bytes_per_second"]), _positive(content["launch_seconds"])
+        calibration = CardCalibration(str(content["card"]), str(content["date"])[:32], rate, launch, flops)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     believed = _LEAST * FIGURES.bytes_per_second < rate < _MOST * FIGURES.bytes_per_second and launch < 1e-3
-    return found if believed else None
+    return calibration if believed else None
 
 
-def _positive(given: object) -> float:
-    number = float(given)  # pyright: ignore[reportArgumentType]  # what is no number raises
+def _positive(value: object) -> float:
+    number = float(value)  # pyright: ignore[reportArgumentType]  # what is no number raises
     if not (number > 0 and math.isfinite(number)):
         raise ValueError(number)
     return number

@@ -38,9 +38,9 @@ def short_of(name: str, functions: Functions) -> OutOfMemoryError:
 
     The driver says what is free, but not without a context.
     """
-    found, total = c_size_t(), c_size_t()
-    functions["cuMemGetInfo_v2"](ctypes.byref(found), ctypes.byref(total))
-    free, what = found.value, _TAKEN_BY.get(name, "what it makes")
+    available, total = c_size_t(), c_size_t()
+    functions["cuMemGetInfo_v2"](ctypes.byref(available), ctypes.byref(total))
+    free, what = available.value, _TAKEN_BY.get(name, "what it makes")
     left = f": {free:,} of {total.value:,} bytes are free" if total.value else ""
     return OutOfMemoryError(f"{name} found no memory for {what}{left}", needed=0, free=free, hint=_HINT)
 

@@ -70,14 +70,14 @@ class EncodedMap:
         of, by = self.matrix, self.matrix.traversal
         rank, line = len(of.sizes), LINE_BYTES // of.itemsize
         sizes, strides = (c_uint64 * rank)(*of.sizes), (c_uint64 * (rank - 1))(*of.strides)
-        given = (self.address, _WORDS[of.itemsize], rank, address + of.offset, sizes, strides)
+        common = (self.address, _WORDS[of.itemsize], rank, address + of.offset, sizes, strides)
         if by is None:
             box, steps = (c_uint32 * rank)(line, of.box_lines), (c_uint32 * rank)(*[1] * rank)
-            self.driver.call("cuTensorMapEncodeTiled", *given, box, steps, *_LAYOUT)
+            self.driver.call("cuTensorMapEncodeTiled", *common, box, steps, *_LAYOUT)
             return
         lower, upper = (c_int * (rank - 2))(*by.lower), (c_int * (rank - 2))(*by.upper)
         steps = (c_uint32 * rank)(1, *by.strides, 1)
-        self.driver.call("cuTensorMapEncodeIm2col", *given, lower, upper, line, of.box_lines, steps, *_LAYOUT)
+        self.driver.call("cuTensorMapEncodeIm2col", *common, lower, upper, line, of.box_lines, steps, *_LAYOUT)
 
 
 __all__ = ["EncodedMap", "Matrix", "matrices_of"]

@@ -24,11 +24,11 @@ _lock = threading.Lock()
 def library_of(driver: Driver, where: str) -> Library:
     """The library with its handle for the context of a driver; raises `Failed`."""
     with _lock:
-        found = _libraries.get(driver)
-        if found is None:
+        library = _libraries.get(driver)
+        if library is None:
             driver.call("cuCtxSetCurrent", driver.context)
-            found = _libraries[driver] = Library(loaded(where))
-        return found
+            library = _libraries[driver] = Library(loaded(where))
+        return library
 
 
 class LibraryProduct:

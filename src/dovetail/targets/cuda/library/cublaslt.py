@@ -129,17 +129,17 @@ def place(newest: int) -> str | None:
     """Where the library is, for a driver of some version of CUDA: a file, or a name that the loader knows."""
     names = [f"libcublasLt.so.{version}" for version in VERSIONS if version <= newest]
     files = [str(folder / name) for name in names for folder in _folders()]
-    found = next((path for path in files if os.path.exists(path)), None)
-    return found or next((name for name in names if _loads(name)), None)
+    existing = next((path for path in files if os.path.exists(path)), None)
+    return existing or next((name for name in names if _loads(name)), None)
 
 
 def _folders() -> Iterator[Path]:
     for package in PACKAGES:
         try:
-            found = importlib.util.find_spec(package)
+            spec = importlib.util.find_spec(package)
         except ModuleNotFoundError:
             continue
-        for folder in found.submodule_search_locations or () if found is not None else ():
+        for folder in spec.submodule_search_locations or () if spec is not None else ():
             yield Path(folder) / "lib"
 
 
@@ -163,8 +163,8 @@ def version(where: str) -> str:
     return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
 
 
-def told(newest: int) -> str:
-    """The version of the library and its place, or how to install it, for a driver of some version of CUDA."""
+def described(newest: int) -> str:
+    """Return the version and place of the library for a driver of some version of CUDA, or how to install it."""
     where = place(newest)
     if where is None:
         return f"is not installed: {INSTALL}"
@@ -177,8 +177,8 @@ def told(newest: int) -> str:
 def loaded(where: str) -> Functions:
     """The functions of the library at a place."""
     try:
-        found = ctypes.CDLL(where)
-        functions: dict[str, Callable[..., int]] = {name: getattr(found, name) for name in SIGNATURES}
+        library = ctypes.CDLL(where)
+        functions: dict[str, Callable[..., int]] = {name: getattr(library, name) for name in SIGNATURES}
     except (OSError, AttributeError) as missing:
         raise Failed(f"cuBLASLt does not load: {missing}") from None
     for name, kinds in SIGNATURES.items():
@@ -192,7 +192,7 @@ class Library:
 
     def __init__(self, functions: Functions) -> None:
         self.functions = functions
-        self.handle = self.made("cublasLtCreate")
+        self.handle = self.created("cublasLtCreate")
 
     def call(self, name: str, *arguments: Any) -> None:
         """A function of the library; an error code is raised."""
@@ -200,11 +200,11 @@ class Library:
         if status:
             raise Failed(f"{name}: status {status}")
 
-    def made(self, name: str, *arguments: Any) -> c_void_p:
+    def created(self, name: str, *arguments: Any) -> c_void_p:
         """What a function creates."""
-        found = c_void_p()
-        self.call(name, byref(found), *arguments)
-        return found
+        handle = c_void_p()
+        self.call(name, byref(handle), *arguments)
+        return handle
 
 
 class Described:
@@ -212,12 +212,12 @@ class Described:
 
     def __init__(self, library: Library, problem: Problem) -> None:
         self.library, self.problem = library, problem
-        self._made: list[tuple[str, c_void_p]] = []
+        self._handles: list[tuple[str, c_void_p]] = []
         wide = problem.a.dtype is f64
         compute, scale = (_COMPUTE_F64, KINDS[f64]) if wide else (_COMPUTE_F32, KINDS[f32])
         self._product = self._create("cublasLtMatmulDesc", compute, scale)
-        for attribute, given in ((_TRANSPOSE_A, problem.transposes_a), (_TRANSPOSE_B, problem.transposes_b)):
-            word = c_int(int(given))
+        for attribute, flag in ((_TRANSPOSE_A, problem.transposes_a), (_TRANSPOSE_B, problem.transposes_b)):
+            word = c_int(int(flag))
             library.call("cublasLtMatmulDescSetAttribute", self._product, attribute, byref(word), 4)
         self._layouts = [
             self._create("cublasLtMatrixLayout", KINDS[x.dtype], x.rows, x.columns, x.leading)
@@ -227,9 +227,9 @@ class Described:
         self._one, self._zero = number(1.0), number(0.0)
 
     def _create(self, kind: str, *arguments: int) -> c_void_p:
-        found = self.library.made(f"{kind}Create", *arguments)
-        self._made.append((f"{kind}Destroy", found))
-        return found
+        handle = self.library.created(f"{kind}Create", *arguments)
+        self._handles.append((f"{kind}Destroy", handle))
+        return handle
 
     def proposed(self, most: int = WORKSPACE_BYTES) -> Sequence[Algorithm]:
         """The algorithms that the library expects to be fastest, the fastest first."""
@@ -237,39 +237,41 @@ class Described:
         aligned = [x.alignment for x in (self.problem.a, self.problem.b, self.problem.c, self.problem.c)]
         words = [c_uint64(most), *map(ctypes.c_uint32, (_ONCE_ROUNDED, *aligned))]
         for attribute, word in zip((_MAX_WORKSPACE, _REDUCTION_SCHEMES, *_ALIGNMENTS), words, strict=True):
-            given = preference, attribute, byref(word), ctypes.sizeof(word)
-            self.library.call("cublasLtMatmulPreferenceSetAttribute", *given)
+            arguments = preference, attribute, byref(word), ctypes.sizeof(word)
+            self.library.call("cublasLtMatmulPreferenceSetAttribute", *arguments)
         a, b, c = self._layouts
         results, count = (HeuristicResult * PROPOSED)(), c_int()
-        given = self.library.handle, self._product, a, b, c, c, preference, PROPOSED, results, byref(count)
-        self.library.call("cublasLtMatmulAlgoGetHeuristic", *given)
-        found = [Algorithm(tuple(one.algorithm), one.workspace) for one in results[: count.value] if not one.status]
-        return [one for one in found if one.workspace <= most]
+        arguments = self.library.handle, self._product, a, b, c, c, preference, PROPOSED, results, byref(count)
+        self.library.call("cublasLtMatmulAlgoGetHeuristic", *arguments)
+        algorithms = [
+            Algorithm(tuple(one.algorithm), one.workspace) for one in results[: count.value] if not one.status
+        ]
+        return [one for one in algorithms if one.workspace <= most]
 
     def check(self, algorithm: Algorithm) -> None:
         """Raise if the library does not multiply so, or takes more workspace."""
         a, b, c = self._layouts
-        found = HeuristicResult()
+        result = HeuristicResult()
         words = (c_uint64 * ALGORITHM_WORDS)(*algorithm.words)
-        given = self.library.handle, self._product, a, b, c, c, words, byref(found)
-        self.library.call("cublasLtMatmulAlgoCheck", *given)
-        if found.status or found.workspace > algorithm.workspace:
-            raise Failed(f"cublasLtMatmulAlgoCheck: status {found.status}, {found.workspace:,} bytes of workspace")
+        arguments = self.library.handle, self._product, a, b, c, c, words, byref(result)
+        self.library.call("cublasLtMatmulAlgoCheck", *arguments)
+        if result.status or result.workspace > algorithm.workspace:
+            raise Failed(f"cublasLtMatmulAlgoCheck: status {result.status}, {result.workspace:,} bytes of workspace")
 
     def enqueue(self, algorithm: Algorithm, addresses: Sequence[int], workspace: int, stream: int) -> int:
         """Enqueue the product of matrices at the addresses of a, b and c; gives an error code."""
         (x, y, z), (a, b, c) = addresses, self._layouts
         words = (c_uint64 * ALGORITHM_WORDS)(*algorithm.words)
-        given = self.library.handle, self._product, byref(self._one), x, a, y, b, byref(self._zero), z, c, z, c
-        return self.library.functions["cublasLtMatmul"](*given, words, workspace, algorithm.workspace, stream)
+        arguments = self.library.handle, self._product, byref(self._one), x, a, y, b, byref(self._zero), z, c, z, c
+        return self.library.functions["cublasLtMatmul"](*arguments, words, workspace, algorithm.workspace, stream)
 
     def __del__(self) -> None:
-        for name, found in getattr(self, "_made", ()):
-            self.library.functions[name](found)
+        for name, handle in getattr(self, "_handles", ()):
+            self.library.functions[name](handle)
 
 
 __all__ = [
     "ALGORITHM_WORDS", "INSTALL", "KINDS", "PROPOSED", "SIGNATURES", "WORKSPACE_BYTES", "Algorithm", "Described",
-    "Failed", "Functions", "HeuristicResult", "Layout", "Library", "Problem", "identity", "loaded", "place", "told",
-    "version",
+    "Failed", "Functions", "HeuristicResult", "Layout", "Library", "Problem", "described", "identity", "loaded",
+    "place", "version",
 ]  # fmt: skip

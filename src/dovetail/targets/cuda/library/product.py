@@ -58,45 +58,47 @@ class LibraryStep:
 
     def kernels(self, algorithm: Algorithm, text: str) -> tuple[GpuKernel, ...]:
         """All kernels by an algorithm; `text` tells that product from others."""
-        made = replace(self.product, code=text, workspace={**self.product.workspace, SPACE: self.end})
-        every = (*self.before, made, *self.after)
+        product = replace(self.product, code=text, workspace={**self.product.workspace, SPACE: self.end})
+        every = (*self.before, product, *self.after)
         return tuple([replace(one, workspace_bytes=self.end + algorithm.workspace) for one in every])
 
 
 def library_step(step: Step, selection: Selection, moves: Callable[[Value], bool]) -> LibraryStep | Refused:
     """A step as the library computes it, or the condition that refuses it; `moves` tells of a tensor whether its
     address changes from run to run."""
-    found = selection.problem(step).once(find_products)
-    if isinstance(found, Refused):
-        return found
-    if len(found.streams) != 1:
-        return IS_ONE.refused(f"{len(found.streams)} streams of columns")
-    dtype, other = found.left.dtype, found.rights[0].dtype
+    contraction = selection.problem(step).once(find_products)
+    if isinstance(contraction, Refused):
+        return contraction
+    if len(contraction.streams) != 1:
+        return IS_ONE.refused(f"{len(contraction.streams)} streams of columns")
+    dtype, other = contraction.left.dtype, contraction.rights[0].dtype
     if dtype is not other or dtype not in KINDS:
         return HAS_DTYPE.refused(f"{dtype.name} and {other.name}")
-    has_epilogue = found.products[0] is not found.result or len(step.results) > 1
-    sums = dtype_of_sums(dtype) if has_epilogue else found.result.dtype
-    writer = LibraryResult(selection.problem(step), found, sums)
+    has_epilogue = contraction.products[0] is not contraction.result or len(step.results) > 1
+    sums = dtype_of_sums(dtype) if has_epilogue else contraction.result.dtype
+    writer = LibraryResult(selection.problem(step), contraction, sums)
     if writer.batch:
         return HAS_NO_BATCH.refused(" × ".join(map(str, writer.batch)))
     left, (right,) = writer.left(), writer.rights()
     sizes = [size for size in (writer.rows, writer.depth, writer.columns) if isinstance(size, int) and size]
     if len(sizes) < 3:
         return HAS_SIZES.refused(f"{writer.rows} × {writer.depth} × {writer.columns}")
-    ways = [_along_k(factor) for factor in (right, left)]
-    if ways[0] is None or ways[1] is None:
+    layouts = [_along_k(factor) for factor in (right, left)]
+    if layouts[0] is None or layouts[1] is None:
         return IS_DENSE.refused("strides of " + " and ".join(str(f.tensor.strides) for f in (right, left)))
-    made = _Kernels(writer, selection, moves)
+    builder = _Kernels(writer, selection, moves)
     a, b = (
-        made.factor("a", found.rights[0], right, along_k=ways[0]),
-        made.factor("b", found.left, left, along_k=ways[1]),
+        builder.factor("a", contraction.rights[0], right, along_k=layouts[0]),
+        builder.factor("b", contraction.left, left, along_k=layouts[1]),
     )
     # The library's matrices have columns one after the other: it multiplies transposed factors to a transposed result.
-    problem = Problem(a, b, made.result(has_epilogue=has_epilogue), transposes_a=ways[0], transposes_b=not ways[1])
-    product = GpuKernel(as_kernel(("a", "b", "c", SPACE), "c"), "", made.bindings, made.workspace)
+    problem = Problem(
+        a, b, builder.result(has_epilogue=has_epilogue), transposes_a=layouts[0], transposes_b=not layouts[1]
+    )
+    product = GpuKernel(as_kernel(("a", "b", "c", SPACE), "c"), "", builder.bindings, builder.workspace)
     evens = [factor.dense_axis(writer.alignment(factor), (dtype,)) for factor in (left, right)]
     flops = 2 * prod(sizes)
-    return LibraryStep(problem, tuple(made.before), tuple(made.after), product, made.end, all(evens), flops)
+    return LibraryStep(problem, tuple(builder.before), tuple(builder.after), product, builder.end, all(evens), flops)
 
 
 def _along_k(factor: Factor) -> bool | None:

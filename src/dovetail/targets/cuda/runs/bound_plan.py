@@ -23,7 +23,7 @@ from dovetail.targets.cuda.library.call import LibraryLaunch, LibraryProduct
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.runtime.arrays.buffer import BufferPool
 from dovetail.targets.runtime.arrays.device_array import Lease
-from dovetail.targets.runtime.arrays.feeds import found_leaf
+from dovetail.targets.runtime.arrays.feeds import actual_leaf
 from dovetail.targets.runtime.arrays.memory import Memory
 from dovetail.targets.runtime.calls.result_roots import chained, fresh_results
 
@@ -82,7 +82,7 @@ class BoundPlan:
         self.reclaim: Callable[[], None] = device.synchronize
         """Gives memory of earlier runs back to the pool."""
         self.symbolic = [
-            found_leaf(v, params[v.attrs["name"]]) for v in plan.graph.parameters if not v.tensor.is_static
+            actual_leaf(v, params[v.attrs["name"]]) for v in plan.graph.parameters if not v.tensor.is_static
         ]
         self.fresh = fresh_results(plan)
         self.apart = chained(plan, self.fresh.values())
@@ -125,12 +125,12 @@ class BoundPlan:
     def _packed(self) -> dict[Base, Array]:
         """The bytes of packed weights by their keys. Threads share them: NumPy moves elements without the lock."""
         every = {packed.key: packed for one in self.loaded for packed in one.kernel.packed.values()}
-        given = [[self.kept.view(v) for v in (packed.value, *packed.beside)] for packed in every.values()]
+        views = [[self.kept.view(v) for v in (packed.value, *packed.beside)] for packed in every.values()]
 
         def made(pair: tuple[Packed, list[Array]]) -> Array:
             return np.ascontiguousarray(pair[0].pack(*pair[1])).reshape(-1).view(np.uint8)
 
-        return dict(zip(every, in_threads(made, zip(every.values(), given, strict=True)), strict=True))
+        return dict(zip(every, in_threads(made, zip(every.values(), views, strict=True)), strict=True))
 
     def new(self, nbytes: int) -> CudaBuffer:
         """Memory of the device; where it is short, that of earlier runs is given up."""

@@ -38,9 +38,9 @@ class LaunchGraph:
         finally:
             driver.quietly("cuStreamDestroy_v2", stream)
         self._graph = graph.value or 0
-        found = c_void_p()
-        driver.call("cuGraphInstantiateWithFlags", ctypes.byref(found), self._graph, 0)
-        self.handle = found.value or 0
+        handle = c_void_p()
+        driver.call("cuGraphInstantiateWithFlags", ctypes.byref(handle), self._graph, 0)
+        self.handle = handle.value or 0
         self._enabled = [True] * len(launches)
         for index, launch in enumerate(launches):
             self._enable(index, bool(launch.grid))
@@ -57,13 +57,13 @@ class LaunchGraph:
     def _last(self, stream: int) -> int:
         """The node that a capture added last."""
         status, nodes, count = c_int(), POINTER(c_void_p)(), ctypes.c_size_t()
-        found = (ctypes.byref(status), None, None, ctypes.byref(nodes))
+        captured = (ctypes.byref(status), None, None, ctypes.byref(nodes))
         if _WITH_EDGES in self.driver.functions:
             # The older function refuses to leave out that a node starts before the one before it has ended.
             edges = c_void_p()
-            self.driver.call(_WITH_EDGES, stream, *found, ctypes.byref(edges), ctypes.byref(count))
+            self.driver.call(_WITH_EDGES, stream, *captured, ctypes.byref(edges), ctypes.byref(count))
         else:
-            self.driver.call("cuStreamGetCaptureInfo_v2", stream, *found, ctypes.byref(count))
+            self.driver.call("cuStreamGetCaptureInfo_v2", stream, *captured, ctypes.byref(count))
         assert status.value == _ACTIVE and count.value == 1, "a chain of launches ends in one node"
         return nodes[0] or 0
 

@@ -112,7 +112,7 @@ class CudaGraph:
         plan, description = self.plan, device.description
         request = replace(request_of(plan, description), may_persist=may_persist, traced=device.traced)
         steps = tuple([kernels for _, kernels in steps_of(plan, device=description, request=request)])
-        return steps, ptx_of([made for kernels in steps for made in kernels or ()], device, self.store)
+        return steps, ptx_of([kernel for kernels in steps for kernel in kernels or ()], device, self.store)
 
     def _loaded(self, device: Driver) -> tuple[Steps, Mapping[str, Function]]:
         """The kernels of each step, and each as a function of the device by its text.
@@ -121,7 +121,7 @@ class CudaGraph:
         """
         steps, ptx = self.built(device)
         functions = self._functions(steps, ptx, device)
-        every = {made.text: made.kernel.launch for kernels in steps for made in kernels or ()}
+        every = {kernel.text: kernel.kernel.launch for kernels in steps for kernel in kernels or ()}
         for text, launch in every.items():
             if launch is None or not launch.cooperative or not isinstance(launch.grid, int):
                 continue
@@ -134,15 +134,15 @@ class CudaGraph:
 
     def _functions(self, steps: Steps, ptx: Mapping[str, str], device: Driver) -> Mapping[str, Function]:
         modules = modules_of(ptx.values(), device, self.store)
-        found: dict[str, Function] = {}
-        for made in [made for kernels in steps for made in kernels or ()]:
-            shape = made.kernel.launch
+        functions: dict[str, Function] = {}
+        for kernel in [kernel for kernels in steps for kernel in kernels or ()]:
+            shape = kernel.kernel.launch
             assert shape is not None, "it was scheduled"
-            if made.text not in found:
-                found[made.text] = modules[ptx[made.text]].function(
-                    made.kernel.name, shape.shared_bytes, dependent=shape.dependent, cooperative=shape.cooperative
+            if kernel.text not in functions:
+                functions[kernel.text] = modules[ptx[kernel.text]].function(
+                    kernel.kernel.name, shape.shared_bytes, dependent=shape.dependent, cooperative=shape.cooperative
                 )
-        return found
+        return functions
 
     def _with_library(
         self, device: Driver, steps: Steps, functions: Mapping[str, Function]
@@ -169,8 +169,8 @@ class CudaGraph:
         memory.give(plan.graph.parameters, params, bare=True)
         memory.reserve("bound", plan.bound_size)
         memory.reserve("scratch", plan.scratch_size)
-        wanted = wanted_steps(plan, steps)
-        memory.run(wanted)
+        needed = wanted_steps(plan, steps)
+        memory.run(needed)
         memory.release("scratch")
         work: list[LoadedKernel | OnHost] = []
         joined: list[Step] = []
@@ -178,12 +178,12 @@ class CudaGraph:
             if kernels is None:
                 joined.append(step)
                 continue
-            for made in kernels:
-                work.append(LoadedKernel(step, made, functions[made.text], tuple(joined)))
+            for kernel in kernels:
+                work.append(LoadedKernel(step, kernel, functions[kernel.text], tuple(joined)))
                 joined.clear()
             if not kernels:
                 work.append(OnHost(step))
-        memory.skipped = tuple([step for step in plan.phase("bind") if step not in wanted])
+        memory.skipped = tuple([step for step in plan.phase("bind") if step not in needed])
         if has_late_sizes(plan):
             return LateSizesRunner(plan, device, memory, params, tuple(work))
         return CudaRunner(plan, device, memory, params, tuple(work))

@@ -26,7 +26,7 @@ from dovetail.targets.cuda.runs.frame import Frame, Inputs
 from dovetail.targets.cuda.runs.graph import LaunchGraph
 from dovetail.targets.cuda.runs.repeat import Repeated
 from dovetail.targets.runtime.arrays.device_array import DeviceArray
-from dovetail.targets.runtime.arrays.feeds import found_leaf
+from dovetail.targets.runtime.arrays.feeds import actual_leaf
 from dovetail.targets.runtime.arrays.memory import Memory
 
 MOST_FRAMES = 16
@@ -76,25 +76,25 @@ class CudaRunner:
 
     def to_device(self, array: Array, value: Value) -> DeviceArray:
         """A copy of an array in the memory of the device."""
-        found = self.bound.new(array.nbytes)
-        found.copy_from_host(np.ascontiguousarray(array))
-        return DeviceArray(self.bound.lease(found), array.shape, value.dtype)
+        buffer = self.bound.new(array.nbytes)
+        buffer.copy_from_host(np.ascontiguousarray(array))
+        return DeviceArray(self.bound.lease(buffer), array.shape, value.dtype)
 
     def quick(self, inputs: Inputs) -> dict[str, Array] | None:
         """The outputs on the host of a run whose shapes came before; None leaves it to look at the inputs closely."""
-        given = self._adopted(inputs)
-        key = None if given is None else self._known(given, to_host=True)
-        return None if given is None or key is None else self._with_frame(key, given, self._to_host, to_host=True)
+        adopted = self._adopted(inputs)
+        key = None if adopted is None else self._known(adopted, to_host=True)
+        return None if adopted is None or key is None else self._with_frame(key, adopted, self._to_host, to_host=True)
 
     def quick_on_device(self, inputs: Inputs) -> dict[str, DeviceArray] | None:
         """The outputs on the device of a run whose shapes came before; None leaves it to look at the inputs closely."""
         for again in self._again:
-            found = again.run(inputs, self._share_nothing)
-            if found is not None:
-                return found
-        given = self._adopted(inputs)
-        key = None if given is None else self._known(given, to_host=False)
-        return None if given is None or key is None else self._run_on_device(key, given)
+            results = again.run(inputs, self._share_nothing)
+            if results is not None:
+                return results
+        adopted = self._adopted(inputs)
+        key = None if adopted is None else self._known(adopted, to_host=False)
+        return None if adopted is None or key is None else self._run_on_device(key, adopted)
 
     def _adopted(self, inputs: Inputs) -> Inputs | None:
         """The inputs with arrays of other libraries as device arrays; None where one of these must be checked."""
@@ -104,8 +104,8 @@ class CudaRunner:
 
     def run(self, inputs: Inputs) -> dict[str, Array]:
         """The outputs by name on the host; those that take the memory of a device array are that array."""
-        key, given = self._checked(inputs, to_host=True)
-        return self._with_frame(key, given, self._to_host, to_host=True)
+        key, checked = self._checked(inputs, to_host=True)
+        return self._with_frame(key, checked, self._to_host, to_host=True)
 
     def run_on_device(self, inputs: Inputs) -> dict[str, DeviceArray]:
         """The outputs by name on the device. Nothing is waited for.
@@ -116,8 +116,8 @@ class CudaRunner:
 
     def _run_on_device(self, key: Key, inputs: Inputs) -> dict[str, DeviceArray]:
         again = self._repeated.get(key) or self._repeat(key)
-        if again is not None and (found := again.run(inputs)) is not None:
-            return found
+        if again is not None and (results := again.run(inputs)) is not None:
+            return results
         return self._with_frame(key, inputs, self._on_device, to_host=False)
 
     def _repeat(self, key: Key) -> Repeated | None:
@@ -128,14 +128,14 @@ class CudaRunner:
         if not frame.runs or not Repeated.serves(frame):
             self._give_back(key, frame)
             return None
-        made = Repeated(frame)
+        repeated = Repeated(frame)
         with self._lock:
-            kept = self._repeated.setdefault(key, made)
+            kept = self._repeated.setdefault(key, repeated)
             oldest = next(iter(self._repeated.items())) if len(self._repeated) > MOST_REPEATED else None
             if oldest is not None:
                 del self._repeated[oldest[0]]
             self._again = tuple(reversed(self._repeated.values()))
-        if kept is not made:  # another thread was here
+        if kept is not repeated:  # another thread was here
             self._give_back(key, frame)
         if oldest is not None and (frame := oldest[1].closed()) is not None:
             self._give_back(oldest[0], frame)
@@ -145,45 +145,45 @@ class CudaRunner:
         """The outputs by name on the host, and when each step ran on the device."""
         marks: list[Mark] = []
 
-        def timed(frame: Frame, given: Inputs) -> dict[str, Array]:
-            return self._to_host(frame, given, lambda: marks.extend(run_timed(frame)))
+        def timed(frame: Frame, arrays: Inputs) -> dict[str, Array]:
+            return self._to_host(frame, arrays, lambda: marks.extend(run_timed(frame)))
 
-        key, given = self._checked(inputs, to_host=True)
-        return self._with_frame(key, given, timed, to_host=True), marks
+        key, checked = self._checked(inputs, to_host=True)
+        return self._with_frame(key, checked, timed, to_host=True), marks
 
     def _to_host(self, frame: Frame, inputs: Inputs, launch: Callable[[], None] | None = None) -> dict[str, Array]:
         frame.put(inputs)
         (launch or frame.launch)()
-        made = frame.results()
+        results = frame.results()
         frame.overwrite(inputs)
         if frame.status[0]:
             frame.status[0] = 0
             self._refuse(inputs)
-        found: dict[str, Array | DeviceArray] = {}
+        arrays: dict[str, Array | DeviceArray] = {}
         for name in self.plan.graph.outputs:
             donation = self.bound.donated.get(name)
             if donation is None:
-                found[name] = made[name]
+                arrays[name] = results[name]
                 continue
-            given = found[name] = inputs[donation.input]
-            if not isinstance(given, DeviceArray):
-                given[...] = made[name]
-        return cast("dict[str, Array]", found)
+            donated = arrays[name] = inputs[donation.input]
+            if not isinstance(donated, DeviceArray):
+                donated[...] = results[name]
+        return cast("dict[str, Array]", arrays)
 
     def _on_device(self, frame: Frame, inputs: Inputs) -> dict[str, DeviceArray]:
         frame.check()
         frame.put(inputs)
         frame.renew()
         frame.launch()
-        found = {name: frame.kept(name, value, inputs) for name, value in self.plan.graph.outputs.items()}
+        results = {name: frame.kept(name, value, inputs) for name, value in self.plan.graph.outputs.items()}
         frame.overwrite(inputs)
-        return found
+        return results
 
     def _refuse(self, inputs: Inputs) -> None:
         """Raise what a kernel has refused, such as an index out of range: the run is repeated by its meaning."""
         memory = self.bound.kept.copy()
-        given = {name: self._read(x) if isinstance(x, DeviceArray) else np.array(x) for name, x in inputs.items()}
-        memory.give(self.plan.graph.inputs, given)
+        arrays = {name: self._read(x) if isinstance(x, DeviceArray) else np.array(x) for name, x in inputs.items()}
+        memory.give(self.plan.graph.inputs, arrays)
         memory.solve(self.bound.symbolic)
         memory.run_skipped()
         memory.reserve("arena", self.plan.arena_size)
@@ -195,27 +195,27 @@ class CudaRunner:
 
     def _read(self, array: DeviceArray) -> Array:
         """The elements of a device array, which may be another library's."""
-        found = np.empty(array.shape, array.dtype)
-        if found.nbytes:
-            data = found.ctypes.data
-            self.driver.call("cuMemcpyDtoHAsync_v2", data, array.address, found.nbytes, DEFAULT_STREAM)
+        content = np.empty(array.shape, array.dtype)
+        if content.nbytes:
+            data = content.ctypes.data
+            self.driver.call("cuMemcpyDtoHAsync_v2", data, array.address, content.nbytes, DEFAULT_STREAM)
             self.driver.wait_for(DEFAULT_STREAM)
-        return found
+        return content
 
     def _key(self, inputs: Inputs, to_host: bool) -> Key | None:
         """Shapes, dtypes and places of inputs: what a frame is made for."""
-        found: list[object] = [to_host]
+        key: list[object] = [to_host]
         for name in self.bound.inputs:
             x = inputs.get(name)
             if isinstance(x, DeviceArray):
                 if x.device != NAME or x.is_freed:
                     return None
-                found += (x.shape, x.dtype, True)
+                key += (x.shape, x.dtype, True)
             elif isinstance(x, np.ndarray):
-                found += (x.shape, x.dtype, False)
+                key += (x.shape, x.dtype, False)
             else:
                 return None
-        return tuple(found) if len(inputs) == len(self.bound.inputs) else None
+        return tuple(key) if len(inputs) == len(self.bound.inputs) else None
 
     def _known(self, inputs: Inputs, *, to_host: bool) -> Key | None:
         """The key of a run that needs no checks; None where it may need some."""
@@ -238,13 +238,13 @@ class CudaRunner:
         """The key of a run whose inputs the program has checked, and the inputs as it reads them."""
         key = self._key(inputs, to_host)
         assert key is not None, "the program has checked the inputs"
-        found = self._foreign.checked(inputs)
+        arrays = self._foreign.checked(inputs)
         if self._overwritten and (addresses := self._addresses(inputs)) is not None:
             with self._lock:
                 if len(self._apart) >= MOST_CHECKED:
                     self._apart.clear()
                 self._apart.add(addresses)
-        return key, found
+        return key, arrays
 
     def _with_frame(self, key: Key, inputs: Inputs, run: Callable[[Frame, Inputs], R], *, to_host: bool) -> R:
         """Run with a frame that no other thread uses."""
@@ -263,11 +263,11 @@ class CudaRunner:
             if not frames:
                 return None
             self._count -= 1
-            found = frames.pop()
+            frame = frames.pop()
             if not frames:
                 # An empty list stays: the key is known.
                 self._idle.move_to_end(key)
-            return found
+            return frame
 
     def _give_back(self, key: Key, frame: Frame) -> None:
         with self._lock:
@@ -282,10 +282,10 @@ class CudaRunner:
                 key, frames = next(iter(self._idle.items()))
                 if frames:
                     self._count -= 1
-                    found = frames.pop()
+                    frame = frames.pop()
                     if not frames:
                         del self._idle[key]
-                    return found
+                    return frame
                 del self._idle[key]
         return None
 
@@ -297,15 +297,15 @@ class CudaRunner:
             self.driver.wait_for(old.stream)
             old.release()
         try:
-            found = Frame(self.bound, inputs, to_host=to_host, graph=graph)
+            frame = Frame(self.bound, inputs, to_host=to_host, graph=graph)
         except OutOfMemoryError as error:
             if not error.needed:
                 raise  # a stream or a graph found no memory, not the run
-            given = [found_leaf(v, inputs[v.attrs["name"]]) for v in self.plan.graph.inputs]
-            sizes = solve_symbols([*given, *self.bound.symbolic], dict(self.bound.kept.sizes))
+            facts = [actual_leaf(v, inputs[v.attrs["name"]]) for v in self.plan.graph.inputs]
+            sizes = solve_symbols([*facts, *self.bound.symbolic], dict(self.bound.kept.sizes))
             workspaces = [one.kernel.workspace_bytes for one in self.bound.loaded]
             raise shortage(self.plan, workspaces, sizes, error.free, NAME) from None
-        return found
+        return frame
 
     def _reclaim(self) -> None:
         """Give the memory of frames that wait for later runs back to the pool."""

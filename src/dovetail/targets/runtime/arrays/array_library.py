@@ -43,13 +43,13 @@ class ArrayLibrary:
 
 
 def _shapes(arrays: Sequence[Any], dtypes: Numbered) -> tuple[tuple[int, ...], ...] | None:
-    found: list[tuple[int, ...]] = []
+    shapes: list[tuple[int, ...]] = []
     for index, dtype in dtypes:
         array = arrays[index]
         if array.__class__ is not np.ndarray or array.dtype is not dtype or not array.flags.c_contiguous:
             return None
-        found.append(array.shape)
-    return tuple(found)
+        shapes.append(array.shape)
+    return tuple(shapes)
 
 
 NUMPY = ArrayLibrary(

@@ -107,8 +107,8 @@ class Folder:
 
     def files(self) -> Iterator[File]:
         """Every plain file, those that are still written included."""
-        with os.scandir(self._at) as found:
-            for entry in found:
+        with os.scandir(self._at) as entries:
+            for entry in entries:
                 with suppress(OSError):
                     state = entry.stat(follow_symlinks=False)
                     if stat.S_ISREG(state.st_mode):

@@ -16,7 +16,7 @@ V = TypeVar("V")
 @dataclass(slots=True)
 class _Entry(Generic[V]):
     lock: threading.Lock = field(default_factory=threading.Lock)
-    made: list[V] = field(default_factory=list[V])
+    values: list[V] = field(default_factory=list[V])
 
 
 class LRU(Generic[V]):
@@ -37,12 +37,12 @@ class LRU(Generic[V]):
                     self._entries.popitem(last=False)
             else:
                 self._entries.move_to_end(key)
-                if entry.made:
-                    return entry.made[0]
+                if entry.values:
+                    return entry.values[0]
         with entry.lock:
-            if not entry.made:
-                entry.made.append(make())
-            return entry.made[0]
+            if not entry.values:
+                entry.values.append(make())
+            return entry.values[0]
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -32,7 +32,7 @@ class Schedule:
 
     order: list[Value]
     readers: Mapping[Value, int]
-    wanted: frozenset[Value]
+    results: frozenset[Value]
 
     @staticmethod
     def of(outputs: Sequence[Value], leaves: Container[Value], sizes: Container[str]) -> Schedule:
@@ -126,8 +126,8 @@ def _solve(leaves: Mapping[Value, Array], sizes: Mapping[str, int] | None) -> di
     return solve_symbols([Found(named_leaf(v), v.tensor, array.shape) for v, array in leaves.items()], sizes)
 
 
-def _fits_lifted(declared: DType, found: DType) -> bool:
-    return _LIFTED.get(declared) is found
+def _fits_lifted(declared: DType, actual: DType) -> bool:
+    return _LIFTED.get(declared) is actual
 
 
 def _constraints(values: Iterable[Value]) -> tuple[Constraint, ...]:
@@ -198,8 +198,8 @@ class _Scope:
 
     def bytes(self, type: TensorType) -> int | None:
         """How many bytes a tensor has; None where its sizes are not known yet."""
-        found = self.counted.get(type)
-        if found is None:
+        count = self.counted.get(type)
+        if count is None:
             size = self.symbolic.get(type)
             if size is None:
                 size = self.symbolic[type] = type.bytes
@@ -207,8 +207,8 @@ class _Scope:
                 if not dim.symbols(size) <= self.sizes.keys():
                     return None
                 size = dim.evaluate(size, self.sizes)
-            found = self.counted[type] = size
-        return found
+            count = self.counted[type] = size
+        return count
 
     def inner(self, constraints: Iterable[Constraint]) -> _Scope:
         """A scope for a body of its own: it sees these sizes, and what it binds stays inside."""
@@ -243,8 +243,8 @@ class _Body:
             scope.fit("an argument of a body", slot.tensor, array.shape)
         schedule = self.schedule or self._prepared()
         leaves = dict(zip(self.slots, arguments, strict=True)) | self.constants
-        found = dict(self.interpreter.scheduled(schedule, leaves, scope))
-        return tuple(cast(Array, found[v]) for v in self.body.results)
+        results = dict(self.interpreter.scheduled(schedule, leaves, scope))
+        return tuple(cast(Array, results[v]) for v in self.body.results)
 
     def _prepared(self) -> Schedule:
         """Order the body and convert its constants, once for all trips."""
@@ -271,12 +271,12 @@ class _Interpreter:
         for value in outputs:
             if not isinstance(value.type, TensorType):
                 raise GraphError(f"an output is {value.type}, several results at once", hint="name each: value[0], …")
-        given = {v: _cast(array, self.dtype(v.tensor.dtype).numpy) for v, array in leaves.items()}
-        return [np.array(result) for result in self.values(outputs, given, scope)]
+        arrays = {v: _cast(array, self.dtype(v.tensor.dtype).numpy) for v, array in leaves.items()}
+        return [np.array(result) for result in self.values(outputs, arrays, scope)]
 
     def values(self, outputs: Sequence[Value], leaves: Mapping[Value, Result], scope: _Scope) -> list[Result]:
-        found = dict(self.in_turn(outputs, leaves, scope))
-        return [found[v] for v in outputs]
+        results = dict(self.in_turn(outputs, leaves, scope))
+        return [results[v] for v in outputs]
 
     def in_turn(
         self, outputs: Sequence[Value], leaves: Mapping[Value, Result], scope: _Scope
@@ -288,23 +288,23 @@ class _Interpreter:
         self, schedule: Schedule, leaves: Mapping[Value, Result], scope: _Scope
     ) -> Iterator[tuple[Value, Result]]:
         """Run the values in the order of the schedule, and yield those that are wanted."""
-        readers, wanted = dict(schedule.readers), schedule.wanted
-        found: dict[Value, Result] = {}
+        readers, outputs = dict(schedule.readers), schedule.results
+        results: dict[Value, Result] = {}
         for value in schedule.order:
             if value in leaves:
-                if value in wanted:
+                if value in outputs:
                     yield value, leaves[value]
                 continue
-            operands = [leaves[v] if v in leaves else found[v] for v in value.operands]
+            operands = [leaves[v] if v in leaves else results[v] for v in value.operands]
             result = self.value(value, operands, scope)
             if readers[value]:
-                found[value] = result
-            if value in wanted:
+                results[value] = result
+            if value in outputs:
                 yield value, result
             for operand in value.operands:
                 readers[operand] -= 1
                 if not readers[operand]:
-                    found.pop(operand, None)
+                    results.pop(operand, None)
 
     def value(self, value: Value, operands: list[Result], scope: _Scope) -> Result:
         try:
@@ -403,8 +403,8 @@ class _Interpreter:
     def fit_tensor(self, name: str, type: TensorType, array: Array, scope: _Scope) -> Array:
         scope.fit(name, type, array.shape)
         dtype = self.dtype(type.dtype).numpy
-        found = array if array.dtype == dtype else _cast(array, dtype)
-        return np.asarray(found, order="C") if self.packed else found
+        fitted = array if array.dtype == dtype else _cast(array, dtype)
+        return np.asarray(fitted, order="C") if self.packed else fitted
 
     def dtype(self, dtype: DType) -> DType:
         return _LIFTED.get(dtype, dtype) if self.lift else dtype

@@ -48,14 +48,14 @@ def sections(
     steps: Sequence[Step], jobs: Sequence[Job | Control | None], entries: Sequence[tuple[int, ...]]
 ) -> list[Section]:
     """The steps split after each one that finds a size while it runs."""
-    found: list[Section] = []
+    sections: list[Section] = []
     start = 0
     for index, step in enumerate(steps):
         if index + 1 == len(steps) or any(True for _ in fresh_symbols(step.value)):
             part = slice(start, index + 1)
-            found.append(Section(tuple(steps[part]), tuple(jobs[part]), tuple(entries[part])))
+            sections.append(Section(tuple(steps[part]), tuple(jobs[part]), tuple(entries[part])))
             start = index + 1
-    return found
+    return sections
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,9 +62,9 @@ class Explained:
         self.unexplained = ""
         """Why there are no reasons: the collectives are then those of the compiled program."""
         try:
-            found = child.collectives(module_of(graph, placement), placement.sizes)
-            self.all = tuple(read(one, self.names, placement) for one in found["collectives"])
-            self.flops = float(found["flops"])
+            answer = child.collectives(module_of(graph, placement), placement.sizes)
+            self.all = tuple(read(one, self.names, placement) for one in answer["collectives"])
+            self.flops = float(answer["flops"])
         except child.ShardyError as error:
             self.unexplained = str(error).splitlines()[0]
             self.all = self._compiled(error)
@@ -109,10 +109,10 @@ class Explained:
 
     def groups(self) -> list[tuple[Collective, int]]:
         """Collectives that are alike in all layers, and how many there are; the dearest first."""
-        found: dict[Collective, list[Collective]] = defaultdict(list)
+        groups: dict[Collective, list[Collective]] = defaultdict(list)
         for one in self.collectives:
-            found[replace(one, place=repeated(one.place), origins=tuple(map(repeated, one.origins)))].append(one)
-        return sorted(((c, len(all)) for c, all in found.items()), key=lambda g: -g[0].seconds(self.links) * g[1])
+            groups[replace(one, place=repeated(one.place), origins=tuple(map(repeated, one.origins)))].append(one)
+        return sorted(((c, len(all)) for c, all in groups.items()), key=lambda g: -g[0].seconds(self.links) * g[1])
 
     @cached_property
     def remedies(self) -> list[Remedy]:
@@ -124,10 +124,10 @@ class Explained:
             if rule is not None
             for words in self._others(pattern, rule)
         ]
-        found = [r for r in tried if r is not None and r.seconds > WORTH * self.seconds]
+        remedies = [r for r in tried if r is not None and r.seconds > WORTH * self.seconds]
         # Of changes to one placement that gain alike, the one that takes least memory.
         best: dict[str, Remedy] = {}
-        for remedy in sorted(found, key=lambda r: (-round(r.seconds / self.seconds, 2), r.weights)):
+        for remedy in sorted(remedies, key=lambda r: (-round(r.seconds / self.seconds, 2), r.weights)):
             best.setdefault(remedy.pattern, remedy)
         return list(best.values())[:MOST_HINTS]
 

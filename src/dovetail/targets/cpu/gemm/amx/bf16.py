@@ -57,13 +57,13 @@ class Bf16Panels:
         """Equal for equal layouts."""
         return f"bf16 {self.columns} {self.streams} {self.size} {self.transposed}"
 
-    def by_column(self, *given: Array) -> list[Array]:
+    def by_column(self, *matrices: Array) -> list[Array]:
         """Matrices [columns, k] of f32."""
-        return [matrix if self.transposed else matrix.T for matrix in given]
+        return [matrix if self.transposed else matrix.T for matrix in matrices]
 
-    def __call__(self, *given: Array) -> Array:
+    def __call__(self, *weights: Array) -> Array:
         """Matrices [k, n], or [n, k] if transposed, as two bf16 in each u32."""
-        matrices = self.by_column(*given)
+        matrices = self.by_column(*weights)
         width, deep = self.columns // len(self.streams), whole_steps(matrices[0].shape[1])
         count, vectors = -(-self.size // width), width // COLUMNS
         shape = (count, deep // STEPS, self.columns // COLUMNS, _PAIRS, COLUMNS)
@@ -94,17 +94,17 @@ class _Dots(TileBuilder):
         along = PhiLoop(self)
         pair = along.carry(I64("0"))
         sums = {cell: along.carry(start[cell]) for cell in self.cells}
-        found = self._products(pair, dict(sums))
+        accumulators = self._products(pair, dict(sums))
         following = I64(self.let(f"add nuw nsw i64 {pair}, {BF16.pairs}"))
         again = self.icmp("slt", following, self.mul(I64("%steps"), _PAIRS))
-        along.end([(pair, following), *[(phi, found[cell]) for cell, phi in sums.items()]], again)
+        along.end([(pair, following), *[(phi, accumulators[cell]) for cell, phi in sums.items()]], again)
         for cell, place in there.items():
-            self.store_lanes(found[cell], place)
+            self.store_lanes(accumulators[cell], place)
         kinds = ("ptr x", "ptr weights", "ptr sums", "i64 stride", "i64 steps", "i1 fresh")
-        given = tuple([Parameter(*each.split()) for each in kinds])
-        return self.function(Signature(f"bf16.dots.{self.rows}.{self.vectors}", given))
+        parameters = tuple([Parameter(*each.split()) for each in kinds])
+        return self.function(Signature(f"bf16.dots.{self.rows}.{self.vectors}", parameters))
 
-    def _products(self, pair: I64, found: dict[tuple[int, int], Vec]) -> dict[tuple[int, int], Vec]:
+    def _products(self, pair: I64, accumulators: dict[tuple[int, int], Vec]) -> dict[tuple[int, int], Vec]:
         """Some pairs of steps along k of one tile."""
         tile, within = self.udiv(pair, _PAIRS), self.urem(pair, _PAIRS)
         x = self.ptr_add(Ptr("%x"), self.add(self.mul(tile, TILE_BYTES), self.mul(within, 4)))
@@ -118,8 +118,8 @@ class _Dots(TileBuilder):
             for row in range(self.rows):
                 two = self.pair_in_all_lanes(self.ptr_add(x, ROW_BYTES * row + 4 * i))
                 for v in range(self.vectors):
-                    found[row, v] = self.dot(found[row, v], two, weights[v])
-        return found
+                    accumulators[row, v] = self.dot(accumulators[row, v], two, weights[v])
+        return accumulators
 
     def _place(self, row: int, v: int) -> Ptr:
         return self.ptr_add(self.ptr_add(Ptr("%sums"), self.mul(I64("%stride"), row)), 4 * COLUMNS * v)
@@ -143,35 +143,35 @@ _LINE = 64
 
 def offer_bf16(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel of products with weights of f32 that are known before a run."""
-    found = served(of)
-    if isinstance(found, Refused):
-        return found
+    contraction = served(of)
+    if isinstance(contraction, Refused):
+        return contraction
     if not (of.device.has("amx_bf16") or of.device.has("avx512_bf16")) or of.device.lanes != COLUMNS:
         return Refused("device_multiplies_bf16", "no products of bf16", "AMX-BF16 or AVX512-BF16")
-    weights = [found.operand(right) for right in found.rights]
-    kinds = {value.dtype for value in (found.products[0], *weights)}
+    weights = [contraction.operand(right) for right in contraction.rights]
+    kinds = {value.dtype for value in (contraction.products[0], *weights)}
     if kinds != {f32}:
         return Refused("weights_are_f32", ", ".join(sorted([kind.name for kind in kinds])), "f32")
-    if is_turned(found, of.locations) is None or any(value.rank != 2 for value in weights):
+    if is_turned(contraction, of.locations) is None or any(value.rank != 2 for value in weights):
         return Refused("weights_are_known", weights[0].op.name, "a matrix that is a parameter or a constant")
-    streams = len(found.streams)
+    streams = len(contraction.streams)
     if BF16.vectors % streams:
         return Refused("streams_share_a_panel", str(streams), f"a divisor of {BF16.vectors}")
     tile, saved = Tile(of.device, 1, BF16.vectors), total([type_bytes(value.type) for value in weights]) // 2
-    return Offer(lambda: _Job(of, found, tile).job(), lambda: cost_with(of.value, saved))
+    return Offer(lambda: _Job(of, contraction, tile).job(), lambda: cost_with(of.value, saved))
 
 
 class _Job(RowPanelJob):
     """The job of one product while it is put together."""
 
-    def __init__(self, of: StepProblem[CpuDevice], found: Contraction, tile: Tile) -> None:
-        super().__init__(of.step, found, of.locations, tile)
+    def __init__(self, of: StepProblem[CpuDevice], contraction: Contraction, tile: Tile) -> None:
+        super().__init__(of.step, contraction, of.locations, tile)
 
     def job(self) -> Job | Refused:
         if not isinstance(self.deep, int) or self.deep == 0:
             return Refused("depth_is_known", str(self.deep), "a number")
-        turned = is_turned(self.found, self.locations) is True
-        matrices = [[self.found.operand(right)] for right in self.found.rights]
+        turned = is_turned(self.contraction, self.locations) is True
+        matrices = [[self.contraction.operand(right)] for right in self.contraction.rights]
 
         def pack(streams: tuple[tuple[int, int], ...], size: int, _: tuple[int, ...]) -> Bf16Panels:
             return Bf16Panels(self.tile.columns, streams, size, turned)

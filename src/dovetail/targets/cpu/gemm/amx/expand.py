@@ -94,8 +94,8 @@ class _Halves(TileBuilder):
     def _two_steps(self, two: list[Ptr]) -> str:
         if self.name == "bf16":
             return self.paired_halves(*[self.load_lanes(_FLOATS.of("i16"), at, 2) for at in two])
-        found = [self.load_lanes(_FLOATS.of("half"), at, 2) for at in two]
-        return self.paired(*[self.convert("fpext", x, "float") for x in found])
+        steps = [self.load_lanes(_FLOATS.of("half"), at, 2) for at in two]
+        return self.paired(*[self.convert("fpext", x, "float") for x in steps])
 
 
 @cache

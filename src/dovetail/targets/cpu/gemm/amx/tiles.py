@@ -63,9 +63,9 @@ class _Product(TileBuilder):
         self.release()
         kinds = ("ptr x", "i64 pitch", "ptr weights", "ptr sums", "i64 stride", "i64 tiles", "i64 steps", "i1 fresh",
                  "ptr ahead")  # fmt: skip
-        given = tuple([Parameter(*each.split()) for each in kinds])
+        parameters = tuple([Parameter(*each.split()) for each in kinds])
         packed = ".packed" if self.of.is_packed else ""
-        return self.function(Signature(f"amx.{self.of.columns}.{self.of.lines}{packed}", given))
+        return self.function(Signature(f"amx.{self.of.columns}.{self.of.lines}{packed}", parameters))
 
     def _all_columns(self, tile: I64, high: int, pair: I64) -> None:
         """Rows of one or two tiles with all columns of the panel."""
@@ -127,8 +127,8 @@ class _Rounded(TileBuilder):
             last = I64("%steps")
             two = [self._some(self.ptr_add(Ptr("%x"), self.mul(last, 4 * STEPS)), first) for first in (0, COLUMNS)]
             self.store_row(self.rounded(*two), self.ptr_add(Ptr("%target"), self.mul(last, TILE_BYTES)))
-        given = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "steps"))
-        return self.function(Signature(f"amx.row.{self.rest}" if self.rest else "amx.row", given))
+        parameters = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "steps"))
+        return self.function(Signature(f"amx.row.{self.rest}" if self.rest else "amx.row", parameters))
 
     def _some(self, x: Ptr, first: int) -> Vec:
         """A vector of the numbers that are left, from one on; zeros follow them."""

@@ -215,8 +215,8 @@ class _Row(SimdBuilder):
                 total = self.let(f"call reassoc float @{name}(float {zero}, {floats} {x})")
                 self.emit(f"store float {total}, ptr {there}, align 4")
             self.store_lanes(x, self.ptr_add(there, of.sum_bytes))
-        given = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "groups"))
-        return self.function(Signature(f"floats.row.{of.group}.{of.sum_bytes}", given))
+        parameters = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "groups"))
+        return self.function(Signature(f"floats.row.{of.group}.{of.sum_bytes}", parameters))
 
 
 class _Spell(Codes):
@@ -248,9 +248,9 @@ class _Spell(Codes):
                         code = self.codes(words, terms)
                         for byte in range(4):
                             self.store_lanes(code(byte), self.ptr_add(there, 4 * of.columns * (4 * step + byte)))
-        given = (Parameter("ptr", "panel"), Parameter("ptr", "spelled"), Parameter("i64", "blocks"))
+        parameters = (Parameter("ptr", "panel"), Parameter("ptr", "spelled"), Parameter("i64", "blocks"))
         name = f"{of.name}.{of.columns}.{groups.start}.{len(groups)}"
-        return self.function(Signature(f"floats.spell.{name}", given))
+        return self.function(Signature(f"floats.spell.{name}", parameters))
 
 
 class _OneRow(Codes):
@@ -281,20 +281,20 @@ class _OneRow(Codes):
                 start = self.ptr_add(Ptr("%sums"), self.mul(first, 4 * self.lanes))
                 places = [self.ptr_add(start, 4 * self.lanes * v) for v in range(self.width)]
                 held = [self.held(fresh, there) for there in places]
-                given = [self.vector(panel, self.add(first, v)) for v in range(self.width)]
+                columns = [self.vector(panel, self.add(first, v)) for v in range(self.width)]
                 lines = [self.ptr_add(ahead, line) for line in range(0, share, LINE)]
-                for found, there in zip(self._block(given, row, held, lines), places, strict=True):
-                    self.store_lanes(found, there)
+                for total, there in zip(self._block(columns, row, held, lines), places, strict=True):
+                    self.store_lanes(total, there)
         kinds = ("ptr row", "ptr panel", "ptr sums", "i64 blocks")
-        given = tuple([Parameter(*each.split()) for each in kinds])
-        return self.function(Signature(f"floats.{of.name}.{of.columns}.1", given))
+        parameters = tuple([Parameter(*each.split()) for each in kinds])
+        return self.function(Signature(f"floats.{of.name}.{of.columns}.1", parameters))
 
-    def _block(self, given: list[tuple[Ptr, Ptr]], row: Ptr, held: list[Vec], lines: list[Ptr]) -> list[Vec]:
+    def _block(self, columns: list[tuple[Ptr, Ptr]], row: Ptr, held: list[Vec], lines: list[Ptr]) -> list[Vec]:
         """Sums plus the products with some vectors of columns of a block, of which scales and words are given."""
         of, kernel, totals = self.of, self.kernel, list(held)
-        scales = [self.reader.block_scale(at) for at, _ in given]
-        lows = [self.reader.block_scale(self.ptr_add(at, of.scale_bytes)) for at, _ in given] if of.has_low else []
-        words = [at for _, at in given]
+        scales = [self.reader.block_scale(at) for at, _ in columns]
+        lows = [self.reader.block_scale(self.ptr_add(at, of.scale_bytes)) for at, _ in columns] if of.has_low else []
+        words = [at for _, at in columns]
         for first in range(0, of.groups, self.together):
             groups = range(first, first + self.together)
             here = [self.ptr_add(row, group * kernel.row_bytes) for group in groups]
@@ -347,9 +347,9 @@ class _Rows(Codes):
         kinds = (
             "ptr rows", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 groups", "i1 fresh", "ptr ahead",
         )  # fmt: skip
-        given = tuple([Parameter(*each.split()) for each in kinds])
+        parameters = tuple([Parameter(*each.split()) for each in kinds])
         name = f"{kernel.group}.{kernel.sum_bytes}.{kernel.pace}.{self.of.columns}.{len(self.rows)}"
-        return self.function(Signature(f"floats.rows.{name}", given))
+        return self.function(Signature(f"floats.rows.{name}", parameters))
 
     def _group(self, panel: Ptr, rows: list[Ptr], start: Ptr, is_first: I1) -> None:
         """Add products with a group to sums in memory."""
@@ -372,39 +372,39 @@ class _Rows(Codes):
         kernel, along = self.kernel, PhiLoop(self)
         step, at = along.carry(I64("0")), along.carry(codes)
         sums = {cell: along.carry(zeros(self.floats)) for cell in self.cells}
-        found = dict(sums)
+        accumulators = dict(sums)
         x = [self.ptr_add(self.ptr_add(row, kernel.sum_bytes), self.mul(step, 4)) for row in rows]
         start = at
         for part in range(FLOATS.steps):
             if part:
-                start = self.after(start, found[0, 0])
-                x = [self.after(there, found[row, kernel.width - 1]) for row, there in enumerate(x)]
+                start = self.after(start, accumulators[0, 0])
+                x = [self.after(there, accumulators[row, kernel.width - 1]) for row, there in enumerate(x)]
             here = self.ptr_add(start, 4 * self.of.columns * part)
             weights = [self.load_vector(here, v) for v in range(kernel.width)]
             for row in range(len(rows)):
                 factor = self.load_spread(self.floats, self.ptr_add(x[row], 4 * part))
                 for v, weight in enumerate(weights):
-                    found[row, v] = self.fma(weight, factor, found[row, v])
+                    accumulators[row, v] = self.fma(weight, factor, accumulators[row, v])
         following = self.add(step, FLOATS.steps)
         end = self.ptr_add(at, 4 * self.of.columns * FLOATS.steps)
         again = self.icmp("slt", following, kernel.group)
-        along.end([(step, following), (at, end), *[(phi, found[cell]) for cell, phi in sums.items()]], again)
-        return found
+        along.end([(step, following), (at, end), *[(phi, accumulators[cell]) for cell, phi in sums.items()]], again)
+        return accumulators
 
 
 class FloatBlocks(RowPanelJob):
     """The job of one product while it is put together."""
 
-    def __init__(self, of: StepProblem[CpuDevice], found: BlockProduct, kernel: FloatKernel) -> None:
-        super().__init__(of.step, found.contraction, of.locations, Tile(of.device, 1, kernel.vectors))
-        self.product, self.kernel = found, kernel
+    def __init__(self, of: StepProblem[CpuDevice], product: BlockProduct, kernel: FloatKernel) -> None:
+        super().__init__(of.step, product.contraction, of.locations, Tile(of.device, 1, kernel.vectors))
+        self.product, self.kernel = product, kernel
 
     def job(self) -> Job | Refused:
         deep, kernel = self.deep, self.kernel
         if not isinstance(deep, int) or deep % kernel.packed.block or deep == 0:
             return Refused("rows_are_whole_blocks", str(deep), f"a multiple of {kernel.packed.block}")
         pitch = -(-deep // kernel.group * kernel.row_bytes // 64) * 64 + 64
-        pack = stacked(partial(BlockPanels, kernel.packed), self.found.ends)
+        pack = stacked(partial(BlockPanels, kernel.packed), self.contraction.ends)
         code = partial(_code, kernel)
         return self.finished(pitch, self.product.blocks, pack, code, 1, FLOATS.rows, FLOATS.share)
 

@@ -147,7 +147,7 @@ class Tile:
                     scales = [t.placed(self.source.scales(at, vector)) for vector in range(self.width)]
                 if lines:
                     t.prefetch(lines.pop(0))
-        found: dict[Cell, Vec] = {}
+        accumulators: dict[Cell, Vec] = {}
         factors = {cell: scales[cell[1]] for cell in self.cells}
         for limb in reversed(range(of.limbs - 1)):
             for row, vector in self.cells:
@@ -157,7 +157,7 @@ class Tile:
                 factors[row, vector] = t.placed(t.fmul(factors[row, vector], by))
         for cell in self.cells:
             row, vector = cell
-            found[cell] = t.placed(t.fma(totals[cell], factors[cell], held[cell]))
+            accumulators[cell] = t.placed(t.fma(totals[cell], factors[cell], held[cell]))
             for limb in reversed(range(of.limbs)):
                 sums[limb, row, vector] = self.start(after.x, limb, cell)
             if vector == self.width - 1:
@@ -167,8 +167,8 @@ class Tile:
             for vector in range(self.width):
                 low = t.scales(lows, vector)
                 for row in range(self.rows):
-                    found[row, vector] = t.low_added(low, x[row], found[row, vector])
-        return found, Loaded(sums, limbs, four)
+                    accumulators[row, vector] = t.low_added(low, x[row], accumulators[row, vector])
+        return accumulators, Loaded(sums, limbs, four)
 
     def joined(self, limb: int, sums: Vec, total: Vec | None, x: Ptr) -> Vec:
         """The sums of a limb and of those above it as one number."""
@@ -220,10 +220,10 @@ class _Panel(BlockBuilder):
                 for row, vector in tile.cells
             }
             held = {cell: self.held(there, FRESH) for cell, there in places.items()}
-            for cell, found in self._along(panel, codes, self._ahead(number), held).items():
-                self.store_lanes(found, places[cell])
-        given = (*PANEL, *parameters("ptr following")) if self.prefetches_rows else PANEL
-        return self.function(Signature(f"{of.name}.{tile.rows}", given))
+            for cell, total in self._along(panel, codes, self._ahead(number), held).items():
+                self.store_lanes(total, places[cell])
+        arguments = (*PANEL, *parameters("ptr following")) if self.prefetches_rows else PANEL
+        return self.function(Signature(f"{of.name}.{tile.rows}", arguments))
 
     def _ahead(self, number: I64) -> Ptr:
         """What a pass prefetches: its share of the rows, or of the panel, that follow."""
@@ -258,7 +258,9 @@ class _Panel(BlockBuilder):
             rows = [self.ptr_add(ahead, self.mul(I64("%pitch"), row)) for row in range(self.row_share)]
             lines = [self.ptr_add(row, line) for row in rows for line in range(0, of.group_bytes, LINE)]
         then = Place(next_x, panel, next_codes)
-        found, late = tile.products(now, dict(sums), Place(x, panel, codes), then, lines if self.passes > 1 else [])
+        accumulators, late = tile.products(
+            now, dict(sums), Place(x, panel, codes), then, lines if self.passes > 1 else []
+        )
         along.end(
             [
                 (group, following),
@@ -266,14 +268,14 @@ class _Panel(BlockBuilder):
                 (codes, next_codes),
                 (ahead, self.ptr_add(ahead, pace)),
                 *zip(x, next_x, strict=True),
-                *[(phi, found[cell]) for cell, phi in sums.items()],
+                *[(phi, accumulators[cell]) for cell, phi in sums.items()],
                 *[(phi, late.starts[key]) for key, phi in now.starts.items()],
                 *[(phi, late.limbs[row]) for row, phi in now.limbs.items()],
                 *[(phi, late.codes[key]) for key, phi in now.codes.items()],
             ],
             goes_on,
         )
-        return found
+        return accumulators
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +286,8 @@ class _PanelCodes:
     moves_codes: bool
 
     def codes(self, at: Place, vector: int, step: int) -> Vec:
-        found = panel_codes(self.t, at.codes, vector, self.t.of.layout.words.codes[0][step], self.moves_codes)
-        return self.t.placed(found) if self.t.of.layout.is_narrow and not self.moves_codes else found
+        codes = panel_codes(self.t, at.codes, vector, self.t.of.layout.words.codes[0][step], self.moves_codes)
+        return self.t.placed(codes) if self.t.of.layout.is_narrow and not self.moves_codes else codes
 
     def scales(self, at: Place, vector: int) -> Vec:
         return self.t.scales(at.panel, vector)
@@ -330,8 +332,8 @@ class _Blocks(BlockBuilder):
                 start = self.ptr_add(Ptr("%sums"), self.mul(first, 4))
                 sums = {(row, 0): self.ptr_add(start, self.mul(I64("%stride"), row)) for row in self.rows}
                 held = {cell: self.load_lanes(self.floats, at) for cell, at in sums.items()}
-                for cell, found in self._block(words, halves, ahead, x, held).items():
-                    self.store_lanes(found, sums[cell])
+                for cell, total in self._block(words, halves, ahead, x, held).items():
+                    self.store_lanes(total, sums[cell])
         return self.function(Signature(f"{of.name}.few.{len(self.rows)}", TILE))
 
     def _block(self, words: Ptr, halves: Ptr, ahead: Ptr, x: list[Ptr], held: dict[Cell, Vec]) -> dict[Cell, Vec]:
@@ -410,8 +412,8 @@ class _Blocks(BlockBuilder):
                 totals[1, row] = tile.joined(0, sums[1, row], None, pair[1].x[row])
             for row in self.rows:
                 starts[number, row] = tile.start(after[number].x, 0, (row, 0))
-                found = self.fma(totals[number, row], scales[number], held[row, 0])
-                held = {**held, (row, 0): self.placed(found)}
+                total = self.fma(totals[number, row], scales[number], held[row, 0])
+                held = {**held, (row, 0): self.placed(total)}
         return held, starts
 
 
@@ -470,8 +472,8 @@ class _NestedRow(BlockBuilder):
         codes = self.ptr_add(Ptr("%panel"), self.of.layout.head_bytes)
         places = {cell: self.ptr_add(Ptr("%sums"), 4 * self.of.dot.lanes * cell[1]) for cell in self.cells}
         held = {cell: self.held(there, FRESH) for cell, there in places.items()}
-        for cell, found in self._along(Ptr("%panel"), _Group(codes, Ptr("%limbs")), held).items():
-            self.store_lanes(found, places[cell])
+        for cell, total in self._along(Ptr("%panel"), _Group(codes, Ptr("%limbs")), held).items():
+            self.store_lanes(total, places[cell])
         return self.function(Signature(f"{self.of.name}.1", PANEL))
 
     def _along(self, panel: Ptr, at: _Group, held: dict[Cell, Vec]) -> dict[Cell, Vec]:
@@ -495,7 +497,7 @@ class _NestedRow(BlockBuilder):
             self.opaque(self.ptr_add(here.x, self.select_int(goes_on, of.group_bytes, 0))),
         )
         totals, late = self._two_groups(here, then, lows, panel)
-        found = self._scaled(here, panel, totals, sums)
+        accumulators = self._scaled(here, panel, totals, sums)
         late = self._moved_up(late)
         along.end(
             [
@@ -503,12 +505,12 @@ class _NestedRow(BlockBuilder):
                 (panel, self.ptr_add(panel, of.layout.group_bytes)),
                 (here.codes, then.codes),
                 (here.x, then.x),
-                *[(phi, found[cell]) for cell, phi in sums.items()],
+                *[(phi, accumulators[cell]) for cell, phi in sums.items()],
                 *[(phi, late[cell]) for cell, phi in lows.items()],
             ],
             goes_on,
         )
-        return found
+        return accumulators
 
     def _two_groups(
         self, here: _Group, then: _Group, lows: dict[Cell, Vec], panel: Ptr
@@ -530,14 +532,14 @@ class _NestedRow(BlockBuilder):
 
     def _scaled(self, here: _Group, panel: Ptr, totals: dict[Cell, Vec], held: dict[Cell, Vec]) -> dict[Cell, Vec]:
         """Sums plus those of a group times its scales."""
-        found: dict[Cell, Vec] = {}
+        accumulators: dict[Cell, Vec] = {}
         for cell, total in totals.items():
             scales, joined = self.scales(panel, cell[1]), self.joined([total], here.x)
-            found[cell] = self.placed(self.added(joined, scales, here.x, held[cell]))
+            accumulators[cell] = self.placed(self.added(joined, scales, here.x, held[cell]))
         if self.of.layout.has_low:
             lows = self.ptr_add(panel, self.of.layout.scale_bytes)
-            return {cell: self.low_added(self.scales(lows, cell[1]), here.x, x) for cell, x in found.items()}
-        return found
+            return {cell: self.low_added(self.scales(lows, cell[1]), here.x, x) for cell, x in accumulators.items()}
+        return accumulators
 
     def _started(self, x: Ptr) -> tuple[dict[Cell, Vec], Vec]:
         """What the sums of a group start with, and its numbers for low halves."""

@@ -127,8 +127,8 @@ class _Row(LimbBuilder):
                 places = [self.ptr_add(source, 4 * of.group * i) for i in range(step)]
                 for i, x in enumerate([self.load_lanes(self.floats, at) for at in places]):
                     self.write(x, self.ptr_add(target, of.group_bytes * i))
-        given = (Parameter("ptr", "x"), Parameter("ptr", "limbs"), Parameter("i64", "groups"))
-        return self.function(Signature(f"limbs.{of.group}.{of.limbs}.{of.layout.zero}", given))
+        parameters = (Parameter("ptr", "x"), Parameter("ptr", "limbs"), Parameter("i64", "groups"))
+        return self.function(Signature(f"limbs.{of.group}.{of.limbs}.{of.layout.zero}", parameters))
 
     def write(self, x: Vec, target: Ptr) -> None:
         """Write a group."""
@@ -148,8 +148,8 @@ class _Row(LimbBuilder):
         scale = self.let(f"fmul float {largest}, {literal(1.0 / levels, f32)}")
         inverse = self.let(f"fdiv float {float(levels)}, {largest}")
         held = self.let(f"select i1 {none}, float 0.0, float {scale}")
-        made = self.let(f"select i1 {none}, float 0.0, float {inverse}")
-        return self.let(f"select i1 {odd}, float 0x7FF8000000000000, float {held}"), made
+        factor = self.let(f"select i1 {none}, float 0.0, float {inverse}")
+        return self.let(f"select i1 {odd}, float 0x7FF8000000000000, float {held}"), factor
 
     def store_scalar(self, kind: str, x: str, there: Ptr) -> None:
         self.emit(f"store {kind} {x}, ptr {there}, align 4")
@@ -270,9 +270,9 @@ def lows_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
 
 def integer_quads(of: tuple[Integer, ...]) -> list[tuple[Term, ...]]:
     """Where the integers of four groups each are: in order in the bytes of words."""
-    found = [in_byte(integer) for integer in of]
-    assert [place for place, _ in found] == [group % 4 for group in range(len(of))], "four are the bytes of a word"
-    quads = [[terms for _, terms in found[first : first + 4]] for first in range(0, len(of), 4)]
+    terms_at = [in_byte(integer) for integer in of]
+    assert [place for place, _ in terms_at] == [group % 4 for group in range(len(of))], "four are the bytes of a word"
+    quads = [[terms for _, terms in terms_at[first : first + 4]] for first in range(0, len(of), 4)]
     assert all(terms == four[0] for four in quads for terms in four), "four are at the same place of bytes"
     return [four[0] for four in quads]
 
@@ -294,8 +294,8 @@ def _sums(of: BlockKernel) -> Function:
         integers = t.integers(t.times(sums, inverse), bits + 1)
         for limb, digit in enumerate(t.digits(integers, _limbs(of), _SUM_BITS)):
             t.store_bytes(digit, target, LIMBS_AT + limb * t.count)
-    given = (Parameter("ptr", "limbs"), Parameter("ptr", "sums"), Parameter("i64", "blocks"))
-    return t.function(Signature(f"{of.name}.sums", given))
+    parameters = (Parameter("ptr", "limbs"), Parameter("ptr", "sums"), Parameter("i64", "blocks"))
+    return t.function(Signature(f"{of.name}.sums", parameters))
 
 
 class _Lows(BlockBuilder):
@@ -327,11 +327,11 @@ class _Lows(BlockBuilder):
 
     def _factors(self, x: Ptr) -> list[Vec]:
         """Limbs of the sums of four groups, in all lanes; those of a limb follow each other."""
-        found: list[Vec] = []
+        factors: list[Vec] = []
         for at in range(0, sums_bytes(self.of) - LIMBS_AT, 16):
             some = self.load_lanes(self.ints, self.ptr_add(x, LIMBS_AT + at), 16)
-            found += [self.four_bytes(some, lane) for lane in range(4)]
-        return found
+            factors += [self.four_bytes(some, lane) for lane in range(4)]
+        return factors
 
     def _total(self, integers: list[Vec], factors: list[Vec]) -> Vec:
         """The integers of a block times the sums of its groups, from the highest limb down."""

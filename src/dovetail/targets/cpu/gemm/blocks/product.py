@@ -35,21 +35,21 @@ def offer_blocks(of: StepProblem[CpuDevice]) -> Offer | Refused:
     dot = block_dot(of.device)
     if dot is None and not of.device.has("fma_by_lane"):
         return NO_PRODUCTS
-    found = of.once(find_block_product)
-    if isinstance(found, Refused):
-        return found
-    streams, exact = len(found.contraction.streams), not of.locations.is_fast
-    if dot is None or is_in_floats(found.name, dot, exact=exact):
-        floats = FloatKernel.of(found.name, of.device)
+    product = of.once(find_block_product)
+    if isinstance(product, Refused):
+        return product
+    streams, exact = len(product.contraction.streams), not of.locations.is_fast
+    if dot is None or is_in_floats(product.name, dot, exact=exact):
+        floats = FloatKernel.of(product.name, of.device)
         if floats.vectors % streams:
             return _no_panel(streams, floats.vectors)
-        return Offer(lambda: FloatBlocks(of, found, floats).job(), lambda: found.cost(of.value))
+        return Offer(lambda: FloatBlocks(of, product, floats).job(), lambda: product.cost(of.value))
     emulated = not of.device.emits(dot.capability)
-    kernel = BlockKernel.of(found.name, dot, exact=exact, registers=of.device.registers, emulated=emulated)
+    kernel = BlockKernel.of(product.name, dot, exact=exact, registers=of.device.registers, emulated=emulated)
     if kernel.vectors % streams:
         return _no_panel(streams, kernel.vectors)
     tile = Tile(of.device, 1, kernel.vectors)
-    return Offer(lambda: _Blocks(of, found, tile, kernel).job(), lambda: found.cost(of.value))
+    return Offer(lambda: _Blocks(of, product, tile, kernel).job(), lambda: product.cost(of.value))
 
 
 def _no_panel(streams: int, vectors: int) -> Refused:
@@ -64,9 +64,9 @@ def reads_blocks(kernel: BlockKernel) -> bool:
 class _Blocks(RowPanelJob):
     """The job of one product while it is put together."""
 
-    def __init__(self, of: StepProblem[CpuDevice], found: BlockProduct, tile: Tile, kernel: BlockKernel) -> None:
-        super().__init__(of.step, found.contraction, of.locations, tile)
-        self.product, self.kernel = found, kernel
+    def __init__(self, of: StepProblem[CpuDevice], product: BlockProduct, tile: Tile, kernel: BlockKernel) -> None:
+        super().__init__(of.step, product.contraction, of.locations, tile)
+        self.product, self.kernel = product, kernel
 
     def job(self) -> Job | Refused:
         deep, kernel = self.deep, self.kernel
@@ -84,7 +84,7 @@ class _Blocks(RowPanelJob):
             rows, share = BLOCKS.rows_in_l2, BLOCKS.prefetched_share
         elif kernel.dot.by_lane:
             rows = BLOCKS.rows_in_l1
-        pack = stacked(partial(BlockPanels, kernel.packed), self.found.ends)
+        pack = stacked(partial(BlockPanels, kernel.packed), self.contraction.ends)
         code, may_round = partial(_code, kernel), self.locations.is_fast or self.locations.in_bf16
         return self.finished(pitch, self.product.blocks, pack, code, BLOCKS.speed, rows, share, may_round=may_round)
 

@@ -71,10 +71,10 @@ class Rows(BlockBuilder):
             }
             held = {cell: self.held(there, I1("%fresh")) for cell, there in self.places.items()}
             self._keep(held)
-            for cell, found in self._along(panel, codes, self._ahead(number), held).items():
-                self.store_lanes(found, self.places[cell])
-        given = (*PANEL, *AHEAD) if of.prefetches_packed else PANEL
-        return self.function(Signature(f"{of.name}.{self.rows}", given))
+            for cell, total in self._along(panel, codes, self._ahead(number), held).items():
+                self.store_lanes(total, self.places[cell])
+        parameters = (*PANEL, *AHEAD) if of.prefetches_packed else PANEL
+        return self.function(Signature(f"{of.name}.{self.rows}", parameters))
 
     @property
     def pace(self) -> int:
@@ -98,8 +98,8 @@ class Rows(BlockBuilder):
 
     def _keep(self, sums: dict[Cell, Vec]) -> None:
         """Write sums to memory where they wait there."""
-        for cell, found in sums.items() if self.in_memory else ():
-            self.store_lanes(found, self.places[cell])
+        for cell, total in sums.items() if self.in_memory else ():
+            self.store_lanes(total, self.places[cell])
 
     def _along(self, panel: Ptr, codes: Ptr, ahead: Ptr, held: dict[Cell, Vec]) -> dict[Cell, Vec]:
         """Go along k: the sums of each row and vector of columns."""
@@ -115,7 +115,7 @@ class Rows(BlockBuilder):
             distance, level = (BLOCKS.nested_distance, 1) if self.moves_sums else (BLOCKS.prefetch_distance, 2)
             self.prefetch_lines(self.ptr_add(panel, distance), of.layout.group_bytes, level=level)
         x = [self.ptr_add(start, limbs) for start in self.limbs]
-        found = self.with_group(panel, codes, x, sums)
+        accumulators = self.with_group(panel, codes, x, sums)
         following = self.following(group)
         along.end(
             [
@@ -124,30 +124,30 @@ class Rows(BlockBuilder):
                 (ahead, self.ptr_add(ahead, pace)),
                 (codes, self.ptr_add(codes, of.layout.group_bytes)),
                 (limbs, self.add(limbs, of.group_bytes)),
-                *[(phi, found[cell]) for cell, phi in sums.items()],
+                *[(phi, accumulators[cell]) for cell, phi in sums.items()],
             ],
             self.icmp("slt", following, I64("%groups")),
         )
-        return found
+        return accumulators
 
     def with_group(self, panel: Ptr, codes: Ptr, x: list[Ptr], held: dict[Cell, Vec]) -> dict[Cell, Vec]:
         """Sums plus the products with a group, by its scales and codes."""
-        of, found = self.of, dict[Cell, Vec]()
+        of, accumulators = self.of, dict[Cell, Vec]()
         totals = self.group(codes, x, of.layout.words.codes[0])
         for vector in range(self.width):
             scales = self.scales(panel, vector)
             for row in range(self.rows):
                 cell = row, vector
                 before = self.load_lanes(self.floats, self.places[cell]) if self.in_memory else held[cell]
-                found[cell] = self.added(totals[cell], scales, x[row], before)
+                accumulators[cell] = self.added(totals[cell], scales, x[row], before)
         if of.layout.has_low:
             lows = self.ptr_add(panel, of.layout.scale_bytes)
             for vector in range(self.width):
                 low = self.scales(lows, vector)
                 for row in range(self.rows):
-                    found[row, vector] = self.low_added(low, x[row], found[row, vector])
-        self._keep(found)
-        return found
+                    accumulators[row, vector] = self.low_added(low, x[row], accumulators[row, vector])
+        self._keep(accumulators)
+        return accumulators
 
     def group(self, codes: Ptr, x: list[Ptr], terms: tuple[tuple[Term, ...], ...]) -> dict[Cell, Vec]:
         """The integers of a group times its codes, in f32, for each row and vector of columns."""
@@ -289,8 +289,8 @@ class WideRow(Rows):
                     self.ptr_add(Ptr("%sums"), self.mul(self.add(first, v * lanes), 4)) for v in range(self.width)
                 ]
                 held = [self.held(there, fresh) for there in places]
-                for found, there in zip(self._block(halves, ahead, x, held), places, strict=True):
-                    self.store_lanes(found, there)
+                for total, there in zip(self._block(halves, ahead, x, held), places, strict=True):
+                    self.store_lanes(total, there)
         return self.function(Signature(f"{of.name}.wide", ROW))
 
     def _block(self, halves: Ptr, ahead: Ptr, x: Ptr, held: list[Vec]) -> list[Vec]:

@@ -142,8 +142,8 @@ class _Block(Builder):
         with self.loop(0, groups) as group:
             first = self.mul(group, deep)
             left = self.smin(deep, self.sub(_DEPTH, first))
-            found, shorter = self._equal_blocks(left, kc_of(tile))
-            parts, length = self.select_int(whole, 1, found), self.select_int(whole, left, shorter)
+            least, shorter = self._equal_blocks(left, kc_of(tile))
+            parts, length = self.select_int(whole, 1, least), self.select_int(whole, left, shorter)
             with self.loop(0, parts) as p:
                 into = self.mul(p, length)
                 begins, ends = self.icmp("eq", p, 0), self.icmp("eq", self.add(p, 1), parts)

@@ -32,11 +32,11 @@ PREFETCHING = ".prefetching"
 def micro_kernel_signature(tile: Tile, *, prefetching: bool) -> Signature:
     """`name(rows, a, stride1, b, sums, depth, fresh)`. Where calls are blocks, `next` and `pace` follow;
     otherwise `block`, `partial`, `begins` and `ends`, or in the prefetching variant `next`, `c` and `target`."""
-    given = (
+    parameters = (
         Parameter("i64", "rows"), Parameter("ptr", "a"), Parameter("i64", "stride1"), Parameter("ptr", "b"),
         Parameter("ptr", "sums"), Parameter("i64", "depth"), Parameter("i1", "fresh"),
     )  # fmt: skip
-    return Signature(_named(tile, prefetching), (*given, *_also_given(tile, prefetching)))
+    return Signature(_named(tile, prefetching), (*parameters, *_more_parameters(tile, prefetching)))
 
 
 def micro_kernel_text(tile: Tile) -> str:
@@ -66,7 +66,7 @@ _PARTS = (Parameter("i64", "block"), Parameter("ptr", "partial"), Parameter("i1"
 _BLOCK, _PARTIAL, _BEGINS, _ENDS = I64("%block"), Ptr("%partial"), I1("%begins"), I1("%ends")
 
 
-def _also_given(tile: Tile, prefetching: bool) -> tuple[Parameter, ...]:
+def _more_parameters(tile: Tile, prefetching: bool) -> tuple[Parameter, ...]:
     """The parameters that some tiles and variants have."""
     return _FURTHER if prefetching else _AHEAD if tile.calls_are_blocks else _PARTS
 
@@ -90,7 +90,7 @@ def _variant_signature(tile: Tile, rows: int, *, prefetching: bool) -> Signature
             *[Parameter("i64", stride[1:]) for stride in _STRIDES],
             Parameter("i64", "first"),
             Parameter("i1", "fresh"),
-            *_also_given(tile, prefetching),
+            *_more_parameters(tile, prefetching),
         ),
     )
 

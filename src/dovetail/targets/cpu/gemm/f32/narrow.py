@@ -116,30 +116,32 @@ class _Narrow(VectorBuilder):
 
 def offer_narrow(of: StepProblem[CpuDevice]) -> Offer | Refused:
     """The kernel of a product with few columns, by weights that are packed before the run."""
-    found = served(of)
-    if isinstance(found, Refused):
-        return found
-    refused = _refused(found, of.device)
+    contraction = served(of)
+    if isinstance(contraction, Refused):
+        return contraction
+    refused = _refused(contraction, of.device)
     if refused is not None:
         return refused
-    if is_turned(found, of.locations) is None:
-        return Refused("weights_are_known", found.rights[0].op.name, "a parameter or a constant")
-    columns = found.result.shape[-1]
+    if is_turned(contraction, of.locations) is None:
+        return Refused("weights_are_known", contraction.rights[0].op.name, "a parameter or a constant")
+    columns = contraction.result.shape[-1]
     assert isinstance(columns, int), "columns that are few are known"
     tile = NarrowTile(of.device, columns)
-    return Offer(lambda: _NarrowWeights(of.step, found, of.locations, tile).job())
+    return Offer(lambda: _NarrowWeights(of.step, contraction, of.locations, tile).job())
 
 
-def _refused(found: Contraction, device: CpuDevice) -> Refused | None:
-    deep, columns = found.rights[0].shape[-2:]
+def _refused(contraction: Contraction, device: CpuDevice) -> Refused | None:
+    deep, columns = contraction.rights[0].shape[-2:]
     wide = tiles_of(device).vectors * device.lanes
     most = min(NARROW.most_columns, wide // 2)
     if not isinstance(columns, int) or columns > most:
         return Refused("columns_are_few", str(columns), f"at most {most}, which leave a tile of {wide} half empty")
     if not isinstance(deep, int) or deep < NARROW.least_vectors * device.lanes:
         return Refused("sums_are_long", str(deep), f"at least {NARROW.least_vectors} vectors of {device.lanes}")
-    if len(found.streams) > 1 or found.rights[0].rank != 2:
-        return Refused("one_matrix", f"{len(found.streams)} of rank {found.rights[0].rank}", "one of rank 2")
+    if len(contraction.streams) > 1 or contraction.rights[0].rank != 2:
+        return Refused(
+            "one_matrix", f"{len(contraction.streams)} of rank {contraction.rights[0].rank}", "one of rank 2"
+        )
     return None
 
 
@@ -148,15 +150,15 @@ class _NarrowWeights(Weights):
 
     stem = "narrow"
 
-    def __init__(self, step: Step, found: Contraction, locations: TensorLocations, narrow: NarrowTile) -> None:
-        super().__init__(step, found, locations, narrow.padded)
+    def __init__(self, step: Step, contraction: Contraction, locations: TensorLocations, narrow: NarrowTile) -> None:
+        super().__init__(step, contraction, locations, narrow.padded)
         self.narrow = narrow
 
     def _panels(self) -> None:
-        (right,) = self.found.rights
-        pack = Columns(self.tile.lanes, is_turned(self.found, self.locations) is True)
-        self.bindings["b0"] = Packed(self.found.operand(right), pack.layout, pack)
-        self.fronts["b0"] = (0,) * (self.found.result.rank - 1)
+        (right,) = self.contraction.rights
+        pack = Columns(self.tile.lanes, is_turned(self.contraction, self.locations) is True)
+        self.bindings["b0"] = Packed(self.contraction.operand(right), pack.layout, pack)
+        self.fronts["b0"] = (0,) * (self.contraction.result.rank - 1)
 
     def _multiply(self) -> tuple[SharedFunction, Signature]:
         return narrow_function(self.narrow)

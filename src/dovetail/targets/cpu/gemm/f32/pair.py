@@ -251,25 +251,25 @@ def packed_together(tile: Tile) -> int:
     return kc * max(1, min(PAIR.most_blocks, room // (kc * tile.row_bytes)))
 
 
-def pair_job(step: Step, found: Contraction, locations: TensorLocations, device: CpuDevice) -> Job:
+def pair_job(step: Step, contraction: Contraction, locations: TensorLocations, device: CpuDevice) -> Job:
     """The job of products whose right operands are not packed before the run."""
-    by_rows = _is_read_by_rows(found, device)
-    return _PairJob(step, found, locations, _tile(device, found, by_rows=by_rows), by_rows).job()
+    by_rows = _is_read_by_rows(contraction, device)
+    return _PairJob(step, contraction, locations, _tile(device, contraction, by_rows=by_rows), by_rows).job()
 
 
-def _is_read_by_rows(found: Contraction, device: CpuDevice) -> bool:
+def _is_read_by_rows(contraction: Contraction, device: CpuDevice) -> bool:
     """Whether rows of A are read where they are: contiguous along k, and few, or better not packed on this device."""
-    left, tall = found.left, tiles_of(device).tall
-    rows = found.result.shape[-2]
+    left, tall = contraction.left, tiles_of(device).tall
+    rows = contraction.result.shape[-2]
     few = tall is None or (isinstance(rows, int) and rows <= PAIR.few_tiles * tall)
-    return few and left.dtype is f32 and found.body.views[left].strides[-1] == f32.itemsize
+    return few and left.dtype is f32 and contraction.body.views[left].strides[-1] == f32.itemsize
 
 
-def _tile(device: CpuDevice, found: Contraction, *, by_rows: bool) -> Tile:
+def _tile(device: CpuDevice, contraction: Contraction, *, by_rows: bool) -> Tile:
     """The register tile that leaves the fewest lanes empty."""
-    if len(found.streams) > 1:
-        return tile_of(device, len(found.streams))
-    return pair_tile(device, found.result.shape[-1], by_rows=by_rows)
+    if len(contraction.streams) > 1:
+        return tile_of(device, len(contraction.streams))
+    return pair_tile(device, contraction.result.shape[-1], by_rows=by_rows)
 
 
 def pair_tile(device: CpuDevice, columns: Size, *, by_rows: bool) -> Tile:
@@ -298,8 +298,10 @@ def _layout(value: Value, along: Size, across: Size) -> Layout:
 class _PairJob(GemmJob):
     """The job of products of two activations while it is put together."""
 
-    def __init__(self, step: Step, found: Contraction, locations: TensorLocations, tile: Tile, by_rows: bool) -> None:
-        super().__init__(step, found, locations, tile)
+    def __init__(
+        self, step: Step, contraction: Contraction, locations: TensorLocations, tile: Tile, by_rows: bool
+    ) -> None:
+        super().__init__(step, contraction, locations, tile)
         self.by_rows = by_rows
 
     def job(self) -> Job:
@@ -326,29 +328,31 @@ class _PairJob(GemmJob):
         return Job(template, self.bindings, Tiles(product(batch) * blocks * spans, work))
 
     def _left(self, along: Size) -> Factor:
-        left = self.found.left
+        left = self.contraction.left
         return Factor("a", left.dtype, _layout(left, along, self.sizes["a_row"]))
 
     def _rights(self) -> tuple[Factor, ...]:
         """The right operands at columns of the result, one for each stream."""
-        found, views = self.found, self.body.views
-        for i, right in enumerate(found.rights):
+        contraction, views = self.contraction, self.body.views
+        for i, right in enumerate(contraction.rights):
             strides = views[right].strides
-            self.bindings[f"b{i}"] = found.operand(right)
-            self.fronts[f"b{i}"] = (*stretched(strides[:-2], right.shape[:-2], found.result.shape[:-2]), 0)
+            self.bindings[f"b{i}"] = contraction.operand(right)
+            self.fronts[f"b{i}"] = (*stretched(strides[:-2], right.shape[:-2], contraction.result.shape[:-2]), 0)
             self.sizes |= {f"b{i}_k": strides[-2], f"b{i}_column": strides[-1]}
-        for stream, (i, first) in enumerate(found.streams):
-            self.sizes[f"stream{stream}"] = first * views[found.rights[i]].strides[-1]
+        for stream, (i, first) in enumerate(contraction.streams):
+            self.sizes[f"stream{stream}"] = first * views[contraction.rights[i]].strides[-1]
         factors = [
             Factor(f"b{i}", right.dtype, _layout(right, *views[right].strides[-2:]))
-            for i, right in enumerate(found.rights)
+            for i, right in enumerate(contraction.rights)
         ]
-        return tuple([factors[i] for i, _ in found.streams])
+        return tuple([factors[i] for i, _ in contraction.streams])
 
     def _is_direct(self) -> bool:
         """Whether the sums are the only result, as it is stored."""
-        result = self.found.result
-        plain = (result,) == self.found.products and self.body.results == (result,) and self.found.parts == 1
+        result = self.contraction.result
+        plain = (
+            (result,) == self.contraction.products and self.body.results == (result,) and self.contraction.parts == 1
+        )
         return plain and result.dtype is f32 and self.sizes["c_column"] == f32.itemsize
 
     def _cut(self, rows: Size, batch: tuple[Size, ...], direct: bool) -> tuple[int, int]:

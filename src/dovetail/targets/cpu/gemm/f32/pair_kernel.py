@@ -40,7 +40,7 @@ def rows_function(tile: Tile, *, by_rows: bool) -> tuple[SharedFunction, Signatu
     name = f"gemm_pair_{'rows' if by_rows else 'columns'}_{tile.rows}x{tile.vectors}x{tile.lanes}"
     kernels = [_Kernel(tile, rows, by_rows).kernel(f"{name}.{rows}") for rows in range(1, tile.rows + 1)]
     rows = _Rows(tile, by_rows, [k.signature for k in kernels])
-    signature = Signature(name, (*_TILE, *(Parameter("i64", given) for given in ("a_tile", "rows", "summed"))))
+    signature = Signature(name, (*_TILE, *(Parameter("i64", each) for each in ("a_tile", "rows", "summed"))))
     function = rows.function(signature, attributes="nounwind")
     uses = dict.fromkeys(use for f in (*kernels, function) for use in f.uses)
     text = "\n".join([*uses, *(f.text for f in (*kernels, function))])
@@ -142,8 +142,8 @@ class _Kernel(VectorBuilder):
                 moving = [self.ptr_add(moving[0], _A_STEP)]
             # Row by row: there are no registers for the factors of all rows.
             for i in range(self.rows):
-                found = self._added(i, lanes, scalars[i], columns, [sums[i, j] for j in range(self.tile.vectors)])
-                sums |= {(i, j): x for j, x in enumerate(found)}
+                totals = self._added(i, lanes, scalars[i], columns, [sums[i, j] for j in range(self.tile.vectors)])
+                sums |= {(i, j): x for j, x in enumerate(totals)}
             b = self.ptr_add(b, _B_STEP)
         if self.by_rows:
             moving = [self.opaque(self.ptr_add(pointer, 4 * steps)) for pointer in moving]
@@ -172,8 +172,10 @@ class _Kernel(VectorBuilder):
         factor = self.splat_lane(*lanes[i]) if i < len(lanes) else self.load_splat(scalar)
         return [self.intrinsic("fmuladd", factor, x, total) for x, total in zip(columns, sums, strict=True)]
 
-    def _store(self, spots: Sequence[Ptr], found: Sequence[Vec]) -> None:
-        cells = [(self.ptr_add(spots[i], j * self.bytes), x) for (i, j), x in zip(self.cells, found, strict=True)]
+    def _store(self, spots: Sequence[Ptr], accumulators: Sequence[Vec]) -> None:
+        cells = [
+            (self.ptr_add(spots[i], j * self.bytes), x) for (i, j), x in zip(self.cells, accumulators, strict=True)
+        ]
         with self.when(_FRESH):
             for spot, x in cells:
                 self.store(x, spot)

@@ -52,11 +52,18 @@ def pack_function(
 
     There are `count` of them, and `steps` along k. A partial panel is filled up with anything.
     """
-    given = [Parameter("ptr", "source"), Parameter("i64", "k"), Parameter("i64", "across"), Parameter("ptr", "target")]
-    given += [Parameter("i64", name) for name in ("distance", "count", "steps")]
+    parameters = [
+        Parameter("ptr", "source"),
+        Parameter("i64", "k"),
+        Parameter("i64", "across"),
+        Parameter("ptr", "target"),
+    ]
+    parameters += [Parameter("i64", name) for name in ("distance", "count", "steps")]
     t = VectorBuilder(device)
     _pack(t, dtype, layout, Panels(_TARGET, width, pitch, _DISTANCE))
-    return shared_function(t.function(Signature(f"gemm_pack_{layout}_{width}", tuple(given)), attributes="nounwind"))
+    return shared_function(
+        t.function(Signature(f"gemm_pack_{layout}_{width}", tuple(parameters)), attributes="nounwind")
+    )
 
 
 def _pack(t: VectorBuilder, dtype: DType, layout: Layout, to: Panels) -> None:
@@ -98,9 +105,9 @@ def _pack_contiguous(t: VectorBuilder, source: Ptr, stride: I64, to: Panels, pan
             with t.loop(0, panels) as panel:
                 done, target = t.mul(panel, 4 * to.width), t.ptr_add(there, t.mul(panel, to.distance))
                 for i in range(count):
-                    found = t.let(f"load {kind}, ptr {t.ptr_add(lines[i], done)}, align 4")
+                    loaded = t.let(f"load {kind}, ptr {t.ptr_add(lines[i], done)}, align 4")
                     t.prefetch(t.ptr_add(following[i], done))
-                    t.emit(f"store {kind} {found}, ptr {t.ptr_add(target, i * to.pitch)}, align 4")
+                    t.emit(f"store {kind} {loaded}, ptr {t.ptr_add(target, i * to.pitch)}, align 4")
 
 
 def _pack_transposed(t: VectorBuilder, source: Ptr, target: Ptr, count: I64, numbers: range, to: Panels) -> None:
@@ -120,8 +127,8 @@ def _pack_transposed(t: VectorBuilder, source: Ptr, target: Ptr, count: I64, num
                     at = t.add(k, more)
                     lines = [t.load(t.element(row, "float", at)) for row in rows[first : first + t.lanes]]
                     there = t.ptr_add(target, t.add(t.mul(at, to.pitch), 4 * (numbers[0] + first)))
-                    for i, found in enumerate(t.transpose(lines)):
-                        t.store(found, t.ptr_add(there, i * to.pitch))
+                    for i, column in enumerate(t.transpose(lines)):
+                        t.store(column, t.ptr_add(there, i * to.pitch))
         done = end
     with t.loop(done, steps) as k:
         there = t.ptr_add(target, t.mul(k, to.pitch))
@@ -152,8 +159,8 @@ def _pack_elements(
         here, there = t.ptr_add(source, t.mul(k, strides[0])), t.ptr_add(target, t.mul(k, to.pitch))
         with t.loop(0, count) as i:
             element = t.ptr_add(here, t.mul(i, strides[1]))
-            found = t.let(f"load {scalar.stored(dtype)}, ptr {element}, align {dtype.itemsize}")
-            t.emit(f"store float {scalar.cast(t, found, dtype, f32)}, ptr {t.element(there, 'float', i)}, align 4")
+            loaded = t.let(f"load {scalar.stored(dtype)}, ptr {element}, align {dtype.itemsize}")
+            t.emit(f"store float {scalar.cast(t, loaded, dtype, f32)}, ptr {t.element(there, 'float', i)}, align 4")
         with t.loop(count, to.width) as i:
             t.emit(f"store float 0.0, ptr {t.element(there, 'float', i)}, align 4")
 

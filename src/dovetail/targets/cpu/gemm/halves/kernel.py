@@ -69,8 +69,8 @@ def spread_function(of: HalfKernel) -> tuple[SharedFunction, Signature]:
         there = t.ptr_add(Ptr("%target"), t.mul(step, 4 * t.columns))
         for v, vector in enumerate(vectors):
             t.store_lanes(vector, t.ptr_add(there, 4 * t.lanes * v), 16)
-    given = (Parameter("ptr", "panel"), Parameter("ptr", "target"), Parameter("i64", "deep"))
-    return shared_function(t.function(Signature(f"halves.spread.{of.name}", given)))
+    parameters = (Parameter("ptr", "panel"), Parameter("ptr", "target"), Parameter("i64", "deep"))
+    return shared_function(t.function(Signature(f"halves.spread.{of.name}", parameters)))
 
 
 @cache
@@ -86,8 +86,8 @@ def row_function(of: HalfKernel) -> tuple[SharedFunction, Signature]:
         x = t.load_lanes(_FLOATS, t.ptr_add(Ptr("%x"), at))
         there = t.ptr_add(t.ptr_add(Ptr("%target"), HEAD), at)
         t.store_lanes(t.fmul(x, spread), there, 16)
-    given = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "deep"))
-    return shared_function(t.function(Signature(f"halves.row.{of.name}", given)))
+    parameters = (Parameter("ptr", "x"), Parameter("ptr", "target"), Parameter("i64", "deep"))
+    return shared_function(t.function(Signature(f"halves.row.{of.name}", parameters)))
 
 
 class _Halves(SimdBuilder):
@@ -150,17 +150,19 @@ class _Rows(_Halves):
         along = PhiLoop(self)
         step, panel = along.carry(I64("0")), along.carry(Ptr("%panel"))
         sums = {cell: along.carry(start[cell]) for cell in there}
-        found = dict(sums)
+        accumulators = dict(sums)
         self._prefetch(panel, step)
         at = self.mul(step, 4)
         factors = [self._factors(self.ptr_add(self.ptr_add(row, HEAD), at)) for row in self.x]
-        self.multiply(panel, factors, found)
+        self.multiply(panel, factors, accumulators)
         following = self.let(f"add nuw nsw i64 {step}, {STEPS}")
         after = self.ptr_add(panel, STEPS * self.columns * (4 if self.is_spread else 2))
         again = self.icmp("slt", I64(following), I64("%deep"))
-        along.end([(step, I64(following)), (panel, after), *[(phi, found[cell]) for cell, phi in sums.items()]], again)
+        along.end(
+            [(step, I64(following)), (panel, after), *[(phi, accumulators[cell]) for cell, phi in sums.items()]], again
+        )
         for (row, v), place in there.items():
-            y = found[row, v]
+            y = accumulators[row, v]
             if self.of.is_moved:
                 scale = self._spread(self.x[row])
                 if not self.is_moved(v):
@@ -168,17 +170,17 @@ class _Rows(_Halves):
                 y = self.fmul(y, scale)
             self.store_lanes(y, place)
         kinds = ("ptr rows", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 deep", "i1 fresh", "ptr ahead")
-        given = tuple([Parameter(*each.split()) for each in kinds])
+        parameters = tuple([Parameter(*each.split()) for each in kinds])
         how = "spread" if self.is_spread else self.of.name
-        return self.function(Signature(f"halves.{how}.{self.rows}", given))
+        return self.function(Signature(f"halves.{how}.{self.rows}", parameters))
 
-    def multiply(self, panel: Ptr, factors: list[list[Vec]], found: dict[tuple[int, int], Vec]) -> None:
+    def multiply(self, panel: Ptr, factors: list[list[Vec]], accumulators: dict[tuple[int, int], Vec]) -> None:
         """Add products of an iteration to sums."""
         for part in range(STEPS):
             weights = self._floats(panel, part) if self.is_spread else self.weights(panel, part)
             for row in range(self.rows):
                 for v in range(self.vectors):
-                    found[row, v] = self.fma(weights[v], factors[row][part], found[row, v])
+                    accumulators[row, v] = self.fma(weights[v], factors[row][part], accumulators[row, v])
 
     def _floats(self, panel: Ptr, step: int) -> list[Vec]:
         """The vectors of a step along k of a panel that is spelled out."""
@@ -223,7 +225,7 @@ class _RowInOrder(_Rows):
     among the products of the step before, and lines are prefetched from far into L2 and from near into L1.
     """
 
-    def multiply(self, panel: Ptr, factors: list[list[Vec]], found: dict[tuple[int, int], Vec]) -> None:
+    def multiply(self, panel: Ptr, factors: list[list[Vec]], accumulators: dict[tuple[int, int], Vec]) -> None:
         products = Stream()
         for part in range(STEPS):
             start = self.ptr_add(panel, 2 * part * self.columns)
@@ -238,14 +240,14 @@ class _RowInOrder(_Rows):
                 bits = self.placed(self.moved(moved))
                 products.next(2)
                 weights[2 * pair] = self.bitcast(self.placed(self.cleared(bits)), "float")
-            products = Stream([self._product(v, weights, factors[0][part], found) for v in range(self.vectors)])
+            products = Stream([self._product(v, weights, factors[0][part], accumulators) for v in range(self.vectors)])
         products.rest()
 
-    def _product(self, v: int, weights: dict[int, Vec], factor: Vec, found: dict[tuple[int, int], Vec]) -> Step:
+    def _product(self, v: int, weights: dict[int, Vec], factor: Vec, accumulators: dict[tuple[int, int], Vec]) -> Step:
         def add() -> None:
             # Placed before and after: LLVM would otherwise compute it right after its weights.
-            held = self.placed(found[0, v])
-            found[0, v] = self.placed(self.fma(weights[v], factor, held))
+            held = self.placed(accumulators[0, v])
+            accumulators[0, v] = self.placed(self.fma(weights[v], factor, held))
 
         return add
 

@@ -64,8 +64,8 @@ class ByteTile:
 
 def byte_tile_of(device: CpuDevice) -> ByteTile | None:
     """The tile of the first dot instruction that a device has; None where it has none."""
-    found = next((row for row in INT8_TILES if device.has(row.capability)), None)
-    return None if found is None else ByteTile(found, not device.emits(found.capability))
+    kind = next((row for row in INT8_TILES if device.has(row.capability)), None)
+    return None if kind is None else ByteTile(kind, not device.emits(kind.capability))
 
 
 def fitting_tile(tile: ByteTile, rows: int, columns: int) -> ByteTile:
@@ -91,17 +91,17 @@ def _function(tile: ByteTile, rows: int) -> Function:
     sums = {(i, j): along.carry(zeros(kind)) for i in range(rows) for j in range(shape.vectors)}
     four, panel = along.carry(Ptr("%a")), along.carry(Ptr("%b"))
     columns = [t.load_lanes(raw, t.ptr_add(panel, 4 * shape.lanes * j), 16) for j in range(shape.vectors)]
-    found: dict[tuple[int, int], Vec] = {}
+    totals: dict[tuple[int, int], Vec] = {}
     for i in range(rows):
         x = t.bitcast(_broadcast(t, tile, four, i, rows), "i8", raw.count)
         for j, column in enumerate(columns):
             factor, weights = (column, x) if tile.weights_are_rows else (x, column)
-            found[i, j] = _dot(t, tile, sums[i, j], factor, weights)
+            totals[i, j] = _dot(t, tile, sums[i, j], factor, weights)
     following = t.following(k)
     moved = [(rows_at, t.ptr_add(rows_at, by)) for rows_at, by in ((four, tile.row_bytes), (panel, tile.step_bytes))]
     again = t.icmp("slt", following, I64("%steps"))
-    along.end([(k, following), *moved, *[(phi, found[cell]) for cell, phi in sums.items()]], again)
-    for (i, j), x in found.items():
+    along.end([(k, following), *moved, *[(phi, totals[cell]) for cell, phi in sums.items()]], again)
+    for (i, j), x in totals.items():
         there = t.ptr_add(t.ptr_add(Ptr("%sums"), t.mul(I64("%pitch"), i)), 4 * j * shape.lanes)
         t.store_lanes(x, there, 16)
     name = f"bytes.{rows}x{tile.nr}{'.rows' if tile.weights_are_rows else ''}"
