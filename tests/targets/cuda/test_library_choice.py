@@ -151,7 +151,7 @@ def test_auto_measures_what_may_gain(
     monkeypatch.setattr(library_choice, "LEAST_SECONDS", 1e-5)
     monkeypatch.setattr(LibraryChoice, "seconds", seconds)
     choice = LibraryChoice(make_plan(biased(), target=CLAIMS), card.driver, None, "auto", "", {})
-    a, b = cublaslt.Layout(dtype, 4096, 4096, 4096), cublaslt.Layout(dtype, 4096, rows, 4096)
+    a, b = cublaslt.MatrixLayout(dtype, 4096, 4096, 4096), cublaslt.MatrixLayout(dtype, 4096, rows, 4096)
     made: Any = SimpleNamespace(problem=cublaslt.Problem(a, b, b), is_even=even, flops=2 * rows * 4096**2)
     refused = choice.in_vain(made, ())
     assert (refused.found if refused is not None else "") == found

@@ -12,7 +12,7 @@ from functools import cache
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.casts import to_bf16
 from dovetail.codegen.llvm.function import Function, Signature
-from dovetail.codegen.llvm.handles import I64, Int, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Int, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.simd import SimdBuilder
 
 ROWS, ROW_BYTES = 16, 64
@@ -23,7 +23,7 @@ STEPS = 32
 COLUMNS = 16
 """Sums of a row of a tile, and lanes of the vectors here."""
 _TILES = 8
-_FLOATS, _WORDS, _SHORTS = Lanes(COLUMNS, "float"), Lanes(COLUMNS, "i32"), Lanes(2 * COLUMNS, "i16")
+_FLOATS, _WORDS, _SHORTS = VectorType(COLUMNS, "float"), VectorType(COLUMNS, "i32"), VectorType(2 * COLUMNS, "i16")
 _PALETTE = {0: 1, **{16 + 2 * tile: ROW_BYTES for tile in range(_TILES)}, **{48 + t: ROWS for t in range(_TILES)}}
 """The bytes of a configuration that are not 0: its kind, the bytes of a row of each tile, and its rows."""
 _ROUNDED = "amx.emulated.rounded"
@@ -57,7 +57,7 @@ class PairBuilder(SimdBuilder):
         return self.let(f"shufflevector {_SHORTS} {both}, {_SHORTS} poison, <{2 * COLUMNS} x i32> <{_ZIPPED}>")
 
     def paired_halves(self, first: str, second: str) -> str:
-        """The same of vectors of bf16."""
+        """Pair weights that are bf16 already."""
         return _joined(self, first, second, _ZIPPED)
 
     def store_row(self, row: str, target: Ptr) -> None:

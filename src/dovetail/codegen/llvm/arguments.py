@@ -108,12 +108,12 @@ class Arguments(Generic[A]):
         absent = {name: NULL if issubclass(_kinds(self.kind)[name], Ptr) else I64("0") for name in self.without}
         return self.kind(**handles, **absent)
 
-    def load_more(self, t: Builder, words: Ptr, scratch: Ptr) -> Words:
+    def load_more(self, t: Builder, words: Ptr, scratch: Ptr) -> NamedArguments:
         """Load the arguments besides those of the dataclass; regions are among the pointers."""
         at = {name: t.ptr_add(words, WORD * i) for i, name in enumerate((*self.pointers, *self.sizes, *self.regions))}
         pointers = {name: t.load_ptr(at[name]) for name in self.more.pointers}
         regions = {name: t.ptr_add(scratch, t.load_i64(at[name])) for name in self.more.regions}
-        return Words(pointers | regions, {name: t.load_i64(at[name]) for name in self.more.sizes})
+        return NamedArguments(pointers | regions, {name: t.load_i64(at[name]) for name in self.more.sizes})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +125,18 @@ class Laid:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class NamedArguments:
     """The arguments of a kernel whose tensors and sizes depend on the step: each under its name."""
 
     pointers: Mapping[str, Ptr]
     sizes: Mapping[str, I64]
 
     @staticmethod
-    def load(t: Builder, words: Ptr, pointers: Sequence[str], sizes: Sequence[str]) -> Words:
+    def load(t: Builder, words: Ptr, pointers: Sequence[str], sizes: Sequence[str]) -> NamedArguments:
         """Load every argument, as the first instructions of a kernel."""
         tensors = {name: t.load_ptr(t.ptr_add(words, WORD * i)) for i, name in enumerate(pointers)}
         numbers = {name: t.load_i64(t.ptr_add(words, WORD * i)) for i, name in enumerate(sizes, len(pointers))}
-        return Words(tensors, numbers)
+        return NamedArguments(tensors, numbers)
 
 
 def store_words(t: Builder, words: Sequence[Ptr | I64], onto: Ptr) -> None:
@@ -159,4 +159,4 @@ def _aligned(size: Size) -> Size:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-__all__ = ["Arguments", "Laid", "More", "Region", "Words", "store_words", "words_bytes"]
+__all__ = ["Arguments", "Laid", "More", "NamedArguments", "Region", "store_words", "words_bytes"]

@@ -20,11 +20,11 @@ from dovetail.codegen.llvm.handles import (
     Carried,
     Handle,
     Int,
-    Lanes,
     Order,
     Phi,
     Ptr,
     Vec,
+    VectorType,
     carried_by,
 )
 
@@ -231,19 +231,19 @@ class Builder:
 
     # Memory under a mask. Intrinsics are declared here alone: LLVM 22 gave them other signatures.
 
-    def load_where(self, kind: Lanes, mask: str, pointer: Ptr, otherwise: str, align: int) -> str:
+    def load_where(self, kind: VectorType, mask: str, pointer: Ptr, otherwise: str, align: int) -> str:
         """Lanes of memory where a mask holds, and of another vector where not; the others are not read."""
         name, masks = f"@llvm.masked.load.{kind.mangled}.p0", kind.of("i1")
         self.use(f"declare {kind} {name}(ptr, {masks}, {kind})")
         return self.let(f"call {kind} {name}(ptr align {align} {pointer}, {masks} {mask}, {kind} {otherwise})")
 
-    def store_where(self, kind: Lanes, mask: str, x: str, pointer: Ptr, align: int) -> None:
+    def store_where(self, kind: VectorType, mask: str, x: str, pointer: Ptr, align: int) -> None:
         """Write the lanes where a mask holds."""
         name, masks = f"@llvm.masked.store.{kind.mangled}.p0", kind.of("i1")
         self.use(f"declare void {name}({kind}, ptr, {masks})")
         self.emit(f"call void {name}({kind} {x}, ptr align {align} {pointer}, {masks} {mask})")
 
-    def gather_where(self, kind: Lanes, mask: str, pointers: str, otherwise: str, align: int) -> str:
+    def gather_where(self, kind: VectorType, mask: str, pointers: str, otherwise: str, align: int) -> str:
         """What pointers point to where a mask holds, and lanes of another vector where not."""
         places, masks = kind.of("ptr"), kind.of("i1")
         name = f"@llvm.masked.gather.{kind.mangled}.{places.mangled}"

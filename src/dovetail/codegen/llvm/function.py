@@ -61,7 +61,7 @@ PLACEHOLDER = "kernel"
 
 
 def content_name(stem: str, text: str) -> str:
-    """A name that tells the text: equal texts are one function in a process, whichever program they came from."""
+    """Name a function by its text: equal texts are one function in a process, whichever program they come from."""
     return f"{stem}_{hashlib.blake2b(text.encode(), digest_size=10).hexdigest()}"
 
 

@@ -38,7 +38,7 @@ class KernelCode:
     """Whether LLVM optimises it, but neither vectorises nor unrolls its loops."""
 
     def template(self, pointers: Iterable[str], sizes: tuple[Size, ...], scratch: Size) -> Template:
-        """The kernel with what it is given."""
+        """Bind tensors, sizes and scratch memory to the kernel."""
         bound = Template(self.name, self.text, self.uses, tuple(pointers), sizes, scratch, self.shared, self.is_final)
         return replace(bound, is_vectorised=self.is_vectorised)
 
@@ -82,7 +82,7 @@ def assemble(
 ) -> KernelCode:
     """A kernel whose `own` functions are called @kernel and @kernel.something; `shared` ones get content names.
 
-    LLVM optimises what calls scalar functions such as exp, and what is told to be optimised.
+    LLVM optimises kernels that call scalar functions such as exp, and those that ask for it.
     """
     text = "\n".join(f.text for f in own)
     uses = dict.fromkeys(use for f in own for use in f.uses)

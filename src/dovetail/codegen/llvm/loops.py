@@ -45,7 +45,7 @@ becomes of the graph, and a step that rounds less often than NumPy is as near to
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What LLVM is told of a loop."""
+    """The metadata of a loop for LLVM."""
 
     lanes: int = 0
     """Iterations that go together in a vector; 0 where LLVM decides."""

@@ -11,7 +11,7 @@ from dovetail.errors import UnsupportedError
 from dovetail.ir.dtype import DType, bf16, bool_, f16, f32, f64
 
 
-class Writer(Protocol):
+class InstructionWriter(Protocol):
     """Where instructions go."""
 
     @property

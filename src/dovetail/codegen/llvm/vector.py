@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from dovetail.codegen.llvm.casts import of_bf16, to_bf16
-from dovetail.codegen.llvm.handles import F32, I1, I64, Handle, Int, Lanes, Mask, Ptr, Vec, VecI32, VecI64
+from dovetail.codegen.llvm.handles import F32, I1, I64, Handle, Int, Mask, Ptr, Vec, VecI32, VecI64, VectorType
 from dovetail.codegen.llvm.scalar import literal
 from dovetail.codegen.llvm.simd import SimdBuilder
 from dovetail.ir.dtype import f32
@@ -30,7 +30,7 @@ class VectorBuilder(SimdBuilder):
         self.lanes = device.lanes
         self.bytes = 4 * device.lanes
         """Bytes of a vector."""
-        self.floats = self.float_lanes = Lanes(device.lanes, "float")
+        self.floats = self.float_lanes = VectorType(device.lanes, "float")
         self.vec = str(self.floats)
         self.int_vec = f"<{self.lanes} x i32>"
         self.long_vec = f"<{self.lanes} x i64>"
@@ -180,9 +180,9 @@ class VectorBuilder(SimdBuilder):
 
     # Elements that are stored in another type.
 
-    def stored_vec(self, stored: Stored) -> Lanes:
+    def stored_vec(self, stored: Stored) -> VectorType:
         """A vector of stored elements: bfloat as i16, which every machine has."""
-        return Lanes(self.lanes, "i16" if stored == "bfloat" else stored)
+        return VectorType(self.lanes, "i16" if stored == "bfloat" else stored)
 
     def load_as_f32(self, pointer: Ptr, stored: Stored) -> Vec:
         """Elements of another type as f32; bytes are unsigned integers."""

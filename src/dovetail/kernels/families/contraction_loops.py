@@ -91,13 +91,13 @@ class _Plain:
         self.total: DType = f64 if dtype is f64 else f32 if dtype.is_float else dtype
 
     def tensor(self, view: Value, shape: Sequence[Size] | None = None) -> Tensor:
-        """An operand where it is stored, stretched to a shape if one is given."""
+        """Return an operand in memory, broadcast to a shape if there is one."""
         at = self.body.views[view]
         strides = at.strides if shape is None else stretched(at.strides, view.shape, shape)
         return Tensor(self.names[self.body.arguments[at.root]], view.dtype, strides, at.offset)
 
     def read(self, factor: Value, at: Sequence[Expr], shape: Sequence[Size] | None = None) -> Expr:
-        """An element of a factor in the type of the sums, stretched to a shape if one is given."""
+        """Return an element of an operand in the type of the accumulators, broadcast to a shape if there is one."""
         leaves: dict[Value, Expr] = {}
         for view in (v for v in walk([factor], until=self.body.views) if v in self.body.views):
             to = shape if view is factor else shape or factor.shape

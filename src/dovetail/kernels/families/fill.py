@@ -1,4 +1,4 @@
-"""Fill: tensors made from sizes alone, and random bits from a key and a number."""
+"""Fill: tensors computed from sizes alone, and random bits from a key and a number."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def whole(index: Expr) -> Expr:
 
 
 def guarded(body: Sequence[Statement], sizes: Sequence[Size]) -> tuple[Statement, ...]:
-    """A body that takes elements of axes of these sizes, with `bad` told to the status in the end.
+    """Guard a body that takes elements of axes of these sizes; report `bad` to the status in the end.
 
     An empty axis has not even an element 0; then there is nothing to do but to tell.
     """

@@ -1,6 +1,6 @@
 """Index map: elementwise steps that read through any views; every element computes the index that it reads at.
 
-It serves what strides and boxes cannot tell, such as a slice across merged axes. Divisions are its price.
+It serves views that strides and boxes cannot express, such as a slice across merged axes. Divisions are its price.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _narrowed(value: Value, number: int) -> float | None:
 
 
 def _taps(value: Value, number: int) -> int | None:
-    """Elements along an axis that a result is made of; None where a run decides it."""
+    """Return how many elements along an axis a result reads; None where a run decides it."""
     narrow = _narrowed(value, number)
     return None if narrow is None else 2 * ceil((1 if value.attrs["mode"] == "linear" else 2) / narrow)
 
@@ -85,7 +85,7 @@ def _job(value: Value, locations: TensorLocations) -> Job:
     axes: tuple[int, ...] = value.attrs["axes"]
     for number, axis in enumerate(axes):
         place = axis + value.rank
-        # What depends on the row alone is found once for the row.
+        # Weights and indices that depend on the row alone are computed once for the row.
         body = inside if axis == -1 or flat is not None else outside
         picks[place] = _picked(value, number, at[place], f"p{number}", body, total)
     source = Tensor("x", x.dtype, locations(x).strides)
@@ -113,7 +113,7 @@ def _job(value: Value, locations: TensorLocations) -> Job:
 def _picked(
     value: Value, number: int, at: Expr, name: str, body: list[Statement], total: DType
 ) -> list[tuple[Expr, Expr | None]]:
-    """Which elements along an axis a result is made of, with their weights; statements that find them go to a body."""
+    """Return the elements along an axis that a result reads, with their weights; append what computes them."""
     attrs = value.attrs
     axis: int = attrs["axes"][number]
     length, size = value.operands[0].shape[axis], value.shape[axis]

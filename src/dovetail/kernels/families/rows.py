@@ -69,7 +69,7 @@ class _Pass:
 
 
 class _Rows:
-    """One kernel while it is made."""
+    """Writes one kernel."""
 
     def __init__(
         self, step: Step, locations: TensorLocations, body: Body, axes: AxisFactors, row: frozenset[int]
@@ -288,7 +288,7 @@ class _Rows:
         return self.nest.each(statements)
 
     def _expr(self, root: Value, group: Factors, exprs: dict[Value, Expr]) -> Expr:
-        """A value at the element where the loops over a group stand; what is found on the way is found once."""
+        """Return a value at the element where the loops over a group stand; each operand is computed once."""
         ready = {v for v in self.ready if self._group(v) == group}
         known = ready | self.kept.keys() | self.leaves.keys() | exprs.keys()
         for value in walk([root], until=known):

@@ -51,7 +51,7 @@ def offer_scatter(of: StepProblem[object]) -> Offer | Refused:
 
 
 class _Scatter(ABC):
-    """A kernel while it is made: `boxes` cut the axes that no index names, the `picked` ones are loops of their own."""
+    """Writes a kernel: `boxes` cut the axes that no index names, the `picked` ones are loops of their own."""
 
     def __init__(
         self, value: Value, locations: TensorLocations, in_place: bool, picked: Sequence[int], boxes: Cut

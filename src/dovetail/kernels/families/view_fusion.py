@@ -1,7 +1,7 @@
 """Weave: elementwise steps with movement between them, as one kernel that computes each element where it belongs.
 
-Joined tensors, padding and views that strides cannot tell cost nothing: the result is cut into boxes in each of which
-every element comes from one place.
+Joined tensors, padding and views that strides cannot express cost nothing: the result is cut into boxes, and in each of
+them every element comes from one place.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.families.map import moving_body
 from dovetail.kernels.families.policy import FAMILIES
 from dovetail.kernels.loops.affine import (
+    AxisIndices,
     NotAffineError,
     Piece,
-    Place,
     RefineError,
     is_followed,
     operands_at,
@@ -46,7 +46,7 @@ def offer_weave(of: StepProblem[object]) -> Offer | Refused:
 
 
 class _Weave:
-    """One kernel while it is made."""
+    """Writes one kernel."""
 
     def __init__(self, step: Step, locations: TensorLocations, body: Body) -> None:
         self.step, self.locations, self.body = step, locations, body
@@ -91,7 +91,7 @@ class _Weave:
         is_large = isinstance(count, int) and count >= tiles.woven_elements
         width = vector_width(shape, tensors, self.alignment, tiles) if is_large else 1
         boxes = cut(shape, written.dtype.itemsize * 2, tiles, width)
-        exprs: dict[tuple[Value, Place], Expr] = {}
+        exprs: dict[tuple[Value, AxisIndices], Expr] = {}
         for ((value, place), (start, _)), steps in zip(reads.items(), strides, strict=True):
             exprs[value, place] = self._load(value, start, steps, boxes.at)
         for value, place in order:
@@ -100,10 +100,10 @@ class _Weave:
         store = Store(tensors[0], boxes.at, exprs[order[-1]])
         return Turn(boxes, (store,), boxes.work * 2)
 
-    def _followed(self, piece: Piece, result: Value) -> list[tuple[Value, Place]]:
+    def _followed(self, piece: Piece, result: Value) -> list[tuple[Value, AxisIndices]]:
         """Every value with the place at which it is needed, operands first."""
-        done: dict[tuple[Value, Place], None] = {}
-        pending: list[tuple[tuple[Value, Place], bool]] = [((result, piece.place), False)]
+        done: dict[tuple[Value, AxisIndices], None] = {}
+        pending: list[tuple[tuple[Value, AxisIndices], bool]] = [((result, piece.place), False)]
         while pending:
             key, is_ready = pending.pop()
             if key in done:
@@ -118,7 +118,7 @@ class _Weave:
     def _is_read(self, value: Value) -> bool:
         return value in self.body.views or value.op in (ops.iota, ops.extent)
 
-    def _read(self, piece: Piece, value: Value, place: Place) -> tuple[Size, tuple[Size, ...]]:
+    def _read(self, piece: Piece, value: Value, place: AxisIndices) -> tuple[Size, tuple[Size, ...]]:
         """Where a tensor is read, or what an index is: a start, and a step for each loop."""
         if value.op is ops.extent:
             return value.attrs["size"], (0,) * len(piece.sizes)
@@ -140,14 +140,16 @@ class _Weave:
         name = self.names[self.body.arguments[self.body.views[value].root]]
         return Tensor(name, value.dtype, steps, start)
 
-    def _computed(self, piece: Piece, value: Value, place: Place, exprs: Mapping[tuple[Value, Place], Expr]) -> Expr:
+    def _computed(
+        self, piece: Piece, value: Value, place: AxisIndices, exprs: Mapping[tuple[Value, AxisIndices], Expr]
+    ) -> Expr:
         if is_number(value):
             return number(value)
         operands = [exprs[key] for key in operands_at(piece, value, place)]
         return Call(value.op.name, tuple(operands), value.dtype) if value.op.elementwise else operands[0]
 
 
-def _along(piece: Piece, place: Place, strides: Sequence[Size]) -> tuple[Size, tuple[Size, ...]]:
+def _along(piece: Piece, place: AxisIndices, strides: Sequence[Size]) -> tuple[Size, tuple[Size, ...]]:
     """How far from the first element a piece starts, and how far each loop steps."""
     start: Size = 0
     steps: list[Size] = [0] * len(piece.sizes)

@@ -58,7 +58,7 @@ class AxisFactors:
         return (len(self.sizes) - 1,)
 
     def resolve(self, factors: Factors) -> Factors:
-        """The factors as they are by now: some were cut or found to be another."""
+        """Return the current factors: some were cut or united with another."""
         while any(f in self._into for f in factors):
             factors = tuple(g for f in factors for g in self._into.get(f, (f,)))
         return factors
@@ -114,7 +114,7 @@ class AxisFactors:
         return tuple(first), tuple(rest)
 
     def _cut(self, factor: int, outer: int, size: Size) -> int:
-        """Let a factor be an outer one times a new one, which is given back."""
+        """Split a factor into an outer one and a new one, and return the new one."""
         (inner,) = self.fresh(size)
         if outer == factor or factor in self._into or outer in self._into:
             raise UnalignedAxesError

@@ -144,7 +144,7 @@ def is_compiled(value: Value, scalars: ScalarSupport) -> bool:
 
 
 def steps_without_code(value: Value, scalars: ScalarSupport) -> tuple[str, ...]:
-    """The elementwise steps that a value is made of and compiled code does not have, as reports name them."""
+    """Return the elementwise steps of a value that compiled code lacks, as reports name them."""
     missing: dict[str, None] = {}
     pending = [value]
     while pending:

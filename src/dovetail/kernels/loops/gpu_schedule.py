@@ -115,7 +115,7 @@ def schedule(kernel: Kernel, tiles: Size, shape: GpuShape) -> Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class TileBody:
     """What a thread does for a tile that its block, its warp or it has for itself."""
 
     number: str
@@ -123,7 +123,7 @@ class Tile:
     body: tuple[Statement, ...]
 
 
-def over_tiles(schedule: Schedule, tile: Tile) -> tuple[Statement, ...]:
+def over_tiles(schedule: Schedule, tile: TileBody) -> tuple[Statement, ...]:
     """All tiles, by the threads that have them."""
     if schedule.by == "block":
         return (Loop(tile.number, Extent(schedule.tiles), tile.body, kind="block"),)
@@ -132,15 +132,15 @@ def over_tiles(schedule: Schedule, tile: Tile) -> tuple[Statement, ...]:
     return (Loop("chunk", Extent(_blocks(schedule)), (Set(tile.number, own), inside), kind="block"),)
 
 
-def tile_of(body: Sequence[Statement], schedule: Schedule) -> Tile:
+def tile_of(body: Sequence[Statement], schedule: Schedule) -> TileBody:
     """The tile of a scheduled body, which ends with `over_tiles`."""
     loop = body[-1]
     assert isinstance(loop, Loop) and loop.kind == "block", "the schedule is that of the body"
     if schedule.by == "block":
-        return Tile(loop.variable, loop.body)
+        return TileBody(loop.variable, loop.body)
     own, inside = loop.body
     assert isinstance(own, Set) and isinstance(inside, When), "the schedule is that of the body"
-    return Tile(own.name, inside.body)
+    return TileBody(own.name, inside.body)
 
 
 def _blocks(schedule: Schedule) -> Size:
@@ -148,7 +148,7 @@ def _blocks(schedule: Schedule) -> Size:
 
 
 def _finished(kernel: Kernel, body: tuple[Statement, ...], schedule: Schedule, threads: int, warp: int) -> Kernel:
-    whole, launch = over_tiles(schedule, Tile(kernel.tile, body)), Launch(_blocks(schedule), threads, warp=warp)
+    whole, launch = over_tiles(schedule, TileBody(kernel.tile, body)), Launch(_blocks(schedule), threads, warp=warp)
     return replace(kernel, body=whole, sizes=sizes_in(whole), launch=launch, schedule=schedule)
 
 
@@ -358,7 +358,7 @@ class _Team:
 
 
 def _identity(r: Reduced) -> Number:
-    """What changes nothing when it is combined."""
+    """Return the identity of a reduction."""
     low, high = (float("-inf"), float("inf")) if r.dtype.is_float else whole_range(r.dtype)
     extremes = {"maximum": low, "minimum": high, "fold_maximum": low, "fold_minimum": high}
     if r.dtype.is_float:
@@ -390,4 +390,4 @@ def _predicated(body: Sequence[Statement], inside: Expr, reduced: Sequence[str] 
     return expand(body, predicated)
 
 
-__all__ = ["GpuShape", "Tile", "over_tiles", "schedule", "tile_of"]
+__all__ = ["GpuShape", "TileBody", "over_tiles", "schedule", "tile_of"]

@@ -32,7 +32,7 @@ from dovetail.kernels.matrix_instruction import LANES, LINE_BYTES, MatrixInstruc
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class FieldRole:
     """What a field is."""
 
     kind: Literal["data", "size", "body", "part", "tensor", "name", "pointer", "barrier"]
@@ -42,52 +42,52 @@ class Role:
     """The field that has the index of a tensor."""
 
 
-Metadata = Mapping[str, Role]
+Metadata = Mapping[str, FieldRole]
 
 
-def _metadata(role: Role) -> Metadata:
+def _metadata(role: FieldRole) -> Metadata:
     return {"role": role}
 
 
-DATA = _metadata(Role("data"))
+DATA = _metadata(FieldRole("data"))
 """A number, a dtype or a choice: nothing that another part defines."""
-SIZE = _metadata(Role("size"))
+SIZE = _metadata(FieldRole("size"))
 """Sizes, which may be known at run time alone."""
-BODY = _metadata(Role("body"))
+BODY = _metadata(FieldRole("body"))
 """Statements that run inside."""
-PART = _metadata(Role("part"))
+PART = _metadata(FieldRole("part"))
 """An expression, several, or records of them."""
-SETS = _metadata(Role("name", is_written=True))
+SETS = _metadata(FieldRole("name", is_written=True))
 """The name of a scalar that is set."""
-NAMES = _metadata(Role("name", is_read=True))
+NAMES = _metadata(FieldRole("name", is_read=True))
 """The name of a scalar that is read."""
-CHANGES = _metadata(Role("name", is_read=True, is_written=True))
+CHANGES = _metadata(FieldRole("name", is_read=True, is_written=True))
 """The name of a scalar that is read and set."""
-POINTER = _metadata(Role("pointer"))
+POINTER = _metadata(FieldRole("pointer"))
 """The name of memory."""
-BARRIER = _metadata(Role("barrier"))
+BARRIER = _metadata(FieldRole("barrier"))
 """The name of barriers in shared memory, which it arrives at or whose bytes it counts."""
-AWAITS = _metadata(Role("barrier", is_read=True))
+AWAITS = _metadata(FieldRole("barrier", is_read=True))
 """The name of barriers that it waits for."""
-MAKES = _metadata(Role("barrier", is_written=True))
+MAKES = _metadata(FieldRole("barrier", is_written=True))
 """The name of barriers that it makes."""
-MEANT = _metadata(Role("tensor"))
+MEANT = _metadata(FieldRole("tensor"))
 """A tensor that is meant, and neither read nor written here."""
 
 
 def reading(at: str = "") -> Metadata:
     """A tensor that is read, and the field that has the index."""
-    return _metadata(Role("tensor", is_read=True, at=at))
+    return _metadata(FieldRole("tensor", is_read=True, at=at))
 
 
 def writing(at: str = "") -> Metadata:
     """A tensor that is written, and the field that has the index."""
-    return _metadata(Role("tensor", is_written=True, at=at))
+    return _metadata(FieldRole("tensor", is_written=True, at=at))
 
 
 def updating(at: str = "") -> Metadata:
     """A tensor that is read and written, and the field that has the index."""
-    return _metadata(Role("tensor", is_read=True, is_written=True, at=at))
+    return _metadata(FieldRole("tensor", is_read=True, is_written=True, at=at))
 
 
 LoopKind: TypeAlias = Literal["serial", "parallel", "vector", "unrolled", "block", "warp", "thread", "lane"]
@@ -561,7 +561,7 @@ class Traversal:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A tensor in memory of the device, as the TMA is told of it when a kernel is launched."""
+    """A tensor in memory of the device that a TMA descriptor maps when a kernel is launched."""
 
     pointer: str = field(metadata=POINTER)
     offset: Size = field(metadata=DATA)
@@ -832,9 +832,9 @@ class Kernel:
     schedule: Schedule | None = None
     """Which threads have which tiles; None where blocks have other work too, or tiles that are not recorded."""
     early: tuple[Statement, ...] = ()
-    """What each block does before `body`, while kernels before it may still run: it reads constants alone."""
+    """The prologue of each block, while kernels before it may still run: it reads constants alone."""
     opening: tuple[Statement, ...] = ()
-    """What each block of a resident kernel does before it waits for others, and then runs `body`."""
+    """The prologue of each block of a persistent kernel, before it waits for others and runs `body`."""
     constants: tuple[str, ...] = ()
     """Pointers to what no kernel of a run writes: parameters and what the bind phase computes."""
     stream: tuple[Statement, ...] = ()
@@ -852,7 +852,7 @@ class Kernel:
     evict_last: bool = False  # Whether L2 drops what blocks send to each other after all else.
     kind: KernelKind = KernelKind.OTHER
     identity: int = field(default_factory=_identities.__next__, init=False, compare=False, repr=False)
-    """A number that no other kernel of this process has: what is made of a kernel is found by it."""
+    """A number that no other kernel of this process has: memos of a kernel are keyed by it."""
 
     @property
     def table(self) -> range:
@@ -945,7 +945,7 @@ Access: TypeAlias = tuple[Tensor, tuple[Expr, ...]]
 """A tensor and an index. The index is empty where all of a tensor is meant, such as accumulators in registers."""
 
 
-class Layout:
+class FieldRoles:
     """The fields of a class by their roles."""
 
     __slots__ = ("bodies", "children", "names", "places", "roles", "sizes", "strings", "values", "within")
@@ -980,7 +980,7 @@ _PLAIN = frozenset(["int", "bool", "float", "complex", "None", "tuple", "DType",
 """Types of what is data without saying so."""
 
 
-def _role(kind: type[Any], field: Field[Any]) -> Role:
+def _role(kind: type[Any], field: Field[Any]) -> FieldRole:
     """What a field is; one that is not a plain number, dtype or choice must say it."""
     if "role" in field.metadata:
         return field.metadata["role"]
@@ -988,12 +988,12 @@ def _role(kind: type[Any], field: Field[Any]) -> Role:
     if unknown := {*re.findall(r"\w+", written)} - _PLAIN:
         what = ", ".join(sorted(unknown))
         raise TypeError(f"{kind.__name__}.{field.name} does not say what it is, and may be {what}")
-    return Role("data")
+    return FieldRole("data")
 
 
-class _Layouts(dict[type[Any], Layout]):
-    def __missing__(self, kind: type[Any]) -> Layout:
-        layout = self[kind] = Layout(kind)
+class _Layouts(dict[type[Any], FieldRoles]):
+    def __missing__(self, kind: type[Any]) -> FieldRoles:
+        layout = self[kind] = FieldRoles(kind)
         return layout
 
 
@@ -1039,7 +1039,7 @@ def walk(parts: Sequence[Statement | Expr]) -> Iterator[Any]:
         yield from within((part,), met)
 
 
-def accesses(parts: Iterable[Any]) -> Iterator[tuple[Role, Tensor, tuple[Expr, ...]]]:
+def accesses(parts: Iterable[Any]) -> Iterator[tuple[FieldRole, Tensor, tuple[Expr, ...]]]:
     """The tensors of parts, without those of parts in them: how each is accessed, and where."""
     for part in parts:
         for name, role in _LAYOUTS[type(part)].places:
@@ -1085,17 +1085,17 @@ def uses(parts: Sequence[Statement | Expr]) -> set[str]:
     return _names(walk(parts), lambda role: role.is_read)
 
 
-def _names(parts: Iterable[Any], holds: Callable[[Role], bool]) -> set[str]:
+def _names(parts: Iterable[Any], holds: Callable[[FieldRole], bool]) -> set[str]:
     names = {name for part in parts for role, name in _strings(part) if role.kind == "name" and holds(role)}
     return names - {""}
 
 
-def barriers(body: Sequence[Statement]) -> list[tuple[Role, str]]:
+def barriers(body: Sequence[Statement]) -> list[tuple[FieldRole, str]]:
     """The barriers in shared memory that statements make, arrive at or wait for, by their names."""
     return [(role, name) for s in everything(body) for role, name in _strings(s) if role.kind == "barrier"]
 
 
-def _strings(part: Any) -> list[tuple[Role, str]]:
+def _strings(part: Any) -> list[tuple[FieldRole, str]]:
     own = _LAYOUTS[type(part)]
     return [(role, getattr(part, own.names[index])) for index, role in own.strings]
 
@@ -1179,7 +1179,7 @@ class Rewriting:
         """What one part becomes: an expression, a statement, a record or a tensor."""
         return self.inside(part)
 
-    def named(self, role: Role, name: str) -> str:
+    def named(self, role: FieldRole, name: str) -> str:
         """What the name of a scalar, of memory or of barriers becomes."""
         return name
 
@@ -1264,6 +1264,7 @@ __all__ = [
     "Extent",
     "Feature",
     "FenceShared",
+    "FieldRole",
     "FromLane",
     "GridBarrier",
     "Kernel",
@@ -1284,7 +1285,6 @@ __all__ = [
     "Receipt",
     "Receive",
     "Rewriting",
-    "Role",
     "Roles",
     "ScaleMatrices",
     "Schedule",

@@ -53,7 +53,7 @@ class Placed:
 
 
 class Nest:
-    """The tile of a kernel over placed tensors. `rows` are the factors that tell one row from another."""
+    """The tile of a kernel over placed tensors. `rows` are the factors that number its rows."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class Requantiser:
     rounded: dict[int, _Rounded | None] = field(default_factory=dict[int, "_Rounded | None"])
 
     def rewritten(self, expr: Expr) -> Expr:
-        """The expression with every requantisation in it made cheaper."""
+        """Rewrite every requantisation in an expression to a cheaper one."""
         stack = [expr]
         while stack:
             top = stack[-1]

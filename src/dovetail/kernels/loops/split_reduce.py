@@ -1,4 +1,4 @@
-"""Two-stage reductions: many blocks reduce parts of a few long rows, and a second kernel combines what they found.
+"""Two-stage reductions: many blocks reduce parts of a few long rows, and a second kernel combines their results.
 
 Each part goes to a place of its own in a workspace, and the second kernel combines them in one order, so that runs
 repeat to the bit. A row is split where there are too few rows to fill a device.
@@ -65,7 +65,7 @@ class SplitLimits:
     blocks: int
     """Blocks that fill the device."""
     bundle_blocks: int
-    """The same for blocks that take a bundle of rows."""
+    """Blocks that fill the device, where each takes a bundle of rows."""
     elements: int
     """Elements that a part has at least."""
 

@@ -54,7 +54,7 @@ class Attention:
     groups: int
     """Heads of queries that share a head of keys and values."""
     strides: Mapping[str, tuple[Size, ...]]
-    """Of q, k, v and y, and where they are given of mask, keep, sinks, and cos and sin for queries and for keys."""
+    """Of q, k, v and y, and of those present of mask, keep, sinks, and cos and sin for queries and for keys."""
     scale: float
     softcap: float | None
     causal: bool

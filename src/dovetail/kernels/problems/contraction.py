@@ -54,7 +54,7 @@ class Contraction:
 
 
 def find_contraction(of: StepProblem[object]) -> Contraction | Refused:
-    """The same where the products are floats that are summed in f32."""
+    """Return the contraction where its products are floats with f32 accumulators."""
     contraction = of.once(find_products)
     if isinstance(contraction, Contraction) and contraction.products[0].dtype not in SUMMED_IN_F32:
         return Refused("sums_are_f32", contraction.products[0].dtype.name, ", ".join(d.name for d in SUMMED_IN_F32))

@@ -39,7 +39,7 @@ class ConvProblem:
     """Strides and offsets of the operands and results of an epilogue on rows, by name."""
 
     def known(self, number: SizeFunction) -> ConvProblem:
-        """The same with sizes as they are in one run."""
+        """Replace symbols by the sizes of one run."""
         steps, residual = (number(self.steps[0]), number(self.steps[1])), tuple(map(number, self.residual))
         geometry, strides = self.geometry.known(number), tuple([(name, number(size)) for name, size in self.strides])
         images = number(self.images)

@@ -17,7 +17,7 @@ from dovetail.ops.convolution import conv, conv_transpose
 from dovetail.ops.region import anchor_of, region
 
 Operand: TypeAlias = int | float
-"""The number of an earlier step, of which 0 is what the convolution gives, or a literal as a float."""
+"""The number of an earlier step, of which 0 is the convolution itself, or a literal as a float."""
 ANCHORS = (conv, conv_bias_act, conv_transpose)
 AXES = ("image", "channel", "row", "column")
 """The axes of a result. Where all operands are level, `column` counts the pixels of an image."""

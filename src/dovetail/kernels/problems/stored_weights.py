@@ -1,4 +1,4 @@
-"""Weights of a contraction that kernels read as they are stored: what their right operands are made from."""
+"""Weights of a contraction that kernels read in their stored format: what right operands are decoded from."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class CardTimings:
     multiprocessors: int
     hertz: float
     tensor_hertz: float
-    """The same while tensor cores multiply."""
+    """Its clock while tensor cores multiply."""
     tensor_flops: float
     """By tensor cores, of 16-bit floats."""
     f32_flops: float
@@ -169,7 +169,7 @@ class AttentionTimings:
     warp_mask: float
     """Further cycles of a K step for a mask of bools."""
     split_share: float
-    """Cycles for each feature of warps along keys, which combine what they found."""
+    """Cycles for each feature of warps along keys, which combine their results."""
     lane_share: float
     """The same of queries without tensor cores."""
     lane_shuffles: float
@@ -193,7 +193,7 @@ class AttentionTimings:
     fma_block: float
     """Cycles of a block before its first K step and after its last for each feature."""
     combined: float
-    """Cycles of a second kernel that combines what blocks found."""
+    """Cycles of a second kernel that combines the results of blocks."""
 
 
 @dataclass(frozen=True, slots=True)

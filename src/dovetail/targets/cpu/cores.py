@@ -59,7 +59,7 @@ def _indices(root: Path) -> list[Path]:
 
 
 def busy_share(root: Path = Path("/"), *, seconds: float = 0.1) -> float:
-    """The share of all cores that is in use while this process sleeps; 0 where the system does not tell."""
+    """Return the share of all cores that is busy while this process sleeps; 0 where the system does not say."""
     before = _ticks(root)
     time.sleep(seconds)
     after = _ticks(root)

@@ -34,7 +34,7 @@ def normal(packed: Array) -> Array:
 
 
 def as_before(packed: Array, shape: Sequence[int]) -> Array:
-    """What `normal` was given, of this shape."""
+    """Return the array of this shape that `normal` took."""
     if packed.ndim > 1:
         return packed
     size, count = math.prod(shape), int(packed[-1:].view(np.int32)[0])

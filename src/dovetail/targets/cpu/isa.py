@@ -21,7 +21,7 @@ llvm: Any = _untyped
 _ARM_TRIPLES = ("aarch64", "arm64")
 _NEVER = ("",)
 TILES = "amx-tile"
-"""What LLVM calls the feature of tiles."""
+"""LLVM's name of the feature of tiles."""
 _NEEDS_X86: Mapping[Capability, tuple[int, Sequence[str]]] = MappingProxyType(
     {
         "amx_bf16": (512, ("amx-bf16", "amx-tile", "avx512bf16")),
@@ -145,7 +145,7 @@ def _further(triple: str) -> list[str]:
 
 
 def _unwanted(triple: str, bits: int) -> str:
-    """What LLVM is told to leave alone."""
+    """Return the features that LLVM must not use."""
     if triple.startswith(_ARM_TRIPLES):
         # Loops say how many lanes they want, and LLVM remarks on stderr that it has vectors of another kind.
         return "-sve"

@@ -52,7 +52,7 @@ class NativeGraph:
     def __init__(
         self, plan: Plan, *, threads: int | None = None, store: CodeStore | None = None, built: Built | None = None
     ) -> None:
-        """`store` has machine code of other processes; `built` is what one of them made of this plan."""
+        """`store` has machine code of other processes; `built` is this plan as one of them compiled it."""
         self.plan = plan
         self.pool = thread_pool(threads, store)
         self.built = build(plan, BACKEND, store) if built is None else built
@@ -105,7 +105,7 @@ class NativeRunner:
         self.constraints = graph.plan.graph.constraints
         fresh = symbols_of(graph.plan.graph)[1] if self.constraints else set[str]()
         self.late = [c for c in self.constraints if not fresh.isdisjoint(c.symbols)]
-        """Constraints on sizes that are found while a plan runs."""
+        """Constraints on sizes that are known only while a plan runs."""
         self.packed = PackedWeights(graph.plan, graph.sections, bound, params)
         controls = [job for part in graph.sections for job in part.jobs if isinstance(job, Control)]
         self.bodies = bind_bodies(controls, bound)
@@ -120,7 +120,7 @@ class NativeRunner:
         """Sizes that late constraints allow."""
         self.calls = PreparedCalls(graph.plan, graph.pool) if can_prepare(graph.plan, graph.sections) else None
         self.foreign_calls: dict[ArrayLibrary, PreparedCalls] = {}
-        """The same for arrays of other libraries."""
+        """Prepared calls with arrays of other libraries."""
 
     def run(
         self,

@@ -136,7 +136,7 @@ class PoolArgs:
     column_high: I64
     padded_width: I64
     row: Region
-    """The row that is made of rows."""
+    """The row that the rows of a window reduce to."""
     counts: Region
     """How much each column counts."""
 
@@ -162,7 +162,7 @@ class PoolWindow:
 
     @property
     def identity(self) -> float:
-        """What leaves a reduction as it is."""
+        """The identity of the reduction."""
         return float("-inf") if self.pool == "max" else 0.0
 
     def reduce(self, t: VectorBuilder, x: Vec, y: Vec) -> Vec:

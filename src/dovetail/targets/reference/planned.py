@@ -40,7 +40,7 @@ class BoundGraph:
         self.symbolic = [
             actual_leaf(v, params[v.attrs["name"]]) for v in plan.graph.parameters if not v.tensor.is_static
         ]
-        """Parameters whose sizes are checked once inputs tell the symbols."""
+        """Parameters whose sizes are checked once inputs bind the symbols."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name, in memory that the caller owns. Arrays of donated inputs are overwritten."""

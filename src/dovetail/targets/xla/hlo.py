@@ -31,7 +31,7 @@ FREE = frozenset(
 CONTROL = frozenset(("while", "conditional", "call", "async-start"))
 """Instructions whose kernels are those of the computations that they call."""
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute", "collective-broadcast")
-"""They move bytes between devices, and are told with the placement."""
+"""They move bytes between devices; reports of the placement have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,8 @@ def _kernels(of: HloModule, name: str, seen: set[str]) -> Iterator[HloKernel]:
 def _scopes(of: HloModule, fusion: Instruction) -> Iterator[tuple[str, ...]]:
     """The scopes of what a fusion computes, operands first.
 
-    A bitcast has the scope of the kernel that made its operand, a broadcast that of any of its readers: neither tells.
+    A bitcast has the scope of the kernel that made its operand, a broadcast that of any of its readers:
+    neither identifies it.
     """
     for called in fusion.calls:
         for one in of.computations.get(called, ()):

@@ -93,7 +93,7 @@ class XlaGraph:
             return compiled_or_kept(self.traced, (known, *types), self.devices, self.store, self.scopes)
 
     def emitted(self) -> list[Emitted]:
-        """The kernels that XLA made of the run phase; compiles it where the cache does not have it."""
+        """Return XLA's kernels of the run phase; compile it where the cache does not have it."""
         known = [*self._types(self.kept), *self._bound_types()]
         values = {name: value for value, name in self.names.items()}
         rows: list[Emitted] = []
@@ -168,7 +168,7 @@ class XlaRunner:
         return arrays
 
     def run_on_device(self, inputs: Mapping[str, Array | DeviceArray]) -> dict[str, DeviceArray]:
-        """The outputs by name, on the devices; those of donated inputs are the arrays that were given."""
+        """Return the outputs by name, on the devices; those of donated inputs are the arrays of these inputs."""
         values, donors = self.graph.plan.graph.outputs, self.graph.plan.graph.donated
         return {
             name: there

@@ -43,7 +43,7 @@ class Tracer:
     ) -> None:
         self.where = where
         self.names = names or {}
-        """By value, a scope of its own: what XLA makes of values is told by it."""
+        """The named scope of each value: reports map XLA's kernels to values by it."""
         self.composites = composites
         """Whether fused ops stay visible by their names; then the flags of their bodies are lost."""
         self.inline = inline

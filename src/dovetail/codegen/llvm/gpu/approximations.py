@@ -103,7 +103,7 @@ def half_erf(machine: Approximations, t: Builder, x: str, factor: str) -> str:
 
 
 def sigmoid(machine: Approximations, t: Builder, x: str) -> str:
-    """Two instructions and what they are given: exp(-x) that overflows has the quotient 0."""
+    """Approximate 1 / (1 + exp(-x)) by two instructions: exp(-x) that overflows has the quotient 0."""
     falling = machine.exp2(t, t.let(f"fmul float {x}, {scalar.literal(-math.log2(math.e), f32)}"))
     return machine.reciprocal(t, t.let(f"fadd float {falling}, {scalar.literal(1.0, f32)}"))
 

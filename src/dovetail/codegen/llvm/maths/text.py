@@ -11,7 +11,7 @@ KINDS = {f32: ("float", "f32", "i32"), f64: ("double", "f64", "i64")}
 
 
 class Lines:
-    """The body of a function of floats; numbers may be given as Python's."""
+    """The body of a function of floats; numbers may be Python's."""
 
     def __init__(self, dtype: DType, lines: list[str], used: dict[str, None]) -> None:
         self.dtype = dtype

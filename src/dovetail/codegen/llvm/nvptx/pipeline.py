@@ -107,7 +107,7 @@ def copy_box(
 
 
 def copy_bulk(t: Builder, target: str, source: str, nbytes: int, barrier: str, *, evict_first: bool = False) -> None:
-    """Copy neighbouring bytes of global memory; L2 may be told to drop them before others."""
+    """Copy contiguous bytes of global memory, with a hint to L2 to evict them first."""
     name = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
     address = t.let(f"ptrtoint ptr addrspace({nvvm.GLOBAL}) {source} to i64")
     operands = [f"i32 {place(t, target)}", f"i64 {address}", f"i32 {barrier}"]

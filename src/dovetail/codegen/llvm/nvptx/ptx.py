@@ -53,7 +53,7 @@ class _Printer(GpuPrinter):
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel, NVPTX)
-        # Resident kernels without a warp that copies have no register left for it.
+        # Persistent kernels without a warp that copies have no register to spare.
         self.text.takes_halves = bool(kernel.stream)
         self.since, self.part = "", 0
         self.has_maps = False
@@ -161,7 +161,7 @@ class _Printer(GpuPrinter):
         return pipeline.map_of(self.text, kernel.name, argument)
 
     def prefetch_maps(self) -> None:
-        """Fetch all tensor maps, once, while barriers are made."""
+        """Prefetch all tensor maps, once, while barriers are initialised."""
         if not self.has_maps:
             self.has_maps = True
             for source in self.kernel.maps:

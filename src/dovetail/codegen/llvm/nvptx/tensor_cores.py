@@ -149,7 +149,7 @@ _EIGHT_LINES = (1024 >> 4) << 32
 
 
 def _descriptor(t: Builder, pointer: str, along_k: bool, panel_bytes: int) -> str:
-    """A matrix in shared memory as tensor cores are told of it."""
+    """The descriptor of a matrix in shared memory, which tensor cores read."""
     leading = 1 if along_k else panel_bytes >> 4
     address = t.let(f"ptrtoint ptr addrspace({nvvm.SHARED}) {pointer} to i32")
     chunk = t.let(f"lshr i32 {t.let(f'and i32 {address}, 262143')}, 4")

@@ -21,7 +21,7 @@ from dovetail.ir.dtype import bf16
 from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.attention.functions import Shared, finished, integer, read, weight, written
 from dovetail.targets.cpu.attention.online import OnlineSoftmax, Products
-from dovetail.targets.cpu.attention.pack_kv import Packing
+from dovetail.targets.cpu.attention.pack_kv import KeyValuePacking
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend
 
@@ -217,7 +217,7 @@ def tile_scores_function(d: int, *, emulated: bool) -> Shared:
 def tile_results_function(d: int, dv: int, block: int, *, emulated: bool) -> Shared:
     """o[c, i] = o[c, i] + Σ_j v[j, c] · p[j, i] for `groups` of 32 keys; the keys of the next block are prefetched."""
     t, parts = _configured(emulated=emulated), dv // (2 * ROWS)
-    # Those of as many keys as a step has, in parts.
+    # Columns for as many keys as a step has, part by part.
     lines = -(-d * STEPS * bf16.itemsize // parts // ROW_BYTES)
     p = [Ptr("%p"), t.ptr_add(Ptr("%p"), block // 2 * ROW_BYTES)]
     with t.loop(0, parts) as part:
@@ -290,7 +290,7 @@ class TileProducts(Products):
     """Products on tiles of AMX, in bf16."""
 
     keeps_maxima = False
-    packing = Packing(
+    packing = KeyValuePacking(
         bf16.itemsize,
         STEPS,
         lambda a, name: (tile_keys_function if name == "k" else tile_values_function)(a.device, a.width(name)),

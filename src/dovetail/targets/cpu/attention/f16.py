@@ -20,7 +20,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.targets.cpu.attention.few import FewQueries, Group, rows_at_once, summed_rows
 from dovetail.targets.cpu.attention.functions import Shared, finished, integer, read, weights_function, written
 from dovetail.targets.cpu.attention.online import Products
-from dovetail.targets.cpu.attention.pack_kv import Packing
+from dovetail.targets.cpu.attention.pack_kv import KeyValuePacking
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend, packs
 
@@ -35,7 +35,7 @@ CHAINS = 4
 FEATURES = 4
 """Features of values that are added up at once."""
 TURNS = 2
-"""Sums of a feature: keys take turns."""
+"""Accumulators of a feature: keys go to them in turn."""
 _ITEM = 2
 _VECTOR = _ITEM * LANES
 _ROW, _FLOATS = WIDE * _VECTOR, 4 * LANES * WIDE
@@ -178,7 +178,7 @@ class F16Products(Products):
     """Products in f16."""
 
     keeps_maxima = False
-    packing = Packing(_ITEM, 1, lambda a, name: narrow_function(a.device, a.width(name)))
+    packing = KeyValuePacking(_ITEM, 1, lambda a, name: narrow_function(a.device, a.width(name)))
 
     def pack_queries(self) -> None:
         t, a, row = self.t, self.a, LANES * WIDE

@@ -395,7 +395,7 @@ class FewQueries:
                     yield rows, row, False
 
     def _cut(self, at_once: int) -> list[tuple[int, Int, Int]]:
-        """The rows in parts: how many at a time, from which row to which."""
+        """Return the parts of the rows: how many at a time, from which row to which."""
         if isinstance(self.rows, int):
             return [(at_once, 0, self.rows)]
         whole = self.t.mul(self.t.sdiv(self.rows, at_once), at_once)

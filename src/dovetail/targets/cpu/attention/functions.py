@@ -381,7 +381,7 @@ class _Rotation(VectorBuilder):
         return F32(self.let(f"fneg float {x}"))
 
     def each(self, first: int, end: int, whole: Callable[[I64], None], one: Callable[[I64], None]) -> None:
-        """Vectors from a feature on, then single features; each is given its position."""
+        """Iterate over vectors from a feature on, then over single features, each with its position."""
         vectors = (end - first) // self.lanes
         if vectors:
             with self.loop(0, vectors) as i:

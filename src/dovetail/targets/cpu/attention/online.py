@@ -29,7 +29,7 @@ from dovetail.targets.cpu.attention.functions import (
     weight,
     weights_function,
 )
-from dovetail.targets.cpu.attention.pack_kv import PackedHead, Packing
+from dovetail.targets.cpu.attention.pack_kv import KeyValuePacking, PackedHead
 from dovetail.targets.cpu.attention.policy import ATTENTION
 from dovetail.targets.cpu.attention.shape import Attend, many_regions, padded
 from dovetail.targets.cpu.attention.tile import AttendBuilder, QueryBlock
@@ -107,7 +107,7 @@ class OnlineSoftmax(QueryBlock):
         return t.any_lane([t.fcmp("une", x, t.constant(0.0)) for x in state.vectors])
 
     def _sees_some_bytes(self, first: I64, count: I64) -> I1:
-        """The same for masks whose bytes are contiguous: it also finds whether all queries see all keys."""
+        """Whether some query sees some key, by masks whose bytes are contiguous; note whether all see all."""
         t, row = self.t, self.a.strides["keep"][-2]
         start, vectors, ones = t.ptr_add(self.at["keep"], first), t.sdiv(count, t.bytes), "splat (i8 -1)"
         least_of_none = Vec(t.let(f"bitcast {self._bytes} {ones} to {t.vec}"))
@@ -218,7 +218,7 @@ class Products:
 
     keeps_maxima: ClassVar[bool]
     """Whether scores keep the running maximum of each query, where nothing bends them."""
-    packing: ClassVar[Packing]
+    packing: ClassVar[KeyValuePacking]
     """How rows of keys and values are packed."""
 
     def __init__(self, of: OnlineSoftmax) -> None:
@@ -230,13 +230,13 @@ class Products:
         return not a.bends and "mask" not in a.strides
 
     def begin(self) -> None:
-        """What comes before the keys."""
+        """Emit the prologue, before the loop over keys."""
 
     def end(self) -> None:
-        """What comes after the keys."""
+        """Emit the epilogue, after the loop over keys."""
 
     def pack_queries(self) -> None:
-        """What comes after the queries are columns of f32."""
+        """Pack the queries, once they are columns of f32."""
 
     @abstractmethod
     def score(self, first: I64, count: I64) -> None:
@@ -287,7 +287,7 @@ class F32Products(Products):
     """Products in f32, of keys and values that are read where they are if their rows are dense."""
 
     keeps_maxima = True
-    packing = Packing(4, 1, lambda a, name: rows_function(a.device, a.width(name)))
+    packing = KeyValuePacking(4, 1, lambda a, name: rows_function(a.device, a.width(name)))
 
     def __init__(self, of: OnlineSoftmax) -> None:
         super().__init__(of)

@@ -13,7 +13,7 @@ class AttentionPolicy:
     depth: int = 4
     """Features of one iteration along them, at least."""
     depth_broadcast: int = 8
-    """The same where keys are embedded-broadcast operands: it takes few registers."""
+    """That number where keys are embedded-broadcast operands, which take few registers."""
     most_pointers: int = 8
     """Keys that have pointers of their own: there are 16 general registers for them and all else."""
     keys: int = 4

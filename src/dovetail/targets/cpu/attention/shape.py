@@ -44,7 +44,7 @@ class Attend(Attention):
     on_tiles: bool = False
     """Whether many queries are multiplied on tiles of AMX, in bf16."""
     few_halves: bool = False
-    """The same with few."""
+    """Whether few queries are multiplied in f16."""
     few_block: int = ATTENTION.block
     """Keys whose scores are kept at once with few queries."""
     offsets: tuple[tuple[str, Size], ...] = ()
@@ -56,7 +56,7 @@ class Attend(Attention):
         return Attend(**{f.name: getattr(of, f.name) for f in fields(of)}, device=device, few_block=few_block)
 
     def followed_by(self, steps: RowSteps, epilogue: RowEpilogue) -> Attend:
-        """The same with steps on its rows: operands and results are tensors with a row for each query."""
+        """Add an epilogue of rows, whose operands and results are tensors with a row for each query."""
         # Without an axis of heads there is one head.
         heads = (0,) * (len(self.strides["q"]) - len(steps.axes))
         strides = {name: (*heads, *[steps.strides[f"{name}_{a}"] for a in steps.axes]) for name in epilogue.pointers}
@@ -117,7 +117,7 @@ class Attend(Attention):
 
     @property
     def may_be_few(self) -> bool:
-        """Whether only a run tells that there are few queries; where each is a key too, few are no work anyway."""
+        """Whether only a run knows that queries are few; where each is a key too, few are no work anyway."""
         return not isinstance(self.queries, int) and self.queries != self.keys and self.rotated is None
 
     @property

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from dovetail.codegen.llvm import scalar
-from dovetail.codegen.llvm.arguments import Words, store_words
+from dovetail.codegen.llvm.arguments import NamedArguments, store_words
 from dovetail.codegen.llvm.arguments import words_bytes as bytes_of
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.function import Function, Signature, named
@@ -30,7 +30,7 @@ from dovetail.targets.cpu.gemm.tile import Tile
 def ahead_function(epilogue: Kernel, fetched: Sequence[str], width: int, line: int) -> Function:
     """An epilogue that first prefetches the rows after its own: `width` bytes of each operand in every row."""
     t = Builder()
-    words = Words.load(t, WORDS, epilogue.pointers, [str(size) for size in epilogue.sizes])
+    words = NamedArguments.load(t, WORDS, epilogue.pointers, [str(size) for size in epilogue.sizes])
     after = t.add(END, t.sub(END, BEGIN))
     for operand in fetched:
         step = words.sizes[str(symbol(f"{operand}_row"))]
@@ -52,7 +52,7 @@ LIVE = symbol("live_columns")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RowSource:
     """A matrix that the kernel packs into its workspace before it reads it: which pointer, and its dtype."""
 
     pointer: str
@@ -86,7 +86,7 @@ class Shape:
 def gemm_code(
     stem: str,
     shape: Shape,
-    rows: Source | None,
+    rows: RowSource | None,
     epilogues: Sequence[Kernel],
     multiply: tuple[SharedFunction, Signature],
 ) -> KernelCode:
@@ -155,7 +155,7 @@ class Cells(VectorBuilder):
         self.epilogues = epilogues
         self.finishers = [_finisher(epilogue, shape, fetched=self.fetched) for epilogue in epilogues]
         """The epilogues as functions."""
-        self.arguments = Words.load(self, WORDS, shape.pointers, shape.sizes)
+        self.arguments = NamedArguments.load(self, WORDS, shape.pointers, shape.sizes)
 
     @property
     def fetched(self) -> Sequence[str]:
@@ -255,7 +255,9 @@ class Cells(VectorBuilder):
 class _Driver(Cells):
     """The function that goes through cells of f32."""
 
-    def __init__(self, shape: Shape, packed: Source | None, epilogues: Sequence[Kernel], multiply: Signature) -> None:
+    def __init__(
+        self, shape: Shape, packed: RowSource | None, epilogues: Sequence[Kernel], multiply: Signature
+    ) -> None:
         super().__init__(shape, epilogues)
         self.packed = packed
         self.multiply = multiply

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from dovetail.codegen.llvm.arguments import Words
+from dovetail.codegen.llvm.arguments import NamedArguments
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I1, I64, Ptr
 from dovetail.dataclass import dataclass
@@ -43,7 +43,7 @@ class GroupBlock:
     """Whether the rows are of a group, not after the last one."""
 
 
-def find_block(t: Builder, arguments: Words, of: Groups, number: I64, at: Ptr) -> GroupBlock:
+def find_block(t: Builder, arguments: NamedArguments, of: Groups, number: I64, at: Ptr) -> GroupBlock:
     """The block of a number; four words remember the last one, of which the first is -1 where there is none."""
     words = [t.ptr_add(at, 8 * i) for i in range(4)]
     with t.when(t.icmp("ne", number, t.load_i64(words[0]))):
@@ -53,7 +53,7 @@ def find_block(t: Builder, arguments: Words, of: Groups, number: I64, at: Ptr) -
     return GroupBlock(group, first, count, t.icmp("slt", group, of.count))
 
 
-def _search(t: Builder, words: Words, of: Groups, number: I64, block: Sequence[Ptr]) -> None:
+def _search(t: Builder, words: NamedArguments, of: Groups, number: I64, block: Sequence[Ptr]) -> None:
     """Write group, first row and rows of a block. Rows after the last group are those of one more."""
     rows, ends = words.sizes["rows"], words.pointers["ends"]
     passed, start = t.alloca("i64"), t.alloca("i64")
@@ -134,7 +134,7 @@ class Stacked:
 def stacked(
     pack: Callable[[tuple[tuple[int, int], ...], int, tuple[int, ...]], Pack], ends: Value | None
 ) -> Callable[[tuple[tuple[int, int], ...], int, tuple[int, ...]], Pack | Stacked]:
-    """How the matrices of groups are packed, of which one is packed as given."""
+    """Return a pack of the matrices of groups by the pack of one matrix, which it is without groups."""
     if ends is None:
         return pack
     count = group_count(ends)

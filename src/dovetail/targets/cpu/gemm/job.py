@@ -1,4 +1,4 @@
-"""What all matrix products put together: operands, folded axes, and the epilogue on the sums of a panel."""
+"""The job of a GEMM: operands, folded axes, and the epilogue on the accumulators of a panel."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class GemmJob:
         return (count + (groups - 1)) // groups
 
     def point_weights(self, packed: Packed, front: tuple[Size, ...]) -> None:
-        """The packed weights, whose strides along the axes of the result but the last are given; and ends of groups."""
+        """Bind the packed weights by their strides along all axes of the result but the last, and ends of groups."""
         self.bindings["b0"] = packed
         ends = self.contraction.ends
         self.fronts["b0"] = front if ends is None else (0,) * (self.contraction.result.rank - 1)
@@ -114,7 +114,7 @@ class GemmJob:
         self.sizes[f"{name}_column"] = spread[-1]
 
     def operands(self) -> tuple[str, ...]:
-        """What the epilogue reads, each view by a pointer of its own."""
+        """Bind the operands of the epilogue, each view by a pointer of its own."""
         names: list[str] = []
         for i, view in enumerate(self.beside):
             at = self.body.views[view]

@@ -33,14 +33,14 @@ from dovetail.targets.cpu.gemm.amx.tiles import (
     takes_tiles,
     whole_steps,
 )
-from dovetail.targets.cpu.gemm.driver import Cell, Cells, Shape, Source, words_bytes
+from dovetail.targets.cpu.gemm.driver import Cell, Cells, RowSource, Shape, words_bytes
 from dovetail.targets.cpu.gemm.job import GemmJob
 from dovetail.targets.cpu.gemm.policy import AMX, BF16, BLOCKS
 
 BOTH_TO_BF16 = "both factors to bf16"
 
 
-class Pack(Protocol):
+class OperandPack(Protocol):
     """Packs the matrices of all right operands."""
 
     @property
@@ -58,7 +58,7 @@ class Block:
     """Of a block, at most."""
     pitch: int
     """Bytes from one prepared row to the next."""
-    source: Source | None
+    source: RowSource | None
     """Where rows must be copied to f32 first; None where they are."""
     epilogues: Sequence[Kernel]
     on_tiles: bool = False
@@ -76,14 +76,14 @@ class RowPanelJob(GemmJob):
     """The job of one product while it is put together."""
 
     def rounding(self, *, rounds: bool, on_tiles: bool) -> str:
-        """What reports tell of numbers that the kernel rounds before it multiplies."""
+        """What reports say of numbers that the kernel rounds before it multiplies."""
         return BOTH_TO_BF16 if rounds else f"from {AMX.least} rows on {BOTH_TO_BF16}" if on_tiles else ""
 
     def finished(
         self,
         pitch: int,
         matrices: Sequence[Sequence[Value]],
-        pack: Callable[[tuple[tuple[int, int], ...], int, tuple[int, ...]], Pack],
+        pack: Callable[[tuple[tuple[int, int], ...], int, tuple[int, ...]], OperandPack],
         code: Callable[[Block], tuple[KernelCode, int]],
         speed: int,
         most: int = BLOCKS.rows,
@@ -92,7 +92,7 @@ class RowPanelJob(GemmJob):
         may_round: bool = False,
         rounds: bool = False,
     ) -> Job:
-        """The job; `pack` is told streams, columns and matrices of each operand, `code` also tells the workspace.
+        """Return the job; `pack` takes streams, columns and matrices of each operand, `code` the workspace.
 
         A block has `most` rows, at most, or an equal part of them that takes no more than this share of L2. With
         `may_round`, many rows are rounded to bf16 where tiles multiply them; with `rounds`, all rows are.
@@ -118,7 +118,7 @@ class RowPanelJob(GemmJob):
         blocks = self.blocks(count)
         epilogues = self.epilogues()
         left, deep = self.contraction.left, _known(self.deep)
-        source = None if left.dtype is f32 and stride == f32.itemsize else Source("a", left.dtype)
+        source = None if left.dtype is f32 and stride == f32.itemsize else RowSource("a", left.dtype)
         self.sizes |= {"rows": count, "blocks": blocks, "a_k": stride}
         kernel, scratch = code(Block(self.shape(operands, batch), deep, rows, pitch, source, epilogues, on_tiles))
         template = kernel.template(self.bindings, tuple(self.sizes.values()), scratch)
@@ -149,7 +149,7 @@ class Expansion:
     """How a packed panel becomes tiles."""
 
     function: Callable[..., tuple[SharedFunction, Signature]]
-    """`(panel, target, count, pitch)` of `count` pieces; it is told whether tiles are emulated."""
+    """`(panel, target, count, pitch)` of `count` pieces; takes whether tiles are emulated."""
     steps: int
     """Steps along k of a piece."""
     bytes: int

@@ -64,7 +64,7 @@ ENOUGH = 3
 """Rounds that must come near the best one before it counts: other tenants may use the machine in all others."""
 _MOST_ROUNDS = 8
 SECONDS = 2.7
-"""What all rounds may take; a round that would end later, if it takes as long as the one before, is not begun."""
+"""Seconds that all passes may take; a pass that would end later, if it takes as long as the last one, is not begun."""
 BUSY = 0.2
 """The share of the machine that others may use: a system that idles stays below it."""
 _BETTER = 1.01
@@ -77,7 +77,7 @@ _TYPICAL = (32 << 10, 1 << 20)
 
 @dataclass(frozen=True, slots=True)
 class HostCalibration:
-    """The figures of a host, when and how they were found."""
+    """The figures of a host, when and how they were measured."""
 
     host: str
     date: str

@@ -18,7 +18,7 @@ from dovetail.targets.cpu.gemm.int8.tile import byte_tile_of
 T = TypeVar("T")
 
 CLOCK = 2.6e9
-"""Cycles a second of a processor that does not tell its clock: servers run at 2.2 to 3.2 GHz under load."""
+"""Cycles a second of a processor that does not report its clock: servers run at 2.2 to 3.2 GHz under load."""
 WIDE_CLOCK = 0.85
 """The share of its clock that a processor keeps under 512-bit multiply-adds."""
 PIPES: Mapping[str, int] = MappingProxyType({"neoverse-v": 4, "cortex-x": 4, "apple-m": 4})
@@ -61,7 +61,7 @@ DISPATCH, BARRIER = 4e-7, 6e-7
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """What the system tells of the cores."""
+    """Read what the system reports of the cores."""
 
     clock: float
     """Cycles a second."""
@@ -106,7 +106,7 @@ def described(device: CpuDevice, cpu: str, cores: Cores, threads: int, reach: Re
 
 
 def row_seconds(cores: Cores, threads: int) -> float:
-    """What a result of a reduction takes where threads share the rows."""
+    """Return the seconds of a result of a reduction where threads share the rows."""
     return ROW_CYCLES / cores.clock / max(1.0, threads / cores.threads_per_core)
 
 
@@ -134,7 +134,7 @@ def _clock(root: Path) -> float:
     named = re.search(r"^model name.*@ *([\d.]+) *GHz", text, re.MULTILINE)
     present = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*:\s*(\d+\.?\d*)", text, re.MULTILINE)]
     clocks = [1e6 * mhz for mhz in present] + ([1e9 * float(named[1])] if named else [])
-    # An idle core tells a low clock; below 1 GHz none computes.
+    # An idle core reports a low clock; below 1 GHz none computes.
     return max((clock for clock in clocks if clock >= 1e9), default=CLOCK)
 
 

@@ -25,7 +25,7 @@ MOST_DISPATCH = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a number of threads do in a second."""
+    """The work that a number of threads do in a second."""
 
     threads: int
     flops: float

@@ -101,7 +101,7 @@ class Meter:
 
 
 def _rate(times: Times, work: float) -> float:
-    """What all threads do in a second, each at its best: arithmetic of one does not slow another."""
+    """Return the work that all threads do in a second, each at its best: arithmetic of one does not slow another."""
     return float((work / times.alone().min(1)).sum())
 
 

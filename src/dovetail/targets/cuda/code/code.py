@@ -24,7 +24,7 @@ import llvmlite  # pyright: ignore[reportMissingTypeStubs]
 
 from dovetail.codegen.llvm.nvptx import nvvm
 from dovetail.errors import DovetailError
-from dovetail.targets.cuda.driver.driver import Driver, Module
+from dovetail.targets.cuda.driver.driver import Driver, LoadedModule
 from dovetail.targets.gpu.kernel import RESIDENT, GpuKernel
 from dovetail.targets.runtime.building.store import CodeStore, StoreKey
 from dovetail.version import __version__
@@ -32,9 +32,9 @@ from dovetail.version import __version__
 MOST_THREADS = 8
 """Threads that compile for one program."""
 _WHOLE = ("setmaxnreg", f".entry {RESIDENT}(")
-"""What tells kernels that are loaded from PTX."""
+"""Text in PTX that the driver loads as it is."""
 _LINKED = ".target sm_90"
-"""What others say that are not."""
+"""Text in PTX that is linked instead."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -56,7 +56,7 @@ def ptx_of(kernels: Iterable[GpuKernel], device: Driver, store: CodeStore | None
     return dict(zip(distinct, in_threads(compiled, distinct.values(), lambda kernel: len(kernel.text)), strict=True))
 
 
-def modules_of(ptx: Iterable[str], device: Driver, store: CodeStore | None) -> dict[str, Module]:
+def modules_of(ptx: Iterable[str], device: Driver, store: CodeStore | None) -> dict[str, LoadedModule]:
     """Loaded code by its PTX."""
     distinct = list(dict.fromkeys(ptx))
     return dict(zip(distinct, in_threads(lambda text: _module(text, device, store), distinct, len), strict=True))
@@ -67,22 +67,22 @@ def is_whole(ptx: str) -> bool:
     return _LINKED not in ptx or any([mark in ptx for mark in _WHOLE])
 
 
-def _module(ptx: str, device: Driver, store: CodeStore | None) -> Module:
+def _module(ptx: str, device: Driver, store: CodeStore | None) -> LoadedModule:
     if is_whole(ptx):
-        return Module(device, ptx.encode())
+        return LoadedModule(device, ptx.encode())
     parts = {"ptx": digest(ptx.encode()), "architecture": device.architecture, "driver": str(device.version)}
     key = StoreKey("cubin", parts)
     try:
-        return Module(device, _kept(store, key, lambda: device.assembled(ptx)))
+        return LoadedModule(device, _kept(store, key, lambda: device.assembled(ptx)))
     except DovetailError:
         if device.lost is not None:
             raise
     # A linker that does not take the PTX, or code in the store that the driver refuses: the driver assembles it.
-    return Module(device, ptx.encode())
+    return LoadedModule(device, ptx.encode())
 
 
 def _kept(store: CodeStore | None, key: StoreKey, make: Callable[[], bytes]) -> bytes:
-    """What the store has, or what is made and put there; a damaged entry is none."""
+    """Return the stored content, or make and store it; a damaged entry is none."""
     content = None if store is None else store.get(key)
     if content is None:
         content = make()
@@ -92,7 +92,7 @@ def _kept(store: CodeStore | None, key: StoreKey, make: Callable[[], bytes]) -> 
 
 
 def digest(content: bytes) -> str:
-    """What tells a text from others."""
+    """Return the digest of a text."""
     return hashlib.blake2b(content, digest_size=20).hexdigest()
 
 

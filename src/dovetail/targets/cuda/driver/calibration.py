@@ -25,7 +25,7 @@ from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.claims import MACHINE as FIGURES
 from dovetail.targets.cuda.driver.driver import Driver
 from dovetail.targets.cuda.driver.timing import run_timed
-from dovetail.targets.cuda.runs.frame import Frame
+from dovetail.targets.cuda.runs.frame import DeviceFrame
 from dovetail.targets.cuda.runs.run import CudaGraph
 from dovetail.targets.cuda.runs.runner import CudaRunner
 from dovetail.targets.runtime.building.folder import Folder, Unsafe
@@ -40,7 +40,7 @@ _LEAST, _MOST = 0.02, 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class Workload:
     """How much is measured: enough to fill the device."""
 
     copied: int = 1 << 26
@@ -78,9 +78,9 @@ class CardCalibration:
         )
 
 
-def measured(device: Driver, work: Effort | None = None) -> CardCalibration:
+def measured(device: Driver, work: Workload | None = None) -> CardCalibration:
     """Measure a device: a map that streams memory, a product for each dtype, and a chain of small kernels."""
-    of = work or Effort()
+    of = work or Workload()
     x = input("x", f32[of.copied])
     streamed = 2 * of.copied * f32.itemsize / seconds_of(device, x * 2.0, of.rounds)
     small = input("x", f32[32])
@@ -104,7 +104,7 @@ def seconds_of(device: Driver, value: Value, rounds: int) -> float:
     assert isinstance(runner, CudaRunner), "every size is known"
     shapes = {v: tuple([n for n in v.shape if isinstance(n, int)]) for v in graph.inputs}
     there = {str(v.attrs["name"]): runner.to_device(np.zeros(shape, v.dtype.numpy), v) for v, shape in shapes.items()}
-    frame = Frame(runner.bound, there, to_host=False)
+    frame = DeviceFrame(runner.bound, there, to_host=False)
     frame.put(there)
     frame.renew()
     seconds: list[float] = []
@@ -114,7 +114,7 @@ def seconds_of(device: Driver, value: Value, rounds: int) -> float:
     return max(min(seconds), 1e-9)
 
 
-def calibrate(device: Driver, settings: Settings, work: Effort | None = None) -> CardCalibration:
+def calibrate(device: Driver, settings: Settings, work: Workload | None = None) -> CardCalibration:
     """Measure a device, and keep the figures for later processes."""
     calibration = measured(device, work)
     if settings.cache != OFF:
@@ -176,4 +176,4 @@ def _positive(value: object) -> float:
     return number
 
 
-__all__ = ["CardCalibration", "Effort", "calibrate", "machine_of", "measured", "seconds_of", "stored"]
+__all__ = ["CardCalibration", "Workload", "calibrate", "machine_of", "measured", "seconds_of", "stored"]

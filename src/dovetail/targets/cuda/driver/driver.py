@@ -30,15 +30,24 @@ from dovetail.targets.cuda.driver.api import (
 )
 from dovetail.targets.cuda.driver.architectures import architecture_of, matrix_instructions, moves_registers
 from dovetail.targets.cuda.driver.shortage import short_of
-from dovetail.targets.cuda.driver.tensor_map import EncodedMap, Matrix
+from dovetail.targets.cuda.driver.tensor_map import EncodedMap, MappedMatrix
 from dovetail.targets.gpu.kernel import GpuKernel
 
-__all__ = ["DEFAULT_STREAM", "MOST_BLOCKS", "Card", "Driver", "Function", "Launch", "Module", "driver"]
+__all__ = [
+    "DEFAULT_STREAM",
+    "MOST_BLOCKS",
+    "Card",
+    "Driver",
+    "KernelFunction",
+    "LoadedModule",
+    "PreparedLaunch",
+    "driver",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a GPU says of itself."""
+    """The description of a GPU by its driver."""
 
     name: str
     capability: tuple[int, int]
@@ -76,12 +85,12 @@ _DEVICE_MEMORY = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class KernelFunction:
     """A kernel that is loaded."""
 
     driver: Driver
     handle: int
-    module: Module
+    module: LoadedModule
     """What it was loaded from, which stays loaded as long as this."""
     dependent: bool = False
     """Whether it may start while the kernel before it still runs: it waits for that one itself."""
@@ -99,10 +108,10 @@ class Function:
         self, grid: int, block: int, arguments: Sequence[int], *, shared_bytes: int = 0, stream: int = DEFAULT_STREAM
     ) -> None:
         """Launch it with 64-bit arguments: addresses and sizes."""
-        Launch(self, grid, block, shared_bytes, arguments).enqueue(stream)
+        PreparedLaunch(self, grid, block, shared_bytes, arguments).enqueue(stream)
 
 
-class Launch:
+class PreparedLaunch:
     """A launch with its arguments in memory that the driver reads; they may change between launches."""
 
     __slots__ = ("block", "function", "grid", "maps", "pointers", "shared_bytes", "table", "words")
@@ -111,12 +120,12 @@ class Launch:
 
     def __init__(
         self,
-        function: Function,
+        function: KernelFunction,
         grid: int,
         block: int,
         shared_bytes: int,
         arguments: Sequence[int],
-        matrices: Sequence[Matrix] = (),
+        matrices: Sequence[MappedMatrix] = (),
         table: range = range(0),
     ) -> None:
         """The arguments in `table` are one array for the kernel."""
@@ -142,10 +151,12 @@ class Launch:
             if one.matrix.argument == argument and address and self.grid:
                 one.encode(address)
 
-    def copy(self) -> Launch:
+    def copy(self) -> PreparedLaunch:
         """The same launch, with arguments of its own."""
         matrices = [one.matrix for one in self.maps]
-        return Launch(self.function, self.grid, self.block, self.shared_bytes, [*self.words], matrices, self.table)
+        return PreparedLaunch(
+            self.function, self.grid, self.block, self.shared_bytes, [*self.words], matrices, self.table
+        )
 
     def enqueue(self, stream: int, *, in_order: bool = False) -> None:
         """Launch it; a grid without blocks is no launch."""
@@ -165,7 +176,7 @@ class Launch:
             function.driver.call("cuLaunchKernel", function.handle, *shape, stream, self.pointers, None)
 
 
-class Module:
+class LoadedModule:
     """Loaded code: machine code, or PTX that the driver assembles for the device."""
 
     def __init__(self, driver: Driver, code: bytes) -> None:
@@ -177,13 +188,13 @@ class Module:
 
     def function(
         self, name: str, shared_bytes: int = 0, *, dependent: bool = False, cooperative: bool = False
-    ) -> Function:
+    ) -> KernelFunction:
         """A kernel by name, with leave to take dynamic shared memory, and to start early if it is `dependent`."""
         handle = c_void_p()
         self.driver.call("cuModuleGetFunction", ctypes.byref(handle), self.handle, name.encode())
         if shared_bytes:
             self.driver.call("cuFuncSetAttribute", handle.value or 0, _DYNAMIC_SHARED_BYTES, shared_bytes)
-        return Function(self.driver, handle.value or 0, self, dependent, cooperative)
+        return KernelFunction(self.driver, handle.value or 0, self, dependent, cooperative)
 
     def __del__(self) -> None:
         if self.handle:
@@ -268,7 +279,7 @@ class Driver:
 
     @property
     def card(self) -> Card:
-        """What the device says of itself."""
+        """Return the driver's description of the device."""
         memory = c_size_t()
         self.call("cuDeviceTotalMem_v2", ctypes.byref(memory), self.device)
         return Card(

@@ -34,7 +34,7 @@ _HINT = "free device arrays and programs that are not needed, or end other progr
 
 
 def short_of(name: str, functions: Functions) -> OutOfMemoryError:
-    """The error of a function of the driver that found no memory for what it makes; it does not say how much it wants.
+    """Return the error of a driver function that ran out of memory; the driver does not say how much it needed.
 
     The driver says what is free, but not without a context.
     """

@@ -104,7 +104,7 @@ class Lending:
         return Lent(owner, self._returned)
 
     def settle(self, most: int = 0) -> None:
-        """Let go of memory that libraries have given back, where it is more than `most` buffers."""
+        """Free memory that libraries have returned, where it is more than `most` buffers."""
         if len(self._returned) > most and CAPTURES.acquire(blocking=not most):
             try:
                 count = len(self._returned)  # what comes meanwhile may still be read

@@ -24,7 +24,7 @@ from dovetail.plan.plan import Plan, Step
 from dovetail.settings import TUNE_ALWAYS, TUNE_OFF
 from dovetail.targets.cuda.claims import CLAIMS
 from dovetail.targets.cuda.code.code import digest
-from dovetail.targets.cuda.driver.driver import Driver, Function
+from dovetail.targets.cuda.driver.driver import Driver, KernelFunction
 from dovetail.targets.cuda.library.call import NAME, LibraryProduct, library_of
 from dovetail.targets.cuda.library.cublaslt import (
     ALGORITHM_WORDS,
@@ -79,7 +79,7 @@ WORKS = Need("the_library_multiplies", "no error", "another version of nvidia-cu
 IS_FASTER = "library_is_faster"
 """The condition that times decide."""
 
-Load: TypeAlias = Callable[[Sequence[GpuKernel]], Mapping[str, Function]]
+LoadKernels: TypeAlias = Callable[[Sequence[GpuKernel]], Mapping[str, KernelFunction]]
 """Compiles and loads kernels, by their texts."""
 _REFUSED = ("condition", "found", "expected", "hint")
 _measuring = Lock()
@@ -100,7 +100,7 @@ class Decision:
 
     @classmethod
     def timed(cls, own: float, library: float, algorithm: Algorithm) -> Decision:
-        """What two times decide."""
+        """Return the decision by two times."""
         if library <= GAIN * own:
             return cls(own, library, algorithm)
         time, expected = f"{library * 1e6:.1f} µs", f"at most {GAIN:.0%} of {own * 1e6:.1f} µs"
@@ -117,7 +117,7 @@ class LibraryChoice:
         self.plan, self.device, self.store, self.tune, self.where, self.ptx = plan, device, store, tune, where, ptx
         self._fresh = chained(plan, fresh_results(plan).values())
         self._decisions: dict[str, Decision] = {}
-        """What was decided, by the name of its entry."""
+        """Decisions by the names of their entries."""
 
     @cached_property
     def is_late(self) -> bool:
@@ -133,7 +133,7 @@ class LibraryChoice:
         return slot is not None and slot.donor is not None and self.moves(slot.donor)
 
     def refused(self, step: Step, kernels: Sequence[GpuKernel], *, joined: bool) -> Refused | None:
-        """The condition that refuses a product by what its kernels tell, without code generation."""
+        """Return the condition that refuses a GEMM by its kernels alone, without code generation."""
         if self.plan.options.get("strict"):
             return REORDERS.refused("strict=True")
         if any([stored_as(v) is not None for v in step.operands]):
@@ -164,7 +164,7 @@ class LibraryChoice:
         return are_cold(self.plan, steps, self.device.description.l2_bytes)
 
     def key(self, step: Step, kernels: Sequence[GpuKernel], *, cold: bool) -> StoreKey:
-        """What a decision depends on: the product and where its tensors are, our code, the card and the library."""
+        """Return the key of a decision: the GEMM and the layout of its tensors, our code, the card and the library."""
         tensors = [(v, self.plan.locate(v), self.moves(v)) for v in (*step.operands, *step.results)]
         about = [f"{v.tensor} at {at.offset} by {at.strides}{' moves' * moves}" for v, at, moves in tensors]
         code = [(self.ptx[kernel.text], kernel.launch, kernel.kernel.maps) for kernel in kernels]
@@ -180,17 +180,17 @@ class LibraryChoice:
         return StoreKey(KIND, parts)
 
     def kept(self, key: StoreKey) -> Decision | None:
-        """What was decided in an earlier process."""
+        """Return the decision of an earlier process."""
         content = None if self.store is None else self.store.get(key)
         return None if content is None else parsed(content)
 
     def replaced(
         self,
         steps: Sequence[Kernels],
-        functions: Mapping[str, Function],
+        functions: Mapping[str, KernelFunction],
         selection: Callable[[], Selection],
-        load: Load,
-    ) -> tuple[tuple[Kernels, ...], Mapping[str, Function | LibraryProduct]]:
+        load: LoadKernels,
+    ) -> tuple[tuple[Kernels, ...], Mapping[str, KernelFunction | LibraryProduct]]:
         """The kernels of each step, and what each text stands for, with products by the library where it is faster."""
         making = _Replacing(self, functions, selection, load, cold=self.cold(steps))
         replaced = [*steps]
@@ -202,7 +202,7 @@ class LibraryChoice:
         return tuple(replaced), making.functions
 
     def decided(self, key: StoreKey, measured: Callable[[], Decision]) -> Decision:
-        """The decision on a product, which is measured where that is wanted and nothing is kept."""
+        """Return the decision on a GEMM; measure it where tuning allows that and no decision is stored."""
         if key.name not in self._decisions:
             known = None if self.tune == TUNE_ALWAYS else self.kept(key)
             measures = self.tune == TUNE_ALWAYS or (self.tune != TUNE_OFF and self.store is not None)
@@ -245,14 +245,14 @@ class _Replacing:
     def __init__(
         self,
         of: LibraryChoice,
-        functions: Mapping[str, Function],
+        functions: Mapping[str, KernelFunction],
         selection: Callable[[], Selection],
-        load: Load,
+        load: LoadKernels,
         *,
         cold: bool,
     ) -> None:
         self.of, self._load, self._cold = of, load, cold
-        self.functions: dict[str, Function | LibraryProduct] = {**functions}
+        self.functions: dict[str, KernelFunction | LibraryProduct] = {**functions}
         self._selection = cache(selection)
         self._steps: dict[Value, LibraryStep | Refused] = {}
 
@@ -306,7 +306,7 @@ class _Replacing:
             return Decision(refused=HAS_ROOM.refused(f"{error.needed:,} bytes"))
 
     def _timed(self, step: Step, kernels: tuple[GpuKernel, ...], product: LibraryStep) -> Decision:
-        """Our kernels and every algorithm that the library proposes, in turns."""
+        """Time our kernels and every algorithm that the library proposes, alternately."""
         from dovetail.targets.cuda.library.trial import Trial
 
         driver = self.of.device

@@ -22,7 +22,7 @@ from dovetail.ir.dtype import DType, bf16, f16, f32, f64
 VERSIONS = (13, 12)
 """Of CUDA, the newest first."""
 PACKAGES = ("nvidia.cu13", "nvidia.cublas", "torch")
-"""What has the library in its folder `lib`; torch is found and not imported."""
+"""Packages with the library in their folder `lib`; torch is located and not imported."""
 INSTALL = "pip install 'dovetail[cublas]'"
 ALGORITHM_WORDS = 8
 """Of 64 bits, of the record of an algorithm."""
@@ -46,7 +46,7 @@ class Failed(Exception):
     """The library is not there, or it refuses a product: what it says."""
 
 
-Functions: TypeAlias = Mapping[str, Callable[..., int]]
+LibraryFunctions: TypeAlias = Mapping[str, Callable[..., int]]
 """Its functions by name; each gives an error code, but for the one that gives the version."""
 
 
@@ -83,7 +83,7 @@ SIGNATURES: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MatrixLayout:
     """A matrix in memory."""
 
     dtype: DType
@@ -104,9 +104,9 @@ class Layout:
 class Problem:
     """c = a · b, with either factor transposed or not."""
 
-    a: Layout
-    b: Layout
-    c: Layout
+    a: MatrixLayout
+    b: MatrixLayout
+    c: MatrixLayout
     transposes_a: bool = False
     transposes_b: bool = False
 
@@ -152,7 +152,7 @@ def _loads(name: str) -> bool:
 
 
 def identity(where: str) -> str:
-    """What tells a library from others; a file is not loaded for that."""
+    """Return the identity of a library file, without loading it."""
     path = Path(where)
     return f"{path.name}, {path.stat().st_size} bytes" if path.is_absolute() else f"{path.name}, {version(where)}"
 
@@ -174,7 +174,7 @@ def described(newest: int) -> str:
         return str(error).removeprefix("cuBLASLt ")
 
 
-def loaded(where: str) -> Functions:
+def loaded(where: str) -> LibraryFunctions:
     """The functions of the library at a place."""
     try:
         library = ctypes.CDLL(where)
@@ -190,7 +190,7 @@ def loaded(where: str) -> Functions:
 class Library:
     """The library with a handle for the context that is current."""
 
-    def __init__(self, functions: Functions) -> None:
+    def __init__(self, functions: LibraryFunctions) -> None:
         self.functions = functions
         self.handle = self.created("cublasLtCreate")
 
@@ -201,7 +201,7 @@ class Library:
             raise Failed(f"{name}: status {status}")
 
     def created(self, name: str, *arguments: Any) -> c_void_p:
-        """What a function creates."""
+        """Call a function that creates an object, and return its handle."""
         handle = c_void_p()
         self.call(name, byref(handle), *arguments)
         return handle
@@ -271,7 +271,23 @@ class Described:
 
 
 __all__ = [
-    "ALGORITHM_WORDS", "INSTALL", "KINDS", "PROPOSED", "SIGNATURES", "WORKSPACE_BYTES", "Algorithm", "Described",
-    "Failed", "Functions", "HeuristicResult", "Layout", "Library", "Problem", "described", "identity", "loaded",
-    "place", "version",
+    "ALGORITHM_WORDS",
+    "INSTALL",
+    "KINDS",
+    "PROPOSED",
+    "SIGNATURES",
+    "WORKSPACE_BYTES",
+    "Algorithm",
+    "Described",
+    "Failed",
+    "HeuristicResult",
+    "Library",
+    "LibraryFunctions",
+    "MatrixLayout",
+    "Problem",
+    "described",
+    "identity",
+    "loaded",
+    "place",
+    "version",
 ]  # fmt: skip

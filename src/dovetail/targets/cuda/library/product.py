@@ -22,7 +22,7 @@ from dovetail.kernels.loops.gpu_schedule import schedule
 from dovetail.kernels.problems.contraction import find_products
 from dovetail.plan.plan import Step
 from dovetail.targets.cuda.library.call import SPACE, as_kernel
-from dovetail.targets.cuda.library.cublaslt import KINDS, Algorithm, Layout, Problem
+from dovetail.targets.cuda.library.cublaslt import KINDS, Algorithm, MatrixLayout, Problem
 from dovetail.targets.gpu.kernel import GpuKernel
 from dovetail.targets.gpu.launch_fusion.launch_choices import Need
 from dovetail.targets.gpu.loops import SHAPE
@@ -57,7 +57,7 @@ class LibraryStep:
     flops: int
 
     def kernels(self, algorithm: Algorithm, text: str) -> tuple[GpuKernel, ...]:
-        """All kernels by an algorithm; `text` tells that product from others."""
+        """Return all kernels by an algorithm; `text` is the key of that GEMM."""
         product = replace(self.product, code=text, workspace={**self.product.workspace, SPACE: self.end})
         every = (*self.before, product, *self.after)
         return tuple([replace(one, workspace_bytes=self.end + algorithm.workspace) for one in every])
@@ -141,22 +141,22 @@ class _Kernels:
     before: list[GpuKernel] = field(default_factory=list[GpuKernel])
     after: list[GpuKernel] = field(default_factory=list[GpuKernel])
 
-    def factor(self, name: str, view: Value, factor: Factor, *, along_k: bool) -> Layout:
+    def factor(self, name: str, view: Value, factor: Factor, *, along_k: bool) -> MatrixLayout:
         """A factor as the library reads it: where it is, or a copy."""
         value, writer, dtype = self.writer.found.operand(view), self.writer, view.dtype
         leading, (along, across, *_) = _leading(factor, along_k=along_k), _lines(factor, along_k=along_k)
         assert leading is not None, "it was checked"
         if not self.moves(value):
             self.bindings[name] = value
-            return Layout(dtype, along, across, leading, writer.alignment(factor))
+            return MatrixLayout(dtype, along, across, leading, writer.alignment(factor))
         at = self.workspace[name] = self._room(along * across * dtype.itemsize)
         kernel, tiles = copy_of(factor, along_k=along_k)
         copy = schedule(kernel, tiles, SHAPE)
         self.before.append(finished(copy, {SOURCE: value}, self.selection, {TARGET: at}))
-        return Layout(dtype, along, across, along, ALIGNED)
+        return MatrixLayout(dtype, along, across, along, ALIGNED)
 
-    def result(self, *, has_epilogue: bool) -> Layout:
-        """What the library writes: the result, or what an epilogue reads."""
+    def result(self, *, has_epilogue: bool) -> MatrixLayout:
+        """Return the tensor that the library writes: the result, or an operand of the epilogue."""
         writer, result = self.writer, self.writer.step.results[0]
         rows, columns, item = writer.rows, writer.columns, result.dtype.itemsize
         assert isinstance(rows, int) and isinstance(columns, int), "it was checked"
@@ -167,7 +167,7 @@ class _Kernels:
         if is_plain and isinstance(apart, int) and not has_epilogue and not self.moves(result):
             self.bindings["c"] = result
             alignment = writer.locations.alignment({"": result})[""]
-            return Layout(writer.sums, columns, rows, apart // item, alignment)
+            return MatrixLayout(writer.sums, columns, rows, apart // item, alignment)
         at = self.workspace["c"] = self._room(rows * columns * writer.sums.itemsize)
         bindings = {name: v for name, v in writer.bindings.items() if isinstance(v, Value)}
         whole = kernel_of_step(
@@ -177,7 +177,7 @@ class _Kernels:
             workspace={PARTIAL: at},
         )
         self.after.append(whole)
-        return Layout(writer.sums, columns, rows, columns, ALIGNED)
+        return MatrixLayout(writer.sums, columns, rows, columns, ALIGNED)
 
     def _room(self, nbytes: int) -> int:
         at = self.end

@@ -16,7 +16,7 @@ from dovetail.ir.dtype import DType
 from dovetail.ir.literal import Array
 from dovetail.kernels.spec import Packed
 from dovetail.plan.plan import Plan
-from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, Driver, Launch
+from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, Driver, PreparedLaunch
 from dovetail.targets.cuda.driver.memory import CudaBuffer
 from dovetail.targets.cuda.driver.streams import Event
 from dovetail.targets.cuda.library.weights import weight_bytes, weights_of
@@ -29,13 +29,13 @@ ROUNDS = 7
 SECONDS = 1e-3
 """Of the runs that a time is taken of, about."""
 LONGEST = 5e-3
-"""The same where runs read every copy of the weights. Where that takes longer, reads of weights take little of it."""
+"""The limit where runs read every copy of the weights. Where that takes longer, reads of weights take little of it."""
 MOST_RUNS = 16
 """How many these are at most, where there are not more copies: all of them are one graph."""
 MOST_COPIES = 64
 """Of the weights of a step, at most: with 1.6 MB each they take twice the L2 of an H200."""
 NEAR = 1.3
-"""Ways that take longer than the fastest by this factor, in one run, are not looked at again."""
+"""Candidates slower than the fastest by this factor, in one run, are not timed again."""
 MOST_MEMORY = 0.5
 """The part of the free memory that tensors of a trial may take."""
 _ALIGNED = 256
@@ -102,7 +102,7 @@ class _Tensors:
             done += count
         return _Copies(buffer, apart)
 
-    def launch(self, one: LoadedKernel, copy: int) -> Launch:
+    def launch(self, one: LoadedKernel, copy: int) -> PreparedLaunch:
         """The launch of a kernel that reads one of the copies."""
         kernel, addresses = one.kernel, list[int]()
         for name in kernel.kernel.pointers:
@@ -178,7 +178,7 @@ def known(size: Size) -> int:
     return size
 
 
-def _each(launches: Sequence[Launch]) -> None:
+def _each(launches: Sequence[PreparedLaunch]) -> None:
     for launch in launches:
         launch.enqueue(DEFAULT_STREAM)
 
@@ -194,7 +194,7 @@ def _numbers(count: int, dtype: DType) -> Array:
 
 
 def _packed(packed: Packed) -> Array:
-    """What a kernel reads of weights that are packed."""
+    """Pack the weights that a kernel reads."""
     weights = [
         np.resize(_numbers(_DRAWN, v.dtype), tuple(map(known, v.tensor.shape))) for v in (packed.value, *packed.beside)
     ]

@@ -15,7 +15,7 @@ from dovetail.ir.value import Value
 from dovetail.kernels.spec import ALIGNMENT, Packed, SizeFunction
 from dovetail.plan.plan import Plan, Step
 from dovetail.targets.cuda.code.code import in_threads
-from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, Driver, Function, Launch
+from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, Driver, KernelFunction, PreparedLaunch
 from dovetail.targets.cuda.driver.memory import NAME, CudaAllocator, CudaBuffer
 from dovetail.targets.cuda.driver.streams import MOST_RETURNED, Lending
 from dovetail.targets.cuda.driver.tensor_map import matrices_of
@@ -37,11 +37,11 @@ class LoadedKernel:
 
     step: Step
     kernel: GpuKernel
-    function: Function | LibraryProduct
+    function: KernelFunction | LibraryProduct
     joined: tuple[Step, ...] = ()
     """The steps before this one that the kernel runs too."""
 
-    def launch(self, addresses: Sequence[int], number: SizeFunction) -> Launch:
+    def launch(self, addresses: Sequence[int], number: SizeFunction) -> PreparedLaunch:
         """Its launch at the sizes of a run, with the address of each pointer; 0 is none yet."""
         if isinstance(self.function, LibraryProduct):
             return LibraryLaunch(self.function, addresses)
@@ -49,7 +49,7 @@ class LoadedKernel:
         arguments = [*addresses, *[number(size) for size in kernel.sizes]]
         matrices = matrices_of(kernel, number)
         grid = number(shape.grid)
-        return Launch(self.function, grid, shape.block, shape.shared_bytes, arguments, matrices, kernel.table)
+        return PreparedLaunch(self.function, grid, shape.block, shape.shared_bytes, arguments, matrices, kernel.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class BoundPlan:
         return dict(zip(every, in_threads(made, zip(every.values(), views, strict=True)), strict=True))
 
     def new(self, nbytes: int) -> CudaBuffer:
-        """Memory of the device; where it is short, that of earlier runs is given up."""
+        """Allocate memory of the device; where it is short, free that of earlier runs."""
         count = max(nbytes, ALIGNMENT)
         self._lending.settle(MOST_RETURNED)
         try:

@@ -39,7 +39,7 @@ class ForeignInputs:
         for name, x in inputs.items():
             if is_foreign(x):
                 if name in self._overwritten or name not in self._bound.inputs:
-                    return None  # the caller is given its own array back
+                    return None  # the caller gets its own array back
                 x = adopted(name, x)
                 buffer = cast(ForeignBuffer, x.lease.buffer)
                 if self._known.get(buffer.address, 0) < buffer.nbytes:

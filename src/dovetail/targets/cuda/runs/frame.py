@@ -19,7 +19,7 @@ from dovetail.kernels.loops.persistent.stuck import PLACE
 from dovetail.kernels.spec import ALIGNMENT
 from dovetail.plan.alias import Alias, is_dense
 from dovetail.plan.plan import Step
-from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, Launch
+from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, PreparedLaunch
 from dovetail.targets.cuda.driver.memory import CudaBuffer, PinnedBuffer, stored_bytes
 from dovetail.targets.cuda.driver.streams import Event, OwnStream
 from dovetail.targets.cuda.runs.bound_plan import Base, BoundPlan, LoadedKernel
@@ -37,7 +37,7 @@ MOST_PINNED = 1 << 26
 _STAGING, _STATUS, _WORKSPACE, _COUNTER, _WORD = "staging", "status", "workspace", "counter", 8
 
 
-class Frame:
+class DeviceFrame:
     """Runs of one set of shapes, one after the other."""
 
     def __init__(self, bound: BoundPlan, inputs: Inputs, *, to_host: bool, graph: LaunchGraph | None = None) -> None:
@@ -135,7 +135,7 @@ class Frame:
                 end += count
         return landed
 
-    def _prepared(self, index: int, one: LoadedKernel) -> Launch:
+    def _prepared(self, index: int, one: LoadedKernel) -> PreparedLaunch:
         arguments: list[int] = []
         for name in one.kernel.kernel.pointers:
             base, offset = self._argument(index, one.kernel, name)
@@ -317,7 +317,7 @@ class Frame:
         return results
 
     def kept(self, name: str, value: Value, inputs: Inputs) -> DeviceArray:
-        """An output on the device: in memory of its own, or what was given for its donated input."""
+        """Return an output on the device: in memory of its own, or the array of its donated input."""
         donation = self.bound.donated.get(name)
         if donation is not None:
             donated = inputs[donation.input]
@@ -369,4 +369,4 @@ class Frame:
         self.buffers.clear()
 
 
-__all__ = ["Frame", "Inputs"]
+__all__ = ["DeviceFrame", "Inputs"]

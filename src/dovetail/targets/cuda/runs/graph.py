@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ctypes import POINTER, c_int, c_void_p
 
 from dovetail.targets.cuda.driver.api import KernelNodeParams
-from dovetail.targets.cuda.driver.driver import Driver, Launch
+from dovetail.targets.cuda.driver.driver import Driver, PreparedLaunch
 from dovetail.targets.cuda.driver.streams import CAPTURES, NON_BLOCKING, Event
 
 _RELAXED = 2
@@ -19,8 +19,8 @@ _WITH_EDGES = "cuStreamGetCaptureInfo_v3"
 class LaunchGraph:
     """Launches in their order as a graph. Nodes without blocks are disabled, so that every launch has its node."""
 
-    def __init__(self, driver: Driver, launches: Sequence[Launch], events: Sequence[Event] = ()) -> None:
-        """`events` are recorded before each launch and after the last one, if they are given."""
+    def __init__(self, driver: Driver, launches: Sequence[PreparedLaunch], events: Sequence[Event] = ()) -> None:
+        """`events`, if any, are recorded before each launch and after the last one."""
         self.driver = driver
         self._graph = self.handle = 0
         self.nodes: list[int] = []
@@ -45,7 +45,7 @@ class LaunchGraph:
         for index, launch in enumerate(launches):
             self._enable(index, bool(launch.grid))
 
-    def _capture(self, stream: int, launches: Sequence[Launch], events: Sequence[Event]) -> None:
+    def _capture(self, stream: int, launches: Sequence[PreparedLaunch], events: Sequence[Event]) -> None:
         for index, launch in enumerate(launches):
             if events:
                 events[index].record(stream, captured=True)
@@ -72,7 +72,7 @@ class LaunchGraph:
             self.driver.call("cuGraphNodeSetEnabled", self.handle, self.nodes[index], int(enabled))
             self._enabled[index] = enabled
 
-    def update(self, index: int, launch: Launch) -> None:
+    def update(self, index: int, launch: PreparedLaunch) -> None:
         """Give a node other arguments, or another grid, for runs from now on; what is fixed has those that it had."""
         self._enable(index, bool(launch.grid))
         if launch.grid and not launch.is_fixed:
@@ -80,7 +80,7 @@ class LaunchGraph:
             self.driver.call("cuGraphExecKernelNodeSetParams_v2", self.handle, self.nodes[index], params)
 
     @staticmethod
-    def params(launch: Launch) -> KernelNodeParams:
+    def params(launch: PreparedLaunch) -> KernelNodeParams:
         """A launch as its node has it; the arguments are read from the memory of the launch."""
         shape = (launch.grid, 1, 1, launch.block, 1, 1, launch.shared_bytes)
         arguments = ctypes.cast(launch.pointers, c_void_p)

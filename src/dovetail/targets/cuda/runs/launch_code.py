@@ -109,7 +109,7 @@ class Record(Structure):
 
 
 class Node(Structure):
-    """A node, and whether its arguments have changed since the graph was told."""
+    """A node, and whether its arguments have changed since the graph was updated."""
 
     _fields_ = (("node", c_void_p), ("params", c_void_p), ("changed", c_int64))
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from dovetail.dataclass import dataclass
 from dovetail.targets.cuda.driver.memory import NAME
-from dovetail.targets.cuda.runs.frame import Frame
+from dovetail.targets.cuda.runs.frame import DeviceFrame
 from dovetail.targets.cuda.runs.graph import LaunchGraph
 from dovetail.targets.cuda.runs.launch_code import REFUSED
 from dovetail.targets.cuda.runs.replay import Replay, Uses
@@ -27,7 +27,6 @@ MOST_SETS = 3
 MOST_BEFORE = 4
 """Runs back in which the same arrays count as arrays that come again and again."""
 
-Inputs: TypeAlias = Mapping[str, Any]
 Identities: TypeAlias = list[object]
 """Of the arrays of a run, in the order of the inputs."""
 _identity: Callable[[Any], object] = attrgetter("identity")
@@ -53,10 +52,10 @@ class _Set:
     """How many references each of those has while neither the caller nor another library has any."""
 
 
-class Repeated:
+class RepeatedRun:
     """A frame whose inputs and outputs are device arrays."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: DeviceFrame) -> None:
         plan, bound = frame.plan, frame.bound
         self._frame, self._driver = frame, frame.driver
         self._names = tuple(bound.inputs)
@@ -77,13 +76,13 @@ class Repeated:
         )
         self._check = frame.check if bound.is_checked else None
         self._sets: list[_Set] = []
-        """The one that was given other arrays longest ago is the first."""
+        """In LRU order: the first one got other arrays longest ago."""
         self._before: deque[Identities] = deque(maxlen=MOST_BEFORE)
         self._lock = threading.Lock()
         self._is_closed = False
 
     @staticmethod
-    def serves(frame: Frame) -> bool:
+    def serves(frame: DeviceFrame) -> bool:
         """Whether runs of a frame are launches alone, whose results have memory of their own."""
         bound = frame.bound
         names = frame.plan.graph.outputs.keys() - bound.donated.keys()
@@ -91,7 +90,7 @@ class Repeated:
         return not frame.staged and not frame.to_host and bound.captures and in_place and names == bound.fresh.keys()
 
     def run(
-        self, inputs: Inputs, share_nothing: Callable[[Inputs], bool] = lambda _: True
+        self, inputs: Mapping[str, Any], share_nothing: Callable[[Mapping[str, Any]], bool] = lambda _: True
     ) -> dict[str, DeviceArray] | None:
         """The outputs of a run; None where arrays have other shapes, share what is overwritten, or another thread is
         here. Arrays of an earlier run are not looked at again."""
@@ -224,7 +223,7 @@ class Repeated:
                 one.replay.set(launch, argument, outputs[name].address + offset)
         one.outputs, one.owned, one.counts = outputs, owned, _counts(owned, outputs)
 
-    def closed(self) -> Frame | None:
+    def closed(self) -> DeviceFrame | None:
         """The frame, which no run uses from now on; it takes a graph along. None where a run uses it now."""
         if not self._lock.acquire(False):
             return None
@@ -244,4 +243,4 @@ def _counts(owned: list[object], _: Mapping[str, object]) -> list[int]:
     return [*map(getrefcount, owned)]
 
 
-__all__ = ["Repeated"]
+__all__ = ["RepeatedRun"]

@@ -19,7 +19,7 @@ from dovetail.kernels.request import Request
 from dovetail.plan.plan import Plan, Step
 from dovetail.settings import OFF, TUNE_OFF
 from dovetail.targets.cuda.code.code import modules_of, ptx_of
-from dovetail.targets.cuda.driver.driver import Driver, Function, driver
+from dovetail.targets.cuda.driver.driver import Driver, KernelFunction, driver
 from dovetail.targets.cuda.library.call import LibraryProduct
 from dovetail.targets.cuda.library.choice import LibraryChoice, is_product
 from dovetail.targets.cuda.library.cublaslt import place
@@ -114,7 +114,7 @@ class CudaGraph:
         steps = tuple([kernels for _, kernels in steps_of(plan, device=description, request=request)])
         return steps, ptx_of([kernel for kernels in steps for kernel in kernels or ()], device, self.store)
 
-    def _loaded(self, device: Driver) -> tuple[Steps, Mapping[str, Function]]:
+    def _loaded(self, device: Driver) -> tuple[Steps, Mapping[str, KernelFunction]]:
         """The kernels of each step, and each as a function of the device by its text.
 
         Blocks that wait for each other must all run at once. Where the device does not hold them, layers are launches.
@@ -132,9 +132,9 @@ class CudaGraph:
                 return steps, self._functions(steps, ptx, device)
         return steps, functions
 
-    def _functions(self, steps: Steps, ptx: Mapping[str, str], device: Driver) -> Mapping[str, Function]:
+    def _functions(self, steps: Steps, ptx: Mapping[str, str], device: Driver) -> Mapping[str, KernelFunction]:
         modules = modules_of(ptx.values(), device, self.store)
-        functions: dict[str, Function] = {}
+        functions: dict[str, KernelFunction] = {}
         for kernel in [kernel for kernels in steps for kernel in kernels or ()]:
             shape = kernel.kernel.launch
             assert shape is not None, "it was scheduled"
@@ -145,8 +145,8 @@ class CudaGraph:
         return functions
 
     def _with_library(
-        self, device: Driver, steps: Steps, functions: Mapping[str, Function]
-    ) -> tuple[Steps, Mapping[str, Function | LibraryProduct]]:
+        self, device: Driver, steps: Steps, functions: Mapping[str, KernelFunction]
+    ) -> tuple[Steps, Mapping[str, KernelFunction | LibraryProduct]]:
         """The kernels of each step and what runs each of their texts, with products by cuBLASLt where it is faster."""
         if self.libraries == OFF or not any(map(is_product, steps)):
             return steps, functions
@@ -155,7 +155,7 @@ class CudaGraph:
             return steps, functions
         choice = LibraryChoice(self.plan, device, self.store, self.tune, where, self.built(device)[1])
 
-        def load(kernels: Sequence[GpuKernel]) -> Mapping[str, Function]:
+        def load(kernels: Sequence[GpuKernel]) -> Mapping[str, KernelFunction]:
             return self._functions((tuple(kernels),), ptx_of(kernels, device, self.store), device)
 
         return choice.replaced(steps, functions, lambda: selection_of(self.plan, device.description), load)

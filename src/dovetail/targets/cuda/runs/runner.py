@@ -22,9 +22,9 @@ from dovetail.targets.cuda.driver.streams import CAPTURES
 from dovetail.targets.cuda.driver.timing import run_timed
 from dovetail.targets.cuda.runs.bound_plan import BoundPlan, LoadedKernel, OnHost
 from dovetail.targets.cuda.runs.foreign_inputs import MOST_CHECKED, ForeignInputs
-from dovetail.targets.cuda.runs.frame import Frame, Inputs
+from dovetail.targets.cuda.runs.frame import DeviceFrame, Inputs
 from dovetail.targets.cuda.runs.graph import LaunchGraph
-from dovetail.targets.cuda.runs.repeat import Repeated
+from dovetail.targets.cuda.runs.repeat import RepeatedRun
 from dovetail.targets.runtime.arrays.device_array import DeviceArray
 from dovetail.targets.runtime.arrays.feeds import actual_leaf
 from dovetail.targets.runtime.arrays.memory import Memory
@@ -34,7 +34,7 @@ MOST_FRAMES = 16
 MOST_REPEATED = 8
 """Sets of shapes whose runs on device arrays are kept ready, apart from other frames."""
 
-Key: TypeAlias = tuple[object, ...]
+FrameKey: TypeAlias = tuple[object, ...]
 R = TypeVar("R")
 
 
@@ -53,14 +53,14 @@ class CudaRunner:
         bound.reclaim = self._reclaim
         self.plan, self.driver = plan, device
         self._overwritten = tuple([d.input for d in plan.donations])
-        self._idle: OrderedDict[Key, list[Frame]] = OrderedDict()
+        self._idle: OrderedDict[FrameKey, list[DeviceFrame]] = OrderedDict()
         self._count = 0
-        self._apart: set[Key] = set()
+        self._apart: set[FrameKey] = set()
         """Addresses of donated arrays that share no memory with other inputs."""
         self._foreign = ForeignInputs(bound, self._overwritten)
-        self._repeated: OrderedDict[Key, Repeated] = OrderedDict()
+        self._repeated: OrderedDict[FrameKey, RepeatedRun] = OrderedDict()
         """What serves runs on device arrays of the same shapes as earlier ones; the last one is the last."""
-        self._again: tuple[Repeated, ...] = ()
+        self._again: tuple[RepeatedRun, ...] = ()
         """The same, the last first."""
         self._lock = Lock()
 
@@ -114,21 +114,21 @@ class CudaRunner:
         """
         return self._run_on_device(*self._checked(inputs, to_host=False))
 
-    def _run_on_device(self, key: Key, inputs: Inputs) -> dict[str, DeviceArray]:
+    def _run_on_device(self, key: FrameKey, inputs: Inputs) -> dict[str, DeviceArray]:
         again = self._repeated.get(key) or self._repeat(key)
         if again is not None and (results := again.run(inputs)) is not None:
             return results
         return self._with_frame(key, inputs, self._on_device, to_host=False)
 
-    def _repeat(self, key: Key) -> Repeated | None:
+    def _repeat(self, key: FrameKey) -> RepeatedRun | None:
         """What serves the runs of a key from the second one on; None where it is the first, or they are not served."""
         frame = self._taken(key)
         if frame is None:
             return None
-        if not frame.runs or not Repeated.serves(frame):
+        if not frame.runs or not RepeatedRun.serves(frame):
             self._give_back(key, frame)
             return None
-        repeated = Repeated(frame)
+        repeated = RepeatedRun(frame)
         with self._lock:
             kept = self._repeated.setdefault(key, repeated)
             oldest = next(iter(self._repeated.items())) if len(self._repeated) > MOST_REPEATED else None
@@ -145,13 +145,15 @@ class CudaRunner:
         """The outputs by name on the host, and when each step ran on the device."""
         marks: list[Mark] = []
 
-        def timed(frame: Frame, arrays: Inputs) -> dict[str, Array]:
+        def timed(frame: DeviceFrame, arrays: Inputs) -> dict[str, Array]:
             return self._to_host(frame, arrays, lambda: marks.extend(run_timed(frame)))
 
         key, checked = self._checked(inputs, to_host=True)
         return self._with_frame(key, checked, timed, to_host=True), marks
 
-    def _to_host(self, frame: Frame, inputs: Inputs, launch: Callable[[], None] | None = None) -> dict[str, Array]:
+    def _to_host(
+        self, frame: DeviceFrame, inputs: Inputs, launch: Callable[[], None] | None = None
+    ) -> dict[str, Array]:
         frame.put(inputs)
         (launch or frame.launch)()
         results = frame.results()
@@ -170,7 +172,7 @@ class CudaRunner:
                 donated[...] = results[name]
         return cast("dict[str, Array]", arrays)
 
-    def _on_device(self, frame: Frame, inputs: Inputs) -> dict[str, DeviceArray]:
+    def _on_device(self, frame: DeviceFrame, inputs: Inputs) -> dict[str, DeviceArray]:
         frame.check()
         frame.put(inputs)
         frame.renew()
@@ -202,8 +204,8 @@ class CudaRunner:
             self.driver.wait_for(DEFAULT_STREAM)
         return content
 
-    def _key(self, inputs: Inputs, to_host: bool) -> Key | None:
-        """Shapes, dtypes and places of inputs: what a frame is made for."""
+    def _key(self, inputs: Inputs, to_host: bool) -> FrameKey | None:
+        """Return the key of a frame: shapes, dtypes and places of inputs."""
         key: list[object] = [to_host]
         for name in self.bound.inputs:
             x = inputs.get(name)
@@ -217,7 +219,7 @@ class CudaRunner:
                 return None
         return tuple(key) if len(inputs) == len(self.bound.inputs) else None
 
-    def _known(self, inputs: Inputs, *, to_host: bool) -> Key | None:
+    def _known(self, inputs: Inputs, *, to_host: bool) -> FrameKey | None:
         """The key of a run that needs no checks; None where it may need some."""
         key = self._key(inputs, to_host)
         if key not in self._repeated and key not in self._idle:
@@ -228,13 +230,13 @@ class CudaRunner:
         """Whether donated arrays are known to share no memory with others."""
         return not self._overwritten or self._addresses(inputs) in self._apart
 
-    def _addresses(self, inputs: Inputs) -> Key | None:
+    def _addresses(self, inputs: Inputs) -> FrameKey | None:
         """Addresses and lengths of all arrays; None where a donated one is on the host."""
         if any(not isinstance(inputs[name], DeviceArray) for name in self._overwritten):
             return None
         return tuple([x for a in inputs.values() if isinstance(a, DeviceArray) for x in (a.address, a.nbytes)])
 
-    def _checked(self, inputs: Inputs, *, to_host: bool) -> tuple[Key, Inputs]:
+    def _checked(self, inputs: Inputs, *, to_host: bool) -> tuple[FrameKey, Inputs]:
         """The key of a run whose inputs the program has checked, and the inputs as it reads them."""
         key = self._key(inputs, to_host)
         assert key is not None, "the program has checked the inputs"
@@ -246,7 +248,9 @@ class CudaRunner:
                 self._apart.add(addresses)
         return key, arrays
 
-    def _with_frame(self, key: Key, inputs: Inputs, run: Callable[[Frame, Inputs], R], *, to_host: bool) -> R:
+    def _with_frame(
+        self, key: FrameKey, inputs: Inputs, run: Callable[[DeviceFrame, Inputs], R], *, to_host: bool
+    ) -> R:
         """Run with a frame that no other thread uses."""
         frame = self._taken(key)
         if frame is None:
@@ -257,7 +261,7 @@ class CudaRunner:
             if self.driver.lost is None:
                 self._give_back(key, frame)
 
-    def _taken(self, key: Key) -> Frame | None:
+    def _taken(self, key: FrameKey) -> DeviceFrame | None:
         with self._lock:
             frames = self._idle.get(key)
             if not frames:
@@ -269,13 +273,13 @@ class CudaRunner:
                 self._idle.move_to_end(key)
             return frame
 
-    def _give_back(self, key: Key, frame: Frame) -> None:
+    def _give_back(self, key: FrameKey, frame: DeviceFrame) -> None:
         with self._lock:
             self._idle.setdefault(key, []).append(frame)
             self._idle.move_to_end(key)
             self._count += 1
 
-    def _evicted(self) -> Frame | None:
+    def _evicted(self) -> DeviceFrame | None:
         """The frame that was used longest ago, where there are too many."""
         with self._lock:
             while self._count >= MOST_FRAMES:
@@ -289,7 +293,7 @@ class CudaRunner:
                 del self._idle[key]
         return None
 
-    def _new_frame(self, inputs: Inputs, *, to_host: bool) -> Frame:
+    def _new_frame(self, inputs: Inputs, *, to_host: bool) -> DeviceFrame:
         graph: LaunchGraph | None = None
         old = self._evicted()
         if old is not None:
@@ -297,10 +301,10 @@ class CudaRunner:
             self.driver.wait_for(old.stream)
             old.release()
         try:
-            frame = Frame(self.bound, inputs, to_host=to_host, graph=graph)
+            frame = DeviceFrame(self.bound, inputs, to_host=to_host, graph=graph)
         except OutOfMemoryError as error:
             if not error.needed:
-                raise  # a stream or a graph found no memory, not the run
+                raise  # a stream or a graph ran out of memory, not the run
             facts = [actual_leaf(v, inputs[v.attrs["name"]]) for v in self.plan.graph.inputs]
             sizes = solve_symbols([*facts, *self.bound.symbolic], dict(self.bound.kept.sizes))
             workspaces = [one.kernel.workspace_bytes for one in self.bound.loaded]

@@ -69,7 +69,7 @@ class DeviceArray:
         self.held: Lease | None = lease
         """The owner of the memory; None once the array is freed."""
         self.identity: object = object()
-        """Tells this array from all others, also after it is gone; None once the array is freed."""
+        """The identity of this array, also after it is gone; None once the array is freed."""
         self.shape = shape
         self.element = element
         """The dtype as graphs name it."""

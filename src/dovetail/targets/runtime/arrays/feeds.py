@@ -17,7 +17,7 @@ from dovetail.ir.type import TensorType
 from dovetail.ir.value import Value
 
 Accepts = Callable[[DType, DType], bool]
-"""Whether a tensor declared with the first dtype may be given in the second."""
+"""Whether a tensor that is declared with the first dtype may have the second."""
 
 
 def bind_leaves(

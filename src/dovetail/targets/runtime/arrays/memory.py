@@ -65,7 +65,7 @@ class Memory:
         )
         self.pools: dict[Pool, Array] = {}
         self.own: dict[Value, Array] = {}
-        """Memory outside the pools: leaves, and tensors whose size was found while running."""
+        """Memory outside the pools: leaves, and tensors whose size was computed at run time."""
         self.whole: dict[Value, Array] = {}
         """Tensors as the dense arrays that they came in; `own` gets their bytes when a view needs them."""
         self.computed: dict[Value, Array] = {}
@@ -80,7 +80,7 @@ class Memory:
         self.numbers: dict[Size, int] = {}
         """Sizes that are computed already, for the symbols that are known."""
         self.earlier = LRU[dict[Size, int]](_MOST_SIZES) if earlier is None else earlier
-        """The same for symbols that earlier runs found."""
+        """Computed sizes, by the symbols of earlier runs."""
         self.located: dict[Value, _Located] = {}
         """Where values are, as the plan says; runs share it."""
 
@@ -110,7 +110,7 @@ class Memory:
         self._know(solve_symbols(facts, self.sizes))
 
     def know_size(self, name: str, size: int, step: Step) -> None:
-        """What a step found one symbol to be; one that is known already must be the same."""
+        """Bind a symbol to the size that a step computed; a known one must be equal."""
         if self.sizes.get(name, size) != size:
             self.solve([Found(step.name, TensorType(i64, (symbol(name),)), (size,))])
         self._know({**self.sizes, name: size})
@@ -203,7 +203,7 @@ class Memory:
         return self.pools[slot.pool], self.number(slot.offset)
 
     def _own(self, root: Value, make: Callable[[], Array] | None = None) -> Array:
-        """The bytes of a tensor in memory of its own: of the array that it came in, or made now."""
+        """The bytes of a tensor in memory of its own: of the array that it came in, or allocated now."""
         content = self.own.get(root)
         if content is None:
             whole = self.whole.get(root)
@@ -264,7 +264,7 @@ class Memory:
 
 
 def owned(array: Array) -> Array:
-    """An array that a step made, or a copy where it is a view of a larger one."""
+    """Return an array that a step computed, or a copy where it is a view of a larger one."""
     return array if array.base is None else np.array(array, order="C")
 
 

@@ -222,7 +222,7 @@ class BackgroundCompiler:
         self._alike: list[tuple[str, Skeleton, str, Skeleton]] = []
         """Modules that are not compiled: each has the code of an earlier one under other names."""
         self._queue: PriorityQueue[tuple[int, int, Module | None]] = PriorityQueue()
-        """The longest module first, as what is left for the end is what a program waits for; None comes last."""
+        """Order of the queue: the longest module first, as a program waits for the last one; None comes last."""
         self._threads: list[threading.Thread] = []
         self._most = min(COMPILE_THREADS, cache.compiler.threads)
 

@@ -41,10 +41,10 @@ class File:
 
 
 class Folder:
-    """The folder of a path, made if it is not there, and checked."""
+    """Open the folder of a path; create it if it is missing, and check it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `Unsafe` where it is not ours alone, OSError where it cannot be made or opened."""
+        """Raises `Unsafe` where it is not ours alone, OSError where it cannot be created or opened."""
         if not hasattr(os, "geteuid") or os.open not in os.supports_dir_fd:
             raise Unsafe("this system does not tell who owns a file")
         self.path = path

@@ -20,7 +20,7 @@ class _Entry(Generic[V]):
 
 
 class LRU(Generic[V]):
-    """Values by key, made once each; beyond `most`, the least recently used one is dropped."""
+    """Values by key, each computed once; beyond `most`, the least recently used one is dropped."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -28,7 +28,7 @@ class LRU(Generic[V]):
         self._entries: OrderedDict[Hashable, _Entry[V]] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """The value of a key. Threads that want the same key wait for one of them to make it; others do not wait."""
+        """The value of a key. Threads that need the same key wait for one of them to compute it; others do not wait."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:

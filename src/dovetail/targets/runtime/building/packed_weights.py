@@ -129,7 +129,7 @@ class PackedWeights:
             _free_originals(plan, sections, bound, params, _routes(plan, bindings, self.arrays))
 
     def __call__(self, binding: Packed) -> Array:
-        """A packed array, made on first use."""
+        """Return a packed array; pack it on first use."""
         with self._lock:
             packed = self.arrays.get(binding.key)
             if packed is None:
@@ -262,7 +262,7 @@ def _routes(plan: Plan, bindings: Mapping[PackKey, Packed], packed: Mapping[Pack
     routes: dict[Value, Rebuild] = {}
     for key, binding in bindings.items():
         values = (binding.value, *binding.beside)
-        # Panels hold f32, whatever they were made of, and blocks of bytes.
+        # Panels hold f32, whatever they were packed from, and blocks of bytes.
         shapes = [cast("tuple[int, ...]", v.shape) for v in values if v.dtype in (f32, u8) and v.tensor.is_static]
         if len(shapes) < len(values) or not isinstance(binding.pack, Reversible) or not binding.pack.holds(shapes):
             continue

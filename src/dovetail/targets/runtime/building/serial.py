@@ -54,7 +54,7 @@ def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None], backend: Backend)
 
 
 def from_bytes(plan: Plan, content: bytes, backend: Backend, store: CodeStore | None = None) -> Built:
-    """The jobs in bytes that `to_bytes` made of an equal plan, with their code in memory.
+    """Read the jobs that `to_bytes` wrote of an equal plan, with their code in memory.
 
     Kernels inside branches and loops are selected again, and their code is in the store.
     """

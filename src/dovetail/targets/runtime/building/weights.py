@@ -1,4 +1,4 @@
-"""Parameters by name. An array whose content a target keeps in a layout of its own can be let go, and made again."""
+"""Parameters by name. An array whose content a target keeps in a layout of its own can be freed, and recovered."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class WeightCell:
 
 
 class Weights(Mapping[str, Array]):
-    """Arrays by name. Mappings that are made from this one share its cells."""
+    """Arrays by name. Mappings that are derived from this one share its cells."""
 
     def __init__(self, arrays: Mapping[str, Array] | None = None) -> None:
         self.cells: dict[str, WeightCell] = {}

@@ -27,7 +27,7 @@ from dovetail.targets.runtime.arrays.memory_limit import ALWAYS_FITS, check_fits
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class EvaluationOrder:
     """The values that some outputs need, in the order in which they run, and how often each is read."""
 
     order: list[Value]
@@ -35,14 +35,14 @@ class Schedule:
     results: frozenset[Value]
 
     @staticmethod
-    def of(outputs: Sequence[Value], leaves: Container[Value], sizes: Container[str]) -> Schedule:
+    def of(outputs: Sequence[Value], leaves: Container[Value], sizes: Container[str]) -> EvaluationOrder:
         order = _after_binders(walk(outputs, until=leaves), leaves, sizes)
         readers = dict.fromkeys(order, 0)
         for value in order:
             if value not in leaves:
                 for operand in value.operands:
                     readers[operand] += 1
-        return Schedule(order, readers, frozenset(outputs))
+        return EvaluationOrder(order, readers, frozenset(outputs))
 
 
 def _after_binders(order: list[Value], leaves: Container[Value], sizes: Container[str]) -> list[Value]:
@@ -94,7 +94,7 @@ def evaluate_values(
     sizes: Mapping[str, int] | None = None,
     limit: int = 0,
 ) -> list[Array]:
-    """The arrays of some values, given those of others; what a given value is made of is not computed.
+    """Compute the arrays of some values from those of others; operands of a known value are not computed.
 
     `limit` is the most bytes that one of them may have; 0 is what the machine has left.
     """
@@ -146,17 +146,17 @@ def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Expansion:
-    """What a declared op spells out, on one slot for each operand."""
+    """The body of a declared op, on one slot for each operand."""
 
     slots: tuple[Value, ...]
     spelled: Value
     constraints: tuple[Constraint, ...]
-    schedule: Schedule | None
+    schedule: EvaluationOrder | None
     """None where running it binds sizes: then the order depends on the sizes that are known."""
 
 
 class _Given(Mapping[Value, Result]):
-    """Leaves in the dtype that is computed in, made when they are read: in float64 weights take twice the memory."""
+    """Leaves in the dtype of the computation, cast when they are read: in float64 weights take twice the memory."""
 
     def __init__(self, leaves: Mapping[Value, Array], interpreter: _Interpreter) -> None:
         self._leaves = leaves
@@ -229,7 +229,7 @@ class _Body:
         self.scope = scope
         self.constraints = _constraints(body.values)
         self.slots = tuple(leaf.argument(i, t) for i, t in enumerate(body.arguments))
-        self.schedule: Schedule | None = None
+        self.schedule: EvaluationOrder | None = None
         self.constants: dict[Value, Result] = {}
 
     @property
@@ -246,11 +246,11 @@ class _Body:
         results = dict(self.interpreter.scheduled(schedule, leaves, scope))
         return tuple(cast(Array, results[v]) for v in self.body.results)
 
-    def _prepared(self) -> Schedule:
+    def _prepared(self) -> EvaluationOrder:
         """Order the body and convert its constants, once for all trips."""
         constants = [v for v in self.body.values if v.op is leaf.CONST]
         self.constants = {v: self.interpreter.value(v, [], self.scope) for v in constants}
-        self.schedule = Schedule.of(self.body.results, {*self.slots, *constants}, self.scope.sizes)
+        self.schedule = EvaluationOrder.of(self.body.results, {*self.slots, *constants}, self.scope.sizes)
         return self.schedule
 
 
@@ -282,12 +282,12 @@ class _Interpreter:
         self, outputs: Sequence[Value], leaves: Mapping[Value, Result], scope: _Scope
     ) -> Iterator[tuple[Value, Result]]:
         """Every value once, operands and what binds its sizes first; each is dropped after its last reader."""
-        return self.scheduled(Schedule.of(outputs, leaves, scope.sizes), leaves, scope)
+        return self.scheduled(EvaluationOrder.of(outputs, leaves, scope.sizes), leaves, scope)
 
     def scheduled(
-        self, schedule: Schedule, leaves: Mapping[Value, Result], scope: _Scope
+        self, schedule: EvaluationOrder, leaves: Mapping[Value, Result], scope: _Scope
     ) -> Iterator[tuple[Value, Result]]:
-        """Run the values in the order of the schedule, and yield those that are wanted."""
+        """Run the values in their order, and yield the results."""
         readers, outputs = dict(schedule.readers), schedule.results
         results: dict[Value, Result] = {}
         for value in schedule.order:
@@ -367,7 +367,7 @@ class _Interpreter:
                 )
             inside = walk([spelled])
             binds = any(True for v in inside for _ in fresh_symbols(v))
-            schedule = None if binds else Schedule.of([spelled], slots, ())
+            schedule = None if binds else EvaluationOrder.of([spelled], slots, ())
             self.expansions[call] = _Expansion(slots, spelled, _constraints(inside), schedule)
         return self.expansions[call]
 

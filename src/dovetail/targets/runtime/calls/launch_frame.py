@@ -90,7 +90,7 @@ class Frame:
         return np.array([0, arena, status, *outside], np.int64)[self.bases] + self.offsets
 
     def rows(self, args: Array, status: Array, scratch: Array) -> Array:
-        """The launch table with these launch arguments, which are made absolute."""
+        """Return the launch table with these launch arguments as absolute addresses."""
         self.relocations.apply(args, address(scratch) + self.scratch * self.threads)
         table = self.table.copy()
         table["arguments"] = address(args) + 8 * table["arguments"]

@@ -144,7 +144,7 @@ class ShapedCall:
 
 
 Resume: TypeAlias = Callable[[ShapedCall, int, Sequence[Any], Mapping[str, Any]], None]
-"""Given the call, the step that set the error flag, the inputs, and the new arrays of results."""
+"""Takes the call, the step that set the error flag, the inputs, and the new arrays of results."""
 
 
 _EMPTY = HostBuffer(np.empty(0, np.uint8))
@@ -203,7 +203,7 @@ class PreparedCalls:
     def launch(
         self, frames: Frames, arrays: Sequence[Any], sizes: Mapping[str, int] | None = None
     ) -> dict[str, Any] | None:
-        """The same for arrays in the order of the inputs."""
+        """Run with arrays in the order of the inputs."""
         if self.refused == MOST_REFUSED:
             return None
         try:

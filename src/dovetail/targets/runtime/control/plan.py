@@ -26,7 +26,7 @@ from dovetail.targets.runtime.building.attempt import attempt
 MOST_DEPTH = 8
 """Levels of nested bodies, at most; deeper ones run on the host."""
 
-Role: TypeAlias = Literal["carry", "slice", "whole"]
+ArgumentRole: TypeAlias = Literal["carry", "slice", "whole"]
 """What an argument of a body is: carried from the trip before, a slice along the first axis, or a whole operand."""
 
 
@@ -45,7 +45,7 @@ class CompiledBody:
     plan: Plan
     operands: tuple[Value, ...]
     """The outer values that its arguments take."""
-    roles: tuple[Role, ...]
+    roles: tuple[ArgumentRole, ...]
     known: tuple[int, ...]
     """The indices of arguments that are known at bind time."""
     steps: tuple[KernelEntry | Control, ...]
@@ -120,7 +120,7 @@ def make_control(step: Step, locations: TensorLocations, select: Select, outer: 
     count = int(value.attrs["carries"])
     scanned = int(value.attrs["scanned"]) if value.op is scan_ else 0
     numbers = range(len(value.operands))
-    roles: list[Role] = ["carry" if i < count else "slice" if i < count + scanned else "whole" for i in numbers]
+    roles: list[ArgumentRole] = ["carry" if i < count else "slice" if i < count + scanned else "whole" for i in numbers]
     compiler = _Given(value.operands, tuple(roles), locations, select, outer, depth)
     ends = [_copy(v, v.tensor, locations(v).strides, locations.target.tiles) for v in step.results[:count]]
     bodies = [compiler.compiled(value.attrs[name]) for name in ("condition", "body") if name in value.attrs]
@@ -139,7 +139,7 @@ class _Given:
     """The operands of a body, and how its kernels are selected."""
 
     operands: tuple[Value, ...]
-    roles: tuple[Role, ...]
+    roles: tuple[ArgumentRole, ...]
     locations: TensorLocations
     select: Select
     outer: Plan

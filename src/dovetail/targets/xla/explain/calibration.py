@@ -32,7 +32,7 @@ TURNS = 5
 """Collectives of the longer program; one with a single collective is taken off, with what a call costs."""
 ROUNDS = 7
 Program = Callable[[str, str, int, int], Callable[[], object]]
-"""By kind, axis, bytes and turns, a program to call."""
+"""Compiles a program by kind, axis, bytes and iterations."""
 CLOCK: Callable[[], float] = time.perf_counter
 
 
@@ -113,7 +113,7 @@ def measured(axes: Mapping[str, int], program: Program) -> dict[str, Fitted | No
 
 
 def _timed(kind: str, axis: str, bytes: int, program: Program) -> TimedCollective:
-    """The best of several rounds, of programs that take turns."""
+    """Return the best time of each program; programs run alternately, several times."""
     programs = [program(kind, axis, bytes, turns) for turns in (1, TURNS)]
     for one in programs:
         one()  # the first call is slower

@@ -107,7 +107,7 @@ def repeated(name: str) -> str:
 
 
 def read(described: Mapping[str, Any], names: list[str], placement: Placement) -> Collective:
-    """A collective as Shardy's child tells it; `names` are those of the arguments."""
+    """Read a collective from Shardy's child; `names` are those of the arguments."""
     sizes = placement.sizes
     axes = tuple(str(a) for a in described["axes"])
     shape, dtype = _tensor(described["type"])

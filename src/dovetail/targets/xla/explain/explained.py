@@ -116,7 +116,7 @@ class Explained:
 
     @cached_property
     def remedies(self) -> list[Remedy]:
-        """Changes of one rule each that gain, found by trial; the best first."""
+        """Return changes of one rule each that save time, by trial; the best first."""
         placed = {repeated(name): self.placement.rule(name) for c in self.collectives for name in c.origins}
         tried = [
             self._tried(pattern, words, rule)
@@ -132,7 +132,7 @@ class Explained:
         return list(best.values())[:MOST_HINTS]
 
     def _others(self, pattern: str, rule: Rule) -> Iterator[str]:
-        """The other ways to place tensors over the same mesh axes: whole, or split along one of their axes."""
+        """Return the other placements of tensors over the same mesh axes: whole, or split along one of their axes."""
         leaves = [v for v in (*self.graph.parameters, *self.graph.inputs) if repeated(str(v.attrs["name"])) == pattern]
         axes = [a for over in rule.axes for a in over]
         parts = math.prod(self.placement.sizes[a] for a in axes)
@@ -227,7 +227,7 @@ def _plural(word: str, count: int) -> str:
 
 
 def shortfalls(explained: Explained, required: Sequence[str]) -> list[str]:
-    """What is not as gates want it: `all-reduce=2/layer`, `all-gather=0`; a kind that is not named may be there."""
+    """Return the gates that fail: `all-reduce=2/layer`, `all-gather=0`; a kind that is not named may be there."""
     layers = len({layer for layer in map(_layer, explained.names) if layer is not None}) or 1
     said: list[str] = []
     for text in required:

@@ -43,7 +43,7 @@ def compiled(placement: Placement, kind: str, axis: str, bytes: int, turns: int)
 
 
 def program(placement: Placement, kind: str, axis: str, bytes: int, turns: int) -> RingStep:
-    """The same as something to call."""
+    """Return the compiled collective as a callable."""
     function, array = compiled(placement, kind, axis, bytes, turns)
     return lambda: jax.block_until_ready(function(array))
 

@@ -131,7 +131,7 @@ class Walk:
         return ""
 
     def _argument(self, value: Any) -> int:
-        """The number of an argument; values of JAX 0.8 must be told that they are one."""
+        """The number of an argument; values of JAX 0.8 must be cast to one."""
         return self.ir.BlockArgument(value).arg_number
 
     def _operand_of(self, value: Any) -> Any:

@@ -4,12 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from dovetail.targets.xla.meanings.elementwise import Meaning
 from dovetail.targets.xla.package import jnp, lax
-
-Meaning = Callable[..., Any]
 
 
 def _wide(function: Meaning) -> Meaning:

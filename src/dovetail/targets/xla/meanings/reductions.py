@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 
 from dovetail.ops.special import highest, lowest
-from dovetail.targets.xla.meanings.elementwise import in_wide
+from dovetail.targets.xla.meanings.elementwise import Meaning, in_wide
 from dovetail.targets.xla.package import jnp, lax
-
-Meaning = Callable[..., Any]
 
 
 def _reduced(function: Meaning) -> Meaning:

@@ -14,7 +14,7 @@ import numpy as np
 
 from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, ROWS, STEPS, TILE_BYTES, TileBuilder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I1, I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import KernelCode, shared_function
 from dovetail.codegen.llvm.simd import PhiLoop, zeros
 from dovetail.dataclass import dataclass
@@ -77,7 +77,7 @@ class Bf16Panels:
         return packed
 
 
-_FLOATS, _WORDS = Lanes(COLUMNS, "float"), Lanes(COLUMNS, "i32")
+_FLOATS, _WORDS = VectorType(COLUMNS, "float"), VectorType(COLUMNS, "i32")
 
 
 class _Dots(TileBuilder):
@@ -181,7 +181,7 @@ class _Job(RowPanelJob):
 
 
 @dataclass(frozen=True, slots=True)
-class Functions:
+class DotFunctions:
     """What the kernel calls."""
 
     rounded: tuple[SharedFunction, Signature]
@@ -191,7 +191,7 @@ class Functions:
     """None on a device without AMX."""
 
     @staticmethod
-    def of(device: CpuDevice, columns: int, rest: int) -> Functions:
+    def of(device: CpuDevice, columns: int, rest: int) -> DotFunctions:
         """Those of panels of some columns, whose depth is `rest` above whole tiles."""
         emulated = not (device.emits("amx_bf16") or device.emits("avx512_bf16"))
         # Tiles leave single rows to the others.
@@ -202,7 +202,7 @@ class Functions:
         lines = max(1, bf16.itemsize * STEPS * columns // _LINE // passes)
         product = TileProduct(columns, lines, AMX.x_ahead, emulated=emulated, is_packed=True)
         on_tiles = product_function(product) if device.has("amx_bf16") else None
-        return Functions(row_function(emulated=emulated, rest=rest), dots, on_tiles)
+        return DotFunctions(row_function(emulated=emulated, rest=rest), dots, on_tiles)
 
     @property
     def every(self) -> list[tuple[SharedFunction, Signature]]:
@@ -224,7 +224,7 @@ class _Driver(RowPanels):
         """Of packed weights."""
         super().__init__(of, Workspace(of), self.deep // STEPS * self.step_bytes)
         self.kc = part_on_tiles(device, self.deep, columns, STEPS)
-        self.functions = Functions.of(device, columns, of.deep % STEPS)
+        self.functions = DotFunctions.of(device, columns, of.deep % STEPS)
         self.write()
 
     def prepare_rows(self, start: Ptr, count: I64) -> None:

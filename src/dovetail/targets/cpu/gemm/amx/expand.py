@@ -9,14 +9,14 @@ from functools import cache, partial
 
 from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, TileBuilder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout
-from dovetail.targets.cpu.gemm.blocks.unpack import BlockReader, joined_bits
+from dovetail.targets.cpu.gemm.blocks.unpack import PackedBlockReader, joined_bits
 from dovetail.targets.cpu.gemm.blocks.words import Term
 
-_FLOATS = Lanes(COLUMNS, "float")
+_FLOATS = VectorType(COLUMNS, "float")
 _GIVEN = (Parameter("ptr", "panel"), Parameter("ptr", "target"), Parameter("i64", "count"), Parameter("i64", "pitch"))
 
 
@@ -25,7 +25,7 @@ class _Blocks(TileBuilder):
 
     def __init__(self, of: BlockLayout, *, emulated: bool) -> None:
         super().__init__(emulated=emulated)
-        self.of, self.reader = of, BlockReader(self, of, COLUMNS)
+        self.of, self.reader = of, PackedBlockReader(self, of, COLUMNS)
 
     def written(self) -> Function:
         of = self.of
@@ -106,7 +106,7 @@ def blocks_function(of: BlockLayout, *, emulated: bool) -> tuple[SharedFunction,
 
 @cache
 def halves_function(name: str, columns: int, some: int, *, emulated: bool) -> tuple[SharedFunction, Signature]:
-    """The same of `some` columns of a panel of two bytes for each weight, `count` pairs of steps along k of it."""
+    """Expand `some` columns of a panel of two bytes for each weight, `count` pairs of steps along k of it."""
     return shared_function(_Halves(name, columns, some, emulated=emulated).written())
 
 

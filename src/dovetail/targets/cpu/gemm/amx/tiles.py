@@ -10,7 +10,7 @@ from functools import cache
 
 from dovetail.codegen.llvm.amx import COLUMNS, ROW_BYTES, ROWS, STEPS, TILE_BYTES, TileBuilder
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, Int, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I1, I64, Int, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.simd import numbers, zeros
 from dovetail.dataclass import dataclass
@@ -20,7 +20,7 @@ from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.gemm.policy import AMX
 
-_FLOATS = Lanes(COLUMNS, "float")
+_FLOATS = VectorType(COLUMNS, "float")
 _X, _WEIGHTS = (4, 5), (6, 7)
 """Tiles of rows and of weights; sums are in those before."""
 

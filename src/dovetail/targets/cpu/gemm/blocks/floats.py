@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import FALSE, I1, I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import FALSE, I1, I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import SCRATCH, KernelCode, shared_function
 from dovetail.codegen.llvm.scalar import literal
 from dovetail.codegen.llvm.simd import PhiLoop, SimdBuilder, due, numbers, zeros
@@ -23,7 +23,7 @@ from dovetail.kernels.problems.blocks import BlockProduct
 from dovetail.kernels.spec import Job, SharedFunction
 from dovetail.targets.cpu.gemm.blocks.kernel import LINE
 from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout, BlockPanels
-from dovetail.targets.cpu.gemm.blocks.unpack import BlockReader
+from dovetail.targets.cpu.gemm.blocks.unpack import PackedBlockReader
 from dovetail.targets.cpu.gemm.blocks.words import Term
 from dovetail.targets.cpu.gemm.driver import kernel_code
 from dovetail.targets.cpu.gemm.groups import stacked
@@ -38,7 +38,7 @@ _MOST = 127
 _TABLE = 16
 """Floats that one instruction takes out of a register with AVX-512: those of codes of up to four bits."""
 
-Code = Callable[[int], Vec]
+CodeReader = Callable[[int], Vec]
 """The code of some columns, as floats, in one of four steps along k."""
 
 
@@ -122,10 +122,10 @@ class Codes(SimdBuilder):
     def __init__(self, kernel: FloatKernel) -> None:
         super().__init__()
         self.kernel, self.of, self.lanes = kernel, kernel.packed, kernel.lanes
-        self.reader = BlockReader(self, self.of, self.lanes)
+        self.reader = PackedBlockReader(self, self.of, self.lanes)
         self.ints, self.floats = self.reader.ints, self.reader.floats
 
-    def codes(self, words: Ptr, terms: tuple[Term, ...]) -> Code:
+    def codes(self, words: Ptr, terms: tuple[Term, ...]) -> CodeReader:
         """The codes of some columns in four steps along k."""
         (first, *others) = terms
         if self.kernel.has_tables and not others and first.mask < _TABLE and first.shift >= 0:
@@ -204,7 +204,7 @@ class _Row(SimdBuilder):
 
     def written(self) -> Function:
         of = self.of
-        floats = Lanes(of.group, "float")
+        floats = VectorType(of.group, "float")
         with self.loop(0, I64("%groups")) as group:
             x = self.load_lanes(floats, self.ptr_add(Ptr("%x"), self.mul(group, 4 * of.group)))
             there = self.ptr_add(Ptr("%target"), self.mul(group, of.row_bytes))
@@ -290,7 +290,7 @@ class _OneRow(Codes):
         return self.function(Signature(f"floats.{of.name}.{of.columns}.1", parameters))
 
     def _block(self, columns: list[tuple[Ptr, Ptr]], row: Ptr, held: list[Vec], lines: list[Ptr]) -> list[Vec]:
-        """Sums plus the products with some vectors of columns of a block, of which scales and words are given."""
+        """Add the products with some vectors of columns of a block to the accumulators."""
         of, kernel, totals = self.of, self.kernel, list(held)
         scales = [self.reader.block_scale(at) for at, _ in columns]
         lows = [self.reader.block_scale(self.ptr_add(at, of.scale_bytes)) for at, _ in columns] if of.has_low else []

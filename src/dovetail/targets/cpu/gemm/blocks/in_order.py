@@ -18,7 +18,7 @@ from dovetail.codegen.llvm.function import Function, Signature
 from dovetail.codegen.llvm.handles import I1, I64, Ptr, Vec
 from dovetail.codegen.llvm.simd import PhiLoop, due, same, zeros
 from dovetail.dataclass import dataclass
-from dovetail.targets.cpu.gemm.blocks.builder import BlockBuilder, Cell, parameters
+from dovetail.targets.cpu.gemm.blocks.builder import AccumulatorKey, Accumulators, BlockBuilder, parameters
 from dovetail.targets.cpu.gemm.blocks.kernel import LINE, BlockKernel
 from dovetail.targets.cpu.gemm.blocks.rows import PANEL, TILE
 from dovetail.targets.cpu.gemm.blocks.unpack import NeonIntegers, joined_bits, moved_up, neon_codes
@@ -54,7 +54,7 @@ def nested_row(of: BlockKernel) -> Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GroupPointers:
     """Where a group is: limbs of each row, scales, and codes."""
 
     x: list[Ptr]
@@ -66,17 +66,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a group needs first, in registers."""
+    """The operands of a group that come first, in registers."""
 
     starts: dict[tuple[int, int, int], Vec]
-    """What sums start with, for each limb, row and vector of columns."""
+    """Initial accumulators, for each limb, row and vector of columns."""
     limbs: dict[int, Vec]
     """Four steps of the first limb, for each row."""
     codes: dict[tuple[int, int], Vec]
     """For each vector of columns and each of four steps."""
 
 
-class Source(Protocol):
+class GroupSource(Protocol):
     """Where codes and scales of a group come from."""
 
     @property
@@ -84,19 +84,19 @@ class Source(Protocol):
         """Whether bytes with two codes are multiplied as they are, and then their low halves."""
         ...
 
-    def codes(self, at: Place, vector: int, step: int) -> Vec:
+    def codes(self, at: GroupPointers, vector: int, step: int) -> Vec:
         """Codes of a step of a group."""
         ...
 
-    def scales(self, at: Place, vector: int) -> Vec:
+    def scales(self, at: GroupPointers, vector: int) -> Vec:
         """Scales of a group in f32."""
         ...
 
 
-class Tile:
+class GroupProducts:
     """The products of a tile of rows with one group, among which the next one is loaded and sums are scaled."""
 
-    def __init__(self, t: BlockBuilder, source: Source, rows: int, width: int) -> None:
+    def __init__(self, t: BlockBuilder, source: GroupSource, rows: int, width: int) -> None:
         self.t, self.of, self.source, self.rows, self.width = t, t.of, source, rows, width
         self.cells = [(row, vector) for vector in range(width) for row in range(rows)]
         self.limbs = [t.ptr_add(Ptr("%limbs"), t.mul(I64("%pitch"), row)) for row in range(rows)]
@@ -107,19 +107,19 @@ class Tile:
         # Sums of the highest limb are complete first, and are joined from there down.
         self.turns = [(first, limb) for first in self.starts for limb in reversed(range(self.of.limbs))]
 
-    def first(self, at: Place) -> Loaded:
-        """What a group needs first."""
+    def first(self, at: GroupPointers) -> Loaded:
+        """Load the operands of a group that come first."""
         starts = {(limb, *cell): self.start(at.x, limb, cell) for limb in range(self.of.limbs) for cell in self.cells}
         limbs = {row: self.four_steps(at.x[row], *self.turns[0]) for row in range(self.rows)}
         cells = [(v, step) for v in range(self.width) for step in range(STEPS)]
         return Loaded(starts, limbs, {(v, step): self.source.codes(at, v, self.starts[0] + step) for v, step in cells})
 
     def products(
-        self, now: Loaded, held: dict[Cell, Vec], at: Place, after: Place, lines: list[Ptr]
-    ) -> tuple[dict[Cell, Vec], Loaded]:
+        self, now: Loaded, held: Accumulators, at: GroupPointers, after: GroupPointers, lines: list[Ptr]
+    ) -> tuple[Accumulators, Loaded]:
         """Sums with the products of a group, and what the group that follows needs first."""
         t, of, limbs, four, x = self.t, self.of, dict(now.limbs), dict(now.codes), at.x
-        sums, totals = dict(now.starts), dict[Cell, Vec]()
+        sums, totals = dict(now.starts), Accumulators()
         scales: list[Vec] = []
         for number, (first, limb) in enumerate(self.turns):
             is_last_turn, is_complete = number + 1 == len(self.turns), first == self.starts[-1]
@@ -147,7 +147,7 @@ class Tile:
                     scales = [t.placed(self.source.scales(at, vector)) for vector in range(self.width)]
                 if lines:
                     t.prefetch(lines.pop(0))
-        accumulators: dict[Cell, Vec] = {}
+        accumulators: Accumulators = {}
         factors = {cell: scales[cell[1]] for cell in self.cells}
         for limb in reversed(range(of.limbs - 1)):
             for row, vector in self.cells:
@@ -183,7 +183,7 @@ class Tile:
             return t.placed(t.fma(floats, same(t.floats, float(of.place(limb))), total))
         return t.placed(t.fadd(floats, total))
 
-    def start(self, x: list[Ptr], limb: int, cell: Cell) -> Vec:
+    def start(self, x: list[Ptr], limb: int, cell: AccumulatorKey) -> Vec:
         return self.t.number(self.t.ptr_add(x[cell[0]], self.of.first_at(limb, self.rows)), self.t.ints)
 
     def four_steps(self, x: Ptr, first: int, limb: int) -> Vec:
@@ -200,7 +200,9 @@ class _Panel(BlockBuilder):
     def __init__(self, of: BlockKernel, rows: int) -> None:
         super().__init__(of)
         self.moves_codes = of.is_nested and not of.layout.is_expanded
-        self.tile = Tile(self, _PanelCodes(self, self.moves_codes), rows, max(1, min(of.vectors, of.cells // rows)))
+        self.tile = GroupProducts(
+            self, _PanelCodes(self, self.moves_codes), rows, max(1, min(of.vectors, of.cells // rows))
+        )
         self.passes = of.vectors // self.tile.width
         # Panels that many rows share are expanded in L1, and rows come from L2. Those that are prefetched must be
         # there: a page that was never written is looked for each time.
@@ -226,18 +228,18 @@ class _Panel(BlockBuilder):
         return self.function(Signature(f"{of.name}.{tile.rows}", arguments))
 
     def _ahead(self, number: I64) -> Ptr:
-        """What a pass prefetches: its share of the rows, or of the panel, that follow."""
+        """Return the lines that a pass prefetches: its share of the rows, or of the panel, that follow."""
         if self.prefetches_rows:
             return self.ptr_add(Ptr("%following"), self.mul(self.mul(number, self.row_share), I64("%pitch")))
         share = self.mul(I64("%groups"), self.of.layout.group_bytes // self.passes)
         start = self.ptr_add(Ptr("%panel"), self.mul(I64("%groups"), self.of.layout.group_bytes))
         return self.ptr_add(start, self.mul(number, share))
 
-    def _along(self, panel: Ptr, codes: Ptr, ahead: Ptr, held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _along(self, panel: Ptr, codes: Ptr, ahead: Ptr, held: Accumulators) -> Accumulators:
         """Go along k: the sums of each row and vector of columns."""
         of, tile = self.of, self.tile
         pace = of.group_bytes if self.prefetches_rows else of.layout.group_bytes // self.passes
-        early = tile.first(Place(tile.limbs, panel, codes))
+        early = tile.first(GroupPointers(tile.limbs, panel, codes))
         along = PhiLoop(self)
         group, panel, codes, ahead = along.carry(I64("0")), along.carry(panel), along.carry(codes), along.carry(ahead)
         x = [along.carry(row) for row in tile.limbs]
@@ -257,9 +259,9 @@ class _Panel(BlockBuilder):
         if self.prefetches_rows:
             rows = [self.ptr_add(ahead, self.mul(I64("%pitch"), row)) for row in range(self.row_share)]
             lines = [self.ptr_add(row, line) for row in rows for line in range(0, of.group_bytes, LINE)]
-        then = Place(next_x, panel, next_codes)
+        then = GroupPointers(next_x, panel, next_codes)
         accumulators, late = tile.products(
-            now, dict(sums), Place(x, panel, codes), then, lines if self.passes > 1 else []
+            now, dict(sums), GroupPointers(x, panel, codes), then, lines if self.passes > 1 else []
         )
         along.end(
             [
@@ -285,11 +287,11 @@ class _PanelCodes:
     t: BlockBuilder
     moves_codes: bool
 
-    def codes(self, at: Place, vector: int, step: int) -> Vec:
+    def codes(self, at: GroupPointers, vector: int, step: int) -> Vec:
         codes = panel_codes(self.t, at.codes, vector, self.t.of.layout.words.codes[0][step], self.moves_codes)
         return self.t.placed(codes) if self.t.of.layout.is_narrow and not self.moves_codes else codes
 
-    def scales(self, at: Place, vector: int) -> Vec:
+    def scales(self, at: GroupPointers, vector: int) -> Vec:
         return self.t.scales(at.panel, vector)
 
 
@@ -311,7 +313,7 @@ class _Blocks(BlockBuilder):
     def __init__(self, of: BlockKernel, rows: int) -> None:
         super().__init__(of)
         self.source = _BlockCodes(self)
-        self.tile = Tile(self, self.source, rows, 1)
+        self.tile = GroupProducts(self, self.source, rows, 1)
         self.rows = range(rows)
 
     def written(self) -> Function:
@@ -336,17 +338,18 @@ class _Blocks(BlockBuilder):
                     self.store_lanes(total, sums[cell])
         return self.function(Signature(f"{of.name}.few.{len(self.rows)}", TILE))
 
-    def _block(self, words: Ptr, halves: Ptr, ahead: Ptr, x: list[Ptr], held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _block(self, words: Ptr, halves: Ptr, ahead: Ptr, x: list[Ptr], held: Accumulators) -> Accumulators:
         """Sums plus the products with a block; each group prefetches some lines."""
         of, packed = self.of, self.of.packed
         self.source.begin(words, self.placed(self.scales(halves, 0, packed)))
         places = [
-            Place([self.group_at(row, group) for row in x], halves, words, group) for group in range(packed.groups)
+            GroupPointers([self.group_at(row, group) for row in x], halves, words, group)
+            for group in range(packed.groups)
         ]
         lines = [self.ptr_add(ahead, line) for line in range(0, packed.block_bytes // of.vectors, LINE)]
         return (self._pairs if of.sums_are_scaled else self._one_by_one)(places, lines, held)
 
-    def _one_by_one(self, places: list[Place], lines: list[Ptr], held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _one_by_one(self, places: list[GroupPointers], lines: list[Ptr], held: Accumulators) -> Accumulators:
         loaded = self.tile.first(places[0])
         for number, at in enumerate(places):
             self._fetch(due(lines, number, len(places)))
@@ -360,7 +363,7 @@ class _Blocks(BlockBuilder):
             self.prefetch(line)
             self.prefetch(self.ptr_add(line, (FAR - NEAR) * self.of.packed.block_bytes), level=2)
 
-    def _pairs(self, places: list[Place], lines: list[Ptr], held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _pairs(self, places: list[GroupPointers], lines: list[Ptr], held: Accumulators) -> Accumulators:
         """With one limb, sums of two groups are scaled at once.
 
         A multiply-add takes two cycles more than SDOT, and where one follows the other a pipe writes nothing for a
@@ -387,7 +390,7 @@ class _Blocks(BlockBuilder):
         return held
 
     def _four_products(
-        self, number: int, sums: dict[tuple[int, int], Vec], loaded: Loaded, following: tuple[Place, int]
+        self, number: int, sums: dict[tuple[int, int], Vec], loaded: Loaded, following: tuple[GroupPointers, int]
     ) -> None:
         """Add the products of four steps of one of two groups, and load what the steps that follow need."""
         then, start = following
@@ -400,9 +403,9 @@ class _Blocks(BlockBuilder):
             loaded.codes[0, step] = self.source.codes(then, 0, start + step)
 
     def _scaled(
-        self, pair: list[Place], after: list[Place], sums: dict[tuple[int, int], Vec],
-        totals: dict[tuple[int, int], Vec], factors: list[Vec], held: dict[Cell, Vec],
-    ) -> tuple[dict[Cell, Vec], dict[tuple[int, int], Vec]]:  # fmt: skip
+        self, pair: list[GroupPointers], after: list[GroupPointers], sums: dict[tuple[int, int], Vec],
+        totals: dict[tuple[int, int], Vec], factors: list[Vec], held: Accumulators,
+    ) -> tuple[Accumulators, dict[tuple[int, int], Vec]]:  # fmt: skip
         """Sums plus those of two groups times their scales, and what those of the next two start with."""
         tile, starts = self.tile, dict[tuple[int, int], Vec]()
         scales = [self.fmul(self.source.scale, each) for each in factors]
@@ -436,10 +439,10 @@ class _BlockCodes:
         """The integers of a group, which multiply the scale of its block."""
         return self.integers.floats(self.of.words.scales[group])
 
-    def scales(self, at: Place, vector: int) -> Vec:
+    def scales(self, at: GroupPointers, vector: int) -> Vec:
         return self.t.fmul(self.scale, self.factors(at.group))
 
-    def codes(self, at: Place, vector: int, step: int) -> Vec:
+    def codes(self, at: GroupPointers, vector: int, step: int) -> Vec:
         terms, load = self.of.words.codes[at.group][step], self.t.words_at(at.codes, volatile=True)
         return self.t.placed((moved_up if self.of.is_nested else neon_codes)(self.t, terms, load))
 
@@ -476,7 +479,7 @@ class _NestedRow(BlockBuilder):
             self.store_lanes(total, places[cell])
         return self.function(Signature(f"{self.of.name}.1", PANEL))
 
-    def _along(self, panel: Ptr, at: _Group, held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _along(self, panel: Ptr, at: _Group, held: Accumulators) -> Accumulators:
         """Go along k: the sums of each vector of columns."""
         of = self.of
         early, limbs = self._started(at.x)
@@ -513,8 +516,8 @@ class _NestedRow(BlockBuilder):
         return accumulators
 
     def _two_groups(
-        self, here: _Group, then: _Group, lows: dict[Cell, Vec], panel: Ptr
-    ) -> tuple[dict[Cell, Vec], dict[Cell, Vec]]:
+        self, here: _Group, then: _Group, lows: Accumulators, panel: Ptr
+    ) -> tuple[Accumulators, Accumulators]:
         """Sums of a group with its whole bytes, and of the low halves of the one that follows."""
         totals = dict(lows)
         limbs = self._four_steps(here.x, self.half)
@@ -530,9 +533,9 @@ class _NestedRow(BlockBuilder):
                 self._add_low(then, late, following, step, cell)
         return totals, late
 
-    def _scaled(self, here: _Group, panel: Ptr, totals: dict[Cell, Vec], held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _scaled(self, here: _Group, panel: Ptr, totals: Accumulators, held: Accumulators) -> Accumulators:
         """Sums plus those of a group times its scales."""
-        accumulators: dict[Cell, Vec] = {}
+        accumulators: Accumulators = {}
         for cell, total in totals.items():
             scales, joined = self.scales(panel, cell[1]), self.joined([total], here.x)
             accumulators[cell] = self.placed(self.added(joined, scales, here.x, held[cell]))
@@ -541,18 +544,18 @@ class _NestedRow(BlockBuilder):
             return {cell: self.low_added(self.scales(lows, cell[1]), here.x, x) for cell, x in accumulators.items()}
         return accumulators
 
-    def _started(self, x: Ptr) -> tuple[dict[Cell, Vec], Vec]:
-        """What the sums of a group start with, and its numbers for low halves."""
+    def _started(self, x: Ptr) -> tuple[Accumulators, Vec]:
+        """Return the initial accumulators of a group, and its numbers for low halves."""
         starts = {cell: self.number(self.ptr_add(x, self.of.first_at(0, 1)), self.ints) for cell in self.cells}
         return starts, self._four_steps(x, 0)
 
-    def _codes(self, of: _Group, cell: Cell, step: int) -> Vec:
+    def _codes(self, of: _Group, cell: AccumulatorKey, step: int) -> Vec:
         return panel_codes(self, of.codes, cell[1], self.of.layout.words.codes[0][step], False)
 
-    def _add_low(self, of: _Group, sums: dict[Cell, Vec], limbs: Vec, step: int, cell: Cell) -> None:
+    def _add_low(self, of: _Group, sums: Accumulators, limbs: Vec, step: int, cell: AccumulatorKey) -> None:
         sums[cell] = self.dot_by_lane(sums[cell], self.placed(self._codes(of, cell, step)), limbs, step)
 
-    def _moved_up(self, sums: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _moved_up(self, sums: Accumulators) -> Accumulators:
         return {cell: self.placed(self.lanewise("shl", held, 4)) for cell, held in sums.items()}
 
     def _four_steps(self, x: Ptr, first: int) -> Vec:

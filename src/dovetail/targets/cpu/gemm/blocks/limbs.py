@@ -16,7 +16,7 @@ from functools import cache
 from typing import Literal
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.scalar import literal
 from dovetail.codegen.llvm.simd import SimdBuilder, same, zeros
@@ -55,11 +55,11 @@ def limbs_function(of: BlockKernel) -> tuple[SharedFunction, Signature]:
 
 
 class LimbBuilder(SimdBuilder):
-    """What functions that turn numbers into limbs share; scalars are spelled."""
+    """Shared code of functions that split numbers into limbs; scalars are spelled."""
 
     def __init__(self, of: BlockKernel, count: int) -> None:
         super().__init__()
-        self.of, self.count, self.floats = of, count, Lanes(count, "float")
+        self.of, self.count, self.floats = of, count, VectorType(count, "float")
 
     def largest(self, x: Vec) -> str:
         """The bits of the largest magnitude; infinities and NaN are above all numbers."""
@@ -111,7 +111,7 @@ class LimbBuilder(SimdBuilder):
 
 
 class _Row(LimbBuilder):
-    """The function that turns a row into limbs, group by group."""
+    """The function that splits a row into limbs, group by group."""
 
     def __init__(self, of: BlockKernel) -> None:
         super().__init__(of, of.group)
@@ -175,7 +175,7 @@ class _Row(LimbBuilder):
             self._store_start(digit, self.ptr_add(target, of.start_at(limb)))
 
     def _store_start(self, digit: Vec, there: Ptr) -> None:
-        """What the sums of a limb start with: what stored codes are above the codes counts less."""
+        """Store the initial accumulator of a limb: what stored codes are above the codes counts less."""
         of = self.of
         start = str(MAGIC)
         if of.layout.zero:
@@ -185,11 +185,11 @@ class _Row(LimbBuilder):
 
     def store_number(self, kind: Literal["float", "i32"], number: str, there: Ptr) -> None:
         """A number that others are added to."""
-        self.store_lanes(self.spread(number, Lanes(self.of.number_bytes // 4, kind)), there)
+        self.store_lanes(self.spread(number, VectorType(self.of.number_bytes // 4, kind)), there)
 
 
 class _NestedRow(_Row):
-    """The same where bytes have two codes: those of their high halves are the second half of a group."""
+    """The function for bytes that have two codes: those of their high halves are the second half of a group."""
 
     def write(self, x: Vec, target: Ptr) -> None:
         of, zero = self.of, self.of.layout.zero
@@ -278,7 +278,7 @@ def integer_quads(of: tuple[Integer, ...]) -> list[tuple[Term, ...]]:
 
 
 def _sums(of: BlockKernel) -> Function:
-    """The function that turns sums of groups into limbs, block by block."""
+    """The function that splits sums of groups into limbs, block by block."""
     t = LimbBuilder(of, of.packed.groups)
     with t.loop(0, I64("%blocks")) as block:
         source = t.ptr_add(Ptr("%limbs"), t.mul(block, t.count * of.group_bytes))

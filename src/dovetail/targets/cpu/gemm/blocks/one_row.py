@@ -15,7 +15,7 @@ from abc import abstractmethod
 from functools import partial
 
 from dovetail.codegen.llvm.function import Function, Signature
-from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.simd import Step, Stream, due, numbers, same, zeros
 from dovetail.dataclass import dataclass
 from dovetail.targets.cpu.gemm.blocks.builder import BlockBuilder, parameters
@@ -204,7 +204,7 @@ class _Loaded:
     """What a group of products needs first."""
 
     low: Vec
-    """What the sum of low halves starts with, and that of whole bytes."""
+    """Return the initial accumulators of low halves and of whole bytes."""
     whole: Vec
     limbs: tuple[Vec, Vec]
     """Numbers of a row for low halves, and for whole bytes."""
@@ -376,7 +376,7 @@ class Nested(OneRow):
         self.store_lanes(x, there, 16)
         return there
 
-    def _loaded(self, kind: Lanes, pointer: Ptr) -> Vec:
+    def _loaded(self, kind: VectorType, pointer: Ptr) -> Vec:
         """A vector that is loaded where this is written."""
         return self.load_lanes(kind, pointer, 16, volatile=True)
 

@@ -74,12 +74,12 @@ class BlockLayout:
 
     @property
     def read(self) -> BlockLayout:
-        """What kernels of products read: blocks of one group."""
+        """Return the layout that GEMM kernels read: blocks of one group."""
         return self if self.groups == 1 else self.expanded
 
     @property
     def expanded(self) -> BlockLayout:
-        """What blocks are expanded to."""
+        """Return the layout to which blocks are expanded."""
         return replace(self, is_expanded=True)
 
     @property
@@ -89,7 +89,7 @@ class BlockLayout:
 
     @property
     def zero(self) -> int:
-        """What stored codes are above the codes."""
+        """Return by how much stored codes are above the codes."""
         return 0 if self.is_signed and not self.is_narrow and not self.is_expanded else self.format.zero
 
     @property
@@ -250,7 +250,7 @@ class BlockPanels:
         )
 
     def unpack(self, packed: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
-        """The matrices of blocks that panels were made of."""
+        """Return the matrices of blocks that were packed into panels."""
         width = self.layout_of.columns // len(self.streams)
         left, rights = list(shapes), list[Array]()
         for count in self.counts:
@@ -317,7 +317,7 @@ _AGAIN: Mapping[str, Callable[[Array, Array], Array]] = {
     "int4_low": _pairs_again,
     "int8_low": _bytes_again,
 }
-"""Blocks of scales and codes, for the formats of arrays that are made in memory; others are in mapped files."""
+"""Blocks of scales and codes, for the formats of arrays in memory; others are in mapped files."""
 
 
 def _numbers(blocks: Array, kind: type[np.uint16] | type[np.uint32], start: int, count: int) -> Array:

@@ -10,9 +10,9 @@ from typing import Literal
 from dovetail.codegen.llvm.function import Function, Signature
 from dovetail.codegen.llvm.handles import I1, I64, Ptr, Vec
 from dovetail.codegen.llvm.simd import PhiLoop, due
-from dovetail.targets.cpu.gemm.blocks.builder import BlockBuilder, Cell, parameters
+from dovetail.targets.cpu.gemm.blocks.builder import AccumulatorKey, Accumulators, BlockBuilder, parameters
 from dovetail.targets.cpu.gemm.blocks.kernel import LINE, BlockKernel
-from dovetail.targets.cpu.gemm.blocks.unpack import BlockReader, joined_bits, moved_up
+from dovetail.targets.cpu.gemm.blocks.unpack import PackedBlockReader, joined_bits, moved_up
 from dovetail.targets.cpu.gemm.blocks.words import Term
 from dovetail.targets.cpu.gemm.policy import BLOCKS
 
@@ -29,7 +29,7 @@ ROW = parameters("ptr limbs", "ptr panel", "ptr sums", "i64 blocks")
 """Of functions that multiply one row with such blocks."""
 
 
-class Rows(BlockBuilder):
+class RowsFunction(BlockBuilder):
     """The function that multiplies rows with a panel, some vectors of columns at a time."""
 
     def __init__(self, of: BlockKernel, rows: int) -> None:
@@ -52,7 +52,7 @@ class Rows(BlockBuilder):
         """Whether sums of the groups before wait in memory: those of limbs take three quarters of the registers."""
         if self.in_memory:
             self.depth = 1
-        self.places: dict[Cell, Ptr] = {}
+        self.places: dict[AccumulatorKey, Ptr] = {}
         self.due: list[Ptr] = []
         """Lines that are prefetched among the products of a group, into this level."""
         self.level: Literal[1, 2] = 1
@@ -89,19 +89,19 @@ class Rows(BlockBuilder):
         return self.of.vectors // self.width
 
     def _ahead(self, number: I64) -> Ptr:
-        """What a pass prefetches: its share of the panel that follows, as all passes but the first read L1 or L2."""
+        """Return the lines that a pass prefetches of the next panel: all passes but the first read L1 or L2."""
         share = self.mul(I64("%groups"), self.pace)
         start = Ptr("%ahead")
         if not self.of.prefetches_packed:
             start = self.ptr_add(Ptr("%panel"), self.mul(I64("%groups"), self.of.layout.group_bytes))
         return self.ptr_add(start, self.mul(number, share))
 
-    def _keep(self, sums: dict[Cell, Vec]) -> None:
+    def _keep(self, sums: Accumulators) -> None:
         """Write sums to memory where they wait there."""
         for cell, total in sums.items() if self.in_memory else ():
             self.store_lanes(total, self.places[cell])
 
-    def _along(self, panel: Ptr, codes: Ptr, ahead: Ptr, held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def _along(self, panel: Ptr, codes: Ptr, ahead: Ptr, held: Accumulators) -> Accumulators:
         """Go along k: the sums of each row and vector of columns."""
         of, pace, along = self.of, self.pace, PhiLoop(self)
         group, panel, codes = along.carry(I64("0")), along.carry(panel), along.carry(codes)
@@ -130,9 +130,9 @@ class Rows(BlockBuilder):
         )
         return accumulators
 
-    def with_group(self, panel: Ptr, codes: Ptr, x: list[Ptr], held: dict[Cell, Vec]) -> dict[Cell, Vec]:
+    def with_group(self, panel: Ptr, codes: Ptr, x: list[Ptr], held: Accumulators) -> Accumulators:
         """Sums plus the products with a group, by its scales and codes."""
-        of, accumulators = self.of, dict[Cell, Vec]()
+        of, accumulators = self.of, Accumulators()
         totals = self.group(codes, x, of.layout.words.codes[0])
         for vector in range(self.width):
             scales = self.scales(panel, vector)
@@ -149,7 +149,7 @@ class Rows(BlockBuilder):
         self._keep(accumulators)
         return accumulators
 
-    def group(self, codes: Ptr, x: list[Ptr], terms: tuple[tuple[Term, ...], ...]) -> dict[Cell, Vec]:
+    def group(self, codes: Ptr, x: list[Ptr], terms: tuple[tuple[Term, ...], ...]) -> Accumulators:
         """The integers of a group times its codes, in f32, for each row and vector of columns."""
         of, cells = self.of, self.cells
         sums = {
@@ -212,7 +212,7 @@ class Rows(BlockBuilder):
         return (moved_up if is_moved else joined_bits)(self, terms, load)
 
 
-class RowsByGroup(Rows):
+class RowsByGroup(RowsFunction):
     """The function that multiplies a tile of rows with blocks of two levels: each group is expanded for its products.
 
     While a whole block is expanded in L1, nothing is multiplied, and little is read from memory. Sums are those of
@@ -223,7 +223,7 @@ class RowsByGroup(Rows):
         super().__init__(of, rows)
         assert self.passes == 1, "a group is expanded for all vectors"
         self.in_memory = True
-        self.reader = BlockReader(self, of.packed, of.dot.lanes)
+        self.reader = PackedBlockReader(self, of.packed, of.dot.lanes)
 
     def written(self) -> Function:
         of, packed, read = self.of, self.of.packed, self.of.layout
@@ -259,7 +259,7 @@ class RowsByGroup(Rows):
             self.reader.expand(group, words, scale, low, self.ptr_add(expanded, 4 * vector * lanes))
 
 
-class WideRow(Rows):
+class WideRow(RowsFunction):
     """The function that multiplies one row with blocks of two levels, which are unpacked in wide registers.
 
     Each group unpacks its codes where they are multiplied, and prefetches its share of a later block: where a block is
@@ -268,7 +268,7 @@ class WideRow(Rows):
 
     def __init__(self, of: BlockKernel) -> None:
         super().__init__(of, 1)
-        self.reader = BlockReader(self, of.packed, of.dot.lanes)
+        self.reader = PackedBlockReader(self, of.packed, of.dot.lanes)
         self.words = Ptr("%panel")
         """Words of the first of the vectors."""
 
@@ -322,4 +322,4 @@ class WideRow(Rows):
         return self.ptr_add(self.words, 4 * self.of.dot.lanes * vector)
 
 
-__all__ = ["PANEL", "ROW", "TILE", "Rows", "RowsByGroup", "WideRow"]
+__all__ = ["PANEL", "ROW", "TILE", "RowsByGroup", "RowsFunction", "WideRow"]

@@ -1,6 +1,6 @@
 """Codes and scales of packed blocks, unpacked in registers, and blocks of two levels expanded into L1.
 
-A reader is told how a word of some columns is loaded. Codes of four steps along k are the bytes of each lane.
+A reader has a function that loads a word of some columns. Codes of four steps along k are the bytes of each lane.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.simd import SimdBuilder, zeros
 from dovetail.kernels.spec import SharedFunction
@@ -17,12 +17,12 @@ from dovetail.targets.cpu.gemm.blocks.kernel import LINE
 from dovetail.targets.cpu.gemm.blocks.pack import BlockLayout
 from dovetail.targets.cpu.gemm.blocks.words import Integer, Term, in_byte
 
-Load = Callable[[int], Vec]
+LoadWord = Callable[[int], Vec]
 """Loads a word of some columns."""
 _LOW_HALF = 15
 
 
-def joined_bits(t: SimdBuilder, terms: tuple[Term, ...], load: Load) -> Vec:
+def joined_bits(t: SimdBuilder, terms: tuple[Term, ...], load: LoadWord) -> Vec:
     """The bits of all terms, in elements of the words."""
     joined: list[Vec] = []
     for term in terms:
@@ -36,15 +36,15 @@ def joined_bits(t: SimdBuilder, terms: tuple[Term, ...], load: Load) -> Vec:
     return joined[-1]
 
 
-def moved_up(t: SimdBuilder, terms: tuple[Term, ...], load: Load) -> Vec:
+def moved_up(t: SimdBuilder, terms: tuple[Term, ...], load: LoadWord) -> Vec:
     """Codes of bytes with two: 16 (l - 8) of codes l in their low halves, or these bytes as they are."""
     (term,) = terms
     word = load(term.word)
     return word if term.mask == 255 else t.lanewise("xor", t.lanewise("shl", word, 4), -128)
 
 
-def neon_codes(t: SimdBuilder, terms: tuple[Term, ...], load: Load) -> Vec:
-    """The same as `joined_bits` of bytes, by instructions of NEON that insert bits of one register into another."""
+def neon_codes(t: SimdBuilder, terms: tuple[Term, ...], load: LoadWord) -> Vec:
+    """Join bits of bytes as `joined_bits` does, by instructions of NEON that insert bits of one register."""
     if _is_chain(terms):
         first, *others = sorted(terms, key=lambda term: term.shift)
         whole = _moved(t, load(first.word), first.shift)
@@ -90,7 +90,7 @@ def _inserted(t: SimdBuilder, how: str, into: Vec, x: Vec, places: int = 4) -> V
 
 
 class NeonIntegers:
-    """The integers of a block's groups for some columns: those of four groups are the bytes of words, made at once."""
+    """The integers of a block's groups for some columns: four groups are the bytes of words, decoded at once."""
 
     def __init__(self, t: SimdBuilder, of: BlockLayout, words: Ptr, lanes: int) -> None:
         self.t, self.of, self.words, self.lanes = t, of, words, lanes
@@ -107,7 +107,7 @@ class NeonIntegers:
         bytes_at = self.bytes_of[inside, integer.offset]
         wide = t.bitcast(t.shuffle(bytes_at, zeros(t.lanes_of(bytes_at)), order), "i32", lanes)
         kind = "s" if integer.sign or integer.offset else "u"
-        to = Lanes(lanes, "float")
+        to = VectorType(lanes, "float")
         return t.instruction(f"llvm.aarch64.neon.vcvtfx{kind}2fp.{to.mangled}.{to.of('i32').mangled}", to, wide, 24)
 
     def _bytes(self, terms: tuple[Term, ...], offset: int) -> Vec:
@@ -116,17 +116,18 @@ class NeonIntegers:
 
     def _word(self, word: int) -> Vec:
         at = self.t.ptr_add(self.words, 4 * word * self.of.columns)
-        return self.t.load_lanes(Lanes(4 * self.lanes, "i8"), at, 16)
+        return self.t.load_lanes(VectorType(4 * self.lanes, "i8"), at, 16)
 
 
-class BlockReader:
+class PackedBlockReader:
     """Reads packed blocks in a function, a vector of columns at a time."""
 
     def __init__(self, t: SimdBuilder, of: BlockLayout, lanes: int) -> None:
         self.t, self.of = t, of
-        self.ints, self.floats, self.bytes = Lanes(lanes, "i32"), Lanes(lanes, "float"), Lanes(4 * lanes, "i8")
+        self.ints, self.floats = VectorType(lanes, "i32"), VectorType(lanes, "float")
+        self.bytes = VectorType(4 * lanes, "i8")
 
-    def word(self, words: Ptr, word: int, kind: Lanes) -> Vec:
+    def word(self, words: Ptr, word: int, kind: VectorType) -> Vec:
         """A word of each column."""
         return self.t.load_lanes(kind, self.t.ptr_add(words, 4 * word * self.of.columns))
 
@@ -180,7 +181,7 @@ def expand_function(of: BlockLayout, lanes: int) -> tuple[SharedFunction, Signat
 
 def _expand(of: BlockLayout, lanes: int) -> Function:
     t, read, vectors = SimdBuilder(), of.expanded, of.columns // lanes
-    reader, share = BlockReader(t, of, lanes), of.block_bytes // vectors
+    reader, share = PackedBlockReader(t, of, lanes), of.block_bytes // vectors
     with t.loop(0, I64("%blocks")) as block:
         panel = t.ptr_add(Ptr("%panel"), t.mul(block, of.block_bytes))
         expanded = t.ptr_add(Ptr("%expanded"), t.mul(block, of.groups * read.group_bytes))
@@ -202,4 +203,4 @@ def _expand(of: BlockLayout, lanes: int) -> Function:
     return t.function(Signature(f"expand.{of.name}.{of.columns}", parameters))
 
 
-__all__ = ["BlockReader", "Load", "NeonIntegers", "expand_function", "joined_bits", "moved_up", "neon_codes"]
+__all__ = ["LoadWord", "NeonIntegers", "PackedBlockReader", "expand_function", "joined_bits", "moved_up", "neon_codes"]

@@ -152,7 +152,7 @@ class BlockWords:
     scales: tuple[Integer, ...] = ()
     """For each group what the block's scale is multiplied by; empty where the scale is that of the only group."""
     lows: tuple[Integer, ...] = ()
-    """The same of what is subtracted."""
+    """The integer of what is subtracted."""
 
 
 @lru_cache(maxsize=len(FORMATS))

@@ -61,7 +61,7 @@ def _block(tile: Tile) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What is summed before the next rows: steps along k, and where they are among all of them."""
+    """A KC block: the k steps that are summed before the next rows, and where they are along k."""
 
     start: I64
     steps: I64
@@ -190,7 +190,7 @@ class _Block(Builder):
                 self._finish(row, self.add(row, rows))
 
     def _soon(self, b: Ptr) -> Ptr:
-        """What a micro-kernel prefetches that goes through a panel alone."""
+        """Return the address that a micro-kernel prefetches first if it goes through a panel alone."""
         return self.ptr_add(b, GEMM.prefetch_distance * self.tile.lanes)
 
     def _uneven(self, i: I64, row: I64, end: I64, uneven: I1) -> tuple[I64, I64]:

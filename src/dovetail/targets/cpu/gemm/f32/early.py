@@ -42,9 +42,9 @@ def early_products(values: Iterable[Value], device: CpuDevice, *, in_bf16: bool 
 
 
 def _in_bf16(device: CpuDevice) -> list[SharedFunction]:
-    from dovetail.targets.cpu.gemm.amx.bf16 import Functions  # few programs round
+    from dovetail.targets.cpu.gemm.amx.bf16 import DotFunctions  # few programs round
 
-    return [part for part, _ in Functions.of(device, BF16.vectors * device.lanes, 0).every]
+    return [part for part, _ in DotFunctions.of(device, BF16.vectors * device.lanes, 0).every]
 
 
 def _pairs(products: Sequence[Value], device: CpuDevice) -> Iterator[SharedFunction]:

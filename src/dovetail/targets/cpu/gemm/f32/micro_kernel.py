@@ -26,7 +26,7 @@ from dovetail.targets.cpu.gemm.policy import GEMM
 from dovetail.targets.cpu.gemm.tile import Tile
 
 PREFETCHING = ".prefetching"
-"""What the name of the prefetching variants ends in."""
+"""Suffix of the names of prefetching variants."""
 
 
 def micro_kernel_signature(tile: Tile, *, prefetching: bool) -> Signature:
@@ -147,7 +147,7 @@ class _MicroKernel(VectorBuilder):
         return signature.define(self.body(), linkage="internal", attributes="noinline nounwind")
 
     def _start(self) -> Carried:
-        """What is carried along k, without accumulators."""
+        """Return the pointers that are carried along k, without accumulators."""
         offsets: tuple[Int, ...] = (0, *_STRIDES)
         self.row_ends = [
             self.ptr_add(Ptr(f"%a{i - i % GEMM.rows_per_pointer}"), offsets[i % GEMM.rows_per_pointer])

@@ -22,8 +22,8 @@ from dovetail.kernels.problems.contraction import Contraction
 from dovetail.kernels.spec import Packed, SharedFunction, TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.f32.block import BLOCK
-from dovetail.targets.cpu.gemm.f32.pack import Columns
-from dovetail.targets.cpu.gemm.f32.variant import Weights, is_turned, served
+from dovetail.targets.cpu.gemm.f32.pack import PackedColumns
+from dovetail.targets.cpu.gemm.f32.variant import PackedGemm, is_turned, served
 from dovetail.targets.cpu.gemm.policy import NARROW, tiles_of
 from dovetail.targets.cpu.gemm.tile import Tile
 
@@ -145,7 +145,7 @@ def _refused(contraction: Contraction, device: CpuDevice) -> Refused | None:
     return None
 
 
-class _NarrowWeights(Weights):
+class _NarrowWeights(PackedGemm):
     """Products whose columns are all in one cell."""
 
     stem = "narrow"
@@ -156,7 +156,7 @@ class _NarrowWeights(Weights):
 
     def _panels(self) -> None:
         (right,) = self.contraction.rights
-        pack = Columns(self.tile.lanes, is_turned(self.contraction, self.locations) is True)
+        pack = PackedColumns(self.tile.lanes, is_turned(self.contraction, self.locations) is True)
         self.bindings["b0"] = Packed(self.contraction.operand(right), pack.layout, pack)
         self.fronts["b0"] = (0,) * (self.contraction.result.rank - 1)
 

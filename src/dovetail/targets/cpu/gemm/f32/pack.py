@@ -68,7 +68,7 @@ class Panels:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class PackedColumns:
     """A matrix with each column along k, filled up with zeros to whole vectors."""
 
     lanes: int

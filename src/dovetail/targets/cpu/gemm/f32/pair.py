@@ -26,7 +26,7 @@ from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.driver import Cell, Cells, Shape, kernel_code, words_bytes
 from dovetail.targets.cpu.gemm.f32.block import kc_of
 from dovetail.targets.cpu.gemm.f32.pair_kernel import rows_function
-from dovetail.targets.cpu.gemm.f32.pair_pack import Factor, Layout, Panels, pack_function
+from dovetail.targets.cpu.gemm.f32.pair_pack import OperandLayout, PairOperand, PanelTarget, pack_function
 from dovetail.targets.cpu.gemm.job import GemmJob
 from dovetail.targets.cpu.gemm.policy import GEMM, PAIR, tiles_of
 from dovetail.targets.cpu.gemm.tile import Tile, tile_of
@@ -38,8 +38,8 @@ class PairShape:
     """What the code of a product of two activations depends on."""
 
     shape: Shape
-    left: Factor
-    rights: tuple[Factor, ...]
+    left: PairOperand
+    rights: tuple[PairOperand, ...]
     """The right operands, one for each stream."""
     by_rows: bool
     """Whether rows of A are read where they are, contiguous along k; otherwise the micro-kernel reads [k][MR]."""
@@ -159,7 +159,7 @@ class _Pair(Cells):
         if self.pair.by_rows:
             return start, row, I64("0")
         line = 4 * tile.rows
-        to = Panels(self.ptr_add(SCRATCH, self.size("a_copy")), tile.rows, line, self._distance(block, line))
+        to = PanelTarget(self.ptr_add(SCRATCH, self.size("a_copy")), tile.rows, line, self._distance(block, line))
         self._pack(self.pair.left, start, (k, row), to, cell.rows, block.steps)
         return to.target, I64(str(line)), to.distance
 
@@ -186,13 +186,15 @@ class _Pair(Cells):
             start = self.ptr_add(self.pointer(right.pointer), cell.offsets[right.pointer])
             start = self.ptr_add(start, self.add(self.size(f"stream{stream}"), self.mul(column, strides[1])))
             start = self.ptr_add(start, self.mul(block.start, strides[0]))
-            to = Panels(self.ptr_add(first, 4 * stream * self.width), self.width, line, distance)
+            to = PanelTarget(self.ptr_add(first, 4 * stream * self.width), self.width, line, distance)
             source = self.ptr_add(start, self.mul(done, strides[1]))
             self._pack(right, source, strides, to, self.sub(count, done), block.steps)
         step = self.size(f"{rights[0].pointer}_k")
         return _Right(copy, distance, start, step, self.udiv(done, self.width))
 
-    def _pack(self, factor: Factor, source: Ptr, strides: tuple[I64, I64], to: Panels, count: I64, steps: I64) -> None:
+    def _pack(
+        self, factor: PairOperand, source: Ptr, strides: tuple[I64, I64], to: PanelTarget, count: I64, steps: I64
+    ) -> None:
         """Pack rows or columns of an operand, with strides along k and across."""
         function = pack_function(self.device, factor.dtype, factor.layout, to.width, to.pitch)
         if function not in self.shared:
@@ -273,7 +275,7 @@ def _tile(device: CpuDevice, contraction: Contraction, *, by_rows: bool) -> Tile
 
 
 def pair_tile(device: CpuDevice, columns: Size, *, by_rows: bool) -> Tile:
-    """The same of a product of one stream with n columns."""
+    """Return the tile of a GEMM of one stream with n columns."""
     tile, row = tile_of(device), tiles_of(device)
     if not by_rows and row.tall is not None:
         tile = Tile(device, row.tall, tile.vectors)
@@ -288,7 +290,7 @@ def _filled(columns: int, tile: Tile) -> int:
     return -(-columns // tile.columns) * tile.columns
 
 
-def _layout(value: Value, along: Size, across: Size) -> Layout:
+def _layout(value: Value, along: Size, across: Size) -> OperandLayout:
     """How an operand with these strides is stored."""
     if value.dtype is not f32:
         return "strided"
@@ -327,11 +329,11 @@ class _PairJob(GemmJob):
         work = smallest(count, height) * smallest(self.panels, span) * self.deep * self.tile.columns
         return Job(template, self.bindings, Tiles(product(batch) * blocks * spans, work))
 
-    def _left(self, along: Size) -> Factor:
+    def _left(self, along: Size) -> PairOperand:
         left = self.contraction.left
-        return Factor("a", left.dtype, _layout(left, along, self.sizes["a_row"]))
+        return PairOperand("a", left.dtype, _layout(left, along, self.sizes["a_row"]))
 
-    def _rights(self) -> tuple[Factor, ...]:
+    def _rights(self) -> tuple[PairOperand, ...]:
         """The right operands at columns of the result, one for each stream."""
         contraction, views = self.contraction, self.body.views
         for i, right in enumerate(contraction.rights):
@@ -342,7 +344,7 @@ class _PairJob(GemmJob):
         for stream, (i, first) in enumerate(contraction.streams):
             self.sizes[f"stream{stream}"] = first * views[contraction.rights[i]].strides[-1]
         factors = [
-            Factor(f"b{i}", right.dtype, _layout(right, *views[right].strides[-2:]))
+            PairOperand(f"b{i}", right.dtype, _layout(right, *views[right].strides[-2:]))
             for i, right in enumerate(contraction.rights)
         ]
         return tuple([factors[i] for i, _ in contraction.streams])
@@ -398,7 +400,7 @@ class _PairJob(GemmJob):
     def _is_one_block(self) -> bool:
         return isinstance(self.deep, int) and self.deep <= packed_together(self.tile)
 
-    def _scratch(self, start: int, height: Size, span: Size, group: int, direct: bool, left: Factor) -> Size:
+    def _scratch(self, start: int, height: Size, span: Size, group: int, direct: bool, left: PairOperand) -> Size:
         """Words of the epilogue, sums, and copies; how many bytes they take."""
         deep = self._kc
         panels = 1 if direct or self._is_one_block else span

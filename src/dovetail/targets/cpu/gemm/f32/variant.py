@@ -18,7 +18,7 @@ from dovetail.kernels.problems.contraction import Contraction
 from dovetail.kernels.problems.grouped import find_any_product
 from dovetail.kernels.spec import Job, Packed, SharedFunction, TensorLocations, Tiles
 from dovetail.ops.region import region
-from dovetail.targets.cpu.gemm.driver import Source, gemm_code, words_bytes
+from dovetail.targets.cpu.gemm.driver import RowSource, gemm_code, words_bytes
 from dovetail.targets.cpu.gemm.f32.block import block_function
 from dovetail.targets.cpu.gemm.f32.pack import Panels
 from dovetail.targets.cpu.gemm.job import GemmJob
@@ -39,7 +39,7 @@ def offer_gemm(of: StepProblem[CpuDevice]) -> Offer | Refused:
     if is_turned(contraction, of.locations) is None:
         return Offer(lambda: _pair(of, contraction))
     tile = tile_of(of.device, len(contraction.streams))
-    return Offer(lambda: Weights(of.step, contraction, of.locations, tile).job())
+    return Offer(lambda: PackedGemm(of.step, contraction, of.locations, tile).job())
 
 
 def served(of: StepProblem[CpuDevice]) -> Contraction | Refused:
@@ -63,11 +63,11 @@ def is_turned(contraction: Contraction, locations: TensorLocations) -> bool | No
     return turned.pop() if bound and len(turned) == 1 else None
 
 
-class Weights(GemmJob):
+class PackedGemm(GemmJob):
     """Products with weights that are packed before the run."""
 
     stem = "gemm"
-    """What the name of the kernel begins with."""
+    """Prefix of the kernel's name."""
 
     def job(self) -> Job:
         rows = self._rows()
@@ -88,17 +88,17 @@ class Weights(GemmJob):
         return Job(template, self.bindings, Tiles(tiles, work))
 
     def _multiply(self) -> tuple[SharedFunction, Signature]:
-        """What multiplies the rows of a cell."""
+        """Return the function that multiplies the rows of a cell."""
         return block_function(self.tile)
 
-    def _rows(self) -> Source | None:
+    def _rows(self) -> RowSource | None:
         """The left operand; where it is not dense f32 along k, rows are copied."""
         stride = self.point_left()
         left = self.contraction.left
         if left.dtype is f32 and (stride == f32.itemsize or self.deep == 1):
             return None
         self.sizes["a_k"] = stride
-        return Source("a", left.dtype)
+        return RowSource("a", left.dtype)
 
     def _panels(self) -> None:
         """The right operands, packed side by side."""
@@ -123,7 +123,7 @@ class Weights(GemmJob):
         most = GEMM.few_tiles if isinstance(self.panels, int) and self.panels <= GEMM.few_panels else GEMM.most_tiles
         return self.tile.rows * min(most, max(1, tiles))
 
-    def _scratch(self, start: int, block: Size, rows: Source | None) -> Size:
+    def _scratch(self, start: int, block: Size, rows: RowSource | None) -> Size:
         """Words of the epilogue, sums, and copies; how many bytes they take."""
         end: Size = start + block * self.tile.row_bytes
         if rows is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.simd import PhiLoop, SimdBuilder, zeros
 from dovetail.kernels.spec import SharedFunction
@@ -22,7 +22,7 @@ LARGEST = 128.0
 """Below this are the scaled weights: a group of products with numbers up to 1 stays far below what f16 holds."""
 COLUMNS, VECTORS, _LANES = 16, 4, 8
 """Of a panel, those of four f32, and numbers of a vector of f16."""
-_HALVES, _FLOATS = Lanes(_LANES, "half"), Lanes(4, "float")
+_HALVES, _FLOATS = VectorType(_LANES, "half"), VectorType(4, "float")
 _WIDE = COLUMNS // _LANES
 
 

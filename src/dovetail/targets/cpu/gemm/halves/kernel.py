@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I1, I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I1, I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.simd import PhiLoop, SimdBuilder, Step, Stream, same, zeros
 from dovetail.dataclass import dataclass
@@ -23,7 +23,7 @@ HEAD = LINE = 64
 """Bytes of a row before its numbers: what its sums are multiplied with; and of a cache line, for prefetching."""
 _LANES = 4
 """Of the vectors that rows are scaled in."""
-_FLOATS, _INTS = Lanes(_LANES, "float"), Lanes(_LANES, "i32")
+_FLOATS, _INTS = VectorType(_LANES, "float"), VectorType(_LANES, "i32")
 _PLACE, _KEPT = 13, -1879056384
 """Bits that an f16 moves up, and those that are its own afterwards: 0x8FFFE000."""
 _MOVED = f"0x{(1023 - 112) << 52:016X}"
@@ -91,12 +91,12 @@ def row_function(of: HalfKernel) -> tuple[SharedFunction, Signature]:
 
 
 class _Halves(SimdBuilder):
-    """What the functions share: weights as floats."""
+    """Shared code of the functions: weights as floats."""
 
     def __init__(self, of: HalfKernel) -> None:
         super().__init__()
         self.of, self.lanes, self.vectors, self.columns = of, of.tile.lanes, of.tile.vectors, of.tile.columns
-        self.floats = Lanes(self.lanes, "float")
+        self.floats = VectorType(self.lanes, "float")
 
     def weights(self, panel: Ptr, step: int) -> list[Vec]:
         """The vectors of a step along k."""
@@ -113,11 +113,11 @@ class _Halves(SimdBuilder):
     def halves(self, start: Ptr, pair: int, *, volatile: bool = False) -> list[Vec]:
         """Two vectors of one load, as they are stored."""
         at = self.ptr_add(start, 4 * self.lanes * pair)
-        two = self.load_lanes(Lanes(2 * self.lanes, "i16"), at, 16, volatile=volatile)
+        two = self.load_lanes(VectorType(2 * self.lanes, "i16"), at, 16, volatile=volatile)
         return [self.some_lanes(two, range(first, first + self.lanes)) for first in (0, self.lanes)]
 
     def is_moved(self, v: int) -> bool:
-        """Whether a vector's bits are moved: every other one is, as the two ways of widening use different pipes."""
+        """Whether a vector is widened by moving bits: every other one is, as conversions use another pipe."""
         return self.of.is_moved and v % 2 == 0
 
     def widened(self, some: Vec, *, is_moved: bool = False) -> Vec:
@@ -132,7 +132,7 @@ class _Halves(SimdBuilder):
         return self.lanewise("shl", self.convert("sext", some, "i32"), _PLACE)
 
     def cleared(self, bits: Vec) -> Vec:
-        """The same without these three."""
+        """Clear these three bits."""
         return self.lanewise("and", bits, _KEPT)
 
 
@@ -221,7 +221,7 @@ class _Rows(_Halves):
 class _RowInOrder(_Rows):
     """One row times f16 with NEON, whose instructions stay in the order they are written in.
 
-    Both ways of widening and all multiply-adds together take as long as two pipes need for them: a step is widened
+    Both sequences that widen and all multiply-adds together take as long as two pipes need for them: a step is widened
     among the products of the step before, and lines are prefetched from far into L2 and from near into L1.
     """
 

@@ -142,7 +142,7 @@ class HalfPanels:
             at = slice(column % width, column % width + ahead)
             _columns(panels[column // width, :, at], powers, (column // width, at), rows[:ahead])
         first = (column + ahead) // width
-        # Some panels at a time: rows stay in the cache while their largest numbers are found and while they are moved.
+        # Some panels at a time: rows stay in the cache from the search for their largest numbers until they are moved.
         for start in range(0, whole, _PANELS):
             some = range(first + start, first + min(start + _PANELS, whole))
             here = slice(some.start, some.stop)
@@ -259,7 +259,7 @@ class _Driver(RowPanels):
             self._spread(rows, b, sums, count)
 
     def _spread(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
-        """The same, KC steps along k at a time, of which all rows read the weights as f32."""
+        """Multiply KC steps along k at a time, of which all rows read the weights as f32."""
         spread, panel = spread_function(self.kernel), self.ptr_add(SCRATCH, self.at.own)
         self.shared.append(spread)
         multiply = partial(rows_function, self.kernel, is_spread=True)

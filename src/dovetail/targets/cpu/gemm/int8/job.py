@@ -1,4 +1,4 @@
-"""What products and convolutions of bytes put together alike: their operands, exact sums, and the steps on these."""
+"""The job of a GEMM or convolution of bytes: its operands, exact sums, and the epilogue on these."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dovetail import ops
-from dovetail.codegen.llvm.arguments import Words, store_words
+from dovetail.codegen.llvm.arguments import NamedArguments, store_words
 from dovetail.codegen.llvm.builder import Builder
 from dovetail.codegen.llvm.handles import I64, Int, Ptr
 from dovetail.codegen.llvm.kernel import BEGIN, DRIVER, END, SCRATCH, WORDS, KernelCode, assemble_with, inner_name
@@ -94,7 +94,7 @@ class _Driver(Builder):
         super().__init__()
         self.shape = shape
         self.epilogue = epilogue
-        self.arguments = Words.load(self, WORDS, shape.pointers, tuple(words_of(shape.sizes)))
+        self.arguments = NamedArguments.load(self, WORDS, shape.pointers, tuple(words_of(shape.sizes)))
         offsets = shape.layout(epilogue)
         self.words = self.ptr_add(SCRATCH, offsets["words"])
         self.sums = self.ptr_add(SCRATCH, offsets["sums"])

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 
 from dovetail.codegen.llvm.function import Function, Parameter, Signature
-from dovetail.codegen.llvm.handles import I64, Lanes, Ptr, Vec
+from dovetail.codegen.llvm.handles import I64, Ptr, Vec, VectorType
 from dovetail.codegen.llvm.kernel import shared_function
 from dovetail.codegen.llvm.simd import PhiLoop, SimdBuilder, same, zeros
 from dovetail.dataclass import dataclass
@@ -85,7 +85,7 @@ def byte_tile_function(tile: ByteTile, rows: int) -> tuple[SharedFunction, Signa
 def _function(tile: ByteTile, rows: int) -> Function:
     t = SimdBuilder()
     shape = tile.shape
-    kind, raw = Lanes(shape.lanes, "i32"), Lanes(4 * shape.lanes, "i8")
+    kind, raw = VectorType(shape.lanes, "i32"), VectorType(4 * shape.lanes, "i8")
     along = PhiLoop(t)
     k = along.carry(I64("0"))
     sums = {(i, j): along.carry(zeros(kind)) for i in range(rows) for j in range(shape.vectors)}
@@ -110,7 +110,7 @@ def _function(tile: ByteTile, rows: int) -> Function:
 
 def _broadcast(t: SimdBuilder, tile: ByteTile, four: Ptr, i: int, rows: int) -> Vec:
     """Four bytes of a row in every lane; NEON takes them out of a register of four rows."""
-    kind = Lanes(tile.shape.lanes, "i32")
+    kind = VectorType(tile.shape.lanes, "i32")
     if tile.shape.by_lane and rows > 1:
         return t.splat_lane(t.load_lanes(kind, t.ptr_add(four, 4 * (i - i % 4)), 16), i % 4)
     return t.load_spread(kind, t.ptr_add(four, 4 * i))
@@ -131,13 +131,13 @@ def dot(t: SimdBuilder, of: Int8Tile, held: Vec, x: Vec, y: Vec) -> Vec:
     if of.pairs is None:
         return t.instruction(of.intrinsic, kind, held, x, y)
     # By way of sums of two products in 16 bits, none of which is large enough to saturate.
-    half = Lanes(2 * kind.count, "i16")
+    half = VectorType(2 * kind.count, "i16")
     two = t.instruction(of.intrinsic, half, x, y)
     return t.lanewise("add", held, t.instruction(of.pairs, kind, two, same(half, 1)))
 
 
 def plain_dot(t: SimdBuilder, held: Vec, x: Vec, y: Vec, *, signed: bool) -> Vec:
-    """The same without a dot instruction; y is signed."""
+    """Emulate a dot instruction; y is signed."""
     wide = t.convert("sext" if signed else "zext", x, "i32")
     products = t.lanewise("mul", wide, t.convert("sext", y, "i32"))
     for part in range(4):
