@@ -16,10 +16,10 @@ from dovetail.ir.dim import Size
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.kernels.spec import SharedFunction, Template
 
-_GIVEN = (Parameter("ptr", "arguments", "noalias readonly"), Parameter("i64", "begin"), Parameter("i64", "end"))
-KERNEL = Signature("kernel", (*_GIVEN, Parameter("ptr", "scratch", "noalias")))
+_PARAMETERS = (Parameter("ptr", "arguments", "noalias readonly"), Parameter("i64", "begin"), Parameter("i64", "end"))
+KERNEL = Signature("kernel", (*_PARAMETERS, Parameter("ptr", "scratch", "noalias")))
 """How a kernel is called: its words, the tiles from `begin` to before `end`, and the worker's workspace."""
-DRIVER = Signature("kernel", (*_GIVEN, Parameter("ptr", "scratch")))
+DRIVER = Signature("kernel", (*_PARAMETERS, Parameter("ptr", "scratch")))
 """The same for a kernel that hands parts of its workspace to functions which also read them by other pointers."""
 WORDS, BEGIN, END, SCRATCH = Ptr("%arguments"), I64("%begin"), I64("%end"), Ptr("%scratch")
 

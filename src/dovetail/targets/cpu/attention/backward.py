@@ -104,8 +104,8 @@ def sums_function(device: CpuDevice, wide: int, vectors: int) -> Shared:
                 for j in range(keys):
                     number = t.splat_lane(held[j], r) if by_lane else t.load_splat(t.ptr_add(own[j], 4 * r))
                     place = slice(j * vectors, (j + 1) * vectors)
-                    sums = state.vectors[place]
-                    state.vectors[place] = [t.fma(v, number, s) for v, s in zip(xs, sums, strict=True)]
+                    accumulators = state.vectors[place]
+                    state.vectors[place] = [t.fma(v, number, s) for v, s in zip(xs, accumulators, strict=True)]
         for i, total in enumerate(state.vectors):
             t.store(total, t.ptr_add(rows[i // vectors], i % vectors * t.bytes), t.bytes)
     parameters = (read("p"), read("x"), written("to"), integer("pitch"), integer("count"))
@@ -396,9 +396,9 @@ class _Block(QueryBlock):
         pitch = vectors * t.bytes
         onto = t.ptr_add(self.room[to], t.mul(low, pitch))
         for c in range(0, vectors, most):
-            sums = sums_function(t.device, self.wide, min(most, vectors - c))
+            function = sums_function(t.device, self.wide, min(most, vectors - c))
             at = c * t.bytes
-            t.call_shared(sums, p, t.ptr_add(self.room[rows], at), t.ptr_add(onto, at), pitch, count)
+            t.call_shared(function, p, t.ptr_add(self.room[rows], at), t.ptr_add(onto, at), pitch, count)
 
     def _write_queries(self, low: Int, count: I64) -> None:
         """The gradients of the queries: ds times the keys."""

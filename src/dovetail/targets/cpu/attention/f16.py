@@ -96,7 +96,7 @@ def half_scores_function(device: CpuDevice, d: int) -> Shared:
     t = Halves(device)
     rows = [t.ptr_add(Ptr("%k"), t.mul(j, I64("%stride"))) for j in range(KEYS)]
     with t.carry(0, d // (CHAINS * LANES), [ZERO] * (KEYS * WIDE * CHAINS)) as state:
-        sums = state.vectors
+        accumulators = state.vectors
         keys, queries = t.mul(state.index, CHAINS * _VECTOR), t.mul(state.index, CHAINS * LANES * _ROW)
         at = [t.ptr_add(row, keys) for row in rows]
         held = [[t.load(t.ptr_add(key, _VECTOR * chain), 2) for key in at] for chain in range(CHAINS)]
@@ -107,7 +107,7 @@ def half_scores_function(device: CpuDevice, d: int) -> Shared:
                     one = t.splat_lane(held[chain][j], feature)
                     for i in range(WIDE):
                         place = (j * WIDE + i) * CHAINS + chain
-                        sums[place] = t.fma(q[i], one, sums[place])
+                        accumulators[place] = t.fma(q[i], one, accumulators[place])
     for cell in range(KEYS * WIDE):
         chains = state.vectors[CHAINS * cell : CHAINS * (cell + 1)]
         while len(chains) > 1:
@@ -127,8 +127,8 @@ def half_values_function(device: CpuDevice) -> Shared:
         for turn in range(TURNS):
             of = slice(turn * count, (turn + 1) * count)
             state.vectors[of] = _added(t, state.vectors[of], t.add(t.mul(state.index, TURNS), turn))
-    sums = state.vectors[:count]
-    with t.carry(t.mul(whole, TURNS), I64("%count"), sums) as left:
+    accumulators = state.vectors[:count]
+    with t.carry(t.mul(whole, TURNS), I64("%count"), accumulators) as left:
         left.vectors[:] = _added(t, left.vectors, left.index)
     totals = [t.fadd(x, y) for x, y in zip(left.vectors, state.vectors[count:], strict=True)]
     old = [t.load_four(t.ptr_add(Ptr("%rescale"), 16 * part)) for part in range(2 * WIDE)]
@@ -141,7 +141,7 @@ def half_values_function(device: CpuDevice) -> Shared:
     return finished(t, "attend_half_values", parameters)
 
 
-def _added(t: Halves, sums: Sequence[Vec], key: I64) -> list[Vec]:
+def _added(t: Halves, accumulators: Sequence[Vec], key: I64) -> list[Vec]:
     """Sums of some features with the values of a key."""
     p = t.row(t.ptr_add(Ptr("%p"), t.mul(key, _ROW)))
     at = t.ptr_add(Ptr("%v"), t.mul(key, I64("%stride")))
@@ -149,7 +149,7 @@ def _added(t: Halves, sums: Sequence[Vec], key: I64) -> list[Vec]:
     v = t.let(f"load {few}, ptr {at}, align 2")
     lanes = [", ".join([f"i32 {feature}"] * LANES) for feature in range(FEATURES)]
     splats = [Vec(t.let(f"shufflevector {few} {v}, {few} poison, <{LANES} x i32> <{some}>")) for some in lanes]
-    return [t.fma(p[place % WIDE], splats[place // WIDE], x) for place, x in enumerate(sums)]
+    return [t.fma(p[place % WIDE], splats[place // WIDE], x) for place, x in enumerate(accumulators)]
 
 
 @lru_cache(64)
@@ -266,8 +266,8 @@ def few_half_values_function(device: CpuDevice, dv: int, rows: int, *, prefetche
         weights = [_weights(t, t.ptr_add(p, t.add(t.mul(first, 4), 4 * ATTENTION.few_keys * i))) for i in range(rows)]
         with t.loop(0, group.parts) as part:
             places = list(group.vectors(part))
-            for result, sums in zip(results, _weighted(t, group, places, weights), strict=True):
-                for at, row_sums in zip(places, sums, strict=True):
+            for result, accumulators in zip(results, _weighted(t, group, places, weights), strict=True):
+                for at, row_sums in zip(places, accumulators, strict=True):
                     _add(t, row_sums, t.constant_four(1 / _WEIGHT), t.ptr_add(result, t.mul(at, 2)))
     with t.loop(whole, total) as key:
         row, weight = t.ptr_add(v, t.mul(key, stride)), t.ptr_add(p, t.mul(key, 4))
@@ -285,15 +285,15 @@ def _weighted(t: Halves, group: Group, places: Sequence[Int], weights: Sequence[
 
     Neighbours add to different sums: queues hold few instructions that wait for the one before.
     """
-    sums: list[list[Vec]] = []
+    accumulators: list[list[Vec]] = []
     for j, row in enumerate(group.rows):
         values = [t.load(t.ptr_add(row, at), 2) for at in places]
         if j == 0:
-            sums = [[t.fmul(value, some[0]) for value in values] for some in weights]
+            accumulators = [[t.fmul(value, some[0]) for value in values] for some in weights]
         else:
-            pairs = zip(weights, sums, strict=True)
-            sums = [[t.fma(v, some[j], x) for v, x in zip(values, held, strict=True)] for some, held in pairs]
-    return sums
+            pairs = zip(weights, accumulators, strict=True)
+            accumulators = [[t.fma(v, some[j], x) for v, x in zip(values, held, strict=True)] for some, held in pairs]
+    return accumulators
 
 
 def _weights(t: Halves, at: Ptr) -> Sequence[Vec]:

@@ -80,20 +80,20 @@ def streamed_scores_function(device: CpuDevice, d: int, rows: int, stored: Store
     keys = Group(t, Ptr("%k"), I64("%stride"), d, stored, prefetches=prefetches)
     queries = [t.ptr_add(Ptr("%q"), 4 * padded(d, lanes) * i) for i in range(rows)]
 
-    def added(sums: Sequence[Vec], at: Int, k: Sequence[Vec]) -> list[Vec]:
+    def added(accumulators: Sequence[Vec], at: Int, k: Sequence[Vec]) -> list[Vec]:
         """Sums with the products of a vector of features."""
         q = [t.load(t.ptr_add(query, at), size) for query in queries]
-        return [t.fma(q[i // lanes], k[i % lanes], x) for i, x in enumerate(sums)]
+        return [t.fma(q[i // lanes], k[i % lanes], x) for i, x in enumerate(accumulators)]
 
     with t.carry(0, keys.parts if keys.each else 0, [ZERO] * (rows * lanes)) as state:
         for at in keys.vectors(state.index):
             state.vectors[:] = added(state.vectors, at, keys.loaded(at))
-    sums = state.vectors
+    accumulators = state.vectors
     if keys.left:
         last = [t.load_first(t.ptr_add(key, keys.left_at), keys.left) for key in keys.rows]
-        sums = added(sums, keys.left_at, last)
+        accumulators = added(accumulators, keys.left_at, last)
     for i in range(rows):
-        scores = t.transpose_add(sums[i * lanes : (i + 1) * lanes])
+        scores = t.transpose_add(accumulators[i * lanes : (i + 1) * lanes])
         t.store(scores, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i), size)
     return finished(t, "attend_streamed_scores", (read("q"), read("k"), integer("stride"), written("s")))
 
@@ -113,10 +113,10 @@ def streamed_values_function(device: CpuDevice, dv: int, rows: int, stored: Stor
     def weighted(at: Int, values: Sequence[Vec], weights: Sequence[Sequence[Vec]]) -> None:
         """Add the values of some keys at a vector of features to the results of all rows."""
         places = [t.ptr_add(result, at) for result in results]
-        sums = [t.load(place, size) for place in places]
+        accumulators = [t.load(place, size) for place in places]
         for j, value in enumerate(values):
-            sums = [t.fma(value, weights[i][j], x) for i, x in enumerate(sums)]
-        for x, place in zip(sums, places, strict=True):
+            accumulators = [t.fma(value, weights[i][j], x) for i, x in enumerate(accumulators)]
+        for x, place in zip(accumulators, places, strict=True):
             t.store(x, place, size)
 
     for i, result in enumerate(results):
@@ -176,25 +176,25 @@ def few_scores_function(device: CpuDevice, d: int, rows: int, stored: Stored, co
     keys = [t.ptr_add(Ptr("%k"), t.mul(j, I64("%stride"))) for j in range(count)]
     queries = [t.ptr_add(Ptr("%q"), 4 * padded(d, lanes) * i) for i in range(rows)]
 
-    def added(sums: Sequence[Vec], at: Int, features: int = lanes) -> list[Vec]:
+    def added(accumulators: Sequence[Vec], at: Int, features: int = lanes) -> list[Vec]:
         """Sums with the products of a vector of features."""
         here = [t.ptr_add(key, as_stored(t, at, stored)) for key in keys]
         k = [t.load_as_f32(x, stored) if features == lanes else t.load_first(x, features) for x in here]
         q = [t.load(t.ptr_add(query, at), size) for query in queries]
-        return [t.fma(q[i // count], k[i % count], x) for i, x in enumerate(sums)]
+        return [t.fma(q[i // count], k[i % count], x) for i, x in enumerate(accumulators)]
 
-    sums: list[Vec] = [ZERO] * (rows * count)
+    accumulators: list[Vec] = [ZERO] * (rows * count)
     if d // lanes <= ATTENTION.most_unrolled:
         for i in range(d // lanes):
-            sums = added(sums, i * size)
+            accumulators = added(accumulators, i * size)
     else:
-        with t.carry(0, d // lanes, sums) as state:
+        with t.carry(0, d // lanes, accumulators) as state:
             state.vectors[:] = added(state.vectors, t.mul(state.index, size))
-        sums = state.vectors
+        accumulators = state.vectors
     if d % lanes:
-        sums = added(sums, d // lanes * size, d % lanes)
+        accumulators = added(accumulators, d // lanes * size, d % lanes)
     for i in range(rows):
-        scores = t.transpose_add([*sums[i * count : (i + 1) * count], *[ZERO] * (lanes - count)])
+        scores = t.transpose_add([*accumulators[i * count : (i + 1) * count], *[ZERO] * (lanes - count)])
         t.store(scores, t.ptr_add(Ptr("%s"), 4 * ATTENTION.few_keys * i), 4 * count)
     return finished(t, "attend_few_scores", (read("q"), read("k"), integer("stride"), written("s")))
 
@@ -222,7 +222,7 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, store
     parts = -(-count // max(1, left // (rows * at_once + (1 if rows > 1 else 0))))
     lines = range(0, ahead, device.caches.line)
 
-    def added(sums: Sequence[Vec], key: I64, part: range, of: int = 0) -> list[Vec]:
+    def added(accumulators: Sequence[Vec], key: I64, part: range, of: int = 0) -> list[Vec]:
         """Sums of all rows with the values of a key; they are accumulators `of` each feature."""
         here, weights = t.ptr_add(v, t.mul(key, stride)), t.ptr_add(p, t.mul(key, 4))
         places = [t.ptr_add(here, as_stored(t, i * size, stored)) for i in part]
@@ -230,7 +230,7 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, store
             t.load_as_f32(x, stored) if (i + 1) * lanes <= dv else t.load_first(x, dv % lanes)
             for i, x in zip(part, places, strict=True)
         ]
-        totals = list(sums)
+        totals = list(accumulators)
         for row in range(rows):
             weight = t.load_splat(t.ptr_add(weights, 4 * ATTENTION.few_keys * row))
             for i, value in enumerate(values):
@@ -252,10 +252,12 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, store
                 for at in lines[number::parts]:
                     t.prefetch(t.ptr_add(row, at))
                 state.vectors[:] = added(state.vectors, key, part, of)
-        sums = state.vectors
+        accumulators = state.vectors
         for of in range(1, at_once):
-            sums[: len(starts)] = [t.fadd(x, sums[of * len(starts) + i]) for i, x in enumerate(sums[: len(starts)])]
-        with t.carry(t.mul(t.sdiv(total, at_once), at_once), total, sums[: len(starts)]) as state:
+            accumulators[: len(starts)] = [
+                t.fadd(x, accumulators[of * len(starts) + i]) for i, x in enumerate(accumulators[: len(starts)])
+            ]
+        with t.carry(t.mul(t.sdiv(total, at_once), at_once), total, accumulators[: len(starts)]) as state:
             state.vectors[:] = added(state.vectors, state.index, part)
         for x, place in zip(state.vectors, places, strict=True):
             t.store(x, place, size)

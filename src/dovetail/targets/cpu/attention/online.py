@@ -203,13 +203,13 @@ class OnlineSoftmax(QueryBlock):
         """The sums are 0 where the mask hides all keys; only those that are NaN are not 0 already."""
         t = self.t
         at = [t.ptr_add(self.room["sums"], i * t.bytes) for i in range(self.wide)]
-        sums = [t.load(place, t.bytes) for place in at]
-        with t.when(t.any_lane([t.fcmp("uno", x, x) for x in sums])):
+        accumulators = [t.load(place, t.bytes) for place in at]
+        with t.when(t.any_lane([t.fcmp("uno", x, x) for x in accumulators])):
             with t.carry(0, t.size(self.a.keys), [ZERO]) as state:
                 mask = t.load_splat(t.ptr_add(self.at["mask"], t.mul(state.index, 4)))
                 hides = t.fcmp("oeq", mask, t.constant(float("-inf")))
                 state.vectors[0] = t.select(hides, state.vectors[0], t.constant(1.0))
-            for place, x in zip(at, sums, strict=True):
+            for place, x in zip(at, accumulators, strict=True):
                 t.store(t.select(t.fcmp("oeq", state.vectors[0], ZERO), ZERO, x), place, t.bytes)
 
 

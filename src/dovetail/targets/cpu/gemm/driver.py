@@ -215,9 +215,9 @@ class Cells(VectorBuilder):
     def finish(self, cell: Cell) -> None:
         """Multiply a block of rows with a panel, and run the epilogue."""
 
-    def words(self, sums: Ptr, cell: Cell, onto: Ptr = SCRATCH) -> None:
+    def words(self, accumulators: Ptr, cell: Cell, onto: Ptr = SCRATCH) -> None:
         """Write the words of the epilogue for the sums of a panel."""
-        words: list[Ptr | I64] = [sums]
+        words: list[Ptr | I64] = [accumulators]
         words += [self.corner(name, cell) for name in (*self.shape.operands, "c")]
         words += [cell.columns if size == LIVE else self.size(str(size)) for size in self.epilogues[0].sizes]
         store_words(self, words, onto)

@@ -190,7 +190,7 @@ class RowPanels(Cells):
         """Write a row in its other form."""
 
     @abstractmethod
-    def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def multiply(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """Multiply the rows of a cell with its panel."""
 
     def write(self) -> None:
@@ -207,18 +207,18 @@ class RowPanels(Cells):
             start = self.ptr_add(self.pointer("a"), cell.offsets["a"])
             self.prepare_rows(self.ptr_add(start, self.mul(cell.first, self.size("a_row"))), cell.count)
         b = self.ptr_add(self.pointer("b0"), self.mul(cell.packed, self.panel_bytes))
-        sums, rows = (self.ptr_add(SCRATCH, at) for at in (self.at.sums, self.at.rows))
+        accumulators, rows = (self.ptr_add(SCRATCH, at) for at in (self.at.sums, self.at.rows))
         self.prefetch_operands(cell)
         self.corners = {name: self.corner(name, cell) for name in ("c", *self.shape.fetched)}
         if cell.has_matrix is None:
-            self.products(rows, b, sums, cell.count)
+            self.products(rows, b, accumulators, cell.count)
         else:
             with self.when(cell.has_matrix):
-                self.products(rows, b, sums, cell.count)
+                self.products(rows, b, accumulators, cell.count)
             with self.unless(cell.has_matrix), self.loop(0, self.mul(cell.count, tile.columns)) as i:
-                self.emit(f"store float 0.0, ptr {self.element(sums, 'float', i)}, align 4")
+                self.emit(f"store float 0.0, ptr {self.element(accumulators, 'float', i)}, align 4")
         words = self.ptr_add(SCRATCH, self.at.words)
-        self.words(sums, cell, words)
+        self.words(accumulators, cell, words)
         self.emit(f"call void {self.epilogue_of(cell.columns)}(ptr {words}, i64 0, i64 {cell.count}, ptr null)")
 
     def prepare_rows(self, start: Ptr, count: I64) -> None:
@@ -237,16 +237,16 @@ class RowPanels(Cells):
         with self.unless(many):
             self.each_row(start, count, write)
 
-    def products(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def products(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """Multiply the rows of a cell with its panel, in the form that they were prepared in."""
         if self.on_tiles is None:
-            self.multiply(rows, b, sums, count)
+            self.multiply(rows, b, accumulators, count)
             return
         many = self.icmp("sge", count, AMX.least)
         with self.when(many):
-            self._multiply_on_tiles(self.on_tiles, rows, b, sums, count)
+            self._multiply_on_tiles(self.on_tiles, rows, b, accumulators, count)
         with self.unless(many):
-            self.multiply(rows, b, sums, count)
+            self.multiply(rows, b, accumulators, count)
 
     def each_row(self, start: Ptr, count: I64, write: Callable[[Ptr, I64], None]) -> None:
         """Have each row written; it is copied to f32 first where it is not."""
@@ -292,7 +292,7 @@ class RowPanels(Cells):
         target = self.ptr_add(SCRATCH, self.add(self.tile_row(row), self.at.rows))
         self.call(rounded, x, target, self.problem.deep // STEPS)
 
-    def _multiply_on_tiles(self, on: _OnTiles, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def _multiply_on_tiles(self, on: _OnTiles, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """All rows with the panel, KC steps along k at a time."""
         deep, expansion, weights = self.problem.deep, on.expansion, self.ptr_add(SCRATCH, on.expanded_at)
         tiles, columns = self.udiv(self.add(count, ROWS - 1), ROWS), self.shape.tile.columns
@@ -308,7 +308,7 @@ class RowPanels(Cells):
             for number, column in enumerate(range(0, columns, expansion.columns)):
                 packed = self.ptr_add(here, expansion.apart * column)
                 self.call(on.expand, packed, weights, pieces, self.mul(steps, TILE_BYTES))
-                y, soon = self.ptr_add(sums, 4 * column), self.ptr_add(ahead, self.mul(share, number))
+                y, soon = self.ptr_add(accumulators, 4 * column), self.ptr_add(ahead, self.mul(share, number))
                 self.call(on.multiply, x, self.strip, weights, y, stride, tiles, steps, fresh, soon)
 
 

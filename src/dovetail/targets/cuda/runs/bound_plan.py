@@ -127,10 +127,10 @@ class BoundPlan:
         every = {packed.key: packed for one in self.loaded for packed in one.kernel.packed.values()}
         views = [[self.kept.view(v) for v in (packed.value, *packed.beside)] for packed in every.values()]
 
-        def made(pair: tuple[Packed, list[Array]]) -> Array:
+        def bytes_of(pair: tuple[Packed, list[Array]]) -> Array:
             return np.ascontiguousarray(pair[0].pack(*pair[1])).reshape(-1).view(np.uint8)
 
-        return dict(zip(every, in_threads(made, zip(every.values(), views, strict=True)), strict=True))
+        return dict(zip(every, in_threads(bytes_of, zip(every.values(), views, strict=True)), strict=True))
 
     def new(self, nbytes: int) -> CudaBuffer:
         """Allocate memory of the device; where it is short, free that of earlier runs."""

@@ -39,7 +39,7 @@ class Skeleton:
         """The object file of another module with this text: symbols with its hashes."""
         assert self.text == to.text, "modules differ in names only"
         new = {old.encode(): name.encode() for old, name in zip(self.hashes, to.hashes, strict=True)}
-        return _HASH_BYTES.sub(lambda found: new.get(found[0], found[0]), object_file)
+        return _HASH_BYTES.sub(lambda match: new.get(match[0], match[0]), object_file)
 
 
 def skeleton_of(text: str) -> Skeleton:

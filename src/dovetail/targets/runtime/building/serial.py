@@ -44,11 +44,9 @@ def to_bytes(plan: Plan, jobs: Sequence[Job | Control | None], backend: Backend)
     bare = {at: _bare(job.kernel, modules[at][-1].name) for at, job in kernels.items()}
     stored = [_with_bare_kernels(job, bare) if isinstance(job, Job) else job for job in jobs]
     spelled = [_CONTROL if isinstance(job, Control) else writer.spell(job) for job in stored]
-    distinct = {m.name: m for listed_modules in modules.values() for m in listed_modules}
+    distinct = {m.name: m for each in modules.values() for m in each}
     objects = [backend.code.object_of(name) for name in distinct]
-    listed = [
-        [m.name, m.is_shared, len(listed_modules)] for m, listed_modules in zip(distinct.values(), objects, strict=True)
-    ]
+    listed = [[m.name, m.is_shared, len(code)] for m, code in zip(distinct.values(), objects, strict=True)]
     head = json.dumps({"jobs": spelled, "modules": listed}, separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(head)), head, *objects])
 

@@ -119,7 +119,7 @@ def evaluate_in_turn(
     """
     interpreter = _Interpreter(lift, packed=packed)
     scope = _Scope(_solve(leaves, sizes), _constraints(walk(outputs, until=leaves)))
-    return interpreter.in_turn(outputs, _Given(leaves, interpreter), scope)
+    return interpreter.in_turn(outputs, _CastLeaves(leaves, interpreter), scope)
 
 
 def _solve(leaves: Mapping[Value, Array], sizes: Mapping[str, int] | None) -> dict[str, int]:
@@ -155,7 +155,7 @@ class _Expansion:
     """None where running it binds sizes: then the order depends on the sizes that are known."""
 
 
-class _Given(Mapping[Value, Result]):
+class _CastLeaves(Mapping[Value, Result]):
     """Leaves in the dtype of the computation, cast when they are read: in float64 weights take twice the memory."""
 
     def __init__(self, leaves: Mapping[Value, Array], interpreter: _Interpreter) -> None:

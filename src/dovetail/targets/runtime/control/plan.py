@@ -114,14 +114,16 @@ def make_control(step: Step, locations: TensorLocations, select: Select, outer: 
     if value.op not in (if_, scan_, while_) or depth == MOST_DEPTH or any(fresh_symbols(value)):
         return None
     if value.op is if_:
-        compiler = _Given(value.operands[1:], ("whole",) * (len(value.operands) - 1), locations, select, outer, depth)
+        compiler = _BodyCompiler(
+            value.operands[1:], ("whole",) * (len(value.operands) - 1), locations, select, outer, depth
+        )
         branches = (compiler.compiled(value.attrs["then"]), compiler.compiled(value.attrs["otherwise"]))
         return None if branches == (None, None) else Control(step, branches)
     count = int(value.attrs["carries"])
     scanned = int(value.attrs["scanned"]) if value.op is scan_ else 0
     numbers = range(len(value.operands))
     roles: list[ArgumentRole] = ["carry" if i < count else "slice" if i < count + scanned else "whole" for i in numbers]
-    compiler = _Given(value.operands, tuple(roles), locations, select, outer, depth)
+    compiler = _BodyCompiler(value.operands, tuple(roles), locations, select, outer, depth)
     ends = [_copy(v, v.tensor, locations(v).strides, locations.target.tiles) for v in step.results[:count]]
     bodies = [compiler.compiled(value.attrs[name]) for name in ("condition", "body") if name in value.attrs]
     if None in bodies or None in ends:
@@ -135,8 +137,8 @@ def _copy(value: Value, type: TensorType, strides: Strides, tiles: TilePolicy) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """The operands of a body, and how its kernels are selected."""
+class _BodyCompiler:
+    """Compiles bodies: their operands, and how kernels are selected."""
 
     operands: tuple[Value, ...]
     roles: tuple[ArgumentRole, ...]

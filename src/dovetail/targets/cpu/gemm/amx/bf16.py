@@ -29,7 +29,7 @@ from dovetail.kernels.problems.stored_weights import cost_with
 from dovetail.kernels.spec import Job, SharedFunction
 from dovetail.targets.cpu.gemm.amx.tiles import TileProduct, part_on_tiles, product_function, row_function, whole_steps
 from dovetail.targets.cpu.gemm.driver import kernel_code
-from dovetail.targets.cpu.gemm.f32.variant import is_turned, served
+from dovetail.targets.cpu.gemm.f32.variant import is_transposed, served
 from dovetail.targets.cpu.gemm.policy import AMX, BF16
 from dovetail.targets.cpu.gemm.row_panels import Block, RowPanelJob, RowPanels, Workspace
 from dovetail.targets.cpu.gemm.tile import Tile
@@ -93,13 +93,13 @@ class _Dots(TileBuilder):
         start = {cell: self._sums_before(place) for cell, place in there.items()}
         along = PhiLoop(self)
         pair = along.carry(I64("0"))
-        sums = {cell: along.carry(start[cell]) for cell in self.cells}
-        accumulators = self._products(pair, dict(sums))
+        accumulators = {cell: along.carry(start[cell]) for cell in self.cells}
+        updated = self._products(pair, dict(accumulators))
         following = I64(self.let(f"add nuw nsw i64 {pair}, {BF16.pairs}"))
         again = self.icmp("slt", following, self.mul(I64("%steps"), _PAIRS))
-        along.end([(pair, following), *[(phi, accumulators[cell]) for cell, phi in sums.items()]], again)
+        along.end([(pair, following), *[(phi, updated[cell]) for cell, phi in accumulators.items()]], again)
         for cell, place in there.items():
-            self.store_lanes(accumulators[cell], place)
+            self.store_lanes(updated[cell], place)
         kinds = ("ptr x", "ptr weights", "ptr sums", "i64 stride", "i64 steps", "i1 fresh")
         parameters = tuple([Parameter(*each.split()) for each in kinds])
         return self.function(Signature(f"bf16.dots.{self.rows}.{self.vectors}", parameters))
@@ -152,7 +152,7 @@ def offer_bf16(of: StepProblem[CpuDevice]) -> Offer | Refused:
     kinds = {value.dtype for value in (contraction.products[0], *weights)}
     if kinds != {f32}:
         return Refused("weights_are_f32", ", ".join(sorted([kind.name for kind in kinds])), "f32")
-    if is_turned(contraction, of.locations) is None or any(value.rank != 2 for value in weights):
+    if is_transposed(contraction, of.locations) is None or any(value.rank != 2 for value in weights):
         return Refused("weights_are_known", weights[0].op.name, "a matrix that is a parameter or a constant")
     streams = len(contraction.streams)
     if BF16.vectors % streams:
@@ -170,7 +170,7 @@ class _Job(RowPanelJob):
     def job(self) -> Job | Refused:
         if not isinstance(self.deep, int) or self.deep == 0:
             return Refused("depth_is_known", str(self.deep), "a number")
-        turned = is_turned(self.contraction, self.locations) is True
+        turned = is_transposed(self.contraction, self.locations) is True
         matrices = [[self.contraction.operand(right)] for right in self.contraction.rights]
 
         def pack(streams: tuple[tuple[int, int], ...], size: int, _: tuple[int, ...]) -> Bf16Panels:
@@ -231,7 +231,7 @@ class _Driver(RowPanels):
         rounded = self.functions.rounded[1]
         self.each_row(start, count, lambda x, row: self.round_row(rounded, x, row))
 
-    def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def multiply(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """All rows with the panel, KC steps along k at a time."""
         with self.loop(0, self.deep, step=self.kc) as first:
             steps = self.udiv(self.smin(self.kc, self.sub(self.deep, first)), STEPS)
@@ -241,27 +241,27 @@ class _Driver(RowPanels):
                 self.ptr_add(rows, self.mul(step, TILE_BYTES)),
             )
             if self.functions.on_tiles is None:
-                self._by_pairs(x, weights, sums, count, steps, fresh)
+                self._by_pairs(x, weights, accumulators, count, steps, fresh)
             else:
-                self._on_tiles(self.functions.on_tiles[1], x, weights, sums, count, steps, fresh)
+                self._on_tiles(self.functions.on_tiles[1], x, weights, accumulators, count, steps, fresh)
 
     def _on_tiles(
-        self, multiply: Signature, x: Ptr, weights: Ptr, sums: Ptr, count: I64, steps: I64, fresh: I1
+        self, multiply: Signature, x: Ptr, weights: Ptr, accumulators: Ptr, count: I64, steps: I64, fresh: I1
     ) -> None:
         """Many rows on tiles."""
         many = self.icmp("sge", count, BF16.least)
         with self.when(many):
             tiles = self.udiv(self.add(count, ROWS - 1), ROWS)
             ahead, stride = self.ptr_add(weights, self.mul(steps, self.step_bytes)), self.shape.tile.row_bytes
-            self.call(multiply, x, self.strip, weights, sums, stride, tiles, steps, fresh, ahead)
+            self.call(multiply, x, self.strip, weights, accumulators, stride, tiles, steps, fresh, ahead)
         with self.unless(many):
-            self._by_pairs(x, weights, sums, count, steps, fresh)
+            self._by_pairs(x, weights, accumulators, count, steps, fresh)
 
-    def _by_pairs(self, x: Ptr, weights: Ptr, sums: Ptr, count: I64, steps: I64, fresh: I1) -> None:
+    def _by_pairs(self, x: Ptr, weights: Ptr, accumulators: Ptr, count: I64, steps: I64, fresh: I1) -> None:
         """Some rows at a time, those of the largest register tile first."""
         stride = self.shape.tile.row_bytes
         for n, row in self.in_tiles(self.functions.dots, count):
-            here, target = self.ptr_add(x, self.tile_row(row)), self.ptr_add(sums, self.mul(row, stride))
+            here, target = self.ptr_add(x, self.tile_row(row)), self.ptr_add(accumulators, self.mul(row, stride))
             self.call(self.functions.dots[n][1], here, weights, target, stride, steps, fresh)
 
     def prepare(self, x: Ptr, target: Ptr) -> None:

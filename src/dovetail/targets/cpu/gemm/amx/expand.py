@@ -17,7 +17,12 @@ from dovetail.targets.cpu.gemm.blocks.unpack import PackedBlockReader, joined_bi
 from dovetail.targets.cpu.gemm.blocks.words import Term
 
 _FLOATS = VectorType(COLUMNS, "float")
-_GIVEN = (Parameter("ptr", "panel"), Parameter("ptr", "target"), Parameter("i64", "count"), Parameter("i64", "pitch"))
+_PARAMETERS = (
+    Parameter("ptr", "panel"),
+    Parameter("ptr", "target"),
+    Parameter("i64", "count"),
+    Parameter("i64", "pitch"),
+)
 
 
 class _Blocks(TileBuilder):
@@ -34,7 +39,7 @@ class _Blocks(TileBuilder):
             target = self.ptr_add(Ptr("%target"), self.mul(block, of.block // 2 * ROW_BYTES))
             with self.loop(0, of.columns // COLUMNS) as vector:
                 self._block(panel, vector, self.ptr_add(target, self.mul(vector, I64("%pitch"))))
-        return self.function(Signature(f"amx.{of.name}.{of.columns}", _GIVEN))
+        return self.function(Signature(f"amx.{of.name}.{of.columns}", _PARAMETERS))
 
     def _block(self, panel: Ptr, vector: I64, target: Ptr) -> None:
         of = self.of
@@ -89,7 +94,7 @@ class _Halves(TileBuilder):
             for vector in range(self.some // COLUMNS):
                 two = [self.ptr_add(panel, 2 * (self.columns * step + COLUMNS * vector)) for step in range(2)]
                 self.store_row(self._two_steps(two), self.ptr_add(target, self.mul(I64("%pitch"), vector)))
-        return self.function(Signature(f"amx.{self.name}.{self.columns}.{self.some}", _GIVEN))
+        return self.function(Signature(f"amx.{self.name}.{self.columns}.{self.some}", _PARAMETERS))
 
     def _two_steps(self, two: list[Ptr]) -> str:
         if self.name == "bf16":

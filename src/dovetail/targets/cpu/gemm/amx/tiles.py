@@ -77,23 +77,23 @@ class _Product(TileBuilder):
             columns = range(2 * number, min(2 * number + 2, tiles))
             weights = [self.ptr_add(Ptr("%weights"), self.mul(self.strip, column)) for column in columns]
             start = self.ptr_add(Ptr("%sums"), self.mul(self.mul(tile, ROWS), I64("%stride")))
-            sums: dict[tuple[int, int], Ptr] = {}
+            accumulators: dict[tuple[int, int], Ptr] = {}
             for i in range(high):
                 row = self.ptr_add(start, self.mul(I64("%stride"), ROWS * i))
                 for j, column in enumerate(columns):
-                    sums[i, j] = self.ptr_add(row, 4 * COLUMNS * column)
+                    accumulators[i, j] = self.ptr_add(row, 4 * COLUMNS * column)
             begun = self.mul(self.add(self.mul(pair, every), number), self.deep)
-            self._products(x, weights, sums, self.ptr_add(Ptr("%ahead"), self.mul(begun, 64 * self.of.lines)))
+            self._products(x, weights, accumulators, self.ptr_add(Ptr("%ahead"), self.mul(begun, 64 * self.of.lines)))
 
-    def _products(self, x: list[Ptr], weights: list[Ptr], sums: dict[tuple[int, int], Ptr], ahead: Ptr) -> None:
+    def _products(self, x: list[Ptr], weights: list[Ptr], accumulators: dict[tuple[int, int], Ptr], ahead: Ptr) -> None:
         """One tile of sums, all steps along k."""
-        cells = {cell: 2 * cell[0] + cell[1] for cell in sums}
+        cells = {cell: 2 * cell[0] + cell[1] for cell in accumulators}
         with self.when(I1("%fresh")):
             for tile in cells.values():
                 self.zero(tile)
         with self.unless(I1("%fresh")):
             for cell, tile in cells.items():
-                self.load(tile, sums[cell], I64("%stride"))
+                self.load(tile, accumulators[cell], I64("%stride"))
         with self.loop(0, self.deep) as step:
             at = self.mul(step, TILE_BYTES)
             for line in range(self.of.lines):
@@ -108,7 +108,7 @@ class _Product(TileBuilder):
                 for j in range(len(weights)):
                     self.multiply(cells[i, j], _X[i], _WEIGHTS[j])
         for cell, tile in cells.items():
-            self.store(tile, sums[cell], I64("%stride"))
+            self.store(tile, accumulators[cell], I64("%stride"))
 
 
 class _Rounded(TileBuilder):

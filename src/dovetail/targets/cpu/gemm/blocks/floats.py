@@ -298,11 +298,11 @@ class _OneRow(Codes):
         for first in range(0, of.groups, self.together):
             groups = range(first, first + self.together)
             here = [self.ptr_add(row, group * kernel.row_bytes) for group in groups]
-            sums = [[zeros(self.floats)] * len(words) for _ in groups]
+            accumulators = [[zeros(self.floats)] * len(words) for _ in groups]
             steps = kernel.group // 4
             for step in range(steps):
                 # LLVM would load words that have codes of several steps once, and spill them.
-                words = [self.after(at, total) for at, total in zip(words, sums[-1], strict=True)]
+                words = [self.after(at, total) for at, total in zip(words, accumulators[-1], strict=True)]
                 turn, turns = first // self.together * steps + step, of.groups // self.together * steps
                 for line in due(lines, turn, turns):
                     self.prefetch(line, level=2)
@@ -311,13 +311,14 @@ class _OneRow(Codes):
                     for byte in range(4):
                         x = self.ptr_add(here[place], kernel.sum_bytes + 4 * (4 * step + byte))
                         factor = self.load_spread(self.floats, x)
-                        sums[place] = [
-                            self.fma(code(byte), factor, total) for code, total in zip(codes, sums[place], strict=True)
+                        accumulators[place] = [
+                            self.fma(code(byte), factor, total)
+                            for code, total in zip(codes, accumulators[place], strict=True)
                         ]
             for place, group in enumerate(groups):
                 for v, at in enumerate(words):
                     scale = self.reader.of_group(scales[v], at, of.words.scales, group)
-                    totals[v] = self.fma(sums[place][v], scale, totals[v])
+                    totals[v] = self.fma(accumulators[place][v], scale, totals[v])
                 total = self.load_spread(self.floats, here[place]) if lows else totals[0]
                 for v, at in enumerate(words) if lows else ():
                     totals[v] = self.fma(self.reader.low_of_group(lows[v], at, group), total, totals[v])
@@ -354,7 +355,7 @@ class _Rows(Codes):
     def _group(self, panel: Ptr, rows: list[Ptr], start: Ptr, is_first: I1) -> None:
         """Add products with a group to sums in memory."""
         kernel, fresh = self.kernel, self.and_(is_first, I1("%fresh"))
-        sums = self._products(self.ptr_add(panel, kernel.head_bytes), rows)
+        accumulators = self._products(self.ptr_add(panel, kernel.head_bytes), rows)
         vectors = range(kernel.width)
         scales = [self.load_vector(panel, v) for v in vectors]
         lows = self.ptr_add(panel, 4 * self.of.columns)
@@ -364,32 +365,32 @@ class _Rows(Codes):
             for v in vectors:
                 place = self.ptr_add(start, self.mul(I64("%stride"), row))
                 place = self.ptr_add(place, 4 * self.lanes * v)
-                held = self.fma(sums[row, v], scales[v], self.held(fresh, place))
+                held = self.fma(accumulators[row, v], scales[v], self.held(fresh, place))
                 self.store_lanes(self.fma(low[v], total, held) if low else held, place)
 
     def _products(self, codes: Ptr, rows: list[Ptr]) -> dict[tuple[int, int], Vec]:
         """Sums of the products with the codes of a group."""
         kernel, along = self.kernel, PhiLoop(self)
         step, at = along.carry(I64("0")), along.carry(codes)
-        sums = {cell: along.carry(zeros(self.floats)) for cell in self.cells}
-        accumulators = dict(sums)
+        accumulators = {cell: along.carry(zeros(self.floats)) for cell in self.cells}
+        updated = dict(accumulators)
         x = [self.ptr_add(self.ptr_add(row, kernel.sum_bytes), self.mul(step, 4)) for row in rows]
         start = at
         for part in range(FLOATS.steps):
             if part:
-                start = self.after(start, accumulators[0, 0])
-                x = [self.after(there, accumulators[row, kernel.width - 1]) for row, there in enumerate(x)]
+                start = self.after(start, updated[0, 0])
+                x = [self.after(there, updated[row, kernel.width - 1]) for row, there in enumerate(x)]
             here = self.ptr_add(start, 4 * self.of.columns * part)
             weights = [self.load_vector(here, v) for v in range(kernel.width)]
             for row in range(len(rows)):
                 factor = self.load_spread(self.floats, self.ptr_add(x[row], 4 * part))
                 for v, weight in enumerate(weights):
-                    accumulators[row, v] = self.fma(weight, factor, accumulators[row, v])
+                    updated[row, v] = self.fma(weight, factor, updated[row, v])
         following = self.add(step, FLOATS.steps)
         end = self.ptr_add(at, 4 * self.of.columns * FLOATS.steps)
         again = self.icmp("slt", following, kernel.group)
-        along.end([(step, following), (at, end), *[(phi, accumulators[cell]) for cell, phi in sums.items()]], again)
-        return accumulators
+        along.end([(step, following), (at, end), *[(phi, updated[cell]) for cell, phi in accumulators.items()]], again)
+        return updated
 
 
 class FloatBlocks(RowPanelJob):
@@ -445,15 +446,15 @@ class _Driver(RowPanels):
     def prepare(self, x: Ptr, target: Ptr) -> None:
         self.call(row_function(self.kernel)[1], x, target, self.problem.deep // self.kernel.group)
 
-    def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def multiply(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         alone = self.icmp("eq", count, 1)
         with self.when(alone):
-            self.call(one_row_function(self.kernel)[1], rows, b, sums, self.blocks)
+            self.call(one_row_function(self.kernel)[1], rows, b, accumulators, self.blocks)
         if self.problem.rows > 1:
             with self.unless(alone):
-                self._multiply_several(rows, b, sums, count)
+                self._multiply_several(rows, b, accumulators, count)
 
-    def _multiply_several(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def _multiply_several(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """KC steps along k at a time, of which all rows read the codes as floats."""
         kernel, packed = self.kernel, self.kernel.packed
         spelled = self.ptr_add(SCRATCH, self.at.own)
@@ -467,13 +468,18 @@ class _Driver(RowPanels):
                 self.call(spell_function(kernel, start, self.piece)[1], here, spelled, some)
                 fresh = FALSE if start else self.icmp("eq", first, 0)
                 soon = self.ptr_add(ahead, start * kernel.pace)
-                self._tiles(self.ptr_add(x, start * kernel.row_bytes), spelled, sums, count, groups, fresh, soon)
+                self._tiles(
+                    self.ptr_add(x, start * kernel.row_bytes), spelled, accumulators, count, groups, fresh, soon
+                )
 
-    def _tiles(self, x: Ptr, panel: Ptr, sums: Ptr, count: I64, groups: I64, fresh: I1, ahead: Ptr) -> None:
+    def _tiles(self, x: Ptr, panel: Ptr, accumulators: Ptr, count: I64, groups: I64, fresh: I1, ahead: Ptr) -> None:
         """All rows: tiles of the most rows first."""
         stride = self.shape.tile.row_bytes
         for tile, row in self.in_tiles(self.tiles, count):
-            rows, y = self.ptr_add(x, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
+            rows, y = (
+                self.ptr_add(x, self.mul(row, self.problem.pitch)),
+                self.ptr_add(accumulators, self.mul(row, stride)),
+            )
             self.prefetch_rows(row, tile)
             multiply = rows_function(self.kernel, tile)[1]
             self.call(multiply, rows, self.problem.pitch, panel, y, stride, groups, fresh, ahead)

@@ -119,19 +119,19 @@ class GroupProducts:
     ) -> tuple[Accumulators, Loaded]:
         """Sums with the products of a group, and what the group that follows needs first."""
         t, of, limbs, four, x = self.t, self.of, dict(now.limbs), dict(now.codes), at.x
-        sums, totals = dict(now.starts), Accumulators()
+        accumulators, totals = dict(now.starts), Accumulators()
         scales: list[Vec] = []
         for number, (first, limb) in enumerate(self.turns):
             is_last_turn, is_complete = number + 1 == len(self.turns), first == self.starts[-1]
             for step in range(STEPS):
                 for row, vector in self.cells:
-                    held_sum = sums[limb, row, vector]
-                    sums[limb, row, vector] = t.dot_by_lane(held_sum, four[vector, step], limbs[row], step)
+                    held_sum = accumulators[limb, row, vector]
+                    accumulators[limb, row, vector] = t.dot_by_lane(held_sum, four[vector, step], limbs[row], step)
                     if step < STEPS - 1:
                         continue
                     if is_last_turn:
                         top = of.limbs - 1
-                        totals[row, vector] = self.joined(top, sums[top, row, vector], None, x[row])
+                        totals[row, vector] = self.joined(top, accumulators[top, row, vector], None, x[row])
                     if vector == self.width - 1 and not is_last_turn:
                         limbs[row] = self.four_steps(x[row], *self.turns[number + 1])
                 if limb == 0:
@@ -147,19 +147,19 @@ class GroupProducts:
                     scales = [t.placed(self.source.scales(at, vector)) for vector in range(self.width)]
                 if lines:
                     t.prefetch(lines.pop(0))
-        accumulators: Accumulators = {}
+        updated: Accumulators = {}
         factors = {cell: scales[cell[1]] for cell in self.cells}
         for limb in reversed(range(of.limbs - 1)):
             for row, vector in self.cells:
-                totals[row, vector] = self.joined(limb, sums[limb, row, vector], totals[row, vector], x[row])
+                totals[row, vector] = self.joined(limb, accumulators[limb, row, vector], totals[row, vector], x[row])
             for row, vector in self.cells if limb else ():
                 by = t.load_spread(t.floats, x[row])
                 factors[row, vector] = t.placed(t.fmul(factors[row, vector], by))
         for cell in self.cells:
             row, vector = cell
-            accumulators[cell] = t.placed(t.fma(totals[cell], factors[cell], held[cell]))
+            updated[cell] = t.placed(t.fma(totals[cell], factors[cell], held[cell]))
             for limb in reversed(range(of.limbs)):
-                sums[limb, row, vector] = self.start(after.x, limb, cell)
+                accumulators[limb, row, vector] = self.start(after.x, limb, cell)
             if vector == self.width - 1:
                 limbs[row] = self.four_steps(after.x[row], *self.turns[0])
         if of.layout.has_low:
@@ -167,13 +167,13 @@ class GroupProducts:
             for vector in range(self.width):
                 low = t.scales(lows, vector)
                 for row in range(self.rows):
-                    accumulators[row, vector] = t.low_added(low, x[row], accumulators[row, vector])
-        return accumulators, Loaded(sums, limbs, four)
+                    updated[row, vector] = t.low_added(low, x[row], updated[row, vector])
+        return updated, Loaded(accumulators, limbs, four)
 
-    def joined(self, limb: int, sums: Vec, total: Vec | None, x: Ptr) -> Vec:
+    def joined(self, limb: int, accumulators: Vec, total: Vec | None, x: Ptr) -> Vec:
         """The sums of a limb and of those above it as one number."""
         t, of = self.t, self.of
-        floats = t.bitcast(sums, "float")
+        floats = t.bitcast(accumulators, "float")
         if total is None:
             assert of.joined_at is not None, "NEON adds it in memory"
             total = t.number(t.ptr_add(x, of.joined_at), t.floats)
@@ -243,7 +243,7 @@ class _Panel(BlockBuilder):
         along = PhiLoop(self)
         group, panel, codes, ahead = along.carry(I64("0")), along.carry(panel), along.carry(codes), along.carry(ahead)
         x = [along.carry(row) for row in tile.limbs]
-        sums = {cell: along.carry(held[cell]) for cell in tile.cells}
+        accumulators = {cell: along.carry(held[cell]) for cell in tile.cells}
         now = Loaded(
             {key: along.carry(start) for key, start in early.starts.items()},
             {row: along.carry(limbs) for row, limbs in early.limbs.items()},
@@ -260,8 +260,8 @@ class _Panel(BlockBuilder):
             rows = [self.ptr_add(ahead, self.mul(I64("%pitch"), row)) for row in range(self.row_share)]
             lines = [self.ptr_add(row, line) for row in rows for line in range(0, of.group_bytes, LINE)]
         then = GroupPointers(next_x, panel, next_codes)
-        accumulators, late = tile.products(
-            now, dict(sums), GroupPointers(x, panel, codes), then, lines if self.passes > 1 else []
+        updated, late = tile.products(
+            now, dict(accumulators), GroupPointers(x, panel, codes), then, lines if self.passes > 1 else []
         )
         along.end(
             [
@@ -270,14 +270,14 @@ class _Panel(BlockBuilder):
                 (codes, next_codes),
                 (ahead, self.ptr_add(ahead, pace)),
                 *zip(x, next_x, strict=True),
-                *[(phi, accumulators[cell]) for cell, phi in sums.items()],
+                *[(phi, updated[cell]) for cell, phi in accumulators.items()],
                 *[(phi, late.starts[key]) for key, phi in now.starts.items()],
                 *[(phi, late.limbs[row]) for row, phi in now.limbs.items()],
                 *[(phi, late.codes[key]) for key, phi in now.codes.items()],
             ],
             goes_on,
         )
-        return accumulators
+        return updated
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,10 +332,10 @@ class _Blocks(BlockBuilder):
                 halves = self.ptr_add(panel, self.mul(first, packed.scales.itemsize))
                 ahead = self.ptr_add(self.ptr_add(panel, NEAR * packed.block_bytes), self.mul(number, share))
                 start = self.ptr_add(Ptr("%sums"), self.mul(first, 4))
-                sums = {(row, 0): self.ptr_add(start, self.mul(I64("%stride"), row)) for row in self.rows}
-                held = {cell: self.load_lanes(self.floats, at) for cell, at in sums.items()}
+                accumulators = {(row, 0): self.ptr_add(start, self.mul(I64("%stride"), row)) for row in self.rows}
+                held = {cell: self.load_lanes(self.floats, at) for cell, at in accumulators.items()}
                 for cell, total in self._block(words, halves, ahead, x, held).items():
-                    self.store_lanes(total, sums[cell])
+                    self.store_lanes(total, accumulators[cell])
         return self.function(Signature(f"{of.name}.few.{len(self.rows)}", TILE))
 
     def _block(self, words: Ptr, halves: Ptr, ahead: Ptr, x: list[Ptr], held: Accumulators) -> Accumulators:
@@ -375,7 +375,7 @@ class _Blocks(BlockBuilder):
         for first in range(0, len(places), 2):
             # After the last groups there are none to load: their own numbers are loaded again.
             pair, after = places[first : first + 2], places[min(first + 2, len(places) - 2) :][:2]
-            sums, totals, factors = starts, dict[tuple[int, int], Vec](), list[Vec]()
+            accumulators, totals, factors = starts, dict[tuple[int, int], Vec](), list[Vec]()
             for number, at in enumerate(pair):
                 self._fetch(due(lines, first + number, len(places)))
                 then = after[0] if number else pair[1]
@@ -383,27 +383,31 @@ class _Blocks(BlockBuilder):
                     following = (then, tile.starts[0]) if next_one is None else (at, next_one)
                     if number and following[0] is then:
                         factors = [self.placed(self.source.factors(each.group)) for each in pair]
-                    self._four_products(number, sums, loaded, following)
+                    self._four_products(number, accumulators, loaded, following)
             for row in self.rows:
-                totals[0, row] = tile.joined(0, sums[0, row], None, pair[0].x[row])
-            held, starts = self._scaled(pair, after, sums, totals, factors, held)
+                totals[0, row] = tile.joined(0, accumulators[0, row], None, pair[0].x[row])
+            held, starts = self._scaled(pair, after, accumulators, totals, factors, held)
         return held
 
     def _four_products(
-        self, number: int, sums: dict[tuple[int, int], Vec], loaded: Loaded, following: tuple[GroupPointers, int]
+        self,
+        number: int,
+        accumulators: dict[tuple[int, int], Vec],
+        loaded: Loaded,
+        following: tuple[GroupPointers, int],
     ) -> None:
         """Add the products of four steps of one of two groups, and load what the steps that follow need."""
         then, start = following
         for step in range(STEPS):
             for row in self.rows:
                 codes, limbs = loaded.codes[0, step], loaded.limbs[row]
-                sums[number, row] = self.dot_by_lane(sums[number, row], codes, limbs, step)
+                accumulators[number, row] = self.dot_by_lane(accumulators[number, row], codes, limbs, step)
                 if step == STEPS - 1:
                     loaded.limbs[row] = self.tile.four_steps(then.x[row], start, 0)
             loaded.codes[0, step] = self.source.codes(then, 0, start + step)
 
     def _scaled(
-        self, pair: list[GroupPointers], after: list[GroupPointers], sums: dict[tuple[int, int], Vec],
+        self, pair: list[GroupPointers], after: list[GroupPointers], accumulators: dict[tuple[int, int], Vec],
         totals: dict[tuple[int, int], Vec], factors: list[Vec], held: Accumulators,
     ) -> tuple[Accumulators, dict[tuple[int, int], Vec]]:  # fmt: skip
         """Sums plus those of two groups times their scales, and what those of the next two start with."""
@@ -412,7 +416,7 @@ class _Blocks(BlockBuilder):
         scales = [self.placed(each) for each in scales]
         for number in range(2):
             for row in self.rows if number else ():
-                totals[1, row] = tile.joined(0, sums[1, row], None, pair[1].x[row])
+                totals[1, row] = tile.joined(0, accumulators[1, row], None, pair[1].x[row])
             for row in self.rows:
                 starts[number, row] = tile.start(after[number].x, 0, (row, 0))
                 total = self.fma(totals[number, row], scales[number], held[row, 0])
@@ -490,7 +494,7 @@ class _NestedRow(BlockBuilder):
         along = PhiLoop(self)
         group, panel = along.carry(I64("0")), along.carry(panel)
         here = _Group(along.carry(at.codes), along.carry(at.x))
-        sums = {cell: along.carry(held[cell]) for cell in self.cells}
+        accumulators = {cell: along.carry(held[cell]) for cell in self.cells}
         lows = {cell: along.carry(early[cell]) for cell in self.cells}
         following = self.following(group)
         goes_on = self.icmp("slt", following, I64("%groups"))
@@ -500,7 +504,7 @@ class _NestedRow(BlockBuilder):
             self.opaque(self.ptr_add(here.x, self.select_int(goes_on, of.group_bytes, 0))),
         )
         totals, late = self._two_groups(here, then, lows, panel)
-        accumulators = self._scaled(here, panel, totals, sums)
+        updated = self._scaled(here, panel, totals, accumulators)
         late = self._moved_up(late)
         along.end(
             [
@@ -508,12 +512,12 @@ class _NestedRow(BlockBuilder):
                 (panel, self.ptr_add(panel, of.layout.group_bytes)),
                 (here.codes, then.codes),
                 (here.x, then.x),
-                *[(phi, accumulators[cell]) for cell, phi in sums.items()],
+                *[(phi, updated[cell]) for cell, phi in accumulators.items()],
                 *[(phi, late[cell]) for cell, phi in lows.items()],
             ],
             goes_on,
         )
-        return accumulators
+        return updated
 
     def _two_groups(
         self, here: _Group, then: _Group, lows: Accumulators, panel: Ptr
@@ -552,11 +556,11 @@ class _NestedRow(BlockBuilder):
     def _codes(self, of: _Group, cell: AccumulatorKey, step: int) -> Vec:
         return panel_codes(self, of.codes, cell[1], self.of.layout.words.codes[0][step], False)
 
-    def _add_low(self, of: _Group, sums: Accumulators, limbs: Vec, step: int, cell: AccumulatorKey) -> None:
-        sums[cell] = self.dot_by_lane(sums[cell], self.placed(self._codes(of, cell, step)), limbs, step)
+    def _add_low(self, of: _Group, accumulators: Accumulators, limbs: Vec, step: int, cell: AccumulatorKey) -> None:
+        accumulators[cell] = self.dot_by_lane(accumulators[cell], self.placed(self._codes(of, cell, step)), limbs, step)
 
-    def _moved_up(self, sums: Accumulators) -> Accumulators:
-        return {cell: self.placed(self.lanewise("shl", held, 4)) for cell, held in sums.items()}
+    def _moved_up(self, accumulators: Accumulators) -> Accumulators:
+        return {cell: self.placed(self.lanewise("shl", held, 4)) for cell, held in accumulators.items()}
 
     def _four_steps(self, x: Ptr, first: int) -> Vec:
         """Numbers of a row for four steps."""

@@ -96,9 +96,9 @@ class RowsFunction(BlockBuilder):
             start = self.ptr_add(Ptr("%panel"), self.mul(I64("%groups"), self.of.layout.group_bytes))
         return self.ptr_add(start, self.mul(number, share))
 
-    def _keep(self, sums: Accumulators) -> None:
+    def _keep(self, accumulators: Accumulators) -> None:
         """Write sums to memory where they wait there."""
-        for cell, total in sums.items() if self.in_memory else ():
+        for cell, total in accumulators.items() if self.in_memory else ():
             self.store_lanes(total, self.places[cell])
 
     def _along(self, panel: Ptr, codes: Ptr, ahead: Ptr, held: Accumulators) -> Accumulators:
@@ -106,7 +106,7 @@ class RowsFunction(BlockBuilder):
         of, pace, along = self.of, self.pace, PhiLoop(self)
         group, panel, codes = along.carry(I64("0")), along.carry(panel), along.carry(codes)
         limbs, ahead = along.carry(I64("0")), along.carry(ahead)
-        sums = {} if self.in_memory else {cell: along.carry(held[cell]) for cell in self.cells}
+        accumulators = {} if self.in_memory else {cell: along.carry(held[cell]) for cell in self.cells}
         if of.prefetches_packed:
             self.prefetch_lines(ahead, pace, level=2)
         elif self.passes > 1 and not of.layout.is_expanded:
@@ -115,7 +115,7 @@ class RowsFunction(BlockBuilder):
             distance, level = (BLOCKS.nested_distance, 1) if self.moves_sums else (BLOCKS.prefetch_distance, 2)
             self.prefetch_lines(self.ptr_add(panel, distance), of.layout.group_bytes, level=level)
         x = [self.ptr_add(start, limbs) for start in self.limbs]
-        accumulators = self.with_group(panel, codes, x, sums)
+        updated = self.with_group(panel, codes, x, accumulators)
         following = self.following(group)
         along.end(
             [
@@ -124,11 +124,11 @@ class RowsFunction(BlockBuilder):
                 (ahead, self.ptr_add(ahead, pace)),
                 (codes, self.ptr_add(codes, of.layout.group_bytes)),
                 (limbs, self.add(limbs, of.group_bytes)),
-                *[(phi, accumulators[cell]) for cell, phi in sums.items()],
+                *[(phi, updated[cell]) for cell, phi in accumulators.items()],
             ],
             self.icmp("slt", following, I64("%groups")),
         )
-        return accumulators
+        return updated
 
     def with_group(self, panel: Ptr, codes: Ptr, x: list[Ptr], held: Accumulators) -> Accumulators:
         """Sums plus the products with a group, by its scales and codes."""
@@ -152,7 +152,7 @@ class RowsFunction(BlockBuilder):
     def group(self, codes: Ptr, x: list[Ptr], terms: tuple[tuple[Term, ...], ...]) -> Accumulators:
         """The integers of a group times its codes, in f32, for each row and vector of columns."""
         of, cells = self.of, self.cells
-        sums = {
+        accumulators = {
             (limb, row, vector): self.number(self.ptr_add(x[row], of.first_at(limb, self.rows)), self.ints)
             for limb in range(of.limbs)
             for row, vector in cells
@@ -166,22 +166,26 @@ class RowsFunction(BlockBuilder):
             some = order[first : first + self.depth]
             if self.moves_sums and 2 * first == len(order):
                 # Sums of the low halves of bytes as those of whole bytes count.
-                sums = {cell: self.lanewise("shl", held, 4) for cell, held in sums.items()}
+                accumulators = {cell: self.lanewise("shl", held, 4) for cell, held in accumulators.items()}
             if first and self.in_order:
-                x = [self.after(pointer, sums[0, row, 0]) for row, pointer in enumerate(x)]
+                x = [self.after(pointer, accumulators[0, row, 0]) for row, pointer in enumerate(x)]
             weights = {(v, step): self.codes(codes, v, terms[step]) for v in range(self.width) for step in some}
             # Neighbours belong to different sums: the queue of instructions that wait is short.
             for limb in range(of.limbs):
                 turn, turns = first // self.depth * of.limbs + limb, -(-len(order) // self.depth) * of.limbs
                 for line in due(self.due, turn, turns):
-                    self.prefetch(self.after(line, sums[limb, 0, 0]), level=self.level)
+                    self.prefetch(self.after(line, accumulators[limb, 0, 0]), level=self.level)
                 for step in some:
                     for row, vector in cells:
                         factor = self.factor(x[row], limb, step)
-                        sums[limb, row, vector] = self.dot(sums[limb, row, vector], weights[vector, step], factor)
+                        accumulators[limb, row, vector] = self.dot(
+                            accumulators[limb, row, vector], weights[vector, step], factor
+                        )
         if self.in_order:
-            x = [self.after(pointer, sums[0, row, 0]) for row, pointer in enumerate(x)]
-        return {(row, v): self.joined([sums[limb, row, v] for limb in range(of.limbs)], x[row]) for row, v in cells}
+            x = [self.after(pointer, accumulators[0, row, 0]) for row, pointer in enumerate(x)]
+        return {
+            (row, v): self.joined([accumulators[limb, row, v] for limb in range(of.limbs)], x[row]) for row, v in cells
+        }
 
     def prefetch_lines(self, start: Ptr, size: int, level: Literal[1, 2] = 1) -> None:
         """Prefetch lines: one by one among the products of the group that follows, or at once.

@@ -159,12 +159,12 @@ class _MicroKernel(VectorBuilder):
         """Where the accumulators of each cell are in memory."""
         return [self.ptr_add(at, i * self.tile.row_bytes + j * self.bytes) for i, j in self.cells]
 
-    def _sum_block(self, sums: Ptr) -> None:
+    def _sum_block(self, accumulators: Ptr) -> None:
         """A call that is a block."""
         state = self._start()
         state.vectors[:] = [ZERO for _ in self.cells]
         self._walk(I64("0"), state)
-        cells = list(zip(self._spots(sums), state.vectors, strict=True))
+        cells = list(zip(self._spots(accumulators), state.vectors, strict=True))
         with self.when(_FRESH):
             for spot, x in cells:
                 self.store(x, spot, self.bytes)
@@ -261,12 +261,12 @@ class _MicroKernel(VectorBuilder):
             at = step * tile.row_bytes
             columns = [self.load(self.ptr_add(b, at + j * self.bytes), self.bytes) for j in range(tile.vectors)]
             for i, row in enumerate(rows):
-                sums = [held[i, j] for j in range(tile.vectors)]
+                accumulators = [held[i, j] for j in range(tile.vectors)]
                 if whole:
-                    sums = self._added(self.splat_lane(whole[i], step), columns, sums)
+                    accumulators = self._added(self.splat_lane(whole[i], step), columns, accumulators)
                 else:
-                    sums = self._added_from(i, self.ptr_add(row, 4 * step), columns, sums)
-                held |= {(i, j): x for j, x in enumerate(sums)}
+                    accumulators = self._added_from(i, self.ptr_add(row, 4 * step), columns, accumulators)
+                held |= {(i, j): x for j, x in enumerate(accumulators)}
         state.integers[0] = self.add(k, steps)
         state.pointers[:] = [self.ptr_add(b, steps * tile.row_bytes), *further]
         state.vectors[:] = held.values()
@@ -275,12 +275,14 @@ class _MicroKernel(VectorBuilder):
         """Each row's element at the k that the iteration begins with."""
         return [self.element(end, "float", k) for end in self.row_ends]
 
-    def _added(self, x: Vec, columns: Sequence[Vec], sums: Sequence[Vec]) -> list[Vec]:
-        return [self.intrinsic("fmuladd", x, column, total) for column, total in zip(columns, sums, strict=True)]
+    def _added(self, x: Vec, columns: Sequence[Vec], accumulators: Sequence[Vec]) -> list[Vec]:
+        return [
+            self.intrinsic("fmuladd", x, column, total) for column, total in zip(columns, accumulators, strict=True)
+        ]
 
-    def _added_from(self, i: int, row: Ptr, columns: Sequence[Vec], sums: Sequence[Vec]) -> list[Vec]:
+    def _added_from(self, i: int, row: Ptr, columns: Sequence[Vec], accumulators: Sequence[Vec]) -> list[Vec]:
         """The accumulators of row i with the products of the scalar at a pointer."""
-        return self._added(self.load_splat(row), columns, sums)
+        return self._added(self.load_splat(row), columns, accumulators)
 
     def _prefetch(self, steps: int, b: Ptr, further: list[Ptr]) -> list[Ptr]:
         """Prefetch what a later iteration reads; the other moving pointers after this iteration."""

@@ -23,7 +23,7 @@ from dovetail.kernels.spec import Packed, SharedFunction, TensorLocations
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.gemm.f32.block import BLOCK
 from dovetail.targets.cpu.gemm.f32.pack import PackedColumns
-from dovetail.targets.cpu.gemm.f32.variant import PackedGemm, is_turned, served
+from dovetail.targets.cpu.gemm.f32.variant import PackedGemm, is_transposed, served
 from dovetail.targets.cpu.gemm.policy import NARROW, tiles_of
 from dovetail.targets.cpu.gemm.tile import Tile
 
@@ -107,11 +107,11 @@ class _Narrow(VectorBuilder):
             place = self.ptr_add(_SUMS, self.mul(self.add(first, i), self.tile.padded.row_bytes))
             self.emit(f"store float {self.reduce_add(self.get(total))}, ptr {self.ptr_add(place, 4 * j)}, align 4")
 
-    def _added(self, left: list[Vec], at: I64, sums: list[Vec]) -> list[Vec]:
+    def _added(self, left: list[Vec], at: I64, accumulators: list[Vec]) -> list[Vec]:
         """The sums with the products of one vector of each row and of each column."""
         right = [self.load(self.ptr_add(column, at), self.bytes) for column in self.columns]
         pairs = [(x, y) for x in left for y in right]
-        return [self.fma(x, y, total) for (x, y), total in zip(pairs, sums, strict=True)]
+        return [self.fma(x, y, total) for (x, y), total in zip(pairs, accumulators, strict=True)]
 
 
 def offer_narrow(of: StepProblem[CpuDevice]) -> Offer | Refused:
@@ -122,7 +122,7 @@ def offer_narrow(of: StepProblem[CpuDevice]) -> Offer | Refused:
     refused = _refused(contraction, of.device)
     if refused is not None:
         return refused
-    if is_turned(contraction, of.locations) is None:
+    if is_transposed(contraction, of.locations) is None:
         return Refused("weights_are_known", contraction.rights[0].op.name, "a parameter or a constant")
     columns = contraction.result.shape[-1]
     assert isinstance(columns, int), "columns that are few are known"
@@ -156,7 +156,7 @@ class _NarrowWeights(PackedGemm):
 
     def _panels(self) -> None:
         (right,) = self.contraction.rights
-        pack = PackedColumns(self.tile.lanes, is_turned(self.contraction, self.locations) is True)
+        pack = PackedColumns(self.tile.lanes, is_transposed(self.contraction, self.locations) is True)
         self.bindings["b0"] = Packed(self.contraction.operand(right), pack.layout, pack)
         self.fronts["b0"] = (0,) * (self.contraction.result.rank - 1)
 

@@ -112,10 +112,10 @@ class _Pair(Cells):
         cell = _Span(first, rows, panel, self.add(panel, panels), self.offsets(matrix))
         tile = self.shape.tile
         deep, most = self.size("deep"), summed_apart(tile)
-        sums = self.smax(self.ceil_div(deep, most), 1)
-        summed = self.smax(self.round_up(self.ceil_div(deep, sums), GEMM.unroll), GEMM.unroll)
+        kc_blocks = self.smax(self.ceil_div(deep, most), 1)
+        summed = self.smax(self.round_up(self.ceil_div(deep, kc_blocks), GEMM.unroll), GEMM.unroll)
         together = packed_together(tile) // most
-        count, each = self.ceil_div(sums, together), self.mul(summed, together)
+        count, each = self.ceil_div(kc_blocks, together), self.mul(summed, together)
         with self.loop(0, count) as i:
             start = self.mul(i, each)
             steps = self.smin(each, self.sub(deep, start))
@@ -218,16 +218,16 @@ class _Pair(Cells):
         # Sums of a partial panel, or of one block along k, are finished before the next panel.
         number = self.sub(panel, cell.panel)
         number = I64("0") if self.pair.direct else self.select_int(block.alone, 0, number)
-        sums = self.ptr_add(self.ptr_add(SCRATCH, self.size("sums")), self.mul(number, size))
+        accumulators = self.ptr_add(self.ptr_add(SCRATCH, self.size("sums")), self.mul(number, size))
         if not self.pair.direct:
-            return sums, I64(str(line)), FALSE
+            return accumulators, I64(str(line)), FALSE
         full = self.icmp("eq", here.columns, self.width)
         c = self.corner("c", here)
-        return self.select_ptr(full, c, sums), self.select_int(full, self.size("c_row"), line), full
+        return self.select_ptr(full, c, accumulators), self.select_int(full, self.size("c_row"), line), full
 
-    def _finish(self, cell: Cell, sums: Ptr) -> None:
+    def _finish(self, cell: Cell, accumulators: Ptr) -> None:
         """Run the epilogue on the sums of a panel; where it prefetches operands, a tile of rows at a time."""
-        self.words(sums, cell)
+        self.words(accumulators, cell)
         epilogue = self.epilogue_of(cell.columns)
         if not self.shape.fetched:
             self._call(epilogue, 0, cell.count)

@@ -36,7 +36,7 @@ def offer_gemm(of: StepProblem[CpuDevice]) -> Offer | Refused:
         return contraction
     if contraction.ends is not None and not of.locations.is_bound(contraction.operand(contraction.rights[0])):
         return Refused("weights_are_known_before_a_run", "weights of a run", "parameters", hint="bind them")
-    if is_turned(contraction, of.locations) is None:
+    if is_transposed(contraction, of.locations) is None:
         return Offer(lambda: _pair(of, contraction))
     tile = tile_of(of.device, len(contraction.streams))
     return Offer(lambda: PackedGemm(of.step, contraction, of.locations, tile).job())
@@ -56,9 +56,9 @@ def _pair(of: StepProblem[CpuDevice], contraction: Contraction) -> Job | Refused
     return pair_job(of.step, contraction, of.locations, of.device)
 
 
-def is_turned(contraction: Contraction, locations: TensorLocations) -> bool | None:
+def is_transposed(contraction: Contraction, locations: TensorLocations) -> bool | None:
     """Whether the weights are stored with columns for rows; None where they cannot be packed before the run."""
-    turned = {_is_seen_turned(right, contraction.body) for right in contraction.rights}
+    turned = {_is_seen_transposed(right, contraction.body) for right in contraction.rights}
     bound = all(locations.is_bound(contraction.operand(right)) for right in contraction.rights)
     return turned.pop() if bound and len(turned) == 1 else None
 
@@ -105,7 +105,7 @@ class PackedGemm(GemmJob):
         contraction = self.contraction
         of = [contraction.operand(r) for r in contraction.rights]
         streams = tuple((i, _whole(first)) for i, first in contraction.streams)
-        turned = is_turned(contraction, self.locations) is True
+        turned = is_transposed(contraction, self.locations) is True
         pack = Panels(self.tile.columns, streams, _whole(self.sizes["columns"]), turned)
         packed = Packed(of[0], pack.layout, pack, tuple(of[1:]))
         own = () if contraction.ends is not None else contraction.rights[0].shape[:-2]
@@ -133,7 +133,7 @@ class PackedGemm(GemmJob):
         return end
 
 
-def _is_seen_turned(right: Value, body: Body) -> bool | None:
+def _is_seen_transposed(right: Value, body: Body) -> bool | None:
     """Whether an operand is read with columns for rows; None where it is seen in another way."""
     if right in body.arguments:
         return False

@@ -61,19 +61,19 @@ class _Rows(SimdBuilder):
         along = PhiLoop(self)
         step, panel = along.carry(I64("0")), along.carry(start)
         cells = [(row, v) for row in range(self.rows) for v in range(VECTORS)]
-        sums = {cell: along.carry(zeros(_FLOATS)) for cell in cells}
-        accumulators = self._added(self._group(panel, step), sums)
+        accumulators = {cell: along.carry(zeros(_FLOATS)) for cell in cells}
+        updated = self._added(self._group(panel, step), accumulators)
         following = I64(self.let(f"add nuw nsw i64 {step}, {GROUP}"))
         after = self.ptr_add(panel, 2 * GROUP * COLUMNS)
         again = self.icmp("slt", following, I64("%deep"))
         along.end(
-            [(step, following), (panel, after), *[(phi, accumulators[cell]) for cell, phi in sums.items()]], again
+            [(step, following), (panel, after), *[(phi, updated[cell]) for cell, phi in accumulators.items()]], again
         )
         for v in range(VECTORS):
             column = self.load_lanes(_FLOATS, self.ptr_add(Ptr("%panel"), 16 * v), 16)
             for row in range(self.rows):
                 there = self.ptr_add(self.ptr_add(Ptr("%sums"), self.mul(I64("%stride"), row)), 16 * v)
-                y = self.fmul(accumulators[row, v], column)
+                y = self.fmul(updated[row, v], column)
                 self.store_lanes(self.fmul(y, self.load_spread(_FLOATS, self.x[row])), there)
         kinds = ("ptr rows", "i64 pitch", "ptr panel", "ptr sums", "i64 stride", "i64 deep")
         parameters = tuple([Parameter(*each.split()) for each in kinds])

@@ -149,20 +149,21 @@ class _Rows(_Halves):
         start = {cell: self._held(place) for cell, place in there.items()}
         along = PhiLoop(self)
         step, panel = along.carry(I64("0")), along.carry(Ptr("%panel"))
-        sums = {cell: along.carry(start[cell]) for cell in there}
-        accumulators = dict(sums)
+        accumulators = {cell: along.carry(start[cell]) for cell in there}
+        updated = dict(accumulators)
         self._prefetch(panel, step)
         at = self.mul(step, 4)
         factors = [self._factors(self.ptr_add(self.ptr_add(row, HEAD), at)) for row in self.x]
-        self.multiply(panel, factors, accumulators)
+        self.multiply(panel, factors, updated)
         following = self.let(f"add nuw nsw i64 {step}, {STEPS}")
         after = self.ptr_add(panel, STEPS * self.columns * (4 if self.is_spread else 2))
         again = self.icmp("slt", I64(following), I64("%deep"))
         along.end(
-            [(step, I64(following)), (panel, after), *[(phi, accumulators[cell]) for cell, phi in sums.items()]], again
+            [(step, I64(following)), (panel, after), *[(phi, updated[cell]) for cell, phi in accumulators.items()]],
+            again,
         )
         for (row, v), place in there.items():
-            y = accumulators[row, v]
+            y = updated[row, v]
             if self.of.is_moved:
                 scale = self._spread(self.x[row])
                 if not self.is_moved(v):

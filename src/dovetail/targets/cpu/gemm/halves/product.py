@@ -243,22 +243,22 @@ class _Driver(RowPanels):
         _, write = self.row
         self.call(write, x, target, self.problem.deep)
 
-    def multiply(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def multiply(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """Multiply the rows of the cell with its panel, which many rows spell out first where nothing is rounded."""
         if self.kernel.rounds:
-            self._tiles(count, self.kernel.tile.rows, fast_rows_function, rows, b, sums, self.problem.deep)
+            self._tiles(count, self.kernel.tile.rows, fast_rows_function, rows, b, accumulators, self.problem.deep)
             return
         least = self.kernel.tile.least_spread
         few = [tile for tile in self.kernel.tile.rows if tile < least and tile <= self.problem.rows]
         with self.when(self.icmp("slt", count, least)):
             direct = partial(rows_function, self.kernel, is_spread=False)
-            self._tiles(count, few, direct, rows, b, sums, self.problem.deep, I1("true"), b)
+            self._tiles(count, few, direct, rows, b, accumulators, self.problem.deep, I1("true"), b)
         if self.problem.rows < least:
             return
         with self.when(self.icmp("sge", count, least)):
-            self._spread(rows, b, sums, count)
+            self._spread(rows, b, accumulators, count)
 
-    def _spread(self, rows: Ptr, b: Ptr, sums: Ptr, count: I64) -> None:
+    def _spread(self, rows: Ptr, b: Ptr, accumulators: Ptr, count: I64) -> None:
         """Multiply KC steps along k at a time, of which all rows read the weights as f32."""
         spread, panel = spread_function(self.kernel), self.ptr_add(SCRATCH, self.at.own)
         self.shared.append(spread)
@@ -270,17 +270,27 @@ class _Driver(RowPanels):
             self.call(spread[1], here, panel, some)
             x = self.ptr_add(rows, self.mul(first, 4))
             fresh = self.icmp("eq", first, 0)
-            self._tiles(count, self.kernel.tile.rows, multiply, x, panel, sums, some, fresh, ahead)
+            self._tiles(count, self.kernel.tile.rows, multiply, x, panel, accumulators, some, fresh, ahead)
 
     def _tiles(
-        self, count: I64, tiles: Sequence[int], multiply: _Multiply, rows: Ptr, b: Ptr, sums: Ptr, *more: Int | I1 | Ptr
+        self,
+        count: I64,
+        tiles: Sequence[int],
+        multiply: _Multiply,
+        rows: Ptr,
+        b: Ptr,
+        accumulators: Ptr,
+        *more: Int | I1 | Ptr,
     ) -> None:
         """All rows: tiles of the most rows first."""
         stride = self.shape.tile.row_bytes
         for tile, row in self.in_tiles(tiles, count):
             shared = multiply(tile)
             self.shared.append(shared)
-            x, y = self.ptr_add(rows, self.mul(row, self.problem.pitch)), self.ptr_add(sums, self.mul(row, stride))
+            x, y = (
+                self.ptr_add(rows, self.mul(row, self.problem.pitch)),
+                self.ptr_add(accumulators, self.mul(row, stride)),
+            )
             self.call(shared[1], x, self.problem.pitch, b, y, stride, *more)
 
 

@@ -124,18 +124,18 @@ class _Driver(Builder):
         panel_bytes = self.shape.tile.step_bytes * self.shape.steps
         return self.ptr_add(self.arguments.pointers["w"], self.mul(number, panel_bytes))
 
-    def _multiply(self, b: Ptr, count: I64, sums: Ptr) -> None:
+    def _multiply(self, b: Ptr, count: I64, accumulators: Ptr) -> None:
         """All rows of the block times one panel: one row alone, others by tiles."""
         shape, tile = self.shape, self.shape.tile
         pitch = 4 * tile.nr
         alone = self.icmp("eq", count, 1)
         _, single = byte_tile_function(tile, 1)
         with self.when(alone):
-            self.call(single, self.rows, b, sums, shape.steps, pitch)
+            self.call(single, self.rows, b, accumulators, shape.steps, pitch)
         _, full = byte_tile_function(tile, tile.mr)
         with self.unless(alone), self.loop(0, self.udiv(self.add(count, tile.mr - 1), tile.mr)) as at:
             a = self.ptr_add(self.rows, self.mul(at, tile.row_bytes * shape.steps))
-            self.call(full, a, b, self.ptr_add(sums, self.mul(at, tile.mr * pitch)), shape.steps, pitch)
+            self.call(full, a, b, self.ptr_add(accumulators, self.mul(at, tile.mr * pitch)), shape.steps, pitch)
 
     def _pack_rows(self, first: I64, count: I64) -> None:
         """The rows of a block as the tile reads them, zeros after k; bytes of the other sign are moved by 128."""
@@ -215,9 +215,9 @@ class ByteColumns(BytePacking):
     is_transposed: bool
 
     def __call__(self, weights: Array, *zero: Array) -> Array:
-        _, offsets, sums = self.signed(weights if self.is_transposed else weights.T, *zero)
-        packed = np.zeros((2, -(-sums.size // self.nr) * self.nr), np.int32)
-        packed[:, : sums.size] = sums, offsets
+        _, offsets, column_sums = self.signed(weights if self.is_transposed else weights.T, *zero)
+        packed = np.zeros((2, -(-column_sums.size // self.nr) * self.nr), np.int32)
+        packed[:, : column_sums.size] = column_sums, offsets
         return packed
 
 
@@ -298,12 +298,12 @@ class _Writer(ByteJob):
         pitch = 4 * kernel.panels * self.tile.nr
 
         def exact(row: Expr, column: Expr) -> Expr:
-            sums: Expr = Load(Tensor("sums", i32, (4 * self.tile.nr, 4)), (row, column))
+            accumulators: Expr = Load(Tensor("sums", i32, (4 * self.tile.nr, 4)), (row, column))
             totals = Load(Tensor("c", i32, (4,)), (column,))
             offsets: Expr | None = None
             if kernel.has_offsets:
                 of_row = Load(Tensor("rowsums", i32, (4 * self.tile.nr,)), (row,))
                 offsets = Call("mul", (Load(Tensor("c", i32, (4,), pitch), (column,)), of_row), i32)
-            return self.exact_sums(sums, totals, offsets)
+            return self.exact_sums(accumulators, totals, offsets)
 
         return self.epilogue(exact, "rowsums")

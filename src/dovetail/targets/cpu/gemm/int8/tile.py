@@ -72,8 +72,8 @@ def fitting_tile(tile: ByteTile, rows: int, columns: int) -> ByteTile:
     """The tile of a device that computes the fewest sums for rows and columns, those that it pads included."""
     shapes = [tile.shape, *(replace(tile.shape, mr=mr, vectors=v) for mr, v in tile.shape.others)]
     sizes = [(s.mr, s.lanes * s.vectors) for s in shapes]
-    sums = [-(-rows // mr) * mr * -(-columns // nr) * nr for mr, nr in sizes]
-    return replace(tile, shape=shapes[sums.index(min(sums))])
+    padded = [-(-rows // mr) * mr * -(-columns // nr) * nr for mr, nr in sizes]
+    return replace(tile, shape=shapes[padded.index(min(padded))])
 
 
 @cache
@@ -88,7 +88,7 @@ def _function(tile: ByteTile, rows: int) -> Function:
     kind, raw = VectorType(shape.lanes, "i32"), VectorType(4 * shape.lanes, "i8")
     along = PhiLoop(t)
     k = along.carry(I64("0"))
-    sums = {(i, j): along.carry(zeros(kind)) for i in range(rows) for j in range(shape.vectors)}
+    accumulators = {(i, j): along.carry(zeros(kind)) for i in range(rows) for j in range(shape.vectors)}
     four, panel = along.carry(Ptr("%a")), along.carry(Ptr("%b"))
     columns = [t.load_lanes(raw, t.ptr_add(panel, 4 * shape.lanes * j), 16) for j in range(shape.vectors)]
     totals: dict[tuple[int, int], Vec] = {}
@@ -96,11 +96,11 @@ def _function(tile: ByteTile, rows: int) -> Function:
         x = t.bitcast(_broadcast(t, tile, four, i, rows), "i8", raw.count)
         for j, column in enumerate(columns):
             factor, weights = (column, x) if tile.weights_are_rows else (x, column)
-            totals[i, j] = _dot(t, tile, sums[i, j], factor, weights)
+            totals[i, j] = _dot(t, tile, accumulators[i, j], factor, weights)
     following = t.following(k)
     moved = [(rows_at, t.ptr_add(rows_at, by)) for rows_at, by in ((four, tile.row_bytes), (panel, tile.step_bytes))]
     again = t.icmp("slt", following, I64("%steps"))
-    along.end([(k, following), *moved, *[(phi, totals[cell]) for cell, phi in sums.items()]], again)
+    along.end([(k, following), *moved, *[(phi, totals[cell]) for cell, phi in accumulators.items()]], again)
     for (i, j), x in totals.items():
         there = t.ptr_add(t.ptr_add(Ptr("%sums"), t.mul(I64("%pitch"), i)), 4 * j * shape.lanes)
         t.store_lanes(x, there, 16)
