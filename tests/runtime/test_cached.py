@@ -266,7 +266,7 @@ def test_another_version_or_host_misses(folder: str, monkeypatch: pytest.MonkeyP
     here = jit.toolchain()
     target = make_request().target
     assert target.serializer is not None
-    elsewhere = replace(target.serializer, made_from=lambda: {**here, "host": "another"})
+    elsewhere = replace(target.serializer, key_parts=lambda: {**here, "host": "another"})
     request = make_request(cache=folder)
     request = replace(request, target=replace(target, serializer=elsewhere))
     assert not store(folder).has(program_key(of_graph(layer(), store(folder)), request))

@@ -156,7 +156,7 @@ def card(settings: Settings, *, measure: bool = False, device: Callable[[], Any]
         here = (device or driver)()
         known = calibration.calibrate(here, settings) if measure else calibration.stored(here, settings)
         figures = None if known is None else asdict(known)
-        return Gpu(asdict(here.card), here.architecture, figures, cublaslt.told(here.version // 1000), "", "")
+        return Gpu(asdict(here.card), here.architecture, figures, cublaslt.described(here.version // 1000), "", "")
     except DovetailError as error:
         return Gpu(None, "", None, "", error.message, error.hint)
 
@@ -167,8 +167,8 @@ def meshed(mesh: Mapping[str, int], settings: Settings, measure: bool = False) -
     from dovetail.targets.xla.placement import Placement
 
     axes = Placement.of(mesh).sizes
-    tried = calibration.calibrate(axes, settings) if measure else calibration.HostAttempt(None)
-    known = tried.made or calibration.stored(axes, settings)
+    tried = calibration.calibrate(axes, settings) if measure else calibration.MeshAttempt(None)
+    known = tried.calibration or calibration.stored(axes, settings)
     return {
         "mesh": axes,
         "calibration": None if known is None else asdict(known),

@@ -27,7 +27,7 @@ from dovetail.targets.cuda.driver.driver import Driver, driver
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import FakeLibrary, SimulatedDriver, target_of
 
-SMALL = calibration.Effort(copied=1024, sides={"bf16": 32, "f16": 32, "f32": 32, "f64": 16}, launches=4, rounds=2)
+SMALL = calibration.Workload(copied=1024, sides={"bf16": 32, "f16": 32, "f32": 32, "f64": 16}, launches=4, rounds=2)
 
 
 @pytest.fixture(params=["simulated", pytest.param("cuda", marks=on_device)])

@@ -15,7 +15,7 @@ from dovetail import BindError, Builder, DeviceError, Graph, OutOfMemoryError, U
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.runtime.program import Program
-from dovetail.targets.cuda.driver.driver import Driver, Function, Module, driver
+from dovetail.targets.cuda.driver.driver import Driver, KernelFunction, LoadedModule, driver
 from dovetail.targets.cuda.runs.runner import MOST_FRAMES
 from tests.targets.cuda.devices import on_device
 from tests.targets.cuda.simulated import CompiledDriver, FakeLibrary, SimulatedDriver, target_of
@@ -135,12 +135,12 @@ def test_the_oldest_driver_captures_too() -> None:
 
 
 def test_kernels_that_start_early_are_launched_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Module.function
+    original = LoadedModule.function
 
-    def early(self: Module, name: str, shared_bytes: int = 0, **given: bool) -> Function:
+    def early(self: LoadedModule, name: str, shared_bytes: int = 0, **given: bool) -> KernelFunction:
         return original(self, name, shared_bytes, **{**given, "dependent": True})
 
-    monkeypatch.setattr(Module, "function", early)
+    monkeypatch.setattr(LoadedModule, "function", early)
     device = SimulatedDriver()
     program = compiled(scaled(), device)
     for _ in range(3):

@@ -147,9 +147,9 @@ def test_programs_that_bind_one_array_share_what_is_packed(constant: bool) -> No
     other = param("other", 24, 40)
     one = dovetail.compile(Graph.of(X @ W)).bind({"w": array})
     two = dovetail.compile(Graph.of(ops.relu(X @ other))).bind({"other": array})
-    (mine,), (theirs,) = runner(one).packed.made.values(), runner(two).packed.made.values()
+    (mine,), (theirs,) = runner(one).packed.arrays.values(), runner(two).packed.arrays.values()
     assert mine is theirs
-    (apart,) = runner(dovetail.compile(Graph.of(X @ W)).bind({"w": array.copy()})).packed.made.values()
+    (apart,) = runner(dovetail.compile(Graph.of(X @ W)).bind({"w": array.copy()})).packed.arrays.values()
     assert apart is not mine
 
 

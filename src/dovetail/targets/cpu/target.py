@@ -32,7 +32,7 @@ def _compile(plan: Plan, settings: Settings) -> Executable:
     return NativeGraph(plan, threads=settings.threads or None, store=store_of(settings))
 
 
-def _made_from() -> Mapping[str, str]:
+def _key_parts() -> Mapping[str, str]:
     """What decides machine code, and the device: its caches and threads decide how work is tiled."""
     return {**toolchain(), "device": repr(host_device())}
 
@@ -89,7 +89,7 @@ TARGET = Target(
     variants=_variants,
     considered=_considered,
     code=CODE,
-    serializer=Serializer(_made_from, _to_bytes, _from_bytes),
+    serializer=Serializer(_key_parts, _to_bytes, _from_bytes),
     precompile=_precompile,
     lacks_bf16=lacks_bf16,
     warm_up=_warm_up,

@@ -50,7 +50,7 @@ class ThreadPool:
         self._block = (self._memory.ctypes.data + 63) // 64 * 64
         self._reset()
         code = _code(store)
-        given = [
+        parameters = [
             ctypes.c_void_p,
             ctypes.c_void_p,
             *[ctypes.c_int64] * 2,
@@ -58,7 +58,7 @@ class ThreadPool:
             *[ctypes.c_int64] * 2,
             ctypes.c_void_p,
         ]
-        self._run: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *given)(code.address("run"))
+        self._run: Any = ctypes.CFUNCTYPE(ctypes.c_int64, *parameters)(code.address("run"))
         self._work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(code.address("worker"))
         _alive.add(self)
 
