@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 REPOSITORY = "https://github.com/dovetail-ml/dovetail/blob/main/"
 LINK = re.compile(r"(\]\()((?:\.\./)+)(?!docs/)([\w./-]+)((?:#[\w-]+)?\))")
@@ -19,9 +19,9 @@ def on_config(config: Any) -> Any:
 
 def _written_out(entry: Any, docs: Path) -> Any:
     if isinstance(entry, list):
-        return [_written_out(one, docs) for one in entry]
+        return [_written_out(one, docs) for one in cast(list[Any], entry)]
     if isinstance(entry, dict):
-        return {title: _written_out(inside, docs) for title, inside in entry.items()}
+        return {title: _written_out(inside, docs) for title, inside in cast(dict[str, Any], entry).items()}
     if isinstance(entry, str) and entry.endswith("/"):
         pages = sorted((docs / entry).glob("*.md"), key=lambda page: (page.name != "index.md", page.name))
         notes = sorted((docs / entry / "notes").glob("*.md"))

@@ -38,7 +38,11 @@ def built(out: Path, tools: Path) -> tuple[Path, Path]:
     """Return the wheel and the sdist, built in an environment of their own, the wheel from the sdist."""
     pip(tools, "build", "twine")
     shutil.rmtree(out, ignore_errors=True)
+    written = ROOT / "src" / "dovetail" / "version.txt"
+    was_there = written.exists()
     subprocess.run([str(tools), "-m", "build", "--outdir", str(out), str(ROOT)], check=True, stdout=subprocess.DEVNULL)
+    if not was_there:
+        written.unlink()  # a checkout that pip did not install has no version
     (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
     subprocess.run([str(tools), "-m", "twine", "check", "--strict", str(wheel), str(sdist)], check=True)
     return wheel, sdist

@@ -14,8 +14,7 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
@@ -172,7 +171,7 @@ def meshed(mesh: Mapping[str, int], settings: Settings, measure: bool = False) -
     from dovetail.targets.xla.placement import Placement
 
     axes = Placement.of(mesh).sizes
-    tried = calibration.calibrate(axes, settings) if measure else calibration.HostAttempt(None)
+    tried = calibration.calibrate(axes, settings) if measure else calibration.MeshAttempt(None)
     known = tried.made or calibration.stored(axes, settings)
     return {
         "mesh": axes,
@@ -222,7 +221,8 @@ def checkout() -> Path | None:
     origin: dict[str, Any] = json.loads(text or "{}")
     if not origin.get("dir_info", {}).get("editable"):
         return None
-    return Path(url2pathname(urlsplit(origin["url"]).path))
+    path = unquote(urlsplit(str(origin["url"])).path)
+    return Path(path[1:] if os.name == "nt" else path)
 
 
 def packages(requirements: Iterable[str], checkout: Path | None = None) -> list[Package]:
