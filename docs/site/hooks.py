@@ -32,6 +32,8 @@ def _written_out(entry: Any, docs: Path) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Let links that leave docs/ lead to the repository."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]  # the tabs have it
     depth = page.file.src_uri.count("/") + 1
     if PRIMITIVES in markdown:
         markdown = markdown.replace(PRIMITIVES, primitives())
