@@ -1,4 +1,4 @@
-"""An ML graph compiler and runtime whose joints you can see."""
+"""An ML graph compiler and runtime that explains every fusion it makes and misses."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -137,4 +137,4 @@ def test_without_egglog_the_engine_is_refused_with_the_command_to_add_it(monkeyp
     graph = Graph.of(ops.exp(input("x", f32[2])))
     with pytest.raises(dovetail.OptionError, match="egglog is not installed") as caught:
         dovetail.compile(graph, engine="egglog")
-    assert "pip install 'dovetail[egglog]'" in caught.value.hint
+    assert "pip install 'dovetail-ml[egglog]'" in caught.value.hint

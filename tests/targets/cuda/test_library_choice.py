@@ -98,7 +98,7 @@ def test_the_report_tells_why_nothing_is_known(card: Card, tmp_path: Path, monke
     for module in (run, library_considered):
         monkeypatch.setattr(module, "place", absent)
     (row,) = rows(card.compile(biased(), tmp_path, "auto"))
-    assert row.condition == "the_library_is_installed" and "dovetail[cublas]" in row.hint
+    assert row.condition == "the_library_is_installed" and "dovetail-ml[cublas]" in row.hint
 
 
 def test_off_is_off(card: Card, tmp_path: Path) -> None:
