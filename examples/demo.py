@@ -130,7 +130,7 @@ def main(folder: Path) -> None:
 def show(graph: dovetail.Graph, **measured: Any) -> None:
     """Write the report as a page."""
     REPORT.parent.mkdir(parents=True, exist_ok=True)
-    print(f"\nThe report is {dovetail.write_report(graph, REPORT, runs=5, **measured)}: open it in a browser.")
+    print(f"\nThe report is {dovetail.reports.write_report(graph, REPORT, runs=5, **measured)}: open it in a browser.")
 
 
 NEXT = """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from dovetail.cli.catalogue import ENTRIES
 
 from dovetail import library
-from dovetail.cli.catalogue import ENTRIES
 from dovetail.derive.catalogue import index, page
 from dovetail.runtime.keepers import keepers
 from dovetail.targets.cpu.target import TARGET as CPU

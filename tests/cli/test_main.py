@@ -61,7 +61,7 @@ def test_page_of_the_command_line(golden: Golden) -> None:
 
 def test_unsupported_input_has_its_own_code(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    path.write_bytes(model(["StringConcat x x -> y"], {"x": dovetail.f32[3]}, ["y"]).SerializeToString())
+    path.write_bytes(model(["StringConcat x x -> y"], {"x": dovetail.dtypes.f32[3]}, ["y"]).SerializeToString())
     assert "StringConcat" in shell.fails(2, "explain", str(path))
     path.write_bytes(b"")
     assert "model.onnx" in shell.fails(1, "explain", str(path))

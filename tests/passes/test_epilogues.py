@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail import Graph, Program, Value, bf16, f16, f32, f64, i32, library, ops
+from dovetail import Graph, Program, Value, library, ops
 from dovetail.declare.cost import flops_of, kernel_cost
 from dovetail.derive.unfuse import unfuse
+from dovetail.dtypes import bf16, f16, f32, f64, i32
 from dovetail.ir import leaf
 from dovetail.ir.inline import outline
 from dovetail.ir.leaf import input, param
@@ -388,7 +389,7 @@ def test_random_epilogues(seed: int) -> None:
 
 def program_kernels(graph: Graph) -> list[str]:
     """As many as the report says: random steps may hold what a kernel does not take in."""
-    return [k.name for k in dt.scan(graph).kernels if k.phase == "run"]
+    return [k.name for k in dt.explain(graph).kernels if k.phase == "run"]
 
 
 def test_half_precision_sums_are_kept_in_f32() -> None:

@@ -7,13 +7,15 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from dovetail.runtime.quantise import Quantise, QuantiseKind
 
 import dovetail
-from dovetail import Builder, CheckError, Graph, OptionError, f32, ops
+from dovetail import Builder, Graph, ops
+from dovetail.dtypes import f32
+from dovetail.errors import CheckError, OptionError
 from dovetail.ir.dtype import u8
 from dovetail.ir.literal import Array
 from dovetail.library.dequantise_blocks import dequantise_blocks
-from dovetail.runtime.quantise import Quantise, QuantiseKind
 
 RNG = np.random.default_rng(0)
 W: dict[str, Array] = {
