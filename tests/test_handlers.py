@@ -24,9 +24,11 @@ def raised(body: list[ast.stmt]) -> Iterator[str]:
     """The errors of ours that these statements raise themselves."""
     for statement in body:
         for node in ast.walk(statement):
-            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name):
-                if node.exc.func.id in OURS:
-                    yield node.exc.func.id
+            match node:
+                case ast.Raise(exc=ast.Call(func=ast.Name(id=name))) if name in OURS:
+                    yield name
+                case _:
+                    pass
 
 
 def bases(name: str) -> set[str]:

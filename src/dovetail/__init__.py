@@ -24,24 +24,22 @@ with _collector_paused():  # importing makes fifty thousand objects and no garba
     from dovetail.version import __version__
 
 if TYPE_CHECKING:
-    from dovetail import (
-        blocks,
-        declare,
-        dtypes,
-        errors,
-        graphs,
-        inspect,
-        language,
-        library,
-        mesh,
-        models,
-        programs,
-        reports,
-        targets,
-        testing,
-        torch,
-        train,
-    )
+    from dovetail import blocks as blocks
+    from dovetail import declare as declare
+    from dovetail import dtypes as dtypes
+    from dovetail import errors as errors
+    from dovetail import graphs as graphs
+    from dovetail import inspect as inspect
+    from dovetail import language as language
+    from dovetail import library as library
+    from dovetail import mesh as mesh
+    from dovetail import models as models
+    from dovetail import programs as programs
+    from dovetail import reports as reports
+    from dovetail import targets as targets
+    from dovetail import testing as testing
+    from dovetail import torch as torch
+    from dovetail import train as train
     from dovetail.report.report import Report
 
 __all__ = [
@@ -69,31 +67,28 @@ MODULES = (
 """The public modules below this one; each is imported on first use."""
 
 _MOVED = {
-    **dict.fromkeys(["Analysis", "analyze", "write_report"], "dovetail.reports"),
-    **dict.fromkeys(["DeviceArray", "Settings"], "dovetail.programs"),
-    **dict.fromkeys(["LanguageModel", "Sampling"], "dovetail.language"),
-    **dict.fromkeys(["Trainer", "lora"], "dovetail.train"),
-    **dict.fromkeys(["choose_placement", "explain_placement"], "dovetail.mesh"),
-    **dict.fromkeys(
-        ["TensorType", "TupleType", "canonicalize", "constant", "gradient", "parse", "print_graph", "scope"]
-        + ["value_and_grad", "verify"],
-        "dovetail.graphs",
-    ),
-    **dict.fromkeys(
-        ["DType", "bf16", "bool_", "c64", "f4e2m1", "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", "f16"]
-        + ["f32", "f64", "i2", "i4", "i8", "i16", "i32", "i64", "u2", "u4", "u8", "u16", "u32", "u64"],
-        "dovetail.dtypes",
-    ),
-    **dict.fromkeys(
-        ["BindError", "BudgetError", "CheckError", "DeviceError", "DovetailError", "GateError", "GradientError"]
-        + ["GraphError", "LoadError", "NeedsValueError", "OptionError", "OutOfMemoryError", "ParseError", "PeerError"]
-        + ["ServiceError", "SizeError", "SizeLimitError", "TraceError", "TypeRuleError", "UnsupportedError"]
-        + ["VerifyError"],
-        "dovetail.errors",
-    ),
-    "FusedOp": "dovetail.declare",
+    "dovetail.declare": ["FusedOp"],
+    "dovetail.dtypes": [
+        *("DType", "bf16", "bool_", "c64", "f4e2m1", "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", "f16"),
+        *("f32", "f64", "i2", "i4", "i8", "i16", "i32", "i64", "u2", "u4", "u8", "u16", "u32", "u64"),
+    ],
+    "dovetail.errors": [
+        *("BindError", "BudgetError", "CheckError", "DeviceError", "DovetailError", "GateError", "GradientError"),
+        *("GraphError", "LoadError", "NeedsValueError", "OptionError", "OutOfMemoryError", "ParseError", "PeerError"),
+        *("ServiceError", "SizeError", "SizeLimitError", "TraceError", "TypeRuleError", "UnsupportedError"),
+        "VerifyError",
+    ],
+    "dovetail.graphs": [
+        *("TensorType", "TupleType", "canonicalize", "constant", "gradient", "parse", "print_graph", "scope"),
+        *("value_and_grad", "verify"),
+    ],
+    "dovetail.language": ["LanguageModel", "Sampling"],
+    "dovetail.mesh": ["choose_placement", "explain_placement"],
+    "dovetail.programs": ["DeviceArray", "Settings"],
+    "dovetail.reports": ["Analysis", "analyze", "write_report"],
+    "dovetail.train": ["Trainer", "lora"],
 }
-"""Names that version 0.1 had here, and the modules that have them."""
+"""Names that version 0.1 had here, by the modules that have them."""
 
 
 def _on_first_use(name: str) -> object:
@@ -107,7 +102,7 @@ def _on_first_use(name: str) -> object:
 if not TYPE_CHECKING:
     __getattr__ = _old_names(
         __name__,
-        {name: f"{module}.{name}" for name, module in _MOVED.items()}
+        {name: f"{module}.{name}" for module, names in _MOVED.items() for name in names}
         | {"Quantise": "dovetail.programs.Quantize", "scan": "dovetail.explain"},
         _on_first_use,
     )

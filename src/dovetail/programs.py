@@ -1,4 +1,4 @@
-"""Programs and what compiling takes: results of `dovetail.compile`, its options, weights in blocks, arrays of a device."""
+"""Programs: results of `dovetail.compile`, its options, weights in blocks, arrays of a device."""
 
 from dovetail.report.measured import KernelTime, Measured
 from dovetail.runtime.module import ModuleProgram

@@ -96,7 +96,7 @@ def test_a_gate_fails_even_if_nobody_reads_the_report() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
 def test_a_full_disk_is_said_in_words() -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*RUN, "catalogue"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run([*RUN, "catalog"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     said = without_progress(done.stderr)
     assert done.returncode == 1
     assert said.startswith("dovetail: the output cannot be written") and "Traceback" not in said

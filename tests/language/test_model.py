@@ -167,7 +167,14 @@ def test_bad_prompts_are_refused_before_anything_runs(model: LanguageModel) -> N
         with pytest.raises(OptionError) as caught:
             list(model.tokens(prompt))
         assert caught.value.hint
-    for how in ({"most": -1}, {"most": 1.5}, {"most": "3"}, {"speculate": 17}, {"speculate": "2"}, {"speculate": True}):
+    for how in (
+        {"max_tokens": -1},
+        {"max_tokens": 1.5},
+        {"max_tokens": "3"},
+        {"speculate": 17},
+        {"speculate": "2"},
+        {"speculate": True},
+    ):
         with pytest.raises(OptionError):
             list(model.tokens(PROMPT, **cast(Any, how)))
     assert list(model.tokens(PROMPT, max_tokens=0)) == []

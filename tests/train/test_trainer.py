@@ -116,7 +116,7 @@ def test_optimizers_do_what_they_are_defined_to(name: str) -> None:
     for batch in feeds:
         trainer.step(batch)
     np.testing.assert_allclose(
-        trainer.params["w"], by_hand(optimizer, w.astype(float), feeds, optimizer.decay), atol=2e-5
+        trainer.params["w"], by_hand(optimizer, w.astype(float), feeds, optimizer.weight_decay), atol=2e-5
     )
 
 

@@ -122,7 +122,7 @@ class LanguageModel:
         schema: Schema | None = None,
         speculate: int = 0,
     ) -> Iterator[str]:
-        """Text of up to `max_tokens` that follows a prompt, piece by piece; it ends before the `stop` string, or the first of several.
+        """Text that follows a prompt, piece by piece, up to `max_tokens`; it ends before the first `stop` string.
 
         With a JSON `schema` the text satisfies it. `speculate` guesses up to so many tokens from the text before, and
         checks them in one run; it changes no token.

@@ -196,8 +196,8 @@ def compile(
     `target` is the name of a target, or one of your own. `ops` are declared ops of yours, preferred to the library's.
     `without` switches passes and rules off by name. `require` names rules that must fire, with how often;
     `require_clean` refuses any miss that cost did not decide. `assume_sizes` says what symbols count as in estimates.
-    `fixed` is what has one value in every run of an ONNX file: inputs as arrays, symbolic sizes as numbers. A torch module is
-    exported for a call with `args` and `kwargs`; `dynamic` names the sizes that may change, as in
+    `fixed` is what has one value in every run of an ONNX file: inputs as arrays, symbolic sizes as numbers. A torch
+    module is exported for a call with `args` and `kwargs`; `dynamic` names the sizes that may change, as in
     `{"x": {0: "batch"}}`, and True lets all of them. `custom_ops` gives custom operators of torch their bodies, as in
     `{"mylib::scaled": scaled}`: a declared op, or a function of values. `quantize` stores the weights of products in 8
     or 4 bits; `program.quantized` says what that changes. Other keywords are fields of `Settings`.

@@ -127,5 +127,6 @@ def _check_groups(groups: Sequence[Group], names: Sequence[str]) -> None:
 
 
 __all__ = [
-    "NEW", "NORM", "RATE", "SCALE", "SUM", "Group", "StepGraph", "StepOptions", "finite", "step_graph", "weights_as_inputs",
+    "NEW", "NORM", "RATE", "SCALE", "SUM", "Group", "StepGraph", "StepOptions", "finite", "step_graph",
+    "weights_as_inputs",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`dovetail.train.Trainer`: a compiled step, the arrays that it updates in place, checkpoints, and a loop over batches."""
+"""`dovetail.train.Trainer`: a compiled step, the arrays that it updates, checkpoints, and a loop over batches."""
 
 from __future__ import annotations
 

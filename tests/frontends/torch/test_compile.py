@@ -277,10 +277,10 @@ def test_weights_of_a_module_are_quantised() -> None:
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(96, 64), torch.nn.GELU(), torch.nn.Linear(64, 64)).eval()
     x = torch.randn(3, 96)
-    compiled = dovetail.compile(module, args=(x,), quantise="int8", cache="off")
+    compiled = dovetail.compile(module, args=(x,), quantize="int8", cache="off")
     wanted = module(x).detach()
     assert 0 < float((compiled(x) - wanted).abs().max()) < 0.02 * float(wanted.abs().max())
-    told = compiled.program.quantised
+    told = compiled.program.quantized
     assert told is not None and {layer.name: layer.kept for layer in told.layers} == {"0.weight": "", "2.weight": ""}
     with pytest.raises(dovetail.errors.BindError, match="quantised"):
         compiled.refresh()
