@@ -142,11 +142,11 @@ def a_miss() -> str:
     MiniLM misses nothing. Here keys that are padding score -1000, which is not safe: others can be lower.
     """
     builder = dovetail.Builder("attention", lines=False)
-    q, k, v = (builder.input(name, dovetail.f32[2, 4, 512, 32]) for name in "qkv")
-    keep = builder.input("keep", dovetail.bool_[2, 1, 1, 512])
+    q, k, v = (builder.input(name, dovetail.dtypes.f32[2, 4, 512, 32]) for name in "qkv")
+    keep = builder.input("keep", dovetail.dtypes.bool_[2, 1, 1, 512])
     scores = dovetail.ops.where(keep, q @ dovetail.ops.permute(k, order=(-1, -2)) * 32**-0.5, -1000.0)
     builder.output("y", dovetail.library.softmax(scores) @ v)
-    (missed,) = dovetail.scan(builder.graph()).missed
+    (missed,) = dovetail.explain(builder.graph()).missed
     return f"""
 MiniLM misses nothing. An attention whose padding scores -1000 does:
 MISSED {missed.rule}: costs {missed.seconds * 1e3:.2f} ms a run
@@ -157,7 +157,7 @@ MISSED {missed.rule}: costs {missed.seconds * 1e3:.2f} ms a run
 def show(graph: dovetail.Graph, **measured: Any) -> None:
     """Write the report as a page."""
     REPORT.parent.mkdir(parents=True, exist_ok=True)
-    print(f"\nThe report is {dovetail.write_report(graph, REPORT, runs=5, **measured)}: open it in a browser.")
+    print(f"\nThe report is {dovetail.reports.write_report(graph, REPORT, runs=5, **measured)}: open it in a browser.")
 
 
 NEXT = """

@@ -64,14 +64,15 @@ if SYSTEM == "win32":
 
 EXPLAIN = """
 import dovetail
-from dovetail import f32, ops
+from dovetail import ops
+from dovetail.dtypes import f32
 from dovetail.cli.main import main
 
 builder = dovetail.Builder("layer")
 x, w, b = builder.input("x", f32[8, 64]), builder.param("w", f32[64, 64]), builder.param("b", f32[64])
 builder.output("y", ops.relu(x @ w + b))
 graph = builder.graph()
-assert dovetail.scan(graph).count("linear") == 1
+assert dovetail.explain(graph).count("linear") == 1
 dovetail.save(graph, "layer.mlir.dt")
 assert main(["explain", "layer.mlir.dt"]) == 0 and main(["why", "layer.mlir.dt", "y"]) in (0, 1)
 assert main(["doctor"]) == 0
@@ -92,7 +93,7 @@ print("ran")
 REFUSED = """
 try:
     dovetail.compile(graph, params=params)
-except dovetail.UnsupportedError as error:
+except dovetail.errors.UnsupportedError as error:
     assert "Windows" in str(error) and "reference" in error.hint
     print("refused")
 """

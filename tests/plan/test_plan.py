@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import Graph, OptionError, Value, VerifyError, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare.cost import is_free
+from dovetail.dtypes import f32
+from dovetail.errors import OptionError, VerifyError
 from dovetail.ir import leaf
 from dovetail.ir.dim import evaluate, symbol
 from dovetail.library.linear import linear

@@ -39,7 +39,7 @@ def explain_seconds() -> float:
     import dovetail
 
     started = time.perf_counter()
-    report = dovetail.scan(dovetail.models.bert(batch=1, seq=128))
+    report = dovetail.explain(dovetail.models.bert(batch=1, seq=128))
     seconds = time.perf_counter() - started
     assert report.count("attention") == 6, report
     return seconds
@@ -52,8 +52,8 @@ def check_results() -> None:
     import dovetail
 
     builder = dovetail.Builder("layer")
-    x = builder.input("x", dovetail.f32["rows", 64])
-    w, b = builder.param("w", dovetail.f32[64, 32]), builder.param("b", dovetail.f32[32])
+    x = builder.input("x", dovetail.dtypes.f32["rows", 64])
+    w, b = builder.param("w", dovetail.dtypes.f32[64, 32]), builder.param("b", dovetail.dtypes.f32[32])
     builder.output("y", dovetail.ops.relu(x @ w + b))
     generator = np.random.default_rng(0)
     params = {"w": generator.normal(size=(64, 32)).astype("f4"), "b": generator.normal(size=32).astype("f4")}

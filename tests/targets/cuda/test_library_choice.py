@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail import DeviceError, Graph, bf16, bool_, f16, f32, f64, i32, input, library, ops, param
+from dovetail import Graph, input, library, ops, param
+from dovetail.dtypes import bf16, bool_, f16, f32, f64, i32
+from dovetail.errors import DeviceError
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType
 from dovetail.plan.plan import make_plan

@@ -35,7 +35,7 @@ def check_system() -> None:
     if sys.platform == "win32":
         raise UnsupportedError(
             "target cpu does not run on Windows yet: its threads call functions of POSIX",
-            hint='use target="reference", or WSL; reports (dovetail.scan, dovetail explain) work on Windows',
+            hint='use target="reference", or WSL; reports (dovetail.explain, dovetail explain) work on Windows',
         )
 
 

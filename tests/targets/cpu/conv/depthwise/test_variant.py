@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Graph, f32, library, ops
+from dovetail import Graph, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.epilogue import RELU, Epilogue
