@@ -86,6 +86,7 @@ def rows(*, nan: bool = False) -> list[dict[str, Array]]:
 RNG = np.random.default_rng(9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
 @pytest.mark.parametrize("base", [False, True])
 def test_classifiers_of_several_classes(post: str, base: bool) -> None:
@@ -97,6 +98,7 @@ def test_classifiers_of_several_classes(post: str, base: bool) -> None:
     assert_like_onnxruntime(made, *rows())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC"])
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("base", [False, True])
@@ -109,6 +111,7 @@ def test_classifiers_of_one_score(post: str, positive: bool, base: bool) -> None
     assert_like_onnxruntime(made, *rows())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("post", ["NONE", "SOFTMAX"])
 def test_classifiers_of_two_scores(post: str) -> None:
     nodes = forest(3, 5, 6)
@@ -118,6 +121,7 @@ def test_classifiers_of_two_scores(post: str) -> None:
     assert_like_onnxruntime(made, *rows())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GT", "BRANCH_GTE", "mixed"])
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE"])
@@ -189,6 +193,7 @@ def test_features_are_extracted_and_vectorised() -> None:
     assert_like_onnxruntime(made, *feeds)
 
 
+@pytest.mark.slow
 def test_features_of_doubles() -> None:
     nodes = forest(6, 3, 4)
     given = weighed(nodes, "target", [0], lambda n: RNG.normal(size=n))
