@@ -83,6 +83,7 @@ def test_a_low_rank_update() -> None:
     near(run(form, arrays)["y"], arrays["x"] @ (arrays["w"] + 0.5 * arrays["a"] @ arrays["b"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", library.ALL, ids=lambda op: op.name)
 def test_every_op_goes_down_to_primitives_of_the_same_types(op: FusedOp[...]) -> None:
     """What they mean is for the laws; here every variant has somewhere to go."""

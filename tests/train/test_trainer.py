@@ -127,6 +127,7 @@ def test_vectors_are_trained_beside_matrices(optimizer: Optimizer) -> None:
     assert told[-1].loss < 0.7 * told[0].loss
 
 
+@pytest.mark.slow
 def test_a_classifier_learns_and_evaluates() -> None:
     trainer = Trainer(classifier(), "cross_entropy", AdamW(0.01), schedule=schedules.warm_up(5, schedules.cosine(200)))
     told = trainer.fit(batches(200))
@@ -138,6 +139,7 @@ def test_a_classifier_learns_and_evaluates() -> None:
     assert trainer.steps == 200 and float(found["loss"]) < 0.5
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_equal_to_the_last_bit(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     whole = Trainer(classifier(), "cross_entropy", AdamW(0.01), clip_norm=1.0, schedule=schedules.linear(40))
@@ -168,6 +170,7 @@ def test_clipping() -> None:
     np.testing.assert_allclose(valued.params["w"], 0.25)
 
 
+@pytest.mark.slow
 def test_frozen_weights_and_groups() -> None:
     before = Trainer(classifier(), "cross_entropy").params
     groups = [Group("*", lr_scale=1.0), Group("b*", lr_scale=0.0, weight_decay=0.0)]
@@ -179,6 +182,7 @@ def test_frozen_weights_and_groups() -> None:
     assert abs(after["w1"] - before["w1"]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no output 'loss'"):
         Trainer(classifier())
