@@ -199,10 +199,10 @@ class TileWriter(ABC):
         added = (*of_sums, spans.added(sums, tiled.threads, place, results))
         room = self._room(tiled, spans.blocks)
         first = Launch(spans.blocks, tiled.threads, room, tiled.resident, cycles=tiled.cycles)
-        second = Launch(spans.blocks - 1, tiled.threads)
+        second = Launch(spans.boundaries, tiled.threads)
         kernels = (
             (self._kernel(KernelKind.STREAM_K, shared, first, (PARTIAL, *self._results())), spans.blocks),
-            (self._kernel(KernelKind.SUM_OF_PARTS, added, second, self._results()), spans.blocks - 1),
+            (self._kernel(KernelKind.SUM_OF_PARTS, added, second, self._results()), spans.boundaries),
         )
         return in_passes(kernels, self.bindings, {PARTIAL: spans.nbytes(len(sums), tiled.threads, self.sums)})
 
