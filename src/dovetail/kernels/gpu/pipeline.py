@@ -263,11 +263,15 @@ class Pipeline:
         how = "before" if by.refill == "between" and self._ahead == 0 else by.refill
         pending = self._ahead if how == "before" else self._ahead - 1
         known: list[Set] = []
+        if how == "after":
+            # All fills are for the same step; its name, and that of the stage, come before the first wait.
+            known = [Set(LATER.name, add(STEP, Extent(self.stages))), Set(STAGE.name, self._stage(STEP))]
+            found += known
         for number, operand in enumerate(self.operands):
             refill = self._refilled(number, known)
             wait = self._wait(by, pending, operand)
             stage = self._stage(STEP)
-            named = [] if stage == ZERO or number else [Set(STAGE.name, stage)]
+            named = [] if stage == ZERO or number or how == "after" else [Set(STAGE.name, stage)]
             use = [*named, *operand.use(STEP, ZERO if stage == ZERO else STAGE)]
             match how:
                 case "before":
