@@ -45,6 +45,7 @@ def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     return case_of(NAME, {}, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_modules_are_run_by_those_that_run_modules(case: Case, tmp_path: Path) -> None:
     assert case.network == case.name == NAME
@@ -57,6 +58,7 @@ def test_modules_are_run_by_those_that_run_modules(case: Case, tmp_path: Path) -
     assert taking == {"dovetail", "dovetail-onnx", "torch", "torch.compile", "torch.compile-max"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_work_of_a_module_is_counted_by_the_process_that_exports_it(case: Case, tmp_path: Path) -> None:
     setting = Setting(1, tmp_path)
@@ -79,6 +81,7 @@ def test_layers_of_torch_draw_nothing_while_a_network_is_built(case: Case, monke
     assert torch.nn.init.normal_ is drawn and torch.nn.Linear(4, 8).weight.abs().min() > 0
 
 
+@pytest.mark.slow
 def test_every_module_has_arguments_that_are_drawn_without_it(tmp_path: Path) -> None:
     from dovetail.bench import torch_networks
 

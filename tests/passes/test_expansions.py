@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dovetail import Graph, UnsupportedError, c64, f16, f32, library, ops
+from dovetail import Graph, library, ops
 from dovetail.declare import FusedOp
 from dovetail.derive.laws import fitting, graph_of
+from dovetail.dtypes import c64, f16, f32
+from dovetail.errors import UnsupportedError
 from dovetail.ir.graph import Builder
 from dovetail.ir.leaf import input, param
 from dovetail.ir.origin import scope
@@ -81,6 +83,7 @@ def test_a_low_rank_update() -> None:
     near(run(form, arrays)["y"], arrays["x"] @ (arrays["w"] + 0.5 * arrays["a"] @ arrays["b"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", library.ALL, ids=lambda op: op.name)
 def test_every_op_goes_down_to_primitives_of_the_same_types(op: FusedOp[...]) -> None:
     """What they mean is for the laws; here every variant has somewhere to go."""

@@ -50,8 +50,8 @@ def _mapped(array: Array) -> mmap.mmap | None:
     held: Any = array
     while isinstance(held, np.ndarray):
         held = cast(Any, held).base
-    found = held.obj if isinstance(held, memoryview) else held
-    return found if isinstance(found, mmap.mmap) else None
+    owner = held.obj if isinstance(held, memoryview) else held
+    return owner if isinstance(owner, mmap.mmap) else None
 
 
 def _drop(held: mmap.mmap, start: int, end: int) -> None:
@@ -85,11 +85,11 @@ def clean_ranges(file: str) -> list[tuple[int, int]]:
         text = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for start, end, access, path, counts in _MAPPING.findall(text):
         if Path(path).name.startswith(file) and "w" not in access and _NO_COPIES.search(counts):
-            found.append((int(start, 16), int(end, 16) - int(start, 16)))
-    return found
+            ranges.append((int(start, 16), int(end, 16) - int(start, 16)))
+    return ranges
 
 
 __all__ = ["clean_ranges", "give_back", "reserve", "trim", "unload", "unload_compiler"]
