@@ -55,6 +55,7 @@ PUBLIC = (
     "dovetail.library",
     "dovetail.models",
     "dovetail.ops",
+    "dovetail.process",
     "dovetail.targets",
     "dovetail.targets.xla",
     "dovetail.testing",
