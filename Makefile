@@ -12,6 +12,7 @@ FOR_XLA := $(VENV)/.installed-xla
 FOR_OLDEST_XLA := $(VENV)/.installed-xla-oldest
 FOR_TORCH_ZOO := $(VENV)/.installed-torch-zoo
 FOR_OLDEST_LLVM := $(VENV)/.installed-llvm-oldest
+FOR_DOCS := $(VENV)/docs/.installed
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 # Python compiles a module when it is first imported: most of what is installed never is.
@@ -39,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quick test check golden docs format lint page browser test-torch test-xla test-xla-oldest test-llvm-oldest demo chat train-demo models vocabularies conformance torch torch-gradients torch-zoo curves jax meshes placements primitives test-deep fuzz faults test-cuda sanitize-cuda bench-cuda bench-decode check-cuda conformance-cuda bench clean
+.PHONY: help quick test check golden docs format lint page wheel browser test-torch test-xla test-xla-oldest test-llvm-oldest demo chat train-demo models vocabularies conformance torch torch-gradients torch-zoo curves jax meshes placements primitives test-deep fuzz faults test-cuda sanitize-cuda bench-cuda bench-decode check-cuda conformance-cuda bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,8 +58,8 @@ check: lint page test ## lint, types, the page's JavaScript and tests: what a ch
 golden: $(FOR_TEST) ## rewrite generated text: goldens, pages of docs/, what the README shows
 	@$(PYTEST) --golden $(ARGS)
 
-docs: $(FOR_TEST) ## run the examples and the code on every page, and check links and words
-	@$(PYTEST) $(PARALLEL) tests/test_examples.py tests/test_docs.py tests/test_words.py $(ARGS)
+docs: $(FOR_DOCS) ## build the documentation into build/site, strictly; ARGS=serve shows it in a browser while you write
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/python -m mkdocs $(or $(ARGS),build --strict)
 
 ##@ Parts of check, and what CI adds
 
@@ -73,6 +74,9 @@ lint: $(FOR_CHECK) ## check formatting, lint and types
 
 page: $(FOR_CHECK) ## lint, type-check and test the JavaScript of the report's page
 	@$(BIN)/python -m tests.page
+
+wheel: | $(BIN)/python ## build the wheel and the sdist into dist/, and use both in fresh environments of every Python that is here
+	@$(BIN)/python -m tests.wheel $(ARGS)
 
 browser: ## install Chromium, which the tests of the report's page drive; Debian and Ubuntu
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
@@ -229,6 +233,12 @@ $(FOR_OLDEST_LLVM): $(FOR_TEST)
 
 $(FOR_TORCH_ZOO): $(FOR_TORCH)
 	@$(INSTALL) --editable '.[torch-zoo]'
+	@touch $@
+
+# An environment of its own: no test needs what builds pages.
+$(FOR_DOCS): pyproject.toml | $(BIN)/python
+	@$(BIN)/python -m venv $(VENV)/docs
+	@$(VENV)/docs/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 $(FOR_DEMO): pyproject.toml | $(BIN)/python

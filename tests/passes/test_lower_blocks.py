@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail import Graph, blocks, f32
+from dovetail import Graph, blocks
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.library.linear import linear

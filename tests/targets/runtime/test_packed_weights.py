@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import Graph, Program, Value, f32, i64, library, ops
+from dovetail import Graph, Program, Value, library, ops
+from dovetail.dtypes import f32, i64
 from dovetail.ir import leaf
 from dovetail.kernels.spec import Packed
 from dovetail.targets.cpu.conv.packing import Packing
@@ -150,9 +151,9 @@ def test_programs_that_bind_one_array_share_what_is_packed(constant: bool) -> No
     other = param("other", 24, 40)
     one = dovetail.compile(Graph.of(X @ W)).bind({"w": array})
     two = dovetail.compile(Graph.of(ops.relu(X @ other))).bind({"other": array})
-    (mine,), (theirs,) = runner(one).packed.made.values(), runner(two).packed.made.values()
+    (mine,), (theirs,) = runner(one).packed.arrays.values(), runner(two).packed.arrays.values()
     assert mine is theirs
-    (apart,) = runner(dovetail.compile(Graph.of(X @ W)).bind({"w": array.copy()})).packed.made.values()
+    (apart,) = runner(dovetail.compile(Graph.of(X @ W)).bind({"w": array.copy()})).packed.arrays.values()
     assert apart is not mine
 
 

@@ -25,7 +25,7 @@ from dovetail.targets.cpu.gemm.policy import AMX
 from dovetail.targets.cpu.gemm.row_panels import equal_rows
 from dovetail.targets.cpu.isa import host_device
 from dovetail.targets.cpu.native import NativeGraph
-from dovetail.targets.runtime.building.packed_weights import wanted_steps
+from dovetail.targets.runtime.building.packed_weights import needed_steps
 from tests.block_arrays import random_blocks
 from tests.kernels.bytes import SDOT, VNNI
 
@@ -54,7 +54,7 @@ def plans(program: Program) -> tuple[list[str], int]:
     graph = NativeGraph(program.plan)
     jobs = [job for part in graph.sections for job in part.jobs]
     names = [job.kernel.name.partition("_")[0] for job in jobs if isinstance(job, Job)]
-    return names, len(wanted_steps(program.plan, graph.sections))
+    return names, len(needed_steps(program.plan, graph.sections))
 
 
 def judged(graph: Graph, params: dict[str, Array], program: Program, x: Array, tolerance: float = 2e-6) -> None:

@@ -43,8 +43,8 @@ def _mapped(array: Array) -> mmap.mmap | None:
     held: Any = array
     while isinstance(held, np.ndarray):
         held = cast(Any, held).base
-    found = held.obj if isinstance(held, memoryview) else held
-    return found if isinstance(found, mmap.mmap) else None
+    owner = held.obj if isinstance(held, memoryview) else held
+    return owner if isinstance(owner, mmap.mmap) else None
 
 
 def _drop(held: mmap.mmap, start: int, end: int) -> None:

@@ -1,4 +1,4 @@
-"""Whether cuBLASLt computes a product, as a report tells it: both times, or the named condition that refuses it."""
+"""Why cuBLASLt computes a GEMM or does not, for a report: both times, or the named condition that refuses it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HAS_BOUND = Need("a_bind_measured_it", "parameters that are bound on this card",
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """What is known of products by cuBLASLt on a device."""
+    """Explains which GEMMs cuBLASLt computes on a device."""
 
     mode: str
     """Of the settings: whether it may compute any."""
@@ -34,18 +34,17 @@ class Libraries:
     store: CodeStore | None
     device: Driver
 
-    def told(self, plan: Plan, steps: Sequence[Kernels]) -> Sequence[Sequence[Considered]]:
-        """Rows for each step of a run; none for those that are no products, or where nothing is installed that could
-        save time."""
+    def considered(self, plan: Plan, steps: Sequence[Kernels]) -> Sequence[Sequence[Considered]]:
+        """Return the rows of each step: none for steps that are no GEMM, or where no library could save time."""
         where = place(self.device.version // 1000)
         choice = LibraryChoice(plan, self.device, self.store, self.tune, where or "", {})
         cold = choice.cold(steps)
-        found: list[Sequence[Considered]] = []
+        answers: list[Sequence[Considered]] = []
         joined = False
         for step, kernels in zip(plan.phase("run"), steps, strict=True):
-            found.append(self._of(choice, step, kernels, joined=joined, cold=cold) if is_product(kernels) else ())
+            answers.append(self._of(choice, step, kernels, joined=joined, cold=cold) if is_product(kernels) else ())
             joined = kernels is None
-        return found
+        return answers
 
     def _of(
         self, choice: LibraryChoice, step: Step, kernels: tuple[GpuKernel, ...], *, joined: bool, cold: bool
@@ -66,7 +65,7 @@ class Libraries:
     def _kept(
         self, choice: LibraryChoice, step: Step, kernels: tuple[GpuKernel, ...], *, cold: bool
     ) -> Decision | None:
-        """What the store has of a product on this card."""
+        """Return the stored decision on a GEMM on this card."""
         card = {"card": self.device.name, "driver": str(self.device.version)}
         words = () if self.store is None else self.store.keys(KIND)
         if not any(card.items() <= w.items() for w in words):
@@ -79,15 +78,17 @@ def _refused(why: Refused) -> tuple[Considered, ...]:
     return (Considered.of(NAME, why, KIND),)
 
 
-def _decided(made: Decision) -> tuple[Considered, ...]:
-    """Both ways, with their times where these were taken."""
-    if made.refused is not None and made.refused.condition != IS_FASTER:
-        return _refused(made.refused)
-    both = f"cuBLASLt {made.library * 1e6:.1f} µs, dovetail {made.own * 1e6:.1f} µs"
-    if made.refused is None:
-        ours = Considered(LAUNCH, False, "the library was faster", made.own, KIND)
-        return Considered(NAME, True, seconds=made.library, kind=KIND, found=both), ours
-    return Considered.of(NAME, made.refused, KIND, made.library), Considered(LAUNCH, True, seconds=made.own, kind=KIND)
+def _decided(decision: Decision) -> tuple[Considered, ...]:
+    """Return the rows of cuBLASLt and of our kernels, with their times if they were measured."""
+    if decision.refused is not None and decision.refused.condition != IS_FASTER:
+        return _refused(decision.refused)
+    both = f"cuBLASLt {decision.library * 1e6:.1f} µs, dovetail {decision.own * 1e6:.1f} µs"
+    if decision.refused is None:
+        ours = Considered(LAUNCH, False, "the library was faster", decision.own, KIND)
+        return Considered(NAME, True, seconds=decision.library, kind=KIND, found=both), ours
+    return Considered.of(NAME, decision.refused, KIND, decision.library), Considered(
+        LAUNCH, True, seconds=decision.own, kind=KIND
+    )
 
 
 __all__ = ["HAS_BOUND", "HAS_CACHE", "IS_INSTALLED", "IS_ON", "Libraries"]
