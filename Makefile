@@ -40,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quick test check golden docs wheel format lint page browser test-torch test-xla test-xla-oldest test-llvm-oldest demo chat train-demo models vocabularies conformance torch torch-gradients torch-zoo curves jax meshes placements primitives test-deep fuzz faults test-cuda sanitize-cuda bench-cuda bench-decode check-cuda conformance-cuda bench clean
+.PHONY: help quick test check golden docs format lint page wheel browser test-torch test-xla test-xla-oldest test-llvm-oldest demo chat train-demo models vocabularies conformance torch torch-gradients torch-zoo curves jax meshes placements primitives test-deep fuzz faults test-cuda sanitize-cuda bench-cuda bench-decode check-cuda conformance-cuda bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ lint: $(FOR_CHECK) ## check formatting, lint and types
 
 page: $(FOR_CHECK) ## lint, type-check and test the JavaScript of the report's page
 	@$(BIN)/python -m tests.page
+
+wheel: | $(BIN)/python ## build the wheel and the sdist into dist/, and use both in fresh environments of every Python that is here
+	@$(BIN)/python -m tests.wheel $(ARGS)
 
 browser: ## install Chromium, which the tests of the report's page drive; Debian and Ubuntu
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
@@ -178,9 +181,6 @@ conformance-cuda: ## run the backend suite of ONNX on an NVIDIA GPU with the Pyt
 	@PYTHONPATH=src:. DOVETAIL_CACHE=off OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.conformance --target cuda --brief --seconds 60 $(ARGS)
 
 ##@ Measure
-
-wheel: | $(BIN)/python ## build the wheel and the sdist into dist/, and use both in fresh environments of every Python that is here
-	@$(BIN)/python -m tests.wheel $(ARGS)
 
 bench: $(FOR_BENCH) ## measure, also against every peer; takes long, never part of check; ARGS="--threads 2 --times-only"
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -101,8 +102,8 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
 
 
 def _judged(report: Any) -> Any:
-    """In CI, a skip for a reason that is not listed fails."""
-    fault = unexpected(report) if os.environ.get("CI") == "true" else ""
+    """In CI on Linux, which runs every test that can run, a skip for a reason that is not listed fails."""
+    fault = unexpected(report) if os.environ.get("CI") == "true" and sys.platform == "linux" else ""
     if fault:
         report.outcome, report.longrepr = "failed", fault
     return report

@@ -29,8 +29,6 @@ IMPORTED_BY = {
     "safetensors": {"frontends"},
     "tokenizers": {"language"},
     "egglog": {"egraph"},
-    "torch": {"bench"},
-    "jax": {"bench"},
 }
 """Each third-party package and the rooms that import it. An adapter implements an interface of its package."""
 

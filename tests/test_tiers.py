@@ -18,13 +18,17 @@ from tests.turns import Turns
 
 def case(test: str, *marks: str, op: str | None = None) -> Any:
     """What pytest collects for one case of a test."""
+
+    def get_closest_marker(mark: str) -> str | None:
+        return mark if mark in marks else None
+
     params = {"op": SimpleNamespace(name=op)} if op else {}
     return SimpleNamespace(
         path=Path("tests/test_one.py"),
         name=test,
         originalname=test,
         callspec=SimpleNamespace(params=params),
-        get_closest_marker=lambda mark: mark if mark in marks else None,
+        get_closest_marker=get_closest_marker,
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 from dovetail.bench import workloads
 from dovetail.bench.case import Case, case_of, written
 from dovetail.bench.peer_process import MachineContender, PeerContender
-from dovetail.bench.peers import EVERY, Setting
+from dovetail.bench.peers import EVERY, Setting, definitions
 from dovetail.bench.workloads import MODULES
 from tests.bench.small import SMALL
 
@@ -37,7 +37,7 @@ def small() -> Any:
 @pytest.fixture
 def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     """A small module under the name of a large one."""
-    from dovetail.bench import torch_networks
+    torch_networks = definitions("torch_networks")
 
     monkeypatch.setattr(torch_networks, "NETWORKS", {NAME: small})
     monkeypatch.setattr(torch_networks, "import_sources", lambda name: None)  # pyright: ignore
@@ -70,7 +70,7 @@ def test_the_work_of_a_module_is_counted_by_the_process_that_exports_it(case: Ca
 
 
 def test_layers_of_torch_draw_nothing_while_a_network_is_built(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dovetail.bench import torch_networks
+    torch_networks = definitions("torch_networks")
 
     drawn, network = torch.nn.init.normal_, torch_networks.network
     built = [network(NAME) for _ in range(2)]
@@ -83,7 +83,7 @@ def test_layers_of_torch_draw_nothing_while_a_network_is_built(case: Case, monke
 
 @pytest.mark.slow
 def test_every_module_has_arguments_that_are_drawn_without_it(tmp_path: Path) -> None:
-    from dovetail.bench import torch_networks
+    torch_networks = definitions("torch_networks")
 
     assert tuple(torch_networks.NETWORKS) == tuple(torch_networks.SOURCES) == tuple(MODULES)
     drawn = "import sys; from dovetail.bench.case import case_of; from pathlib import Path; "

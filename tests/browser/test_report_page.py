@@ -130,7 +130,7 @@ def test_a_gap_leads_to_its_reason(opened: Chromium, source: dict[str, Any]) -> 
 @pytest.mark.slow
 def test_a_refused_fusion_is_marked_and_ranked(browser: Chromium, folder: Path) -> None:
     (folder / "layer.txt").write_text(WRONG_BIAS)
-    made = compilation(graph_of(str(folder / "layer.txt")), make_request(without=["mark_regions"]))
+    made = compilation(graph_of(str(folder / "layer.txt")), make_request(without=["fuse_epilogues"]))
     (missed,) = [m for m in made.report().missed if m.rule == "linear"]
     browser.open(write_atomically(folder / "report.html", page(source_of(made)), "page"))
     browser.click(*place_of(browser, missed.message, "between two kernels", step=8))
