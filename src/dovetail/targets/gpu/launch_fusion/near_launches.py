@@ -15,7 +15,7 @@ from typing import TypeAlias
 from dovetail.dataclass import dataclass
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Refused
-from dovetail.kernels.gpu.gemm.spread_blocks import least_bytes
+from dovetail.kernels.gpu.gemm.block_tile import least_bytes
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import Kernel, KernelKind
 from dovetail.kernels.loops.launch_fusion.constants_ahead import with_constants_first
