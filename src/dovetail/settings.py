@@ -106,10 +106,10 @@ class Settings:
     libraries: str = _option(
         "auto",
         "Whether cuBLASLt may compute products on a GPU: `auto` where it is installed "
-        "(`pip install 'dovetail-ml[cublas]'`, or torch for CUDA) and runs on the card have shown that it is faster than "
-        "our kernels; which products are measured, `tune` says. `off` never. Products of f32 stay f32 (never tf32). "
-        "The last digits may differ, since sums have another order; with `strict` our kernels compute all. A report "
-        "has both times, or what refuses a product.",
+        "(`pip install 'dovetail-ml[cublas]'`, or torch for CUDA) and runs on the card have shown that it is faster "
+        "than our kernels; which products are measured, `tune` says. `off` never. Products of f32 stay f32 (never "
+        "tf32). The last digits may differ, since sums have another order; with `strict` our kernels compute all. A "
+        "report has both times, or what refuses a product.",
         choices=LIBRARIES,
     )
     print_report: bool = _option(

@@ -43,6 +43,7 @@ def test_every_value_that_is_computed_is_one_step() -> None:
     assert plan.steps[1].operands == scores.operands and plan.steps[1].results == (scores,)
 
 
+@pytest.mark.slow
 @given(graphs(empty=True))
 def test_random_plans_keep_their_promises(drawn: tuple[Graph, dict[str, Any]]) -> None:
     graph, _ = drawn
@@ -162,6 +163,7 @@ def long_chain(count: int) -> Graph:
     return Graph.of(x)
 
 
+@pytest.mark.slow
 def test_deep_graphs_do_not_recurse() -> None:
     """Trap: recursion that dies on a chain of 200 layers."""
     plan = make_plan(long_chain(10_000), target=REFERENCE)

@@ -153,6 +153,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_bits_without_reading_the_model(
     model: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +171,7 @@ def test_another_process_gives_the_same_bits_without_reading_the_model(
     assert done.stdout.strip() == str(program.report).strip()
 
 
+@pytest.mark.slow
 def test_other_weights_are_other_results_of_the_same_program(
     model: Path, folder: str, never_lowers: Callable[[], None]
 ) -> None:
@@ -186,6 +188,7 @@ def test_other_weights_are_other_results_of_the_same_program(
     np.testing.assert_array_equal(fresh, after)
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_has_no_report(model: Path, folder: str) -> None:
     dovetail.compile(model, cache=folder)
     program = dovetail.compile(model, cache=folder)

@@ -39,6 +39,7 @@ from dovetail.cli import (
 from dovetail.cli.command import Answer, Command
 from dovetail.cli.progress import shown_progress, tell
 from dovetail.errors import DovetailError, LoadError, OptionError
+from dovetail.process import claim
 from dovetail.runtime.hosts.worker import Reporter
 from dovetail.sanitize import sanitize, visible
 from dovetail.version import __version__
@@ -90,6 +91,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None, reporter: Reporter | None = None) -> int:
     """Run one command line; the result is the exit code. A worker of several hosts has a reporter."""
+    if argv is None:
+        claim()
     try:
         return _run(argv, reporter)
     except DovetailError as error:

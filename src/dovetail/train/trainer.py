@@ -23,7 +23,7 @@ from dovetail.runtime.load import load
 from dovetail.runtime.options import RequestOptions
 from dovetail.runtime.program import Program
 from dovetail.targets import target_named
-from dovetail.targets.runtime.arrays.page_advice import trim, unload_compiler
+from dovetail.targets.runtime.arrays.page_advice import trim
 from dovetail.train.batches import micro_batches
 from dovetail.train.checkpoint import read_arrays, write_arrays
 from dovetail.train.culprit import not_finite
@@ -154,7 +154,6 @@ class Trainer:
         if not self._has_run:
             # Compiling freed tens of megabytes, which malloc would keep for as long as there are steps.
             trim()
-            unload_compiler()
             self._has_run = True
         fine = bool(np.isfinite(norm) and np.isfinite(loss))
         if self.scale is not None:

@@ -34,7 +34,7 @@ from tests.strategies import graphs
 from tests.tolerances import TABLE
 
 MODELS = models()
-SOME = [(op, op.patterns[0]) for op in library.ALL if op.stage != "block"]
+SOME = [(op, op.patterns[0]) for op in library.ALL]
 EXPORTED = ("bert__ts14__eager__dynamic", "llama__dynamo18__sdpa__dynamic", "gptj__dynamo18__eager__dynamic")
 FOLDER = Path(__file__).parents[1] / "data" / "exporters"
 

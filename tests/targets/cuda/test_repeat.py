@@ -105,6 +105,7 @@ def test_the_callers_dictionary_is_its_own(device: SimulatedDriver) -> None:
     check(program.run(there, outputs="device"), feeds)
 
 
+@pytest.mark.slow
 def test_memory_that_another_library_holds_is_not_written(device: SimulatedDriver) -> None:
     program, feeds = compiled(device), numbers()
     there = program.to_device(feeds)

@@ -279,6 +279,7 @@ def test_a_refused_run_leaves_donated_arrays_of_the_host(device: Driver) -> None
         np.testing.assert_array_equal(w0, w1)
 
 
+@pytest.mark.slow
 def test_too_large_inputs_say_what_would_fit() -> None:
     device = SimulatedDriver(FakeLibrary(capacity=1 << 20))
     program = compiled(scaled(), device)
@@ -301,6 +302,7 @@ def test_parameters_that_do_not_fit_are_an_error() -> None:
     np.testing.assert_allclose(compiled(graph, device).bind({"w": w})(x=x)["y"], x + w, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_memory_of_idle_frames_is_given_up_first() -> None:
     device = SimulatedDriver(FakeLibrary(capacity=400_000))
     program = compiled(scaled(), device)
@@ -309,6 +311,7 @@ def test_memory_of_idle_frames_is_given_up_first() -> None:
         check(program(x=x, y=y), x, y)
 
 
+@pytest.mark.slow
 def test_a_lost_device_is_an_error_and_the_process_goes_on() -> None:
     library = FakeLibrary()
     device = SimulatedDriver(library)
@@ -350,6 +353,7 @@ def test_what_is_missing_is_one_typed_error(library: FakeLibrary, message: str) 
         SimulatedDriver(library)
 
 
+@pytest.mark.slow
 def test_everything_is_freed() -> None:
     device = SimulatedDriver()
     program = compiled(scaled(), device)

@@ -78,6 +78,7 @@ def check(graph: Graph, feeds: dict[str, Array] | None = None) -> Array:
     return native.check(graph, feeds, params=params)[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 def test_every_kernel_adds_it(kernel: str, bias: bool) -> None:
@@ -138,6 +139,7 @@ def test_bits_do_not_depend_on_threads(kernel: str) -> None:
     assert all(np.array_equal(first, other) for other in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 3])
 def test_sizes_that_come_late(window: int) -> None:
     height: Size | str = "height"

@@ -69,6 +69,7 @@ def test_sizes_that_come_late_choose_as_those_that_are_known(kernel: str, stride
     assert name_at(late, sized(*area)) == kernel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [1, 2])
 def test_one_program_runs_them_all(stride: int) -> None:
     graph = network("height", "width", stride)

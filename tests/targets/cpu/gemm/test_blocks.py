@@ -67,6 +67,7 @@ def rows(m: int, seed: int = 0, k: int = K) -> Array:
     return np.random.default_rng(seed).normal(size=(m, k)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_every_format() -> None:
     params: dict[str, Array] = {}
     x = leaf.input("x", f32[symbol("m"), K])
@@ -153,6 +154,7 @@ def test_parts_of_a_panel_change_no_bit(name: str, monkeypatch: pytest.MonkeyPat
     assert found[0].tobytes() == found[1][:1].tobytes()
 
 
+@pytest.mark.slow
 @needs_dot
 @pytest.mark.parametrize("precision", ["exact", "fast"])
 def test_one_row_has_the_bits_that_it_has_among_others(precision: str) -> None:
