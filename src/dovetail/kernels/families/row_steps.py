@@ -20,7 +20,7 @@ def row_steps(
     """The steps of a region above its anchor.
 
     A tile of the loops is one row, an index of the axis `along`; elements of a row go along the last axis. Rows may be
-    shorter than what LLVM would unroll, so that it is told how many `lanes` a vector has.
+    shorter than what LLVM would unroll, so that loops say how many `lanes` a vector has.
     """
     if anchor.rank > len(axes):
         return Refused("kernel_has_the_axes_of_the_result", f"{anchor.rank} axes", f"at most {len(axes)}")

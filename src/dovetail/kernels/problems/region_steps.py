@@ -102,7 +102,7 @@ def find_convolution(value: Value) -> RegionConvolution | None:
 def steps_of(result: Value, source: Value) -> tuple[tuple[str, tuple[Operand, ...]], ...] | None:
     """What is done to a tensor, element by element; None where it is not vector code, or something else is read."""
     while True:
-        lower = rebuild_values([result], lambda v, given: None if v is source else v.op.expansion(given, v.attrs))
+        lower = rebuild_values([result], lambda v, operands: None if v is source else v.op.expansion(operands, v.attrs))
         if lower[result] is result:
             break
         result = lower[result]
