@@ -74,7 +74,7 @@ CLUSTER_START = assembly("barrier.cluster.arrive.relaxed.aligned; barrier.cluste
 
 
 def threads(count: int, occupancy: int | None = None, cluster: int = 1) -> str:
-    """Return the attributes of a launch: threads of a block, blocks of a multiprocessor (occupancy), blocks of a cluster."""
+    """Return the attributes of a launch: threads of a block, occupancy of a multiprocessor, blocks of a cluster."""
     attributes = [f'"nvvm.reqntid"="{count}"']
     if occupancy is not None:
         attributes.append(f'"nvvm.minctasm"="{occupancy}"')
