@@ -12,6 +12,7 @@ FOR_XLA := $(VENV)/.installed-xla
 FOR_OLDEST_XLA := $(VENV)/.installed-xla-oldest
 FOR_TORCH_ZOO := $(VENV)/.installed-torch-zoo
 FOR_OLDEST_LLVM := $(VENV)/.installed-llvm-oldest
+FOR_DOCS := $(VENV)/docs/.installed
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 # Python compiles a module when it is first imported: most of what is installed never is.
@@ -39,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda sanitize-cuda bench-cuda check-cuda bench-decode test-deep fuzz faults conformance conformance-cuda torch torch-zoo test-torch test-xla test-xla-oldest test-llvm-oldest placements primitives meshes jax torch-gradients curves models check page format golden bench clean
+.PHONY: help demo chat vocabularies train-demo test exhaustive quick slow browser test-cuda sanitize-cuda bench-cuda check-cuda bench-decode test-deep fuzz faults conformance conformance-cuda torch torch-zoo test-torch test-xla test-xla-oldest test-llvm-oldest placements primitives meshes jax torch-gradients curves models check page format golden wheel docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -168,6 +169,12 @@ format: $(FOR_CHECK) ## format the code and sort its imports
 golden: $(FOR_TEST) ## rewrite generated text: goldens, pages of docs/, what the README shows
 	@$(PYTEST) --golden $(ARGS)
 
+wheel: | $(BIN)/python ## build the wheel and the sdist into dist/, and use both in fresh environments of every Python that is here
+	@$(BIN)/python -m tests.wheel $(ARGS)
+
+docs: $(FOR_DOCS) ## build the documentation into build/site, strictly; ARGS=serve shows it in a browser while you write
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/python -m mkdocs $(or $(ARGS),build --strict)
+
 bench: $(FOR_BENCH) ## measure, also against every peer; takes long, never part of check; ARGS="--threads 2 --times-only"
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
 	@mkdir -p build
@@ -217,6 +224,12 @@ $(FOR_OLDEST_LLVM): $(FOR_TEST)
 
 $(FOR_TORCH_ZOO): $(FOR_TORCH)
 	@$(INSTALL) --editable '.[torch-zoo]'
+	@touch $@
+
+# An environment of its own: no test needs what builds pages.
+$(FOR_DOCS): pyproject.toml | $(BIN)/python
+	@$(BIN)/python -m venv $(VENV)/docs
+	@$(VENV)/docs/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 $(FOR_DEMO): pyproject.toml | $(BIN)/python

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail import Value, f32, fused_op, library, ops
+from dovetail import Value, fused_op, library, ops
 from dovetail.derive import gradient_laws, laws
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.models import LlamaShape, llama
 from dovetail.testing import LawError, assert_fused, check_op, forget, parts_of

@@ -217,7 +217,7 @@ def _exact(torch: Any, shape: Shape, weights: Mapping[str, Any], feeds: Mapping[
 
 def product(torch: Any, rows: int, depth: int, columns: int, kind: str) -> None:
     """One line for a product of matrices, beside cuBLAS."""
-    dtype = {"f16": dovetail.f16, "bf16": dovetail.bf16, "f32": dovetail.f32}[kind]
+    dtype = {"f16": dovetail.dtypes.f16, "bf16": dovetail.dtypes.bf16, "f32": dovetail.dtypes.f32}[kind]
     x, w = dovetail.input("x", dtype[rows, depth]), dovetail.input("w", dtype[depth, columns])
     # Our own kernels, whatever a run on this card has decided.
     program = dovetail.compile(dovetail.Graph.of({"y": dovetail.ops.matmul(x, w)}), target="cuda", libraries="off")
@@ -262,10 +262,10 @@ def convolution(torch: Any, images: int, channels: int, filters: int, size: int,
         for s in ((filters, channels, window, window), (filters, 1, 1))
     )
     # With channels innermost on both sides, as between two layers.
-    x = dovetail.input("x", dovetail.f16[images, size, size, channels])
+    x = dovetail.input("x", dovetail.dtypes.f16[images, size, size, channels])
     image = dovetail.ops.permute(x, order=(-4, -1, -3, -2))
-    made = dovetail.ops.conv(image, dovetail.constant(w), strides=stride, padding=around)
-    y = dovetail.ops.permute(dovetail.ops.relu(made + dovetail.constant(b)), order=(-4, -2, -1, -3))
+    made = dovetail.ops.conv(image, dovetail.graphs.constant(w), strides=stride, padding=around)
+    y = dovetail.ops.permute(dovetail.ops.relu(made + dovetail.graphs.constant(b)), order=(-4, -2, -1, -3))
     program = dovetail.compile(dovetail.Graph.of({"y": dovetail.ops.mul(y, y)}), target="cuda")
     feeds = {"x": rng.normal(size=(images, size, size, channels)).astype(np.float16)}
     ours = program.to_device(feeds)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dovetail import Graph, Value, blocks, f32, library
+from dovetail import Graph, Value, blocks, library
 from dovetail.declare.block import Policy
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input
 from dovetail.passes.lower_blocks import lower_blocks
 from dovetail.targets.reference.interpreter import evaluate

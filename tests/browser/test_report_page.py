@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
 from dovetail.cli.model import graph_of
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.report.atomic_write import write_atomically
 from dovetail.report.html.page import page

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import LanguageModel
 from dovetail.cli import language_options
 from dovetail.cli.main import main
 from dovetail.errors import UnsupportedError
+from dovetail.language import LanguageModel
 from dovetail.language.generation import Piece
 from dovetail.sanitize import visible
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written
@@ -41,7 +41,7 @@ def test_questions_go_through_the_template(
     assert prompt == "<|start|>system be<|end|><|start|>user hello<|end|><|start|>"
     ids = model.tokenizer.encode(prompt, special=True)
     assert ids.count(TOKENS.index("<|start|>")) == 3 and ids.count(TOKENS.index("<|end|>")) == 2
-    answer = "".join(model.generate(ids, most=5))
+    answer = "".join(model.generate(ids, max_tokens=5))
     shown = "\n".join(map(visible, answer.split("\n")))
     assert main(["chat", str(path), "hello", "--system", "be", "--most", "5"]) == 0
     assert capsys.readouterr().out.rstrip("\n") == shown.rstrip("\n") and answer

@@ -61,7 +61,7 @@ def test_page_of_the_command_line(golden: Golden) -> None:
 
 def test_unsupported_input_has_its_own_code(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    path.write_bytes(model(["StringConcat x x -> y"], {"x": dovetail.f32[3]}, ["y"]).SerializeToString())
+    path.write_bytes(model(["StringConcat x x -> y"], {"x": dovetail.dtypes.f32[3]}, ["y"]).SerializeToString())
     assert "StringConcat" in shell.fails(2, "explain", str(path))
     path.write_bytes(b"")
     assert "model.onnx" in shell.fails(1, "explain", str(path))
@@ -96,7 +96,7 @@ def test_a_gate_fails_even_if_nobody_reads_the_report() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
 def test_a_full_disk_is_said_in_words() -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*RUN, "catalogue"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run([*RUN, "catalog"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     said = without_progress(done.stderr)
     assert done.returncode == 1
     assert said.startswith("dovetail: the output cannot be written") and "Traceback" not in said

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import dovetail
-from dovetail import bf16, f32
 from dovetail.cli.model import BUILDERS, graph_of, known_options
+from dovetail.dtypes import bf16, f32
 from dovetail.errors import DovetailError, LoadError, OptionError, ParseError
 from dovetail.ir.text import print_graph
 from dovetail.ir.verify import verify
@@ -27,12 +27,12 @@ def test_every_built_in_model_is_tested() -> None:
 
 
 def test_a_name_alone_has_the_defaults() -> None:
-    assert graph_of("llama").inputs[0].type == dovetail.i64["b", "s"]
+    assert graph_of("llama").inputs[0].type == dovetail.dtypes.i64["b", "s"]
 
 
 def test_options_reach_the_shape_and_the_function() -> None:
     graph = graph_of("llama:layers=1,hidden=8,heads=2,kv_heads=1,inner=16,vocabulary=32,batch=3,seq=t,dtype=bf16")
-    assert graph.inputs[0].type == dovetail.i64[3, "t"]
+    assert graph.inputs[0].type == dovetail.dtypes.i64[3, "t"]
     params = {str(p.attrs["name"]): p.type for p in graph.parameters}
     assert params["head"] == bf16[8, 32] and params["layers.0.wk"] == bf16[8, 4]
     assert not any(name.startswith("layers.1") for name in params)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail import LanguageModel
+from dovetail.language import LanguageModel
 from tests.cli.commands import Shell
 from tests.cli.test_generate import path
 from tests.gguf_files import TOKENS, decoder, tokenizer_fields, written

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
-from dovetail import f32, i64
 from dovetail.cli import run as command
 from dovetail.cli.arrays import named_arrays, read_array, save_arrays
 from dovetail.cli.run import difference
+from dovetail.dtypes import f32, i64
 from dovetail.errors import LoadError
 from tests.cli.commands import LAYER, SMALL, Shell
 from tests.frontends.onnx.build import model

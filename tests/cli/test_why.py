@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import dovetail
-from dovetail import f32, ops
+from dovetail import ops
+from dovetail.dtypes import f32
 from tests.cli.commands import SMALL, Shell
 
 
@@ -133,7 +134,7 @@ def test_kernels_that_were_considered_for_a_convolution_are_told(shell: Shell, t
     builder = dovetail.Builder("net", lines=False)
     x, w = builder.input("x", f32[1, 64, 56, 56]), builder.param("w", f32[64, 64, 3, 3])
     builder.output("y", ops.conv(x, w, padding=(1, 1, 1, 1)))
-    model.write_text(dovetail.print_graph(builder.graph()))
+    model.write_text(dovetail.graphs.print_graph(builder.graph()))
     told = shell("why", str(model), "conv", "--json").data["considered"]
     (taken,) = [c for c in told if c["taken"]]
     assert taken["name"] == "winograd 2×4" and taken["seconds"] > 0 and taken["ratio"] == 1 and taken["bound"]

@@ -6,9 +6,11 @@ from typing import Annotated, Literal
 
 import pytest
 
-from dovetail import Graph, TraceError, TypeRuleError, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import HANDED_ON, UnwrittenError, fused_op
 from dovetail.derive.fuse import fuse
+from dovetail.dtypes import f32
+from dovetail.errors import TraceError, TypeRuleError
 from dovetail.ir.leaf import Hole, input
 
 X, Y = input("x", f32[3]), input("y", f32[3])

@@ -8,9 +8,10 @@ from contextlib import nullcontext
 
 import pytest
 
-from dovetail import Value, f32, library
+from dovetail import Value, library
 from dovetail.declare import FusedOp, Variant, fused, part_of_traces
 from dovetail.declare.trace import shared_parts
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input
 
 

@@ -7,11 +7,12 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import Cost, fused_op
 from dovetail.derive.fuse import fuse, strata
 from dovetail.derive.missed import COST, CYCLE, NEAR, PRIVATE
 from dovetail.derive.unfuse import unfuse
+from dovetail.dtypes import f32
 from dovetail.ir.graph import Builder
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array

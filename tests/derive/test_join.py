@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import group_rule
 from dovetail.declare.fused import Call
 from dovetail.derive.join import join
 from dovetail.derive.missed import TYPE
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.library import GROUPS
 from dovetail.targets.reference.interpreter import evaluate

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dovetail import Value, f32, library, ops
+from dovetail import Value, library, ops
 from dovetail.declare import fused_op
 from dovetail.derive.rules import rules, spell
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.ir.leaf import Hole, hole
 from dovetail.library.linear import linear

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, f32, library, ops
+from dovetail import Graph, library, ops
 from dovetail.declare.cost import Prices
 from dovetail.declare.fused import FusedOp, Variant
 from dovetail.derive import laws
 from dovetail.derive.fuse import ANY_MACHINE, fuse
+from dovetail.dtypes import f32
 from dovetail.egraph.decide import SAME, Vocabulary, decide
 from dovetail.egraph.extract import extract
 from dovetail.egraph.identity import identity
@@ -205,7 +206,7 @@ def test_a_program_of_the_e_graph_runs(target: str) -> None:
 
 
 def test_an_engine_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(dovetail.OptionError, match="engine"):
+    with pytest.raises(dovetail.errors.OptionError, match="engine"):
         dovetail.compile(Graph.of(ops.exp(input("x", f32[2]))), engine="simulated annealing")
     assert Settings().engine == "egraph"
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
 from dovetail.declare.cost import Machine
+from dovetail.dtypes import f32
 from dovetail.egraph import decide as deciding
 from dovetail.egraph.decide import Decided, Vocabulary
 from dovetail.egraph.fold import UnfoldableError, folded, unfolded

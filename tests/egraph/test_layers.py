@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.egraph.engine import EGraph, egraph_of
 from dovetail.egraph.layers import Layers, Piece, Run, runs
 from dovetail.egraph.replay import solve

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import onnx
 import pytest
 
-from dovetail import LoadError
+from dovetail.errors import LoadError
 from fuzz import files, mutations
 from fuzz.files import KINDS, Kind, run_file
 from fuzz.workers import Died, Say, work_through

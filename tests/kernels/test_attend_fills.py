@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import DType, Graph, bool_, f32, library
+from dovetail import Graph, library
+from dovetail.dtypes import DType, bool_, f32
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import f16
 from dovetail.ir.leaf import input

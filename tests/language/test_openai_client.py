@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import LanguageModel
+from dovetail.language import LanguageModel
 from tests.language.test_server import MESSAGES, model, served
 
 __all__ = ["model"]

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import TypeRuleError, Value, f32, ops
+from dovetail import Value, ops
 from dovetail.declare import Machine
+from dovetail.dtypes import f32
+from dovetail.errors import TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.leaf import input, param
 from dovetail.library.attention_block import attention_block

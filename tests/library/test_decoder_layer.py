@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail import Value, f32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.ir.leaf import input, param
 from dovetail.library.decoder_layer import decoder_layer

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f16, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import fused_op
 from dovetail.derive import laws
 from dovetail.derive.fuse import Fused
+from dovetail.dtypes import f16
 from dovetail.ir.leaf import constant, input
 from dovetail.library.conv_batch_norm import conv_batch_norm
 from dovetail.library.lora_matmul import lora_matmul

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail import TensorType, Value, f16, f32
+from dovetail import Value
+from dovetail.dtypes import f16, f32
+from dovetail.graphs import TensorType
 from dovetail.ir.leaf import input, param, scalar_of
 from dovetail.library.lora_matmul import Scaled, lora_matmul
 from tests.library.judge import fused, near, numbers, only_miss, run

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f16, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.derive.fuse import fuse
+from dovetail.dtypes import f16, f32
 from dovetail.ir.leaf import input, item, param
 from dovetail.library import ALL
 from dovetail.library.residual_rms_norm import residual_rms_norm

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail import f32
 from dovetail.declare.cost import kernel_cost
 from dovetail.derive.missed import COST
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.library.rms_norm import rms_norm
 from dovetail.library.rms_norm_matmul import PANEL, rms_norm_matmul

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.ir.dtype import i64
 from dovetail.ir.leaf import Hole, hole, input

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from numpy.typing import NDArray
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf, origin
 from dovetail.ir.dtype import ALL as EVERY
 from dovetail.ir.dtype import NARROW, DType, bool_, c64, f8e5m2, f16, f64, i32, i64, u8

@@ -10,7 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import dovetail
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.errors import TypeRuleError
 from dovetail.ir.dim import evaluate as evaluate_size
 from dovetail.ir.leaf import input, param

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail import Graph, Program, Value, bf16, f16, f32, f64, i32, library, ops
+from dovetail import Graph, Program, Value, library, ops
 from dovetail.declare.cost import flops_of, kernel_cost
 from dovetail.derive.unfuse import unfuse
+from dovetail.dtypes import bf16, f16, f32, f64, i32
+from dovetail.graphs import TensorType
 from dovetail.ir import leaf
 from dovetail.ir.inline import outline
 from dovetail.ir.leaf import input, param
@@ -133,7 +135,7 @@ def test_steps_after_a_convolution_are_its_epilogue(name: str, monkeypatch: pyte
     ],
 )
 def test_every_variant_of_a_convolution_takes_steps(
-    image: dt.TensorType, filters: dt.TensorType, options: dict[str, Any]
+    image: TensorType, filters: TensorType, options: dict[str, Any]
 ) -> None:
     y = ops.conv(input("x", image), param("w", filters), **options)
     y = y + param("b", f32[(filters.shape[0], *(1,) * (len(filters.shape) - 2))])
@@ -388,7 +390,7 @@ def test_random_epilogues(seed: int) -> None:
 
 def program_kernels(graph: Graph) -> list[str]:
     """As many as the report says: random steps may hold what a kernel does not take in."""
-    return [k.name for k in dt.scan(graph).kernels if k.phase == "run"]
+    return [k.name for k in dt.explain(graph).kernels if k.phase == "run"]
 
 
 def test_half_precision_sums_are_kept_in_f32() -> None:

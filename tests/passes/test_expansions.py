@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dovetail import Graph, UnsupportedError, c64, f16, f32, library, ops
+from dovetail import Graph, library, ops
 from dovetail.declare import FusedOp
 from dovetail.derive.laws import fitting, graph_of
+from dovetail.dtypes import c64, f16, f32
+from dovetail.errors import UnsupportedError
 from dovetail.ir.graph import Builder
 from dovetail.ir.leaf import input, param
 from dovetail.ir.origin import scope

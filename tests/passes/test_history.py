@@ -7,8 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
 from dovetail.declare.fused import FusedOp
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.ir.verify import verify
 from dovetail.models import BertShape, LlamaShape, ResnetShape, bert, llama, llama_step, resnet, unet

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, i8, i32, u8
 from dovetail.ir.literal import Array

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import Graph, TypeRuleError, blocks, f32, library
+from dovetail import Graph, blocks, library
+from dovetail.dtypes import f32
+from dovetail.errors import TypeRuleError
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array
 from dovetail.library.linear import linear

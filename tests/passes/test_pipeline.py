@@ -8,7 +8,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, blocks, f32, library, ops
+from dovetail import Graph, Value, blocks, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.graph import Builder
 from dovetail.ir.leaf import input, param
 from dovetail.ir.origin import Origin, scope

@@ -15,7 +15,7 @@ from dovetail.passes.canonicalize import canonicalize
 from dovetail.passes.legalize import legalize
 from dovetail.passes.lowerings import LOWERINGS
 from dovetail.passes.specialize import specialize
-from dovetail.runtime.compile import compilation, compile, make_request, scan
+from dovetail.runtime.compile import compilation, compile, explain, make_request
 from dovetail.targets.cuda.claims import CLAIMS as CUDA
 from dovetail.targets.reference.interpreter import evaluate
 from tests.strategies import binding_of, graphs
@@ -86,7 +86,7 @@ def test_programs_compute_what_was_drawn(target: str, drawn: Drawn) -> None:
 @given(graphs())
 def test_every_boundary_of_a_random_program_has_a_reason(drawn: Drawn) -> None:
     graph, _ = drawn
-    report = scan(graph)
+    report = explain(graph)
     assert all(b.reason and b.message for b in report.boundaries)
     assert str(report)
 

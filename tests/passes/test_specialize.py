@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from numpy.typing import NDArray
 
-from dovetail import BindError, Builder, Graph, Value, f32, i32, ops
+from dovetail import Builder, Graph, Value, ops
+from dovetail.dtypes import f32, i32
+from dovetail.errors import BindError
 from dovetail.ir import leaf, origin
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import bool_

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from numpy.lib.stride_tricks import as_strided
 
-from dovetail import Graph, Value, f32, f64, i64, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32, f64, i64
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
 from dovetail.ir.value import make

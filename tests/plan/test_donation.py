@@ -12,7 +12,9 @@ from hypothesis import assume, given
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import Graph, GraphError, ParseError, Value, VerifyError, f32, i64, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32, i64
+from dovetail.errors import GraphError, ParseError, VerifyError
 from dovetail.ir import leaf
 from dovetail.ir.graph import Subgraph
 from dovetail.ir.leaf import input, param

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from dovetail import Graph, GraphError, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
+from dovetail.errors import GraphError
 from dovetail.ir import leaf
 from dovetail.plan.alias import find_aliases
 from dovetail.plan.liveness import Flow, Measure, make_flow

@@ -11,13 +11,13 @@ from dovetail.report.profile_text import share_text
 from dovetail.report.record import MissedEntry, Node, StoppedEntry
 from dovetail.report.report import Report
 from dovetail.report.text import MOST_MISSED, as_text, bytes_text, of_roofline, time_text
-from dovetail.runtime.compile import scan
+from dovetail.runtime.compile import explain
 from tests.cli.commands import SMALL
 
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return scan(graph_of(SMALL["bert"].replace("layers=2", "layers=6")), target="cpu")
+    return explain(graph_of(SMALL["bert"].replace("layers=2", "layers=6")), target="cpu")
 
 
 def miss(

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dovetail import Graph, OptionError, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
+from dovetail.errors import OptionError
 from dovetail.ir import leaf
 from dovetail.ir.dtype import f16, f64
 from dovetail.ir.literal import Array

@@ -15,8 +15,9 @@ import onnx
 import pytest
 
 import dovetail
-from dovetail import f32, models, ops
+from dovetail import models, ops
 from dovetail.bench.transformers import Encoder, encoder
+from dovetail.dtypes import f32
 from dovetail.ir.dtype import DType, bf16, f16
 from dovetail.ir.graph import Graph
 from dovetail.ir.leaf import input, param
@@ -137,7 +138,7 @@ program = dovetail.compile(path, cache=folder)
 feeds = {"input_ids": np.arange(8)[None] % 7, "attention_mask": np.ones((1, 8), np.int64)}
 np.savez(result, **program.run(feeds))
 from dovetail.targets.runtime.building.store import store_of
-status = store_of(dovetail.Settings(cache=folder)).status()
+status = store_of(dovetail.programs.Settings(cache=folder)).status()
 # The file and the program; the loop that runs tables may have been compiled before there was this folder.
 assert status.hits >= 2 and status.misses <= 1, status
 assert "onnx" not in sys.modules, "reading a file that is known needs no onnx"
@@ -189,7 +190,7 @@ def test_a_file_that_changed_has_no_report(model: Path, folder: str) -> None:
     dovetail.compile(model, cache=folder)
     program = dovetail.compile(model, cache=folder)
     model.write_bytes(encoder(Encoder(1, 32, 4, 64, vocabulary=50, positions=16), 1, 8).SerializeToString())
-    with pytest.raises(dovetail.LoadError, match="has changed since"):
+    with pytest.raises(dovetail.errors.LoadError, match="has changed since"):
         program.report  # noqa: B018
 
 
@@ -197,7 +198,7 @@ def test_a_file_that_is_gone_has_no_report(model: Path, folder: str) -> None:
     dovetail.compile(model, cache=folder)
     program = dovetail.compile(model, cache=folder)
     model.unlink()
-    with pytest.raises(dovetail.LoadError, match="is gone since it was compiled"):
+    with pytest.raises(dovetail.errors.LoadError, match="is gone since it was compiled"):
         program.report  # noqa: B018
 
 
@@ -221,7 +222,7 @@ def test_a_report_of_a_program_from_the_cache_is_the_same(folder: str) -> None:
 def test_gates_look_at_the_graph_every_time(folder: str) -> None:
     dovetail.compile(layer(), cache=folder)
     assert dovetail.compile(layer(), cache=folder, require=["linear"]).report.count("linear") == 1
-    with pytest.raises(dovetail.GateError):
+    with pytest.raises(dovetail.errors.GateError):
         dovetail.compile(layer(), cache=folder, require=["attention"])
 
 

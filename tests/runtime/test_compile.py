@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import BindError, GateError, Graph, LoadError, OptionError, ParseError, UnsupportedError, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import fused_op
+from dovetail.dtypes import f32
+from dovetail.errors import BindError, GateError, LoadError, OptionError, ParseError, UnsupportedError
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.ir.text import print_graph

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, LanguageModel, ops
+from dovetail import Graph, ops
 from dovetail.errors import OptionError
 from dovetail.ir.dtype import f32
 from dovetail.ir.leaf import input
+from dovetail.language import LanguageModel
 from dovetail.runtime.compile import Compilation
 from dovetail.runtime.program import Program
 from dovetail.runtime.source import Described

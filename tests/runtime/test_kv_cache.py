@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import Builder, Graph, Value, bool_, f32, i64, library, ops
+from dovetail import Builder, Graph, Value, library, ops
 from dovetail.declare.cost import estimate
+from dovetail.dtypes import bool_, f32, i64
 from dovetail.ir.dim import symbols
 
 Array = NDArray[Any]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Builder, Value, f32, ops
+from dovetail import Builder, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir import origin
 from dovetail.ir.rewrite import Replacement, replace_roots
 

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Graph, OptionError, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import fused_op
+from dovetail.dtypes import f32
+from dovetail.errors import OptionError
 from dovetail.ir.leaf import constant, input
 from dovetail.models import BertShape, LlamaShape, ResnetShape, bert, llama, llama_step, resnet, unet
 from dovetail.passes import pipeline

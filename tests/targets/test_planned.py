@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from numpy.typing import NDArray
 
-from dovetail import BindError, Graph, TensorType, Value, bool_, f32, i32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import bool_, f32, i32
+from dovetail.errors import BindError
+from dovetail.graphs import TensorType
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import FLOATS

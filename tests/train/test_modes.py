@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import BindError, Builder, GradientError, Graph, OptionError, f32, ops
+from dovetail import Builder, Graph, ops
+from dovetail.dtypes import f32
+from dovetail.errors import BindError, GradientError, OptionError
 from dovetail.train import SGD, AdamW, Metrics, Trainer, dropout
 from dovetail.train.modes import step_key
 from tests.train.models import batches, classifier
@@ -111,7 +113,7 @@ def test_batch_norm_trains_with_the_statistics_of_the_batch() -> None:
         "variance": 1 + RNG.random(size=(5, 1, 1)),
     }  # fmt: skip
     params = {n: a.astype(np.float32) for n, a in first.items()}
-    trainer = Trainer(with_batch_norm(), "mean_squared", SGD(0.0), params=params, momentum=0.3)
+    trainer = Trainer(with_batch_norm(), "mean_squared", SGD(0.0), params=params, batch_norm_momentum=0.3)
     assert trainer.statistics == ("mean", "variance") and set(trainer.weights) == {"w", "gain", "bias"}
     x = RNG.normal(size=(6, 3, 4, 4)).astype(np.float32)
     wanted = RNG.normal(size=(6, 5)).astype(np.float32)

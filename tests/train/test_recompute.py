@@ -9,13 +9,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dovetail import BudgetError, Graph, OptionError, Trainer, compile
+from dovetail import Graph, compile
 from dovetail.declare.cost import estimate
+from dovetail.errors import BudgetError, OptionError
 from dovetail.passes.pipeline import Setup
 from dovetail.runtime.budget import Planned, budget_of, within
 from dovetail.runtime.compile import compilation
 from dovetail.runtime.request import make_request
-from dovetail.train import SGD
+from dovetail.train import SGD, Trainer
 from dovetail.train.step import step_graph
 from tests.train.models import classifier
 from tests.train.networks import Width, mlp, resnet20, transformer, vit

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from pytest import MonkeyPatch
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.derive.unfuse import unfuse
+from dovetail.dtypes import f32
 from dovetail.ir import serial
 from dovetail.ir.leaf import input, param
 from dovetail.ir.text import parse_graph, print_graph

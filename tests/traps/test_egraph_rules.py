@@ -13,12 +13,13 @@ from typing import Any, Literal
 import numpy as np
 from pytest import MonkeyPatch
 
-from dovetail import Graph, Value, bool_, f32, i32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import FusedOp, Machine, fused_op
 from dovetail.declare.cost import flops_of, kernel_cost
 from dovetail.derive.catalogue import index, page
 from dovetail.derive.fuse import fuse
 from dovetail.derive.rules import rules, spell
+from dovetail.dtypes import bool_, f32, i32
 from dovetail.ir import leaf, serial
 from dovetail.ir.leaf import hole, input, param
 from dovetail.ir.origin import Origin

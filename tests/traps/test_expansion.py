@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import BindError, Graph, TypeRuleError, Value, bool_, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.derive.fuse import fuse
 from dovetail.derive.unfuse import unfuse
+from dovetail.dtypes import bool_, f32
+from dovetail.errors import BindError, TypeRuleError
 from dovetail.ir.leaf import input, param
 from dovetail.library import ALL
 from dovetail.library.attention import attention

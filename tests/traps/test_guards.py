@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import Graph, TensorType, TypeRuleError, Value, f16, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.derive.fuse import Fused, fuse
 from dovetail.derive.missed import COST, PRIVATE
+from dovetail.dtypes import f16, f32
+from dovetail.errors import TypeRuleError
+from dovetail.graphs import TensorType
 from dovetail.ir.leaf import constant, input, param
 from dovetail.library import ALL
 from dovetail.library.attention import attention

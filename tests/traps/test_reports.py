@@ -7,16 +7,17 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import Cost, fused_op
 from dovetail.derive.missed import COST, NEAR, PRIVATE
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.library.rms_norm import rms_norm
 from dovetail.library.silu import silu
 from dovetail.passes.regions import LIMIT
 from dovetail.report.record import MissedEntry
 from dovetail.report.report import Report
-from dovetail.runtime.compile import scan
+from dovetail.runtime.compile import explain
 from tests.hints import followed
 from tests.library.judge import one
 
@@ -29,7 +30,7 @@ PRODUCT = X @ W
 def report_of(outputs: Outputs, **options: Any) -> Report:
     """The report of what declared ops match alone: steps that do not would join a kernel as its epilogue."""
     options["without"] = (*options.get("without", ()), "fuse_epilogues")
-    return scan(Graph.of(outputs), **options)
+    return explain(Graph.of(outputs), **options)
 
 
 def misses(report: Report) -> set[tuple[str, str]]:
@@ -131,7 +132,7 @@ def test_trap_50_hints_are_true() -> None:
         before = report_of(outputs, target="cuda")
         found = told(before, rule, reason)
         assert found.hint and found.gain_seconds > 0
-        after = scan(followed(Graph.of(outputs), found.changes), target="cuda")
+        after = explain(followed(Graph.of(outputs), found.changes), target="cuda")
         assert (rule, reason) not in misses(after)
         assert after.count(rule) == 1 and len(after.kernels) < len(before.kernels)
         assert after.predicted_seconds < before.predicted_seconds
@@ -143,16 +144,17 @@ FIRST = ""
 """What each process does before all else."""
 SCRIPT = """
 import json
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.models import BertShape, bert
 from dovetail.report.json_form import as_dict
-from dovetail.runtime.compile import scan
+from dovetail.runtime.compile import explain
 x, w = input("x", f32[64, 128]), param("w", f32[128, 128])
 products = {str(i): ops.sinh(x @ param(f"w{i}", f32[128, 128]) + param(f"b{i}", f32[1, 128])) for i in range(5)}
 layer = bert(BertShape(layers=1, hidden=16, heads=4, inner=32, vocabulary=50))
 for graph, target in ((layer, "cuda"), (Graph.of({**products, "z": x @ w}), "cpu")):
-    report = scan(graph, target=target)
+    report = explain(graph, target=target)
     told = as_dict(report)
     for entry in told["passes"]:
         entry["seconds"] = 0

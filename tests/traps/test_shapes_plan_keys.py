@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from pytest import MonkeyPatch
 
-from dovetail import BindError, Graph, TypeRuleError, Value, bool_, f32, f64, ops
+from dovetail import Graph, Value, ops
 from dovetail.declare import Cost, fused_op
+from dovetail.dtypes import bool_, f32, f64
+from dovetail.errors import BindError, TypeRuleError
 from dovetail.ir import leaf
 from dovetail.ir.dim import evaluate as number
 from dovetail.ir.dim import symbol

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import dovetail
-from dovetail import LoadError, bool_, f32, i64
 from dovetail.adapters.onnxruntime_peer import Peer
+from dovetail.dtypes import bool_, f32, i64
+from dovetail.errors import LoadError
 from dovetail.frontends.onnx import import_model
 from dovetail.frontends.onnx.file.order import in_order
 from tests.frontends.onnx.build import assert_like_onnxruntime, body, model, node

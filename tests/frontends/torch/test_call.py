@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import BindError, LoadError, OptionError
+from dovetail.errors import BindError, LoadError, OptionError
 from dovetail.frontends.torch import load
 from dovetail.frontends.torch.reading.limits import limits_of
 from dovetail.runtime.module import ModuleProgram

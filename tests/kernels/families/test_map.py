@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, compile, f32, library, ops
+from dovetail import Graph, Value, compile, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, bf16, f16, f64, i32
 from dovetail.ir.graph import Subgraph

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import Value, f32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, bf16, bool_, f16, f64, i8, u64
 from dovetail.ir.leaf import input

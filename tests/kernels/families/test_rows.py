@@ -8,8 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, library, ops
+from dovetail import Graph, Value, library, ops
 from dovetail.declare import fused_op
+from dovetail.dtypes import f32
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, bf16, bool_, f16, f64, i8, i32, u16, u64
 from dovetail.ir.leaf import input

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import BindError, f32, ops
+from dovetail import ops
+from dovetail.dtypes import f32
+from dovetail.errors import BindError
 from dovetail.ir.dtype import ALL, FLOATS, INTEGERS, DType, i32, i64
 from dovetail.ir.leaf import input
 from dovetail.ir.literal import Array

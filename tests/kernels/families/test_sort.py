@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dovetail import f32, ops
+from dovetail import ops
+from dovetail.dtypes import f32
 from dovetail.ir.dim import Size, symbol
 from dovetail.ir.dtype import FLOATS, INTEGERS, DType, bool_
 from dovetail.ir.leaf import input, item

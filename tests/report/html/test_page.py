@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dovetail import LoadError
+from dovetail.errors import LoadError
 from dovetail.report.atomic_write import write_atomically
 from dovetail.report.html.page import SCRIPTS, STYLES, embedded, page
 from dovetail.report.html.timeline import Span

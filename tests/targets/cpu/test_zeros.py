@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import Builder, Value, f32, f64, ops
+from dovetail import Builder, Value, ops
+from dovetail.dtypes import f32, f64
 from dovetail.ir.dtype import DType
 
 Array = NDArray[Any]

@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 import dovetail
-from dovetail import Graph, bf16, f16, f32, library, param
+from dovetail import Graph, library, param
+from dovetail.dtypes import bf16, f16, f32
 from dovetail.ir.dtype import DType
 from dovetail.models import BertShape, LlamaShape, bert, llama_cached, random_weights
 from dovetail.models.decoder import cached_decoder

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, f32, library, ops
+from dovetail import Graph, library, ops
+from dovetail.dtypes import f32
 from dovetail.errors import UnsupportedError
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.runtime.program import Program

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import dovetail
-from dovetail import DeviceError, Graph, bf16, bool_, f16, f32, f64, i32, input, library, ops, param
+from dovetail import Graph, input, library, ops, param
+from dovetail.dtypes import bf16, bool_, f16, f32, f64, i32
+from dovetail.errors import DeviceError
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType
 from dovetail.plan.plan import make_plan
@@ -98,7 +100,7 @@ def test_the_report_tells_why_nothing_is_known(card: Card, tmp_path: Path, monke
     for module in (run, library_considered):
         monkeypatch.setattr(module, "place", absent)
     (row,) = rows(card.compile(biased(), tmp_path, "auto"))
-    assert row.condition == "the_library_is_installed" and "dovetail[cublas]" in row.hint
+    assert row.condition == "the_library_is_installed" and "dovetail-ml[cublas]" in row.hint
 
 
 def test_off_is_off(card: Card, tmp_path: Path) -> None:

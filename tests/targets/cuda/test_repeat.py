@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import BindError, DeviceError, Graph, OutOfMemoryError, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
+from dovetail.errors import BindError, DeviceError, OutOfMemoryError
 from dovetail.ir.literal import Array
 from dovetail.runtime.program import Program
 from dovetail.targets.cuda.driver.driver import PreparedLaunch

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, UnsupportedError, f32, library, ops
+from dovetail import Graph, library, ops
 from dovetail.cli.doctor import card, missing
 from dovetail.cli.doctor_text import gpu_lines
+from dovetail.dtypes import f32
+from dovetail.errors import UnsupportedError
 from dovetail.ir.literal import Array
 from dovetail.plan.plan import make_plan
 from dovetail.report.trace import Span, trace_of
@@ -144,7 +146,7 @@ def test_a_stored_calibration_prices_kernels(tmp_path: Path, monkeypatch: pytest
     file.write_text(json.dumps(told))
     machine = calibration.machine_of(device, settings)
     assert (machine.bytes_per_second, machine.launch_seconds, machine.flops_per_second) == (2e12, 2e-6, 1e13)
-    assert machine.peak(dovetail.bf16, "contract") == 5e14
+    assert machine.peak(dovetail.dtypes.bf16, "contract") == 5e14
     made = compilation(graph(), make_request(target=target_of(device), cache=str(tmp_path)))
     assert made.report().calibration.startswith("measured on")
     whole = file.read_bytes()

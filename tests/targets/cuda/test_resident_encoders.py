@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, f32
+from dovetail import Graph
+from dovetail.dtypes import f32
 from dovetail.kernels.device import GpuDevice
 from dovetail.kernels.gpu.gemm.tile import H200
 from dovetail.kernels.loops.analysis import everything

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import BindError, Builder, DeviceError, Graph, OutOfMemoryError, UnsupportedError, f32, i64, ops
+from dovetail import Builder, Graph, ops
+from dovetail.dtypes import f32, i64
+from dovetail.errors import BindError, DeviceError, OutOfMemoryError, UnsupportedError
 from dovetail.ir.literal import Array
 from dovetail.kernels.loops.ir import Kernel
 from dovetail.runtime.program import Program
@@ -272,7 +274,7 @@ def test_a_refused_run_leaves_donated_arrays_of_the_host(device: Driver) -> None
     for _ in range(3):
         w0 = numbers(7, 8)
         w1 = w0.copy()
-        with pytest.raises(dovetail.DovetailError, match="9"):
+        with pytest.raises(dovetail.errors.DovetailError, match="9"):
             program(w=w1, at=np.array([0, 1, 2, 9, 4, 5, 6]))
         np.testing.assert_array_equal(w0, w1)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dovetail import Builder, f32, ops
+from dovetail import Builder, ops
+from dovetail.dtypes import f32
 from dovetail.runtime.compile import compilation, make_request
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.code_view import ASM, CODE, LLVM

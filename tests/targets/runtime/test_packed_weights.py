@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 import dovetail
-from dovetail import Graph, Program, Value, f32, i64, library, ops
+from dovetail import Graph, Program, Value, library, ops
+from dovetail.dtypes import f32, i64
 from dovetail.ir import leaf
 from dovetail.kernels.spec import Packed
 from dovetail.targets.cpu.conv.packing import Packing

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import dovetail
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input
 from dovetail.plan.plan import make_plan
 from dovetail.report.profile_text import as_text as profile_text

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from dovetail import Builder, Graph, explain_placement, ops, save
+from dovetail import Builder, Graph, ops, save
 from dovetail.cli.main import main
 from dovetail.ir.dtype import f32
+from dovetail.mesh import explain_placement
 from dovetail.settings import Settings
 from dovetail.targets.xla.explain import calibration
 from dovetail.targets.xla.explain.calibration import TimedCollective, calibrate, fit, links_of, measured, stored

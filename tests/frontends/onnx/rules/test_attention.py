@@ -11,7 +11,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import dovetail
-from dovetail import bool_, f16, f32, i64
+from dovetail.dtypes import bool_, f16, f32, i64
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from dovetail.ir.type import TensorType
@@ -162,14 +162,14 @@ def test_attention_fuses(masked: str, causal: int, shared: int) -> None:
         "m": bool_["b", 1, "s", "s"],
     }
     made = model([node(f"Attention q k v {masked} -> y", is_causal=causal)], inputs, ["y"], opset=23)
-    assert dovetail.scan(import_model(made)).count("attention") == 1
+    assert dovetail.explain(import_model(made)).count("attention") == 1
 
 
 def test_packed_attention_with_a_float_mask_fuses() -> None:
     inputs: dict[str, TensorType] = {n: f32["b", "s", 256] for n in "qkv"}
     attended = node("Attention q k v m -> y", q_num_heads=4, kv_num_heads=4)
     made = model([attended], {**inputs, "m": f32["b", 1, 1, "s"]}, ["y"], opset=23)
-    assert dovetail.scan(import_model(made)).count("attention") == 1
+    assert dovetail.explain(import_model(made)).count("attention") == 1
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_rotary_embedding_fuses(interleaved: int, rotated: int, rule: str) -> No
         ["y"],
         opset=23,
     )
-    assert dovetail.scan(import_model(made)).count(rule) == 1
+    assert dovetail.explain(import_model(made)).count(rule) == 1
 
 
 def test_graphs_that_change_scores_and_weights() -> None:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 import dovetail
-from dovetail import LoadError, UnsupportedError, f32, f64, i64
 from dovetail.adapters.onnxruntime_peer import Peer
+from dovetail.dtypes import f32, f64, i64
+from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from tests.covering import covering
 from tests.frontends.onnx.build import assert_like_onnxruntime, by_dovetail, model, node

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import f32, i64
+from dovetail.dtypes import f32, i64
 from dovetail.errors import BindError, LoadError
 from dovetail.frontends.onnx import import_model
 from tests.covering import covering

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import f32, i32, i64, u8
+from dovetail.dtypes import f32, i32, i64, u8
 from dovetail.errors import NeedsValueError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from dovetail.ir.type import TensorType

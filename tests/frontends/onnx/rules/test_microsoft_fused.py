@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import f16, f32, i8, i32, i64, u8
+from dovetail.dtypes import f16, f32, i8, i32, i64, u8
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from tests.frontends.onnx.build import Array, assert_like_onnxruntime, model, node

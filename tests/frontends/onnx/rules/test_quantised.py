@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from dovetail import f16, f32, i8, i32, u8
+from dovetail.dtypes import f16, f32, i8, i32, u8
 from dovetail.errors import LoadError, UnsupportedError
 from dovetail.frontends.onnx import import_model
 from dovetail.ir.type import TensorType

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail import Graph, Program, Value, bf16, f16, f32, i8, i32, library, ops, u8
+from dovetail import Graph, Program, Value, library, ops
+from dovetail.dtypes import bf16, f16, f32, i8, i32, u8
 from dovetail.ir.dtype import DType
 from dovetail.ir.leaf import constant, input, param
 from dovetail.ir.literal import Array

@@ -8,7 +8,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, fused_op, library, ops
+from dovetail import Graph, Value, fused_op, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, bf16, f16, f64, i32
 from dovetail.ir.leaf import input, param

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, Value, f32, i64, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32, i64
 from dovetail.errors import BindError, DovetailError
 from dovetail.ir.dim import Size, symbol
 from dovetail.ir.dtype import of_numpy

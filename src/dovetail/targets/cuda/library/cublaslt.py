@@ -23,7 +23,7 @@ VERSIONS = (13, 12)
 """Of CUDA, the newest first."""
 PACKAGES = ("nvidia.cu13", "nvidia.cublas", "torch")
 """Packages with the library in their folder `lib`; torch is located and not imported."""
-INSTALL = "pip install 'dovetail[cublas]'"
+INSTALL = "pip install 'dovetail-ml[cublas]'"
 ALGORITHM_WORDS = 8
 """Of 64 bits, of the record of an algorithm."""
 PROPOSED = 8

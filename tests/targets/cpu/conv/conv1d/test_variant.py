@@ -8,7 +8,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, library, ops
+from dovetail import Graph, Value, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dim import Size, symbol
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array

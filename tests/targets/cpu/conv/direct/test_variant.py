@@ -9,7 +9,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from dovetail import Graph, Value, f32, ops
+from dovetail import Graph, Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.kernels.device import CpuDevice

@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 
-from dovetail import Graph, f32, ops
+from dovetail import Graph, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
 from tests.kernels.convolving import (

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dovetail import Value, f32, ops
+from dovetail import Value, ops
+from dovetail.dtypes import f32
 from dovetail.ir import leaf
 from dovetail.ir.dim import symbol
 from dovetail.ir.dtype import DType, i8, u8

@@ -8,7 +8,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from dovetail import Graph, f32, library, ops
+from dovetail import Graph, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
 from dovetail.library.activation import Activation

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Graph, f32, library, ops
+from dovetail import Graph, library, ops
+from dovetail.dtypes import f32
 from dovetail.ir.dtype import DType, bf16, f16
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
-from dovetail.runtime.compile import scan
+from dovetail.runtime.compile import explain
 from dovetail.targets.cpu.conv.winograd.kernel import kernel_name
 from dovetail.targets.cpu.conv.winograd.scheme import FIVE_FOUR, FIVE_TWO, FOUR, TWO, TWO_FOUR, Scheme
 from dovetail.targets.reference.interpreter import evaluate
@@ -124,7 +125,7 @@ def test_results_of_16_bits_take_larger_patches(dtype: DType, dilations: tuple[i
     feeds = {"x": normal(1, 64, 28, 29).astype(dtype.numpy)}
     params = {"w": (normal(64, 64, 5, 5) / 40).astype(dtype.numpy)}
     program = dovetail.compile(graph, target="cpu")
-    assert "winograd 4×4" in [k.form for k in scan(graph, target="cpu", cache="off").kernels]
+    assert "winograd 4×4" in [k.form for k in explain(graph, target="cpu", cache="off").kernels]
     found = program.bind(params).run(feeds)["y"].astype(np.float64)
     exact = evaluate(graph, feeds, params=params, lift=True)["y"].astype(np.float64)
     unit = 2.0**-11 if dtype is f16 else 2.0**-8

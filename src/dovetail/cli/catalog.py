@@ -1,4 +1,4 @@
-"""`dovetail catalogue`: the fused ops that there are, and the page of each."""
+"""`dovetail catalog`: the fused ops that there are, and the page of each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def entry_named(name: str) -> Entry:
     entry = ENTRIES.get(name)
     if entry is None:
         near = nearest(name, ENTRIES)
-        hint = f"did you mean {near[0]}?" if near else "dovetail catalogue lists them"
+        hint = f"did you mean {near[0]}?" if near else "dovetail catalog lists them"
         raise OptionError(f"there is no fused op {name!r}", hint=hint)
     return entry
 
@@ -68,7 +68,7 @@ def _json(content: dict[str, Any]) -> str:
 
 
 COMMAND = Command(
-    "catalogue",
+    "catalog",
     "List the fused ops, or print the page of one: its body, its guards, what is derived from it.",
     (Argument("op", "the name of a fused op; all are listed without", {"metavar": "OP", "nargs": "?"}), JSON),
     run,

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 import dovetail
-from dovetail import Builder, CheckError, Graph, OptionError, f32, ops
+from dovetail import Builder, Graph, ops
+from dovetail.dtypes import f32
+from dovetail.errors import CheckError, OptionError
 from dovetail.ir.dtype import u8
 from dovetail.ir.literal import Array
 from dovetail.library.dequantise_blocks import dequantise_blocks
-from dovetail.runtime.quantise import Quantise, QuantiseKind
+from dovetail.runtime.quantize import QuantiseKind, Quantize
 
 RNG = np.random.default_rng(0)
 W: dict[str, Array] = {
@@ -37,10 +39,10 @@ def network(arrays: dict[str, Array]) -> Graph:
 @pytest.mark.parametrize(("kind", "least", "most", "cosine"), [("int8", 3.5, 3.9, 0.9999), ("int4", 6.0, 6.5, 0.98)])
 def test_products_are_near_and_weights_are_small(kind: QuantiseKind, least: float, most: float, cosine: float) -> None:
     wanted = dovetail.evaluate(network(W), {"x": X}, lift=True)["y"]
-    program = dovetail.compile(network(W), quantise=kind, cache="off")
+    program = dovetail.compile(network(W), quantize=kind, cache="off")
     found = program.run({"x": X})["y"]
     assert float((found * wanted).sum()) / np.linalg.norm(found) / np.linalg.norm(wanted) > cosine
-    told = program.quantised
+    told = program.quantized
     assert told is not None and {layer.name for layer in told.layers} == set(W)
     by_name = {layer.name: layer for layer in told.layers}
     for name in ("first", "second"):
@@ -53,15 +55,15 @@ def test_products_are_near_and_weights_are_small(kind: QuantiseKind, least: floa
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_errors_are_those_of_the_blocks(kind: QuantiseKind) -> None:
     """The blocks spelled out by their declared meaning have the error that the report has."""
-    program = dovetail.compile(network(W), quantise=kind, cache="off")
-    assert program.quantised is not None
+    program = dovetail.compile(network(W), quantize=kind, cache="off")
+    assert program.quantized is not None
     builder = Builder("blocks", lines=False)
     blocks = program.params["second.blocks"]
     stored = builder.input("b", u8[blocks.shape])
     builder.output("y", dequantise_blocks(stored, format="q8_0" if kind == "int8" else "q4_1"))
     floats = dovetail.evaluate(builder.graph(), {"b": blocks}, lift=True)["y"]
     error = np.linalg.norm(floats - W["second"].astype(np.float64)) / np.linalg.norm(W["second"])
-    layer = next(layer for layer in program.quantised.layers if layer.name == "second")
+    layer = next(layer for layer in program.quantized.layers if layer.name == "second")
     assert layer.error == pytest.approx(error, rel=1e-6)
 
 
@@ -72,29 +74,29 @@ def test_ranges_of_4_bits_are_closer_than_from_the_least_to_the_most() -> None:
     plain = np.linalg.norm(low + step * np.rint((x - low) / step) - x) / np.linalg.norm(x)
     builder = Builder("one", lines=False)
     builder.output("y", builder.input("x", f32["n", 256]) @ builder.param("w", f32[256, 64], rows.T.copy()))
-    told = dovetail.compile(builder.graph(), quantise="int4", cache="off").quantised
+    told = dovetail.compile(builder.graph(), quantize="int4", cache="off").quantized
     assert told is not None and told.layers[0].error < 0.96 * plain
 
 
 def test_a_matrix_with_a_large_error_stays_as_it_is() -> None:
     odd = W["first"].copy()
     odd[::32] *= 1e4
-    program = dovetail.compile(network({**W, "first": odd}), quantise=Quantise("int4", keep_above=0.05), cache="off")
-    assert program.quantised is not None
-    kept = {layer.name: layer.kept for layer in program.quantised.layers}
+    program = dovetail.compile(network({**W, "first": odd}), quantize=Quantize("int4", keep_above=0.05), cache="off")
+    assert program.quantized is not None
+    kept = {layer.name: layer.kept for layer in program.quantized.layers}
     assert "error" in kept["second"], "4 bits of normal numbers round more than that"
     assert np.isfinite(program.run({"x": X})["y"]).all()
 
 
 def test_a_bound_fails_the_compilation() -> None:
     with pytest.raises(CheckError, match="error of"):
-        dovetail.compile(network(W), quantise=Quantise("int4", fail_above=0.01), cache="off")
+        dovetail.compile(network(W), quantize=Quantize("int4", fail_above=0.01), cache="off")
 
 
 def test_a_matrix_of_zeros_is_zeros() -> None:
     zero = {**W, "second": np.zeros_like(W["second"])}
     for kind in ("int8", "int4"):
-        assert (dovetail.compile(network(zero), quantise=kind, cache="off").run({"x": X})["y"] == 0).all()
+        assert (dovetail.compile(network(zero), quantize=kind, cache="off").run({"x": X})["y"] == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_a_matrix_of_zeros_is_zeros() -> None:
 )
 def test_odd_ways_are_refused(how: dict[str, Any]) -> None:
     with pytest.raises(OptionError) as caught:
-        Quantise(**cast(Any, how))
+        Quantize(**cast(Any, how))
     assert caught.value.hint
 
 
@@ -110,19 +112,19 @@ def test_numbers_beyond_the_scales_stay_as_they_are() -> None:
     """Scales are f16: 60,000 * 127 is the largest number of 8 bits."""
     large = {**W, "second": W["second"] * np.float32(1e36)}
     for kind in ("int8", "int4"):
-        program = dovetail.compile(network(large), quantise=kind, cache="off")
-        assert program.quantised is not None
-        (layer,) = (layer for layer in program.quantised.layers if layer.name == "second")
-        assert layer.kept and layer.error == np.inf and "inf%" in str(program.quantised)
+        program = dovetail.compile(network(large), quantize=kind, cache="off")
+        assert program.quantized is not None
+        (layer,) = (layer for layer in program.quantized.layers if layer.name == "second")
+        assert layer.kept and layer.error == np.inf and "inf%" in str(program.quantized)
     with pytest.raises(OptionError):
-        dovetail.compile(network(W), quantise=cast(Any, 8), cache="off")
+        dovetail.compile(network(W), quantize=cast(Any, 8), cache="off")
 
 
 def test_weights_that_are_not_known_are_refused() -> None:
     """A graph whose parameters are bound later has nothing to quantise: that is said, not passed over."""
     bare = replace(network(W), params={})
     with pytest.raises(OptionError, match=r"without the weights first, second") as caught:
-        dovetail.compile(bare, quantise="int8", cache="off")
+        dovetail.compile(bare, quantize="int8", cache="off")
     assert caught.value.hint and "params=" in caught.value.hint
-    program = dovetail.compile(bare, params=W, quantise="int8", cache="off")
-    assert program.quantised is not None and {layer.name for layer in program.quantised.layers} == set(W)
+    program = dovetail.compile(bare, params=W, quantize="int8", cache="off")
+    assert program.quantized is not None and {layer.name for layer in program.quantized.layers} == set(W)

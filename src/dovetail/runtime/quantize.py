@@ -26,7 +26,7 @@ from dovetail.ir.value import Value
 from dovetail.library.block_formats import FORMATS, BlockFormat
 from dovetail.library.dequantise_blocks import dequantise_blocks
 
-QuantiseKind = Literal["int8", "int4"]
+QuantizeKind = Literal["int8", "int4"]
 _FORMATS: Mapping[str, BlockFormat] = {"int8": "q8_0", "int4": "q4_1"}
 _KEEP_ABOVE: Mapping[str, float] = {"int8": 0.02, "int4": 0.12}
 GROUP = 32
@@ -35,22 +35,22 @@ _CUTS = (0.0, 0.05)
 _AT_ONCE = 1 << 20
 """Elements whose groups are searched at a time."""
 LEAST = 4096
-"""Elements of a matrix from which on it is quantised: smaller ones save nothing."""
+"""Elements of a matrix from which on it is quantized: smaller ones save nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Quantise:
-    """How weights are quantised: to 8 bits with a scale, or 4 bits with a scale and a lowest number, for each 32."""
+class Quantize:
+    """How weights are quantized: to 8 bits with a scale, or 4 bits with a scale and a lowest number, for each 32."""
 
-    kind: QuantiseKind = "int8"
+    kind: QuantizeKind = "int8"
     keep_above: float | None = None
     """A matrix whose relative error is above this stays as it is; None for 0.02 (int8) or 0.12 (int4)."""
     fail_above: float | None = None
     """A matrix whose relative error is above this fails the compilation; None for no bound."""
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(QuantiseKind):
-            raise OptionError(f"quantise={self.kind!r}", hint=f"it is one of {', '.join(get_args(QuantiseKind))}")
+        if self.kind not in get_args(QuantizeKind):
+            raise OptionError(f"quantize={self.kind!r}", hint=f"it is one of {', '.join(get_args(QuantizeKind))}")
         for name in ("keep_above", "fail_above"):
             bound = getattr(self, name)
             if bound is not None and (not isinstance(bound, int | float) or isinstance(bound, bool) or not bound >= 0):
@@ -58,8 +58,8 @@ class Quantise:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantisedLayer:
-    """A matrix that a product reads: its error if quantised, and whether it is."""
+class QuantizedLayer:
+    """A matrix that a product reads: its error if quantized, and whether it is."""
 
     name: str
     shape: tuple[int, ...]
@@ -68,17 +68,17 @@ class QuantisedLayer:
     after: int
     """Bytes as it is read."""
     error: float
-    """The norm of what quantising changes, over the norm of the matrix, in float64."""
+    """The norm of what quantizing changes, over the norm of the matrix, in float64."""
     kept: str
-    """Why it stays as it is; empty where it is quantised."""
+    """Why it stays as it is; empty where it is quantized."""
 
 
 @dataclass(frozen=True, slots=True)
-class Quantised:
+class Quantized:
     """Every matrix that a product reads, and what became of it."""
 
-    how: Quantise
-    layers: tuple[QuantisedLayer, ...]
+    how: Quantize
+    layers: tuple[QuantizedLayer, ...]
 
     def __str__(self) -> str:
         done = [layer for layer in self.layers if not layer.kept]
@@ -92,7 +92,7 @@ class Quantised:
         return "\n".join(lines)
 
 
-def quantised(graph: Graph, how: Quantise) -> tuple[Graph, Quantised]:
+def quantized(graph: Graph, how: Quantize) -> tuple[Graph, Quantized]:
     """A graph whose products read blocks where their weights allow it, and a report of every matrix."""
     # Products inside declared ops are found as products; the compiler fuses them again.
     graph = unfuse(graph, keep=lambda value: value.op is dequantise_blocks)
@@ -100,12 +100,12 @@ def quantised(graph: Graph, how: Quantise) -> tuple[Graph, Quantised]:
     unknown = [name for name in found if name not in graph.params]
     if unknown:
         raise OptionError(
-            f"quantise={how.kind!r} without the weights {', '.join(sorted(unknown)[:3])}"
+            f"quantize={how.kind!r} without the weights {', '.join(sorted(unknown)[:3])}"
             + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""),
-            hint="pass them to compile with params=: what is quantised has to be known there",
+            hint="pass them to compile with params=: what is quantized has to be known there",
         )
     arrays: dict[str, Array] = {}
-    layers: list[QuantisedLayer] = []
+    layers: list[QuantizedLayer] = []
     for name, is_transposed in found.items():
         array = np.asarray(graph.params[name])
         rows = array if is_transposed else array.T
@@ -113,7 +113,7 @@ def quantised(graph: Graph, how: Quantise) -> tuple[Graph, Quantised]:
         if blocks is not None:
             arrays[name] = blocks
         after = array.nbytes if blocks is None else blocks.nbytes
-        layers.append(QuantisedLayer(name, array.shape, array.nbytes, after, error, kept))
+        layers.append(QuantizedLayer(name, array.shape, array.nbytes, after, error, kept))
     over = [layer for layer in layers if how.fail_above is not None and not layer.error <= how.fail_above]
     if over:
         worst = max(over, key=lambda layer: layer.error)
@@ -136,7 +136,7 @@ def quantised(graph: Graph, how: Quantise) -> tuple[Graph, Quantised]:
     params |= {_name(name): array for name, array in arrays.items()}
     declared = tuple([value for value in graph.declared if value.attrs["name"] not in arrays])
     new = replace(new, params=params, declared=(*declared, *made.values()), reread=None)
-    return new, Quantised(how, tuple(layers))
+    return new, Quantized(how, tuple(layers))
 
 
 def _name(name: str) -> str:
@@ -167,7 +167,7 @@ def _weight(value: Value) -> tuple[str, bool]:
     return y.attrs["name"], is_transposed
 
 
-def _blocks(rows: Array, how: Quantise) -> tuple[str, Array | None, float]:
+def _blocks(rows: Array, how: Quantize) -> tuple[str, Array | None, float]:
     """Why a matrix [out, in] stays as it is, or its blocks; and its error."""
     if rows.size < LEAST:
         return "it is small", None, 0.0
@@ -257,4 +257,4 @@ def _size(count: int) -> str:
 
 assert all(FORMATS[name].elements == GROUP for name in _FORMATS.values())
 
-__all__ = ["Quantise", "QuantiseKind", "Quantised", "QuantisedLayer", "quantised"]
+__all__ = ["Quantize", "QuantizeKind", "Quantized", "QuantizedLayer", "quantized"]
