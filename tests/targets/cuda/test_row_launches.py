@@ -11,7 +11,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from dovetail import BindError, Graph, library, ops
+from dovetail import Graph, library, ops
+from dovetail.errors import BindError
 from dovetail.ir.dim import evaluate as number
 from dovetail.ir.dtype import bf16, i64
 from dovetail.ir.leaf import input, param
