@@ -119,7 +119,7 @@ class Bulk:
     """Copies of neighbouring bytes that a barrier for each stage counts."""
 
     by_one: bool = True
-    """Whether one thread starts all copies of a stage; else all threads come to a fill, which says which thread copies what."""
+    """Whether one thread starts all copies of a stage; else all come to a fill, which says which thread copies what."""
 
 
 @dataclass(frozen=True, slots=True)
