@@ -119,8 +119,8 @@ class ModuleProgram:
 
     def refresh(self) -> ModuleProgram:
         """Read the weights of the module again, after they were changed; gives itself."""
-        if self.program.quantised is not None:
-            raise BindError("the weights were quantised when the module was compiled", hint="compile it again")
+        if self.program.quantized is not None:
+            raise BindError("the weights were quantized when the module was compiled", hint="compile it again")
         declared = {v.attrs["name"] for v in self.program.graph.signature}
         held = self._imported.held
         wanted = {n: array_of(held[n]) for n in self._imported.interface.params if n in declared}

@@ -14,8 +14,9 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax: Any = pytest.importorskip("jax")
 
-from dovetail import Program, compile, explain_placement, load  # noqa: E402  # JAX may not be there
+from dovetail import Program, compile, load  # noqa: E402
 from dovetail.errors import LoadError, UnsupportedError  # noqa: E402
+from dovetail.mesh import explain_placement  # noqa: E402  # JAX may not be there
 from tests.frontends.jax.functions import CASES, drawn  # noqa: E402
 from tests.frontends.jax.judge import verdict  # noqa: E402
 
