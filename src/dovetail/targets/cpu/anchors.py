@@ -189,7 +189,8 @@ def _widens_keys(value: Value) -> bool:
 
 def _streams_operands(value: Value) -> bool:
     convolution, anchor = None if _is_integer(value) else Convolution.of(value, CONVOLUTIONS), _inside(value)
-    if convolution is None or (isinstance(steps := _convolution_steps(value), Applied) and steps.rows is None):
+    steps = None if convolution is None else _convolution_steps(value)
+    if convolution is None or (isinstance(steps, Applied) and steps.rows is None):
         return True
     filters = convolution.w.shape
     taps = prod(n for n in filters[2:] if isinstance(n, int))
