@@ -59,7 +59,9 @@ def _side(args: argparse.Namespace, model: str, options: str | None) -> argparse
     return side
 
 
-_HOW = f"they may hold {', '.join(a.name for a in _WAYS)}, in one word of the shell: '--without attention'"
+_HOW = (
+    f"they may hold {', '.join(a.name for a in _WAYS if not a.hidden)}, in one word of the shell: '--without attention'"
+)
 
 
 def _is_report(model: str) -> bool:

@@ -14,11 +14,11 @@ _PLATFORMS = "cpu,cuda,rocm,tpu"
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from dovetail.targets.xla.export import COMPOSED, UNFUSED, exported, stablehlo  # JAX is imported with it
-
     is_text = args.stablehlo.endswith(".mlir")
     if is_text and args.platforms is not None:
         raise OptionError("--platforms with text", hint="leave it out, or name a file without .mlir")
+    from dovetail.targets.xla.export import COMPOSED, UNFUSED, exported, stablehlo  # JAX is imported with it
+
     platforms = args.platforms or _PLATFORMS
     graph = asked_graph(args)
     if is_text:

@@ -15,8 +15,9 @@ to stderr. A terminal gets colours, unless `NO_COLOR` is set or `TERM` is `dumb`
 `dovetail completion bash|zsh|fish` prints what completes command lines: `source <(dovetail completion bash)`.
 An option that has no effect in a command line is refused. An old spelling works for one version; stderr has the
 new one. With `--json` a command prints one object with a `schema_version`, whose JSON Schema is in the package, as
-`dovetail/cli/schemas/COMMAND.json`. Progress of slow phases goes to stderr: on a terminal one line with the time left, which goes away, in a log
-one line for each such phase, with `--json` nothing. Names of a model are shown with control characters spelled out.
+`dovetail/cli/schemas/COMMAND.json`. Progress of slow phases goes to stderr: on a terminal
+one line with the time left, which goes away, in a log one line for each such phase,
+with `--json` nothing. Names of a model are shown with control characters spelled out.
 
 | exit code | means |
 |---|---|
