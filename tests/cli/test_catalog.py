@@ -1,4 +1,4 @@
-"""`dovetail catalogue`, and the pages in docs/catalogue that are generated from the same declarations."""
+"""`dovetail catalog`, and the pages in docs/catalogue that are generated from the same declarations."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ def test_one_op_as_data(shell: Shell) -> None:
 
 def test_an_unknown_op_names_the_nearest(shell: Shell) -> None:
     assert "did you mean swiglu?" in shell.fails(1, "catalog", "swiglue")
-    assert "dovetail catalogue lists them" in shell.fails(1, "catalog", "zzzzzz")
+    assert "dovetail catalog lists them" in shell.fails(1, "catalog", "zzzzzz")

@@ -110,7 +110,7 @@ def test_a_full_disk_is_said_in_words() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="closing a stream is written for a POSIX shell")
 def test_a_closed_stdout_is_no_failure() -> None:
     done = subprocess.run(
-        ["sh", "-c", 'exec "$0" -m dovetail catalogue >&-', sys.executable], capture_output=True, text=True, timeout=60
+        ["sh", "-c", 'exec "$0" -m dovetail catalog >&-', sys.executable], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, without_progress(done.stderr)) == (0, "")
 
