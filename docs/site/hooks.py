@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 REPOSITORY = "https://github.com/dovetail-ml/dovetail/blob/main/"
 LINK = re.compile(r"(\]\()((?:\.\./)+)(?!docs/)([\w./-]+)((?:#[\w-]+)?\))")
 PRIMITIVES = "<!-- primitives -->"
+NAMES = re.compile(r"<!-- names of ([\w.]+) -->")
 
 
 def on_config(config: Any) -> Any:
@@ -37,6 +39,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     depth = page.file.src_uri.count("/") + 1
     if PRIMITIVES in markdown:
         markdown = markdown.replace(PRIMITIVES, primitives())
+    listed: set[str] = set()
+    markdown = NAMES.sub(lambda found: names(found[1], listed), markdown)
 
     def leads(found: re.Match[str]) -> str:
         if found[2].count("../") < depth:
@@ -58,3 +62,14 @@ def primitives() -> str:
             call, _, doc = (op.__doc__ or "").partition("\n")
             rows.append(f"| `ops.{call}` | {' '.join(doc.split())} |")
     return "\n".join(rows)
+
+
+def names(module: str, listed: set[str]) -> str:
+    """Return a directive of mkdocstrings for each class and function of a module's `__all__` that is not listed yet."""
+    here: Any = import_module(module)
+    lines: list[str] = []
+    for name in sorted(here.__all__):
+        if name not in listed and callable(getattr(here, name)):
+            listed.add(name)
+            lines.append(f"::: {module}.{name}")
+    return "\n".join(lines)
