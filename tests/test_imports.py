@@ -38,6 +38,11 @@ def loaded_by(statement: str) -> list[str]:
 
 
 @pytest.mark.slow
+def test_a_plain_import_loads_nothing_large() -> None:
+    assert not {"numpy", "dovetail.ops", "dovetail.ir.value"} & set(loaded_by("import dovetail"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", ["import dovetail", "import dovetail; dovetail.compile; dovetail.Program"])
 def test_rooms_that_few_need_are_imported_on_first_use(statement: str) -> None:
     loaded = loaded_by(statement)

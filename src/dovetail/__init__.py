@@ -7,21 +7,8 @@ These names are enough to build, compile, run and explain a graph. Dtypes are in
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from dovetail.ir.collector import collector_paused as _collector_paused
-
-with _collector_paused():  # importing makes fifty thousand objects and no garbage
-    from dovetail import ops
-    from dovetail.declare.backward import fused_op
-    from dovetail.ir.graph import Builder, Graph
-    from dovetail.ir.leaf import input, param
-    from dovetail.ir.serial import save
-    from dovetail.ir.value import Value
-    from dovetail.renamed import old_names as _old_names
-    from dovetail.runtime.compile import compile, explain
-    from dovetail.runtime.load import load
-    from dovetail.runtime.program import Program
-    from dovetail.targets.reference.interpreter import evaluate
-    from dovetail.version import __version__
+from dovetail.renamed import old_names as _old_names
+from dovetail.version import __version__
 
 if TYPE_CHECKING:
     from dovetail import blocks as blocks
@@ -34,13 +21,23 @@ if TYPE_CHECKING:
     from dovetail import library as library
     from dovetail import mesh as mesh
     from dovetail import models as models
+    from dovetail import ops as ops
     from dovetail import programs as programs
     from dovetail import reports as reports
     from dovetail import targets as targets
     from dovetail import testing as testing
     from dovetail import torch as torch
     from dovetail import train as train
+    from dovetail.declare.backward import fused_op
+    from dovetail.ir.graph import Builder, Graph
+    from dovetail.ir.leaf import input, param
+    from dovetail.ir.serial import save
+    from dovetail.ir.value import Value
     from dovetail.report.report import Report
+    from dovetail.runtime.compile import compile, explain
+    from dovetail.runtime.load import load
+    from dovetail.runtime.program import Program
+    from dovetail.targets.reference.interpreter import evaluate
 
 __all__ = [
     "Builder",
@@ -91,12 +88,37 @@ _MOVED = {
 """Names that version 0.1 had here, by the modules that have them."""
 
 
+_PLACES = {
+    "Builder": "dovetail.ir.graph",
+    "Graph": "dovetail.ir.graph",
+    "Program": "dovetail.runtime.program",
+    "Report": "dovetail.report.report",
+    "Value": "dovetail.ir.value",
+    "compile": "dovetail.runtime.compile",
+    "evaluate": "dovetail.targets.reference.interpreter",
+    "explain": "dovetail.runtime.compile",
+    "fused_op": "dovetail.declare.backward",
+    "input": "dovetail.ir.leaf",
+    "load": "dovetail.runtime.load",
+    "param": "dovetail.ir.leaf",
+    "save": "dovetail.ir.serial",
+}
+"""The modules of the names above, imported on first use, after the primitives: values have no operators before."""
+
+
 def _on_first_use(name: str) -> object:
-    if name == "Report":
-        return import_module("dovetail.report.report").Report
-    if name not in MODULES:
+    if name in _PLACES:
+        from dovetail.ir.collector import collector_paused
+
+        with collector_paused():  # importing makes fifty thousand objects and no garbage
+            import_module("dovetail.ops")
+            found = getattr(import_module(_PLACES[name]), name)
+    elif name in MODULES or name == "ops":
+        found = import_module(f"dovetail.{name}")
+    else:
         raise KeyError(name)
-    return import_module(f"dovetail.{name}")
+    globals()[name] = found
+    return found
 
 
 if not TYPE_CHECKING:
@@ -109,4 +131,4 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return sorted({*(name for name in globals() if name[:1] != "_" or name[:2] == "__"), *__all__, *MODULES})
+    return sorted({*__all__, *MODULES, *(name for name in globals() if name[:2] == "__")})

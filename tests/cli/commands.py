@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dovetail.cli.main import main
+from tests.cli.schemas import problems, schema_of
 
 SMALL = {
     "bert": "bert:layers=2,hidden=32,heads=4,inner=64,vocabulary=50,positions=16,batch=1,seq=8",
@@ -41,10 +42,15 @@ class Said:
     code: int
     out: str
     err: str
+    command: str = ""
 
     @property
     def data(self) -> Any:
-        return json.loads(self.out)
+        """The JSON that was printed, checked by the schema of the command."""
+        data = json.loads(self.out)
+        if self.command:
+            assert not (wrong := list(problems(data, schema_of(self.command)))), wrong[:5]
+        return data
 
 
 def without_progress(err: str) -> str:
@@ -68,7 +74,8 @@ class Shell:
     def __call__(self, *argv: str) -> Said:
         code = main(argv)
         shown = self.capture.readouterr()
-        return Said(code, shown.out, shown.err)
+        is_json = "--json" in argv and not {"--assume", "--mesh"} & {*argv}
+        return Said(code, shown.out, shown.err, argv[0] if is_json else "")
 
     def fails(self, code: int, *argv: str) -> str:
         """What is said of a command line that fails: to stderr only, with a hint and without a traceback."""

@@ -55,4 +55,4 @@ def test_one_op_as_data(shell: Shell) -> None:
 
 def test_an_unknown_op_names_the_nearest(shell: Shell) -> None:
     assert "did you mean swiglu?" in shell.fails(1, "catalog", "swiglue")
-    assert "dovetail catalogue lists them" in shell.fails(1, "catalog", "zzzzzz")
+    assert "dovetail catalog lists them" in shell.fails(1, "catalog", "zzzzzz")

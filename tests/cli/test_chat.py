@@ -44,10 +44,10 @@ def test_questions_go_through_the_template(
     assert ids.count(TOKENS.index("<|start|>")) == 3 and ids.count(TOKENS.index("<|end|>")) == 2
     answer = "".join(model.generate(ids, max_tokens=5))
     shown = "\n".join(map(visible, answer.split("\n")))
-    assert main(["chat", str(path), "hello", "--system", "be", "--most", "5"]) == 0
+    assert main(["chat", str(path), "hello", "--system", "be", "--max-tokens", "5"]) == 0
     assert capsys.readouterr().out.rstrip("\n") == shown.rstrip("\n") and answer
     monkeypatch.setattr("sys.stdin", io.StringIO("hello\nagain\n"))
-    assert main(["chat", str(path), "--system", "be", "--most", "5"]) == 0
+    assert main(["chat", str(path), "--system", "be", "--max-tokens", "5"]) == 0
     both = capsys.readouterr()
     assert both.out.startswith(shown) and len(both.out) > len(shown) + 1 and "tokens a second" in both.err
 
@@ -63,7 +63,7 @@ def test_tokens_a_second_are_told_without_what_compiling_takes(tmp_path: Path, m
 
     monkeypatch.setattr(language_options, "LanguageModel", Asked)
     path = model_at(tmp_path, **{"tokenizer.chat_template": TEMPLATE})
-    assert main(["chat", str(path), "hello", "--most", "2"]) == 0 and ready == [True]
+    assert main(["chat", str(path), "hello", "--max-tokens", "2"]) == 0 and ready == [True]
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_text_goes_to_stdout(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", str(path), "hello w", "--most", "6", "--times"]) == 0
+    assert main(["generate", str(path), "hello w", "--max-tokens", "6", "--times"]) == 0
     shown = capsys.readouterr().out
     wanted = "".join(LanguageModel(path).generate("hello w", max_tokens=6))
     assert shown.rstrip("\n") == "\n".join(map(visible, wanted.split("\n"))).rstrip("\n") and wanted
@@ -35,7 +35,7 @@ def test_text_goes_to_stdout(path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["absent.gguf", "hello"], "cannot be read"),
         (["{path}", ""], "empty prompt"),
         (["{path}", "hello", "--temperature", "-1"], "temperature"),
-        (["{path}", "hello", "--most", "-1"], "--most"),
+        (["{path}", "hello", "--max-tokens", "-1"], "--max-tokens"),
         (["{path}", "hello " * 600], "positions"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli.placement import placed
+from dovetail.cli.place import placed
 from dovetail.errors import LoadError
 from dovetail.report.lock import Lock, read_lock
 from tests.cli.commands import Shell

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import dovetail
-from dovetail.cli import main as entry
+from dovetail.cli import dispatch as entry
 from dovetail.cli.command import Answer, Command
-from dovetail.cli.main import COMMANDS, main
+from dovetail.cli.completion import SHELLS
+from dovetail.cli.dispatch import COMMANDS, help_text
+from dovetail.cli.main import main
+from dovetail.cli.old_spellings import split_explain
 from dovetail.cli.page import describe
 from tests.cli.commands import SMALL, Shell, without_progress
 from tests.frontends.onnx.build import model
@@ -53,11 +59,117 @@ def test_every_command_helps(command: Command, capsys: pytest.CaptureFixture[str
         main([command.name, "--help"])
     assert not caught.value.code
     shown = capsys.readouterr().out
-    assert all((a.name if a.name[0] == "-" else str(a.how["metavar"])) in shown for a in command.arguments)
+    for argument in command.arguments:
+        name = argument.name if argument.name[0] == "-" else str(argument.how["metavar"])
+        assert argument.hidden or name in shown
+    assert "--engine" not in shown
 
 
 def test_page_of_the_command_line(golden: Golden) -> None:
     golden.file("docs/cli.md", describe(COMMANDS))
+
+
+def test_help_fits_a_terminal(shell: Shell) -> None:
+    lines = help_text().splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    assert all(re.search(rf"\b{command.name}\b", help_text()) for command in COMMANDS)
+
+
+def test_a_misspelt_command_is_told_the_nearest(shell: Shell) -> None:
+    assert "hint: did you mean explain?" in shell.fails(1, "explian", "bert")
+    assert "hint: dovetail --help lists them" in shell.fails(1, "zzzzzz")
+
+
+@pytest.mark.parametrize(
+    ("line", "flag", "needed"),
+    [
+        (["explain", SMALL["bert"], "--runs", "3"], "--runs", "--measure"),
+        (["explain", SMALL["bert"], "--input", "ids=1"], "--input", "--measure"),
+        (["what-if", SMALL["bert"], "--threads", "1"], "--threads", "--apply"),
+        (["diff", SMALL["bert"], SMALL["bert"], "--runs", "3"], "--runs", "--measure"),
+        (["diff", SMALL["bert"], SMALL["bert"], "--tolerance", "0.1"], "--tolerance", "--gate"),
+        (["run", SMALL["bert"], "--tolerance", "0.1"], "--tolerance", "--check"),
+        (["run", SMALL["bert"], "--place", "data"], "--place", "--mesh"),
+        (["run", SMALL["bert"], "--restarts", "1"], "--restarts", "--hosts"),
+        (["lock", SMALL["bert"], "--place", "data", "--lock", "x"], "--place", "--mesh"),
+        (["verify", SMALL["bert"], "--wrt", "w"], "--wrt", "--gradients"),
+        (["train", SMALL["bert"], "--data", "x", "--every", "1"], "--every", "--checkpoint"),
+        (["generate", "x.gguf", "hello", "--adapter-scale", "2"], "--adapter-scale", "--adapter"),
+    ],
+    ids=lambda x: x[0] if isinstance(x, list) else None,
+)
+def test_an_option_without_effect_is_refused(shell: Shell, line: list[str], flag: str, needed: str) -> None:
+    assert f"{flag} without {needed}" in shell.fails(1, *line)
+
+
+def test_every_option_that_needs_another_names_one_of_its_command() -> None:
+    for command in COMMANDS:
+        names = {argument.name for argument in command.arguments}
+        assert {a.needs for a in command.arguments if a.needs} <= names, command.name
+
+
+def test_options_that_a_mode_ignores_are_refused(shell: Shell) -> None:
+    for more in (["--require", "swiglu=24"], ["--require-clean"], ["--measure"], ["--target", "cpu"]):
+        said = shell("explain", SMALL["llama"], "--mesh", "tp=2", *more)
+        assert said.code == 1 and not said.out and more[0] in said.err
+    assert "--target with status" in shell.fails(1, "cache", "status", "--target", "cuda")
+    assert "--without with --gradients" in shell.fails(1, "verify", SMALL["bert"], "--gradients", "--without", "linear")
+    assert "--platforms with text" in shell.fails(1, "export", "m", "--stablehlo", "x.mlir", "--platforms", "cpu")
+    assert "--target cuda with --mesh" in shell.fails(
+        1, "run", SMALL["bert"], "--random", "0", "--mesh", "tp=2", "--target", "cuda"
+    )
+
+
+def test_old_spellings_work_and_say_the_new_ones(shell: Shell, layer: str) -> None:
+    old, new = shell("explain", layer, "--assume", "--json"), shell("what-if", layer, "--json")
+    assert (old.code, old.out) == (new.code, new.out)
+    told = "explain --assume is now dovetail what-if MODEL; the old spelling goes with dovetail 0.2"
+    assert old.err == f"dovetail: dovetail {told}\n"
+    said = shell("catalogue", "linear")
+    assert said.out == shell("catalog", "linear").out and "is now dovetail catalog" in said.err
+    said = shell("explain", SMALL["llama"], "--quantise=int8", "--json")
+    assert said.code == 0 and "--quantise is now --quantize" in said.err
+    assert split_explain(["explain", "m", "--assume", "a", "b", "--json"])[0] == (
+        ["what-if", "m", "--miss", "a", "--miss", "b", "--json"]
+    )
+    assert split_explain(["explain", "m", "--mesh=dp=2"])[0] == ["place", "m", "--mesh=dp=2"]
+    assert split_explain(["explain", "m", "--apply"])[0] == ["what-if", "m", "--apply"]
+    flags = [a.old for command in COMMANDS for a in command.arguments if a.old]
+    assert {"--rate", "--decay", "--most", "--quantise"} == set(flags)
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_completions_hold_every_command_and_option(shell: Shell, name: str) -> None:
+    script = shell("completion", name).out
+    for command in COMMANDS:
+        assert command.name in script
+        assert all(a.name.lstrip("-") in script for a in command.arguments if a.name[0] == "-" and not a.hidden)
+    assert "engine" not in script and "egraph" not in script
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_shells_read_their_completions(shell: Shell, name: str, tmp_path: Path) -> None:
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed")
+    path = tmp_path / "dovetail"
+    path.write_text(shell("completion", name).out)
+    subprocess.run([name, "-n", str(path)], check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_commands_options_and_choices(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "dovetail"
+    path.write_text(shell("completion", "bash").out)
+
+    def completed(*words: str) -> list[str]:
+        listed = " ".join(f"'{word}'" for word in words)
+        script = f'. {path}; COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}; _dovetail; echo "${{COMPREPLY[@]}}"'
+        done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True, timeout=60)
+        return done.stdout.split()
+
+    assert completed("dovetail", "ex") == ["explain", "export"]
+    assert completed("dovetail", "explain", "m", "--req") == ["--require", "--require-clean"]
+    assert completed("dovetail", "explain", "m", "--precision", "") == ["exact", "fast", "bf16"]
 
 
 def test_unsupported_input_has_its_own_code(shell: Shell, tmp_path: Path) -> None:
@@ -110,7 +222,7 @@ def test_a_full_disk_is_said_in_words() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="closing a stream is written for a POSIX shell")
 def test_a_closed_stdout_is_no_failure() -> None:
     done = subprocess.run(
-        ["sh", "-c", 'exec "$0" -m dovetail catalogue >&-', sys.executable], capture_output=True, text=True, timeout=60
+        ["sh", "-c", 'exec "$0" -m dovetail catalog >&-', sys.executable], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, without_progress(done.stderr)) == (0, "")
 
@@ -148,6 +260,31 @@ def test_interrupting_is_quiet() -> None:
         finally:
             busy.kill()
     assert (busy.returncode, out, without_progress(err)) == (130, "", "dovetail: interrupted\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
+@pytest.mark.parametrize("seconds", [0.1, 0.3, 0.6])
+def test_interrupting_the_imports_is_quiet(seconds: float) -> None:
+    # Whoever runs the tests in the background of a shell has them ignore the signal.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from dovetail.cli import main\n"
+        "print('ready', flush=True)\n"
+        "sys.exit(main.main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", code, "explain", "llama:layers=400"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as busy:
+        assert busy.stdout is not None and busy.stdout.readline() == "ready\n"
+        time.sleep(seconds / 3)
+        busy.send_signal(signal.SIGINT)
+        out, err = busy.communicate(timeout=60)
+    assert (busy.returncode, out, without_progress(err)) == (130, "", "dovetail: interrupted\n")
+
+
+def test_the_command_imports_nothing_large_before_it_answers_ctrl_c() -> None:
+    program = "import sys; import dovetail.cli.main; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"numpy", "dovetail.ops", "dovetail.ir.value", "argparse"} & set(done.stdout.split())
 
 
 def test_memory_that_runs_out_is_said_in_words(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def test_perplexity_is_that_of_the_logits(window: int, path: Path, text: str, sh
 
 @pytest.mark.slow
 def test_the_text_says_how_many_tokens(path: Path, text: str, shell: Shell) -> None:
-    assert "over 2 tokens" in shell("perplexity", str(path), text, "--most", "3").out
+    assert "over 2 tokens" in shell("perplexity", str(path), text, "--max-tokens", "3").out
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_the_text_says_how_many_tokens(path: Path, text: str, shell: Shell) -> N
         (["{path}", "absent.txt"], "cannot be read as text"),
         (["{path}", "{path}"], "cannot be read as text"),
         (["{path}", "{text}", "--window", "1"], "--window"),
-        (["{path}", "{text}", "--most", "1"], "1 tokens"),
+        (["{path}", "{text}", "--max-tokens", "1"], "1 tokens"),
         (["absent.gguf", "{text}"], "cannot be read"),
     ],
 )

@@ -63,7 +63,7 @@ def initializers(path: str | Path) -> dict[str, Any]:
 def test_an_onnx_file_is_trained_and_written_back(shell: Shell, model: str, tmp_path: Path) -> None:
     data, test = examples(tmp_path / "train.npz", 320), examples(tmp_path / "test.npz", 100)
     files = {n: str(tmp_path / n) for n in ("run.jsonl", "run.html", "run.safetensors")}
-    line = ["train", model, "--loss", "cross_entropy", "--data", data, "--test", test, "--rate", "0.03"]
+    line = ["train", model, "--loss", "cross_entropy", "--data", data, "--test", test, "--lr", "0.03"]
     line += ["--schedule", "cosine", "--warm-up", "5", "--log", files["run.jsonl"], "--html", files["run.html"]]
     said = shell(*line)
     assert said.code == 0 and said.out.startswith("100 steps in "), said.err
@@ -146,7 +146,7 @@ def test_a_loss_that_is_no_number_and_files_that_are_none(shell: Shell, model: s
 def test_narrow_pairs_are_trained_and_added_to_their_weights(shell: Shell, model: str, tmp_path: Path) -> None:
     data, test = examples(tmp_path / "train.npz", 320), examples(tmp_path / "test.npz", 100)
     line = ["train", model, "--loss", "cross_entropy", "--data", data, "--test", test, "--steps", "60"]
-    said = shell(*line, "--rate", "0.03", "--lora", "w*", "--lora-rank", "2", "--wrt", "b1", "--json")
+    said = shell(*line, "--lr", "0.03", "--lora", "w*", "--lora-rank", "2", "--wrt", "b1", "--json")
     assert said.code == 0, said.err
     before, after = initializers(model), initializers(tmp_path / "model.trained.onnx")
     assert set(after) == set(before) and after["b0"].tobytes() == before["b0"].tobytes()

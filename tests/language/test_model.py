@@ -180,7 +180,7 @@ def test_bad_prompts_are_refused_before_anything_runs(model: LanguageModel) -> N
         with pytest.raises(OptionError):
             list(model.tokens(PROMPT, **cast(Any, how)))
     assert list(model.tokens(PROMPT, max_tokens=0)) == []
-    assert list(model.tokens(cast(Any, np.array(PROMPT)), most=3)) == list(model.tokens(PROMPT, max_tokens=3))
+    assert list(model.tokens(cast(Any, np.array(PROMPT)), max_tokens=3)) == list(model.tokens(PROMPT, max_tokens=3))
 
 
 def test_generation_ends_where_the_context_does(model: LanguageModel) -> None:

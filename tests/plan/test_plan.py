@@ -19,7 +19,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import evaluate, symbol
 from dovetail.library.linear import linear
 from dovetail.passes.memory_rules import NO_RULES
-from dovetail.plan.plan import Plan, make_plan, with_launches
+from dovetail.plan.plan import Plan, make_plan, step_by_step, with_launches
 from dovetail.plan.verify import verify_plan
 from dovetail.targets.reference.claims import CLAIMS as REFERENCE
 from tests.strategies import graphs
@@ -61,27 +61,28 @@ def test_random_plans_keep_their_promises(drawn: tuple[Graph, dict[str, Any]]) -
 
 
 @given(graphs(empty=True), st.data())
-def test_memory_for_launches_is_right_for_steps_one_by_one_too(
+def test_memory_for_launches_that_hold_more_is_right_for_steps_one_by_one(
     drawn: tuple[Graph, dict[str, Any]], data: st.DataObject
 ) -> None:
     plan = make_plan(drawn[0], target=REFERENCE)
-    made = [v for step in plan.phase("run") for v in step.results]
-    launched = [data.draw(st.sets(st.sampled_from(made), max_size=3)) for _ in plan.phase("run")]
-    placed = with_launches(plan, launched)
-    assert placed is not None
-    verify_plan(placed)
-    assert placed.steps == plan.steps and placed.aliases == plan.aliases
-    assert with_launches(plan, [()] * len(launched)) == plan
-
-
-def test_a_launch_with_a_later_step_holds_what_that_reads() -> None:
-    """One by one, the third product may take the memory of the first."""
-    plan = plan_of(X @ W @ W @ W)
-    first, _, last = [step.results[0] for step in plan.phase("run")]
-    placed = with_launches(plan, [(), (), (first,)])
+    steps = plan.phase("run")
+    made = [v for step in steps for v in step.results]
+    more = [data.draw(st.sets(st.sampled_from(made), max_size=3)) for _ in steps]
+    placed = with_launches(plan, [{*s.operands, *s.results, *m} for s, m in zip(steps, more, strict=True)])
     assert placed is not None and placed.steps == plan.steps
     verify_plan(placed)
-    assert plan.slots[first] == plan.slots[last] and len({placed.slots[v].offset for v in placed.slots}) == 3
+    assert step_by_step(placed) == step_by_step(plan) == plan
+
+
+def test_a_launch_holds_what_its_steps_read_and_nothing_between_them() -> None:
+    plan = plan_of(X @ W @ W @ W)
+    steps = plan.phase("run")
+    first, second, last = [step.results[0] for step in steps]
+    assert plan.slots[first] == plan.slots[last], "one by one, the third product takes the memory of the first"
+    placed = with_launches(plan, [{first}, (), {first, last}])
+    assert placed is not None and placed.steps == plan.steps and second not in placed.slots
+    assert placed.slots[first] != placed.slots[last] and placed.arena_size == plan.arena_size
+    assert step_by_step(placed) == plan
 
 
 def test_plans_are_the_same_every_time() -> None:

@@ -15,7 +15,7 @@ from dovetail.errors import CheckError, OptionError
 from dovetail.ir.dtype import u8
 from dovetail.ir.literal import Array
 from dovetail.library.dequantise_blocks import dequantise_blocks
-from dovetail.runtime.quantize import QuantiseKind, Quantize
+from dovetail.runtime.quantize import QuantizeKind, Quantize
 
 RNG = np.random.default_rng(0)
 W: dict[str, Array] = {
@@ -37,7 +37,7 @@ def network(arrays: dict[str, Array]) -> Graph:
 
 
 @pytest.mark.parametrize(("kind", "least", "most", "cosine"), [("int8", 3.5, 3.9, 0.9999), ("int4", 6.0, 6.5, 0.98)])
-def test_products_are_near_and_weights_are_small(kind: QuantiseKind, least: float, most: float, cosine: float) -> None:
+def test_products_are_near_and_weights_are_small(kind: QuantizeKind, least: float, most: float, cosine: float) -> None:
     wanted = dovetail.evaluate(network(W), {"x": X}, lift=True)["y"]
     program = dovetail.compile(network(W), quantize=kind, cache="off")
     found = program.run({"x": X})["y"]
@@ -53,7 +53,7 @@ def test_products_are_near_and_weights_are_small(kind: QuantiseKind, least: floa
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_errors_are_those_of_the_blocks(kind: QuantiseKind) -> None:
+def test_errors_are_those_of_the_blocks(kind: QuantizeKind) -> None:
     """The blocks spelled out by their declared meaning have the error that the report has."""
     program = dovetail.compile(network(W), quantize=kind, cache="off")
     assert program.quantized is not None

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.cli import placement
+from dovetail.cli import place
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.machine import machine
 from dovetail.cli.options import JSON, SIZE, numbers
@@ -118,8 +118,8 @@ def _placed(args: argparse.Namespace, case: Case) -> Placed | None:
     from dovetail.runtime.load import load
     from dovetail.targets.xla.target import placement_of
 
-    graph = placement.sized(load(case.model, fixed=case.fixed()), case.feeds())
-    mesh, rules, preset = placement.asked_placement(args, lambda: graph)
+    graph = place.sized(load(case.model, fixed=case.fixed()), case.feeds())
+    mesh, rules, preset = place.asked_placement(args, lambda: graph)
     found = placement_of(mesh, rules, preset)
     found.check(graph)
     return Placed(mesh, found.spelled([str(v.attrs["name"]) for v in (*graph.parameters, *graph.inputs)]))
@@ -208,7 +208,7 @@ COMMAND = Command(
             {"action": "store_true"},
         ),
         SIZE,
-        *placement.MESH,
+        *place.MESH,
         Argument("--out", "write everything that was found to this file as JSON", {"metavar": "FILE"}),
         JSON,
     ),

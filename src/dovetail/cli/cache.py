@@ -33,10 +33,17 @@ PARTS: Mapping[str, str] = {
 """What it means where a part of the key differs; options are named."""
 
 
+_OF_A_MODEL = (TARGET, WITHOUT, ENGINE, SIZE, FIXED)
+
+
 def run(args: argparse.Namespace) -> Answer:
     if (args.action == "why") != (args.model is not None):
         told = "why without a model" if args.action == "why" else f"{args.action} with a model"
         raise OptionError(told, hint="write dovetail cache status, dovetail cache why MODEL or dovetail cache clear")
+    if args.action != "why":
+        given = [a.name for a in _OF_A_MODEL if getattr(args, a.key) != a.how.get("default")]
+        if given:
+            raise OptionError(f"{given[0]} with {args.action}", hint="it is for dovetail cache why MODEL")
     found = {"status": status, "why": why, "clear": clear}[args.action](args)
     text = {"status": _status_text, "why": _why_text, "clear": _clear_text}[args.action]
     return Answer(json.dumps({"schema_version": SCHEMA_VERSION, **found}, indent=2) if args.json else text(found))
@@ -131,11 +138,7 @@ COMMAND = Command(
     (
         Argument("action", "what to do", {"choices": ["status", "why", "clear"], "metavar": "status|why|clear"}),
         Argument("model", f"of why: {MODEL.doc}", {"metavar": "MODEL", "nargs": "?"}),
-        TARGET,
-        WITHOUT,
-        ENGINE,
-        SIZE,
-        FIXED,
+        *_OF_A_MODEL,
         JSON,
     ),
     run,

@@ -72,4 +72,5 @@ COMMAND = Command(
     "List the fused ops, or print the page of one: its body, its guards, what is derived from it.",
     (Argument("op", "the name of a fused op; all are listed without", {"metavar": "OP", "nargs": "?"}), JSON),
     run,
+    old="catalogue",
 )

@@ -22,8 +22,8 @@ _TAKEN = ("model", "prompt", "--special", "--stop", "--times")
 
 def run(args: argparse.Namespace) -> Answer:
     """Load the model; then answer the question, or all that are typed."""
-    if args.most < 1:
-        raise OptionError(f"--most {args.most}", hint="it is 1 or more")
+    if args.max_tokens < 1:
+        raise OptionError(f"--max-tokens {args.max_tokens}", hint="it is 1 or more")
     sampling = generate.sampling_of(args)
     model = loaded(args)
     history: list[Message] = [{"role": "system", "content": args.system}] if args.system else []
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> Answer:
     assert model.template is not None
     # Compiled later, the tokens a second of the first answer would count that.
     model.programs.prepare()
-    return Answer("", pieces=_conversation(model, history, args.question, Request(args.most, sampling)))
+    return Answer("", pieces=_conversation(model, history, args.question, Request(args.max_tokens, sampling)))
 
 
 def _conversation(model: LanguageModel, history: list[Message], question: str | None, asked: Request) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
-from dovetail.cli.measuring import MEASURING, Ready, medians, ready
+from dovetail.cli.measuring import WHERE_MEASURED, Ready, medians, ready
 from dovetail.cli.options import ENGINE, FIXED, JSON, SIZE, TARGET, WITHOUT, compiled
 from dovetail.errors import GateError, LoadError, OptionError
 from dovetail.report.compare import Comparison
@@ -59,7 +59,9 @@ def _side(args: argparse.Namespace, model: str, options: str | None) -> argparse
     return side
 
 
-_HOW = f"they may hold {', '.join(a.name for a in _WAYS)}, in one word of the shell: '--without attention'"
+_HOW = (
+    f"they may hold {', '.join(a.name for a in _WAYS if not a.hidden)}, in one word of the shell: '--without attention'"
+)
 
 
 def _is_report(model: str) -> bool:
@@ -119,12 +121,13 @@ COMMAND = Command(
         Argument("--before-options", f"options of the first side alone; {_HOW}", {"metavar": "OPTIONS"}),
         Argument("--after-options", "options of the second side alone, likewise", {"metavar": "OPTIONS"}),
         Argument("--measure", "run both in turn, and compare times and results too", {"action": "store_true"}),
-        *MEASURING,
+        *WHERE_MEASURED,
         Argument("--gate", "fail if the second is worse in anything", {"action": "store_true"}),
         Argument(
             "--tolerance",
             f"how far results may differ for --gate, as a share of the largest ({TOLERANCE:g})",
             {"metavar": "SHARE", "type": float, "default": TOLERANCE},
+            needs="--gate",
         ),
         JSON,
     ),

@@ -5,33 +5,35 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
-from dovetail.cli import assume, placement
+from dovetail.cli.arrays import Given
 from dovetail.cli.command import Answer, Argument, Command
-from dovetail.cli.measuring import MEASURING, ready
-from dovetail.cli.options import COMPILING, JSON, PRECISION, QUANTIZE, compiled, numbers
+from dovetail.cli.measuring import SEED, WHERE_MEASURED, measured_inputs
+from dovetail.cli.options import COMPILING, HTML, JSON, PRECISION, QUANTIZE, asked_graph, numbers, ways
 from dovetail.cli.progress import tell
+from dovetail.cli.run import feeds_of
 from dovetail.cli.terminal import look_of
 from dovetail.errors import GateError
+from dovetail.models.weights import random_weights
 from dovetail.plan.marks import Mark
 from dovetail.report.json_form import as_dict, as_json
 from dovetail.report.measured import Measured
 from dovetail.report.report import Report
 from dovetail.report.text import as_text
-from dovetail.runtime.compile import Compilation, check_gates
+from dovetail.runtime.compile import Compilation, Request, check_gates, compilation, make_request, priced, program_of
 
 
 def run(args: argparse.Namespace) -> Answer:
-    if placement.is_asked(args):
-        return placement.run(args)
-    if assume.is_asked(args):
-        return assume.run(args)
     require = numbers("--require", args.require, alone=1)
-    # Measured first: the machine may be measured then too, and prices are by its figures.
-    measured, marks = _measured(args) if args.measure else (None, None)
-    made = compiled(args, require)
+    request = make_request(**ways(args), require=require, threads=args.threads)
+    graph = asked_graph(args)
+    given = measured_inputs(args) if args.measure else {}
+    made = compilation(graph, request)
+    measured, marks = _measured(made, request, args, given) if args.measure else (None, None)
+    # The machine may be measured by a run, and prices are by its figures.
+    made = priced(made, request) if args.measure else made
     report = replace(made.report(), measured=measured)
     text = _json(made, report, args.all) if args.json else as_text(report, look_of(sys.stdout), everything=args.all)
     if args.html is not None:
@@ -57,12 +59,16 @@ def _json(made: Compilation, report: Report, everything: bool) -> str:
     return json.dumps({**as_dict(report), "considered": considered}, indent=2)
 
 
-def _measured(args: argparse.Namespace) -> tuple[Measured, Sequence[Mark]]:
+def _measured(
+    made: Compilation, request: Request, args: argparse.Namespace, given: Mapping[str, Given]
+) -> tuple[Measured, Sequence[Mark]]:
     """What many runs took, and the quickest of a few step by step."""
-    made = ready(args)
     from dovetail.runtime.page import watched
 
-    return watched(made.program, made.feeds, args.runs)
+    graph = made.written
+    feeds = feeds_of(graph, given, SEED)
+    program = program_of(made, request, None if graph.params else random_weights(graph, SEED))
+    return watched(program, feeds, args.runs)
 
 
 _SWITCH = {"action": "store_true"}
@@ -81,21 +87,18 @@ COMMAND = Command(
             "that were considered too",
             _SWITCH,
         ),
-        Argument("--measure", "run it too, and show measured next to predicted time", _SWITCH),
-        *MEASURING,
-        Argument(
-            "--html",
-            "write the report as one page for a browser too: the graph with its kernels, gaps, memory and code",
-            {"metavar": "FILE"},
-        ),
-        *assume.ARGUMENTS,
-        *placement.ARGUMENTS,
+        Argument("--measure", "run it too, and show measured next to predicted time", _SWITCH, group="measuring"),
+        *WHERE_MEASURED,
+        HTML,
         Argument(
             "--require",
             "fail unless a rule made at least this many kernels, as in --require swiglu=24; may be given several times",
             {"metavar": "RULE=COUNT", "action": "append", "default": []},
+            group="gates",
         ),
-        Argument("--require-clean", "fail if any fusion was missed for another reason than cost", _SWITCH),
+        Argument(
+            "--require-clean", "fail if any fusion was missed for another reason than cost", _SWITCH, group="gates"
+        ),
     ),
     run,
 )

@@ -19,8 +19,8 @@ from dovetail.language.slots import check_tokens
 
 def run(args: argparse.Namespace) -> Answer:
     """Load the model, and hand its text on as it comes."""
-    if args.most < 0:
-        raise OptionError(f"--most {args.most}", hint="it is 0 or more")
+    if args.max_tokens < 0:
+        raise OptionError(f"--max-tokens {args.max_tokens}", hint="it is 0 or more")
     sampling = sampling_of(args)
     schema = None if args.schema is None else _schema(args.schema)
     model = loaded(args)
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> Answer:
     tokens = model.tokenizer.encode(args.prompt, special=args.special)
     check_tokens(model.shape, tokens)
     pieces = model.generate(
-        tokens, max_tokens=args.most, sampling=sampling, stop=args.stop, schema=schema, speculate=args.speculate
+        tokens, max_tokens=args.max_tokens, sampling=sampling, stop=args.stop, schema=schema, speculate=args.speculate
     )
     return Answer("", pieces=_timed(pieces, args.times))
 
@@ -73,7 +73,12 @@ COMMAND = Command(
     (
         FILE,
         Argument("prompt", "the text to continue", {"metavar": "PROMPT"}),
-        Argument("--most", "how many tokens at most (128)", {"metavar": "COUNT", "type": int, "default": 128}),
+        Argument(
+            "--max-tokens",
+            "how many tokens at most (128)",
+            {"metavar": "COUNT", "type": int, "default": 128},
+            old="--most",
+        ),
         Argument(
             "--temperature",
             "how evenly tokens are drawn; 0 takes the likeliest (0)",

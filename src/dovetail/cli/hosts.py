@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from dovetail.cli import placement
+from dovetail.cli import place
 from dovetail.cli.command import Answer, Argument
 from dovetail.cli.progress import tell
 from dovetail.errors import LoadError, OptionError
@@ -24,23 +24,27 @@ ARGUMENTS = (
         "--hosts",
         "with --mesh: run on this many hosts, each with the same command and its own --rank",
         {"metavar": "N", "type": int},
+        needs="--mesh",
     ),
-    Argument("--rank", "the number of this host, from 0 on", {"metavar": "R", "type": int}),
-    Argument("--coordinator", "where rank 0 listens", {"metavar": "HOST:PORT"}),
+    Argument("--rank", "the number of this host, from 0 on", {"metavar": "R", "type": int}, needs="--hosts"),
+    Argument("--coordinator", "where rank 0 listens", {"metavar": "HOST:PORT"}, needs="--hosts"),
     Argument(
         "--peer-timeout",
         "seconds of silence after which a host is lost (10)",
         {"metavar": "SECONDS", "type": float, "default": 10.0},
+        needs="--hosts",
     ),
     Argument(
         "--join-timeout",
         "seconds that the other hosts have to come (60)",
         {"metavar": "SECONDS", "type": float, "default": 60.0},
+        needs="--hosts",
     ),
     Argument(
         "--restarts",
         "how often all workers start again from the last checkpoint after one is lost (0)",
         {"metavar": "N", "type": int, "default": 0},
+        needs="--hosts",
     ),
 )
 
@@ -61,10 +65,10 @@ def supervised(args: argparse.Namespace) -> Answer:
         raise OptionError(f"--coordinator {args.coordinator}", hint="write HOST:PORT of rank 0: 10.0.0.1:7000")
     if args.rank is None:
         raise OptionError("--hosts without --rank", hint="number the hosts from 0: --rank 0")
-    if placement.AUTO in args.place:
+    if place.AUTO in args.place:
         raise OptionError(
-            f"--place {placement.AUTO} with --hosts",
-            hint=f"choose once: dovetail lock … --place {placement.AUTO} --lock FILE, then --place FILE on every host",
+            f"--place {place.AUTO} with --hosts",
+            hint=f"choose once: dovetail lock … --place {place.AUTO} --lock FILE, then --place FILE on every host",
         )
     mine = Membership(
         args.rank,
@@ -94,7 +98,7 @@ def _facts(args: argparse.Namespace) -> dict[str, str]:
 
 def _placement(given: list[str]) -> str:
     """Presets by their names, files by the rules in them."""
-    preset, rules = placement.placed(given)
+    preset, rules = place.placed(given)
     return "; ".join([*([] if preset is None else [preset]), *(f"{name}: {axes}" for name, axes in rules.items())])
 
 

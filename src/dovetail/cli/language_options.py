@@ -21,6 +21,7 @@ ADAPTER_SCALE = Argument(
     "--adapter-scale",
     "how many times the updates of the adapter are taken (1)",
     {"metavar": "NUMBER", "type": float, "default": 1.0},
+    needs="--adapter",
 )
 THREADS = Argument("--threads", "how many threads; 0 for all (0)", {"metavar": "COUNT", "type": int, "default": 0})
 LOADING = (KV_CACHE, ADAPTER, ADAPTER_SCALE, PRECISION, THREADS)

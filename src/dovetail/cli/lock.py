@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from dovetail.cli import placement
+from dovetail.cli import place as placing
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.options import COMPILING, JSON, asked_graph, compiled
 from dovetail.errors import GateError, LoadError, OptionError
@@ -47,7 +47,7 @@ def _placed(args: argparse.Namespace, made: Lock) -> Lock:
     from dovetail.runtime.explain_placement import explain_placement  # few lock a mesh
 
     graph = asked_graph(args)
-    mesh, rules, preset = placement.asked_placement(args, lambda: graph)
+    mesh, rules, preset = placing.asked_placement(args, lambda: graph)
     found = explain_placement(graph, mesh=mesh, place=rules, preset=preset)
     axes = ",".join(f"{axis}={size}" for axis, size in mesh.items())
     return replace(made, collectives=found.totals, mesh=axes, place=found.rules)
@@ -84,8 +84,8 @@ def _told(found: Lock, place: Path, broken: tuple[str, ...], gained: tuple[str, 
 
 _LOCK = Argument("--lock", "the file (next to the model, as MODEL.lock)", {"metavar": "FILE"})
 MESH = (
-    replace(placement.MESH[0], doc="lock the collectives on a mesh too, as in --mesh dp=2,tp=4; needs JAX"),
-    placement.MESH[1],
+    replace(placing.MESH[0], doc="lock the collectives on a mesh too, as in --mesh dp=2,tp=4; needs JAX"),
+    placing.MESH[1],
 )
 LOCK = Command(
     "lock", "Write down which fusions a model has now, to be reviewed and kept.", (*COMPILING, *MESH, _LOCK, JSON), lock

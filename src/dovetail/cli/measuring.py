@@ -6,6 +6,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from dovetail.cli.arrays import Given, named_arrays
 from dovetail.cli.command import Argument
@@ -30,6 +31,8 @@ INPUT = Argument(
 RUNS = Argument("--runs", "how many runs to measure (20)", {"metavar": "N", "type": int, "default": 20})
 THREADS = Argument("--threads", "how many threads a run may use (all)", {"metavar": "N", "type": int, "default": 0})
 MEASURING = (INPUT, RUNS, THREADS)
+WHERE_MEASURED = tuple(replace(argument, needs="--measure", group="measuring") for argument in MEASURING)
+"""For commands that measure if they are told to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +43,18 @@ class Ready:
     feeds: Mapping[str, Array]
 
 
-def ready(args: argparse.Namespace) -> Ready:
-    """The model of a command line, compiled, with the inputs that it gives and made-up ones for the rest."""
+def measured_inputs(args: argparse.Namespace) -> dict[str, Given]:
+    """The inputs that a command line gives to what is measured, once its numbers hold."""
     if args.runs < 1:
         raise OptionError(f"--runs {args.runs}", hint="measure one run at least")
     if args.threads < 0:
         raise OptionError(f"--threads {args.threads}", hint="use one thread at least, or 0 for all")
-    given = named_arrays("--input", args.input)
+    return named_arrays("--input", args.input)
+
+
+def ready(args: argparse.Namespace) -> Ready:
+    """The model of a command line, compiled, with the inputs that it gives and made-up ones for the rest."""
+    given = measured_inputs(args)
     return ready_graph(asked_graph(args), args, given)
 
 
@@ -77,7 +85,9 @@ __all__ = [
     "RUNS",
     "SEED",
     "THREADS",
+    "WHERE_MEASURED",
     "Ready",
+    "measured_inputs",
     "medians",
     "ready",
     "ready_graph",

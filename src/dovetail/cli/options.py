@@ -39,6 +39,7 @@ ENGINE = Argument(
     "--engine",
     f"how fusions are chosen: {', '.join(ENGINES)} ({Settings().engine})",
     {"metavar": "NAME", "default": Settings().engine},
+    hidden=True,
 )
 SIZE = Argument(
     "--size",
@@ -55,13 +56,22 @@ QUANTIZE = Argument(
     "--quantize",
     "store the weights of products in blocks of 8 or 4 bits: int8 or int4; a built-in model draws its weights first",
     {"choices": get_args(QuantizeKind)},
+    old="--quantise",
 )
 PRECISION = Argument(
     "--precision",
     "exact, fast with activations rounded to bytes or bf16, or bf16 where the machine multiplies that (exact)",
     {"choices": PRECISIONS, "default": PRECISIONS[0], "dest": "rounding"},
 )
-JSON = Argument("--json", "print data for programs instead of text for people", {"action": "store_true"})
+HTML = Argument(
+    "--html",
+    "write the report as one page for a browser too: the graph with its kernels, gaps, memory and code",
+    {"metavar": "FILE"},
+    group="output",
+)
+JSON = Argument(
+    "--json", "print data for programs instead of text for people", {"action": "store_true"}, group="output"
+)
 
 COMPILING = (MODEL, TARGET, WITHOUT, ENGINE, SIZE, FIXED)
 _SEED = 0

@@ -19,13 +19,16 @@ from dovetail.language import LanguageModel
 
 def run(args: argparse.Namespace) -> Answer:
     """Perplexity over windows of a text, each read from its own beginning."""
-    if args.window < 2 or args.most < 0:
-        raise OptionError(f"--window {args.window} --most {args.most}", hint="a window is 2 or more, --most 0 or more")
+    if args.window < 2 or args.max_tokens < 0:
+        raise OptionError(
+            f"--window {args.window} --max-tokens {args.max_tokens}",
+            hint="a window is 2 or more, --max-tokens 0 or more",
+        )
     text = _text(args.text)
     model = loaded(args)
     tokens = model.tokenizer.encode(text)
-    if args.most:
-        tokens = tokens[: args.most]
+    if args.max_tokens:
+        tokens = tokens[: args.max_tokens]
     if len(tokens) < 2:
         raise OptionError(f"{len(tokens)} tokens", hint="give a text of two tokens or more")
     if model.shape.context < 2:
@@ -67,7 +70,12 @@ COMMAND = Command(
         FILE,
         Argument("text", "a file of text", {"metavar": "TEXT"}),
         Argument("--window", "tokens that are read together (512)", {"metavar": "COUNT", "type": int, "default": 512}),
-        Argument("--most", "tokens of the text; 0 for all (0)", {"metavar": "COUNT", "type": int, "default": 0}),
+        Argument(
+            "--max-tokens",
+            "tokens of the text; 0 for all (0)",
+            {"metavar": "COUNT", "type": int, "default": 0},
+            old="--most",
+        ),
         *LOADING,
         JSON,
     ),

@@ -36,4 +36,5 @@ COMMAND = Command(
         JSON,
     ),
     run,
+    old="quantise",
 )

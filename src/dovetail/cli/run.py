@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.adapters.onnxruntime_peer import Peer
-from dovetail.cli import hosts, placement
+from dovetail.cli import hosts, place
 from dovetail.cli.arrays import Given, named_arrays, save_arrays
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
 from dovetail.cli.model import is_onnx
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> Answer:
     graph = asked_graph(args)
     params = random_weights(graph, args.random) if args.random is not None and not graph.params else None
     feeds = feeds_of(graph, given, args.random)
-    options = ways(args) | placement.meshed(args, lambda: placement.sized(graph, feeds))
+    options = ways(args) | place.meshed(args, lambda: place.sized(graph, feeds))
     program = compile(graph, **options, params=params)
     started = time.perf_counter()
     outputs = program.run(program.undonated(feeds))
@@ -206,8 +206,10 @@ COMMAND = Command(
             "f16 1e-2, bf16 5e-2, and integers not at all",
             {"choices": ("onnxruntime",)},
         ),
-        Argument("--tolerance", "how far outputs may differ instead", {"metavar": "NUMBER", "type": float}),
-        *placement.MESH,
+        Argument(
+            "--tolerance", "how far outputs may differ instead", {"metavar": "NUMBER", "type": float}, needs="--check"
+        ),
+        *place.MESH,
         *hosts.ARGUMENTS,
         JSON,
     ),

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from dovetail.cli import hosts, placement
+from dovetail.cli import hosts, place
 from dovetail.cli.arrays import read_archive
 from dovetail.cli.command import SCHEMA_VERSION, Answer, Command
 from dovetail.cli.model import is_onnx
@@ -92,7 +92,7 @@ def _trainer(graph: Graph, args: argparse.Namespace) -> Trainer:
     if args.lora:
         graph = lora(graph, args.lora, rank=_rank(args), seed=args.seed)
         wrt = [f"*{DOWN}", f"*{UP}", *(args.wrt or ())]
-    mesh = placement.meshed(args, lambda: _sized_step(graph, args))
+    mesh = place.meshed(args, lambda: _sized_step(graph, args))
     options = ways(args) | mesh | ({} if args.threads is None else {"threads": args.threads})
     return Trainer(
         graph,
@@ -111,10 +111,10 @@ def _trainer(graph: Graph, args: argparse.Namespace) -> Trainer:
 
 def _sized_step(graph: Graph, args: argparse.Namespace) -> Graph:
     """The step that a placement is chosen for: sizes that the model leaves open are those of one batch of the data."""
-    step = placement.step_of(graph, args.loss, optimizer_of(args))
+    step = place.step_of(graph, args.loss, optimizer_of(args))
     rows = (args.batch or BATCH * args.accumulate) // args.accumulate
     arrays = {name: a[:rows] for name, a in read_archive(args.data).items()}
-    return placement.sized(step, arrays)
+    return place.sized(step, arrays)
 
 
 def _examples(trainer: Trainer, path: str) -> Examples:
@@ -168,7 +168,7 @@ def _train(
         batches = data.batches(size, seed=trainer.seed, first=first, steps=steps)
         told = trainer.fit(
             batches,
-            told=lambda metrics: [listener(metrics) for listener in listeners],
+            callback=lambda metrics: [listener(metrics) for listener in listeners],
             checkpoint=args.checkpoint,
             every=args.every,
         )
@@ -226,7 +226,7 @@ def _page(args: argparse.Namespace, made: Trained) -> None:
         "model": args.model,
         "data": args.data,
         "loss": args.loss or "the model's own",
-        "optimizer": f"{args.optimizer}, rate {optimizer_of(args).rate:g}",
+        "optimizer": f"{args.optimizer}, rate {optimizer_of(args).lr:g}",
         "steps": str(made.steps),
         "time": seconds_text(made.seconds),
         "last loss": f"{made.told[-1].loss:.6g}",

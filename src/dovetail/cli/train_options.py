@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 
-from dovetail.cli import hosts, placement
+from dovetail.cli import hosts, place
 from dovetail.cli.command import Argument
 from dovetail.cli.options import COMPILING, JSON
 from dovetail.errors import OptionError
@@ -41,13 +41,13 @@ SCHEDULES: Mapping[str, Callable[[int], Schedule]] = {
 """From the number of steps to a schedule."""
 
 
-def _option(name: str, doc: str, **how: object) -> Argument:
-    return Argument(name, doc, how)
+def _option(name: str, doc: str, old: str = "", needs: str = "", **how: object) -> Argument:
+    return Argument(name, doc, how, old=old, needs=needs)
 
 
 ARGUMENTS = (
     *COMPILING,
-    *placement.MESH,
+    *place.MESH,
     *hosts.ARGUMENTS,
     _option("--loss", f"what to minimise: {', '.join(LOSSES)}; a model with an output loss needs none", metavar="NAME"),
     _option("--data", "the examples: a .npz file with an array for each input and labels, one row an example",
@@ -59,9 +59,9 @@ ARGUMENTS = (
     _option("--accumulate", "micro-batches that a step is computed in (1)", metavar="N", type=int, default=1),
     _option("--optimizer", f"how weights follow gradients: {', '.join(OPTIMIZERS)} (adamw)", metavar="NAME",
             default="adamw"),
-    _option("--rate", "the learning rate (the optimizer's own)", metavar="NUMBER", type=float),
+    _option("--lr", "the learning rate (the optimizer's own)", old="--rate", metavar="NUMBER", type=float),
     _option("--momentum", "of sgd and muon", metavar="NUMBER", type=float),
-    _option("--decay", "the weight decay (the optimizer's own)", metavar="NUMBER", type=float),
+    _option("--weight-decay", "the weight decay (the optimizer's own)", old="--decay", metavar="NUMBER", type=float),
     _option("--schedule", f"how the rate falls: {', '.join(SCHEDULES)} (constant)", metavar="NAME",
             default="constant"),
     _option("--warm-up", "steps in which the rate rises first (0)", metavar="N", type=int, default=0),
@@ -73,12 +73,13 @@ ARGUMENTS = (
     _option("--lora", "train a narrow pair of matrices beside each matrix that fits a pattern, and add it to that one "
             "at the end; --wrt names what else is trained; may be given several times", metavar="PATTERN",
             action="append", default=[]),
-    _option("--lora-rank", "the rank of those pairs (8)", metavar="N", type=int),
+    _option("--lora-rank", "the rank of those pairs (8)", needs="--lora", metavar="N", type=int),
     _option("--seed", "of the order of examples, of dropout and of weights that the model does not have (0)",
             metavar="N", type=int, default=0),
     _option("--threads", "how many threads a step may use (all)", metavar="N", type=int),
     _option("--checkpoint", "write weights and state to this safetensors file now and then", metavar="FILE"),
-    _option("--every", "steps between two checkpoints (1000)", metavar="N", type=int, default=1000),
+    _option("--every", "steps between two checkpoints (1000)", needs="--checkpoint", metavar="N",
+            type=int, default=1000),
     _option("--resume", "go on from the checkpoint; ends with the weights of a run that was not interrupted",
             action="store_true"),
     _option("--log", "write a line of JSON for each step to this file", metavar="FILE"),
@@ -93,7 +94,7 @@ def optimizer_of(args: argparse.Namespace) -> Optimizer:
     """The optimizer that a command line names."""
     if args.optimizer not in OPTIMIZERS:
         raise OptionError(f"--optimizer {args.optimizer}", hint=f"there are {', '.join(OPTIMIZERS)}")
-    given = {"rate": args.rate, "decay": args.decay, "momentum": args.momentum}
+    given = {"lr": args.lr, "weight_decay": args.weight_decay, "momentum": args.momentum}
     chosen = {name: number for name, number in given.items() if number is not None}
     if "momentum" in chosen and args.optimizer not in ("sgd", "muon"):
         raise OptionError(f"--momentum with {args.optimizer}", hint="sgd and muon have one")

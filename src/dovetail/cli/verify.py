@@ -205,7 +205,10 @@ GRADIENTS = Argument(
     {"action": "store_true"},
 )
 WRT = Argument(
-    "--wrt", "which parameters, or inputs, gradients are by: a pattern", {"metavar": "PATTERN", "default": "*"}
+    "--wrt",
+    "which parameters, or inputs, gradients are by: a pattern",
+    {"metavar": "PATTERN", "default": "*"},
+    needs="--gradients",
 )
 COMMAND = Command(
     "verify",

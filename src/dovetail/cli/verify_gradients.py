@@ -9,10 +9,10 @@ from typing import Any
 
 from dovetail.cli.arrays import named_arrays
 from dovetail.cli.command import SCHEMA_VERSION, Answer
-from dovetail.cli.options import asked_graph
+from dovetail.cli.options import ENGINE, PRECISION, TARGET, WITHOUT, asked_graph
 from dovetail.cli.run import given_feeds
 from dovetail.cli.terminal import look_of
-from dovetail.errors import CheckError, DovetailError
+from dovetail.errors import CheckError, DovetailError, OptionError
 from dovetail.report.paint import PLAIN, Line, Look, Piece, line, shown
 from dovetail.runtime.random_inputs import random_inputs
 from dovetail.runtime.verify_gradients import TOLERANCE, GradientVerification, NotFinite, SlopeCheck, verify_gradients
@@ -21,6 +21,11 @@ _MOST = 12
 
 
 def run(args: argparse.Namespace) -> Answer:
+    for argument in (TARGET, WITHOUT, ENGINE, PRECISION):
+        if getattr(args, argument.key) != argument.how.get("default"):
+            raise OptionError(
+                f"{argument.name} with --gradients, which nothing compiles", hint=f"leave {argument.name} out"
+            )
     graph = asked_graph(args)
     drawn = random_inputs(graph, given_feeds(graph, named_arrays("--input", args.input)))
     tolerance = TOLERANCE if args.tolerance is None else args.tolerance

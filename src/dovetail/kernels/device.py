@@ -143,7 +143,7 @@ class GpuDevice:
     measured: GpuTimings | None = None
     """Figures of this card that take the place of those of its architecture."""
     sum_cycles: float = float("inf")
-    """Cycles to add up the parts of a product whose depth several blocks share; infinite where none is split."""
+    """Cycles to add up the accumulators of a split-K GEMM; infinite where none is split."""
     evict_first: bool = False
     """Whether L2 evicts weights first, and words that blocks send to each other last."""
 

@@ -1,4 +1,4 @@
-"""What a kernel is requested as: a launch of its own, or a part of something larger."""
+"""Where a selected kernel will run: in a launch of its own, or as a part of something larger."""
 
 from __future__ import annotations
 

@@ -62,14 +62,16 @@ def allocate(
     pool: Pool,
     alignment: int,
     elsewhere: Collection[int] = (),
-    held: Sequence[Collection[int]] = (),
+    launched: Sequence[Collection[int]] | None = None,
 ) -> Arena:
     """Slots for the tensors of a schedule, except those that are stored `elsewhere`.
 
-    `held` has for each step in order further tensors that it needs: those of other steps that run in its launch.
+    `launched` has for each step in order the tensors that its launches use, where these are not those of the step:
+    what no launch uses has no slot.
     """
     aligned = Aligned(alignment)
-    blocks, over = _find_blocks(flow, order, aligned, elsewhere, held)
+    blocks, over = _find_blocks(flow, order, aligned, elsewhere)
+    blocks = blocks if launched is None else _of_launches(blocks, launched, len(order))
     worst = _fullest(blocks, flow, len(order))
     extent = _place([b for b in blocks if isinstance(b.size, int)])
     end = _place_cells([b for b in blocks if not isinstance(b.size, int)], extent)
@@ -79,7 +81,7 @@ def allocate(
     slots |= {t: Slot(0, 0, pool) for t, size in enumerate(flow.sizes) if size == 0 and t not in elsewhere}
     return Arena(
         slots,
-        {step: taken for step, taken in over.items() if slots[taken].pool == pool},
+        {step: taken for step, taken in over.items() if taken in slots and slots[taken].pool == pool},
         end,
         add_up(b.size for b in inside for _ in b.tensors),
         add_up(b.size for b in inside if b.first <= worst <= b.last),
@@ -113,7 +115,7 @@ def add_up(sizes: Iterable[Size]) -> Size:
 
 
 def _find_blocks(
-    flow: Flow, order: Sequence[int], aligned: Aligned, elsewhere: Collection[int], held: Sequence[Collection[int]]
+    flow: Flow, order: Sequence[int], aligned: Aligned, elsewhere: Collection[int]
 ) -> tuple[list[_Block], dict[int, int]]:
     """Blocks with the times they live, in the order of their first, and steps that write over an operand."""
     left, sizes = list(flow.readers), flow.sizes
@@ -140,13 +142,22 @@ def _find_blocks(
         for tensor in read + made:
             if not left[tensor] and (ended := living.pop(tensor, None)) is not None:
                 ended.last = time
-    if held:
-        block_of = {tensor: block for block in blocks for tensor in block.tensors}
-        for time, tensors in enumerate(held):
-            for block in [block_of[t] for t in tensors if t in block_of]:
-                block.first, block.last = min(block.first, time), max(block.last, time)
-        blocks.sort(key=lambda b: b.first)
     return blocks, over
+
+
+def _of_launches(blocks: Iterable[_Block], launched: Sequence[Collection[int]], end: int) -> list[_Block]:
+    """Blocks from the first launch that uses them to the last, in this order; what lives to the end still does."""
+    times: dict[int, list[int]] = {}
+    for time, tensors in enumerate(launched):
+        for tensor in tensors:
+            times.setdefault(tensor, []).append(time)
+    found: list[_Block] = []
+    for block in blocks:
+        used = [time for tensor in block.tensors for time in times.get(tensor, ())]
+        if used:
+            last = end if block.last == end else max(used)
+            found.append(_Block(block.size, min(used), last, block.tensors))
+    return sorted(found, key=lambda b: b.first)
 
 
 def _fullest(blocks: Iterable[_Block], flow: Flow, steps: int) -> int:

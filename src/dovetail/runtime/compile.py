@@ -324,11 +324,25 @@ def check_gates(report: Report, require: Mapping[str, int], require_clean: bool)
         raise GateError(f"{what}:\n" + "\n".join(lines), hint="see the reasons above")
 
 
-def _program(source: Source, request: Request, params: Mapping[str, Array] | None) -> Program:
+def program_of(made: Compilation, request: Request, params: Mapping[str, Array] | None = None) -> Program:
+    """Return the program of a compilation: nothing is lowered or planned again."""
+    return _program(of_graph(made.written), request, params, made)
+
+
+def priced(made: Compilation, request: Request) -> Compilation:
+    """Return the compilation with prices by the figures of the machine as they are known now."""
+    machine = request.machine().streaming(streamed_bytes(made.written.values, request.setup.sizes))
+    return replace(made, machine=machine)
+
+
+def _program(
+    source: Source, request: Request, params: Mapping[str, Array] | None, made: Compilation | None = None
+) -> Program:
     store = program_store(request)
     key = None if store is None else program_key(source, request)
     told = bool(request.require) or request.require_clean or request.settings.print_report
-    kept = None if store is None or key is None or told else restore(source, key, request, store)
+    anew = store is None or key is None or told or made is not None
+    kept = None if anew or store is None or key is None else restore(source, key, request, store)
 
     def again(sizes: Mapping[str, int] | None = None) -> Report:
         return compilation(source.graph(), request).report(sizes, params)
@@ -336,7 +350,8 @@ def _program(source: Source, request: Request, params: Mapping[str, Array] | Non
     if kept is None:
         if request.target.precompile is not None:
             request.target.precompile(source.graph().values, request.settings)
-        made = compilation(source.graph(), request)
+        if made is None:
+            made = compilation(source.graph(), request)
         if request.require or request.require_clean:
             check_gates(made.report(), request.require, request.require_clean)
         if request.settings.print_report:
@@ -383,4 +398,6 @@ __all__ = [
     "compile",
     "explain",
     "make_request",
+    "priced",
+    "program_of",
 ]

@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
-from dovetail.ir.graph import Graph
 from dovetail.ir.literal import Array
 from dovetail.plan.marks import Mark
 from dovetail.plan.plan import Plan
 from dovetail.progress import phase
+from dovetail.renamed import old_options
 from dovetail.report.atomic_write import write_atomically
 from dovetail.report.html.code import Code, code_of
 from dovetail.report.html.lanes import MeshEntry, MeshJoint, MeshRemedy
@@ -20,7 +20,8 @@ from dovetail.report.html.page import page, page_source
 from dovetail.report.html.timeline import spans_of
 from dovetail.report.measured import Measured
 from dovetail.report.report import Report
-from dovetail.runtime.compile import Compilation, compilation, compile, make_request
+from dovetail.runtime.compile import Compilation, Compiled, compilation, make_request, priced, program_of
+from dovetail.runtime.options import CompileOptions
 from dovetail.runtime.program import Program
 from dovetail.runtime.source import source_of
 from dovetail.targets import Target
@@ -32,15 +33,16 @@ _MARKED = 5
 """Runs that are watched step by step; the quickest is the one that the page shows."""
 
 
+@old_options(sizes="assume_sizes")
 def write_report(
-    graph: Graph | str | os.PathLike[str],
+    graph: Compiled,
     path: str | os.PathLike[str],
     *,
     inputs: Mapping[str, Array] | None = None,
     params: Mapping[str, Array] | None = None,
     runs: int = 10,
     placement: Explained | None = None,
-    **options: Any,
+    **options: Unpack[CompileOptions],
 ) -> Path:
     """Write the report of compiling a graph as one page. With `inputs` it is run as well, and the page shows when.
 
@@ -48,11 +50,12 @@ def write_report(
     `options` are those of `compile`. Sizes that the inputs tell are best given to the graph first: `specialize`.
     """
     source = source_of(graph, options.get("ops", ()), options.pop("fixed", None))
-    written = source.graph()
+    request = make_request(**options)
+    made = compilation(source.graph(), request)
     measured, marks = None, None
     if inputs is not None:
-        measured, marks = watched(compile(written, params=params, **options), inputs, runs)
-    made = compilation(written, make_request(**options))
+        measured, marks = watched(program_of(made, request, params), inputs, runs)
+        made = priced(made, request)
     mesh = None if placement is None else mesh_entry(placement)
     return write_page(made, replace(made.report(), measured=measured), path, marks, mesh)
 

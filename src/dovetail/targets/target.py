@@ -210,7 +210,7 @@ class Target:
     considered: Callable[[Plan, Step], Sequence[Considered]] | None = None
     """The variants that were considered for a step, in the order of preference; none where its op has one kernel."""
     launches: Callable[[Plan, Settings], Sequence[Sequence[Considered]]] | None = None
-    """For each step of a run, the ways that were tried to give it no launch of its own, where a target has such."""
+    """For each step of a run, the launch fusions that were tried for it, where a target has such."""
     emitted: Callable[[Plan, Settings], Sequence[Emitted]] | None = None
     """Return the kernels of a compiler that fuses by itself, with the steps of each; compile the plan."""
     code: CodeView | None = None

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dovetail import Graph, library, ops
+from dovetail.errors import BindError
 from dovetail.ir.dim import evaluate as number
 from dovetail.ir.dtype import bf16, i64
 from dovetail.ir.leaf import input, param
@@ -146,6 +147,14 @@ def test_memory_of_steps_one_by_one_refuses_no_launch() -> None:
     for output, value in found.items():
         error = np.linalg.norm(value.astype(np.float64) - exact[output])
         assert error <= 2e-2 * np.linalg.norm(exact[output]), output
+
+
+def test_a_row_that_is_not_there_is_refused_with_its_step() -> None:
+    """The run is repeated on the host, where tensors between the steps of a launch have memory."""
+    graph = _prompt()
+    feeds, params = _drawn(graph, np.arange(20, 44))
+    with pytest.raises(BindError, match="index 40 into an axis of size 40"):
+        _run(graph, feeds, params)
 
 
 def test_steps_that_need_other_tokens_do_not_share() -> None:

@@ -177,7 +177,7 @@ def test_the_command(settings: Settings, tmp_path: Path, capsys: pytest.CaptureF
     assert "tp a start 3.0 µs, 25 GB/s, within 0%" in " ".join(capsys.readouterr().out.split())
     assert main([*asked, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["mesh"]["calibration"]["axes"].keys() == TRUE.keys()
-    explain = ["explain", str(tmp_path / "model.txt"), "--mesh", "dp=2,one=1,tp=4", "--place", "w: tp"]
+    explain = ["place", str(tmp_path / "model.txt"), "--mesh", "dp=2,one=1,tp=4", "--place", "w: tp"]
     assert main(explain) == 0
     assert "calibration: measured on " in capsys.readouterr().out
     assert main(["doctor", "--calibrate", "--mesh", "dp=64"]) == 1

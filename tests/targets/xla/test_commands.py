@@ -48,7 +48,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def trained(files: Path, model: str, *more: str) -> int:
     """Two steps of plain gradient descent on one batch after the other."""
     given = ["train", str(files / f"{model}.txt"), "--loss", "cross_entropy", "--data", str(files / "data.npz")]
-    given += ["--optimizer", "sgd", "--rate", "0.5", "--steps", "2", "--batch", str(BATCH)]
+    given += ["--optimizer", "sgd", "--lr", "0.5", "--steps", "2", "--batch", str(BATCH)]
     return main([*given, "--output", str(files / f"{model}.safetensors"), *more])
 
 

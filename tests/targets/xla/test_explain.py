@@ -172,7 +172,7 @@ MODEL = "llama:layers=2,hidden=64,heads=8,kv_heads=4,inner=128,vocabulary=64,bat
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rules = tmp_path / "place.txt"
     rules.write_text("# the output product\nlayers.*.wo: tp\n", encoding="utf-8")
-    asked = ["explain", MODEL, "--mesh", "dp=2,tp=4", "--place", str(rules), "--place", "tensor"]
+    asked = ["place", MODEL, "--mesh", "dp=2,tp=4", "--place", str(rules), "--place", "tensor"]
     assert main([*asked, "--require-collectives", "all-reduce=2/layer"]) == 0
     assert "4 collectives" in capsys.readouterr().out
     assert main([*asked, "--json", "--require-collectives", "all-gather=1"]) != 0
@@ -183,7 +183,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_auto_says_what_it_chose_and_every_price(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["explain", MODEL, "--mesh", "dp=2,tp=4", "--place", "auto"]
+    asked = ["place", MODEL, "--mesh", "dp=2,tp=4", "--place", "auto"]
     assert main([*asked, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     prices = [one["computing"] + one["moving"] for one in found["tried"]]

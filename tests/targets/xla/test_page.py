@@ -46,7 +46,7 @@ def test_the_page_has_the_collectives_of_the_explanation(tmp_path: Path) -> None
 def test_the_command_writes_the_page_of_a_mesh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mesh.html"
     model = "llama:layers=1,hidden=64,heads=8,kv_heads=4,inner=128,vocabulary=64,batch=8,seq=8"
-    assert main(["explain", model, "--mesh", "tp=4", "--place", "tensor", "--html", str(path)]) == 0
+    assert main(["place", model, "--mesh", "tp=4", "--place", "tensor", "--html", str(path)]) == 0
     said = capsys.readouterr()
     assert "2 collectives" in said.out and str(path) in said.err
     assert '"mesh"' in path.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Functions as objects: what defines one also declares and calls it, and its name is made of its text."""
+"""Functions as objects: what defines one also declares and calls it, and its name is a digest of its text."""
 
 from __future__ import annotations
 

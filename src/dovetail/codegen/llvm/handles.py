@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, TypeAlias
 from dovetail.dataclass import dataclass
 
 ElementType: TypeAlias = Literal["float", "half", "bfloat", "i1", "i8", "i16", "i32", "i64", "ptr"]
-"""What a vector is made of, as LLVM spells it."""
+"""The type of a vector's elements, as LLVM spells it."""
 _BYTES = {"float": 4, "half": 2, "bfloat": 2, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "ptr": 8}
 _MANGLED = {"float": "f32", "half": "f16", "bfloat": "bf16", "ptr": "p0"}
 

@@ -82,7 +82,7 @@ def assemble(
 ) -> KernelCode:
     """A kernel whose `own` functions are called @kernel and @kernel.something; `shared` ones get content names.
 
-    LLVM optimises kernels that call scalar functions such as exp, and those that request it.
+    LLVM optimises kernels that call scalar functions such as exp, and all kernels with `optimize`.
     """
     text = "\n".join(f.text for f in own)
     uses = dict.fromkeys(use for f in own for use in f.uses)

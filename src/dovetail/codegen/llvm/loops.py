@@ -149,7 +149,7 @@ class Printer:
             self.statements(statement.body)
 
     def marked(self, loop: Loop) -> str:
-        """Tells LLVM how many iterations go together and what is not unrolled; `function` defines the note."""
+        """Says to LLVM how many iterations go together and what is not unrolled; `function` defines the note."""
         if not loop.lanes:
             lanes = width_of_reversed(loop.variable, loop.extent, loop.body, reassociate=loop.reassociate)
             return self.note(Note(lanes, is_rolled=loop.rolled))

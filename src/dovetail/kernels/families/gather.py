@@ -146,7 +146,7 @@ def whole(index: Expr) -> Expr:
 def guarded(body: Sequence[Statement], sizes: Sequence[Size]) -> tuple[Statement, ...]:
     """Guard a body that takes elements of axes of these sizes; report `bad` to the status in the end.
 
-    An empty axis has not even an element 0; then there is nothing to do but to tell.
+    An empty axis has not even an element 0; then all that is left is to report it.
     """
     tell = Store(STATUS, (), Number(1, i64))
     checked: tuple[Statement, ...] = (Set("bad", Number(False, bool_)), *body, When(BAD, (tell,)))

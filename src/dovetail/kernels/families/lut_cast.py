@@ -1,7 +1,7 @@
 """Table: casts to and from the narrow types, by a table of all that an element can be.
 
-An f32 is found by its upper half, the lowest bit of which is set where the lower half is not 0: no type of 8 bits has
-enough digits to tell the difference.
+An f32 is looked up by its upper half, the lowest bit of which is set where the lower half is not 0: no type of 8 bits
+has enough digits for the difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resizing in the loop language: each result finds the elements that it is made of, and their weights, by itself.
+"""Resizing in the loop language: each result computes which elements it reads, and their weights, by itself.
 
 CPUs have nearest and plain linear; threads of a GPU also have cubic, antialias and every float.
 """

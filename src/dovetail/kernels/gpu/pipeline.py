@@ -119,7 +119,7 @@ class Bulk:
     """Copies of neighbouring bytes that a barrier for each stage counts."""
 
     by_one: bool = True
-    """Whether one thread starts all copies of a stage; else all threads come to a fill, which divides the copies among them."""
+    """Whether one thread starts all copies of a stage; else all threads come to a fill, which divides them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,11 +59,11 @@ def body_above(
     """
     arguments = {leaf.argument(i, v.tensor): v for i, v in enumerate(operands)}
     while True:
-        lower = rebuild_values(results, lambda v, given: None if v is anchor else v.op.expansion(given, v.attrs))
+        lower = rebuild_values(results, lambda v, operands: None if v is anchor else v.op.expansion(operands, v.attrs))
         if all(lower[r] is r for r in results):
             break
         results = tuple([lower[r] for r in results])
-    changed = rebuild_values(results, lambda v, given: None if v is anchor else _multiplied(v, given))
+    changed = rebuild_values(results, lambda v, operands: None if v is anchor else _multiplied(v, operands))
     return _body(arguments, tuple([changed[r] for r in results]), anchor, locations)
 
 

@@ -1,9 +1,10 @@
 """GPU scheduling: which block, warp, thread or lane runs each iteration of a kernel's parallel loops.
 
 A kernel family gives one body for each tile, in which `parallel` loops say what may be shared. The scheduler turns it
-into a whole kernel with a launch shape. Elementwise tiles go to blocks, their iterations to threads. A row that is
-reduced goes to a warp where it is short, to a block where it is long, and to one thread where it is tiny. Rows whose
-neighbours in memory belong to different rows go to the lanes of a warp, and the warps of the block share each row.
+into a whole kernel with a launch shape. Elementwise tiles go to blocks, their iterations to threads: lanes next to each
+other take elements next to each other, and accesses are coalesced. A row that is reduced goes to a warp where it is
+short, to a block where it is long, and to one thread where it is tiny. Rows whose neighbours in memory belong to
+different rows go to the lanes of a warp, and the warps of the block share each row.
 """
 
 from __future__ import annotations

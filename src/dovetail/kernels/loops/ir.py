@@ -189,7 +189,7 @@ Feature: TypeAlias = Literal[
     "threads", "lanes", "atomics", "barriers", "warp_barriers", "clusters", "copies", "prefetches", "matrices",
     "bulk_copies", "tensor_maps", "warpgroups", "amends", "grid",
 ]  # fmt: skip
-"""What a machine has, and a pass understands, for a statement to run. A kernel is made of statements of some features.
+"""What a machine has, and a pass understands, for a statement to run. The statements of a kernel have features.
 
 `threads`: each thread does it on its own. `lanes`: those of a warp exchange scalars. `atomics`: threads update memory.
 `barriers`, `warp_barriers`, `clusters`: threads of a block, of a warp, or of a cluster of blocks wait for each other.
@@ -799,11 +799,11 @@ class KernelKind(StrEnum):
     """Several steps for the same rows, one after the other in each block."""
     GEMM = "gemm"
     SPLIT_K = "split_k"
-    """A GEMM whose blocks share k, and leave partial sums."""
+    """A GEMM whose blocks have slices of k, and leave partial sums."""
     STREAM_K = "stream_k"
-    """The same where they share the k steps of all tiles."""
+    """A GEMM whose blocks share the K steps of all tiles equally."""
     SUM_OF_PARTS = "sum_of_parts"
-    """Adds up what the two before leave."""
+    """Adds up the partial sums of split-K and stream-K."""
     PERSISTENT = "persistent"
     """All passes of layers that repeat."""
 

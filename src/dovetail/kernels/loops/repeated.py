@@ -63,7 +63,7 @@ class Repeated:
 
 
 def _moves(expr: Expr, names: set[str]) -> bool:
-    """Whether an expression differs between elements: it is made of some names, elsewhere than along an axis of one."""
+    """Whether an expression differs between elements: it reads some names, elsewhere than along an axis of one."""
     match expr:
         case Name(name):
             return name in names

@@ -74,7 +74,7 @@ class Uniform:
 
 
 def at_block(expr: Expr, block: int) -> int | None:
-    """The value of a uniform expression in one block, where it is made of sums, products and remainders."""
+    """The value of a uniform expression in one block, where it consists of sums, products and remainders."""
     return number_of(expr, {}, block)
 
 

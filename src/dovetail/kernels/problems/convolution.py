@@ -17,7 +17,7 @@ from dovetail.ir.walk import walk
 from dovetail.kernels.problems.epilogue import Epilogue, RowSteps
 from dovetail.kernels.problems.geometry import ConvGeometry
 from dovetail.kernels.spec import SizeFunction, TensorLocations
-from dovetail.library.activation import activation
+from dovetail.library.activation import Activation, activation
 from dovetail.library.conv_bias_act import conv_bias_act
 from dovetail.ops.convolution import conv, conv_transpose
 from dovetail.ops.region import anchor_of, region
@@ -86,9 +86,10 @@ class Convolution:
     b: Value | None
     residual: Value | None
     call: Value
-    """The convolution of the arguments of the step, bias and residual included."""
+    """The convolution of the arguments of the step, bias, residual and activation included."""
     results: tuple[Value, ...]
     """What the step makes of it."""
+    act: Activation
     is_rounded_to_16_bits: bool
     """Whether steps see no more of it than a 16-bit float holds, after its activation."""
     epilogue: Epilogue = Epilogue()
@@ -110,23 +111,33 @@ class Convolution:
         if call.op not in anchors:
             return None
         read: dict[str, Value | None] = dict(zip(("x", "w"), call.operands, strict=False))
-        anchor = call
         readers = [v for v in walk(results) if call in v.operands]
         is_rounded = call not in results and all(v.op is ops.cast and v.dtype in (f16, bf16) for v in readers)
+        act: Activation = "none"
         if call.op is conv_bias_act:
             inside = conv_bias_act.of(call)
             read |= {"b": inside.b, "residual": inside.residual}
+            act = inside.act
             if inside.residual is not None and call.shape != _without_residual(call).shape:
                 return None
-            if inside.act != "none":
-                anchor = make(call.op, call.operands, {**call.attrs, "act": "none"})
-                activated = activation(inside.act, anchor)
-                changed = rebuild_values(results, lambda v, _: activated if v is call else None)
-                results = tuple([changed[r] for r in results])
         operands = {name: value.operands[int(v.attrs["index"])] for name, v in read.items() if v is not None}
         x, w, b, residual = map(operands.get, ("x", "w", "b", "residual"))
         assert x is not None and w is not None, "every convolution has them"
-        return Convolution(results_of(value)[0], x, w, b, residual, anchor, results, is_rounded)
+        return Convolution(results_of(value)[0], x, w, b, residual, call, results, act, is_rounded)
+
+    @property
+    def sums(self) -> Value:
+        """The convolution without its activation."""
+        if self.act == "none":
+            return self.call
+        return make(self.call.op, self.call.operands, {**self.call.attrs, "act": "none"})
+
+    @property
+    def results_of_sums(self) -> tuple[Value, ...]:
+        """What the step makes of the sums: the activation, then the other steps."""
+        activated = activation(self.act, self.sums)
+        changed = rebuild_values(self.results, lambda v, _: activated if v is self.call else None)
+        return tuple([changed[r] for r in self.results])
 
     @property
     def attrs(self) -> Mapping[str, Any]:

@@ -28,7 +28,7 @@ from dovetail.kernels.problems.attention import (
 from dovetail.kernels.problems.contraction import Contraction, find_contraction
 from dovetail.kernels.problems.convolution import ANCHORS as CONVOLUTIONS
 from dovetail.kernels.problems.convolution import Convolution
-from dovetail.kernels.problems.epilogue import RowSteps, Steps
+from dovetail.kernels.problems.epilogue import RowSteps
 from dovetail.kernels.spec import TensorLocations
 from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.region import anchor_of
@@ -36,7 +36,7 @@ from dovetail.passes.claims import Anchor, Condition
 from dovetail.plan.alias import locate
 from dovetail.plan.plan import Step
 from dovetail.targets.cpu.attention.policy import reads_halves
-from dovetail.targets.cpu.conv.epilogue import steps_of
+from dovetail.targets.cpu.conv.epilogue import Applied, steps_of
 from dovetail.targets.cpu.loops import SUPPORT, tiles_for
 
 BY_ROW: tuple[FusedOp[...], ...] = (
@@ -117,7 +117,7 @@ def _is_a_convolution(value: Value) -> bool:
     return not isinstance(_convolution_steps(value), Refused)
 
 
-def _convolution_steps(value: Value) -> Steps | RowSteps | Refused:
+def _convolution_steps(value: Value) -> Applied | Refused:
     """How the kernel of a convolution applies the steps."""
     convolution = Convolution.of(value, CONVOLUTIONS)
     if convolution is None:
@@ -189,7 +189,8 @@ def _widens_keys(value: Value) -> bool:
 
 def _streams_operands(value: Value) -> bool:
     convolution, anchor = None if _is_integer(value) else Convolution.of(value, CONVOLUTIONS), _inside(value)
-    if convolution is None or not isinstance(_convolution_steps(value), RowSteps | Refused):
+    steps = None if convolution is None else _convolution_steps(value)
+    if convolution is None or (isinstance(steps, Applied) and steps.rows is None):
         return True
     filters = convolution.w.shape
     taps = prod(n for n in filters[2:] if isinstance(n, int))

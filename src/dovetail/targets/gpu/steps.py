@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from dovetail.ir.value import Value
 from dovetail.kernels.loops.split_reduce import SplitLimits
 from dovetail.kernels.spec import TensorLocations
 from dovetail.passes.specialize import fresh_symbols
@@ -66,14 +67,23 @@ def kernels_by_step(plan: Plan, selection: Selection, rows: SplitLimits | None =
     return fused, fusion
 
 
-def placed(plan: Plan, kernels: Iterable[Kernels]) -> Plan:
+def placed(plan: Plan, kernels: Sequence[Kernels]) -> Plan:
     """The plan with its memory planned for the kernels of its steps, of which some share launches."""
     return _placed(plan, kernels) or plan
 
 
-def _placed(plan: Plan, kernels: Iterable[Kernels]) -> Plan | None:
+def _placed(plan: Plan, kernels: Sequence[Kernels]) -> Plan | None:
     """The same; None where launches cannot be shared, because the arena has no room for a step in place."""
-    return with_launches(plan, [{v for made in some or () for v in made.bindings.values()} for some in kernels])
+    if has_late_sizes(plan):
+        return plan
+    launched: list[set[Value]] = []
+    is_joined = False
+    for step, some in zip(plan.phase("run"), kernels, strict=True):
+        used = {v for made in some or () for v in made.bindings.values()}
+        # Other kernels may take the place of those that a step has alone.
+        launched.append(used if some is None or is_joined else used | {*step.operands, *step.results})
+        is_joined = some is None
+    return with_launches(plan, launched)
 
 
 def considered(steps: Sequence[tuple[Step, Kernels]], fusion: LaunchFusion | None) -> Sequence[Sequence[Considered]]:

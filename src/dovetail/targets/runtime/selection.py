@@ -45,9 +45,9 @@ class Kind(Generic[D]):
     rows: Callable[[], Sequence[Row[D]]]
     """A function, so that the code of rare kinds is imported when a model has one."""
     holds: Callable[[StepProblem[D]], bool] | None = None
-    """What must hold of the body of a step, too; None where values tell."""
+    """What must hold of the body of a step, too; None where values decide."""
     in_order: bool = False
-    """Whether the first row that fits is taken: estimates are told, and decide nothing."""
+    """Whether the first row that fits is taken: estimates are reported, and decide nothing."""
 
     def has(self, problem: StepProblem[D]) -> bool:
         """Whether a step is of this kind; one whose body cannot be written is, so that rows say why."""
@@ -118,7 +118,7 @@ class Table(Generic[D]):
     def select(
         self, step: Step, locations: TensorLocations, device: D, machine: Machine, request: Request = LAUNCH
     ) -> Job | None:
-        """The job of a step; None where no row takes it. A row that raises is told, also where another takes it."""
+        """The job of a step; None where no row takes it. A row that raises is reported, also where another takes it."""
         answers = list(self._answers(StepProblem(step, locations, device, request)))
         refused: dict[int, Refused] = {}
         chosen = _chosen([one for one in answers if isinstance(one.answer, Offer)], step, machine, refused)

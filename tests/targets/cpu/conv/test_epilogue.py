@@ -23,7 +23,7 @@ from dovetail.plan.plan import Step, make_plan
 from dovetail.targets.cpu import anchors
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.conv.epilogue import steps_of
+from dovetail.targets.cpu.conv.epilogue import Applied, steps_of
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime.building.build import build
 from tests.kernels import native
@@ -168,7 +168,7 @@ def test_every_activation_is_vector_code(act: Activation) -> None:
     found = Convolution.of(value)
     assert found is not None
     steps = steps_of(found, StepProblem(Step("conv", value, "run"), anchors.DENSE, None), RowForm("channel"))
-    assert isinstance(steps, tuple) and bool(steps) == (act != "none")
+    assert isinstance(steps, Applied) and steps.rows is None and bool(steps.steps) == (act != "none")
 
 
 @pytest.mark.parametrize("kernel", ["conv", "point_conv", "small_conv", "winograd_2x4"])

@@ -76,7 +76,7 @@ def by_chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(host_chunks, "CHUNK_GROWTH", 2)
 
     def noted(
-        chunk: host_chunks.Chunk,
+        chunk: host_chunks.TripChunk,
         operands: Sequence[Array],
         sizes: Mapping[str, int],
         run: host_chunks.RunChunk,

@@ -131,7 +131,7 @@ class GpuPrinter(Printer):
         return statement.extent == Extent(self.blocks)
 
     def stride(self, stride: Size, dtype: DType) -> str:
-        """LLVM joins loads of neighbours where it sees that the first is aligned: a size tells no divisor of itself."""
+        """LLVM joins loads of neighbours where it sees that the first is aligned: sizes have no known divisor."""
         is_known = isinstance(stride, int) or dtype is not f32 or any(factor % VECTOR for _, factor in stride.terms)
         return super().stride(stride, dtype) if is_known else self.text.let(f"and i64 {self.size(stride)}, {-VECTOR}")
 

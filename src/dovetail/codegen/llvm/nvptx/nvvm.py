@@ -73,11 +73,11 @@ CLUSTER_START = assembly("barrier.cluster.arrive.relaxed.aligned; barrier.cluste
 """The same without what they wrote to global memory, which would take a fence of the device."""
 
 
-def threads(count: int, resident: int | None = None, cluster: int = 1) -> str:
-    """The attributes that say how many threads a block has, how many blocks are resident, and how many a cluster."""
+def threads(count: int, occupancy: int | None = None, cluster: int = 1) -> str:
+    """Return the attributes of a launch: threads of a block, occupancy of a multiprocessor, blocks of a cluster."""
     attributes = [f'"nvvm.reqntid"="{count}"']
-    if resident is not None:
-        attributes.append(f'"nvvm.minctasm"="{resident}"')
+    if occupancy is not None:
+        attributes.append(f'"nvvm.minctasm"="{occupancy}"')
     if cluster > 1:
         attributes.append(f'"nvvm.cluster_dim"="{cluster}"')
     return " ".join(attributes)

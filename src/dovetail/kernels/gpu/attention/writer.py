@@ -57,6 +57,7 @@ from dovetail.kernels.gpu.order.passes import in_passes
 from dovetail.kernels.gpu.pipeline import STAGE, STEP, Groups, Pipeline, Stores, pipeline
 from dovetail.kernels.loops.analysis import shared_bytes
 from dovetail.kernels.loops.ir import (
+    ONE,
     ZERO,
     Alloc,
     AwaitCopies,
@@ -285,7 +286,7 @@ class AttendWriter:
         if not self.copies:
             return pipeline(1, self._rounds(), *given, Stores(), meanwhile=seen)
         if self.block.is_one_round:
-            return pipeline(1, 1, *given, Groups(refill="never"), is_named=True, meanwhile=seen)
+            return pipeline(1, 1, *given, Groups(refill="never"), meanwhile=seen)
         by = Groups(refill="before")
         return pipeline(2, self._rounds(), *given, by, stage_of=self._stage, meanwhile=seen)
 
@@ -293,11 +294,15 @@ class AttendWriter:
         return [*self._loaded("k", number, stage), *self._loaded("v", number, stage)]
 
     def _weighted(self, number: Expr, stage: Expr) -> list[Statement]:
-        return where_seen(self.block, self._work())
+        named = [Set(STAGE.name, stage)] if stage == ZERO and self.copies else []
+        return [*named, *where_seen(self.block, self._work())]
 
     def _keys(self) -> list[Statement]:
-        stage = [] if self.copies else [Set(STAGE.name, ZERO)]
-        return [*stage, *self.steps.rounds(), Barrier()]
+        rounds = self.steps.rounds()
+        if not self.copies:
+            return [Set(STAGE.name, ZERO), *rounds, Barrier()]
+        # As a loop of one round, of which LLVM sees that its sums start at 0; without one it adds to them.
+        return [*([Loop(STEP.name, ONE, tuple(rounds))] if self.block.is_one_round else rounds), Barrier()]
 
     def _scored(self) -> list[Statement]:
         return scored(self.block, self.tile("k"))

@@ -210,7 +210,7 @@ def few_values_function(device: CpuDevice, dv: int, rows: int, ahead: int, store
     `left` of those in `ahead`, and then those in `others`.
 
     A sum goes to several accumulators that are added at the end; they do not depend on the number of rows. Features
-    are done in parts, so that the accumulators of all rows stay in registers. `ahead` is the bytes of a row of keys.
+    are cut into parts, so that the accumulators of all rows stay in registers. `ahead` is the bytes of a row of keys.
     """
     t = VectorBuilder(device)
     p, v, o, stride, total = Ptr("%p"), Ptr("%v"), Ptr("%o"), I64("%stride"), I64("%count")

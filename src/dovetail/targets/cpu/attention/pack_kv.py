@@ -28,7 +28,7 @@ def crowded(stride: Size, width: int) -> bool:
 
 
 def scattered(a: Attend, stride: Size, width: int) -> bool:
-    """Whether rows of f32 with this stride may be too far apart for the TLB: a run tells where sizes are not known."""
+    """Whether rows of f32 with this stride may be too far apart for the TLB: a run decides for unknown sizes."""
     if not a.device.has("fma_by_lane") or not isinstance(stride, int) or stride == 4 * width:
         return False
     is_long = not isinstance(a.keys, int) or a.keys * stride >= ATTENTION.far_bytes

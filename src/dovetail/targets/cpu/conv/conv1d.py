@@ -1,6 +1,9 @@
 """Convolution along one axis by im2col: what each output pixel sees becomes a row, and rows are multiplied with panels.
 
 A cell is one panel of filters for one block of pixels; pixels are numbered through all images.
+
+It stays apart from the other nests: panels, micro-kernel and epilogue are those of a matrix product, and pixels of
+several images share a register tile.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A tile is some channels of a band of rows of one image. What the band sees is packed for a few channels at a time, with
 zeros around it, even and odd columns apart where the window steps by two. A register tile has one vector of columns of
-several rows: whatever it reads serves all the rows that see it, and the sums go straight to the result.
+several rows: whatever it reads serves all the rows that see it, and the sums go straight to the result. No sum goes
+over channels, so that it has nothing of the nests of other convolutions.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from dovetail.kernels.loops.body import Body, reads
 from dovetail.kernels.problems.convolution import AXES, Convolution
 from dovetail.kernels.problems.epilogue import ROWS, Epilogue, Operand, RowSteps, Steps, bound_of
 from dovetail.kernels.spec import SharedFunction
+from dovetail.library.activation import activation
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION, RowWriter, more, row_epilogue, words_of
 
 Lanes: TypeAlias = Vec | Mask
@@ -187,27 +188,44 @@ class WithEpilogue:
     shared: tuple[SharedFunction, ...] = ()
 
 
-def steps_of(found: Convolution, of: StepProblem[object], form: RowForm) -> Steps | RowSteps | Refused:
-    """The steps on the sums of a convolution: vector code, or else loops over finished rows."""
-    if found.results == (found.call,):
-        return ()
-    body = steps_above(of, found.call, found.results)
-    steps = None if isinstance(body, Refused) else vector_steps(body, found.call)
-    return row_steps(of, found.call, body, AXES, form) if steps is None else steps
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The steps on the sums of a convolution: vector code, then loops over finished rows."""
+
+    steps: Steps = ()
+    rows: RowSteps | None = None
+
+
+def steps_of(found: Convolution, of: StepProblem[object], form: RowForm) -> Applied | Refused:
+    """All steps as vector code, or else the activation alone."""
+    if found.results_of_sums == (found.sums,):
+        return Applied()
+    above = steps_above(of, found.sums, found.results_of_sums)
+    whole = None if isinstance(above, Refused) else vector_steps(above, found.sums)
+    if whole is not None:
+        return Applied(whole)
+    if found.act == "none":
+        steps: Steps = ()
+    else:
+        activated = steps_above(of, found.sums, (activation(found.act, found.sums),))
+        assert not isinstance(activated, Refused), "activations are compiled"
+        steps = vector_steps(activated, found.sums) or ()
+    rows = row_steps(of, found.call, steps_above(of, found.call, found.results), AXES, form)
+    return rows if isinstance(rows, Refused) else Applied(steps, rows)
 
 
 def with_epilogue(found: Convolution, of: StepProblem[CpuDevice]) -> WithEpilogue | Refused:
     """The convolution of a step with the code of its steps."""
     # The rows of a depthwise kernel are long, and LLVM unrolls its loop as it likes.
     lanes = 0 if found.w.shape[1] == 1 and int(found.attrs["groups"]) > 1 else of.device.lanes
-    steps = steps_of(found, of, RowForm("channel", lanes))
-    epilogue = Epilogue((), found.b is not None, found.residual is not None)
-    if isinstance(steps, Refused):
-        return steps
-    if not isinstance(steps, RowSteps):
-        return WithEpilogue(replace(found, epilogue=replace(epilogue, steps=steps)))
-    rows, function = row_epilogue(steps)
-    return WithEpilogue(replace(found, epilogue=replace(epilogue, rows=rows), row_steps=steps), (function,))
+    applied = steps_of(found, of, RowForm("channel", lanes))
+    if isinstance(applied, Refused):
+        return applied
+    epilogue = Epilogue(applied.steps, found.b is not None, found.residual is not None)
+    if applied.rows is None:
+        return WithEpilogue(replace(found, epilogue=epilogue))
+    rows, function = row_epilogue(applied.rows)
+    return WithEpilogue(replace(found, epilogue=replace(epilogue, rows=rows), row_steps=applied.rows), (function,))
 
 
 def arguments_of(kind: type[A], epilogue: Epilogue, *residual: str, without: Iterable[str] = ()) -> Arguments[A]:

@@ -1,4 +1,8 @@
-"""The register tile of few results: rows of results of some channels by vectors of filters, summed over pixels."""
+"""The register tile of few results: rows of results of some channels by vectors of filters, summed over pixels.
+
+It stays apart from the nest of `filters_in_lanes`: windows are as large as images and filters are those of a run, so a
+tile transposes the filters of one channel, shares them among images, and keeps the sums of all images meanwhile.
+"""
 
 from __future__ import annotations
 

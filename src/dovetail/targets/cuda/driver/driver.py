@@ -98,7 +98,7 @@ class KernelFunction:
     """Whether its blocks wait for each other."""
 
     def blocks_at_once(self, block: int, shared_bytes: int) -> int:
-        """Blocks of some threads that the device holds at the same time, if it runs nothing else."""
+        """Return the occupancy of the device: how many such blocks it holds at a time, if it runs nothing else."""
         count = c_int()
         name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
         self.driver.call(name, ctypes.byref(count), self.handle, block, shared_bytes)

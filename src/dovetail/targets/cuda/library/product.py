@@ -64,8 +64,8 @@ class LibraryStep:
 
 
 def library_step(step: Step, selection: Selection, moves: Callable[[Value], bool]) -> LibraryStep | Refused:
-    """A step as the library computes it, or the condition that refuses it; `moves` tells of a tensor whether its
-    address changes from run to run."""
+    """Return a step as the library computes it, or the condition that refuses it; `moves` says whether the address of
+    a tensor changes from run to run."""
     contraction = selection.problem(step).once(find_products)
     if isinstance(contraction, Refused):
         return contraction

@@ -60,7 +60,7 @@ def steps_of(
     """The kernels of each step of the run phase, in its order; none where the step runs on the host.
 
     Layers repeat: steps with equal signatures share their kernels. Small steps join a later one, and have None. Without
-    a `request`, the plan and the device say what is wanted of each.
+    a `request`, the plan and the device decide the request of each.
     """
     return kernels_by_step(plan, selection_of(plan, device, request), split)[0]
 
@@ -77,7 +77,7 @@ def choices_of(
     libraries: Callable[[Sequence[Kernels]], Sequence[Sequence[Considered]]] = lambda steps: [() for _ in steps],
 ) -> Sequence[Sequence[Considered]]:
     """For each step of a run whether a product next to it computes it, whether layers are passes of one kernel, and
-    what `libraries` tells of products."""
+    the rows of `libraries` for GEMMs."""
     steps, fusion = kernels_by_step(plan, selection_of(plan, device))
     shared, products = considered(steps, fusion), libraries([kernels for _, kernels in steps])
     return [(*some, *others) for some, others in zip(shared, products, strict=True)]

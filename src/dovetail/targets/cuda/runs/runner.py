@@ -14,7 +14,7 @@ from dovetail.ir.literal import Array
 from dovetail.ir.solve import solve_symbols
 from dovetail.ir.value import Value
 from dovetail.plan.marks import Mark
-from dovetail.plan.plan import Plan
+from dovetail.plan.plan import Plan, step_by_step
 from dovetail.targets.cuda.driver.driver import DEFAULT_STREAM, Driver
 from dovetail.targets.cuda.driver.memory import NAME
 from dovetail.targets.cuda.driver.shortage import shortage
@@ -184,11 +184,12 @@ class CudaRunner:
     def _refuse(self, inputs: Inputs) -> None:
         """Raise what a kernel has refused, such as an index out of range: the run is repeated by its meaning."""
         memory = self.bound.kept.copy()
+        memory.plan = step_by_step(self.plan)
         arrays = {name: self._read(x) if isinstance(x, DeviceArray) else np.array(x) for name, x in inputs.items()}
         memory.give(self.plan.graph.inputs, arrays)
         memory.solve(self.bound.symbolic)
         memory.run_skipped()
-        memory.reserve("arena", self.plan.arena_size)
+        memory.reserve("arena", memory.plan.arena_size)
         memory.run(self.plan.phase("run"))
         raise BindError(
             f"an index was out of range in a run of {self.plan.graph.name}, which has overwritten the index",

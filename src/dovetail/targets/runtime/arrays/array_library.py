@@ -36,7 +36,7 @@ class ArrayLibrary:
     can_write: Callable[[Any], bool]
     """Whether a kernel may write to an array that can be used as it is."""
     like: Callable[[Sequence[Any]], Callable[..., bool]] | None = None
-    """Given arrays that can be used as they are: one call that tells whether others have their dtypes and shapes, and
+    """Given arrays that can be used as they are: one call that checks whether others have their dtypes and shapes, and
     can be used too. It may say no where they can."""
     comes_again: Callable[[Any], None] | None = None
     """Is notified of prepared calls of which one has run twice in a row."""

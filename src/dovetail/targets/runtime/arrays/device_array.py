@@ -135,7 +135,7 @@ class DeviceArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The memory, and the stream that is to be waited for. A library that reads on another one keeps this array
-        until that is done: unlike DLPack, this protocol does not tell us."""
+        until that is done: unlike DLPack, this protocol does not notify us."""
         if not self.device.startswith("cuda"):
             raise AttributeError("__cuda_array_interface__")
         kind = self.dtype.str if self.dtype.kind in "biufc" else f"<V{self.dtype.itemsize}"

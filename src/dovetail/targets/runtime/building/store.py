@@ -1,11 +1,11 @@
 """A content-addressed store of compiled code for later processes: keyed by its sources, checked when it is read.
 
-An entry says in words what it was made from, so that `dovetail cache why` can tell what differs. No pickle: a head, the
+An entry has the parts of its key in words, so that `dovetail cache why` can show what differs. No pickle: a head, the
 words as JSON, and bytes. Nothing here ever fails a compilation: where the folder cannot be used, there is no cache.
 
 The file of an entry is little-endian:
     head      magic (8 bytes), version (u32), lengths of the words (u32) and of the content (u64), digest of both (16)
-    words     JSON: what the entry was made from, by name
+    words     JSON: the parts of its key, by name
     content   bytes
 """
 

@@ -224,7 +224,7 @@ class _Loop:
         return self.args.add(record)
 
     def _argument(self, index: int, targets: list[Address | None]) -> Address:
-        """The address of an argument; adds to `wanted` the address of a carry after the trip."""
+        """The address of an argument; adds to `targets` the address of a carry after the trip."""
         layout, body = self.layout, self.body
         match body.roles[index]:
             case "whole":

@@ -27,7 +27,7 @@ from dovetail.passes.specialize import fresh_symbols
 FIRST_CHUNK, CHUNK_GROWTH, MOST_CHUNK = 32, 4, 1024
 """Trips of the first chunk, how much longer the next one is, and the longest: a call takes longer than idle trips."""
 LEAST_CHUNK = 4
-"""Trips of the first chunk, at least, where the last run tells how many to expect."""
+"""Trips of the first chunk, at least, where the last run shows how many to expect."""
 FIRST_BYTES = 64 << 10
 """Stacked outputs of the first chunk, at most: idle trips write zeros."""
 CHUNK_BYTES = 16 << 20

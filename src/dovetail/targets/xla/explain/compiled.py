@@ -55,7 +55,7 @@ def _collective(one: Instruction, kind: str, placement: Placement) -> Collective
 
 
 def _groups(line: str) -> DeviceGroups:
-    """The devices that take part together. XLA spells them in several ways."""
+    """The devices that take part together. XLA has several spellings of them."""
     listed = re.search(r"(?:replica_groups|source_target_pairs)=\{(\{.*?\})\}", line)
     if listed is not None:
         groups = re.findall(r"\{([\d,]+)\}", listed[1])

@@ -1,7 +1,8 @@
 """Convolution of bytes: a strip of output pixels is packed as panels (im2col), then multiplied with filters.
 
 A cell is one strip for one block of filters. The strip counts pixels of one image across its rows, so that narrow
-images fill vectors too. The padding holds the zero point.
+images fill vectors too. The padding holds the zero point. It stays apart from the nests of f32: register tile, packing
+and epilogue are those of products of bytes.
 """
 
 from __future__ import annotations

@@ -94,7 +94,8 @@ class GroupSource(Protocol):
 
 
 class GroupProducts:
-    """The products of a tile of rows with one group, among which the next one is loaded and sums are scaled."""
+    """The products of a tile of rows with one group, software-pipelined: among them are the loads of the next group and
+    the scaling of accumulators."""
 
     def __init__(self, t: BlockBuilder, source: GroupSource, rows: int, width: int) -> None:
         self.t, self.of, self.source, self.rows, self.width = t, t.of, source, rows, width

@@ -1,4 +1,4 @@
-"""`dovetail explain --mesh`: the collectives of a model on a mesh of devices, without devices."""
+"""`dovetail place`: the collectives of a model on a mesh of devices, without devices."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument
-from dovetail.cli.options import asked_graph, numbers
+from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
+from dovetail.cli.options import FIXED, HTML, JSON, MODEL, QUANTIZE, SIZE, asked_graph, numbers
 from dovetail.cli.progress import tell
 from dovetail.errors import GateError, OptionError
 from dovetail.ir.graph import Graph
@@ -39,44 +39,10 @@ MESH = (
         "with --mesh: a preset (data, tensor, sequence), a file of lines such as `layers.*.wq: - tp`, a lock, or one "
         "such line; may be given several times; auto chooses the cheapest",
         {"metavar": "RULES", "action": "append", "default": []},
+        needs="--mesh",
     ),
 )
 """For commands that run on a mesh."""
-ARGUMENTS = (
-    Argument(
-        "--mesh",
-        "explain the model on a mesh of devices instead, as in --mesh dp=2,tp=4: every collective with its reason, "
-        "place, price and remedy; needs JAX and no devices",
-        {"metavar": "AXIS=SIZE,…"},
-    ),
-    Argument(
-        "--place",
-        "with --mesh: a preset (data, tensor, sequence), a file of lines such as `layers.*.wq: - tp`, a lock, or one "
-        "such line; may be given several times, and the first that fits a name counts; auto tries presets and changes "
-        "of their rules, and tells the prices",
-        {"metavar": "RULES", "action": "append", "default": []},
-    ),
-    Argument(
-        "--require-collectives",
-        "with --mesh: fail unless there are exactly as many, as in --require-collectives all-reduce=2/layer; may be "
-        "given several times",
-        {"metavar": "KIND=COUNT", "action": "append", "default": []},
-    ),
-    Argument(
-        "--step",
-        f"with --mesh: explain a training step of the model with this loss: {', '.join(LOSSES)}",
-        {"metavar": "LOSS"},
-    ),
-)
-
-
-def is_asked(args: argparse.Namespace) -> bool:
-    """Whether a command line asks for collectives."""
-    if args.mesh is None and (args.place or args.require_collectives or args.step):
-        raise OptionError(
-            "--place, --step and --require-collectives without --mesh", hint="name the mesh: --mesh dp=2,tp=4"
-        )
-    return args.mesh is not None
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -93,7 +59,7 @@ def run(args: argparse.Namespace) -> Answer:
         found, said, told = explain_placement(graph, mesh=mesh, place=place, preset=preset), dict[str, Any](), ""
     text = f"{told}{found.text()}"
     if args.json:
-        text = json.dumps({"schema": SCHEMA_VERSION, **said, **found.json()}, indent=2)
+        text = json.dumps({"schema_version": SCHEMA_VERSION, **said, **found.json()}, indent=2)
     if args.html is not None:
         from dovetail.runtime.page import write_report
 
@@ -141,6 +107,8 @@ def meshed(args: argparse.Namespace, graph: Callable[[], Graph]) -> dict[str, An
         if args.place:
             raise OptionError("--place without --mesh", hint="name the mesh: --mesh dp=2,tp=4")
         return {}
+    if args.target not in ("cpu", "xla"):
+        raise OptionError(f"--target {args.target} with --mesh", hint="a mesh runs on target xla: leave --target out")
     from dovetail.targets.xla.target import target  # few run on a mesh
 
     mesh, place, preset = asked_placement(args, graph)
@@ -184,4 +152,37 @@ def _gate(found: Explained, required: list[str]) -> GateError | None:
     return GateError("; ".join(missing), hint="the report says why each is there, and its hints what would change it")
 
 
-__all__ = ["ARGUMENTS", "AUTO", "MESH", "asked_placement", "is_asked", "meshed", "placed", "run", "sized", "step_of"]
+COMMAND = Command(
+    "place",
+    "Say which collectives a placement on a mesh of devices causes, why, and what they cost; needs JAX, no devices.",
+    (
+        MODEL,
+        Argument("--mesh", "the mesh, as in --mesh dp=2,tp=4", {"metavar": "AXIS=SIZE,…", "required": True}),
+        Argument(
+            "--place",
+            "a preset (data, tensor, sequence), a file of lines such as `layers.*.wq: - tp`, a lock, or one such line; "
+            "may be given several times, and the first that fits a name counts; auto tries presets and changes of "
+            "their rules, and tells the prices",
+            {"metavar": "RULES", "action": "append", "default": []},
+        ),
+        Argument(
+            "--require-collectives",
+            "fail unless there are exactly as many, as in --require-collectives all-reduce=2/layer; may be given "
+            "several times",
+            {"metavar": "KIND=COUNT", "action": "append", "default": []},
+        ),
+        Argument(
+            "--step",
+            f"explain a training step of the model with this loss: {', '.join(LOSSES)}",
+            {"metavar": "LOSS"},
+        ),
+        SIZE,
+        FIXED,
+        QUANTIZE,
+        HTML,
+        JSON,
+    ),
+    run,
+)
+
+__all__ = ["AUTO", "COMMAND", "MESH", "asked_placement", "meshed", "placed", "run", "sized", "step_of"]

@@ -1,4 +1,4 @@
-"""`dovetail explain --assume` and `--apply`: what-ifs as text and JSON, predicted and measured."""
+"""`dovetail what-if` and `--apply`: what-ifs as text and JSON, predicted and measured."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def missed(tmp_path: Path) -> str:
 
 
 def test_what_a_change_would_bring_is_told(shell: Shell, missed: str) -> None:
-    said = shell("explain", missed, APART, "--assume")
+    said = shell("what-if", missed, APART)
     assert said.code == 0 and not said.err
     lines = [line.strip() for line in said.out.splitlines()]
     assert lines[0].startswith("layer on cpu: 2 kernels, predicted ")
@@ -46,7 +46,7 @@ def test_what_a_change_would_bring_is_told(shell: Shell, missed: str) -> None:
 
 
 def test_what_ifs_as_data(shell: Shell, missed: str) -> None:
-    data = shell("explain", missed, APART, "--assume", "linear", "--json").data
+    data = shell("what-if", missed, APART, "--miss", "linear", "--json").data
     assert (data["schema_version"], data["graph"], data["target"]) == (1, "layer", "cpu")
     (found,) = data["what_ifs"]
     assert (found["rule"], found["reason"], found["count"], found["fires"]) == ("linear", "bias_is_a_vector", 1, 1)
@@ -59,11 +59,11 @@ def test_what_ifs_as_data(shell: Shell, missed: str) -> None:
 
 @pytest.mark.slow
 def test_both_are_measured(shell: Shell, missed: str) -> None:
-    (found,) = shell("explain", missed, APART, "--apply", "--runs", "2", "--json").data["what_ifs"]
+    (found,) = shell("what-if", missed, APART, "--apply", "--runs", "2", "--json").data["what_ifs"]
     assert found["measured_before_seconds"] > 0 and found["after"]["measured_seconds"] > 0
     gain = found["measured_before_seconds"] - found["after"]["measured_seconds"]
     assert found["measured_gain_seconds"] == pytest.approx(gain)
-    said = shell("explain", missed, APART, "--assume", "1", "--apply", "--runs", "1")
+    said = shell("what-if", missed, APART, "--miss", "1", "--apply", "--runs", "1")
     assert said.code == 0 and "\n   measured " in said.out
 
 
@@ -71,22 +71,20 @@ def test_a_miss_without_a_remedy_says_so(shell: Shell, missed: str) -> None:
     path = Path(missed)
     batched = BIG.replace("64", "2, 64").replace("param w: f32[96, 96]", "param w: f32[2, 96, 96]")
     path.write_text(batched.replace("param b: f32[2, 64, 96]", "param b: f32[96]"))
-    said = shell("explain", missed, APART, "--assume", "linear")
+    said = shell("what-if", missed, APART, "--miss", "linear")
     assert said.code == 0
     assert "no automatic remedy for weight_is_a_matrix" in said.out
-    (found,) = shell("explain", missed, APART, "--apply", "--assume", "linear", "--runs=1", "--json").data["what_ifs"]
+    (found,) = shell("what-if", missed, APART, "--apply", "--miss", "linear", "--runs=1", "--json").data["what_ifs"]
     assert found["remedy"] is None and found["after"] is None and found["measured_gain_seconds"] is None
 
 
 def test_a_clean_model_has_nothing_to_assume(shell: Shell, layer: str) -> None:
-    said = shell("explain", layer, "--assume")
+    said = shell("what-if", layer)
     assert said.code == 0 and "there is nothing to assume" in said.out
-    assert shell("explain", layer, "--assume", "--json").data["what_ifs"] == []
+    assert shell("what-if", layer, "--json").data["what_ifs"] == []
 
 
 def test_what_cannot_be_asked_for_together(shell: Shell, missed: str, tmp_path: Path) -> None:
-    assert "there is no miss 'swiglu'" in shell.fails(1, "explain", missed, APART, "--assume", "swiglu")
+    assert "there is no miss 'swiglu'" in shell.fails(1, "what-if", missed, APART, "--miss", "swiglu")
     for option in ("--measure", "--require-clean", "--require=linear", f"--html={tmp_path / 'x.html'}"):
-        assert f"--assume with {option.partition('=')[0]}" in shell.fails(
-            1, "explain", missed, APART, "--assume", option
-        )
+        assert option.partition("=")[0] in shell.fails(1, "what-if", missed, APART, option)

@@ -1,4 +1,4 @@
-"""`dovetail explain --assume`: what each missed fusion would bring if its hint were followed."""
+"""`dovetail what-if`: what each missed fusion would bring if its hint were followed."""
 
 from __future__ import annotations
 
@@ -8,48 +8,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument
-from dovetail.cli.measuring import Ready, medians, ready, ready_graph
-from dovetail.cli.options import asked_graph, ways
-from dovetail.errors import OptionError
+from dovetail.cli.command import SCHEMA_VERSION, Answer, Argument, Command
+from dovetail.cli.measuring import MEASURING, Ready, medians, ready, ready_graph
+from dovetail.cli.options import COMPILING, JSON, PRECISION, QUANTIZE, asked_graph, ways
 from dovetail.ir.value import Value
 from dovetail.progress import phase
 from dovetail.report.text import percent, time_text
 from dovetail.runtime.assume import Assumptions, WhatIf, assume
 from dovetail.runtime.compile import make_request
 
-ARGUMENTS = (
-    Argument(
-        "--assume",
-        "for each missed fusion that cost did not decline, or those named by number, rule or reason: change the model "
-        "as its remedy says, compile it again, and show what that would bring instead of the report; a what-if, which "
-        "need not compute the same",
-        {"metavar": "MISS", "nargs": "*"},
-    ),
-    Argument(
-        "--apply",
-        "with --assume (or alone, for every such miss): run the model as it is and as it would be in turn, "
-        "and show measured beside predicted gains",
-        {"action": "store_true"},
-    ),
-)
-_ALONE = ("measure", "html", "require", "require_clean")
-"""Options of a report; what is assumed is no report."""
-
-
-def is_asked(args: argparse.Namespace) -> bool:
-    """Whether a command line asks for what-ifs."""
-    return args.assume is not None or args.apply
-
 
 def run(args: argparse.Namespace) -> Answer:
-    for name in _ALONE:
-        if getattr(args, name):
-            option = f"--{name.replace('_', '-')}"
-            raise OptionError(f"--assume with {option}", hint="ask for the report and for what-ifs one at a time")
     # Measured first: the machine may be measured then too, and prices are by its figures.
     before = ready(args) if args.apply else None
-    found = assume(asked_graph(args), make_request(**ways(args)), args.assume or ())
+    found = assume(asked_graph(args), make_request(**ways(args)), args.miss)
     if before is not None:
         found = replace(found, what_ifs=tuple(_measured(w, before, args) for w in found.what_ifs))
     return Answer(json.dumps(_as_dict(found), indent=2) if args.json else "\n".join(_lines(found)))
@@ -93,7 +65,8 @@ def _told(what_if: WhatIf, total: float) -> Iterable[str]:
     yield f"   {kind.message}"
     if what_if.remedied is None:
         yield f"   {what_if.refusal}"
-        yield f"   hint: {kind.hint}"
+        if kind.hint:
+            yield f"   hint: {kind.hint}"
         return
     yield f"   assume: {what_if.remedied.words}"
     yield from (f"     {change}" for change in _changes(what_if))
@@ -178,4 +151,28 @@ def _what_if(what_if: WhatIf) -> dict[str, Any]:
     }
 
 
-__all__ = ["ARGUMENTS", "is_asked", "run"]
+COMMAND = Command(
+    "what-if",
+    "Follow the hint of each missed fusion, compile again, and say what that would bring.",
+    (
+        *COMPILING,
+        PRECISION,
+        QUANTIZE,
+        Argument(
+            "--miss",
+            "the number, the rule or the reason of missed fusions; may be given several times; all that cost did not "
+            "decline without; the changed model need not compute the same",
+            {"metavar": "MISS", "action": "append", "default": []},
+        ),
+        Argument(
+            "--apply",
+            "run the model as it is and as it would be in turn, and show measured beside predicted gains",
+            {"action": "store_true"},
+        ),
+        *(replace(argument, needs="--apply") for argument in MEASURING),
+        JSON,
+    ),
+    run,
+)
+
+__all__ = ["COMMAND", "run"]

@@ -1,0 +1,62 @@
+"""The JSON Schemas in the package: one for each command that prints JSON. `Said.data` checks every output by them."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+
+from dovetail.cli.dispatch import COMMANDS
+from tests.cli.commands import SMALL, Shell
+from tests.cli.schemas import problems, schema_of
+
+JSON = [command.name for command in COMMANDS if command.prints_json]
+
+
+def test_there_is_a_schema_for_each_command_that_prints_json() -> None:
+    found = {path.name for path in (files("dovetail.cli") / "schemas").iterdir()}
+    assert found == {f"{name}.json" for name in JSON}
+
+
+@pytest.mark.parametrize("name", JSON)
+def test_every_schema_says_its_version(name: str) -> None:
+    schema = schema_of(name)
+    for one in schema.get("anyOf", [schema]):
+        assert one["properties"]["schema_version"] == {"const": 1} and "schema_version" in one["required"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["explain", SMALL["bert"], "--all"],
+        ["plan", SMALL["unet"]],
+        ["run", SMALL["bert"], "--random", "0"],
+        ["quantize", SMALL["llama"]],
+        ["catalog"],
+        ["operators", "MatMul"],
+        ["cache", "status"],
+        ["doctor"],
+        ["diff", SMALL["unet"], SMALL["unet"]],
+    ],
+    ids=lambda line: line[0],
+)
+def test_outputs_are_as_their_schemas_say(shell: Shell, line: list[str]) -> None:
+    said = shell(*line, "--json")
+    assert said.data["schema_version"] == 1 and not list(problems(said.data, schema_of(line[0])))
+
+
+def test_the_checker_finds_what_is_wrong() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}, "names": {"type": "array", "items": {"type": ["string", "null"]}}},
+        "required": ["n"],
+        "additionalProperties": {"type": "number"},
+    }
+    assert not list(problems({"n": 1, "names": ["x", None], "other": 0.5}, schema))
+    assert list(problems({"names": [1], "other": "x"}, schema)) == [
+        "$ has no n",
+        "$.names[0] is 1, and no string or null",
+        '$.other is "x", and no number',
+    ]
+    assert list(problems(True, {"type": "integer"})) and list(problems(2, {"const": 1}))
+    assert not list(problems(1, {"anyOf": [{"type": "string"}, {"type": "integer"}]}))
