@@ -62,14 +62,13 @@ with _collector_paused():  # importing makes fifty thousand objects and no garba
     from dovetail.ir.graph import Builder, Graph
     from dovetail.ir.leaf import constant, input, param
     from dovetail.ir.origin import scope
-    from dovetail.ir.serial import save
     from dovetail.ir.text import print_graph
     from dovetail.ir.type import TensorType, TupleType
     from dovetail.ir.value import Value
     from dovetail.ir.verify import verify
     from dovetail.passes.canonicalize import canonicalize
     from dovetail.runtime.compile import compile, scan
-    from dovetail.runtime.load import load, parse
+    from dovetail.runtime.load import load, parse, save
     from dovetail.runtime.program import Program
     from dovetail.settings import Settings
     from dovetail.targets.reference.interpreter import evaluate

@@ -45,7 +45,7 @@ def gradients(
     if lost and unreached == "error":
         raise GradientError(
             f"{_spelled(y, places)} does not depend on {', '.join(_spelled(v, places) for v in lost)}",
-            hint=f"leave them out of `wrt`{_left_out(lost)}, or pass unreached=\"zeros\"",
+            hint=f'leave them out of `wrt`{_left_out(lost)}, or pass unreached="zeros"',
         )
     for value in lost:
         with places.at(value):

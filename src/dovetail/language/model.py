@@ -26,6 +26,7 @@ from dovetail.language.tokenizer import Tokenizer
 from dovetail.models.decoder_shape import DecoderShape
 from dovetail.models.kv_cache import CacheKind
 from dovetail.runtime.program import Program
+from dovetail.runtime.request import check_options
 
 
 class LanguageModel:
@@ -51,6 +52,7 @@ class LanguageModel:
         `context` bounds the positions. Models with factors for long contexts use them where it says more than their
         original context, which is the default.
         """
+        check_options(LanguageModel.__init__, options)
         self.source = open_source(path, context, adapter, adapter_scale)
         found = self.source.decoder
         self.fields: Mapping[str, Field] = self.source.fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast, overload
 
 import numpy as np
 
@@ -58,6 +58,18 @@ Inputs: TypeAlias = Mapping[str, Array | DeviceArray]
 _PARAMETER = "it is a parameter: give it to bind"
 
 
+class Calling(Protocol):
+    """How a function that a graph comes from is called."""
+
+    def inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Array]:
+        """The inputs of the graph for a call of the function."""
+        ...
+
+    def result(self, outputs: Sequence[Any]) -> Any:
+        """What the function gives, of the outputs of the graph in their order."""
+        ...
+
+
 class Program:
     """Runs a plan. `specialize` gives a new program; `bind` puts parameters into this one.
 
@@ -82,6 +94,8 @@ class Program:
         specialised only on request.
         """
         self.plan = plan
+        self.calling: Calling | None = None
+        """How the function that the graph comes from is called with positional arguments, where it is known."""
         self.quantised: Quantised | None = None
         """What became of the weights, where `compile` quantised them."""
         self.reports = report if isinstance(report, Reports) else Reports(report)
@@ -118,9 +132,15 @@ class Program:
         """The parameters that are bound so far. Those that a target keeps in its own layout alone are made again."""
         return dict(self._binding.params)
 
-    def __call__(self, **inputs: Array | DeviceArray) -> dict[str, Array]:
-        """The outputs by name; inputs are given by keyword."""
-        return self.run(inputs)
+    def __call__(self, *arguments: Any, **inputs: Any) -> Any:
+        """The outputs by name; inputs are given by keyword. A function of JAX is called as it is in JAX, too."""
+        if not arguments:
+            return self.run(inputs)
+        if self.calling is None:
+            names = ", ".join(f"{name}=…" for name in self._inputs)
+            raise BindError(f"{len(arguments)} inputs without names", hint=f"write program({names})")
+        found = self.run(self.calling.inputs(arguments, inputs))
+        return self.calling.result([found[name] for name in self.graph.outputs])
 
     @overload
     def run(self, inputs: Inputs) -> dict[str, Array]: ...

@@ -1,4 +1,4 @@
-"""torch.compile with our backend where functions write: to arguments, to gradients, to weights; and what they give back."""
+"""torch.compile with our backend where functions write: to arguments, gradients, weights; and what they give back."""
 
 # torch is optional, and its classes have no types here.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

@@ -13,7 +13,7 @@ from dovetail.ops import build
 
 
 def _dot_general(n: Site) -> Value:
-    x, y = (ops.cast(v, dtype=n.type.dtype) if v.dtype is not n.type.dtype else v for v in n.operands)
+    x, y = (ops.cast(v, dtype=n.dtype) if v.dtype is not n.dtype else v for v in n.operands)
     axes = n.axes("dot_dimension_numbers")
     none: tuple[int, ...] = ()
     left, right = axes.get("lhs_contracting_dimensions", none), axes.get("rhs_contracting_dimensions", none)
@@ -25,7 +25,10 @@ def _dot_general(n: Site) -> Value:
     if len(left) == 1:
         found = _of_matrices(x, y, left[0], right[0], *batch)
         if found is not None:
-            return ops.reshape(found, n.type.shape) if found.shape != n.type.shape else found
+            sides = ((x, left[0], batch[0]), (y, right[0], batch[1]))
+            free = [s for v, at, among in sides for a, s in enumerate(v.shape) if a != at and a not in among]
+            shape = (*(x.shape[a] for a in batch[0]), *free)
+            return build.reshape(found, shape) if found.shape != shape else found
     return ops.dot(
         x,
         y,
@@ -63,7 +66,7 @@ def _bare(x: Value, axes: list[int]) -> Value:
 
 def _convolution(n: Site) -> Value:
     """Axes are brought into the order [batch, channels, spatial], and back."""
-    x, w = (ops.cast(v, dtype=n.type.dtype) if v.dtype is not n.type.dtype else v for v in n.operands)
+    x, w = (ops.cast(v, dtype=n.dtype) if v.dtype is not n.dtype else v for v in n.operands)
     if int(n.attrs.get("batch_group_count", 1)) != 1:
         raise n.unsupported("groups of the batch, as gradients of grouped convolutions have")
     of_x, of_w, of_y = (
