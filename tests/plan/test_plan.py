@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from dovetail import Graph, OptionError, Value, VerifyError, f32, ops
 from dovetail.declare.cost import is_free
@@ -16,7 +17,7 @@ from dovetail.ir import leaf
 from dovetail.ir.dim import evaluate, symbol
 from dovetail.library.linear import linear
 from dovetail.passes.memory_rules import NO_RULES
-from dovetail.plan.plan import Plan, make_plan
+from dovetail.plan.plan import Plan, make_plan, with_launches
 from dovetail.plan.verify import verify_plan
 from dovetail.targets.reference.claims import CLAIMS as REFERENCE
 from tests.strategies import graphs
@@ -54,6 +55,30 @@ def test_random_plans_keep_their_promises(drawn: tuple[Graph, dict[str, Any]]) -
         if value in plan.aliases:
             assert plan.aliases[value].root not in plan.aliases
     assert all(slot.offset % 64 == 0 for slot in plan.slots.values())
+
+
+@given(graphs(empty=True), st.data())
+def test_memory_for_launches_is_right_for_steps_one_by_one_too(
+    drawn: tuple[Graph, dict[str, Any]], data: st.DataObject
+) -> None:
+    plan = make_plan(drawn[0], target=REFERENCE)
+    made = [v for step in plan.phase("run") for v in step.results]
+    launched = [data.draw(st.sets(st.sampled_from(made), max_size=3)) for _ in plan.phase("run")]
+    placed = with_launches(plan, launched)
+    assert placed is not None
+    verify_plan(placed)
+    assert placed.steps == plan.steps and placed.aliases == plan.aliases
+    assert with_launches(plan, [()] * len(launched)) == plan
+
+
+def test_a_launch_with_a_later_step_holds_what_that_reads() -> None:
+    """One by one, the third product may take the memory of the first."""
+    plan = plan_of(X @ W @ W @ W)
+    first, _, last = [step.results[0] for step in plan.phase("run")]
+    placed = with_launches(plan, [(), (), (first,)])
+    assert placed is not None and placed.steps == plan.steps
+    verify_plan(placed)
+    assert plan.slots[first] == plan.slots[last] and len({placed.slots[v].offset for v in placed.slots}) == 3
 
 
 def test_plans_are_the_same_every_time() -> None:

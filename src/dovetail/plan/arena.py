@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import accumulate
 from typing import Literal, TypeAlias
 
 from dovetail.dataclass import dataclass
@@ -55,10 +56,21 @@ class _Block:
     offset: Size | None = None
 
 
-def allocate(flow: Flow, order: Sequence[int], pool: Pool, alignment: int, elsewhere: Collection[int] = ()) -> Arena:
-    """Slots for the tensors of a schedule, except those that are stored `elsewhere`."""
+def allocate(
+    flow: Flow,
+    order: Sequence[int],
+    pool: Pool,
+    alignment: int,
+    elsewhere: Collection[int] = (),
+    held: Sequence[Collection[int]] = (),
+) -> Arena:
+    """Slots for the tensors of a schedule, except those that are stored `elsewhere`.
+
+    `held` has for each step in order further tensors that it needs: those of other steps that run in its launch.
+    """
     aligned = Aligned(alignment)
-    blocks, over, worst = _find_blocks(flow, order, aligned, elsewhere)
+    blocks, over = _find_blocks(flow, order, aligned, elsewhere, held)
+    worst = _fullest(blocks, flow, len(order))
     extent = _place([b for b in blocks if isinstance(b.size, int)])
     end = _place_cells([b for b in blocks if not isinstance(b.size, int)], extent)
     inside = [b for b in blocks if b.offset is not None]
@@ -101,14 +113,13 @@ def add_up(sizes: Iterable[Size]) -> Size:
 
 
 def _find_blocks(
-    flow: Flow, order: Sequence[int], aligned: Aligned, elsewhere: Collection[int]
-) -> tuple[list[_Block], dict[int, int], int]:
-    """Blocks with the times they live, steps that write over an operand, and the time when most is held."""
-    left, sizes, weights = list(flow.readers), flow.sizes, flow.weights
+    flow: Flow, order: Sequence[int], aligned: Aligned, elsewhere: Collection[int], held: Sequence[Collection[int]]
+) -> tuple[list[_Block], dict[int, int]]:
+    """Blocks with the times they live, in the order of their first, and steps that write over an operand."""
+    left, sizes = list(flow.readers), flow.sizes
     living: dict[int, _Block] = {}
     blocks: list[_Block] = []
     over: dict[int, int] = {}
-    live = top = worst = 0
     for time, step in enumerate(order):
         read, made = flow.reads[step], flow.makes[step]
         for tensor in read:
@@ -125,16 +136,28 @@ def _find_blocks(
             else:
                 block = _Block(size, time, len(order), [tensor])
                 blocks.append(block)
-                live += weights[tensor]
             living[tensor] = block
-        if live > top:
-            top, worst = live, time
         for tensor in read + made:
             if not left[tensor] and (ended := living.pop(tensor, None)) is not None:
-                small = flow.lingering_steps if weights[tensor] <= flow.lingering else 0
-                ended.last = time + max(small, flow.lingering_parts.get(tensor, 0))
-                live -= weights[tensor]
-    return blocks, over, worst
+                ended.last = time
+    if held:
+        block_of = {tensor: block for block in blocks for tensor in block.tensors}
+        for time, tensors in enumerate(held):
+            for block in [block_of[t] for t in tensors if t in block_of]:
+                block.first, block.last = min(block.first, time), max(block.last, time)
+        blocks.sort(key=lambda b: b.first)
+    return blocks, over
+
+
+def _fullest(blocks: Iterable[_Block], flow: Flow, steps: int) -> int:
+    """The first time when most is held."""
+    change = [0] * (steps + 2)
+    for block in blocks:
+        weight = flow.weights[block.tensors[0]]
+        change[block.first] += weight
+        change[block.last + 1] -= weight
+    live = list(accumulate(change))
+    return live.index(max(live))
 
 
 def _place(blocks: list[_Block]) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dovetail import ops
 from dovetail.dataclass import dataclass
 from dovetail.declare.fused import FusedOp
 from dovetail.ir import leaf
 from dovetail.ir.dtype import DType, f32
-from dovetail.ir.graph import Subgraph
 from dovetail.ir.rewrite import rebuild_values
 from dovetail.ir.value import Op, Value
 from dovetail.ir.walk import walk
@@ -51,11 +50,14 @@ def body_of(value: Value, locations: TensorLocations) -> Body:
     return _body(arguments, results, None, locations)
 
 
-def body_above(value: Value, anchor: Value, locations: TensorLocations) -> Body:
-    """The steps of a region above its anchor, which they read as it is; the anchor is in `body.order` no more."""
-    inside: Subgraph = value.attrs["body"]
-    arguments = {leaf.argument(i, v.tensor): v for i, v in enumerate(value.operands)}
-    results = inside.results
+def body_above(
+    results: tuple[Value, ...], anchor: Value, operands: Sequence[Value], locations: TensorLocations
+) -> Body:
+    """The steps above an anchor, which they read as it is; the anchor is in `body.order` no more.
+
+    Arguments, by their numbers, stand for operands.
+    """
+    arguments = {leaf.argument(i, v.tensor): v for i, v in enumerate(operands)}
     while True:
         lower = rebuild_values(results, lambda v, given: None if v is anchor else v.op.expansion(given, v.attrs))
         if all(lower[r] is r for r in results):

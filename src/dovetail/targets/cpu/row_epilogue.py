@@ -14,7 +14,7 @@ from dovetail.codegen.llvm.kernel import Arguments
 from dovetail.codegen.llvm.maths import functions as maths
 from dovetail.dataclass import dataclass
 from dovetail.kernels.loops.ir import Kernel
-from dovetail.kernels.problems.row_epilogue import COUNT, PITCH, RowEpilogue, RowSteps
+from dovetail.kernels.problems.epilogue import COUNT, PITCH, RowEpilogue, RowSteps
 from dovetail.kernels.spec import SharedFunction
 
 WORDS_REGION = "epilogue_words"

@@ -22,7 +22,7 @@ from dovetail.kernels.families.map import offer_map
 from dovetail.kernels.families.rows import offer_rows
 from dovetail.kernels.families.view_fusion import offer_weave
 from dovetail.kernels.loops.folds import is_reduction
-from dovetail.kernels.problems.region_steps import ANCHORS as CONVOLUTIONS
+from dovetail.kernels.problems.convolution import ANCHORS as CONVOLUTIONS
 from dovetail.kernels.spec import Job, TensorLocations
 from dovetail.ops.convolution import conv_transpose
 from dovetail.ops.detection import grid_sample

@@ -7,19 +7,23 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+import dovetail as dt
 from dovetail import Graph, f32, library, ops
 from dovetail.ir.dim import Size
 from dovetail.ir.leaf import input, param
 from dovetail.ir.literal import Array
 from dovetail.ir.value import Value
-from dovetail.kernels.problems.region_steps import VECTOR_OPS
+from dovetail.kernels.choice import StepProblem
+from dovetail.kernels.families.row_steps import RowForm
+from dovetail.kernels.problems.convolution import Convolution
 from dovetail.kernels.spec import Job
 from dovetail.library.activation import Activation
 from dovetail.ops.build import slice_axis
-from dovetail.plan.plan import make_plan
+from dovetail.plan.plan import Step, make_plan
+from dovetail.targets.cpu import anchors
 from dovetail.targets.cpu.backend import BACKEND
 from dovetail.targets.cpu.claims import CLAIMS as CPU
-from dovetail.targets.cpu.conv.epilogue import RULES
+from dovetail.targets.cpu.conv.epilogue import steps_of
 from dovetail.targets.cpu.native import NativeGraph
 from dovetail.targets.runtime.building.build import build
 from tests.kernels import native
@@ -156,5 +160,22 @@ def test_these_are_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == {kernel: [kernel.split(" ")[0]] for kernel in KERNELS}
 
 
-def test_every_step_of_a_region_is_vector_code() -> None:
-    assert set(RULES) == VECTOR_OPS
+@pytest.mark.parametrize("act", get_args(Activation))
+def test_every_activation_is_vector_code(act: Activation) -> None:
+    (value,) = made("conv", act=act).outputs.values()
+    found = Convolution.of(value)
+    assert found is not None
+    steps = steps_of(found, StepProblem(Step("conv", value, "run"), anchors.DENSE, None), RowForm("channel"))
+    assert isinstance(steps, tuple) and bool(steps) == (act != "none")
+
+
+@pytest.mark.parametrize("kernel", ["conv", "point_conv", "small_conv", "winograd_2x4"])
+def test_a_clamp_by_a_zero_has_its_sign(kernel: str) -> None:
+    """0.0 is larger than -0.0."""
+    x, w, _, attrs = operands(kernel, bias=False)
+    y = library.conv_bias_act(x, w, **attrs)
+    for step, is_negative in ((ops.maximum, False), (ops.minimum, True)):
+        graph = Graph.of(step(y, -0.0))
+        params = {name: np.zeros_like(array) for name, array in params_of(graph).items()}
+        (got,) = dt.compile(graph, threads=1).bind(params).run(feeds_of(graph)).values()
+        assert not got.any() and (np.signbit(got) == is_negative).all()

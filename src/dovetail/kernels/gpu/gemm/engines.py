@@ -42,8 +42,7 @@ from dovetail.kernels.gpu.gemm.tiled import Tiled
 from dovetail.kernels.gpu.gemv.near_tile import NearTile
 from dovetail.kernels.gpu.gemv.packed_matrix import Transposed
 from dovetail.kernels.gpu.gemv.row_stream import RowStream
-from dovetail.kernels.gpu.gemv.stream import MOST_ROWS, StreamTile
-from dovetail.kernels.gpu.gemv.stream_ring import StreamRing
+from dovetail.kernels.gpu.gemv.stream import MOST_ROWS, StreamRing, StreamTile
 from dovetail.kernels.loops.ir import BOX
 from dovetail.kernels.matrix_instruction import LANES, MMA, MatrixInstruction, instruction_for
 from dovetail.kernels.problems.blocks import BlockProduct, find_blocks

@@ -10,7 +10,7 @@ from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Size, product
 from dovetail.kernels.device import CpuDevice
 from dovetail.kernels.problems.attention import Attention
-from dovetail.kernels.problems.row_epilogue import RowEpilogue, RowSteps
+from dovetail.kernels.problems.epilogue import RowEpilogue, RowSteps
 from dovetail.targets.cpu.attention.functions import key_rows
 from dovetail.targets.cpu.attention.policy import ATTENTION, reads_halves
 from dovetail.targets.cpu.row_epilogue import WORDS_REGION, words_of

@@ -19,7 +19,7 @@ from dovetail.codegen.llvm.vector import ZERO, Stored, VectorBuilder
 from dovetail.dataclass import dataclass
 from dovetail.ir.dim import Dim, Size
 from dovetail.ir.dtype import f32
-from dovetail.kernels.problems.row_epilogue import COUNT, PITCH
+from dovetail.kernels.problems.epilogue import COUNT, PITCH
 from dovetail.kernels.spec import SharedFunction
 from dovetail.targets.cpu.attention.functions import Shared, columns_function, key_rows, rotate_function
 from dovetail.targets.cpu.attention.shape import Attend, offsets_of, padded

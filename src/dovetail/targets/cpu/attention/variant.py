@@ -12,7 +12,7 @@ from dovetail.declare.fused import FusedOp
 from dovetail.ir.value import Value
 from dovetail.kernels.choice import Offer, Refused, StepProblem
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.families.row_steps import row_steps
+from dovetail.kernels.families.row_steps import RowForm, row_steps, steps_above
 from dovetail.kernels.problems.attention import (
     Attention,
     attention_call,
@@ -99,7 +99,7 @@ def _attention(of: StepProblem[CpuDevice]) -> _Step | Refused:
     bindings: dict[str, Value] = {n: of.step.results[0] if n == "y" else call[n] for n in problem.pointers}
     if anchor is None:
         return _Step(problem, bindings)
-    steps = row_steps(of, anchor, axes_of(anchor), "row", of.device.lanes)
+    steps = row_steps(of, anchor, steps_above(of, anchor), axes_of(anchor), RowForm("row", of.device.lanes))
     if isinstance(steps, Refused):
         return steps
     epilogue, function = row_epilogue(steps)

@@ -28,7 +28,14 @@ from dovetail.targets.cuda.runs.late_sizes import LateSizesRunner
 from dovetail.targets.cuda.runs.runner import CudaRunner
 from dovetail.targets.gpu.kernel import GpuKernel, Kernels
 from dovetail.targets.gpu.launch_fusion.launches import request_of
-from dovetail.targets.gpu.steps import considered, has_late_sizes, kernels_by_step, locations_of, wanted_steps
+from dovetail.targets.gpu.steps import (
+    considered,
+    has_late_sizes,
+    kernels_by_step,
+    locations_of,
+    placed,
+    wanted_steps,
+)
 from dovetail.targets.gpu.stored import Steps
 from dovetail.targets.runtime.arrays.memory import Memory
 from dovetail.targets.runtime.building.store import CodeStore
@@ -162,9 +169,10 @@ class CudaGraph:
 
     def bind(self, params: Mapping[str, Array]) -> CudaRunner | LateSizesRunner:
         """Run the bind phase on the host, load the kernels, and upload parameters and constants."""
-        plan = self.plan
         device = self.device()
-        steps, functions = self._with_library(device, *self._loaded(device))
+        steps, functions = self._loaded(device)
+        plan = placed(self.plan, steps)
+        steps, functions = self._with_library(device, steps, functions)
         memory = Memory(plan, prove=False)
         memory.give(plan.graph.parameters, params, bare=True)
         memory.reserve("bound", plan.bound_size)

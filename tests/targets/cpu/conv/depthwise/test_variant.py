@@ -12,7 +12,7 @@ import pytest
 from dovetail import Graph, f32, library, ops
 from dovetail.ir.leaf import input, param
 from dovetail.kernels.device import CpuDevice
-from dovetail.kernels.problems.epilogue import Epilogue
+from dovetail.kernels.problems.epilogue import RELU, Epilogue
 from dovetail.library.activation import Activation
 from dovetail.targets.cpu.conv.depthwise import DepthwiseTile, register_tile, rows_of
 from dovetail.targets.cpu.isa import Host
@@ -156,7 +156,7 @@ def test_sums_stay_in_registers(machine: Host, window: int, stride: int, residua
     vectors = machine.device
     rows = rows_of(vectors, window, stride)
     tile = DepthwiseTile(
-        vectors, (window, window), (stride, stride), (1, 1), (rows,), Epilogue("relu", True, residual)
+        vectors, (window, window), (stride, stride), (1, 1), (rows,), Epilogue(RELU, True, residual)
     )  # fmt: skip
     function = register_tile(tile, rows, 1)
     code = code_for(machine, "\n".join([*function.uses, function.text]))
