@@ -177,7 +177,7 @@ class _Reader:
         )
 
 
-UNKNOWN = symbol("?")
+UNKNOWN = symbol("size_left_open")
 """A size of a result that MLIR leaves open: the rule that makes the result knows it."""
 
 

@@ -153,24 +153,29 @@ def ones_after_elementwise(value: Value) -> Value | None:
 def ones_after_scores(value: Value) -> Value | None:
     """Axes of size 1 that are put into the product of queries and keys follow the numbers that bend it."""
     tensors = [v for v in value.operands if v.known_type is not None and v.rank]
-    if value.known_type is None or len(tensors) != 1 or tensors[0].op is not ops.unsqueeze:
+    if value.known_type is None or len(tensors) != 1 or not _are_scores_with_ones(tensors[0]):
         return None
-    (x,), axes = tensors[0].operands, tensors[0].attrs["axes"]
-    under = under_numbers(x)[1]
-    if under.op is not ops.matmul or under.operands[1].rank < 3:
-        return None
+    ((x,), axes) = tensors[0].operands, tensors[0].attrs["axes"]
     return ops.unsqueeze(value.with_operands(tuple(x if v is tensors[0] else v for v in value.operands)), axes=axes)
 
 
 @rule(*reduction.FAMILY)
 def ones_after_reduced_scores(value: Value) -> Value | None:
-    """Axes of size 1 in the middle, which a reduction of the last axis leaves alone, are put into its result."""
+    """Axes of size 1 that are put into the product of queries and keys follow a reduction over the keys."""
     (x,) = value.operands
     along = value.attrs["axes"] if "axes" in value.attrs else (value.attrs["axis"],)
-    if value.known_type is None or x.op is not ops.unsqueeze or tuple(along) != (-1,) or -1 in x.attrs["axes"]:
+    if value.known_type is None or tuple(along) != (-1,) or not _are_scores_with_ones(x) or -1 in x.attrs["axes"]:
         return None
     reduced = value.with_operands(x.operands)
     return ops.unsqueeze(reduced, axes=x.attrs["axes"]) if reduced.rank == x.operands[0].rank else None
+
+
+def _are_scores_with_ones(value: Value) -> bool:
+    """Whether axes of size 1 are put into a product of two batches of matrices, bent by numbers or not."""
+    if value.op is not ops.unsqueeze or value.known_type is None:
+        return False
+    under = under_numbers(value.operands[0])[1]
+    return under.op is ops.matmul and under.operands[1].rank > 2
 
 
 def _ones_in_front(value: Value) -> int:
