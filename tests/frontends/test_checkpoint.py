@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +170,10 @@ def test_language_models_where_graphs_are_read_are_told_as_such(tmp_path: Path) 
     folder = written(tmp_path, CONFIG)
     (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(100))
     (tmp_path / "empty").mkdir()
-    said = {folder: "folder of a checkpoint", tmp_path / "model.gguf": "is a GGUF file", tmp_path / "empty": "a folder"}
+    said = {folder: "folder of a checkpoint", tmp_path / "model.gguf": "is a GGUF file", tmp_path / "empty": "but a folder"}
     for path, message in said.items():
-        for read in (load, compile, lambda path: Trainer(path, "cross_entropy")):
+        readers: tuple[Callable[[Path], object], ...] = (load, compile, partial(Trainer, loss="cross_entropy"))
+        for read in readers:
             with pytest.raises(LoadError, match=message) as raised:
                 read(path)
-            assert message == "a folder" or "dovetail.LanguageModel reads it" in str(raised.value)
+            assert message == "but a folder" or "dovetail.LanguageModel reads it" in str(raised.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -252,7 +252,8 @@ def test_the_hint_about_weights_that_the_loss_does_not_reach_can_be_followed() -
     with pytest.raises(GradientError, match=r'wrt=\["\*", "!u"\], or pass unreached="zeros"'):
         Trainer(builder.graph(), "mean_squared", SGD(0.1))
     batch = {"x": np.ones((4, 3), np.float32), "labels": np.ones((4, 2), np.float32)}
-    for how in ({"wrt": ["*", "!u"]}, {"unreached": "zeros"}):
+    ways: tuple[dict[str, Any], ...] = ({"wrt": ["*", "!u"]}, {"unreached": "zeros"})
+    for how in ways:
         trainer = Trainer(builder.graph(), "mean_squared", SGD(0.1), **how)
         before = trainer.params
         trainer.step(batch)
@@ -267,7 +268,7 @@ def test_options_are_named_before_anything_else() -> None:
     with pytest.raises(OptionError, match="did you mean 'adam'"):
         Trainer(line(), "mean_squared", "adamv")
     with pytest.raises(OptionError, match=r"make one: AdamW\(\)"):
-        Trainer(line(), "mean_squared", AdamW)  # type: ignore[arg-type]
+        Trainer(line(), "mean_squared", cast(Any, AdamW))
 
 
 def test_optimizers_have_names() -> None:

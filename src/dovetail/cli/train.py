@@ -242,7 +242,7 @@ def _page(args: argparse.Namespace, made: Trained) -> None:
 def as_text(made: Trained, test: str | None) -> str:
     """What training came to, for people."""
     last = f", last loss {made.told[-1].loss:.4f}" if made.told else ""
-    lines = [*made.summary.splitlines(), f"{made.steps} steps in {seconds_text(made.seconds)}{last}"]
+    lines = [f"{made.steps} steps in {seconds_text(made.seconds)}{last}", *made.summary.splitlines()]
     skipped = sum(m.skipped for m in made.told)
     if skipped:
         lines.append(f"{skipped} steps were left out: their gradients overflowed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from dovetail.declare.fused import FusedOp
 from dovetail.errors import LoadError, OptionError, ParseError
@@ -37,13 +37,18 @@ def save(graph: Any, path: str | os.PathLike[str]) -> None:
     serial.save(graph_of(graph), path)
 
 
+def is_path(given: object) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether it is the path of a file."""
+    return isinstance(given, str | os.PathLike)
+
+
 def _refuse_folder(file: Path, shown: str) -> None:
     """Say what a folder is where a file with a graph is expected."""
     if not file.is_dir():
         return
     if (file / "config.json").is_file():
         raise LoadError(f"{shown} is the folder of a checkpoint, a language model and no graph", hint=_LANGUAGE)
-    raise LoadError(f"{shown} is a folder", hint="pass the file in it that has the graph")
+    raise LoadError(f"{shown} is not a file but a folder", hint="pass the file in it that has the graph")
 
 
 def load(
@@ -60,11 +65,11 @@ def load(
     ONNX model: inputs as arrays, symbolic sizes as numbers. Models need it where that decides their structure. With
     `train`, arrays of a few floats in an ONNX model are parameters too, and not constants.
     """
-    if not isinstance(path, str | os.PathLike):
+    if not is_path(path):
         from dovetail.runtime.source import graph_of  # which loads files
 
         return graph_of(path, ops=ops)
-    file = Path(cast("str | os.PathLike[str]", path))
+    file = Path(path)
     shown = sanitize(str(file))
     if "\0" in str(path):
         raise LoadError("a path with a NUL in it", hint="check the path")
