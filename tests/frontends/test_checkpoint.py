@@ -170,7 +170,11 @@ def test_language_models_where_graphs_are_read_are_told_as_such(tmp_path: Path) 
     folder = written(tmp_path, CONFIG)
     (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(100))
     (tmp_path / "empty").mkdir()
-    said = {folder: "folder of a checkpoint", tmp_path / "model.gguf": "is a GGUF file", tmp_path / "empty": "but a folder"}
+    said = {
+        folder: "folder of a checkpoint",
+        tmp_path / "model.gguf": "is a GGUF file",
+        tmp_path / "empty": "but a folder",
+    }
     for path, message in said.items():
         readers: tuple[Callable[[Path], object], ...] = (load, compile, partial(Trainer, loss="cross_entropy"))
         for read in readers:

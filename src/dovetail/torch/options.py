@@ -48,7 +48,7 @@ def options_of(mode: str | None, options: Mapping[str, Any] | None, inputs: Sequ
     if mode is not None and mode not in MODES:
         near = nearest(mode, MODES)
         hint = f"did you mean {near[0]!r}?" if near else f"the modes are {', '.join(MODES)}"
-        raise OptionError(f"there is no mode {mode!r}", hint=f"{hint} See options for the rest")
+        raise OptionError(f"there is no mode {mode!r}", hint=hint)
     given = {**MODES[mode or "default"], **(options or {})}
     known = [*OWN, *(f.name for f in fields(Settings))]
     for name in given:
